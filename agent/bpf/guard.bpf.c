@@ -1,23 +1,23 @@
-// The guard's data plane: what each vif may send is decided here, packet by packet, at its source.
+// The guard's data plane: decides for each packet, at its source, whether the vif may send it.
 //
-// A leaf is what rates are granted to: a flow class of a vif, or all of its other packets. Each has two buckets, of bytes and
-// of packets, kept as virtual scheduling does it (GCRA, ITU-T I.371): `due` is the time at which what was let through so far
-// would have left at exactly the rate. A packet passes if `due` is not in the future, and then moves it on by what the packet
-// costs; `due` never lags behind the clock by more than the tolerance, which is the burst. One word a bucket, moved by
-// compare-and-exchange (`guard_bucket.h`), so CPUs never wait for each other. A packet may put a bucket into debt: a large one passes late, never
-// never.
+// A leaf has its own rates: it is a flow class of a vif, or all of its other packets. Each leaf has two buckets, of bytes and of
+// packets, which use virtual scheduling (GCRA, ITU-T I.371). `due` is the time at which the traffic so far would have left at
+// exactly the rate. A packet passes if `due` is not in the future, and then advances it by its cost. `due` never lags behind the
+// clock by more than the tolerance, which is the burst. Each bucket is one word, updated by compare-and-exchange
+// (`guard_bucket.h`), so CPUs never wait for each other. A packet may put a bucket into debt: a large one is delayed but never
+// dropped for its size.
 //
-// Where a queue stands behind the hook, packets may run ahead of the clock by what the queue may hold: they wait there, and
-// their sender with them, for its socket's buffer is full of what waits. An `fq` queue keeps each packet until the departure
-// time that is written here, which is when its buckets would have let it go: it has no rate of its own.
+// If there is a queue behind the hook, packets may run ahead of the clock by what the queue may hold. They wait there, and their
+// sender waits too, because waiting packets fill its socket buffer. An `fq` queue keeps each packet until the departure time
+// that this program writes. That is when the packet's buckets would have let it pass; the queue has no rate of its own.
 //
-// Rates are written by the daemon into mapped memory. It also writes a heartbeat; when that is older than the policy allows,
-// each leaf falls back to its guarantee without anybody's help.
+// The agent writes rates into mapped memory. It also writes a heartbeat. When the heartbeat is older than the policy allows, each
+// leaf falls back to its guarantee without the agent.
 //
-// What tells flow classes apart is looked for where a receiver finds it: behind VLAN tags and IPv6's extension headers, and for
-// the later fragments of a packet in its first. What can't be told is charged to the tightest class that it may belong to.
+// The program classifies a packet by what its receiver reads: headers behind VLAN tags and IPv6 extension headers, and, for later
+// fragments, the packet's first fragment. An unclassifiable packet counts against the tightest class that it may belong to.
 //
-// Deliberately not here: who gets how much.
+// It does not decide how capacity is divided.
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -31,15 +31,15 @@
 #include "guard_bucket.h"
 
 #define RULES 6
-// Times are in 1/64 ns, costs of a byte in 2^-20 of that: 100 Gb/s is told to 0.1 % at 64 bytes, and the clock wraps after nine
-// years. Costs of a packet are in 2^-8.
+// Times are in 1/64 ns, costs of a byte in 2^-20 of that. So 100 Gb/s is exact to 0.1 % at 64 bytes, and the clock wraps after
+// nine years. Costs of a packet are in 2^-8 of 1/64 ns.
 #define TIME_SHIFT 6
 #define COST_SHIFT 20
 #define PACKET_SHIFT 8
-// VLAN tags and IPv6's extension headers that are looked behind.
+// Maximum VLAN tags and IPv6 extension headers that the parser skips.
 #define TAGS 2
 #define EXTENSIONS 6
-// First fragments that are known with the same place in a vif's table.
+// First fragments that share a place in a vif's table.
 #define WAYS 4
 
 // TC_PRIO_MAX, TC_PRIO_CONTROL and TC_PRIO_INTERACTIVE of linux/pkt_sched.h.
@@ -53,7 +53,7 @@
 #define HEADER_HIP 139
 #define HEADER_SHIM6 140
 
-// Keep in step with agent/crates/guard/src/plane.rs, whose tests compare each field.
+// Must match agent/crates/guard/src/plane.rs, whose tests compare each field.
 struct rates {
 	__u64 byte_cost; // 0: unlimited
 	__u64 packet_cost;
@@ -73,13 +73,13 @@ struct limits {
 struct state {
 	__u64 byte_due;
 	__u64 packet_due;
-	__u64 tcp_bytes; // of those that passed
+	__u64 tcp_bytes; // that passed
 	__u64 other_bytes;
 	__u64 passed_packets;
 	__u64 dropped_bytes;
 	__u64 dropped_packets;
 	__u64 marked_packets;
-	__u64 departure; // the last that was given
+	__u64 departure; // the last one assigned
 };
 
 struct control {
@@ -112,19 +112,19 @@ struct {
 	__type(value, struct control);
 } guard_control SEC(".maps");
 
-// What the fragments of one packet have in common.
+// Identifies the packet that a fragment belongs to.
 struct fragment {
 	__u8 addresses[32];
 	__u32 identification;
 	__u8 version;
-	__u8 protocol; // IPv6 does not tell packets apart by it
+	__u8 protocol; // not part of the identity in IPv6
 	__u16 unused;
 } __attribute__((aligned(8)));
 
 #define FRAGMENT_WORDS (sizeof(struct fragment) / sizeof(__u64))
 
-// Which leaf the first fragment of a packet went to, for those that follow, newest first: hash of the packet 48 | leaf 16. Each
-// vif with flow classes has a table of its own, so that none pushes out what another needs.
+// The leaf of each packet's first fragment, for the fragments that follow, newest first: hash of the packet 48 | leaf 16. Each
+// vif with flow classes has its own table, so that no vif evicts entries of another.
 struct fragments {
 	__u64 known[WAYS];
 };
@@ -139,17 +139,17 @@ struct {
 enum part { WHOLE, FIRST, LATER };
 
 struct flow {
-	__u32 network; // where IP begins: behind the link header, of which a tunnel that carries bare IP has none
-	__u32 transport; // where the ports are, 0 if that can't be told
+	__u32 network; // where IP begins: after the link header, which a tunnel of bare IP lacks
+	__u32 transport; // where the ports are, 0 if unknown
 	__u32 identification;
-	__u8 version; // of IP, 0 if this is none
+	__u8 version; // of IP, 0 if this is not IP
 	__u8 protocol;
 	__u8 protocol_hidden;
 	__u8 traffic_class;
 	__u8 part;
 };
 
-// The head of a packet: in place where it lies in one piece, as it nearly always does, else copied.
+// A header of a packet: in place if it is contiguous, as it nearly always is; otherwise a copy.
 #define HEAD(skb, offset, copy)                                                                                                   \
 	({                                                                                                                        \
 		void *place = (void *)(long)(skb)->data + (offset);                                                               \
@@ -158,7 +158,7 @@ struct flow {
 									     (void *)0;                                           \
 	})
 
-// What IP begins with is what a receiver reads, not what a sender of raw frames told its kernel.
+// Reads the protocol that a receiver reads, not the one that a sender of raw frames reported to its kernel.
 static __always_inline __be16 protocol_of(struct __sk_buff *skb, __u32 link, __u32 *network)
 {
 	__be16 protocol, copy, *type;
@@ -187,10 +187,10 @@ static __always_inline int is_extension(__u8 header)
 	       header == IPPROTO_DSTOPTS || header == HEADER_MOBILITY || header == HEADER_HIP || header == HEADER_SHIM6;
 }
 
-// Goes on from `header`, which is at `at`, to what IPv6 carries.
+// Follows IPv6 extension headers from `header`, which is at `at`, to the transport header.
 static __always_inline void walk(struct __sk_buff *skb, __u32 at, __u8 header, struct flow *flow)
 {
-	// Of a fragment; all others begin with the same two bytes, and none is shorter.
+	// Layout of a fragment header. All other extension headers begin with the same two bytes, and none is shorter.
 	struct {
 		__u8 next;
 		__u8 length;
@@ -210,7 +210,7 @@ static __always_inline void walk(struct __sk_buff *skb, __u32 at, __u8 header, s
 		if (header == IPPROTO_FRAGMENT) {
 			flow->identification = extension.identification;
 			flow->part = extension.place & bpf_htons(0xfff8) ? LATER : extension.place & bpf_htons(1) ? FIRST : WHOLE;
-			// What a later one says of the protocol, no receiver reads.
+			// Receivers ignore the protocol in a later fragment.
 			if (flow->part == LATER)
 				break;
 			at += sizeof(extension);
@@ -266,7 +266,7 @@ static __always_inline int congested(const __u64 *due, __u64 now, __u64 toleranc
 	return *due + tolerance / 2 > now;
 }
 
-// Tells a sender that understands it to slow down (RFC 3168), before anything has to be dropped.
+// Marks a packet of an ECN-capable sender, so that it slows down (RFC 3168) before packets are dropped.
 static __always_inline int mark(struct __sk_buff *skb, const struct flow *flow)
 {
 	__u8 ecn = flow->traffic_class & 3;
@@ -279,7 +279,7 @@ static __always_inline int mark(struct __sk_buff *skb, const struct flow *flow)
 		bpf_l3_csum_replace(skb, flow->network + 10, bpf_htons(flow->traffic_class), bpf_htons(marked), 2);
 		bpf_skb_store_bytes(skb, flow->network + 1, &marked, 1, 0);
 	} else {
-		// The traffic class lies across two bytes, and no check sum covers it.
+		// The traffic class spans two bytes, and no checksum covers it.
 		__u8 second;
 
 		if (bpf_skb_load_bytes(skb, flow->network + 1, &second, 1))
@@ -290,10 +290,10 @@ static __always_inline int mark(struct __sk_buff *skb, const struct flow *flow)
 	return 1;
 }
 
-// What a packet is on the link: a large one is cut into segments, each of which carries the headers again.
+// A packet's cost on the link: a large packet is cut into segments, each of which repeats the headers.
 struct cost {
 	__u64 packets;
-	__u64 bytes; // without preamble and check sequence
+	__u64 bytes; // without preamble and frame check sequence
 };
 
 static __always_inline struct cost cost_of(struct __sk_buff *skb, const struct flow *flow)
@@ -306,7 +306,7 @@ static __always_inline struct cost cost_of(struct __sk_buff *skb, const struct f
 		return cost;
 	if (flow->transport && flow->protocol == IPPROTO_TCP && !bpf_skb_load_bytes(skb, flow->transport + 12, &offset, 1))
 		headers = flow->transport + (offset >> 4) * 4;
-	// What comes from a virtual machine does not say how many segments it will be.
+	// Packets from a virtual machine do not contain their number of segments.
 	if (skb->gso_segs)
 		cost.packets = skb->gso_segs;
 	else if (skb->len > headers)
@@ -327,7 +327,7 @@ static __always_inline int is_fitting(__u64 rule, const struct flow *flow, const
 	return !last || within(bpf_ntohs(ports[0]), first, last) || within(bpf_ntohs(ports[1]), first, last);
 }
 
-// The leaf of the first rule that fits; the vif's own where none does.
+// The leaf of the first matching rule, or the vif's own leaf if none matches.
 static __always_inline __u32 fitting(const struct limits *vif, const struct flow *flow, const __be16 *ports, __u32 own)
 {
 #pragma unroll
@@ -340,7 +340,7 @@ static __always_inline __u32 fitting(const struct limits *vif, const struct flow
 	return own;
 }
 
-// How long a leaf takes to earn a packet, at the rates it is granted.
+// The time in which a leaf earns a packet, at its granted rates.
 static __always_inline __u64 earning(__u32 leaf, const struct cost *cost)
 {
 	struct limits *limits = bpf_map_lookup_elem(&guard_limits, &leaf);
@@ -353,7 +353,7 @@ static __always_inline __u64 earning(__u32 leaf, const struct cost *cost)
 	return bytes > packets ? bytes : packets;
 }
 
-// Of the rules that may fit a packet whose ports, or all that it carries, can't be told, the leaf that takes longest to earn it.
+// For a packet with unknown ports or protocol: of the rules that may match, the leaf that takes longest to earn the packet.
 static __always_inline __u32 tightest(const struct limits *vif, const struct flow *flow, const struct cost *cost, __u32 own)
 {
 	__u32 found = own;
@@ -377,14 +377,14 @@ static __always_inline __u32 tightest(const struct limits *vif, const struct flo
 			found = leaf;
 			longest = takes;
 		}
-		// It fits whatever the rest is, so that none after it is asked.
+		// The rule matches regardless of the unknown fields, so later rules do not apply.
 		if (!last && !(protocol && flow->protocol_hidden))
 			break;
 	}
 	return found;
 }
 
-// The packet that a fragment is of, in a word; 0 if it can't be told.
+// A hash of the packet that a fragment belongs to; 0 if it cannot be determined.
 static __always_inline __u64 packet_of(struct __sk_buff *skb, const struct flow *flow)
 {
 	struct fragment key = { .identification = flow->identification, .version = flow->version };
@@ -400,7 +400,7 @@ static __always_inline __u64 packet_of(struct __sk_buff *skb, const struct flow 
 	}
 #pragma unroll
 	for (int i = 0; i < FRAGMENT_WORDS; i++) {
-		// 2^64 divided by the golden ratio: the high bits depend on all.
+		// 2^64 divided by the golden ratio: the high bits of the product depend on all input bits.
 		hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15ULL;
 		hash ^= hash >> 32;
 	}
@@ -422,7 +422,7 @@ static __always_inline int is_of(__u64 known, __u64 packet)
 	return known && !((known ^ packet) >> 16);
 }
 
-// The leaf that the first fragment of `packet` went to; 0 if that is not known.
+// The leaf of the first fragment of `packet`; 0 if it is not known.
 static __always_inline __u32 recalled(const struct limits *vif, __u64 packet)
 {
 	struct fragments *place = place_of(vif, packet);
@@ -439,7 +439,7 @@ static __always_inline __u32 recalled(const struct limits *vif, __u64 packet)
 	return 0;
 }
 
-// In place of the oldest. Two CPUs may each push out one.
+// Replaces the oldest entry. If two CPUs do this at once, each may evict one.
 static __always_inline void remember(const struct limits *vif, __u64 packet, __u32 leaf)
 {
 	struct fragments *place = place_of(vif, packet);
@@ -534,17 +534,17 @@ static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 			goto drop;
 		}
 		departure = later(departure, at);
-		// A queue slows its sender down by itself.
+		// A queue slows its sender down without marks.
 		if (!hold && congested(&state->byte_due, now, rates->byte_tolerance) && mark(skb, &flow))
 			__sync_fetch_and_add(&state->marked_packets, packets);
 	}
-	// Whether it waits or not: with times of its own a sender could let what it was granted in a second pass at once. Where
-	// TCP may wait a queue stands. The kind of clock need not be named: fq does not ask for it, and where a packet comes to
-	// another namespace the kernel clears a time without one.
+	// Overwrite the time even if the packet does not wait: a sender with its own times could let a whole second's grant pass at
+	// once. There is a queue wherever TCP may wait. The clock type need not be set: fq ignores it, and the kernel clears a time
+	// without a clock type when a packet enters another namespace.
 	if (control->departures && rates->hold_tcp) {
 		skb->tstamp = departure >> TIME_SHIFT;
 		state->departure = departure;
-		// fq sends packets of this priority at once, whatever their time.
+		// fq sends packets of this priority at once, regardless of their time.
 		if ((skb->priority & PRIORITY_MASK) == PRIORITY_CONTROL)
 			skb->priority = PRIORITY_INTERACTIVE;
 	}
@@ -558,7 +558,7 @@ drop:
 	return TC_ACT_SHOT;
 }
 
-// A constant of the interface: nothing in a packet tells where IP begins.
+// Fixed per interface, because nothing in a packet shows where IP begins.
 SEC("classifier")
 int guard(struct __sk_buff *skb)
 {

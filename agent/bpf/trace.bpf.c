@@ -1,9 +1,9 @@
-// The packet tracer: at each hook, one record of tag and time. Each place on the path has a program of its own, since nothing
-// in a packet tells two interfaces of two namespaces apart. It lets every packet pass, and touches none.
+// The packet tracer: each hook writes one record of tag and time. Each place on the path has its own program, because nothing in
+// a packet distinguishes two interfaces in two namespaces. It passes every packet unchanged.
 //
-// A tag stays the same from hop to hop: it is made of nothing that checksum offload, a router, a VLAN switch or NAT changes.
-// Of TCP with data it is the sequence number (bytes are matched, so segments may be cut and joined); of our own senders' UDP
-// the marker in the payload; of all else a hash of the identification and the first bytes of the payload.
+// A packet's tag is the same at all hops: it excludes what checksum offload, a router, a VLAN switch or NAT changes.
+// For TCP with data, the tag is the sequence number; bytes are matched, so segments may be cut and joined. For UDP of Partywall's
+// senders, it is the marker in the payload. For other packets, it is a hash of the identification and the start of the payload.
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -23,12 +23,12 @@
 #define KIND_WHOLE 0ull
 #define KIND_RANGE 1ull
 
-// The first bytes of a marked payload: "PWALLTAG", then a number that counts up.
+// The first bytes of a marked payload: "PWALLTAG", then a counter.
 #define MARKER_MAGIC bpf_cpu_to_be64(0x5057414c4c544147ull)
 
 #define VLAN_Q 0x8100
 #define VLAN_AD 0x88a8
-// NOP, NOP, timestamp, 10 bytes: how nearly every system lays out TCP's timestamps.
+// NOP, NOP, timestamp, 10 bytes: the layout of TCP timestamps on nearly every system.
 #define TIMESTAMP_LAYOUT 0x0101080a
 
 struct record {
@@ -57,16 +57,15 @@ struct count {
 	__u64 recorded;
 	__u64 lost;
 	__u64 untraced;
-	__u64 met; // all that came by, recorded or not
+	__u64 met; // all packets, recorded or not
 };
 
-// What kernel and agent share for each CPU besides its ring: lines of cache that only one of them writes, so that they do not
-// slow each other.
+// Per-CPU state shared by kernel and agent, in addition to the ring. Each cache line has a single writer, to avoid false sharing.
 struct cpu {
 	__u64 written;
 	__u64 unused[7];
 	__u64 taken;
-	// Flows whose hash's upper half is not below are left out.
+	// Flows are skipped if the upper half of their hash is not below this.
 	__u64 sampled_below;
 	__u64 spare[6];
 	struct count counts[PLACES];
@@ -102,7 +101,7 @@ struct {
 	__type(value, struct cpu);
 } cpus SEC(".maps");
 
-// The addresses behind a flow's hash, written once in a while: `known` remembers those written lately.
+// The addresses of each flow's hash. They are rewritten occasionally: `known` holds recently written flows.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
@@ -133,7 +132,7 @@ static __always_inline __u64 mixed(__u64 key)
 
 static __always_inline __u64 flow_of(const struct tuple *t)
 {
-	// Products that do not wait for each other, mixed once.
+	// Independent products, so that the processor computes them in parallel; mixed once.
 	__u64 ports = (__u64)t->from.port << 24 | (__u64)t->to.port << 8 | t->protocol;
 	__u64 from = t->from.high * 0x9e3779b97f4a7c15ull + t->from.low * 0xff51afd7ed558ccdull;
 	__u64 to = t->to.high * 0xc4ceb9fe1a85ec53ull + t->to.low * 0xbf58476d1ce4e5b9ull;
@@ -141,7 +140,7 @@ static __always_inline __u64 flow_of(const struct tuple *t)
 	return mixed(from + (to ^ to >> 29) + ports * 0x94d049bb133111ebull);
 }
 
-// The first 16 bytes of a payload, which may lie outside of the linear part; zeros beyond its end.
+// The first 16 bytes of a payload, which may be outside the linear part; zeros beyond its end.
 static __always_inline void head_of(struct __sk_buff *skb, __u32 offset, __u32 length, __u64 *head)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -233,7 +232,7 @@ static __always_inline int transport(struct __sk_buff *skb, struct packet *p, __
 	case IPPROTO_UDP:
 		return udp(skb, p, offset, length, identification);
 	}
-	// The word that holds a checksum in ICMP is left out.
+	// Skip the word with ICMP's checksum.
 	if (length < 4)
 		return -1;
 	hashed(skb, p, offset + 4, length - 4, identification);
@@ -249,7 +248,7 @@ static __always_inline int ip4(struct __sk_buff *skb, struct packet *p, __u32 of
 	if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl < 5)
 		return -1;
 	header_bytes = ip->ihl * 4;
-	// A total length of zero is a segment above 64 KiB.
+	// A total length of 0 means a segment above 64 KiB.
 	length = ip->tot_len ? bpf_ntohs(ip->tot_len) : skb->len - offset;
 	if (length < header_bytes)
 		return -1;
@@ -258,7 +257,7 @@ static __always_inline int ip4(struct __sk_buff *skb, struct packet *p, __u32 of
 	p->tuple.to.low = 0xffff00000000ull | bpf_ntohl(ip->daddr);
 	p->tuple.protocol = ip->protocol;
 	if (ip->frag_off & bpf_htons(0x3fff)) {
-		// Only the first fragment knows ports; the tuple does without, so that all are of one flow.
+		// Only the first fragment has ports. The tuple omits them, so that all fragments belong to one flow.
 		hashed(skb, p, offset + header_bytes, length, (__u64)ip->id << 16 | (ip->frag_off & bpf_htons(0x1fff)));
 		return 0;
 	}
@@ -280,7 +279,7 @@ static __always_inline int ip6(struct __sk_buff *skb, struct packet *p, __u32 of
 	p->tuple.to.low = (__u64)bpf_ntohl(ip->daddr.in6_u.u6_addr32[2]) << 32 | bpf_ntohl(ip->daddr.in6_u.u6_addr32[3]);
 	p->tuple.protocol = ip->nexthdr;
 	if (ip->nexthdr == IPPROTO_FRAGMENT && length >= 4) {
-		// The header that follows holds place and identification: the hash begins with it.
+		// The fragment header holds offset and identification, and the hash starts with that header.
 		hashed(skb, p, offset + sizeof(*ip), length, 0);
 		return 0;
 	}
@@ -358,7 +357,7 @@ static __always_inline void remember(__u64 flow, const struct tuple *t)
 		*last = flow;
 }
 
-// Inlined into the program of each place: where returns are guarded against speculation, a call is a tenth of the cost.
+// Inlined into the program of each place: with mitigations for speculative returns, a call would be a tenth of the cost.
 static __always_inline int trace(struct __sk_buff *skb, __u32 place)
 {
 	__u32 number = bpf_get_smp_processor_id(), index;
@@ -400,9 +399,9 @@ static __always_inline int trace(struct __sk_buff *skb, __u32 place)
 	record->time_ns = bpf_ktime_get_ns();
 	count->recorded++;
 	remember(flow, &p.tuple);
-	// Whoever sees the new place must see the record. Where the processor shows stores in the order in which they are made
-	// (STORES_IN_ORDER, see build.rs) the compiler alone must be kept from moving them, and kernels before 5.12, which know no
-	// exchange, take the program. Elsewhere an exchange is a full barrier; an addition whose result nobody uses is none.
+	// A reader that sees the new position must also see the record. If the processor keeps stores in order (STORES_IN_ORDER, see
+	// build.rs), only the compiler must not reorder them. Kernels before 5.12 have no exchange instruction, so this form loads there
+	// too. On other processors an exchange is a full barrier; an addition whose result is unused is not.
 #ifdef STORES_IN_ORDER
 	asm volatile("" ::: "memory");
 	*(volatile __u64 *)&cpu->written = at + 1;

@@ -1,5 +1,5 @@
-//! Compiles every `agent/bpf/NAME.bpf.c` with clang and lists the objects. Without clang or its headers nothing is compiled
-//! and the reason is kept, so that the rest of the agent still builds.
+//! Compiles every `agent/bpf/NAME.bpf.c` with clang and lists the objects. Without clang or its headers, nothing is compiled and
+//! the reason is embedded, so that the rest of the agent still builds.
 
 use std::env;
 use std::fmt::Write as _;
@@ -24,14 +24,14 @@ fn main() {
     fs::write(out.join("objects.rs"), listing(&names, absent.as_deref())).unwrap();
 }
 
-/// Tries clang with its headers, so that a mistake in our own sources is never taken for a missing tool.
+/// Tests clang with its headers, so that an error in our own sources is never mistaken for a missing tool.
 fn usable(clang: &str, out: &Path) -> Result<(), String> {
     let probe = out.join("probe.c");
     fs::write(&probe, PROBE).map_err(|error| error.to_string())?;
     compile(clang, &probe, &out.join("probe.o"), &[])
 }
 
-/// What this processor promises: x86 shows stores in the order in which they are made.
+/// Macros for the guarantees of this processor: x86 keeps stores in order.
 fn promises() -> &'static [&'static str] {
     if env::var("CARGO_CFG_TARGET_ARCH").unwrap() == "x86_64" {
         &["-DSTORES_IN_ORDER"]
@@ -40,7 +40,7 @@ fn promises() -> &'static [&'static str] {
     }
 }
 
-/// The tracer as processors get it that promise nothing, for a test that looks at its instructions; empty without clang.
+/// Compiles the tracer as for processors without ordered stores. A test inspects its instructions. Empty without clang.
 fn for_tests(clang: &str, sources: &Path, out: &Path, usable: bool) {
     let object = out.join("trace.weakly_ordered.o");
     if usable {
@@ -66,7 +66,7 @@ fn name(path: &Path) -> Option<String> {
 }
 
 fn compile(clang: &str, source: &Path, object: &Path, promises: &[&str]) -> Result<(), String> {
-    // The headers of the architecture (asm/types.h) lie where Debian's compilers look, but not clang for another target.
+    // Debian's compilers search this directory for the architecture's headers (asm/types.h). Clang for another target does not.
     let include = format!("/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH").unwrap());
     let flags = ["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3", "-I", &include, "-c"];
     let ran = Command::new(clang).args(flags).args(promises).arg(source).arg("-o").arg(object).output();

@@ -24,7 +24,7 @@ use crate::resident::{Count, Resident, Residents, Sink};
 use crate::trace::Trace;
 use crate::workload::Workload;
 
-/// The clocks of two working machines differ by less, and a kernel cannot correct more.
+/// Clocks of two working machines differ in rate by less than this, and a kernel cannot correct more.
 const RATE_PPB_MAX: i64 = 500_000;
 
 /// State shared by the answering thread and the flushing thread: all residents, with one lock for each kind.

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! `partywall-agent`: what must run next to the metal or inside a sandbox. It opens no port and dies with its stream.
+//! `partywall-agent`: the part of Partywall that runs on a host or inside a sandbox. It opens no port and ends with its stream.
 
 mod capability;
 mod command;
@@ -30,7 +30,7 @@ use crate::capability::Only;
 use crate::dispatch::ClockOwner;
 use crate::stream::Patient;
 
-/// The part of Partywall that runs next to the metal or inside a sandbox. People use `partywall`; this is what it starts.
+/// The part of Partywall that runs on a host or inside a sandbox. The `partywall` command starts it; users need not run it.
 #[derive(Parser)]
 #[command(version, about)]
 struct Arguments {
@@ -40,92 +40,92 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum What {
-    /// Answer JSON-RPC requests on standard input, one a line, until it ends.
+    /// Answer JSON-RPC requests from standard input, one per line, until end of input.
     Serve {
-        /// CPUs to run on, for example 0,2-3; all that are allowed if not given.
+        /// CPUs to run on, for example 0,2-3. Default: all permitted CPUs.
         #[arg(long, value_parser = cpus)]
         cpus: Option<Cpus>,
-        /// End when the process that started this one ends.
+        /// Exit when the parent process exits.
         #[arg(long)]
         die_with_parent: bool,
-        /// This machine is a guest of Partywall's own, whose clock may be set.
+        /// This machine is a guest created by Partywall, and its clock may be adjusted.
         #[arg(long, conflicts_with = "own_clock")]
         guest: bool,
-        /// The times that this agent tells may be set by the controller; the machine's own clock is left as it is.
+        /// Let the controller adjust the times that this agent reports. The machine's clock is not changed.
         #[arg(long)]
         own_clock: bool,
-        /// End when the controller has said nothing for so many seconds: it may be gone without a word.
+        /// Exit after this many seconds without a message from the controller.
         #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
         patience: Option<u64>,
-        /// Refuse all that these do not need, by name; for example probe,monitor.
+        /// Permit only these capabilities, for example probe,monitor.
         #[arg(long, value_name = "CAPABILITIES", value_delimiter = ',', value_parser = capability::parser())]
         only: Option<Vec<Capability>>,
     },
-    /// Outlive a guard: wait for its death, and put queues where TCP needs them then. It says on standard input where.
+    /// Fallback process of a guard: when the guard dies, add the queues that TCP needs. Reads their places from standard input.
     Heir,
-    /// Take hooks off interfaces: what a tracer that was killed left behind. Prints what was removed, one a line.
+    /// Remove hooks that a killed tracer left on interfaces. Prints one removed hook per line.
     Unhook {
-        /// Begins the names of the hooks, after the prefix that all of Partywall's have.
+        /// Prefix of the hooks' names, after the prefix common to all hooks of Partywall.
         prefix: String,
-        /// NAMESPACE=INTERFACE; the namespace is a name, a process number or a path, or empty for this one.
+        /// NAMESPACE=INTERFACE. The namespace is a name, a process ID or a path. If it is empty, the current namespace is used.
         places: Vec<String>,
     },
-    /// Be the first process of a guest: make the machine ready, serve its controller, then power off.
+    /// Run as the first process of a guest: set up the machine, serve its controller, then power off.
     Init {
-        /// Terminal that is the stream to the controller, where there is no virtio port.
+        /// Terminal that carries the stream to the controller, for a machine without a virtio port.
         #[arg(long)]
         console: Option<PathBuf>,
-        /// The address of its network interface, for example 192.0.2.7/24.
+        /// Address of the guest's network interface, for example 192.0.2.7/24.
         #[arg(long, requires = "gateway")]
         address: Option<String>,
-        /// Where its network leads on.
+        /// Default gateway of the guest.
         #[arg(long, requires = "address")]
         gateway: Option<Ipv4Addr>,
     },
-    /// Be at the other end of a network kernel until standard input ends. Prints the address it listens on.
+    /// Serve as the remote end of a network kernel until end of standard input. Prints the listening address.
     Peer {
-        /// Address and port to listen on; port 0 for one of the system's choice.
+        /// Address and port to listen on. With port 0, the system chooses the port.
         #[arg(long)]
         listen: SocketAddr,
-        /// Stay until killed, also when standard input ends.
+        /// Run until killed, even after standard input ends.
         #[arg(long)]
         stay: bool,
-        /// The kernel.
+        /// Name of the kernel.
         kernel: String,
-        /// Its parameters, as JSON.
+        /// Parameters of the kernel, as JSON.
         #[arg(default_value = "{}")]
         params: String,
     },
-    /// Print a checksum of a file's content. Only this version of the agent gives the same one.
+    /// Print a checksum of a file's content. Checksums of different agent versions are not comparable.
     Digest {
-        /// The file.
+        /// File to read.
         file: PathBuf,
     },
-    /// Write a known pattern again and again, and count the pages that are not as written. Runs until it is killed.
+    /// Write a known pattern repeatedly, and count pages that do not match it. Runs until killed.
     Verify {
         /// Size of the pattern.
         #[arg(long)]
         bytes: usize,
-        /// Bytes checked and written each second, at most.
+        /// Maximum bytes to check and write per second.
         #[arg(long)]
         rate: f64,
-        /// Keep the pattern in this file instead of in memory.
+        /// Keep the pattern in this file instead of memory.
         #[arg(long)]
         file: Option<PathBuf>,
     },
-    /// Say what is wrong with a load program, which is read from standard input as JSON: each mistake on a line, with its key.
+    /// Check a load program, read from standard input as JSON. Prints one error per line, with its key.
     CheckLoad,
-    /// Print what the host is and what it lacks, as JSON.
+    /// Print facts about the host and its missing capabilities, as JSON.
     Facts {
-        /// Folder that holds the host's proc, sys and dev.
+        /// Directory that contains the host's proc, sys and dev.
         #[arg(long, default_value = "/")]
         root: PathBuf,
     },
-    /// Print how fast this processor's time-stamp counter counts, in kHz; nothing where it has none.
+    /// Print the frequency of the processor's time-stamp counter in kHz. Prints nothing if there is no such counter.
     Tsc,
-    /// Print what every kernel says of itself, as JSON.
+    /// Print the descriptions of all kernels, as JSON.
     Catalogue,
-    /// Print what every counter of the monitor says of itself, as JSON.
+    /// Print the descriptions of all monitor counters, as JSON.
     Counters,
     /// Print the JSON Schema of the messages.
     Schema,
@@ -134,7 +134,7 @@ enum What {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Cpus(Vec<usize>);
 
-/// Reads `0,2-3`.
+/// Parses a list of CPUs such as `0,2-3`.
 fn cpus(text: &str) -> Result<Cpus, String> {
     let number = |part: &str| part.trim().parse::<usize>().map_err(|_| format!("{part:?} is no CPU number; write for example 0,2-3"));
     let mut all = Vec::new();
@@ -184,7 +184,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints what is wrong, for that is what was asked for; an error is a program that cannot be read.
+/// Prints the errors of a load program. Returns an error only if the program cannot be read.
 fn check_load() -> Result<(), String> {
     let program = serde_json::from_reader(std::io::stdin().lock()).map_err(|error| format!("no load program: {error}"))?;
     match partywall_load::check(program) {
@@ -193,7 +193,7 @@ fn check_load() -> Result<(), String> {
     }
 }
 
-/// Ends with the machine, or with an error where there is no machine to end.
+/// Returns only on error: on success the machine powers off.
 fn init(console: Option<&Path>, network: Option<(&str, Ipv4Addr)>) -> Result<(), String> {
     if std::process::id() != 1 {
         return Err("init is for the first process of a guest; people use partywall vm".into());
@@ -215,14 +215,14 @@ fn serve(cpus: Option<Cpus>, die_with_parent: bool, clock: ClockOwner, patience:
         partywall_sys::affinity::pin(&cpus).map_err(|e| format!("--cpus {cpus:?}: {e}; are they online and allowed here?"))?;
     }
     if clock == ClockOwner::Machine {
-        // A workload that fills the machine's one CPU must not keep the controller waiting for the time.
+        // A workload that fills the machine's only CPU must not delay answers about the time.
         partywall_sys::priority::go_first().map_err(|e| format!("--guest: {e}; it is for machines that Partywall made"))?;
     }
     let input = Patient::stdin(patience).map_err(|e| format!("standard input: {e}"))?;
     session::serve(BufReader::new(input), std::io::stdout(), clock, only).map_err(|e| e.to_string())
 }
 
-/// Listens from when it has printed where, which is how who started it knows.
+/// Prints the listening address when it is ready, so that the parent process knows when to connect.
 fn peer(listen: SocketAddr, stay: bool, kernel: &str, params: &str) -> Result<(), String> {
     partywall_sys::process::die_with_parent().map_err(|e| format!("dying with the parent: {e}"))?;
     let params = serde_json::from_str(params).map_err(|e| format!("{params:?} is no object of parameters: {e}"))?;
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_and_ranges_of_cpus_are_read() {
+    fn parses_lists_and_ranges_of_cpus() {
         assert_eq!(cpus("0,2-4"), Ok(Cpus(vec![0, 2, 3, 4])));
         assert!(cpus("0,x").unwrap_err().contains("\"x\""));
         assert!(cpus("5-4").is_err());

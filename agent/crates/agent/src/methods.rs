@@ -29,7 +29,7 @@ macro_rules! answered {
 
 macro_rules! dispatch {
     ($($name:literal $answer:ident($($params:ty)?) -> $result:ty, only [$($capability:ident),*], needs [$($need:ident),*];)*) => {
-        /// Who answers each method of the table.
+        /// Implements each method of the table.
         pub(crate) trait Answers {
             $(
                 #[doc = concat!("Answers `", $name, "`.")]
@@ -37,7 +37,7 @@ macro_rules! dispatch {
             )*
         }
 
-        /// Answers the method called `name`.
+        /// Calls the method `name`.
         pub(crate) fn call(answers: &impl Answers, name: &str, params: Value) -> Result<Value, Fault> {
             match name {
                 $($name => answered!(answers, $answer, params, $($params)?),)*
@@ -62,7 +62,7 @@ fn value(result: impl Serialize) -> Result<Value, Fault> {
     serde_json::to_value(result).map_err(|error| Fault::new(CODE_INTERNAL, format!("the answer cannot be written: {error}")))
 }
 
-/// JSON Schema of everything that goes over the wire, and the codes of refusals.
+/// JSON Schema of all messages on the wire, and the codes of refusals.
 pub(crate) fn schema() -> Value {
     let row = |((name, params, result), method): ((&'static str, Value, Value), &wire::Method)| {
         let row = json!({ "params": params, "result": result, "only": method.capabilities, "needs": method.needs });

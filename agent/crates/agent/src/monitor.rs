@@ -112,7 +112,7 @@ impl Resident for Monitor {
 
     fn stop(self, id: &str, sink: &mut dyn Sink) {
         let shared = self.shared.clone();
-        // Waits for its thread.
+        // Dropping a monitor joins its thread.
         drop(self);
         shared.drain(id, sink);
     }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_has_ended_is_told_with_the_file_that_is_missing() {
+    fn reports_the_missing_file_when_a_process_has_ended() {
         let asked = serde_json::json!({"id": "m", "cgroups_of": {"victim": u32::MAX}});
         let start: MonitorStart = serde_json::from_value(asked).expect("a request");
         let error = Monitor::start(&start).err().expect("no such process");

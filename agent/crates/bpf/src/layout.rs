@@ -1,5 +1,5 @@
-//! How clang laid out the structs of a compiled program, from the type information (BTF) in its object. What reads and writes
-//! these structs as words can be checked against it field by field. Only as much of ELF and BTF as that needs.
+//! Struct layouts of a compiled program, from the type information (BTF) in its object. Tests compare them, field by field, with
+//! code that accesses these structs as words. It parses only the parts of ELF and BTF that this needs.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ const ELF_SECTION_LENGTH: usize = 0x3a;
 /// A struct of a program.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// In bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// Names, and where each begins, in bytes.
+    /// Names and offsets in bytes.
     pub fields: Vec<(String, usize)>,
 }
 
@@ -23,7 +23,7 @@ impl fmt::Debug for Layout {
 }
 
 impl Layout {
-    /// Of struct `name` in `object`; None if it has none, or no type information.
+    /// The layout of struct `name` in `object`. None if there is no such struct, or no type information.
     #[must_use]
     pub fn of(object: &[u8], name: &str) -> Option<Self> {
         let btf = section(object, ".BTF")?;
@@ -43,14 +43,14 @@ impl Layout {
         None
     }
 
-    /// What [`Layout::of`] must find for words called so, each of which is one field.
+    /// The layout that [`Layout::of`] must return for a struct of words with these names.
     #[must_use]
     pub fn words(size: usize, fields: &[(&str, usize)]) -> Self {
         Self { size: size * 8, fields: fields.iter().map(|&(name, word)| (name.to_owned(), word * 8)).collect() }
     }
 }
 
-/// Bytes that follow the common part of a type (kernel documentation, BPF Type Format, section 2.2).
+/// Number of bytes after the common part of a type (kernel documentation, BPF Type Format, section 2.2).
 fn extra(kind: u32, count: usize) -> Option<usize> {
     Some(match kind {
         2 | 7..=12 | 16 | 18 => 0,
@@ -62,7 +62,7 @@ fn extra(kind: u32, count: usize) -> Option<usize> {
     })
 }
 
-/// Of a 64-bit object.
+/// A section of a 64-bit ELF object.
 fn section<'a>(object: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let headers = object.get(long(object, ELF_SECTIONS_AT)?..)?;
     let [length, count, names] = [0, 2, 4].map(|at| short(object, ELF_SECTION_LENGTH + at));
@@ -93,13 +93,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_object_has_no_structs() {
+    fn bytes_that_are_no_object_have_no_structs() {
         assert_eq!(Layout::of(&[], "rates"), None);
         assert_eq!(Layout::of(&[255; 4096], "rates"), None);
     }
 
     #[test]
-    fn a_struct_that_is_not_there_is_not_found() {
+    fn a_missing_struct_is_not_found() {
         let Ok(object) = crate::object("guard") else { return eprintln!("skipped: no eBPF in this build") };
         assert_eq!(Layout::of(object, "nobody"), None);
         let fields = Layout::of(object, "control").unwrap().fields;

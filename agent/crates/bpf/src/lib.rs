@@ -1,9 +1,9 @@
 #![forbid(unsafe_code)]
-//! eBPF for the capabilities that stand on the network's path: the compiled programs, network namespaces, and programs
-//! hooked to an interface at tc. Deliberately not here: what the programs do (`agent/bpf`) and what is made of it.
+//! eBPF for the capabilities on the network's path: the compiled programs, network namespaces, and programs hooked to an interface
+//! at tc. What the programs do is in `agent/bpf`; how their data is used is in the capabilities.
 //!
-//! A filter ([`tc`]) belongs to the interface, not to this process: it stays when the process dies, carries a name that begins
-//! with [`NAME_PREFIX`], and is found again by [`tc::Network::filters`]. A [`Link`] belongs to this process and ends with it.
+//! A filter ([`tc`]) belongs to the interface and outlives this process. Its name begins with [`NAME_PREFIX`], by which
+//! [`tc::Network::filters`] finds it again. A [`Link`] belongs to this process and ends with it.
 
 mod layout;
 mod link;
@@ -19,5 +19,5 @@ pub use namespace::Namespace;
 pub use object::{built, object, Absent, REMEDY};
 pub use watch::{Change, Watch};
 
-/// Begins the name of every filter that is Partywall's.
+/// Prefix of the names of all of Partywall's filters.
 pub const NAME_PREFIX: &str = "partywall_";

@@ -1,6 +1,5 @@
-//! Programs linked to an interface (tcx, kernel 6.6 on). Cheaper than a filter of `clsact`, nothing stays when this process ends
-//! in whatever way, and the link says when the interface is gone without keeping its namespace alive. Linked programs run before
-//! filters of tc.
+//! Programs linked to an interface (tcx, since kernel 6.6). A link costs less than a `clsact` filter, and ends with this process
+//! in any case. It reports when its interface is gone, without keeping the namespace alive. Linked programs run before tc filters.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,15 +12,15 @@ use crate::Namespace;
 const TCX_INGRESS: u32 = 46;
 const TCX_EGRESS: u32 = 47;
 
-/// A program on one side of an interface, until dropped.
+/// A program on one side of an interface, until it is dropped.
 #[derive(Debug)]
 pub struct Link(OwnedFd);
 
 impl Link {
-    /// Links `program` to interface number `index` of `namespace`, after others that are there.
+    /// Links `program` to interface number `index` of `namespace`, after existing programs.
     ///
     /// # Errors
-    /// What the kernel says: `EINVAL` before 6.6, `ENODEV`, `EPERM`.
+    /// The kernel's error: `EINVAL` before 6.6, `ENODEV`, `EPERM`.
     pub fn new(namespace: &Namespace, index: u32, direction: Direction, program: BorrowedFd) -> io::Result<Self> {
         let attach_type = match direction {
             Direction::Ingress => TCX_INGRESS,

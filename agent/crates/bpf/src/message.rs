@@ -1,9 +1,9 @@
-//! Routing netlink, as little of it as hooks and counters need: requests, and what answers them. A socket belongs to the
-//! namespace it was opened in, whichever thread uses it later.
+//! The part of routing netlink that hooks and counters need: requests and their responses. A socket belongs to the namespace in
+//! which it was opened, on any thread.
 //!
-//! Whoever has `CAP_NET_ADMIN` in that namespace can send messages to this socket. So it is connected to the kernel, which
-//! then refuses what others send to it alone; of the rest, each message counts only if its sender is the kernel; and an answer
-//! only if it has the number of the request, which nobody can guess.
+//! Any process with `CAP_NET_ADMIN` in that namespace can send messages to this socket. Three measures prevent forged messages.
+//! The socket is connected to the kernel, which then refuses unicast messages from others. A message counts only if its
+//! sender is the kernel. A response counts only if it has the request's number, which other processes cannot guess.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -21,7 +21,7 @@ use rustix::net::{
 
 pub(crate) const REQUEST: u16 = 0x1;
 pub(crate) const ACK: u16 = 0x4;
-/// Answer who asked, and not only who listens.
+/// Send the response to the requester too, not only to listeners.
 pub(crate) const ECHO: u16 = 0x8;
 pub(crate) const REPLACE: u16 = 0x100;
 pub(crate) const EXCLUSIVE: u16 = 0x200;
@@ -37,9 +37,9 @@ const NESTED: u16 = 0x8000;
 const TYPE_MASK: u16 = 0x3fff;
 /// The largest piece of a dump that kernels send.
 const ROOM: usize = 64 << 10;
-/// The kernel's number among those who send and receive.
+/// The kernel's address among netlink sockets.
 const KERNEL: u32 = 0;
-/// How long an answer may take. The kernel answers before `send` returns, but for the later pieces of a dump.
+/// Maximum wait for a response. The kernel responds before `send` returns, except for the later pieces of a dump.
 const ANSWERS_WITHIN_NS: Nanos = 5_000_000_000;
 
 /// Kind and body of a message.
@@ -71,7 +71,7 @@ impl Message {
         self.attribute(kind, &value.to_ne_bytes())
     }
 
-    /// A text with the zero that ends it.
+    /// A text with its terminating zero.
     pub fn text(self, kind: u16, value: &str) -> Self {
         self.attribute(kind, &[value.as_bytes(), &[0]].concat())
     }
@@ -94,23 +94,23 @@ impl Message {
     }
 }
 
-/// A netlink socket; one exchange at a time.
+/// A netlink socket. It handles one request at a time.
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
     /// Requests so far.
     count: Mutex<u64>,
-    /// Makes each count a number that only this process can know.
+    /// Turns each count into a number that only this process can know.
     secret: RandomState,
 }
 
 impl Socket {
-    /// Opened in the namespace of the calling thread.
+    /// Opens a socket in the namespace of the calling thread.
     pub fn open() -> io::Result<Self> {
         Self::listening(0)
     }
 
-    /// One that is also told what happens in `groups`.
+    /// Opens a socket that also receives the events of `groups`.
     pub fn listening(groups: u32) -> io::Result<Self> {
         let bound = Self::bound(groups)?;
         connect(&bound.fd, &SocketAddrNetlink::new(KERNEL, 0))?;
@@ -127,8 +127,8 @@ impl Socket {
         self.fd.as_fd()
     }
 
-    /// Kind and body of what was told since the last call, and whether some of it was lost; never waits. It reads at most
-    /// `most` datagrams, for others may send faster than this reads.
+    /// Kind and body of the messages since the last call, and whether messages were lost. Never waits. It reads at most `most`
+    /// datagrams, because others may send faster than this reads.
     pub fn told(&self, most: usize) -> io::Result<(Vec<Told>, bool)> {
         let (mut told, mut lost) = (Vec::new(), false);
         let mut room = vec![0; ROOM];
@@ -144,7 +144,7 @@ impl Socket {
         Ok((told, lost))
     }
 
-    /// Sends a request and returns the bodies of what answers it, or the kernel's refusal; `ETIMEDOUT` without an answer.
+    /// Sends a request and returns the bodies of the response, or the kernel's error. `ETIMEDOUT` without a response.
     pub fn ask(&self, message: Message) -> io::Result<Vec<Vec<u8>>> {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         *count += 1;
@@ -170,7 +170,7 @@ impl Socket {
     fn wait(&self, until: Nanos) -> io::Result<()> {
         let left = until.saturating_sub(clock::system());
         if left == 0 {
-            // Others may send all the time.
+            // Other processes may send continuously.
             return Err(Errno::TIMEDOUT.into());
         }
         let left = Timespec { tv_sec: (left / 1_000_000_000).cast_signed(), tv_nsec: (left % 1_000_000_000).cast_signed() };
@@ -181,7 +181,7 @@ impl Socket {
         }
     }
 
-    /// The next datagram without waiting; none if it is not the kernel's.
+    /// The next datagram, without waiting. None if its sender is not the kernel.
     fn receive<'a>(&self, room: &'a mut [u8]) -> rustix::io::Result<Option<&'a [u8]>> {
         let (length, _, sender) = recvfrom(&self.fd, &mut *room, RecvFlags::DONTWAIT)?;
         Ok(sender.is_some_and(is_kernel).then_some(&room[..length]))
@@ -192,13 +192,13 @@ fn is_kernel(sender: SocketAddrAny) -> bool {
     SocketAddrNetlink::try_from(sender).is_ok_and(|sender| sender.pid() == KERNEL)
 }
 
-/// Takes the messages out of one datagram; whether that was the last.
+/// Appends the messages of one datagram to `bodies`. Returns whether the response is complete.
 fn collect(mut datagram: &[u8], sequence: u32, bodies: &mut Vec<Vec<u8>>) -> io::Result<bool> {
     while datagram.len() >= HEADER {
         let length = u32_at(datagram, 0) as usize;
         let message = datagram.get(..length).filter(|message| message.len() >= HEADER).ok_or(io::ErrorKind::InvalidData)?;
         datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
-        // What is left of an exchange that was given up.
+        // A late message of a request that timed out.
         if u32_at(message, 8) != sequence {
             continue;
         }
@@ -245,7 +245,7 @@ pub(crate) fn attribute<'a>(all: &[(u16, &'a [u8])], kind: u16) -> Option<&'a [u
     all.iter().find(|(found, _)| *found == kind).map(|(_, value)| *value)
 }
 
-/// The text of an attribute, without the zero that ends it.
+/// The text of an attribute, without its terminating zero.
 pub(crate) fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)).into_owned()
 }
@@ -278,14 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_the_error_the_kernel_named() {
+    fn a_refusal_is_the_error_that_the_kernel_named() {
         let mut reply = vec![20, 0, 0, 0, 2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0];
         reply.extend((-17i32).to_ne_bytes());
         assert_eq!(collect(&reply, 5, &mut Vec::new()).unwrap_err().raw_os_error(), Some(17));
         assert!(!collect(&reply, 6, &mut Vec::new()).unwrap());
     }
 
-    /// Another socket of this namespace sends `length` bytes of an answer to `to`, with each number from 0 on.
+    /// Sends `length` bytes of a forged response to `to` from another socket of this namespace, with each number from 0 on.
     fn forge(to: &Socket, numbers: std::ops::Range<u32>) -> rustix::io::Result<()> {
         let forger = Socket::bound(0).unwrap();
         let port = SocketAddrNetlink::try_from(rustix::net::getsockname(&to.fd)?)?;
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_somebody_forged_is_passed_over() {
+    fn a_forged_response_is_ignored() {
         let asked = fresh(|| {
             let socket = Socket::bound(0).unwrap();
             forge(&socket, 0..16).unwrap();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_the_kernel_can_send_to_a_socket_or_fill_it() {
+    fn only_the_kernel_can_send_to_a_socket_or_fill_it() {
         let refused = fresh(|| {
             let socket = Socket::open().unwrap();
             let refused = forge(&socket, 0..1);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_tells_a_listener_is_passed_over() {
+    fn a_forged_event_is_ignored() {
         let told = fresh(|| {
             let socket = Socket::bound(0).unwrap();
             forge(&socket, 0..16).unwrap();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_messages_end_the_reading() {
+    fn broken_messages_end_the_parsing() {
         assert!(attributes(&[255, 255, 1, 0, 0]).is_empty());
         assert!(attributes(&[0, 0, 1, 0]).is_empty());
         assert!(collect(&[1; 16], 0, &mut Vec::new()).is_err());

@@ -1,4 +1,4 @@
-//! Network namespaces: which one is meant, and doing something inside it.
+//! Network namespaces: identifies them, and runs code inside them.
 
 use std::fs::File;
 use std::io;
@@ -11,12 +11,12 @@ use std::thread;
 
 use partywall_sys::namespace::{enter_network, new_network};
 
-/// A network namespace; it lives at least as long as this value.
+/// A network namespace. It exists at least as long as this value.
 #[derive(Clone, Debug)]
 pub struct Namespace(Arc<File>);
 
 impl Namespace {
-    /// The one this thread is in.
+    /// The namespace of this thread.
     ///
     /// # Errors
     /// `/proc` cannot be read.
@@ -24,23 +24,23 @@ impl Namespace {
         Self::at(Path::new("/proc/thread-self/ns/net"))
     }
 
-    /// The one process `pid` is in.
+    /// The namespace of process `pid`.
     ///
     /// # Errors
-    /// There is no such process, or it is not ours to look at.
+    /// There is no such process, or access is denied.
     pub fn of_process(pid: u32) -> io::Result<Self> {
         Self::at(Path::new(&format!("/proc/{pid}/ns/net")))
     }
 
-    /// The one that `ip netns add NAME` made.
+    /// The namespace that `ip netns add NAME` created.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// There is no namespace with that name.
     pub fn named(name: &str) -> io::Result<Self> {
         Self::at(&Path::new("/run/netns").join(name))
     }
 
-    /// The one a file stands for, such as `/run/netns/NAME`.
+    /// The namespace of a file, such as `/run/netns/NAME`.
     ///
     /// # Errors
     /// The file cannot be opened.
@@ -49,18 +49,18 @@ impl Namespace {
         Ok(Self(Arc::new(File::open(path).map_err(named)?)))
     }
 
-    /// A new one with nothing but a loopback interface that is down; it goes when the last value for it does.
+    /// Creates a namespace that contains only a loopback interface, which is down. The kernel removes it with the last handle.
     ///
     /// # Errors
-    /// `EPERM` without the privilege to make one.
+    /// `EPERM` without the privilege to create one.
     pub fn fresh() -> io::Result<Self> {
         thread::scope(|scope| scope.spawn(|| new_network().and_then(|()| Self::current())).join().unwrap_or_else(|p| resume_unwind(p)))
     }
 
-    /// Tells namespaces apart.
+    /// A number that identifies the namespace.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn number(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.ino())
     }
@@ -69,14 +69,14 @@ impl Namespace {
         self.0.as_fd()
     }
 
-    /// Calls `act` inside this namespace, on a thread of its own: a thread that failed to come back would do all that
-    /// follows in the wrong place. Sockets opened there stay in the namespace.
+    /// Calls `act` inside this namespace, on a separate thread. If a thread failed to switch back, all its later work would happen in
+    /// the wrong namespace. Sockets opened by `act` stay in the namespace.
     ///
     /// # Errors
-    /// `EPERM` without the privilege to enter, `EINVAL` if this is no network namespace; else what `act` returns.
+    /// `EPERM` without the privilege to enter, `EINVAL` if this is no network namespace, or the error of `act`.
     ///
     /// # Panics
-    /// If `act` does.
+    /// If `act` panics.
     pub fn inside<T: Send>(&self, act: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         thread::scope(|scope| {
             let worker = scope.spawn(|| enter_network(self.0.as_fd()).and_then(|()| act()));
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_that_is_not_there_is_an_error_that_names_its_file() {
+    fn a_missing_namespace_is_an_error_that_names_its_file() {
         let error = Namespace::named("no-such-space").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         assert!(error.to_string().starts_with("/run/netns/no-such-space: No such file"), "{error}");

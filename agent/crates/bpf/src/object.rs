@@ -1,22 +1,22 @@
-//! The compiled programs, which the executable carries with it.
+//! The compiled programs, which are embedded in the executable.
 
 use thiserror::Error;
 
 include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 
-/// How to get an agent that has them: said to those who installed a package, too, who may have no Makefile.
+/// How to get an agent that contains them. The text also suits users of a package, who may have no Makefile.
 pub const REMEDY: &str = "use an agent built with clang, libbpf-dev and linux-libc-dev; \
     'make setup' in a clone of Partywall installs these and builds it";
 
-/// Why an object is not there.
+/// Reason why an object is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("this agent was built without eBPF programs ({why}); {REMEDY}")]
 pub struct Absent {
-    /// What the build said.
+    /// The message of the build.
     pub why: &'static str,
 }
 
-/// Whether the programs are there.
+/// Checks that the programs are embedded.
 ///
 /// # Errors
 /// [`Absent`] if the agent was built without clang.
@@ -30,7 +30,7 @@ pub fn built() -> Result<(), Absent> {
 /// [`Absent`] if the agent was built without clang.
 ///
 /// # Panics
-/// If no source has this name: a mistake in the agent, not of its user.
+/// If no source has this name, which is a bug in the agent.
 pub fn object(name: &str) -> Result<&'static [u8], Absent> {
     built()?;
     let found = OBJECTS.iter().find(|(known, _)| *known == name);
@@ -49,7 +49,7 @@ mod tests {
         WEAKLY_ORDERED[at..at + BYTES].iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
     }
 
-    /// The instructions of every program of a 64-bit ELF object, least byte first.
+    /// The instructions of every program in a little-endian 64-bit ELF object.
     fn instructions() -> Vec<&'static [u8]> {
         let (headers, size, count) = (number::<8>(0x28), number::<2>(0x3a), number::<2>(0x3c));
         let sections = (0..count).map(|section| (headers + section * size) as usize);
@@ -60,7 +60,7 @@ mod tests {
 
     /// Only atomic instructions that fetch order the stores around them (Documentation/bpf/standardization).
     #[test]
-    fn where_stores_are_not_in_order_the_tracer_publishes_records_behind_a_barrier() {
+    fn without_ordered_stores_the_tracer_publishes_records_behind_a_barrier() {
         if WEAKLY_ORDERED.is_empty() {
             eprintln!("skipped: built without clang");
             return;

@@ -1,9 +1,8 @@
-//! Programs hooked to an interface at tc, where it takes packets in (ingress) and gives them out (egress).
+//! Programs hooked to an interface at tc, on ingress or egress.
 //!
-//! Hooks are filters of the `clsact` qdisc and not links of BPF: every kernel since 4.5 has them, the right to find and
-//! remove one does not depend on who made it, and it outlives this process, which is what a promise needs. Each carries a
-//! number (`classid`) that the program reads as `skb->tc_classid`, so that one program serves many interfaces in many
-//! namespaces, where interface numbers alone are ambiguous.
+//! Hooks are filters of the `clsact` qdisc, not BPF links. Every kernel since 4.5 has them. Any privileged process can find and
+//! remove one. They outlive this process, which a guarantee requires. Each carries a number (`classid`) that the program reads as
+//! `skb->tc_classid`. So one program serves many interfaces in many namespaces, where interface numbers alone are ambiguous.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -37,10 +36,10 @@ const CLSACT: u32 = 0xffff_fff1;
 const CLSACT_HANDLE: u32 = 0xffff_0000;
 /// `ETH_P_ALL`, in network order.
 const EVERY_PROTOCOL: u32 = (3u16).to_be() as u32;
-/// The place of the queue through which an interface gives packets out.
+/// Parent of an interface's egress queue.
 const ROOT: u32 = 0xffff_ffff;
-/// The handles of queues that are Partywall's, by kind: the letters PW and PX. The kernel puts a queue of another handle in the
-/// place of one, but does not change the kind of one.
+/// Handles of Partywall's queues, by kind: the letters PW and PX. The kernel replaces a queue that has another handle. It does not
+/// change the kind of a queue with the same handle.
 const TBF_HANDLE: u32 = 0x5057_0000;
 const FQ_HANDLE: u32 = 0x5058_0000;
 const TBF_PARAMETERS: u16 = 1;
@@ -53,7 +52,7 @@ const FQ_BUCKETS: u16 = 8;
 const FQ_TIMER_SLACK: u16 = 13;
 const FQ_HORIZON: u16 = 14;
 const FQ_HORIZON_DROP: u16 = 15;
-/// Later than any departure time that is written, in microseconds.
+/// Above any departure time that is written, in microseconds.
 const FQ_HORIZON_US: u32 = 60_000_000;
 const TCMSG: usize = 20;
 const IFINFOMSG: usize = 16;
@@ -70,17 +69,17 @@ const RTGENMSG: usize = 4;
 const ETHERNET: u16 = 1;
 const LOOPBACK: u16 = 772;
 
-/// Which way packets go, seen from the interface.
+/// The direction of packets, seen from the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
-    /// The interface takes them in.
+    /// Packets that the interface receives.
     Ingress,
-    /// The interface gives them out.
+    /// Packets that the interface sends.
     Egress,
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions.
     pub const ALL: [Self; 2] = [Self::Ingress, Self::Egress];
 
     fn parent(self) -> u32 {
@@ -91,37 +90,37 @@ impl Direction {
     }
 }
 
-/// What to hook where. `name` must begin with [`NAME_PREFIX`]; (`direction`, `priority`) is its place on the interface, and
-/// a filter already there is replaced without a gap.
+/// Description of a hook. `name` must begin with [`NAME_PREFIX`]. (`direction`, `priority`) is its place on the interface; an existing
+/// filter there is replaced without a gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// Shown by `tc filter show`, and how it is found again.
+    /// Shown by `tc filter show`, and used to find the hook again.
     pub name: String,
-    /// Which way.
+    /// Direction of the packets.
     pub direction: Direction,
-    /// Lower runs first.
+    /// Lower priorities run first.
     pub priority: u16,
-    /// What the program reads as `skb->tc_classid`.
+    /// Read by the program as `skb->tc_classid`.
     pub number: u16,
 }
 
-/// A queue on the way out. Its sender, if it is on this host, sees it fill.
+/// An egress queue. A sender on this host notices when it fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// Gives packets out at a rate: the token bucket filter `tbf`.
+    /// Sends packets at a rate: the token bucket filter `tbf`.
     Rate {
-        /// Bytes a second, Ethernet headers included.
+        /// Bytes per second, including Ethernet headers.
         bytes_per_second: u64,
-        /// Bytes that may go at once.
+        /// Maximum burst in bytes.
         burst_bytes: u32,
-        /// Bytes it holds at most.
+        /// Maximum bytes in the queue.
         limit_bytes: u32,
     },
-    /// Gives each packet out at its departure time (`skb->tstamp`): fair queueing, `fq`.
+    /// Sends each packet at its departure time (`skb->tstamp`): fair queueing, `fq`.
     Departures {
-        /// Packets it holds at most, be they of one flow or of many.
+        /// Maximum packets in the queue, of one flow or of many.
         limit_packets: u32,
-        /// How much later packets may go, so that one timer serves all that are due by then.
+        /// Maximum extra delay of packets, so that one timer serves all packets due by then.
         slack_ns: u32,
     },
 }
@@ -144,76 +143,76 @@ impl QueueKind {
     }
 }
 
-/// What gives packets out at an interface.
+/// The root queue of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// What the kernel put there by itself.
+    /// The kernel's default.
     Default,
-    /// A queue of Partywall's.
+    /// A queue of Partywall.
     Ours(QueueKind),
-    /// Somebody else's, by its kind.
+    /// Another program's queue, by its kind.
     Foreign(String),
 }
 
-/// What an interface's queue on the way out holds, and what it gave out so far.
+/// Content and counters of an interface's egress queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// Bytes that wait.
+    /// Waiting bytes.
     pub bytes: u64,
-    /// Packets that wait.
+    /// Waiting packets.
     pub packets: u64,
-    /// Bytes given out since the queue is there.
+    /// Bytes sent since the queue was created.
     pub passed_bytes: u64,
-    /// Packets dropped since the queue is there.
+    /// Packets dropped since the queue was created.
     pub dropped_packets: u64,
 }
 
-/// A filter of Partywall's found on an interface.
+/// A filter of Partywall on an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// What it was hooked as.
+    /// Its description.
     pub hook: Hook,
-    /// The kernel's number of the program, from which program and maps can be opened.
+    /// The kernel's ID of the program, by which program and maps can be opened.
     pub program: u32,
     handle: u32,
 }
 
-/// What an interface counted, seen from the namespace it is in.
+/// Counters of an interface, seen from its own namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets taken in.
+    /// Packets received.
     pub in_packets: u64,
-    /// Packets given out.
+    /// Packets sent.
     pub out_packets: u64,
-    /// Bytes taken in.
+    /// Bytes received.
     pub in_bytes: u64,
-    /// Bytes given out.
+    /// Bytes sent.
     pub out_bytes: u64,
-    /// Packets dropped on the way in.
+    /// Packets dropped on ingress.
     pub in_dropped: u64,
-    /// Packets dropped on the way out.
+    /// Packets dropped on egress.
     pub out_dropped: u64,
 }
 
-/// An interface as a dump of the namespace tells it.
+/// An interface, as reported by a dump of its namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// Its number in its namespace.
     pub index: u32,
-    /// Its name there.
+    /// Its name in its namespace.
     pub name: String,
-    /// The sort of its link, `ARPHRD_ETHER` (1) for instance, which decides what packets begin with.
+    /// The link type, for instance `ARPHRD_ETHER` (1). It determines how packets begin.
     pub link: u16,
-    /// The largest packet it carries, in bytes without its link header.
+    /// The largest packet in bytes, without its link header.
     pub mtu: u32,
-    /// What it counted.
+    /// Its counters.
     pub counters: Counters,
-    /// Of a veth, its other end.
+    /// The other end, if it is a veth.
     pub peer: Option<Peer>,
 }
 
 impl Interface {
-    /// Whether its packets begin with an Ethernet header; those of a tunnel that carries bare IP begin with that.
+    /// Whether its packets begin with an Ethernet header. Packets of a bare-IP tunnel begin with the IP header.
     #[must_use]
     pub fn has_link_header(&self) -> bool {
         matches!(self.link, ETHERNET | LOOPBACK)
@@ -225,7 +224,7 @@ impl Interface {
 pub struct Peer {
     /// Its number in its namespace.
     pub index: u32,
-    /// That namespace, as this one numbers it ([`Network::number_of`]); none if it is the same.
+    /// The namespace, as numbered by the first end's namespace ([`Network::number_of`]). None if it is the same.
     pub namespace: Option<u32>,
 }
 
@@ -253,13 +252,13 @@ impl Network {
     /// All interfaces, with their counters.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn interfaces(&self) -> io::Result<Vec<Interface>> {
         let bodies = self.0.ask(Message::new(GET_LINK, DUMP, &[0; IFINFOMSG]))?;
         Ok(bodies.iter().map(|body| interface(body)).collect())
     }
 
-    /// What interface `index` counted.
+    /// The counters of interface `index`.
     ///
     /// # Errors
     /// `ENODEV` if it is gone.
@@ -278,10 +277,10 @@ impl Network {
         bodies.first().map(|body| interface(body)).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The number by which this namespace knows another; none if it does not.
+    /// The number by which this namespace refers to another. None if it has no such number.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn number_of(&self, other: &Namespace) -> io::Result<Option<u32>> {
         let message = Message::new(GET_NAMESPACE_ID, ACK, &[0; RTGENMSG]).number(NAMESPACE_FD, other.fd().as_raw_fd() as u32);
         let bodies = self.0.ask(message)?;
@@ -289,13 +288,13 @@ impl Network {
         Ok(attribute(&all, NAMESPACE_ID).map(|value| u32_at(value, 0)).filter(|&number| number != u32::MAX))
     }
 
-    /// Hooks `program`; what is at its place already is replaced without a gap.
+    /// Hooks `program`. A filter already at its place is replaced without a gap.
     ///
     /// # Errors
-    /// What the kernel says: `ENODEV`, `EPERM`, `ENOENT` without `CONFIG_NET_CLS_BPF`.
+    /// The kernel's error: `ENODEV`, `EPERM`, `ENOENT` without `CONFIG_NET_CLS_BPF`.
     ///
     /// # Panics
-    /// If the name lacks the prefix: the filter could never be found again.
+    /// If the name lacks the prefix, because the filter could never be found again.
     pub fn hook(&self, index: u32, hook: &Hook, program: BorrowedFd) -> io::Result<()> {
         assert!(hook.name.starts_with(NAME_PREFIX), "{:?} does not begin with {NAME_PREFIX:?}", hook.name);
         self.ready(index)?;
@@ -313,25 +312,25 @@ impl Network {
     /// Partywall's filters on an interface, in both directions.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn filters(&self, index: u32) -> io::Result<Vec<Filter>> {
         let found = self.dump(index)?;
         Ok(found.into_iter().filter(|filter| filter.hook.name.starts_with(NAME_PREFIX)).collect())
     }
 
-    /// Removes a filter; one that is gone already is no error.
+    /// Removes a filter. A filter that is already gone is not an error.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn unhook(&self, index: u32, filter: &Filter) -> io::Result<()> {
         let place = tcmsg(index, filter.handle, filter.hook.direction.parent(), information(filter.hook.priority));
         gone_is_fine(self.0.ask(Message::new(DELETE_FILTER, ACK, &place).text(TCA_KIND, "bpf")))
     }
 
-    /// Removes the `clsact` qdisc if no filter, of whoever, is left on it. Nobody can tell who made it; empty it does nothing.
+    /// Removes the `clsact` qdisc if it has no filters left. Its creator is unknown, but an empty one has no effect.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn tidy(&self, index: u32) -> io::Result<()> {
         if !self.dump(index)?.is_empty() {
             return Ok(());
@@ -340,18 +339,18 @@ impl Network {
         gone_is_fine(self.0.ask(Message::new(DELETE_QDISC, ACK, &place).text(TCA_KIND, "clsact")))
     }
 
-    /// Puts a queue on the way out, or changes the one of ours that is there, with what it holds. One of another kind goes.
+    /// Adds an egress queue, or changes Partywall's existing one and keeps its packets. A queue of another kind is replaced.
     ///
     /// # Errors
-    /// What the kernel says: `ENOENT` without `CONFIG_NET_SCH_TBF` or `CONFIG_NET_SCH_FQ`.
+    /// The kernel's error: `ENOENT` without `CONFIG_NET_SCH_TBF` or `CONFIG_NET_SCH_FQ`.
     pub fn queue(&self, index: u32, queue: &Queue) -> io::Result<()> {
         self.0.ask(put_queue(index, queue, |options| options)).map(drop)
     }
 
-    /// Whether the kernel has `fq`. One is asked for that can't be made, for it would have no buckets: so nothing changes.
+    /// Whether the kernel has `fq`. It requests an invalid one without buckets, so nothing changes.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn has_departures(&self) -> io::Result<bool> {
         use rustix::io::Errno;
         let queue = Queue::Departures { limit_packets: 1, slack_ns: 1 };
@@ -363,19 +362,19 @@ impl Network {
         }
     }
 
-    /// The interfaces with anything that hooks hang on, whoever made it.
+    /// The interfaces with a qdisc for hooks, of any program.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn hooked(&self) -> io::Result<Vec<u32>> {
         let bodies = self.0.ask(Message::new(GET_QDISC, DUMP, &[0; TCMSG]))?;
         Ok(bodies.iter().filter(|body| u32_at(body, 12) == CLSACT).map(|body| u32_at(body, 4)).collect())
     }
 
-    /// What gives packets out at an interface now.
+    /// The current root queue of an interface.
     ///
     /// # Errors
-    /// What the kernel says: `ENODEV` if the interface is gone.
+    /// The kernel's error: `ENODEV` if the interface is gone.
     pub fn root(&self, index: u32) -> io::Result<Root> {
         Ok(self.root_body(index)?.map_or(Root::Default, |body| match u32_at(&body, 8) {
             0 => Root::Default,
@@ -385,28 +384,28 @@ impl Network {
         }))
     }
 
-    /// The one that is asked for: a dump would be of all queues of the namespace.
+    /// Requests a single queue, because a dump would include all queues of the namespace.
     fn root_body(&self, index: u32) -> io::Result<Option<Vec<u8>>> {
         match self.0.ask(Message::new(GET_QDISC, ACK | ECHO, &tcmsg(index, 0, ROOT, 0))) {
             Ok(bodies) => Ok(bodies.into_iter().next()),
-            // `noqueue` is nothing that could be asked for.
+            // The kernel has no entry for `noqueue`.
             Err(error) if [Some(2), Some(22)].contains(&error.raw_os_error()) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// What waits at an interface; none if it has no queue.
+    /// The backlog of an interface's queue. None if it has no queue.
     ///
     /// # Errors
-    /// What the kernel says: `ENODEV` if the interface is gone.
+    /// The kernel's error: `ENODEV` if the interface is gone.
     pub fn backlog(&self, index: u32) -> io::Result<Option<Backlog>> {
         Ok(self.root_body(index)?.and_then(|body| backlog(&body)))
     }
 
-    /// Removes a queue of ours; what it holds goes with it.
+    /// Removes Partywall's queue. Its waiting packets are lost.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn unqueue(&self, index: u32) -> io::Result<()> {
         match self.root(index) {
             Ok(Root::Ours(kind)) => gone_is_fine(self.0.ask(Message::new(DELETE_QDISC, ACK, &tcmsg(index, kind.handle(), ROOT, 0)))),
@@ -415,7 +414,7 @@ impl Network {
         }
     }
 
-    /// Puts the qdisc there that filters hang on.
+    /// Adds the qdisc that filters require.
     fn ready(&self, index: u32) -> io::Result<()> {
         let place = tcmsg(index, CLSACT_HANDLE, CLSACT, 0);
         match self.0.ask(Message::new(NEW_QDISC, ACK | CREATE | EXCLUSIVE, &place).text(TCA_KIND, "clsact")) {
@@ -428,7 +427,7 @@ impl Network {
         let mut found = Vec::new();
         for direction in Direction::ALL {
             let place = tcmsg(index, 0, direction.parent(), 0);
-            // Without the qdisc there is nothing to dump, which some kernels say with an error.
+            // Without the qdisc there is nothing to dump, and some kernels report an error.
             match self.0.ask(Message::new(GET_FILTER, DUMP, &place)) {
                 Ok(bodies) => found.extend(bodies.iter().filter_map(|body| filter(body, index, direction))),
                 Err(error) if is_gone(&error) => {}
@@ -439,7 +438,7 @@ impl Network {
     }
 }
 
-/// `gnet_stats_basic` begins with bytes; `gnet_stats_queue` is packets and bytes that wait, and drops.
+/// `gnet_stats_basic` begins with bytes. `gnet_stats_queue` holds waiting packets and bytes, and drops.
 fn backlog(body: &[u8]) -> Option<Backlog> {
     let outer = attributes(body.get(TCMSG..)?);
     let stats = attributes(attribute(&outer, TCA_STATS2)?);
@@ -469,7 +468,7 @@ fn tcmsg(index: u32, handle: u32, parent: u32, info: u32) -> [u8; TCMSG] {
     bytes
 }
 
-/// more: options beside those of `queue`.
+/// `more`: options in addition to those of `queue`.
 fn put_queue(index: u32, queue: &Queue, more: impl FnOnce(Message) -> Message) -> Message {
     let (kind, name) = match queue {
         Queue::Rate { .. } => (QueueKind::Rate, "tbf"),
@@ -486,7 +485,7 @@ fn queue_options(empty: Message, queue: &Queue) -> Message {
             .attribute(TBF_PARAMETERS, &tbf_parameters(bytes_per_second, limit_bytes))
             .attribute(TBF_RATE64, &bytes_per_second.to_ne_bytes())
             .number(TBF_BURST, burst_bytes),
-        // Without pacing of its own: sockets that learn of it rely on it from then on, also when it is gone.
+        // Without fq's own pacing: sockets that detect pacing rely on it from then on, even after the queue is gone.
         Queue::Departures { limit_packets, slack_ns } => empty
             .number(FQ_LIMIT, limit_packets)
             .number(FQ_FLOW_LIMIT, limit_packets)
@@ -497,8 +496,8 @@ fn queue_options(empty: Message, queue: &Queue) -> Message {
     }
 }
 
-/// `tc_tbf_qopt`: two `tc_ratespec` (the second, of peaks, unused), limit, buffer, mtu. The link layer is named so that the
-/// kernel asks for no table of rates.
+/// `tc_tbf_qopt`: two `tc_ratespec` (the second, for peaks, is unused), limit, buffer, mtu. It names the link layer, so that the
+/// kernel needs no rate table.
 fn tbf_parameters(bytes_per_second: u64, limit_bytes: u32) -> [u8; 36] {
     const ETHERNET: u8 = 1;
     let mut bytes = [0; 36];
@@ -512,7 +511,7 @@ fn information(priority: u16) -> u32 {
     u32::from(priority) << 16 | EVERY_PROTOCOL
 }
 
-/// A filter of any sort. Each priority is dumped once more without a handle, for the chain itself: that is none.
+/// Parses a filter of any kind. The kernel dumps each priority once more, without a handle, for the chain itself; that entry is no filter.
 fn filter(body: &[u8], index: u32, direction: Direction) -> Option<Filter> {
     let handle = u32_at(body, 8);
     if handle == 0 || u32_at(body, 4) != index {
@@ -547,7 +546,7 @@ pub(crate) fn interface(body: &[u8]) -> Interface {
     Interface { index: u32_at(body, 4), link: u16_at(body, 2), name, mtu, counters, peer: peer(&all) }
 }
 
-/// Other sorts of interface also name one that they stand on, which is nobody's other end.
+/// Other kinds of interface also refer to a lower interface, which is not a peer.
 fn peer(all: &[(u16, &[u8])]) -> Option<Peer> {
     let about = attributes(attribute(all, IFLA_LINKINFO)?);
     let is_veth = attribute(&about, IFLA_INFO_KIND).map(text)? == "veth";

@@ -1,4 +1,4 @@
-//! Being told at once when interfaces appear, or lose what is hooked to them. Deliberately not here: what is to be done then.
+//! Reports at once when interfaces appear, or lose a hook or queue. The caller decides how to respond.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,32 +15,32 @@ const NEW_LINK: u16 = 16;
 const DELETE_QDISC: u16 = 37;
 const DELETE_FILTER: u16 = 45;
 
-/// Messages taken from one socket at once. The rest waits for the next call; what the kernel has no room for is told as
-/// [`Change::Much`].
+/// Messages read from one socket at once. The others wait for the next call. If the kernel's buffer overflows, the loss is reported
+/// as [`Change::Much`].
 const TOLD_AT_ONCE: usize = 64;
 
-/// What happened, in the namespace at that place of the list; `index` is of the interface.
+/// A change in the namespace at place `place` of the list. `index` is the interface's number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// An interface appeared, or something about it changed.
+    /// An interface appeared or changed.
     Interface {
-        /// Where.
+        /// Place of the namespace.
         place: usize,
-        /// Its number.
+        /// Number of the interface.
         index: u32,
-        /// Its name now.
+        /// Current name of the interface.
         name: String,
     },
-    /// A hook or queue went.
+    /// A hook or queue was removed.
     Unhooked {
-        /// Where.
+        /// Place of the namespace.
         place: usize,
-        /// The number of the interface.
+        /// Number of the interface.
         index: u32,
     },
-    /// More than could be told.
+    /// There were more changes than could be reported.
     Much {
-        /// Where.
+        /// Place of the namespace.
         place: usize,
     },
 }
@@ -54,7 +54,7 @@ impl Change {
     }
 }
 
-/// Listens in some namespaces, and keeps these alive.
+/// Watches several namespaces, and keeps them alive.
 #[derive(Debug)]
 pub struct Watch {
     sockets: Mutex<Vec<Option<Arc<Socket>>>>,
@@ -67,19 +67,19 @@ fn listen(namespace: &Namespace) -> io::Result<Arc<Socket>> {
 }
 
 impl Watch {
-    /// Listens in `namespaces`, which are from then on meant by their place.
+    /// Watches `namespaces`. Reports refer to each by its place in this list.
     ///
     /// # Errors
-    /// One cannot be entered.
+    /// A namespace cannot be entered.
     pub fn new(namespaces: &[Namespace]) -> io::Result<Self> {
         let sockets = namespaces.iter().map(|namespace| listen(namespace).map(Some)).collect::<io::Result<_>>()?;
         Ok(Self { sockets: Mutex::new(sockets), wake: eventfd(0, EventfdFlags::CLOEXEC)?, ended: AtomicBool::new(false) })
     }
 
-    /// Listens in another namespace at a place of the list from now on, or in none.
+    /// Watches another namespace, or none, at a place of the list from now on.
     ///
     /// # Errors
-    /// It cannot be entered; then there is none.
+    /// The namespace cannot be entered. The place then has none.
     pub fn follow(&self, place: usize, namespace: Option<&Namespace>) -> io::Result<()> {
         let listening = namespace.map(listen).transpose();
         let (socket, outcome) = listening.map_or_else(|error| (None, Err(error)), |socket| (socket, Ok(())));
@@ -94,10 +94,10 @@ impl Watch {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for something to happen, and tells it. None after [`Watch::end`].
+    /// Waits for changes and returns them. None after [`Watch::end`].
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn wait(&self) -> io::Result<Option<Vec<Change>>> {
         let sockets = self.sockets().clone();
         let present: Vec<(usize, &Socket)> =
@@ -125,19 +125,19 @@ impl Watch {
         Ok(Some(changes))
     }
 
-    /// Ends the waiting.
+    /// Ends [`Watch::wait`].
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.wake();
     }
 
     fn wake(&self) {
-        // A number that can't be added is one that is there already.
+        // If the write fails, an earlier wake-up is still pending.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
-/// The number of the interface is at one place in the messages of links and of tc.
+/// The interface number has the same offset in messages about links and about tc.
 fn change(place: usize, kind: u16, body: &[u8]) -> Option<Change> {
     let index = u32_at(body, 4);
     match kind {

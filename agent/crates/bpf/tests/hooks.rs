@@ -1,4 +1,4 @@
-//! Hooks on a real interface, in a namespace of the test's own. Skipped, saying why, without root or without clang at build time.
+//! Tests hooks on a real interface, in the test's own namespace. Skipped with the reason without root, or without clang at build time.
 
 use aya::programs::SchedClassifier;
 use aya::Ebpf;
@@ -54,7 +54,7 @@ fn a_missing_interface_is_named_by_the_kernels_error() {
 }
 
 #[test]
-fn a_watch_follows_another_namespace_and_lets_go_of_the_first() {
+fn a_watch_follows_another_namespace_and_releases_the_first() {
     let (Ok(first), Ok(second)) = (Namespace::fresh(), Namespace::fresh()) else { return eprintln!("skipped: a new network namespace") };
     let watch = Watch::new(&[first]).unwrap();
     watch.follow(0, Some(&second)).unwrap();
@@ -65,7 +65,7 @@ fn a_watch_follows_another_namespace_and_lets_go_of_the_first() {
 }
 
 #[test]
-fn the_queue_of_one_interface_is_told_and_removed() {
+fn the_queue_of_one_interface_is_found_and_removed() {
     let Some((_, network)) = ready() else { return };
     let lo = network.index("lo").unwrap();
     assert_eq!((network.root(lo).unwrap(), network.backlog(lo).unwrap()), (Root::Default, None));
@@ -81,7 +81,7 @@ fn the_queue_of_one_interface_is_told_and_removed() {
     }
     network.unqueue(lo).unwrap();
     assert_eq!(network.root(lo).unwrap(), Root::Default);
-    // Of one that is not there nothing is said as if it were of another.
+    // A request for a missing interface must not return another interface's queue.
     assert_eq!(network.root(lo + 7).unwrap_err().raw_os_error(), Some(19));
     network.unqueue(lo + 7).unwrap();
 }

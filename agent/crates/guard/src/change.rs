@@ -1,5 +1,5 @@
-//! How much of what happens to interfaces is followed and reported. A tenant can change its own interface in a loop; that must
-//! keep the guard neither from its other vifs nor from its reports. Pure; `guard` listens, looks and writes the reports.
+//! Limits how many interface changes the guard follows and reports. A tenant can change its own interface in a loop. That must
+//! not delay the guard's work for other vifs, nor its reports. Pure; `guard` listens, checks places and writes the reports.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -8,14 +8,14 @@ use partywall_bpf::Change;
 use partywall_clock::Nanos;
 use partywall_wire::GuardFinding;
 
-/// Different changes of one namespace that are kept apart; beyond, all of its places are looked at instead.
+/// Maximum distinct changes kept per namespace. Above it, all places of that namespace are checked instead.
 const CHANGES_MAX: usize = 64;
-/// A place is looked at because of a change no more often than this.
+/// Minimum time between two checks of one place that are caused by changes.
 pub(crate) const LOOKS_APART_NS: Nanos = 100_000_000;
-/// A finding that comes again is reported as a count, so often.
+/// Interval at which repeated findings are reported as a count.
 const COUNTED_EACH_NS: Nanos = 1_000_000_000;
 
-/// Changes that nobody followed yet: each once, and of one namespace no more than [`CHANGES_MAX`].
+/// Pending changes: each once, and at most [`CHANGES_MAX`] per namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Changes(BTreeMap<usize, BTreeSet<Change>>);
 
@@ -41,13 +41,13 @@ impl Changes {
     }
 }
 
-/// The places to look at because something changed there: in the order of the changes, each no more often than every
+/// Places to check because something changed there, in the order of the changes. Each place is checked at most once every
 /// [`LOOKS_APART_NS`].
 #[derive(Debug)]
 pub(crate) struct Looks {
     waiting: VecDeque<usize>,
     is_waiting: Vec<bool>,
-    /// From when on a place may be looked at again.
+    /// Earliest time at which a place may be checked again.
     from_ns: Vec<Nanos>,
 }
 
@@ -62,7 +62,7 @@ impl Looks {
         }
     }
 
-    /// The next place to look at now.
+    /// The next place to check now.
     pub fn next(&mut self, now: Nanos) -> Option<usize> {
         let at = self.waiting.iter().position(|&place| self.from_ns[place] <= now)?;
         let place = self.waiting.remove(at)?;
@@ -71,17 +71,17 @@ impl Looks {
         Some(place)
     }
 
-    /// When [`Looks::next`] has a place; none if no place waits.
+    /// When [`Looks::next`] has a place. None if no place is pending.
     pub fn due_ns(&self) -> Option<Nanos> {
         self.waiting.iter().map(|&place| self.from_ns[place]).min()
     }
 }
 
-/// What was found at a place.
+/// A finding at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub kind: GuardFinding,
-    /// How many of what `text` names: bytes or packets; 0 if it counts nothing.
+    /// Bytes or packets that `text` refers to. 0 if it counts nothing.
     pub amount: u64,
     pub text: String,
 }
@@ -91,7 +91,7 @@ impl Finding {
         Self { kind, amount: 0, text: text.into() }
     }
 
-    /// In words. times: how often it was found.
+    /// The text of the report. `times`: how often the finding occurred.
     fn told(&self, times: u64) -> String {
         let amount = if self.amount == 0 { String::new() } else { format!("{} ", self.amount) };
         let often = if times > 1 { format!(" ({times} times in the last second)") } else { String::new() };
@@ -103,16 +103,16 @@ impl Finding {
 struct Repeat {
     reported_ns: Nanos,
     times: u64,
-    /// The latest, with the amounts of all.
+    /// The latest finding, with the sum of all amounts.
     finding: Finding,
 }
 
-/// Findings of one kind at one place: the first is reported at once, those that follow are counted and reported each second.
+/// Findings of one kind at one place. The first is reported at once; repeats are counted and reported every second.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats(BTreeMap<(usize, GuardFinding), Repeat>);
 
 impl Repeats {
-    /// What to report of a finding at once.
+    /// Returns the text to report at once, if any.
     pub fn add(&mut self, place: usize, finding: Finding, now: Nanos) -> Option<String> {
         match self.0.entry((place, finding.kind)) {
             Entry::Vacant(free) => {
@@ -129,7 +129,7 @@ impl Repeats {
         }
     }
 
-    /// What to report of findings that came again.
+    /// Returns the repeated findings that are due for a report.
     pub fn due(&mut self, now: Nanos) -> Vec<(usize, GuardFinding, String)> {
         let mut due = Vec::new();
         self.0.retain(|&(place, kind), repeat| {
@@ -146,7 +146,7 @@ impl Repeats {
         due
     }
 
-    /// What was found at a place says nothing of the one that it is moved to.
+    /// Drops the findings of a place, because they do not apply to the interface that it is moved to.
     pub fn forget(&mut self, place: usize) {
         self.0.retain(|&(known, _), _| known != place);
     }
@@ -159,7 +159,7 @@ mod tests {
     const SECOND: Nanos = 1_000_000_000;
 
     #[test]
-    fn a_change_that_is_told_a_thousand_times_is_followed_once() {
+    fn a_change_reported_a_thousand_times_is_followed_once() {
         let mut changes = Changes::default();
         (0..1000).for_each(|_| changes.add(Change::Unhooked { place: 0, index: 7 }));
         assert_eq!(changes.take().collect::<Vec<_>>(), [Change::Unhooked { place: 0, index: 7 }]);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_with_too_many_changes_takes_no_room_from_another() {
+    fn too_many_changes_in_one_namespace_do_not_displace_those_of_another() {
         let mut changes = Changes::default();
         changes.add(Change::Unhooked { place: 1, index: 2 });
         for index in 0..100_000 {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_changes_all_the_time_is_looked_at_ten_times_a_second_and_leaves_room_for_others() {
+    fn a_place_that_changes_constantly_is_checked_ten_times_a_second_and_does_not_starve_others() {
         let mut looks = Looks::new(2);
         let mut looked = [0; 2];
         for now in (0..SECOND).step_by(1_000_000) {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repair_is_reported_once_at_once_and_then_as_a_count_each_second() {
+    fn a_repair_is_reported_at_once_and_then_as_a_count_each_second() {
         let mut repeats = Repeats::default();
         let mut told = Vec::new();
         for now in (0..3 * SECOND).step_by(100_000_000) {

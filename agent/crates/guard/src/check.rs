@@ -1,21 +1,23 @@
-//! The independent check: what the interface itself counted against what the hook says passed, and against what the policy
-//! allows. Pure; `guard` reads the counters.
+//! Independent check: compares the interface's own counters with the hook's counters and with the policy. Pure; `guard` reads
+//! the counters.
 //!
-//! Differences are summed from the beginning, so that a small one shows in the end: there is slack once, and not in each look.
+//! Differences are summed from the first reading, so that small ones add up. The slack applies once, not to each reading.
 //!
-//! A packet meets the hook before the interface counts it (on the way in, a backlog later), so an interface that is read first
-//! has never carried more than the hook saw. It counts a large segmented packet once, with one header, where the hook counts
-//! one a segment: beside a segmented stream so much of it, some 4 %, could go round unseen. That a ceiling holds takes no slack
-//! for counters read apart: it is one counter against one clock. Where the interface counts before the hook drops, it is what
-//! the hook says passed, which with what it says it dropped must be what the interface carried.
+//! A packet passes the hook before the interface counts it (on ingress, by up to one backlog). So an interface that is read
+//! first never shows more than the hook saw. The interface counts a large segmented packet once, with one header; the hook
+//! counts one header per segment. Next to a segmented stream, some 4 % of its bytes could therefore bypass the hook unseen.
+//!
+//! The check of a ceiling needs no slack for counters read at different times: it compares one counter with one clock. If the
+//! interface counts before the hook drops, the check uses the bytes that the hook reports as passed. Passed and dropped bytes
+//! together must then equal the bytes that the interface carried.
 
 use partywall_clock::Nanos;
 
-/// Bytes that may lie between the interface's counter and the hook's, whatever the rate.
+/// Bytes that may be between the interface's counter and the hook's, at any rate.
 const SLACK_BYTES: u64 = 256 << 10;
-/// What drivers may count and the hook does not: a VLAN's tag and the check sequence. A veth counts neither on the way out.
+/// Bytes that drivers may count and the hook does not: a VLAN tag and the frame check sequence. A veth counts neither on egress.
 const PACKET_SLACK_BYTES: u64 = 8;
-/// Clocks of kernel and agent are one; this is for rates rounded to whole numbers.
+/// Slack for rates rounded to whole numbers. Kernel and agent use the same clock.
 const RATE_SLACK: u64 = 1000;
 
 /// Bytes and packets.
@@ -25,37 +27,37 @@ pub(crate) struct Count {
     pub packets: u64,
 }
 
-/// What both sides had counted at one moment.
+/// Counters of the interface and of the hook at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// Before the first of them was read.
+    /// Before the first counter was read.
     pub from_ns: Nanos,
-    /// After the last.
+    /// After the last counter was read.
     pub at_ns: Nanos,
-    /// The interface's own.
+    /// The interface's own counters.
     pub interface: Count,
-    /// What the hook let through.
+    /// Traffic that the hook passed.
     pub passed: Count,
-    /// What it did not.
+    /// Traffic that the hook dropped.
     pub dropped: Count,
-    /// Of what passed, that which may be cut into segments later.
+    /// Passed TCP bytes, which may be segmented later.
     pub tcp_bytes: u64,
-    /// Whether the interface counts before the hook drops, and so what it dropped too.
+    /// Whether the interface counts before the hook drops, so that its counters include dropped packets.
     pub counts_dropped: bool,
     /// Whether the interface counts bytes as the hook does.
     pub exact: bool,
 }
 
-/// What a vif is allowed.
+/// The limits of a vif.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allowed {
     pub ceiling_bps: u64,
-    /// What may pass at once.
+    /// Maximum burst.
     pub burst_bytes: u64,
-    /// What a queue may hold between the hook and the interface's counter.
+    /// Maximum bytes in a queue between the hook and the interface's counter.
     pub held_bytes: u64,
     pub ceiling_pps: Option<u64>,
-    /// What may pass at once, with what a queue may hold.
+    /// Maximum burst, including packets that a queue may hold.
     pub burst_packets: u64,
 }
 
@@ -70,34 +72,34 @@ pub(crate) enum Judgement {
     ExceededPackets(u64),
 }
 
-/// What has come together since the first reading, or since the last finding.
+/// Sums since the first reading, or since the last finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Account {
     last: Reading,
-    /// Carried and not seen; below zero by what a queue holds.
+    /// Bytes carried but not seen by the hook. Negative by the bytes that a queue holds.
     unseen_bytes: i64,
-    /// Carried and above the ceiling: how full a bucket is that is emptied at its rate.
+    /// Bytes above the ceiling: the fill level of a bucket that drains at its rate.
     above_bytes: u64,
     above_packets: u64,
 }
 
 impl Account {
-    /// `waiting_bytes`: in a queue, which a guard before saw.
+    /// `waiting_bytes`: bytes in a queue, counted by an earlier guard.
     pub fn new(first: Reading, waiting_bytes: u64) -> Self {
         Self { last: first, unseen_bytes: -signed(waiting_bytes), above_bytes: 0, above_packets: 0 }
     }
 
-    /// Judges what came since the last reading.
+    /// Judges the traffic since the last reading.
     pub fn judge(&mut self, now: Reading, allowed: Allowed) -> Judgement {
         let before = std::mem::replace(&mut self.last, now);
-        // Counters begin anew with an interface.
+        // A new interface starts its counters at 0.
         let Some(came) = now.since(before) else {
             *self = Self::new(now, 0);
             return Judgement::Fine;
         };
         self.unseen_bytes = (self.unseen_bytes + signed(came.carried_bytes) - signed(came.seen_bytes)).max(-signed(allowed.held_bytes));
         self.above_bytes = above(self.above_bytes, came.through.bytes, allowed.ceiling_bps / 8, came.ns);
-        // An interface counts a packet once that will be many: what it says is too little then, and what may run ahead too much.
+        // An interface counts a packet once before segmentation: its count is too low then, and the permitted head start too large.
         self.above_packets = match allowed.ceiling_pps {
             Some(pps) if !came.any_tcp => above(self.above_packets, came.through.packets, pps, came.ns),
             _ => 0,
@@ -115,20 +117,20 @@ impl Account {
     }
 }
 
-/// What came between two readings.
+/// Traffic between two readings.
 struct Came {
-    /// At least so long: one counter, read at one moment within.
+    /// Lower bound of the time between the two readings of one counter.
     ns: Nanos,
     carried_bytes: u64,
-    /// What the interface carried should be no more.
+    /// Upper limit of the bytes that the interface should have carried.
     seen_bytes: u64,
-    /// What is held against the ceiling.
+    /// Traffic to compare with the ceiling.
     through: Count,
     any_tcp: bool,
 }
 
 impl Reading {
-    /// None if a counter began anew.
+    /// None if a counter restarted.
     fn since(self, before: Self) -> Option<Came> {
         let less = |now: Count, before: Count| {
             Some(Count { bytes: now.bytes.checked_sub(before.bytes)?, packets: now.packets.checked_sub(before.packets)? })
@@ -147,7 +149,7 @@ impl Reading {
     }
 }
 
-/// A bucket that leaks at `rate` a second, after `more` came within `ns`.
+/// Level of a bucket that drains at `rate` per second, after `more` arrived within `ns`.
 fn above(held: u64, more: u64, rate: u64, ns: Nanos) -> u64 {
     let leaked = u128::from(rate + rate / RATE_SLACK + 1) * u128::from(ns) / 1_000_000_000;
     (held + more).saturating_sub(leaked as u64)
@@ -171,7 +173,7 @@ mod tests {
         Reading { from_ns: at_ns, at_ns, interface, passed, dropped: Count::default(), tcp_bytes: 0, counts_dropped: false, exact: false }
     }
 
-    /// What each of so many seconds is judged, at rates in bytes.
+    /// Judgements of `count` seconds, at rates in bytes per second.
     fn seconds(count: u64, interface: u64, hook: u64) -> Vec<Judgement> {
         let mut account = Account::new(reading(5, 100, 70), 0);
         let at = |second: u64| reading(5 + second * 1_000_000_000, 100 + interface * second, 70 + hook * second);
@@ -179,25 +181,25 @@ mod tests {
     }
 
     #[test]
-    fn what_passed_the_hook_and_no_more_is_fine_for_as_long_as_it_lasts() {
+    fn traffic_that_only_passed_the_hook_is_fine_however_long_it_lasts() {
         assert!(seconds(1000, 10 * MEGA, 10 * MEGA).iter().all(|&judgement| judgement == Judgement::Fine));
         assert!(seconds(1000, 0, 5 * MEGA).iter().all(|&judgement| judgement == Judgement::Fine));
     }
 
     #[test]
-    fn traffic_the_hook_never_saw_is_told_with_its_size_in_the_first_second() {
+    fn traffic_that_bypasses_the_hook_is_reported_with_its_size_in_the_first_second() {
         assert_eq!(seconds(1, 9 * MEGA, MEGA), [Judgement::Bypassed(8 * MEGA)]);
     }
 
     #[test]
-    fn a_trickle_round_the_hook_comes_together_until_it_is_told() {
+    fn a_trickle_that_bypasses_the_hook_adds_up_until_it_is_reported() {
         let found = seconds(6, 5 * MEGA + 50_000, 5 * MEGA);
         assert_eq!(found[5], Judgement::Bypassed(300_000), "{found:?}");
         assert!(found[..5].iter().all(|&judgement| judgement == Judgement::Fine), "{found:?}");
     }
 
     #[test]
-    fn beside_many_small_packets_a_trickle_round_the_hook_hides_only_where_an_interface_counts_more_than_the_packet() {
+    fn many_small_packets_hide_a_trickle_past_the_hook_only_if_the_interface_counts_extra_bytes() {
         let at = |seconds: u64, exact: bool| Reading {
             passed: Count { bytes: 3 * MEGA * seconds, packets: 50_000 * seconds },
             exact,
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn however_high_the_ceiling_45_megabits_round_the_hook_are_told_at_once() {
+    fn a_bypass_of_45_megabits_is_reported_at_once_however_high_the_ceiling() {
         let high = Allowed { ceiling_bps: 1000 * MEGA, burst_bytes: 1_250_000, held_bytes: 2_500_000, ..ALLOWED };
         let mut account = Account::new(reading(0, 0, 0), 0);
         let judged = account.judge(reading(1_000_000_000, 45 * MEGA / 8, 0), high);
@@ -220,14 +222,14 @@ mod tests {
     }
 
     #[test]
-    fn a_little_above_the_ceiling_is_told_though_the_hook_saw_it() {
+    fn traffic_slightly_above_the_ceiling_is_reported_even_if_the_hook_saw_it() {
         let found = seconds(10, 10 * MEGA + 110_000, 10 * MEGA + 110_000);
         assert!(found.iter().any(|judgement| matches!(judgement, Judgement::Exceeded(_))), "{found:?}");
         assert_eq!(found[0], Judgement::Fine);
     }
 
     #[test]
-    fn at_a_low_ceiling_no_more_than_burst_and_queue_goes_unsaid() {
+    fn at_a_low_ceiling_only_burst_and_queue_stay_unreported() {
         let low = Allowed { ceiling_bps: MEGA, burst_bytes: 4_000, held_bytes: 2_500, ..ALLOWED };
         let within = |bytes| Account::new(reading(0, 0, 0), 0).judge(reading(1_000_000_000, bytes, bytes), low);
         assert_eq!(within(125_000 + 6_500), Judgement::Fine);
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_hook_of_a_tap_let_through_is_held_against_the_ceiling() {
+    fn traffic_that_the_hook_of_a_tap_passed_is_compared_with_the_ceiling() {
         let tap = |seconds: u64, carried: u64, dropped: u64| Reading {
             dropped: Count { bytes: dropped * seconds, packets: 0 },
             counts_dropped: true,
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_above_their_ceiling_are_told_where_none_is_segmented() {
+    fn packets_above_their_ceiling_are_reported_if_none_is_segmented() {
         let at = |seconds: u64, pps: u64, tcp_bytes: u64| Reading {
             interface: Count { bytes: 100 * pps * seconds, packets: pps * seconds },
             passed: Count { bytes: 100 * pps * seconds, packets: pps * seconds },
@@ -269,23 +271,23 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_that_took_long_is_no_finding() {
+    fn a_slow_reading_causes_no_finding() {
         let mut account = Account::new(reading(0, 0, 0), 0);
-        // The interface was read at its beginning, a second after the one before; its end says when by.
+        // The interface was read at the start of this reading, one second after the one before. The reading ended half a second later.
         let slow = Reading { from_ns: 1_000_000_000, at_ns: 1_500_000_000, ..reading(0, 10 * MEGA, 10 * MEGA) };
         assert_eq!(account.judge(slow, ALLOWED), Judgement::Fine);
         assert_eq!(account.judge(reading(2_000_000_000, 20 * MEGA, 20 * MEGA), ALLOWED), Judgement::Fine);
     }
 
     #[test]
-    fn what_a_queue_holds_leaves_it_later_and_is_no_finding() {
+    fn bytes_that_leave_a_queue_later_cause_no_finding() {
         let mut account = Account::new(reading(0, 0, 0), 0);
         assert_eq!(account.judge(reading(1, 0, 200_000), ALLOWED), Judgement::Fine);
         assert_eq!(account.judge(reading(2_000_000_000, 450_000, 200_000), ALLOWED), Judgement::Fine);
     }
 
     #[test]
-    fn an_interface_made_anew_counts_from_zero_and_is_no_finding() {
+    fn a_recreated_interface_counts_from_zero_and_causes_no_finding() {
         let mut account = Account::new(reading(0, 900, 0), 0);
         assert_eq!(account.judge(reading(1, 10, 0), ALLOWED), Judgement::Fine);
     }

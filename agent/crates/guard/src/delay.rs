@@ -1,11 +1,11 @@
-//! Waits measured one after the other: their mean and how much they differ. Pure; where a wait is measured is `place`'s.
+//! Statistics of successive wait times: mean and jitter. Pure; `place` measures the waits.
 
 use partywall_clock::Nanos;
 
-/// How slowly the running mean follows: an eighth of what is new.
+/// Inverse weight of a new value in the running mean: each counts for an eighth.
 const FOLLOWS: u64 = 8;
 
-/// The waits of one queue since the last report, and a running mean that the loop acts on.
+/// The waits of one queue since the last report, and the running mean that the loop uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waits {
     count: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Waits {
     smooth: Option<(Nanos, Nanos)>,
 }
 
-/// Mean wait, and mean difference from one to the next.
+/// Mean wait, and mean difference between successive waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wait {
     pub delay_ns: Nanos,
@@ -24,12 +24,12 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// One after the other.
+    /// The sum of two waits in sequence.
     pub fn and(self, other: Self) -> Self {
         Self { delay_ns: self.delay_ns + other.delay_ns, jitter_ns: self.jitter_ns + other.jitter_ns }
     }
 
-    /// The longer of each.
+    /// The larger of both delays and of both jitters.
     pub fn most(self, other: Self) -> Self {
         Self { delay_ns: self.delay_ns.max(other.delay_ns), jitter_ns: self.jitter_ns.max(other.jitter_ns) }
     }
@@ -50,13 +50,13 @@ impl Waits {
         self.last = Some(wait);
     }
 
-    /// What it is by now, without the noise of single looks; a queue that was found empty is empty, whatever it was.
+    /// The running mean, without the noise of single readings. A queue that was empty at the last reading has no wait.
     pub fn running(&self) -> Option<Wait> {
         let (delay_ns, jitter_ns) = self.smooth?;
         Some(Wait { delay_ns: delay_ns.min(self.last?), jitter_ns })
     }
 
-    /// The means since the last call; none if nothing was looked at.
+    /// The means since the last call. None if there was no reading.
     pub fn take(&mut self) -> Option<Wait> {
         let mean = Wait { delay_ns: self.sum.checked_div(self.count)?, jitter_ns: self.differences.checked_div(self.steps).unwrap_or(0) };
         (self.count, self.sum, self.steps, self.differences) = (0, 0, 0, 0);
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn means_are_of_what_came_since_they_were_last_taken() {
+    fn means_cover_the_readings_since_the_last_take() {
         let mut waits = Waits::default();
         for wait in [10, 30, 20] {
             waits.add(wait);
@@ -77,12 +77,12 @@ mod tests {
         assert_eq!(waits.take(), Some(Wait { delay_ns: 20, jitter_ns: 15 }));
         assert_eq!(waits.take(), None);
         waits.add(60);
-        // The difference reaches back to before.
+        // The difference also includes the last value before.
         assert_eq!(waits.take(), Some(Wait { delay_ns: 60, jitter_ns: 40 }));
     }
 
     #[test]
-    fn the_running_mean_follows_within_some_tens_of_looks() {
+    fn the_running_mean_follows_within_some_tens_of_readings() {
         let mut waits = Waits::default();
         assert_eq!(waits.running(), None);
         waits.add(8000);

@@ -1,11 +1,11 @@
-//! Why a guard could not be started or kept up.
+//! Reasons why a guard could not be started or kept running.
 
 use std::fmt;
 use std::io;
 
 use partywall_wire::{Fault, CODE_FAILED, CODE_LACKING, CODE_USAGE};
 
-/// The thing, what was wrong with it, and the remedy.
+/// Names the thing, what is wrong with it, and the remedy.
 #[derive(Debug)]
 pub struct GuardError {
     code: i32,
@@ -17,7 +17,7 @@ impl GuardError {
         Self { code: CODE_FAILED, why: what.to_string() }
     }
 
-    /// What was asked for cannot be.
+    /// The request is invalid.
     pub(crate) fn usage(what: impl fmt::Display) -> Self {
         Self { code: CODE_USAGE, why: what.to_string() }
     }
@@ -27,12 +27,12 @@ impl GuardError {
         Self { code: CODE_LACKING, why: what.to_string() }
     }
 
-    /// `thing`, and what the kernel said.
+    /// Names `thing`, and gives the kernel's error.
     pub(crate) fn kernel(thing: impl fmt::Display) -> impl FnOnce(io::Error) -> Self {
         move |error| Self { code: Fault::code_of(&error), why: format!("{thing}: {error}{}", remedy(&error)) }
     }
 
-    /// The wire's code for it.
+    /// The wire code of this error.
     #[must_use]
     pub fn code(&self) -> i32 {
         self.code
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_forbids_is_lacking_and_what_is_not_there_is_not() {
+    fn a_forbidden_operation_is_lacking_and_a_missing_device_is_failed() {
         let code = |number| GuardError::kernel("eth0")(io::Error::from_raw_os_error(number)).code();
         // EPERM, EBUSY, ENODEV.
         assert_eq!([1, 16, 19].map(code), [CODE_LACKING, partywall_wire::CODE_PASSING, CODE_FAILED]);

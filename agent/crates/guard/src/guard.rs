@@ -1,8 +1,8 @@
-//! A running guard: hooks in place, a thread that keeps the rates, one that tends queues, looks at the interfaces and leaves
-//! reports to be taken, and one that listens for changes.
+//! A running guard: the hooks, and three threads. One keeps the rates. One manages queues, checks interfaces and writes reports.
+//! One listens for changes.
 //!
-//! The thread that keeps the rates touches memory only. A call to the kernel can take long, for a tenant that changes its own
-//! interfaces holds the kernel's one lock for all of them; rates and heartbeat must not wait for that.
+//! The thread that keeps the rates only touches memory. A system call can take long, because a tenant that changes its own
+//! interfaces holds the kernel's single lock for all of them. Rates and heartbeat must not wait for that lock.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,40 +25,40 @@ use crate::place::{self, Link, Look, Networks, Pace, Place, LARGEST};
 use crate::plane::{Counters, Grant, Plane};
 use crate::round::Rounds;
 
-/// The most that datagrams are handed over in one piece (`UDP_MAX_SEGMENTS`): a hook counts them all at once.
+/// Maximum datagrams in one segmented packet (`UDP_MAX_SEGMENTS`). A hook counts all of them at once.
 const SEGMENTS: u64 = 128;
 const LEAVES_MAX: usize = 65_000;
-/// Queues of vifs looked at in one round; thousands take turns. Those with a goal are looked at in each.
+/// Queues of vifs checked per round. Thousands take turns; vifs with a goal are checked in every round.
 const LOOKED_AT: usize = 32;
-/// Queues put in one round, for each takes the kernel a moment.
+/// Queues changed per round, because each change is a system call.
 const PUT_AT_ONCE: usize = 16;
-/// Places looked at because of changes before it is seen whether something else is due.
+/// Places checked because of changes before the thread looks for other due work.
 const FOLLOWED_AT_ONCE: usize = 16;
-/// How long the listener rests after each batch of changes, so that a flood of them costs little.
+/// Pause of the listener after each batch of changes, so that a flood of changes costs little.
 const LISTENER_RESTS_NS: Nanos = 5_000_000;
-/// How long nothing must come before a queue is taken away.
+/// A queue is removed after this time without packets.
 const IDLE_NS: Nanos = 10_000_000_000;
 
-/// What happened since the last report.
+/// Events and counts since the last report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// When its time began.
+    /// Start of the reported period.
     pub from_ns: Nanos,
-    /// When it ended.
+    /// End of the reported period.
     pub at_ns: Nanos,
-    /// One a leaf.
+    /// One row per leaf.
     pub rows: Vec<GuardRow>,
-    /// One a pool.
+    /// One row per pool.
     pub pools: Vec<GuardPoolRow>,
-    /// What the independent check found.
+    /// Findings of the independent check.
     pub notes: Vec<GuardNote>,
-    /// The longest that reading, deciding and writing took.
+    /// Longest time to read, decide and write.
     pub round_ns_max: Nanos,
-    /// The longest that deciding alone took.
+    /// Longest time to decide.
     pub decide_ns_max: Nanos,
 }
 
-/// A running guard. Dropped it stops deciding, as if it had died: hooks and rates stay.
+/// A running guard. When it is dropped, it stops deciding, as if it had died: hooks and rates stay.
 pub struct Guard {
     shared: Arc<Shared>,
     excess: Vec<GuardExcess>,
@@ -80,12 +80,12 @@ struct State {
     reports: Vec<Report>,
     changes: Changes,
     moves: Vec<GuardMove>,
-    /// How many there were.
+    /// Number of rounds so far.
     rounds: u64,
     ended: bool,
 }
 
-/// What there is to do.
+/// Work that is due.
 struct Woken {
     changes: Vec<Change>,
     moves: Vec<GuardMove>,
@@ -97,14 +97,14 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `at_ns`; false if the guard ended before.
+    /// Waits until `at_ns`. False if the guard ended first.
     fn sleep_until(&self, at_ns: Nanos) -> bool {
         let left = Duration::from_nanos(at_ns.saturating_sub(clock::system()));
         let waited = self.changed.wait_timeout_while(self.state(), left, |state| !state.ended);
         !waited.unwrap_or_else(PoisonError::into_inner).0.ended
     }
 
-    /// Waits until `at_ns`, or until something happens before: a round beyond those `seen` too. None if the guard ended.
+    /// Waits until `at_ns`, or until an earlier event: also a round beyond `seen`. None if the guard ended.
     fn wait(&self, at_ns: Option<Nanos>, seen: u64) -> Option<Woken> {
         let left = at_ns.map_or(Duration::MAX, |at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::system())));
         let is_quiet = |state: &mut State| !state.ended && state.rounds == seen && state.changes.is_empty() && state.moves.is_empty();
@@ -115,7 +115,7 @@ impl Shared {
     }
 }
 
-/// Ends the guard when dropped, also by a panic.
+/// Ends the guard when dropped, also on a panic.
 struct Ends<'a>(&'a Shared);
 
 impl Drop for Ends<'_> {
@@ -125,9 +125,9 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Passes on what happens to interfaces, so that one made anew need not wait for the next look.
+/// Forwards interface changes, so that a recreated interface is hooked before the next check.
 fn listen(watch: &Watch, shared: &Shared) {
-    // Without being told, the look once in `check_ns` still finds all.
+    // Without these messages, the check every `check_ns` still finds all changes.
     while let Ok(Some(changes)) = watch.wait() {
         if !changes.is_empty() {
             let mut state = shared.state();
@@ -142,10 +142,10 @@ fn listen(watch: &Watch, shared: &Shared) {
 }
 
 impl Guard {
-    /// Hooks the data plane to every place and begins. If one place fails, nothing of this start is left at the others.
+    /// Hooks the data plane to every place and starts the threads. If one place fails, this start leaves nothing at the others.
     ///
     /// # Errors
-    /// A number that names nothing, an interface that is not there, or a refusal of the kernel's; each names the thing.
+    /// A number without its object, a missing interface, or an error of the kernel. Each error names the thing.
     pub fn start(start: &GuardStart) -> Result<Self, GuardError> {
         checked(start)?;
         let mut networks = Networks::default();
@@ -177,7 +177,7 @@ impl Guard {
         self.spawn("guard", move || core.run(&shared))?;
         let shared = self.shared.clone();
         self.spawn("guard-tend", move || {
-            // Without anybody who looks at the hooks the heartbeat must not go on either.
+            // If no thread checks the hooks, the heartbeat must stop too.
             let _ends = Ends(&shared);
             tender.run(&shared);
         })?;
@@ -190,25 +190,25 @@ impl Guard {
         Ok(())
     }
 
-    /// Hooks that were to have a backstop and have none.
+    /// Hooks that lack their backstop.
     #[must_use]
     pub fn without_backstop(&self) -> &[usize] {
         &self.without_backstop
     }
 
-    /// What holds packets back where they are held.
+    /// The kind of queue that holds packets back.
     #[must_use]
     pub fn queue(&self) -> GuardQueue {
         self.queue
     }
 
-    /// What becomes of what may not pass, at each hook.
+    /// How each hook treats excess packets.
     #[must_use]
     pub fn excess(&self) -> &[GuardExcess] {
         &self.excess
     }
 
-    /// Hooks are to be at other places from now on. What becomes of it is in the reports' notes: the hook is there, or lost.
+    /// Moves hooks to other places. The notes of later reports say whether each hook is in place or lost.
     ///
     /// # Errors
     /// A hook that is not in the list.
@@ -221,7 +221,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Nobody is to go on with this guard when it is gone, for its hooks are taken away.
+    /// Ends the fallback process, because the hooks of this guard are about to be removed.
     pub fn disinherit(&self) {
         self.heir.lock().unwrap_or_else(PoisonError::into_inner).dismiss();
     }
@@ -243,7 +243,7 @@ impl Drop for Guard {
     }
 }
 
-/// The numbers of a policy made flat name what is there.
+/// Checks that all numbers of a flattened policy refer to existing objects.
 fn checked(start: &GuardStart) -> Result<(), GuardError> {
     let numbered = start.leaves.len() + start.hooks.len();
     if numbered > LEAVES_MAX {
@@ -277,7 +277,7 @@ fn links(start: &GuardStart, networks: &mut Networks) -> Result<Vec<Option<Link>
     start.pools.iter().map(find).collect()
 }
 
-/// Everything is in memory before the first packet is met.
+/// Writes all settings to memory before the first packet arrives.
 fn prepare(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, places: &[Place]) -> Result<(), GuardError> {
     for (leaf, grant) in rounds.grants().iter().enumerate() {
         plane.grant(leaf, clock::system(), *grant);
@@ -305,12 +305,12 @@ fn leaves_of(start: &GuardStart, hook: usize) -> impl Iterator<Item = usize> + '
     std::iter::once(hook.leaf).chain(hook.rules.iter().map(|rule| rule.leaf))
 }
 
-/// The leaf of a hook's backstop: those come after all others.
+/// The leaf of a hook's backstop. These leaves follow all others.
 fn backstop_of(start: &GuardStart, hook: usize) -> usize {
     start.leaves.len() + hook
 }
 
-/// What a hook's leaves may have together: the sum of their ceilings, or what a total of all of them is held to.
+/// Joint ceiling of a hook's leaves: the sum of their ceilings, or a total that contains all of them.
 fn ceiling_bps(start: &GuardStart, hook: usize) -> u64 {
     let sum: u64 = leaves_of(start, hook).map(|leaf| start.leaves[leaf].ceiling_bps).sum();
     shared_totals(start, hook).filter_map(|total| start.totals[total].ceiling_bps).fold(sum, u64::min)
@@ -321,13 +321,13 @@ fn ceiling_pps(start: &GuardStart, hook: usize) -> Option<u64> {
     shared_totals(start, hook).filter_map(|total| start.totals[total].ceiling_pps).chain(sum).min()
 }
 
-/// Totals that bind every leaf of a hook.
+/// Totals that contain every leaf of a hook.
 fn shared_totals(start: &GuardStart, hook: usize) -> impl Iterator<Item = usize> + '_ {
     let all = move |total: &usize| leaves_of(start, hook).all(|leaf| start.leaves[leaf].totals.contains(total));
     start.leaves[start.hooks[hook].leaf].totals.iter().copied().filter(all)
 }
 
-/// So wide that what the hook itself let pass, through a queue whose rate is changed, never meets it.
+/// A burst large enough for all packets that the hook itself passes, through a queue whose rate changes.
 fn backstop_burst_ns(start: &GuardStart, hook: usize, bps: u64) -> Nanos {
     let leaf = &start.leaves[start.hooks[hook].leaf];
     (2 * (leaf.burst_ns + leaf.hold_ns)).max((u128::from(2 * LARGEST) * 8_000_000_000 / u128::from(bps.max(1))) as Nanos)
@@ -339,7 +339,7 @@ fn backstop_at_ceiling(start: &GuardStart, hook: usize) -> Grant {
     Grant { bps, pps: ceiling_pps(start, hook), burst_ns, packet_burst_ns: burst_ns }
 }
 
-/// An earlier guard's hooks are replaced, with what they promised; where nothing had been, nothing is left if one fails.
+/// Replaces the hooks of an earlier guard, with their guarantees. At places without earlier hooks, a failure leaves nothing.
 fn put_all(start: &GuardStart, plane: &Plane, rounds: &Rounds, places: &mut [Place]) -> Result<(), GuardError> {
     let taken = places.iter().map(Place::is_taken).collect::<Result<Vec<_>, _>>()?;
     for at in 0..places.len() {
@@ -371,14 +371,13 @@ fn hold(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, at: usize, queue
     }
 }
 
-/// Whether the queue behind hook `at` holds back each of its leaves by itself. One with a rate that flow classes share is emptied
-/// at the rate of all of them: it stops TCP, which watches what of it waits, but would let datagrams of one class pass by the
-/// rate of another.
+/// Whether the queue behind hook `at` holds back each leaf separately. A rate queue shared by flow classes drains at their joint
+/// rate. It holds back TCP, which watches its own waiting bytes. But datagrams of one class could pass at the rate of another.
 fn holds_apart(start: &GuardStart, rounds: &Rounds, at: usize) -> bool {
     rounds.queue() == GuardQueue::Fq || start.hooks[at].rules.is_empty()
 }
 
-/// What the queue behind hook `at` lets pass.
+/// The settings of the queue behind hook `at`.
 fn paced(start: &GuardStart, rounds: &Rounds, at: usize) -> Pace {
     let sum = |of: &dyn Fn(usize) -> u64| leaves_of(start, at).map(of).sum();
     let any = |of: &dyn Fn(usize) -> bool| leaves_of(start, at).any(of);
@@ -398,7 +397,7 @@ fn goals(start: &GuardStart) -> Vec<Goal> {
     start.goals.iter().map(one).collect()
 }
 
-/// What the thread that keeps the rates and the one that tends the rest both use.
+/// State shared by the thread that keeps the rates and the thread that manages the rest.
 struct Core {
     start: GuardStart,
     plane: Plane,
@@ -407,9 +406,9 @@ struct Core {
 
 struct Kept {
     rounds: Rounds,
-    /// By hook, whether a queue stands behind it.
+    /// Per hook, whether there is a queue behind it.
     queued: Vec<bool>,
-    /// Went round their hook: the backstop gives them no more than is granted.
+    /// Hooks that traffic bypassed. Their backstop permits no more than is granted.
     went_round: Vec<usize>,
     round_ns_max: Nanos,
     decide_ns_max: Nanos,
@@ -421,7 +420,7 @@ impl Core {
         Self { start, plane, kept: Mutex::new(Kept { rounds, queued, went_round: vec![], round_ns_max: 0, decide_ns_max: 0 }) }
     }
 
-    /// Never held across a call to the kernel: rounds would wait for it.
+    /// Never held during a system call, because rounds would wait for it.
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -429,10 +428,10 @@ impl Core {
     fn run(&self, shared: &Shared) {
         let (mut next, mut again) = (clock::system(), false);
         loop {
-            // What began or ended within a period was seen only in part: it is looked at again before long, but not twice.
+            // Changes within a period were only partly visible. One early extra round is permitted, but not two in a row.
             again = self.kept().rounds.look_again() && !again;
             let wait_ns = if again { self.start.period_ns / 2 } else { self.start.period_ns };
-            // A round that came late is not made up for: what is seen in hardly any time says nothing of a rate.
+            // A late round is not caught up: a very short period says nothing about a rate.
             next = (next + wait_ns).max(clock::system() + wait_ns / 2);
             if !shared.sleep_until(next) {
                 return;
@@ -466,12 +465,12 @@ impl Core {
         Grant { bps, pps: grants().map(|grant| grant.pps).sum(), burst_ns, packet_burst_ns: burst_ns }
     }
 
-    /// From now on the backstop of hook `at` gives no more than is granted.
+    /// Limits the backstop of hook `at` to what is granted.
     fn tighten(&self, at: usize) {
         let mut kept = self.kept();
         if !kept.went_round.contains(&at) {
             kept.went_round.push(at);
-            // Nor more than the hook itself falls back to when nobody decides any more.
+            // Also limit it to what the hook itself falls back to when the heartbeat stops.
             self.plane.fall_back_to(backstop_of(&self.start, at), self.backstop_of_all(at, |leaf| kept.rounds.fallback(leaf)));
         }
     }
@@ -488,13 +487,13 @@ impl Core {
     }
 }
 
-/// One hook, and what is known of its vif.
+/// One hook, and the state of its vif.
 struct Vif {
     place: Place,
     waits: Waits,
     account: Option<Account>,
     is_lost: bool,
-    /// It has a goal: its queue is looked at in each turn.
+    /// It has a goal, so its queue is checked in each turn.
     is_strict: bool,
 }
 
@@ -502,32 +501,32 @@ struct Vif {
 struct Goal {
     places: Vec<usize>,
     unmet: bool,
-    /// For how many turns in a row it was missed by what waits at its own vifs, where others can do nothing for it.
+    /// Consecutive turns in which the goal was missed because of its own vifs' queues. Other vifs cannot improve that.
     missed_alone: u32,
 }
 
-/// What all of a pool leave by.
+/// The interface that all vifs of a pool leave by.
 struct Uplink {
     link: Option<Link>,
     waits: Waits,
 }
 
-/// All that calls the kernel: queues and their waits, looks at the interfaces, and the reports of it.
+/// Everything that calls the kernel: queues and their waits, checks of the interfaces, and the reports.
 struct Tender {
     start: GuardStart,
     core: Arc<Core>,
-    /// By hook.
+    /// Per hook.
     vifs: Vec<Vif>,
     goals: Vec<Goal>,
-    /// By pool.
+    /// Per pool.
     uplinks: Vec<Uplink>,
     networks: Networks,
-    /// Files of the namespaces in which changes are told.
+    /// Files of the namespaces that are watched for changes.
     spaces: Vec<Option<String>>,
     watch: Option<Arc<Watch>>,
     heir: Arc<Mutex<Heir>>,
     next_wait: usize,
-    /// By leaf.
+    /// Per leaf.
     reported: Vec<Counters>,
     reported_ns: Nanos,
     notes: Vec<GuardNote>,
@@ -567,7 +566,7 @@ impl Tender {
             start,
             core,
         };
-        // From the beginning, or nobody would judge the first second.
+        // Readings must exist from the start, or the first second could not be judged.
         for at in 0..tender.vifs.len() {
             tender.compare(at);
         }
@@ -584,7 +583,7 @@ impl Tender {
                 self.follow(change);
             }
             if rounds != seen {
-                // Turns that were missed are not made up for.
+                // Missed turns are not caught up.
                 seen = rounds;
                 self.turn();
                 if clock::system() >= self.reported_ns + self.start.report_ns {
@@ -596,7 +595,7 @@ impl Tender {
         }
     }
 
-    /// What is done after each round.
+    /// The work of one turn, after each round.
     fn turn(&mut self) {
         self.measure_waits();
         self.follow_goals();
@@ -608,7 +607,7 @@ impl Tender {
         }
     }
 
-    /// At a few, so that a turn that is due meanwhile need not wait for more.
+    /// Checks a few places per call, so that a due turn need not wait for more.
     fn look_where_something_changed(&mut self) {
         for _ in 0..FOLLOWED_AT_ONCE {
             let Some(at) = self.looks.next(clock::system()) else { return };
@@ -616,7 +615,7 @@ impl Tender {
         }
     }
 
-    /// Says what is to be done when this process is gone.
+    /// Sends the fallback process its current instructions.
     fn tell_heir(&mut self) {
         let held = (0..self.vifs.len()).filter(|&at| self.vifs[at].place.excess == GuardExcess::Held);
         let one = |at: usize| Bequest {
@@ -640,16 +639,16 @@ impl Tender {
         let left = std::mem::replace(&mut hook.namespace, to.namespace);
         hook.interface = to.interface;
         self.vifs[to.hook].place.move_to(hook);
-        // Nobody went round the hook at the new place yet.
+        // No traffic has bypassed the hook at the new place yet.
         self.core.widen(to.hook);
         self.repeats.forget(to.hook);
         self.listen_anew(left.as_deref(), to.hook);
         self.tell_heir();
-        // What was lost already is not said again if it is not there either.
+        // A hook that was already lost is not reported again if it is missing at the new place too.
         self.look(to.hook);
     }
 
-    /// Changes are told from the namespace of place `at` instead of from one in which no place is any more.
+    /// Watches the namespace of place `at` instead of a namespace that no longer has a place.
     fn listen_anew(&mut self, left: Option<&str>, at: usize) {
         let space = self.vifs[at].place.space.clone();
         if self.spaces.contains(&space) || self.vifs.iter().any(|vif| vif.place.space.as_deref() == left) {
@@ -657,14 +656,13 @@ impl Tender {
         }
         let Some(free) = self.spaces.iter().position(|space| space.as_deref() == left) else { return };
         if let Some(watch) = &self.watch {
-            // Without being told, the look once in `check_ns` still finds all.
+            // Without these messages, the check every `check_ns` still finds all changes.
             let _ = watch.follow(free, self.networks.namespace(space.as_deref()).as_ref());
             self.spaces[free] = space;
         }
     }
 
-    /// An interface that is made anew is hooked at once, and what was taken away is put back, unless that was done only just
-    /// now: then a little later.
+    /// Hooks a recreated interface at once, and restores removed hooks. If that was done just before, it is done slightly later.
     fn follow(&mut self, change: &Change) {
         let space = change.place();
         let touched = |place: &Place| {
@@ -680,8 +678,8 @@ impl Tender {
         }
     }
 
-    /// A queue costs every packet something, so it is there only where packets wait: it is put there when a vif comes to its
-    /// limits, and goes when nothing was sent for a while.
+    /// A queue costs every packet something, so it exists only where packets wait. It is added when a vif reaches its limits, and
+    /// removed after some time without traffic.
     fn tend_queues(&mut self) {
         let patience = u32::try_from(IDLE_NS / self.start.period_ns).unwrap_or(u32::MAX).max(1);
         let mut put = 0;
@@ -697,12 +695,12 @@ impl Tender {
                 continue;
             }
             put += usize::from(!had);
-            // Its rate is that of a queue which holds back, before the hook counts on it.
+            // Set the rate that holds packets back before the hook relies on it.
             kept.rounds.queued(self.start.hooks[at].leaf, apart);
             let pace = paced(&self.start, &kept.rounds, at);
             let idle = leaves_of(&self.start, at).all(|leaf| kept.rounds.is_idle(leaf));
             drop(kept);
-            // A queue that can't be changed shows at the next look, with what is wrong.
+            // The next check reports a queue that cannot be changed, with its error.
             let _ = self.vifs[at].place.pace(pace);
             self.vifs[at].place.unqueue_if_idle(idle, patience);
             let mut kept = self.core.kept();
@@ -720,7 +718,7 @@ impl Tender {
             if let Some(wait) = self.vifs[at].place.wait_ns() {
                 self.vifs[at].waits.add(wait);
                 let hook = &self.start.hooks[at];
-                // What waits in a queue of several flow classes says nothing of one of them, and departure times are the account's.
+                // The wait in a queue shared by flow classes says nothing about one class. Departure times already follow the account.
                 let mut kept = self.core.kept();
                 if hook.rules.is_empty() && kept.rounds.queue() == GuardQueue::Tbf {
                     let moved = self.core.plane.settle(hook.leaf, clock::system(), wait, self.start.leaves[hook.leaf].hold_ns);
@@ -735,7 +733,7 @@ impl Tender {
         }
     }
 
-    /// Takes from what is lent as long as a goal is missed, and tells when there is nothing left to take, or nothing to gain by it.
+    /// Reduces lent bandwidth while a goal is missed. Reports when nothing is left to reduce, or when reducing would not help.
     fn follow_goals(&mut self) {
         for pool in 0..self.start.pools.len() {
             let goals: Vec<usize> = (0..self.start.goals.len()).filter(|&at| self.start.goals[at].pool == pool).collect();
@@ -762,7 +760,7 @@ impl Tender {
         self.goals[goal].places.iter().filter_map(|&at| self.vifs[at].waits.running()).fold(Wait::default(), Wait::most)
     }
 
-    /// As far as it is what the goal allows there. What TCP puts into a queue of its own beyond that, others can't empty.
+    /// The own wait, up to what the goal permits there. Other vifs cannot reduce the excess that TCP puts into its own queue.
     fn own_share(&self, goal: usize) -> Wait {
         let (own, goal) = (self.own_wait(goal), &self.start.goals[goal]);
         let most = |goal: Option<Nanos>| goal.map_or(Nanos::MAX, |goal| goal / 2);
@@ -773,7 +771,7 @@ impl Tender {
         self.uplinks[self.start.goals[goal].pool].waits.running().unwrap_or_default()
     }
 
-    /// Each place once in `check_ns`, spread over its rounds, so that a thousand don't come at once.
+    /// Checks each place once per `check_ns`, spread over its rounds, so that a thousand checks do not coincide.
     fn look_at_some(&mut self, round: usize) {
         let rounds = (self.start.check_ns / self.start.period_ns).max(1) as usize;
         while self.looked < round * self.vifs.len() / rounds {
@@ -785,8 +783,8 @@ impl Tender {
         }
     }
 
-    /// Lets go of namespaces that their files no longer stand for, and follows what these stand for now. Held open, one that
-    /// was deleted would live on, with its interfaces and their names.
+    /// Releases namespaces that were deleted or replaced, and watches their replacements. An open handle would keep a deleted
+    /// namespace alive, with its interfaces and their names.
     fn renew(&mut self) {
         for (file, network) in self.networks.outdated() {
             self.vifs.iter_mut().for_each(|vif| vif.place.let_go(&network));
@@ -794,7 +792,7 @@ impl Tender {
             drop(network);
             let Some(watch) = &self.watch else { continue };
             for space in (0..self.spaces.len()).filter(|&space| self.spaces[space] == file) {
-                // Without being told, the look once in `check_ns` still finds all.
+                // Without these messages, the check every `check_ns` still finds all changes.
                 let _ = watch.follow(space, self.networks.namespace(file.as_deref()).as_ref());
             }
         }
@@ -809,7 +807,7 @@ impl Tender {
         let repaired = |text: &str| Some(Finding::of(GuardFinding::Repaired, text));
         let found = match self.vifs[at].place.look(&self.core.plane, &mut self.networks) {
             Ok(Look::Whole) => None,
-            // What passed while the hook was away is held against the vif: it may have been removed for that.
+            // Traffic that passed without a hook counts against the vif, because the tenant may have removed the hook for that.
             Ok(Look::Repaired) => repaired("hook or queue had been removed; it is there again"),
             Ok(Look::Moved) => {
                 self.vifs[at].account = None;
@@ -845,7 +843,7 @@ impl Tender {
 
     fn read(&self, at: usize) -> Option<Reading> {
         let from_ns = clock::system();
-        // The interface first: what it carried by then, the hook has seen by now.
+        // Read the interface first: the hook has already seen all bytes that it counts.
         let interface = self.vifs[at].place.counted().ok()?;
         let (mut passed, mut dropped, mut tcp_bytes) = (Count::default(), Count::default(), 0);
         for counted in leaves_of(&self.start, at).map(|leaf| self.core.plane.counters(leaf)) {
@@ -888,7 +886,7 @@ impl Tender {
         let during = |ns: Nanos| (u128::from(ceiling_bps) * u128::from(ns) / 8_000_000_000) as u64;
         let hook = &self.start.hooks[at];
         let leaf = &self.start.leaves[hook.leaf];
-        // Each flow class has a burst of its own, and each may end in one packet that was too large for it.
+        // Each flow class has its own burst, and each may end with one packet that exceeds it.
         let bursts = 1 + hook.rules.len() as u64;
         let packets = ceiling_pps(&self.start, at);
         let at_once_ns = u128::from(bursts * leaf.burst_ns + leaf.hold_ns);
@@ -920,7 +918,7 @@ impl Tender {
         let pools = links.iter().enumerate().map(pool).collect();
         self.reported_ns = at_ns;
         let (round_ns_max, decide_ns_max) = (std::mem::take(&mut kept.round_ns_max), std::mem::take(&mut kept.decide_ns_max));
-        // Everything here is compared with the kernel's times; reports tell the agent's.
+        // Everything here is compared in kernel time; reports use the agent's time.
         let (from_ns, at_ns) = (clock::of_system(from_ns), clock::of_system(at_ns));
         Report { from_ns, at_ns, rows, pools, notes: std::mem::take(&mut self.notes), round_ns_max, decide_ns_max }
     }
@@ -955,18 +953,18 @@ fn renamed(place: &Place) -> String {
     format!("the interface is called {} now; its hook went along", place.interface)
 }
 
-/// Waits in two queues one after the other; one that was not looked at adds nothing that is known.
+/// The sum of the waits in two successive queues. A queue without a reading adds nothing.
 fn together(own: Option<Wait>, link: Option<Wait>) -> Option<Wait> {
     Some(own.or(link)?.and(own.and(link).unwrap_or_default()))
 }
 
-/// Measured over goal, in parts of [`Throttle::MET`], of whichever is missed most.
+/// Measured wait over goal, in units of [`Throttle::MET`], for the limit that is missed most.
 fn strain(goal: &GuardGoal, wait: Wait) -> u64 {
     let over = |measured: Nanos, goal: Option<Nanos>| goal.map_or(0, |goal| measured.saturating_mul(Throttle::MET) / goal.max(1));
     over(wait.delay_ns, goal.delay_ns).max(over(wait.jitter_ns, goal.jitter_ns))
 }
 
-/// alone: by what waits at its own vifs.
+/// `alone`: the wait is in the goal's own vifs' queues.
 fn missed(goal: &GuardGoal, own: Wait, link: Wait, alone: bool) -> GuardNote {
     let ms = |ns: Nanos| ns as f64 / 1e6;
     let told = |what: &str, goal: Option<Nanos>, measured: Nanos| {
@@ -993,7 +991,7 @@ mod tests {
 
     use super::*;
 
-    /// One vif, which is `lo` of the thread's namespace.
+    /// A request with one vif, the `lo` of the thread's namespace.
     fn asked() -> GuardStart {
         let leaf = GuardLeaf {
             name: "vm".into(),
@@ -1031,7 +1029,7 @@ mod tests {
         }
     }
 
-    /// The parts of a guard, without the process that outlives it.
+    /// The parts of a guard, without the fallback process.
     fn parts(start: &GuardStart) -> Result<(Arc<Core>, Tender, Arc<Watch>), GuardError> {
         let mut networks = Networks::default();
         let mut places = places(start, GuardQueue::Tbf, &mut networks)?;
@@ -1048,7 +1046,7 @@ mod tests {
     }
 
     #[test]
-    fn the_heartbeat_is_the_kernels_time_however_the_agents_clock_was_adjusted() {
+    fn the_heartbeat_is_in_kernel_time_however_the_agents_clock_was_adjusted() {
         let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
         let hour = 3_600_000_000_000;
         for by in [hour, -hour] {

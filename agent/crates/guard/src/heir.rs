@@ -1,6 +1,6 @@
-//! What goes on when a guard dies. Its hooks fall back, or stay, by themselves, but a hook can only drop, and TCP that is
-//! dropped gets little of what it is guaranteed. So a second process waits for the guard's death, puts queues where TCP can be
-//! held back, at the rates that the kernel keeps from then on, and ends. It decides nothing.
+//! The fallback process of a guard. After a guard dies, its hooks fall back or stay without help. But a hook can only drop, and
+//! TCP that loses packets gets little of its guarantee. So a second process waits for the guard's death. It then adds queues
+//! where TCP can be held back, at the rates that the kernel keeps from then on, and exits. It decides no rates.
 
 use std::io::{BufRead, Write};
 use std::os::unix::process::CommandExt;
@@ -16,32 +16,32 @@ use crate::place::{Networks, Pace, Place};
 use crate::plane::{Handle, Hold, Memory, Rates};
 use crate::round::{are_few, held_back_bps, Ahead, PACKET_BITS, WAITS_UP_TO_PPS};
 
-/// How often is looked whether the time has come, or somebody took all hooks away.
+/// Interval at which it checks whether the heartbeat is old, or all hooks were removed.
 const LOOK_NS: Nanos = 50_000_000;
 
-/// What is to be done, and where.
+/// Instructions: what to do, and at which places.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Will {
     pub policy: String,
     pub queue: GuardQueue,
     pub plane: Handle,
-    /// Whether leaves fall back to their guarantees when the guard's heartbeat is old; else the last rates stay.
+    /// Whether leaves fall back to their guarantees when the guard's heartbeat is old. Otherwise the last rates stay.
     pub falls_back: bool,
     pub places: Vec<Bequest>,
 }
 
-/// One place at which what may not pass is held back.
+/// One place at which excess packets are held back.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Bequest {
     pub hook: GuardHook,
     pub leaf: GuardLeaf,
-    /// Of the hook and its rules.
+    /// Leaves of the hook and its rules.
     pub leaves: Vec<usize>,
-    /// Packets of the largest size that TCP may have waiting at the least.
+    /// Minimum number of packets of the largest size that TCP may have waiting.
     pub tcp_packets: u64,
 }
 
-/// The process that waits. Dropped it is left to itself: it sees what there is to do.
+/// Handle of the fallback process. When it is dropped, the process continues on its own.
 #[derive(Default)]
 pub(crate) struct Heir {
     child: Option<Child>,
@@ -49,7 +49,7 @@ pub(crate) struct Heir {
 }
 
 impl Heir {
-    /// Starts this very program as an heir, in a process group of its own: what ends the guard's need not end it.
+    /// Starts this same program as the fallback process. It gets its own process group, so that signals to the guard's group miss it.
     pub fn start() -> Result<Self, GuardError> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("partywall-agent").arg("heir").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
@@ -57,7 +57,7 @@ impl Heir {
         Ok(Self { told: child.stdin.take(), child: Some(child) })
     }
 
-    /// Says what is to be done from now on. One that is gone is not missed before the guard dies, and then nobody can.
+    /// Sends new instructions. If the process is gone, this does nothing: the loss matters only after the guard dies.
     pub fn tell(&mut self, will: &Will) {
         let Some(pipe) = &mut self.told else { return };
         let mut line = serde_json::to_vec(will).expect("a will is plain data");
@@ -67,10 +67,10 @@ impl Heir {
 }
 
 impl Heir {
-    /// Ends it: what it would look after is taken away now, and it must put nothing there meanwhile.
+    /// Kills it, because its hooks are removed now, and it must not add queues meanwhile.
     pub fn dismiss(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Only one that is gone already can't be ended.
+            // This fails only if the process is already gone.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -86,16 +86,16 @@ impl Drop for Heir {
     }
 }
 
-/// Waits until the guard that writes to `told` is gone, and does what it said last.
+/// Waits until the guard that writes to `told` is gone, then carries out the last instructions.
 ///
 /// # Errors
-/// What was said can't be read.
+/// The instructions cannot be parsed.
 pub fn inherit(told: impl BufRead) -> Result<(), GuardError> {
     let mut last = None;
     for line in told.lines() {
         last = Some(line.map_err(GuardError::kernel("what the guard said"))?);
     }
-    // One that died before it said anything had nothing hooked.
+    // A guard that died before it sent instructions had no hooks.
     let Some(last) = last else { return Ok(()) };
     let will: Will = serde_json::from_str(&last).map_err(GuardError::new)?;
     let memory = will.plane.open()?;
@@ -108,7 +108,7 @@ pub fn inherit(told: impl BufRead) -> Result<(), GuardError> {
     if will.plane.is_hooked() {
         let mut networks = Networks::default();
         for bequest in &will.places {
-            // One that is gone, or can't be changed, has what its hook does.
+            // A place that is gone, or cannot be changed, keeps the behaviour of its hook.
             let _ = bequest.queue(&will, &memory, &mut networks);
         }
     }
@@ -118,7 +118,7 @@ pub fn inherit(told: impl BufRead) -> Result<(), GuardError> {
 impl Bequest {
     fn queue(&self, will: &Will, memory: &Memory, networks: &mut Networks) -> Result<(), GuardError> {
         let mut place = Place::find(networks, &will.policy, will.queue, &self.hook, &self.leaf, self.leaves[0])?;
-        // A new guard's by now, or somebody else's queue stands there.
+        // The hook belongs to a new guard, or another program's queue is there.
         if place.excess != GuardExcess::Held || !place.is_hooked_by(will.plane).map_err(GuardError::kernel(&self.leaf.name))? {
             return Ok(());
         }
@@ -131,7 +131,7 @@ impl Bequest {
         Ok(())
     }
 
-    /// How far packets may run ahead of their rates, for they wait in the queue.
+    /// How far packets may run ahead of their rates, because they wait in the queue.
     fn ahead(&self, queue: GuardQueue, rates: Rates) -> Hold {
         let ahead = Ahead { queue, hold_ns: self.leaf.hold_ns, tcp_packets: self.tcp_packets };
         let few = || self.leaves.len() == 1 && are_few(rates.bps / PACKET_BITS, rates.pps, WAITS_UP_TO_PPS);
@@ -139,7 +139,7 @@ impl Bequest {
     }
 }
 
-/// What may pass in bit/s, of full frames where packets are limited too.
+/// The rate in bit/s. If packets are limited too, it assumes full frames.
 fn bits(rates: Rates) -> u64 {
     rates.bps.min(rates.pps.map_or(u64::MAX, |pps| pps.saturating_mul(PACKET_BITS)))
 }

@@ -1,10 +1,9 @@
 #![forbid(unsafe_code)]
-//! Keeps a policy's promises on the network: sees what each vif offers, grants rates, has eBPF enforce them where packets
-//! leave their sender, and looks at the interfaces themselves to see that it holds. Deliberately not here: reading a policy
-//! file, and who reads the reports.
+//! Enforces a network policy. It measures the offered load of each vif and grants rates. eBPF enforces them at the vif, and an
+//! independent check reads the interfaces' own counters. It does not read policy files, and does not know who reads the reports.
 //!
-//! The kernel holds hooks, buckets and queues; this process only changes rates. If it dies they stay, and fall back to the
-//! guarantees by themselves if the policy says so; a second process then puts queues where TCP needs them, and ends.
+//! The kernel holds hooks, buckets and queues; this process only changes rates. If it dies, they stay. If the policy says so,
+//! they fall back to the guarantees without help. A fallback process then adds queues where TCP needs them, and exits.
 
 mod change;
 mod check;

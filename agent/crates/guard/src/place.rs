@@ -1,4 +1,4 @@
-//! Where packets are met: the hook of one vif in one direction, with the queue behind it, put there, looked for and removed.
+//! Places where packets are controlled: the hook of one vif in one direction, and the queue behind it. Adds, checks, removes them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,35 +15,35 @@ use crate::check::Count;
 use crate::error::GuardError;
 use crate::plane::{number, Handle, Plane};
 
-/// Of hooks, so that `remove` tells them from a trace's.
+/// Name of the hooks, so that `remove` distinguishes them from those of a trace.
 const NAME: &str = "guard";
-/// After a trace's, which sees what was offered; before anybody's without a number.
+/// After a trace's hook, which sees the offered traffic, and before hooks without a priority.
 const PRIORITY: u16 = 20;
-/// Of hooks on the other end of a tenant's veth. Somebody else's guard may be hooked there as well.
+/// Name of hooks on the other end of a tenant's veth. Another program's guard may be hooked there as well.
 const BACKSTOP: &str = "backstop";
 const BACKSTOP_PRIORITY: u16 = 21;
-/// Of a policy's name, in those of its hooks.
+/// Maximum characters of a policy's name in the names of its hooks.
 const NAME_CHARS: usize = 60;
 const STRICT_BURST_NS: Nanos = 2_000_000;
-/// A packet of 64 KiB that the card is to segment, with the headers of all its segments.
+/// A packet of 64 KiB that the network card segments, with the headers of all its segments.
 pub(crate) const LARGEST: u64 = (64 << 10) + 128 * 66;
-/// What TCP has under way by itself (small queues: two packets, and one that is begun), with some room.
+/// Bytes that TCP keeps in flight locally (TCP small queues: two packets, and one that is begun), with some room.
 const LIMIT_LEAST: u64 = 4 * LARGEST;
-/// Link header, with tags.
+/// Link header, with VLAN tags.
 const HEADER: u64 = 32;
 /// A full frame.
 const FRAME: u64 = 1514;
-/// Full frames that a queue with departure times has room for, for one that may wait by its time: the hook decides what waits,
-/// and frames may be smaller. As many as the kernel's default at the least.
+/// Frames that a departure-time queue can hold, per full frame that may wait by its time. The hook decides what waits, and
+/// frames may be smaller than full ones. The minimum is the kernel's default.
 const ROOM: u64 = 4;
 const ROOM_LEAST: u64 = 10_000;
-/// Packets may leave so much later than at their departure time, as a part of what they may wait.
+/// Maximum delay of a packet after its departure time: the permitted wait divided by this.
 const SLACK_PART: Nanos = 64;
 const SLACK_NS: RangeInclusive<Nanos> = 10_000..=500_000;
 
 /// One hook on one interface.
 struct End {
-    /// None once its namespace was let go.
+    /// None after its namespace was released.
     network: Option<Arc<Network>>,
     index: u32,
     link_header: bool,
@@ -73,7 +73,7 @@ impl End {
         Ok(filters.iter().any(|filter| filter.hook == self.hook && filter.program == plane.program(self.link_header)))
     }
 
-    /// Takes the hook away; what else is there stays.
+    /// Removes this hook and nothing else.
     fn take_away(&self) -> io::Result<()> {
         for filter in self.network()?.filters(self.index)?.iter().filter(|filter| filter.hook == self.hook) {
             self.network()?.unhook(self.index, filter)?;
@@ -84,7 +84,7 @@ impl End {
 
 pub(crate) struct Place {
     end: End,
-    /// The other end of a veth that its tenant can reach.
+    /// The other end of a veth that its tenant can access.
     backstop: Option<End>,
     backstop_hook: Option<Hook>,
     /// File of the namespace.
@@ -94,10 +94,10 @@ pub(crate) struct Place {
     pub excess: GuardExcess,
     kind: QueueKind,
     queued: Option<Pace>,
-    /// Of the queue that is there. A packet that waits and is larger than what the burst is changed to would never leave, nor
-    /// any behind it: below the largest there are it only grows. What comes in larger than the burst the queue segments.
+    /// Burst of the existing queue. If the burst became smaller than a waiting packet, that packet would never leave, nor would
+    /// any behind it. So below the largest packet size the burst only grows. The queue segments packets larger than the burst.
     queue_burst: u64,
-    /// The largest that the interface sends in one piece.
+    /// Largest size that the interface sends in one piece.
     frame: u64,
     veth: bool,
     burst_ns: Nanos,
@@ -106,17 +106,17 @@ pub(crate) struct Place {
     idle_rounds: u32,
 }
 
-/// What a queue lets pass. strict: it is to hold back its senders, else only to be in nobody's way.
+/// Rate of a queue. `strict`: the queue must hold back its senders. Otherwise it must only stay out of the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
     pub bps: u64,
     pub strict: bool,
-    /// Packets that the card is to segment are let through in one piece.
+    /// Packets that the network card segments pass in one piece.
     pub tcp: bool,
 }
 
 impl Pace {
-    /// Of an earlier guard's queue, of whichever kind.
+    /// Settings of an earlier guard's queue, of either kind.
     const UNKNOWN: Self = Self { bps: 0, strict: true, tcp: true };
 
     fn bytes_per_second(self) -> u64 {
@@ -127,13 +127,13 @@ impl Pace {
         (u128::from(self.bytes_per_second()) * u128::from(ns) / 1_000_000_000) as u64
     }
 
-    /// Small changes are not worth a call, and a queue that is changed lets a burst pass.
+    /// Small changes are not worth a system call, and each change of a queue lets a burst pass.
     fn is_near(self, other: Self) -> bool {
         self.strict == other.strict && self.tcp <= other.tcp && self.bps.abs_diff(other.bps) <= other.bps / 500
     }
 }
 
-/// What a look at a place found.
+/// Result of a check of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     Whole,
@@ -142,7 +142,7 @@ pub(crate) enum Look {
     Renamed,
 }
 
-/// Networks by the file that stands for their namespace, so that a thousand vifs of one are one socket.
+/// Networks by the file of their namespace, so that a thousand vifs in one namespace share a socket.
 #[derive(Default)]
 pub(crate) struct Networks(BTreeMap<Option<String>, (Namespace, Arc<Network>)>);
 
@@ -151,12 +151,12 @@ impl Networks {
         self.at(hook.namespace.as_deref()).map_err(GuardError::kernel(shown(hook)))
     }
 
-    /// All namespaces looked into so far, with the files that stand for them.
+    /// All namespaces opened so far, with their files.
     pub fn namespaces(&self) -> (Vec<Option<String>>, Vec<Namespace>) {
         self.0.iter().map(|(file, (namespace, _))| (file.clone(), namespace.clone())).unzip()
     }
 
-    /// Forgets the namespaces whose file is gone or stands for another now; these files, and what they stood for.
+    /// Removes the namespaces whose file is gone or refers to another namespace now. Returns these files and the old namespaces.
     pub fn outdated(&mut self) -> Vec<(Option<String>, Arc<Network>)> {
         let is_outdated = |file: &Option<String>, namespace: &Namespace| {
             file.is_some() && open(file.as_deref()).and_then(|now| now.number()).ok() != namespace.number().ok()
@@ -166,16 +166,16 @@ impl Networks {
         files.into_iter().filter_map(|file| self.0.remove(&file).map(|(_, network)| (file, network))).collect()
     }
 
-    /// The namespace that a file stands for, if there is one.
+    /// The namespace of a file, if there is one.
     pub fn namespace(&mut self, file: Option<&str>) -> Option<Namespace> {
         self.at(file).ok()?;
         self.0.get(&file.map(str::to_owned)).map(|(namespace, _)| namespace.clone())
     }
 
-    /// Looks also into this process's own and into all that have a name, as far as they let it.
+    /// Opens this process's own namespace too, and all named ones that permit it.
     fn all_named(&mut self) {
         for file in std::iter::once(None).chain(named().into_iter().map(Some)) {
-            // A file without a namespace is what was left of one.
+            // Skip a file that no longer refers to a namespace.
             let _ = self.at(file.as_deref());
         }
     }
@@ -195,7 +195,7 @@ impl Networks {
         Ok(network)
     }
 
-    /// The other end of a veth: in this process's namespace, in one that is known already, or in one with a name.
+    /// The other end of a veth: in this process's namespace, in a known namespace, or in a named one.
     fn other_end(&mut self, network: &Arc<Network>, index: u32) -> io::Result<Option<(Arc<Network>, u32)>> {
         let Some(peer) = network.interface(index)?.peer else { return Ok(None) };
         let Some(number) = peer.namespace else { return Ok(Some((network.clone(), peer.index))) };
@@ -222,7 +222,7 @@ fn named() -> Vec<String> {
     files.filter_map(|entry| entry.path().into_os_string().into_string().ok()).collect()
 }
 
-/// What holds packets back, in every namespace alike: what is asked for, or `fq` if the kernel has it.
+/// The kind of queue, the same in every namespace: the requested kind, or `fq` if the kernel has it.
 pub(crate) fn queue(asked: Option<GuardQueue>) -> Result<GuardQueue, GuardError> {
     let tried = Namespace::current().and_then(|own| Network::of(&own)?.has_departures());
     match (asked, tried.map_err(GuardError::kernel("trying whether there is fq"))?) {
@@ -235,7 +235,7 @@ pub(crate) fn queue(asked: Option<GuardQueue>) -> Result<GuardQueue, GuardError>
     }
 }
 
-/// The interface that all of a pool leave by: nothing is hooked there, but its queue is looked at.
+/// The interface that all vifs of a pool leave by. It has no hook, but its queue is read.
 pub(crate) struct Link {
     network: Arc<Network>,
     index: u32,
@@ -255,8 +255,8 @@ impl Link {
         Arc::ptr_eq(&self.network, network)
     }
 
-    /// How long what comes now will wait at the interface, at the pace at which the queue was emptied since the last look; none
-    /// if it has no queue. What a card holds beyond the kernel's queue is not seen.
+    /// The wait of the next packet at this interface, at the rate at which the queue drained since the last reading. None if it has
+    /// no queue. Packets that the network card holds after the kernel's queue are not visible.
     pub fn wait_ns(&mut self, now: Nanos) -> Option<Nanos> {
         let Backlog { bytes, passed_bytes, .. } = self.network.backlog(self.index).ok()??;
         let (at, passed) = self.before.replace((now, passed_bytes)).unwrap_or((now, passed_bytes));
@@ -267,8 +267,8 @@ impl Link {
 }
 
 impl Place {
-    /// Finds the interface, and its other end if that is asked for; changes nothing. backstop: of which leaf it would be.
-    /// policy: whose hook it is. queue: what is to hold packets back.
+    /// Finds the interface, and its other end if requested; changes nothing. `backstop`: the leaf of its backstop.
+    /// `policy`: the owner of the hook. `queue`: the kind of queue that holds packets back.
     pub fn find(
         networks: &mut Networks,
         policy: &str,
@@ -281,11 +281,11 @@ impl Place {
         let found = || GuardError::kernel(shown(hook));
         let index = network.index(&hook.interface).map_err(found())?;
         let root = network.root(index).map_err(found())?;
-        // A queue is for the way out, and never in somebody else's place.
+        // A queue works on egress only, and must never replace another program's queue.
         let holdable = hook.hold && hook.direction == GuardDirection::Egress && !matches!(root, Root::Foreign(_));
         let direction = direction(hook.direction);
         let hooked = Hook { name: called(NAME, policy), direction, priority: PRIORITY, number: number(hook.leaf) };
-        // An earlier guard's: it goes on without a gap.
+        // An earlier guard's queue continues without a gap.
         let taken_over = holdable && matches!(root, Root::Ours(_));
         let interface = network.interface(index).map_err(found())?;
         let mut place = Self {
@@ -317,7 +317,7 @@ impl Place {
         Ok(())
     }
 
-    /// Puts the hooks there; replaces those of an earlier guard without a gap.
+    /// Adds the hooks. Replaces those of an earlier guard without a gap.
     pub fn put(&self, plane: &Plane) -> Result<(), GuardError> {
         let mut ends = self.backstop.iter().chain([&self.end]);
         ends.try_for_each(|end| end.put(plane)).map_err(GuardError::kernel(&self.shown))
@@ -327,24 +327,24 @@ impl Place {
     pub fn take_away(&self) {
         let ends = self.backstop.iter().chain([&self.end]);
         for end in ends {
-            // What can't be taken away is named by what failed before.
+            // Report the first error if clean-up fails too.
             let _ = end.take_away();
         }
     }
 
-    /// Whether a guard's hook is at this place, whoever made it.
+    /// Whether any guard's hook is at this place.
     pub fn is_taken(&self) -> Result<bool, GuardError> {
         let Hook { direction, priority, .. } = &self.end.hook;
         let filters = self.end.network().and_then(|network| network.filters(self.end.index)).map_err(GuardError::kernel(&self.shown))?;
         Ok(filters.iter().any(|f| is_guards(&f.hook, NAME) && f.hook.direction == *direction && f.hook.priority == *priority))
     }
 
-    /// Whether the hook that is there is of that plane.
+    /// Whether the hook at this place belongs to that plane.
     pub fn is_hooked_by(&self, plane: Handle) -> io::Result<bool> {
         self.end.is_there(plane)
     }
 
-    /// Whether there was to be a backstop and there is none.
+    /// Whether a requested backstop is missing.
     pub fn lacks_backstop(&self) -> bool {
         self.backstop_hook.is_some() && self.backstop.is_none()
     }
@@ -353,7 +353,7 @@ impl Place {
         self.backstop.is_some()
     }
 
-    /// Whether something that happened to interface number `index` of its namespace may have happened to this place.
+    /// Whether a change of interface `index` in its namespace may concern this place.
     pub fn may_be(&self, index: u32, name: Option<&str>) -> bool {
         match name {
             // A new interface, or one that was renamed.
@@ -362,12 +362,12 @@ impl Place {
         }
     }
 
-    /// Whether a queue of ours stands behind the hook.
+    /// Whether a queue of this guard is behind the hook.
     pub fn has_queue(&self) -> bool {
         self.queued.is_some()
     }
 
-    /// Puts a queue there, or gives the one that is there another rate.
+    /// Adds a queue, or changes the rate of the existing one.
     pub fn pace(&mut self, pace: Pace) -> Result<(), GuardError> {
         self.repace(pace).map_err(GuardError::kernel(&self.shown))
     }
@@ -383,7 +383,7 @@ impl Place {
                 self.queue_burst = burst_bytes.into();
             }
             QueueKind::Departures if self.queued.is_none_or(|queued| queued == Pace::UNKNOWN) => self.put_queue(&self.departures())?,
-            // It has no rate that could change.
+            // It has no rate to change.
             QueueKind::Departures => {}
         }
         self.queued = Some(pace);
@@ -394,7 +394,7 @@ impl Place {
         self.end.network()?.queue(self.end.index, queue)
     }
 
-    /// The hook decides how much waits; what limits the queue is only to be in nobody's way.
+    /// The hook decides how much waits; the queue's own limits must only stay out of the way.
     fn departures(&self) -> Queue {
         let frames = u128::from(self.ceiling_bps) * u128::from(self.hold_ns) / 8_000_000_000 / u128::from(FRAME);
         let limit_packets = u32::try_from(frames * u128::from(ROOM)).unwrap_or(u32::MAX).max(ROOM_LEAST as u32);
@@ -407,15 +407,15 @@ impl Place {
         Queue::Rate { bytes_per_second: pace.bytes_per_second(), burst_bytes, limit_bytes }
     }
 
-    /// The burst of a queue that only is in nobody's way is the hook's. One that holds senders back has little: what waits in it
-    /// bridges the moments in which they have no CPU, and each change of rate lets a burst pass.
+    /// A queue that only stays out of the way has the hook's burst. A queue that holds senders back has a small burst: its waiting
+    /// packets cover moments in which the senders have no CPU, and each rate change lets a burst pass.
     fn burst_bytes(&self, pace: Pace) -> u32 {
         let burst_ns = if pace.strict { self.burst_ns.min(STRICT_BURST_NS) } else { self.burst_ns };
         let least = if pace.tcp { LARGEST } else { self.frame.max(self.queue_burst.min(LARGEST)) };
         pace.bytes_during(burst_ns).clamp(least, 1 << 31) as u32
     }
 
-    /// Takes the queue away if nothing came for so many rounds: what it holds would go with it.
+    /// Removes the queue after `rounds` rounds without traffic. Packets in a removed queue would be lost.
     pub fn unqueue_if_idle(&mut self, idle: bool, rounds: u32) {
         self.idle_rounds = if idle { self.idle_rounds.saturating_add(1) } else { 0 };
         if self.has_queue() && self.idle_rounds >= rounds && self.unqueue().is_ok() {
@@ -427,8 +427,8 @@ impl Place {
         self.end.network()?.unqueue(self.end.index)
     }
 
-    /// Lets go of what is in a namespace that its file no longer stands for, so that it is not kept alive: the kernel keeps hook
-    /// and queue there as long as somebody else does.
+    /// Releases handles in a namespace that its file no longer refers to, so that it is not kept alive. The kernel keeps hook and
+    /// queue there as long as another holder keeps the namespace.
     pub fn let_go(&mut self, network: &Arc<Network>) {
         self.backstop.take_if(|end| end.is_in(network));
         if self.end.is_in(network) {
@@ -436,11 +436,11 @@ impl Place {
         }
     }
 
-    /// From the next look on it is elsewhere; nothing is left where it was.
+    /// Moves the place. The next check adds hook and queue there; the old place keeps nothing.
     pub fn move_to(&mut self, hook: &GuardHook) {
         self.take_away();
         if self.has_queue() {
-            // Its interface may be gone, or out of reach.
+            // The old interface may be gone or unreachable.
             let _ = self.unqueue();
         }
         self.backstop = None;
@@ -448,7 +448,7 @@ impl Place {
         (self.space, self.interface, self.shown) = (hook.namespace.clone(), hook.interface.clone(), shown(hook));
     }
 
-    /// Looks whether all is there, and puts back what is not.
+    /// Checks hook and queue, and restores missing ones.
     pub fn look(&mut self, plane: &Plane, networks: &mut Networks) -> Result<Look, GuardError> {
         self.look_into(plane, networks).map_err(GuardError::kernel(&self.shown))
     }
@@ -459,13 +459,13 @@ impl Place {
         let (index, renamed) = match network.index(&self.interface) {
             Ok(index) => (index, false),
             Err(error) if anew => return Err(error),
-            // Its hooks stay with an interface that is given another name.
+            // An interface that is renamed keeps its hooks.
             Err(error) => {
                 self.interface = network.interface(self.end.index).map_err(|_| error)?.name;
                 (self.end.index, true)
             }
         };
-        // Gone and made again: counters began anew, and nothing of ours is there.
+        // The interface was recreated: its counters restarted, and it has no hook of this guard.
         let moved = anew || index != self.end.index;
         if moved {
             self.end = End::new(network.clone(), index, self.end.hook.clone())?;
@@ -498,19 +498,19 @@ impl Place {
         })
     }
 
-    /// How long what comes now will wait in the queue behind the hook; none without one.
+    /// The wait of the next packet in the queue behind the hook. None without a queue.
     pub fn wait_ns(&self) -> Option<Nanos> {
         let Pace { bps, .. } = self.queued?;
         Some((u128::from(self.waiting_bytes()?) * 8_000_000_000 / u128::from(bps.max(1))) as Nanos)
     }
 
-    /// What waits behind the hook; none without a queue.
+    /// Bytes that wait behind the hook. None without a queue.
     pub fn waiting_bytes(&self) -> Option<u64> {
         self.queued?;
         Some(self.end.network().ok()?.backlog(self.end.index).ok()??.bytes)
     }
 
-    /// What the interface itself counted on the way of the hook.
+    /// The interface's own counters for the hook's direction.
     pub fn counted(&self) -> Result<Count, GuardError> {
         let counters = self.end.network().and_then(|network| network.counters(self.end.index)).map_err(GuardError::kernel(&self.shown))?;
         Ok(match self.end.hook.direction {
@@ -524,17 +524,17 @@ impl Place {
         self.veth && self.end.hook.direction == Direction::Egress
     }
 
-    /// Whether the interface's own counter also holds what the hook dropped.
+    /// Whether the interface's own counters include packets that the hook dropped.
     pub fn counts_dropped(&self) -> bool {
         self.end.hook.direction == Direction::Ingress
     }
 }
 
-/// Removes hooks and queues of guards, this one's or a dead one's, from the interfaces named; those of policy `remove.id` from
-/// all interfaces of the namespaces that can be looked into, whatever they are called now.
+/// Removes hooks and queues of any guard from the named interfaces, even those of a dead guard. Removes those of policy
+/// `remove.id` from all interfaces of all accessible namespaces, even if the interfaces were renamed.
 ///
 /// # Errors
-/// The kernel refuses. An interface that is gone has nothing to remove.
+/// An error of the kernel. A missing interface is not an error.
 pub fn remove(remove: &GuardRemove) -> Result<GuardRemoved, GuardError> {
     let mut networks = Networks::default();
     let (mut removed, mut unseen) = (Vec::new(), Vec::new());
@@ -560,7 +560,7 @@ pub fn remove(remove: &GuardRemove) -> Result<GuardRemoved, GuardError> {
 }
 
 fn take_away(network: &Network, index: u32, hook: &GuardHook, removed: &mut Vec<String>) -> io::Result<()> {
-    // One that goes meanwhile takes its queue along.
+    // An interface that disappears meanwhile takes its queue with it.
     if matches!(network.root(index), Ok(Root::Ours(_))) {
         network.unqueue(index)?;
         removed.push(format!("queue at {}", shown(hook)));
@@ -570,12 +570,12 @@ fn take_away(network: &Network, index: u32, hook: &GuardHook, removed: &mut Vec<
     Ok(())
 }
 
-/// Takes all of a policy's away that is left in a namespace: from interfaces with another name than they had, or whose other
-/// end can't be found.
+/// Removes the remaining hooks and queues of a policy from a namespace: from renamed interfaces, or those whose other end is
+/// unknown.
 fn sweep(network: &Network, policy: &str, place: &str, removed: &mut Vec<String>) -> io::Result<()> {
     let (own, backstop) = (called(NAME, policy), called(BACKSTOP, policy));
     for index in network.hooked()? {
-        // One that went meanwhile took everything along.
+        // An interface that disappeared meanwhile took its hooks with it.
         let Ok(interface) = network.interface(index) else { continue };
         let hooks = unhook(network, index, |found| found.name == own)?;
         if hooks > 0 && matches!(network.root(index), Ok(Root::Ours(_))) {
@@ -589,7 +589,7 @@ fn sweep(network: &Network, policy: &str, place: &str, removed: &mut Vec<String>
     Ok(())
 }
 
-/// Takes hooks away; how many there were.
+/// Removes hooks and returns their number.
 fn unhook(network: &Network, index: u32, which: impl Fn(&Hook) -> bool) -> io::Result<usize> {
     let filters: Vec<_> = network.filters(index)?.into_iter().filter(|filter| which(&filter.hook)).collect();
     filters.iter().try_for_each(|filter| network.unhook(index, filter))?;
@@ -597,14 +597,14 @@ fn unhook(network: &Network, index: u32, which: impl Fn(&Hook) -> bool) -> io::R
     Ok(filters.len())
 }
 
-/// The name of a policy's hooks: told from those of others wherever its interface has gone.
+/// The name of a policy's hooks. It identifies them even if the interface has moved.
 fn called(name: &str, policy: &str) -> String {
-    // What the kernel keeps of a name is bounded.
+    // The kernel limits the length of a name.
     let policy: String = policy.chars().take(NAME_CHARS).collect();
     format!("{NAME_PREFIX}{name}:{policy}")
 }
 
-/// Whether it is a hook of that kind, of whichever policy.
+/// Whether it is a hook of that kind, of any policy.
 fn is_guards(hook: &Hook, name: &str) -> bool {
     hook.name
         .strip_prefix(NAME_PREFIX)
@@ -612,12 +612,12 @@ fn is_guards(hook: &Hook, name: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
-/// What a tenant sends comes in at the other end.
+/// Traffic that a tenant sends is ingress at the other end.
 fn backstop_hook(policy: &str, number: u16) -> Hook {
     Hook { name: called(BACKSTOP, policy), direction: Direction::Ingress, priority: BACKSTOP_PRIORITY, number }
 }
 
-/// The largest that an interface sends in one piece, in bytes with its link header.
+/// Largest size that an interface sends in one piece, in bytes with its link header.
 fn frame(interface: &Interface) -> u64 {
     u64::from(interface.mtu) + HEADER
 }

@@ -1,5 +1,5 @@
-//! The data plane's maps, as memory: rates and rules written, counters read, no system call in between. The layout is that
-//! of `agent/bpf/guard.bpf.c`.
+//! Writes rates and rules to the data plane's maps and reads counters from them, as memory and without system calls. The layout
+//! is that of `agent/bpf/guard.bpf.c`.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::GuardError;
 
-/// Of bytes, and of packets.
+/// One bucket for bytes and one for packets.
 const BUCKETS: usize = 2;
-/// A bucket is moved while packets move it; so often is tried.
+/// Packets change a bucket concurrently; an update is tried this often.
 const TRIES: usize = 16;
 
-// Where the words of a leaf lie in the program's structs; a test compares them with the program.
-/// Of `struct limits`: what is granted, what is fallen back to, rules, and the table of fragments.
+// Word offsets of a leaf's fields in the program's structs. A test compares them with the program.
+/// In `struct limits`: the granted rates, the fallback rates, the rules and the table of fragments.
 const GRANTED: usize = 0;
 const FALLBACK: usize = 6;
 const RULES: usize = 12;
@@ -28,14 +28,14 @@ const RULES_MAX: usize = 6;
 const FRAGMENTS: usize = 18;
 const LIMITS_WORDS: usize = 19;
 
-/// Of `struct rates`, in what is granted and in what is fallen back to. Of each bucket, bytes first, the cost and the tolerance.
+/// In `struct rates`, for granted and fallback rates alike: cost and tolerance of each bucket, bytes first.
 const COST: usize = 0;
 const TOLERANCE: usize = 2;
 const HOLD_TCP: usize = 4;
 #[cfg(test)]
 const RATES_WORDS: usize = 6;
 
-/// Of `struct state`. Of each bucket, bytes first, when it is due.
+/// In `struct state`: the due time of each bucket, bytes first.
 const DUE: usize = 0;
 const TCP_BYTES: usize = 2;
 const OTHER_BYTES: usize = 3;
@@ -46,15 +46,15 @@ const MARKED_PACKETS: usize = 7;
 const DEPARTURE: usize = 8;
 const STATE_WORDS: usize = 9;
 
-/// Of `struct control`.
+/// In `struct control`.
 const HEARTBEAT: usize = 0;
 const STALE_AFTER: usize = 1;
 const DEPARTURES: usize = 2;
 const CONTROL_WORDS: usize = 3;
 
-/// Places, of four first fragments each, in the table of a vif; fewer if many vifs have one.
+/// Places per table of a vif, with four first fragments each. The number is lower if many vifs have a table.
 const PLACES: std::ops::RangeInclusive<usize> = 16..=256;
-/// In all tables together, as far as those are not shorter than the least.
+/// Maximum places in all tables together, unless the minimum length of a table requires more.
 const PLACES_IN_ALL: usize = 1 << 18;
 
 const TIME_SHIFT: u32 = 6;
@@ -62,21 +62,21 @@ const COST_SHIFT: u32 = 20;
 const PACKET_SHIFT: u32 = 8;
 const UNITS_PER_SECOND: u64 = 1_000_000_000 << TIME_SHIFT;
 
-/// What a leaf may pass. No packets/s: they are not limited.
+/// The rates and bursts of a leaf. Packets are not limited if `pps` is None.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Bit/s.
     pub bps: u64,
     /// Packets/s.
     pub pps: Option<u64>,
-    /// What may pass at once, as time at this rate of bits.
+    /// Burst of bytes, as time at `bps`.
     pub burst_ns: Nanos,
-    /// The same of packets.
+    /// Burst of packets, as time at `pps`.
     pub packet_burst_ns: Nanos,
 }
 
 impl Grant {
-    /// Costs are rounded up, so that what passes is never more than granted.
+    /// Rounds costs up, so that no more passes than is granted.
     fn words(self) -> [u64; 4] {
         let tolerance = |burst_ns: Nanos| burst_ns << TIME_SHIFT;
         [
@@ -88,8 +88,8 @@ impl Grant {
     }
 }
 
-/// When a bucket that is `due` will have earned at cost `new` what it owes from `now` on at cost `old`; as it is where it owes nothing, or was
-/// or will be unlimited.
+/// The new due time of a bucket whose debt after `now` is converted from cost `old` to cost `new`. It stays `due` if there is no
+/// debt, or if either cost is unlimited.
 fn owed_anew(due: u64, now: u64, old: u64, new: u64) -> u64 {
     match due.checked_sub(now) {
         Some(ahead) if old != 0 && new != 0 && old != new => {
@@ -99,14 +99,14 @@ fn owed_anew(due: u64, now: u64, old: u64, new: u64) -> u64 {
     }
 }
 
-/// Time that one of what `rate` counts takes, `times` over; 0, which means unlimited, never comes of a rate.
+/// Time per unit of `rate`, multiplied by `times`. Never 0, because 0 means unlimited.
 fn cost(rate: u64, times: u64, shift: u32) -> u64 {
     let exact = ((UNITS_PER_SECOND * times) << shift).div_ceil(rate.max(1));
-    // The program's arithmetic is exact up to this.
+    // The program's arithmetic is exact up to this cost.
     exact.clamp(1, 1 << 47)
 }
 
-/// What a leaf may pass, as another process reads it.
+/// The rates of a leaf, as another process reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rates {
     pub bps: u64,
@@ -116,9 +116,9 @@ pub(crate) struct Rates {
 /// How far packets may run ahead of their rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hold {
-    /// Those of TCP, which watches how much of it waits.
+    /// For TCP, which watches its own waiting bytes.
     pub tcp_ns: Nanos,
-    /// All others: their sender is stopped by what waits only if nothing else empties the queue.
+    /// For all other packets. Waiting packets stop their sender only if nothing else drains the queue.
     pub others_ns: Nanos,
 }
 
@@ -128,7 +128,7 @@ impl Hold {
     }
 }
 
-/// By what another process finds the memory of a plane whose own is gone: the kernel's numbers.
+/// Kernel numbers by which another process finds the maps of a plane whose own process is gone.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Handle {
     programs: [u32; 2],
@@ -146,7 +146,7 @@ impl Handle {
         Ok(Memory { limits: shared(self.limits, self.words)?, control: shared(self.control, CONTROL_WORDS)? })
     }
 
-    /// Whether any hook holds the program still.
+    /// Whether any hook still holds the program.
     pub fn is_hooked(self) -> bool {
         aya::programs::loaded_programs().flatten().any(|program| self.programs.contains(&program.id()))
     }
@@ -156,33 +156,33 @@ impl Handle {
     }
 }
 
-/// The memory of a plane, of another process's than the one that loaded it.
+/// The maps of a plane that another process loaded.
 pub(crate) struct Memory {
     limits: Shared,
     control: Shared,
 }
 
 impl Memory {
-    /// Whether the program falls back by now.
+    /// Whether the heartbeat is so old that the program uses the fallback rates.
     pub fn is_stale(&self, now: Nanos) -> bool {
         let (beat, after) = (self.control.read(HEARTBEAT), self.control.read(STALE_AFTER));
         after != 0 && now > beat + after
     }
 
-    /// What a leaf is granted, or falls back to.
+    /// The granted or the fallback rates of a leaf.
     pub fn rates(&self, leaf: usize, fallen_back: bool) -> Rates {
         let at = limits_word(leaf, if fallen_back { FALLBACK } else { GRANTED } + COST);
         let rate = |cost: u64, times: u64, shift: u32| ((UNITS_PER_SECOND * times) << shift).checked_div(cost);
         Rates { bps: rate(self.limits.read(at), 8, COST_SHIFT).unwrap_or(u64::MAX), pps: rate(self.limits.read(at + 1), 1, PACKET_SHIFT) }
     }
 
-    /// As [`Plane::hold`].
+    /// See [`Plane::hold`].
     pub fn hold(&self, leaf: usize, hold: Hold) {
         write_hold(&self.limits, leaf, hold, hold);
     }
 }
 
-/// What passed and what did not, since the plane was loaded.
+/// Counts since the plane was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes that passed.
@@ -193,34 +193,34 @@ pub struct Counters {
     pub dropped_bytes: u64,
     /// Packets dropped.
     pub dropped_packets: u64,
-    /// Bytes of TCP that passed.
+    /// TCP bytes that passed.
     pub tcp_bytes: u64,
-    /// Packets marked rather than dropped.
+    /// Packets marked instead of dropped.
     pub marked_packets: u64,
 }
 
-/// The loaded program and its memory. Leaf 0 is number 1: a hook without a number must not meet anybody's rates.
+/// The loaded program and its maps. Leaf 0 has number 1, because a hook without a number must not use any leaf's rates.
 pub struct Plane {
-    /// For interfaces with an Ethernet header, and for those without.
+    /// One for interfaces with an Ethernet header, one for those without.
     programs: [ProgramFd; 2],
     limits: Shared,
     state: Shared,
     control: Shared,
     handle: Handle,
-    /// Tables of first fragments: the places in each, how many there are, and how many vifs have one.
+    /// Tables of first fragments: places per table, number of tables, and number of vifs that have one.
     places: usize,
     tables: usize,
     given: AtomicUsize,
-    // Keeps the maps' descriptors; hooks keep program and maps in the kernel.
+    // Owns the maps' descriptors. Hooks keep program and maps alive in the kernel.
     _loaded: Ebpf,
 }
 
 impl Plane {
-    /// Loads the program with room for `leaves` leaves, and for the fragments of `tables` vifs with rules; each leaf begins
-    /// without credit, so that a restart is no second burst.
+    /// Loads the program with room for `leaves` leaves, and for the fragments of `tables` vifs with rules. Each leaf starts without
+    /// credit, so that a restart grants no second burst.
     ///
     /// # Errors
-    /// No eBPF in this build, or the kernel refuses.
+    /// This build has no eBPF, or the kernel refuses to load it.
     pub fn load(leaves: usize, tables: usize) -> Result<Self, GuardError> {
         let object = partywall_bpf::object("guard").map_err(GuardError::lacking)?;
         let room = u32::try_from(leaves + 1).map_err(GuardError::new)?;
@@ -254,28 +254,28 @@ impl Plane {
         Ok(plane)
     }
 
-    /// What to hook to an interface, by whether its packets begin with a link header.
+    /// The program to hook to an interface, depending on whether its packets begin with a link header.
     #[must_use]
     pub fn program(&self, link_header: bool) -> BorrowedFd<'_> {
         self.programs[usize::from(!link_header)].as_fd()
     }
 
-    /// By what another process finds it.
+    /// The numbers by which another process finds this plane.
     pub(crate) fn handle(&self) -> Handle {
         self.handle
     }
 
-    /// Both buckets of a leaf hold nothing now.
+    /// Empties both buckets of a leaf as of now.
     fn empty(&self, leaf: usize) {
         let now = partywall_clock::system() << TIME_SHIFT;
         (0..BUCKETS).for_each(|bucket| self.state.release(state_word(leaf, DUE + bucket), now));
     }
 
-    /// Grants a leaf its rates, from the next packet on. What it owes is bytes and packets, and a bucket holds the time that they
-    /// take: at the new rate they take another, or who sent a large packet at next to nothing would be shut out for minutes,
-    /// whatever he is granted then.
+    /// Grants a leaf its rates from the next packet on. A leaf owes bytes and packets, but a bucket stores the time that they take.
+    /// A new rate therefore converts the stored time. Otherwise, a large packet sent at a very low rate would block its sender for
+    /// minutes, whatever it is granted next.
     ///
-    /// Of each bucket a burst is never longer than what belongs to the rate: that of a low rate may be long.
+    /// The order of writes keeps each burst within the one for its rate, because a low rate may come with a long burst.
     pub fn grant(&self, leaf: usize, now: Nanos, grant: Grant) {
         let words = grant.words();
         for bucket in 0..BUCKETS {
@@ -293,9 +293,9 @@ impl Plane {
         }
     }
 
-    /// Makes what a bucket runs ahead of the clock what the same bytes take at another cost. What a queue holds stays time. One
-    /// with a rate lets a burst pass when that is changed, and is settled by what is found in it ([`Plane::settle`]); in one with
-    /// departure times these are given, and what comes later must not leave before.
+    /// Converts a bucket's debt to the time that the same bytes take at another cost. Packets in a queue keep their times. A rate
+    /// queue lets a burst pass when its rate changes; [`Plane::settle`] corrects the debt by the queue's actual content. In a
+    /// departure-time queue, departure times are already assigned, and later packets must not leave earlier.
     fn owe(&self, leaf: usize, bucket: usize, now: Nanos, (old, new): (u64, u64)) {
         let now = now << TIME_SHIFT;
         let ahead = |word: usize| self.limits.read(limits_word(leaf, GRANTED + HOLD_TCP + word));
@@ -308,8 +308,8 @@ impl Plane {
         });
     }
 
-    /// Fills a leaf's buckets up to the bursts of `grant`; one that ran ahead of the clock, for a queue holds what waits, stays as
-    /// it is.
+    /// Fills a leaf's buckets up to the bursts of `grant`. A bucket that runs ahead of the clock, because packets wait in a queue,
+    /// stays as it is.
     pub fn fill(&self, leaf: usize, now: Nanos, grant: Grant) {
         for (bucket, burst_ns) in [grant.burst_ns, grant.packet_burst_ns].into_iter().enumerate() {
             let (empty, full) = (now << TIME_SHIFT, now.saturating_sub(burst_ns) << TIME_SHIFT);
@@ -318,19 +318,19 @@ impl Plane {
         }
     }
 
-    /// What a leaf falls back to when nobody grants any more.
+    /// Sets the rates of a leaf for the time after the heartbeat stops.
     pub fn fall_back_to(&self, leaf: usize, grant: Grant) {
         self.write(leaf, FALLBACK, &grant.words());
     }
 
-    /// Lets packets run ahead of their rate by so much, because a queue behind the hook holds them back: of what is granted, and
-    /// of what the leaf falls back to.
+    /// Sets how far packets may run ahead of their rate because a queue behind the hook holds them back: for the granted and for the
+    /// fallback rates.
     pub fn hold(&self, leaf: usize, granted: Hold, fallback: Hold) {
         write_hold(&self.limits, leaf, granted, fallback);
     }
 
-    /// When what a leaf let through so far would have left at exactly its rates, of bytes and of packets: before now by the
-    /// burst of `grant` at the most.
+    /// When the packets so far would have left at exactly the leaf's rates, by bytes and by packets. At most the burst of `grant`
+    /// before now.
     #[must_use]
     pub fn due(&self, leaf: usize, now: Nanos, grant: Grant) -> [Nanos; 2] {
         let at = |bucket, burst_ns| {
@@ -340,10 +340,10 @@ impl Plane {
         [at(0, grant.burst_ns), at(1, grant.packet_burst_ns)]
     }
 
-    /// Brings the hook's account of what waits to what was found waiting; returns by how much it was moved, in ns. A queue with a
-    /// rate lets a burst pass whenever that is changed, so that the account would run ahead and packets be dropped though there
-    /// is room; and it is a trifle slower than the hook, so that in the long run more would wait than may. Only of bytes: these
-    /// the queue limits itself. One with departure times is as the account has it.
+    /// Corrects the hook's account of waiting bytes to the observed wait. Returns the correction in ns. A rate queue lets a burst
+    /// pass at each rate change. Without correction, the account would run ahead, and packets would be dropped despite free space.
+    /// The queue is also slightly slower than the hook, so that too much would wait in the long run. Applies to bytes only,
+    /// because these are what the queue limits. A departure-time queue follows the account.
     #[must_use]
     pub fn settle(&self, leaf: usize, now: Nanos, wait_ns: Nanos, hold_ns: Nanos) -> i64 {
         let (found, slack) = ((now + wait_ns) << TIME_SHIFT, (hold_ns / 4) << TIME_SHIFT);
@@ -355,10 +355,10 @@ impl Plane {
         moved.map_or(0, |(account, found)| (found.cast_signed() - account.cast_signed()) >> TIME_SHIFT)
     }
 
-    /// Says, once, which leaf a packet of hook `leaf` belongs to.
+    /// Sets, once, the rules that assign packets of hook `leaf` to leaves.
     ///
     /// # Errors
-    /// More rules than there is room for, or more hooks with rules than tables.
+    /// There are more rules than fit, or more hooks with rules than tables.
     pub fn rules(&self, leaf: usize, rules: &[GuardRule]) -> Result<(), GuardError> {
         if rules.len() > RULES_MAX {
             let why = format_args!("{} rules for flow classes; one vif can have {RULES_MAX}", rules.len());
@@ -372,7 +372,7 @@ impl Plane {
         Ok(())
     }
 
-    /// The next table that no vif has.
+    /// Allocates the next free table.
     fn table(&self) -> Result<u64, GuardError> {
         let given = self.given.fetch_add(1, Ordering::Relaxed);
         if given >= self.tables {
@@ -381,17 +381,17 @@ impl Plane {
         Ok((self.places as u64) << 32 | (given * self.places) as u64)
     }
 
-    /// Tells the program that somebody still grants.
+    /// Writes the heartbeat.
     pub fn beat(&self, now: Nanos) {
         self.control.release(HEARTBEAT, now);
     }
 
-    /// After how long without a beat the program falls back; 0 is never.
+    /// Sets the age of the heartbeat after which the program falls back. 0 means never.
     pub fn stale_after(&self, limit_ns: Nanos) {
         self.control.release(STALE_AFTER, limit_ns);
     }
 
-    /// The queues behind hooks keep packets until the departure times that the program gives them.
+    /// Makes the program write departure times, which the queues behind the hooks apply.
     pub fn give_departures(&self) {
         self.control.release(DEPARTURES, 1);
     }
@@ -400,7 +400,7 @@ impl Plane {
         self.control.read(DEPARTURES) != 0
     }
 
-    /// What a leaf counted.
+    /// The counters of a leaf.
     #[must_use]
     pub fn counters(&self, leaf: usize) -> Counters {
         let at = |word| self.state.read(state_word(leaf, word));
@@ -415,13 +415,13 @@ impl Plane {
         }
     }
 
-    /// When it was last told so.
+    /// Time of the last heartbeat.
     #[cfg(test)]
     pub(crate) fn beaten_ns(&self) -> Nanos {
         self.control.read(HEARTBEAT)
     }
 
-    /// As if the program had counted so much more.
+    /// Adds to the program's counters.
     #[cfg(test)]
     pub(crate) fn count(&self, leaf: usize, passed: (u64, u64), dropped: (u64, u64)) {
         let of_passed = [(OTHER_BYTES, passed.0), (PASSED_PACKETS, passed.1)];
@@ -436,12 +436,12 @@ impl Plane {
     }
 }
 
-/// Word `word` of a leaf's `struct limits`.
+/// Offset of word `word` in a leaf's `struct limits`.
 fn limits_word(leaf: usize, word: usize) -> usize {
     (leaf + 1) * LIMITS_WORDS + word
 }
 
-/// Word `word` of a leaf's `struct state`.
+/// Offset of word `word` in a leaf's `struct state`.
 fn state_word(leaf: usize, word: usize) -> usize {
     (leaf + 1) * STATE_WORDS + word
 }
@@ -457,12 +457,12 @@ fn write_hold(limits: &Shared, leaf: usize, granted: Hold, fallback: Hold) {
     write(limits, leaf, FALLBACK + HOLD_TCP, &fallback.words());
 }
 
-/// Of the limits of so many leaves.
+/// Number of words in the limits of `leaves` leaves.
 fn words_of(leaves: usize) -> usize {
     (leaves + 1) * LIMITS_WORDS
 }
 
-/// The number a hook of `leaf` carries.
+/// The number in the hook of `leaf`.
 #[must_use]
 pub(crate) fn number(leaf: usize) -> u16 {
     (leaf + 1) as u16
@@ -504,7 +504,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn each_word_is_where_the_program_has_it() {
+    fn each_word_has_its_offset_in_the_program() {
         use partywall_bpf::Layout;
         let Ok(object) = partywall_bpf::object("guard") else { return eprintln!("skipped: no eBPF in this build") };
         let rates = [
@@ -536,25 +536,25 @@ mod tests {
     }
 
     #[test]
-    fn no_rate_is_taken_for_unlimited() {
+    fn a_rate_of_0_is_not_unlimited() {
         assert_ne!(cost(0, 8, COST_SHIFT), 0);
         assert_ne!(cost(u64::MAX, 1, PACKET_SHIFT), 0);
     }
 
     #[test]
-    fn what_is_owed_is_bytes_whatever_they_cost_now() {
-        // 57 KB at next to nothing, and what they take at 10 Mb/s.
+    fn a_debt_is_in_bytes_and_is_converted_to_the_new_cost() {
+        // 57 KB at a rate of 0, and the time that they take at 10 Mb/s.
         let (nothing, ten) = (cost(0, 8, COST_SHIFT), cost(10_000_000, 8, COST_SHIFT));
         let (now, bytes) = (1 << 40, 57_000);
         let owed = |cost: u64| now + ((bytes * cost) >> COST_SHIFT);
         assert!(owed_anew(owed(nothing), now, nothing, ten).abs_diff(owed(ten)) < 1 << TIME_SHIFT);
         assert_eq!(owed_anew(owed(ten), now, ten, ten), owed(ten));
-        // Who is ahead keeps what he saved.
+        // Saved credit stays.
         assert_eq!(owed_anew(now - 7, now, nothing, ten), now - 7);
         assert_eq!(owed_anew(now + 7, now, 0, ten), now + 7);
     }
 
-    /// A frame of TCP over IPv4 with nothing in it.
+    /// An empty TCP frame over IPv4.
     fn tcp() -> Vec<u8> {
         let mut frame = vec![0; 54];
         frame[12..14].copy_from_slice(&[8, 0]);
@@ -562,8 +562,8 @@ mod tests {
         frame
     }
 
-    /// What the program makes of a packet of so many segments of one byte: for how long its leaf owes then, in ns, and the bytes
-    /// that it counted. The hook has no number, so that its limits are those before the first leaf's.
+    /// Runs the program on a packet of `segments` segments of one byte. Returns the leaf's debt in ns and the counted bytes. The hook
+    /// has no number, so its limits are those before the first leaf's.
     fn owed_ns(bps: u64, segments: u32) -> Option<(u64, u64)> {
         use partywall_sys::bpf::{test_segmented, Segmented};
         let plane = Plane::load(1, 0).map_err(|why| eprintln!("skipped: {why}")).ok()?;
@@ -579,20 +579,20 @@ mod tests {
     #[test]
     fn a_large_packet_in_segments_of_one_byte_costs_what_its_headers_take_at_the_lowest_rate() {
         const SEGMENTS: u32 = 65_535;
-        // The headers of all segments but the first, which are in the packet.
+        // The headers of all segments after the first, whose header is in the packet.
         let bytes = 54 + 54 * u64::from(SEGMENTS - 1);
         for bps in [64_000, 10_000, 1_000_000_000] {
             let Some((owed, counted)) = owed_ns(bps, SEGMENTS) else { return };
             assert_eq!(counted, bytes);
             let takes = bytes * 8_000_000_000 / bps;
-            // What it costs to run the program is time in which the debt shrinks.
+            // The debt shrinks while the program runs.
             let least = takes.saturating_sub(takes / 100 + 1_000_000_000);
             assert!(owed > least && owed < takes + takes / 100, "{owed} ns owed at {bps} bit/s, not {takes}");
         }
     }
 
-    /// Another thread takes from a bucket, as packets do, while `work` goes on: a word that it moved out of reach of `work`, from
-    /// `within` to `beyond`, must stay as it is.
+    /// Runs `work` while another thread takes from a bucket, as packets do. A word that the thread moved out of the range of `work`,
+    /// from `within` to `beyond`, must not change.
     fn stays(plane: &Plane, within: u64, beyond: u64, work: impl Fn() + Sync) {
         use std::sync::atomic::AtomicBool;
         let ended = AtomicBool::new(false);
@@ -625,14 +625,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_packets_cost_gives_the_rate_it_came_of_from_one_a_second_on(pps in 1u64..10_000_000) {
+        fn a_packets_cost_converts_back_to_its_rate_from_one_per_second_on(pps in 1u64..10_000_000) {
             let each = cost(pps, 1, PACKET_SHIFT);
             let rate = (UNITS_PER_SECOND << PACKET_SHIFT) as f64 / each as f64;
             prop_assert!(rate <= pps as f64 * (1.0 + 1e-9) && rate >= pps as f64 * 0.999);
         }
 
         #[test]
-        fn a_cost_gives_the_rate_it_came_of_and_never_more(bps in 10_000u64..400_000_000_000) {
+        fn a_cost_converts_back_to_its_rate_and_never_to_more(bps in 10_000u64..400_000_000_000) {
             let seconds = cost(bps, 8, COST_SHIFT) as f64 / (UNITS_PER_SECOND << COST_SHIFT) as f64;
             let rate = 8.0 / seconds;
             prop_assert!(rate <= bps as f64 * (1.0 + 1e-9) && rate >= bps as f64 * 0.999);

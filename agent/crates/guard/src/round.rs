@@ -1,5 +1,5 @@
-//! One round of the loop: counters in, grants out. Touches the data plane's memory and nothing else, so that it can be timed
-//! and tested without a network.
+//! One round of the loop: reads counters and writes grants. It only touches the data plane's memory, so that it can be timed and
+//! tested without a network.
 
 use partywall_allocation::{allocate, by_use, Claim, Seen, Throttle, Want, Wanted};
 use partywall_clock::{self as clock, Nanos};
@@ -8,24 +8,24 @@ use partywall_wire::{GuardLeaf, GuardPool, GuardQueue, GuardStart, GuardTotal};
 use crate::place::LARGEST;
 use crate::plane::{Counters, Grant, Hold, Plane};
 
-/// What an idle leaf keeps, so that its first packets pass and its demand is seen: a thousandth of its guarantee.
+/// Part of its guarantee that an idle leaf keeps, so that its first packets pass and reveal its demand: a thousandth.
 const TRICKLE_PART: u64 = 1000;
 const TRICKLE_BPS: u64 = 64_000;
 const TRICKLE_PPS: u64 = 50;
-/// Demand is looked at again soon when more than this part of what is divided goes from one to another.
+/// Demand is read again soon if more than this part of the divided capacity moves between leaves.
 const TRIFLE_PART: u64 = 32;
-/// Datagrams wait while a vif may send no more than so many packets a second: a queue wakes up for each packet it lets go,
-/// which beyond costs more than dropping does. Between the two it stays as it is.
+/// Datagrams of a vif wait up to this rate. A queue wakes up for each packet it releases; above this rate, that costs more than
+/// dropping. Between the two thresholds, a vif keeps its current mode.
 pub(crate) const WAITS_UP_TO_PPS: u64 = 25_000;
 const DROPS_FROM_PPS: u64 = 30_000;
-/// The latest departure time that TCP gets for the sake of its largest packet. It stays however much more the leaf is granted
-/// meanwhile, where the rate of a queue follows.
+/// Maximum time to departure that TCP gets for its largest packet. The time does not shrink if the leaf is granted more
+/// meanwhile. The rate of a rate queue does change.
 const DEPARTS_WITHIN_NS: Nanos = 200_000_000;
-/// How long a leaf that lost packets below its guarantee is granted the whole of it. A TCP sender that lost all it had under
-/// way is silent for a fifth of a second, then twice as long, and so on: taken for having no demand, it would find as little
-/// room when it comes back, and never recover.
+/// A leaf that lost packets below its guarantee is granted the full guarantee for this time. A TCP sender that loses everything in
+/// flight is silent for 200 ms, then twice as long, and so on. If that silence counted as no demand, it would find little
+/// capacity on its return and never recover.
 const PRESSED_NS: Nanos = 1_000_000_000;
-/// Taken for the size of packets while none was seen, and for that of the packets that a guarantee of bits comes with.
+/// Assumed packet size before any packet was seen, and for the packets/s that come with a bit/s guarantee.
 pub(crate) const PACKET_BITS: u64 = 12_000;
 
 /// Rates of one leaf in one period.
@@ -34,17 +34,17 @@ struct Rates {
     offered_bps: u64,
     passed_bps: u64,
     offered_pps: u64,
-    /// Granted, and let go by.
+    /// Granted but not used.
     unused_bps: u64,
     unused_pps: u64,
     any_tcp: bool,
-    /// Most of what passed.
+    /// Most of the passed traffic.
     tcp: bool,
     /// Its sender slows down when it is held back.
     elastic: bool,
 }
 
-/// What is known of the queue behind a leaf's hook.
+/// State of the queue behind a leaf's hook.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queued {
     there: bool,
@@ -54,21 +54,21 @@ struct Queued {
 }
 
 impl Rates {
-    /// Whether more came than may pass, or nearly so.
+    /// Whether the offered load reaches the limits, or nearly does.
     fn limited(self, granted: Grant) -> bool {
         let near = |offered: u64, granted: u64| offered > granted - granted / 16;
         near(self.offered_bps, granted.bps) || granted.pps.is_some_and(|pps| near(self.offered_pps, pps))
     }
 }
 
-/// What a leaf is taken to want of either.
+/// Estimators of a leaf's demand for bits and packets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wants {
     bps: Want,
     pps: Want,
 }
 
-/// Demand of one leaf in numbers.
+/// Estimated demand of one leaf.
 #[derive(Clone, Copy, Debug)]
 struct Demand {
     bps: Wanted,
@@ -83,7 +83,7 @@ struct Pool {
     capacity_pps: Option<u64>,
     members: Vec<usize>,
     throttle: Throttle,
-    /// Guarantees that were wanted in the last round.
+    /// Guarantees that had demand in the last round.
     floor_bps: u64,
     divided_bps: u64,
 }
@@ -94,16 +94,16 @@ struct Total {
     members: Vec<usize>,
 }
 
-/// What is asked for a leaf, and what is known of it.
+/// The configuration and state of a leaf.
 struct Leaf {
     asked: GuardLeaf,
-    /// Packets/s assured, beside those promised: a guarantee of bits is of no use without packets.
+    /// Assured packets/s, in addition to guaranteed ones, because a bit/s guarantee needs packets to be usable.
     assured_pps: u64,
     fallback: Grant,
-    /// Packets of the largest size that its TCP may have waiting at the least.
+    /// Minimum number of packets of the largest size that its TCP may have waiting.
     tcp_packets: u64,
     before: Counters,
-    /// When what passed until the last round would have left, of bytes and of packets.
+    /// When the traffic up to the last round would have left at its rates, by bytes and by packets.
     due: [Nanos; 2],
     wants: Wants,
     packet_bits: u64,
@@ -134,14 +134,14 @@ impl Leaf {
     }
 }
 
-/// The state that rounds pass on: what was counted, what is wanted, what was granted.
+/// State kept between rounds: counters, demand and grants.
 pub struct Rounds {
     leaves: Vec<Leaf>,
     pools: Vec<Pool>,
     totals: Vec<Total>,
-    /// What a vif can't use of its tenant's total is left to others only if the vif's own total is known by then.
+    /// Vif totals before tenant totals: the unused part of a tenant's total is only known after the vif's own total was applied.
     narrow_first: Vec<usize>,
-    /// By leaf.
+    /// Per leaf.
     grants: Vec<Grant>,
     look_again: bool,
     queue: GuardQueue,
@@ -150,7 +150,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Nothing is known of demand yet: everybody is taken to want all he may have. queue: what holds packets back.
+    /// Demand is not known yet, so every leaf is assumed to want all it may have. `queue`: the kind of queue that holds packets back.
     #[must_use]
     pub fn new(start: &GuardStart, queue: GuardQueue, now: Nanos) -> Self {
         let (pools, totals) = (pools(&start.pools, &start.leaves), totals(&start.totals, &start.leaves));
@@ -175,63 +175,63 @@ impl Rounds {
         rounds
     }
 
-    /// What each leaf is granted.
+    /// The grants of all leaves.
     #[must_use]
     pub fn grants(&self) -> &[Grant] {
         &self.grants
     }
 
-    /// Says whether a queue stands behind a leaf's hook.
+    /// Sets whether there is a queue behind a leaf's hook.
     pub fn queued(&mut self, leaf: usize, there: bool) {
         self.leaves[leaf].queued.there = there;
         self.leaves[leaf].queued.waits = self.has_datagrams_wait(leaf);
     }
 
-    /// What holds packets back.
+    /// The kind of queue that holds packets back.
     #[must_use]
     pub fn queue(&self) -> GuardQueue {
         self.queue
     }
 
-    /// Whether packets of a leaf had better wait than be dropped: TCP's, from the first on, for a connection that is not held
-    /// back but dropped hardly starts; and datagrams, if the queue can hold them back, when their leaf is at its limits. apart:
-    /// whether it holds back each leaf of its hook by itself.
+    /// Whether packets of a leaf should wait instead of being dropped. TCP always should, from its first packet on, because a
+    /// connection that suffers drops hardly starts. Datagrams should if their leaf is at its limits and the queue can hold
+    /// them back. `apart`: whether the queue holds back each leaf of its hook separately.
     #[must_use]
     pub fn wants_queue(&self, leaf: usize, apart: bool) -> bool {
         self.leaves[leaf].speaks_tcp || apart && self.leaves[leaf].limited && self.may_wait(leaf, WAITS_UP_TO_PPS)
     }
 
-    /// Whether any TCP came in the last round.
+    /// Whether any TCP arrived in the last round.
     #[must_use]
     pub fn speaks_tcp(&self, leaf: usize) -> bool {
         self.leaves[leaf].speaks_tcp
     }
 
-    /// Whether nothing came in the last round.
+    /// Whether nothing arrived in the last round.
     #[must_use]
     pub fn is_idle(&self, leaf: usize) -> bool {
         self.leaves[leaf].idle
     }
 
-    /// Whether datagrams of a leaf wait in its queue now, or are dropped.
+    /// Whether datagrams of a leaf currently wait in its queue instead of being dropped.
     #[must_use]
     pub fn waits(&self, leaf: usize) -> bool {
         self.leaves[leaf].queued.waits
     }
 
-    /// How far packets of a leaf may run ahead of what it is granted, and of what it falls back to, with a queue behind its hook.
+    /// How far packets may run ahead of the granted and the fallback rates of a leaf with a queue behind its hook.
     #[must_use]
     pub fn ahead(&self, leaf: usize) -> [Hold; 2] {
         let ahead = Ahead { queue: self.queue, hold_ns: self.leaves[leaf].asked.hold_ns, tcp_packets: self.leaves[leaf].tcp_packets };
         let bits = match self.queue {
             GuardQueue::Fq => [self.pass_bps(leaf), self.fallback(leaf).bps],
-            // Its rate is one for both.
+            // One rate applies to both.
             GuardQueue::Tbf => [self.pass_bps(leaf); 2],
         };
         bits.map(|bps| ahead.at(bps, self.waits(leaf)))
     }
 
-    /// Whether the queue behind a leaf's hook is to hold back its senders.
+    /// Whether the queue behind a leaf's hook must hold back its senders.
     #[must_use]
     pub fn holds_back(&self, leaf: usize) -> bool {
         self.leaves[leaf].queued.waits || self.leaves[leaf].queued.tcp
@@ -242,8 +242,8 @@ impl Rounds {
         there && self.may_wait(leaf, if waits { DROPS_FROM_PPS } else { WAITS_UP_TO_PPS })
     }
 
-    /// Whether datagrams of a leaf may wait: with a rate in the queue if they are few, because of their bits. It limits nothing
-    /// else, and the hook's account of packets can't be settled by it.
+    /// Whether datagrams of a leaf may wait. In a rate queue they may only if they are few and their bits are the limit. Such a queue
+    /// limits nothing else, and cannot correct the hook's account of packets.
     fn may_wait(&self, leaf: usize, pps: u64) -> bool {
         if self.queue == GuardQueue::Fq {
             return true;
@@ -252,16 +252,17 @@ impl Rounds {
         are_few(granted.bps.max(self.fallback(leaf).bps) / self.leaves[leaf].packet_bits, granted.pps, pps)
     }
 
-    /// What a leaf is granted when nobody decides any more: its guarantee, and of packets its part of every limit it shares.
+    /// The grant of a leaf after the heartbeat stops: its guarantee, and its part of every packet limit that it shares.
     #[must_use]
     pub fn fallback(&self, leaf: usize) -> Grant {
         self.leaves[leaf].fallback
     }
 
-    /// The rate of a queue that holds back what a leaf may not pass: never below what it falls back to, for a queue can't fall
-    /// back by itself when nobody decides any more. A limit of packets is made one of bits by the size they have now.
+    /// The rate of a queue that holds back excess packets of a leaf. It is never below the fallback rate, because a queue cannot fall
+    /// back when the heartbeat stops. A packet limit is converted to bits by the current packet size.
     ///
-    /// A little below what the hook lets pass where the queue is to hold back its sender, else above it: a queue that holds
+    /// If the queue must hold back its sender, the rate is slightly below what the hook passes. Otherwise it is above, because an
+    /// empty queue would cause needless wake-ups.
     /// nothing wakes up for nothing.
     #[must_use]
     pub fn pace_bps(&self, leaf: usize) -> u64 {
@@ -275,27 +276,27 @@ impl Rounds {
 
     fn pass_bps(&self, leaf: usize) -> u64 {
         let (granted, fallback) = (self.grants[leaf], self.fallback(leaf));
-        // Who is granted fewer packets than he is assured wants fewer: what he sends next must not wait for the next round.
+        // A grant below the assured packets/s means low demand. The next packets must not wait for the next round.
         let packets =
             granted.pps.map_or(u64::MAX, |pps| pps.max(self.leaves[leaf].assured_pps).saturating_mul(self.leaves[leaf].packet_bits));
         granted.bps.max(fallback.bps).min(packets)
     }
 
-    /// What is divided of a pool now.
+    /// The capacity of a pool that is divided now.
     #[must_use]
     pub fn divided_bps(&self, pool: usize) -> u64 {
         self.pools[pool].divided_bps
     }
 
-    /// How much the goals of a pool's service classes are strained, in parts of [`Throttle::MET`]: what is divided follows.
-    /// True if nothing more can be done for them.
+    /// Sets the strain on the goals of a pool's service classes, in units of [`Throttle::MET`]. The divided capacity follows it.
+    /// Returns true if nothing more can be done for the goals.
     pub fn strain(&mut self, pool: usize, strain: u64) -> bool {
         let pool = &mut self.pools[pool];
         pool.throttle.update(strain, pool.capacity_bps, pool.floor_bps);
         pool.throttle.gave_up()
     }
 
-    /// Reads what was counted, decides and writes the grants that changed; returns how long deciding alone took.
+    /// Reads the counters, decides, and writes the grants that changed. Returns the time to decide.
     pub fn run(&mut self, plane: &Plane, now: Nanos) -> Nanos {
         let elapsed = now.saturating_sub(self.at_ns).max(1);
         let rates = self.read(plane, now, elapsed);
@@ -308,7 +309,7 @@ impl Rounds {
         for at in cuts_first(&grants, &self.grants) {
             plane.grant(at, now, grants[at]);
         }
-        // What is filled in is what was left of a whole period.
+        // The amount filled in is what was left of a whole period.
         if elapsed >= self.period_ns - self.period_ns / 4 {
             for (at, new) in grants.iter().enumerate() {
                 if new.burst_ns.max(new.packet_burst_ns) > self.leaves[at].asked.burst_ns {
@@ -324,7 +325,7 @@ impl Rounds {
         for (at, rates) in rates.iter().enumerate() {
             let hold = self.has_datagrams_wait(at);
             let leaf = &mut self.leaves[at];
-            // A pause says nothing of who will send.
+            // A pause says nothing about the next sender.
             let tcp = if rates.offered_pps == 0 { leaf.queued.tcp } else { rates.tcp };
             leaf.queued = Queued { waits: hold, tcp, ..leaf.queued };
             leaf.limited = rates.limited(self.grants[at]);
@@ -334,7 +335,7 @@ impl Rounds {
         decided - begun
     }
 
-    /// Whether the last round moved more than a trifle of a pool from one to another, or would have if it were sure.
+    /// Whether the last round moved more than a small part of a pool between leaves, or would have if it were certain of the demand.
     #[must_use]
     pub fn look_again(&self) -> bool {
         self.look_again
@@ -352,13 +353,13 @@ impl Rounds {
         })
     }
 
-    /// The account of what waits behind a leaf's hook was moved, in ns.
+    /// Records a correction of the account behind a leaf's hook, in ns.
     pub fn settled(&mut self, leaf: usize, by: i64) {
         let [bytes, _] = &mut self.leaves[leaf].due;
         *bytes = bytes.saturating_add_signed(by);
     }
 
-    /// Notes who lost packets below his guarantee.
+    /// Records which leaves lost packets below their guarantee.
     fn press(&mut self, rates: &[Rates]) {
         for (at, rates) in rates.iter().enumerate() {
             if rates.offered_bps > rates.passed_bps && self.grants[at].bps < self.leaves[at].asked.guarantee_bps {
@@ -368,7 +369,7 @@ impl Rounds {
     }
 
     fn read(&mut self, plane: &Plane, now: Nanos, elapsed: Nanos) -> Vec<Rates> {
-        // Exact enough, and much faster than whole numbers of twice the width.
+        // Precise enough, and much faster than 128-bit integers.
         let elapsed = elapsed as f64;
         let per_second = |count: u64| (count as f64 * 1e9 / elapsed) as u64;
         let one = |(at, (leaf, granted)): (usize, (&mut Leaf, &Grant))| {
@@ -410,7 +411,7 @@ impl Rounds {
         Demand { bps, pps }
     }
 
-    /// Packets first, for who may send few packets can use few bits: what he can't use is for others.
+    /// Divides packets first: a leaf with few packets/s can use few bits, and others can use the rest.
     fn decide(&mut self, wants: &[Demand]) -> Vec<Grant> {
         let packets = self.packets(wants);
         let mut claims: Vec<Claim> = (0..self.leaves.len()).map(|at| self.claim(at, wants[at].bps, packets[at])).collect();
@@ -439,8 +440,8 @@ impl Rounds {
         grants
     }
 
-    /// What each leaf may send of packets. A tenant's go to its leaves by the share each has of its bandwidth, which is the
-    /// paper's second step; a pool's are divided as its bits are.
+    /// Packets/s of each leaf. A tenant's packets are divided among its leaves in proportion to their bandwidth, which is the paper's
+    /// second step. A pool's packets are divided in the same way as its bits.
     fn packets(&self, wants: &[Demand]) -> Vec<Option<u64>> {
         let mut packets: Vec<Option<u64>> = self.leaves.iter().map(|leaf| leaf.asked.ceiling_pps).collect();
         for total in &self.totals {
@@ -461,7 +462,7 @@ impl Rounds {
         packets
     }
 
-    /// What a leaf used of bandwidth, not of the last period alone: who did not get to run for a moment uses no less.
+    /// Bandwidth that a leaf used, over more than the last period: a sender without CPU for a moment does not count as using less.
     fn used(&self, at: usize, want: Wanted) -> u64 {
         if want.held_back {
             self.grants[at].bps
@@ -491,7 +492,7 @@ impl Rounds {
     }
 }
 
-/// What each leaf is granted when nobody decides any more.
+/// The grants of all leaves after the heartbeat stops.
 fn fall_back(leaves: &[GuardLeaf], assured_pps: &[u64], pools: &[Pool], totals: &[Total]) -> Vec<Grant> {
     let one = |leaf: &GuardLeaf| {
         let part = |total: &Total| Some(total.ceiling_pps? / total.members.len() as u64);
@@ -506,7 +507,7 @@ fn fall_back(leaves: &[GuardLeaf], assured_pps: &[u64], pools: &[Pool], totals: 
     let mut grants: Vec<Grant> = leaves.iter().map(one).collect();
     for pool in pools {
         let Some(capacity) = pool.capacity_pps else { continue };
-        // What is promised to nobody goes to all alike.
+        // Packets/s that are not guaranteed are divided equally.
         let promised: u64 = pool.members.iter().map(|&at| assured_pps[at]).sum();
         let spare = capacity.saturating_sub(promised) / pool.members.len().max(1) as u64;
         for &at in &pool.members {
@@ -517,8 +518,8 @@ fn fall_back(leaves: &[GuardLeaf], assured_pps: &[u64], pools: &[Pool], totals: 
     grants
 }
 
-/// What is promised of packets, and of a pool's other packets as many as each leaf's guaranteed bits make in full frames: all
-/// of them where that many are left, else the same part of each leaf's.
+/// Assured packets/s: the guaranteed ones, plus as many as each leaf's guaranteed bits make in full frames. The latter come from the
+/// pool's unguaranteed packets. If too few are left, all leaves get the same part of theirs.
 fn assured_pps(pools: &[GuardPool], leaves: &[GuardLeaf]) -> Vec<u64> {
     let of_bits = |leaf: &GuardLeaf| leaf.guarantee_bps.div_ceil(PACKET_BITS).min(leaf.ceiling_pps.unwrap_or(u64::MAX));
     let beyond = |leaf: &GuardLeaf| of_bits(leaf).saturating_sub(leaf.guarantee_pps);
@@ -536,8 +537,8 @@ fn assured_pps(pools: &[GuardPool], leaves: &[GuardLeaf]) -> Vec<u64> {
 pub(crate) struct Ahead {
     pub queue: GuardQueue,
     pub hold_ns: Nanos,
-    /// Packets of the largest size that TCP may have waiting at the least: two where a goal bounds the wait of all others. A
-    /// sender has so many under way (TCP small queues), and one whose packets are dropped does not get what it is guaranteed.
+    /// Minimum number of packets of the largest size that TCP may have waiting: two if a goal limits the wait of all other packets. A
+    /// sender has that many in flight (TCP small queues). A sender that suffers drops does not get its guarantee.
     pub tcp_packets: u64,
 }
 
@@ -546,7 +547,7 @@ impl Ahead {
         Hold { tcp_ns: self.tcp_ns(bps), others_ns: if datagrams_wait { self.hold_ns } else { 0 } }
     }
 
-    /// TCP by its largest packets at least, for else one would have all that follow it dropped where little is granted.
+    /// TCP may wait at least for its largest packet. Otherwise, at a low rate, one such packet would have all following ones dropped.
     fn tcp_ns(self, bps: u64) -> Nanos {
         let largest_ns = (u128::from(self.tcp_packets * LARGEST) * 8_000_000_000 / u128::from(bps.max(1))) as Nanos;
         let most_ns = match self.queue {
@@ -557,33 +558,33 @@ impl Ahead {
     }
 }
 
-/// The rate of a queue that is to hold back what a hook lets pass at `bps`.
+/// The rate of a queue that must hold back what a hook passes at `bps`.
 pub(crate) fn held_back_bps(bps: u64) -> u64 {
     bps - bps / 5000
 }
 
-/// Whether packets/s that follow from a rate of bits are no more than `most`, and what binds.
+/// Whether a bit rate is the binding limit, and the packets/s that follow from it are at most `most`.
 pub(crate) fn are_few(by_bits: u64, limit: Option<u64>, most: u64) -> bool {
     by_bits <= most && limit.is_none_or(|limit| by_bits < limit)
 }
 
-/// What a leaf let go by of what it was granted, a second: its bucket's time went on by more than what passed takes at that rate,
-/// for it never lags behind the clock by more than the burst. What passed ahead of the clock, or is made up for, is no loss.
+/// Unused part of a leaf's grant, per second. A bucket never lags behind the clock by more than the burst. So its time advances by
+/// more than the passed traffic takes if some of the grant expires. Traffic that ran ahead of the clock, or catches up, is no loss.
 fn unused(moved_ns: Nanos, passed: u64, granted: u64, elapsed_ns: f64) -> u64 {
     ((moved_ns as f64 * 1e-9 * granted as f64 - passed as f64) * 1e9 / elapsed_ns) as u64
 }
 
-/// The leaves whose grants changed, in the order in which they are written: while they are, packets go on passing, and what all
-/// may send never adds up to more than before or after.
+/// The leaves whose grants changed, in the order of writing. Packets continue to pass during the writes, and the sum of all rates
+/// never exceeds the larger of the sums before and after.
 fn cuts_first(new: &[Grant], old: &[Grant]) -> impl Iterator<Item = usize> {
     let changed: Vec<usize> = (0..new.len()).filter(|&at| new[at] != old[at]).collect();
     let (cuts, rises): (Vec<usize>, Vec<usize>) = changed.into_iter().partition(|&at| new[at].bps < old[at].bps);
     cuts.into_iter().chain(rises)
 }
 
-/// What may pass at once, as time at what is granted. Who is granted less than his guarantee, for he uses less, still has a burst
-/// of his guarantee when he comes back, or TCP would lose its first flight and be silent for 200 ms. It is filled once a period,
-/// by no more than he was granted below his guarantee, so that he is never given more than that.
+/// Burst as time at the granted rate. A leaf with low demand is granted less than its guarantee, but keeps a burst of its
+/// guarantee. Otherwise TCP would lose its first flight and be silent for 200 ms. The burst is filled once per period, by at
+/// most what the leaf was granted below its guarantee. So the leaf never gets more than its guarantee.
 fn reserve_ns(guarantee: u64, granted: u64, burst_ns: Nanos, period_ns: Nanos) -> Nanos {
     if granted >= guarantee || granted == 0 {
         return burst_ns;
@@ -615,7 +616,7 @@ fn totals(totals: &[GuardTotal], leaves: &[GuardLeaf]) -> Vec<Total> {
     found
 }
 
-/// Lowers the ceilings of a total's leaves so that together they stay below its own.
+/// Lowers the ceilings of a total's leaves so that their sum stays below the total's ceiling.
 fn cap(ceiling: u64, members: &[usize], claims: &mut [Claim]) {
     let own: Vec<Claim> = members.iter().map(|&at| claims[at]).collect();
     for (&at, part) in members.iter().zip(allocate(ceiling, &own)) {
@@ -680,14 +681,14 @@ mod tests {
     }
 
     #[test]
-    fn before_anything_is_known_everybody_has_his_guarantee() {
+    fn every_leaf_has_its_guarantee_before_demand_is_known() {
         let leaves = vec![leaf("a", 1, 150_000_000, None, &[]), leaf("b", 2, 700_000_000, None, &[]), leaf("c", 1, 150_000_000, None, &[])];
         let rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
         assert_eq!(rounds.grants().iter().map(|grant| grant.bps).collect::<Vec<_>>(), [150_000_000, 700_000_000, 150_000_000]);
     }
 
     #[test]
-    fn who_lost_packets_below_his_guarantee_has_all_of_it_for_a_second_even_if_he_falls_silent() {
+    fn a_leaf_that_lost_packets_below_its_guarantee_keeps_all_of_it_for_a_second_even_if_silent() {
         let leaves = vec![leaf("returns", 1, 150_000_000, None, &[]), leaf("borrows", 1, 0, None, &[])];
         let mut rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
         let (silent, flat_out) = (Rates::default(), offered(1_000_000_000, 12_000));
@@ -700,11 +701,11 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_leaf_keeps_a_burst_of_its_guarantee_and_never_more_than_it_left() {
+    fn an_idle_leaf_keeps_a_burst_of_its_guarantee_and_never_more_than_it_left_unused() {
         let bits = |ns: Nanos, bps: u64| bps * ns / 1_000_000_000;
-        // 10 ms at 150 Mb/s, whatever is granted.
+        // 10 ms at 150 Mb/s, at any granted rate.
         assert!(bits(reserve_ns(150_000_000, 150_000, 10_000_000, 50_000_000), 150_000).abs_diff(1_500_000) < 150);
-        // A period at what lies between 145 and 150 Mb/s.
+        // One period at the difference between 145 and 150 Mb/s.
         assert!(bits(reserve_ns(150_000_000, 145_000_000, 10_000_000, 50_000_000), 145_000_000).abs_diff(1_450_000) < 150);
         assert_eq!(reserve_ns(150_000_000, 150_000_000, 7, 50_000_000), 7);
         assert_eq!(reserve_ns(0, 5, 7, 50_000_000), 7);
@@ -712,7 +713,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn on_the_way_to_new_grants_nobody_is_granted_what_another_still_has(
+        fn while_grants_are_written_no_leaf_gets_capacity_that_another_still_has(
             rates in proptest::collection::vec((0_u64..1_000_000_000, 0_u64..1_000_000_000), 1..20)
         ) {
             let grant = |bps| Grant { bps, pps: None, burst_ns: 0, packet_burst_ns: 0 };
@@ -747,7 +748,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_that_a_limit_of_packets_makes_useless_are_lent() {
+    fn bits_that_a_packet_limit_makes_unusable_are_lent() {
         let leaves = vec![leaf("small", 1, 150_000_000, Some(20_000), &[]), leaf("large", 2, 700_000_000, None, &[])];
         let mut rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
         let grants = decided(&mut rounds, &[offered(50_000_000, 500), offered(980_000_000, 12_000)]);
@@ -771,7 +772,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_held_back_has_all_that_is_idle_at_once_and_not_twice_as_much_each_period() {
+    fn a_leaf_that_is_held_back_gets_all_idle_capacity_at_once_instead_of_doubling_each_period() {
         let leaves = vec![leaf("patient", 1, 60_000_000, None, &[]), leaf("gone", 2, 700_000_000, None, &[])];
         let mut rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
         rounds.grants = granted(&mut rounds, &[offered(900_000_000, 12_000), offered(1_200_000_000, 12_000)]);
@@ -782,7 +783,7 @@ mod tests {
     }
 
     #[test]
-    fn less_that_was_seen_once_brings_the_next_round_forward_where_it_concerns_what_is_granted() {
+    fn a_single_drop_in_demand_advances_the_next_round_if_it_affects_grants() {
         let mut rounds = Rounds::new(&start(vec![leaf("a", 1, 0, None, &[])], vec![]), GuardQueue::Tbf, 0);
         let mut in_motion = |bps: u64| {
             let wants = [rounds.want(0, offered(bps, 12_000))];
@@ -795,13 +796,13 @@ mod tests {
         assert!(!in_motion(900_000_000), "nothing moves");
         assert!(in_motion(300_000_000), "it may want less than it is granted");
         assert!(!in_motion(900_000_000), "it does not");
-        // It wants three times the pool, and then still twice that.
+        // It wants three times the pool, and then still twice the pool.
         in_motion(3_000_000_000);
         assert!(!in_motion(2_000_000_000));
     }
 
     #[test]
-    fn who_is_held_back_used_all_he_was_granted_and_others_what_they_want() {
+    fn a_leaf_that_is_held_back_used_all_of_its_grant_and_others_their_demand() {
         let rounds = Rounds::new(&start(vec![leaf("a", 1, 150_000_000, None, &[])], vec![]), GuardQueue::Tbf, 0);
         let want = Wanted { rate: 7, held_back: false, doubted: 0 };
         assert_eq!(rounds.used(0, want), 7);
@@ -809,16 +810,16 @@ mod tests {
     }
 
     #[test]
-    fn only_who_sends_nothing_for_longer_than_his_burst_lets_go_of_what_he_is_granted() {
+    fn only_a_leaf_that_pauses_for_longer_than_its_burst_leaves_its_grant_unused() {
         let (period, granted) = (50_000_000, 100_000_000);
         let of = |moved_ns, passed| unused(moved_ns, passed, granted, 5e7);
-        // He kept up with the clock; was woken late, and has 6 ms yet to make up for; ran ahead by 8 ms.
+        // It kept up with the clock; it woke up late and has 6 ms to catch up; it ran ahead by 8 ms.
         assert_eq!([of(period, 5_000_000), of(44_000_000, 4_400_000), of(58_000_000, 5_800_000)], [0, 0, 0]);
         assert_eq!([of(period, 2_500_000), of(period, 0)], [50_000_000, granted]);
     }
 
     #[test]
-    fn an_idle_promise_is_lent_but_for_a_trickle() {
+    fn an_idle_guarantee_is_lent_except_for_a_trickle() {
         let mut rounds =
             Rounds::new(&start(vec![leaf("idle", 2, 700_000_000, None, &[]), leaf("busy", 1, 0, None, &[])], vec![]), GuardQueue::Tbf, 0);
         let grants = decided(&mut rounds, &[offered(0, 1), offered(2_000_000_000, 12_000)]);
@@ -826,7 +827,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_class_is_bound_by_its_vif_and_by_its_tenant() {
+    fn a_flow_class_is_limited_by_its_vif_and_by_its_tenant() {
         // Two vifs of one tenant; the first has two flow classes.
         let leaves = vec![leaf("a:voice", 2, 0, None, &[1, 0]), leaf("a", 1, 0, None, &[1, 0]), leaf("b", 1, 0, None, &[0])];
         let totals = vec![total("tenant", 500_000_000, 500_000), total("a", 200_000_000, 400_000)];
@@ -840,7 +841,7 @@ mod tests {
     }
 
     #[test]
-    fn promised_packets_are_kept_when_all_want_more_than_the_host_carries() {
+    fn guaranteed_packets_are_kept_when_demand_exceeds_the_hosts_capacity() {
         let mut promised = leaf("promised", 1, 0, None, &[]);
         promised.guarantee_pps = 60_000;
         let mut start = start(vec![promised, leaf("greedy", 5, 0, None, &[])], vec![]);
@@ -857,7 +858,7 @@ mod tests {
     }
 
     #[test]
-    fn guaranteed_bits_come_with_packets_as_far_as_those_that_are_promised_leave_any() {
+    fn guaranteed_bits_come_with_packets_as_far_as_guaranteed_packets_leave_any() {
         let promised = GuardLeaf { guarantee_pps: 15_000, ..leaf("promised", 2, 120_000_000, None, &[]) };
         let bits_alone = leaf("bits alone", 1, 24_000_000, Some(4000), &[]);
         let mut asked = start(vec![promised, bits_alone], vec![]);
@@ -874,7 +875,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_no_slower_than_what_is_assured_of_packets() {
+    fn a_queue_is_no_slower_than_the_assured_packets() {
         let promised = GuardLeaf { guarantee_pps: 10_000, ..leaf("promised", 1, 120_000_000, None, &[]) };
         let mut asked = start(vec![promised, leaf("greedy", 2, 0, None, &[])], vec![]);
         asked.pools[0].capacity_pps = Some(50_000);
@@ -888,7 +889,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strained_goal_leaves_guarantees_and_takes_from_what_is_lent() {
+    fn a_strained_goal_keeps_guarantees_and_reduces_what_is_lent() {
         let mut rounds =
             Rounds::new(&start(vec![leaf("a", 1, 300_000_000, None, &[]), leaf("b", 1, 0, None, &[])], vec![]), GuardQueue::Tbf, 0);
         let rates = [offered(280_000_000, 12_000), offered(900_000_000, 12_000)];
@@ -903,7 +904,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_paced_by_the_limit_that_binds_and_never_below_the_fall_back() {
+    fn a_queue_is_paced_by_the_binding_limit_and_never_below_the_fallback() {
         let leaves = vec![leaf("small", 1, 150_000_000, Some(20_000), &[]), leaf("idle", 1, 500_000_000, None, &[])];
         let mut rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
         rounds.grants = granted(&mut rounds, &[offered(10_240_000, 512), offered(0, 1)]);
@@ -915,7 +916,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_wait_where_they_are_few_and_their_bits_are_what_binds() {
+    fn datagrams_wait_if_they_are_few_and_bits_are_the_binding_limit() {
         let leaves = vec![
             leaf("packets bind", 1, 150_000_000, Some(10_000), &[]),
             leaf("few", 1, 150_000_000, Some(60_000), &[]),
@@ -936,7 +937,7 @@ mod tests {
     }
 
     #[test]
-    fn departure_times_are_as_far_ahead_as_the_rate_asks_that_gives_them_and_not_without_end() {
+    fn departure_times_are_as_far_ahead_as_their_rate_requires_up_to_a_limit() {
         let asked = start(vec![leaf("a", 1, 10_000_000, None, &[]), leaf("b", 1, 64_000, None, &[])], vec![]);
         let mut rounds = Rounds::new(&asked, GuardQueue::Fq, 0);
         rounds.grants[0].bps = 100_000_000;
@@ -948,8 +949,8 @@ mod tests {
         assert_eq!((ms(0), ms(1)), ([5, 5], [9_248, 9_248]));
     }
 
-    /// For `benches/guard_cost.py`, which reads what this prints: every demand changes in every round, so that every grant is
-    /// decided anew and most are written.
+    /// `benches/guard_cost.py` reads the output of this test. Every demand changes in every round, so that every grant is decided
+    /// again and most are written.
     #[test]
     #[ignore = "takes times, and needs root"]
     #[expect(clippy::print_stdout, reason = "what a benchmark reads")]
@@ -964,7 +965,7 @@ mod tests {
         let mut written = 0;
         for round in 1..=200 {
             for leaf in 0..LEAVES {
-                // Knuth's multiplier of MMIX; the high bits are the good ones.
+                // Multiplier of Knuth's MMIX generator; its high bits have the best quality.
                 chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let packets = chance >> 61;
                 plane.count(leaf, (packets * 120, packets), (packets * 60, packets / 2));

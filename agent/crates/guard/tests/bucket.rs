@@ -1,13 +1,13 @@
-//! The program's bucket under threads that race for it, compiled for the host. Skipped, saying why, without clang.
+//! Tests the program's bucket, compiled for the host, under threads that race for it. Skipped with the reason if there is no clang.
 
 use std::path::Path;
 use std::process::Command;
 
 const THREADS: u64 = 4;
-/// Of the bucket, in packets.
+/// Burst of the bucket, in packets.
 const BURST: u64 = 100;
 
-/// Packets that passed and packets that were charged, after so many `tries` by compare-and-exchange a packet.
+/// Numbers of packets that passed and that were charged, with at most `tries` compare-and-exchange attempts per packet.
 fn raced(tries: u32, packets: u64, hold: u64) -> Option<(u64, u64)> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = std::env::temp_dir().join(format!("partywall-bucket-{}-{tries}-{packets}-{hold}", std::process::id()));
@@ -30,7 +30,7 @@ fn raced(tries: u32, packets: u64, hold: u64) -> Option<(u64, u64)> {
 }
 
 #[test]
-fn a_packet_that_conforms_passes_however_often_other_cpus_are_faster() {
+fn a_conforming_packet_passes_however_often_other_cpus_win_the_race() {
     for tries in [0, 1, 16] {
         let packets = 200_000;
         let Some(raced) = raced(tries, packets, THREADS * packets) else { return };
@@ -39,7 +39,7 @@ fn a_packet_that_conforms_passes_however_often_other_cpus_are_faster() {
 }
 
 #[test]
-fn whoever_loses_the_race_is_charged_and_at_most_one_packet_a_cpu_passes_beyond_the_limit() {
+fn a_packet_that_loses_the_race_is_charged_and_at_most_one_per_cpu_exceeds_the_limit() {
     for tries in [0, 1, 16] {
         let Some((passed, charged)) = raced(tries, 200_000, 0) else { return };
         assert_eq!(passed, charged, "{tries} tries");

@@ -1,4 +1,4 @@
-//! Runs a kernel flat out for a second and prints its rate and facts:
+//! Runs a kernel at full speed for a second and prints its rate and facts:
 //! `cargo run --release --example rate -- memory-copy '{"stores": "non_temporal"}' [seconds]`
 #![allow(clippy::print_stdout, reason = "an example that a person runs; nothing reads its output")]
 

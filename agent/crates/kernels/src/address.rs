@@ -1,10 +1,10 @@
-//! Where network kernels talk to: a given peer, or one of their own on loopback.
+//! Addresses of network kernels: a given peer, or their own on loopback.
 
 use std::net::SocketAddr;
 
 use crate::KernelError;
 
-/// Reads the parameter `to`.
+/// Parses the parameter `to`.
 pub(crate) fn parse(to: Option<&str>) -> Result<Option<SocketAddr>, KernelError> {
     let wrong = |why: &str, value: &str| KernelError::Parameter { key: "to", value: value.to_owned(), why: why.into() };
     let Some(text) = to else { return Ok(None) };

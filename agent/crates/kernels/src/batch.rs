@@ -1,10 +1,10 @@
-//! Steps made of many short operations, each timed. One clock reading an operation: the end of one is the start of the next.
+//! Steps of many short operations, each timed with one clock reading: the end of one operation is the start of the next.
 
 use partywall_clock::{self as clock, Nanos};
 
 use crate::{KernelError, Sink};
 
-/// Long enough to make the caller's share of a step small, short enough to be paced.
+/// Long enough to make the caller's overhead small, short enough to be paced.
 pub(crate) const STEP_NS: Nanos = 50_000;
 
 /// Repeats `once` for about [`STEP_NS`], pushes the duration of each call into `sink`, and returns the sum of their work.

@@ -1,5 +1,5 @@
-//! What kernels that need much memory share: blocks that fit into what the host has left, and the way through a block in
-//! chunks short enough for a step.
+//! Shared by kernels that need much memory: blocks that fit into the available memory, and passes through a block in chunks short
+//! enough for a step.
 
 use std::fs;
 use std::ops::Range;
@@ -10,18 +10,18 @@ use serde_json::{json, Value};
 
 use crate::{room, Environment, KernelError, Params};
 
-/// More than any kernel has a use for; keeps sums of sizes far from overflow.
+/// More than any kernel needs; prevents overflow in sums of sizes.
 pub(crate) const BYTES_MAX: usize = 1 << 40;
 
-/// What a step goes through of each block: short enough to pace finely, long enough that reading the clock is nothing.
+/// Bytes per block and step: short enough to pace finely, long enough that the cost of reading the clock is negligible.
 pub(crate) const CHUNK_BYTES: usize = 512 << 10;
 
-/// How a block's memory is backed.
+/// The kind of pages of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pages {
-    /// As the host does by itself.
+    /// The host's default.
     Ordinary,
-    /// Transparent huge pages asked for by `madvise`.
+    /// Transparent huge pages, requested with `madvise`.
     Huge,
 }
 
@@ -35,7 +35,7 @@ impl Pages {
     }
 }
 
-/// A block of `bytes`, asked for as parameter `key`, that is mapped but not touched; what it is backed with goes into `facts`.
+/// Maps a block of `bytes` without touching it. `key` is the parameter with its size. Its kind of pages goes into `facts`.
 pub(crate) fn untouched(
     key: &'static str,
     bytes: usize,
@@ -52,7 +52,7 @@ pub(crate) fn untouched(
     Ok(block)
 }
 
-/// `COUNT` touched blocks of numbers, all 1: neither zero nor denormal, with which some CPUs calculate at another speed.
+/// `COUNT` touched blocks of numbers, all 1: neither zero nor denormal, because some CPUs compute with those at another speed.
 pub(crate) fn of_ones<const COUNT: usize>(
     key: &'static str,
     bytes: usize,
@@ -70,7 +70,7 @@ pub(crate) fn of_ones<const COUNT: usize>(
     Ok(blocks.try_into().unwrap_or_else(|_| unreachable!("as many as the loop made")))
 }
 
-/// Whether the block gets transparent huge pages: the host's mode and the request together decide.
+/// Whether the block gets transparent huge pages, which depends on the host's mode and on the request.
 fn huge_pages_fact(root: &Path, pages: Pages) -> Value {
     let path = root.join("sys/kernel/mm/transparent_hugepage/enabled");
     let text = fs::read_to_string(path).unwrap_or_default();
@@ -83,7 +83,7 @@ fn huge_pages_fact(root: &Path, pages: Pages) -> Value {
     json!({ "mode": mode, "asked": pages == Pages::Huge, "apply": apply })
 }
 
-/// Goes round a block in chunks.
+/// Passes through a block in chunks, repeatedly.
 pub(crate) struct Round {
     at: usize,
     len: usize,
@@ -91,12 +91,12 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// Round a block of `len` numbers in chunks of at most `chunk`.
+    /// Passes through a block of `len` numbers in chunks of at most `chunk`.
     pub(crate) fn new(len: usize, chunk: usize) -> Self {
         Self { at: 0, len, chunk }
     }
 
-    /// The next chunk; after the end it begins again.
+    /// The next chunk. After the end it starts again.
     pub(crate) fn next(&mut self) -> Range<usize> {
         let end = (self.at + self.chunk).min(self.len);
         let range = self.at..end;
@@ -111,7 +111,7 @@ mod tests {
     use crate::cpu_cache::testing;
 
     #[test]
-    fn a_round_covers_the_block_and_begins_again() {
+    fn a_round_covers_the_block_and_starts_again() {
         let mut round = Round::new(10, 4);
         assert_eq!([round.next(), round.next(), round.next(), round.next()], [0..4, 4..8, 8..10, 0..4]);
     }
@@ -131,13 +131,13 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_says_nothing_of_huge_pages_is_unknown() {
+    fn huge_pages_are_unknown_on_a_host_that_does_not_report_them() {
         let fact = huge_pages_fact(testing::root(&[]).path(), Pages::Huge);
         assert_eq!((&fact["mode"], fact.get("apply")), (&Value::Null, None));
     }
 
     #[test]
-    fn blocks_that_the_host_has_no_room_for_are_refused_before_they_are_made() {
+    fn blocks_larger_than_the_available_memory_are_refused_before_allocation() {
         let root = testing::root(&[]);
         let environment = Environment { root: root.path().into(), work_dir: root.path().into(), seed: 0, thread: 0, threads: 1 };
         let error =

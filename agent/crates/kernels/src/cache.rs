@@ -1,5 +1,5 @@
-//! `cache`: the circular linked list of VITS (section 4.2), a bit larger than a cache, one element a line. In sequential
-//! order every access displaces the line that will be needed last; in random order no prefetcher helps either.
+//! `cache`: the circular linked list of VITS (section 4.2), slightly larger than a cache, one element per line. In sequential order
+//! every access displaces the line that is needed last. In random order no prefetcher helps either.
 
 use schemars::{schema_for, JsonSchema};
 use serde::Deserialize;
@@ -12,7 +12,7 @@ use crate::{
     Entry, Environment, Figure, Held, Holder, Implied, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Source, Unit,
 };
 
-/// The ring, of the cache that it exceeds.
+/// Size of the ring, relative to the cache that it exceeds.
 const RING_PERCENT: usize = 125;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -23,14 +23,14 @@ struct Params {
     /// Size of the ring itself, instead of `level`.
     #[schemars(range(min = 128, max = 1_099_511_627_776_u64))]
     bytes: Option<usize>,
-    /// In which order the elements follow each other.
+    /// Order of the elements.
     order: Order,
-    /// What a visit does.
+    /// Action per visited element.
     visit: Visit,
-    /// How many independent chains walk at once: 1, 2, 4, 8 or 16. One waits for each access; many keep the cache busy.
+    /// Number of independent chains that walk at once: 1, 2, 4, 8 or 16. One waits for each access; many keep the cache busy.
     #[schemars(extend("enum" = [1, 2, 4, 8, 16]))]
     chains: usize,
-    /// Ask for transparent huge pages.
+    /// Request transparent huge pages.
     huge_pages: bool,
 }
 
@@ -107,8 +107,8 @@ pub(crate) const ENTRY: Entry = Entry {
         also: None,
         latency: Latency::Step("a walk of 2048 to 16384 accesses, the same number each time"),
         roles: Roles::Both,
-        // Both take one turn of somebody's ring: on the way in our own, 640 Ki lines of a 40 MiB ring at 80 ns each if
-        // nothing helps, on the way out the neighbour's, which finds its lines displaced. Private caches take microseconds.
+        // Rise and release each take one round of a ring. On the way in it is our own: 640 Ki lines of a 40 MiB ring at 80 ns each
+        // without prefetching. On the way out it is the neighbour's, whose lines were displaced. Private caches take microseconds.
         settle: Settle { rise_ns: 5_000_000, release_ns: 1_000_000 },
         needs: Needs {
             implied: &[Implied { parameter: "bytes", from: Source::Cache { level: "level", otherwise: 3, percent: RING_PERCENT as u64 } }],
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_the_host_does_not_show_is_refused_with_the_remedy() {
+    fn a_level_that_the_host_does_not_report_is_refused_with_the_remedy() {
         let root = root(&[(0, 1, "Data", "32K")]);
         for json in ["{}", r#"{"level": "L3"}"#] {
             let error = error(json, &on(&root));

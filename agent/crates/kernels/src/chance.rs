@@ -1,4 +1,4 @@
-//! Seeded pseudo-random numbers for kernels that use chance: the same seed makes the same accesses.
+//! Seeded pseudo-random numbers for kernels: the same seed gives the same accesses.
 //! Not for statistics and not for secrets.
 
 use crate::noise;
@@ -7,7 +7,7 @@ use crate::noise;
 pub(crate) struct Chance(u64);
 
 impl Chance {
-    /// A sequence of its own for each worker thread.
+    /// A separate sequence for each worker thread.
     pub(crate) fn new(seed: u64, thread: u32) -> Self {
         Self(seed ^ u64::from(thread).wrapping_mul(0xd1b5_4a32_d192_ed03))
     }
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_generator_gives_the_published_first_numbers() {
+    fn the_generator_returns_the_published_first_numbers() {
         let mut chance = Chance(1_234_567);
         let first: Vec<_> = (0..3).map(|_| chance.next()).collect();
         assert_eq!(first, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);

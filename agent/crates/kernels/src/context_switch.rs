@@ -1,5 +1,5 @@
-//! `context-switch`: two threads hand a token to and fro, and each hand-over makes the processor change threads. The other thread is
-//! kept on the CPU of the worker, or the two would run side by side and wake each other instead of taking turns.
+//! `context-switch`: two threads pass a token back and forth, and each pass makes the processor switch threads. The other thread is
+//! pinned to the worker's CPU. Otherwise the two would run in parallel and wake each other instead of taking turns.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ use crate::batch;
 use crate::peer::Peer;
 use crate::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit};
 
-/// Both pipes and event counters pass it; an event counter wants exactly eight bytes and not zero.
+/// Valid for pipes and event counters: an event counter requires exactly eight bytes and a value other than zero.
 const TOKEN: [u8; 8] = 1_u64.to_ne_bytes();
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -33,9 +33,9 @@ enum Through {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Params {
-    /// What the token is handed through.
+    /// Channel that carries the token.
     through: Through,
-    /// Whether the other thread is kept on the worker's CPU; if not, wake-ups across CPUs are measured where there are several.
+    /// Whether the other thread is pinned to the worker's CPU. If not, wake-ups across CPUs are measured where there are several.
     same_cpu: bool,
 }
 
@@ -45,7 +45,7 @@ impl Default for Params {
     }
 }
 
-/// Where one side takes tokens from and puts them.
+/// The ends of the channel that one thread uses.
 struct Side {
     from: OwnedFd,
     to: OwnedFd,
@@ -84,7 +84,7 @@ struct ContextSwitch {
     stop: Arc<AtomicBool>,
     other: Pid,
     params: Params,
-    /// Where the other thread was put last.
+    /// CPU on which the other thread was placed last.
     cpu: Option<usize>,
     moves: u64,
     _peer: Peer,
@@ -104,7 +104,7 @@ impl ContextSwitch {
         Ok(Self { ours, stop, other, params, cpu: None, moves: 0, _peer: peer })
     }
 
-    /// Brings the other thread to the CPU this one runs on now.
+    /// Moves the other thread to the current CPU of this one.
     fn gather(&mut self) -> Result<(), KernelError> {
         let cpu = sched_getcpu();
         if !self.params.same_cpu || self.cpu == Some(cpu) {
@@ -144,7 +144,7 @@ impl Kernel for ContextSwitch {
 
 impl Drop for ContextSwitch {
     fn drop(&mut self) {
-        // Between steps the other thread waits for the token: give it one, and it sees that it should end.
+        // Between steps the other thread waits for the token. When it gets one, it sees the stop flag.
         self.stop.store(true, Ordering::Release);
         let _ = self.ours.put();
     }
@@ -168,7 +168,7 @@ pub(crate) const ENTRY: Entry = Entry {
         also: None,
         latency: Latency::Own("a round trip of the token: two switches"),
         roles: Roles::Both,
-        // The scheduler forgets a thread that sleeps within a few of its own periods.
+        // The scheduler's load of a sleeping thread decays within a few of its periods.
         settle: Settle { rise_ns: 1_000_000, release_ns: 1_000_000 },
         needs: Needs::NOTHING,
         warnings: &[],
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use crate::testing::{build, error, steps, Latencies};
 
-    /// Switches away from this thread: because it waits, or because what it woke runs at once in its place.
+    /// Context switches away from this thread: because it waits, or because a woken thread runs at once in its place.
     fn switches_away() -> u64 {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let counts = status.lines().filter(|line| line.contains("ctxt_switches"));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_it_ends_its_thread_whatever_it_was_doing() {
+    fn dropping_it_ends_its_thread_in_any_state() {
         for same_cpu in [true, false] {
             for through in ["pipe", "eventfd"] {
                 drop(build("context-switch", json!({ "through": through, "same_cpu": same_cpu })));

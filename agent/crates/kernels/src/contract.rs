@@ -1,4 +1,4 @@
-//! What a kernel is, says of itself, and may ask of its surroundings.
+//! The interface of a kernel: its work, its description and its environment.
 
 use std::path::PathBuf;
 
@@ -14,35 +14,35 @@ pub type Params = serde_json::Map<String, serde_json::Value>;
 
 /// A loop that uses one resource.
 pub trait Kernel: Send {
-    /// Does one short, bounded piece of work (about 20 to 500 µs where the resource allows) and returns how much, in
+    /// Does one short, bounded piece of work (about 20 to 500 µs where the resource allows it). Returns the amount in
     /// [`KernelInfo::unit`]. Kernels whose [`KernelInfo::latency`] is [`Latency::Own`] push latencies into `sink`.
     ///
     /// # Errors
-    /// Only what makes going on pointless; the workload ends with it.
+    /// Only errors that make it pointless to continue; the workload ends with them.
     fn step(&mut self, sink: &mut dyn Sink) -> Result<f64, KernelError>;
 
-    /// Called when a stressor is switched off: give back what would go on pressing. Most kernels hold nothing.
+    /// Called when a stressor is switched off. Releases anything that would continue to use the resource. Most kernels hold nothing.
     ///
     /// # Errors
-    /// As [`Kernel::step`].
+    /// See [`Kernel::step`].
     fn pause(&mut self) -> Result<(), KernelError> {
         Ok(())
     }
 
-    /// Whether it holds a rate of its own, and makes up for a short pause: a stressor then paces it by its work and not by time.
+    /// Whether it keeps its own rate and catches up after a short pause. A stressor then paces it by its work and not by time.
     fn paces_itself(&self) -> bool {
         false
     }
 
-    /// Facts worth keeping with the result: sizes chosen, fall-backs taken.
+    /// Facts to store with the result: chosen sizes, fallbacks used.
     fn facts(&self) -> Params {
         Params::new()
     }
 }
 
-/// Where a kernel pushes the latency of single operations.
+/// Receives the latencies of a kernel's operations.
 pub trait Sink {
-    /// One operation took `value_ns`.
+    /// Records that one operation took `value_ns`.
     fn latency(&mut self, value_ns: Nanos);
 }
 
@@ -52,78 +52,78 @@ impl Sink for Recorder {
     }
 }
 
-/// What a kernel may know of where it runs. Paths are parameters so that tests and guests can inject their own.
+/// The environment of a kernel. Paths are parameters so that tests and guests can replace them.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// Where `/proc` and `/sys` are found: `/` but in tests.
+    /// Parent of `/proc` and `/sys`: `/` except in tests.
     pub root: PathBuf,
-    /// A folder of the sandbox's own on a real disk; kernels may make files there and remove them on drop.
+    /// The sandbox's folder on a real disk. Kernels may create files there, and remove them on drop.
     pub work_dir: PathBuf,
-    /// Seed for kernels that use chance.
+    /// Seed for kernels that use random numbers.
     pub seed: u64,
     /// Worker thread, from 0.
     pub thread: u32,
-    /// How many worker threads share the job.
+    /// Number of worker threads that share the work.
     pub threads: u32,
 }
 
 /// Builds a kernel for a worker thread.
 pub type Build = fn(&Params, &Environment) -> Result<Box<dyn Kernel>, KernelError>;
 
-/// A kernel in the list: its name, what it says of itself, and how to build it.
+/// An entry in the list of kernels: name, description and constructor.
 pub struct Entry {
-    /// As users write it, for example `memory-copy`.
+    /// Name in scenarios, for example `memory-copy`.
     pub name: &'static str,
-    /// What it says of itself.
+    /// Its description.
     pub info: fn() -> KernelInfo,
-    /// Builds one for a worker thread, or says which parameter is wrong.
+    /// Builds one for a worker thread. The error names an invalid parameter.
     pub build: Build,
 }
 
-/// What a kernel says of itself; the catalogue that scenario checks and documentation are made from.
+/// Description of a kernel. Scenario checks and documentation use this catalogue.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct KernelInfo {
-    /// As users write it.
+    /// Name in scenarios.
     pub name: &'static str,
     /// The resource it uses.
     pub resource: Resource,
-    /// One line for a list.
+    /// Summary in one line, for a list.
     pub summary: &'static str,
-    /// What a neighbour that runs it is doing, in one word before "neighbour": "memory-copying".
+    /// Activity of a neighbour that runs it, as one word before "neighbour": "memory-copying".
     pub doing: &'static str,
-    /// What a victim that runs it loses, where that is not what its resource is called: "memory access speed".
+    /// What a victim that runs it loses, if the name of its resource does not fit: "memory access speed".
     pub loses: Option<&'static str>,
-    /// What its work is counted in.
+    /// Unit of its work.
     pub unit: Unit,
-    /// How a rate of work is shown to people.
+    /// How to display its rate of work.
     pub figure: Figure,
-    /// The same rate as others count it, where that differs.
+    /// The same rate by another convention, if there is one.
     pub also: Option<Figure>,
-    /// What its latency histogram holds.
+    /// Content of its latency histogram.
     pub latency: Latency,
-    /// What it can be used as.
+    /// Permitted roles.
     pub roles: Roles,
-    /// How long its effect on a neighbour takes to come and go.
+    /// Time until its effect on a neighbour appears and disappears.
     pub settle: Settle,
-    /// Memory that it holds and requests that it sends to a disk, by its parameters.
+    /// Memory that it holds and disk requests that it sends, as formulas over its parameters.
     pub needs: Needs,
-    /// Warnings that its facts call for.
+    /// Warnings that depend on its facts.
     pub warnings: &'static [Warning],
     /// JSON Schema of its parameters.
     pub params: Schema,
 }
 
-/// What a kernel presses on.
+/// The resource that a kernel uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Resource {
-    /// Presses on nothing: the A/A check.
+    /// No resource: the A/A check.
     None,
-    /// Execution units and the scheduler's time.
+    /// Execution units and scheduler time.
     Cpu,
     /// A cache level.
     Cache,
-    /// The path to memory, in bytes a second or in latency.
+    /// The path to memory, as bandwidth or latency.
     MemoryBandwidth,
     /// Pages.
     MemoryCapacity,
@@ -153,51 +153,51 @@ pub enum Unit {
     Whetstones,
     /// Dhrystone loops.
     Dhrystones,
-    /// Seconds: a kernel that waits and does nothing.
+    /// Seconds, for a kernel that only waits.
     Seconds,
 }
 
-/// How a rate (work per second) is shown.
+/// How to display a rate (work per second).
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Figure {
-    /// Shown as `rate / divisor` with this label, more is better: `MB/s`, `GFLOPS`.
+    /// Displayed as `rate / divisor` with this label, such as `MB/s` or `GFLOPS`; more is better.
     Rate {
         /// For example `MB/s`.
         label: &'static str,
         /// For example `1e6`.
         divisor: f64,
     },
-    /// Shown as `1e9 / rate` nanoseconds with this label, less is better: `ns per access`.
+    /// Displayed as `1e9 / rate` nanoseconds with this label, such as `ns per access`; less is better.
     PerOperation {
         /// For example `ns per access`.
         label: &'static str,
     },
 }
 
-/// What a kernel's latency histogram holds.
+/// Content of a kernel's latency histogram.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(tag = "kind", content = "of", rename_all = "snake_case")]
 pub enum Latency {
-    /// The duration of each step, measured by the caller; the text names the step: "a copy of 256 KiB".
+    /// The duration of each step, measured by the caller. The text names the step: "a copy of 256 KiB".
     Step(&'static str),
-    /// The kernel measures it itself; the text says what: "lateness of a wake-up".
+    /// The kernel measures it. The text names the quantity: "lateness of a wake-up".
     Own(&'static str),
 }
 
-/// What a kernel can be used as.
+/// The roles that a kernel can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Roles {
-    /// Measured only.
+    /// Only measured.
     Probe,
-    /// Paced only.
+    /// Only paced.
     Stressor,
     /// Both.
     Both,
 }
 
-/// How long after a switch a neighbour still feels the state before it.
+/// How long after a switch a neighbour is still affected by the state before it.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Settle {
     /// After switching on.
@@ -206,42 +206,42 @@ pub struct Settle {
     pub release_ns: u64,
 }
 
-/// Why a kernel could not be built or go on.
+/// Reason why a kernel could not be built or could not continue.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// No kernel of that name.
+    /// There is no kernel of that name.
     #[error("no kernel is called {name:?}; there are {known}")]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// The known names.
         known: String,
     },
-    /// A parameter that cannot be used.
+    /// An invalid parameter.
     #[error("parameter {key}: {value} {why}")]
     Parameter {
-        /// Which.
+        /// Name of the parameter.
         key: &'static str,
-        /// As given.
+        /// The given value.
         value: String,
-        /// What is wrong and what would do.
+        /// The problem and valid values.
         why: String,
     },
-    /// Parameters that do not decode: an unknown key, a wrong type.
+    /// Parameters that cannot be decoded: an unknown key, a wrong type.
     #[error("parameters: {0}")]
     Decode(#[from] serde_json::Error),
-    /// The host refused something.
+    /// An operation failed on this host.
     #[error("{what}: {source}")]
     Host {
-        /// What was tried, on what.
+        /// The operation and its object.
         what: String,
-        /// What the kernel of the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
 
 impl KernelError {
-    /// Says what was tried when the host refused.
+    /// Adds the operation to an error of the host.
     pub fn host(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         move |source| Self::Host { what, source }

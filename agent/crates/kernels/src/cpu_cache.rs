@@ -1,5 +1,5 @@
-//! Which data caches the host says its CPUs have. Reads `/sys/devices/system/cpu` below a root and nothing else; guests
-//! often say nothing or something untrue, so a caller must be able to do without.
+//! Data caches that the host reports for its CPUs. It only reads `/sys/devices/system/cpu` below a root. Guests often report
+//! nothing or wrong values, so a caller must work without this information.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 /// A cache that holds data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CpuCache {
-    /// 1 is next to the core.
+    /// Level 1 is next to the core.
     pub(crate) level: u8,
     /// Its size.
     pub(crate) bytes: usize,
-    /// Its line, `None` if the host does not say.
+    /// Size of its line. `None` if the host does not report it.
     pub(crate) line_bytes: Option<usize>,
 }
 
-/// The largest cache of `level` any CPU has, so that what exceeds it exceeds it wherever a thread runs.
+/// The largest cache of `level` of any CPU, so that data exceeding it exceeds the cache on every CPU.
 pub(crate) fn of_level(root: &Path, level: u8) -> Option<CpuCache> {
     all(root).into_iter().filter(|cache| cache.level == level).max_by_key(|cache| cache.bytes)
 }
@@ -30,7 +30,7 @@ fn all(root: &Path) -> Vec<CpuCache> {
     cpus.iter().flat_map(|cpu| folders(&cpu.join("cache"), "index")).filter_map(|index| cache(&index)).collect()
 }
 
-/// Folders called `prefix` and a number.
+/// Folders named `prefix` and a number.
 fn folders(of: &Path, prefix: &str) -> Vec<PathBuf> {
     let numbered = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()?.strip_prefix(prefix)?.parse::<u32>().ok()).is_some();
     fs::read_dir(of).into_iter().flatten().flatten().map(|entry| entry.path()).filter(numbered).collect()
@@ -45,7 +45,7 @@ fn cache(folder: &Path) -> Option<CpuCache> {
     Some(CpuCache { level: read("level")?.parse().ok()?, bytes: size(&read("size")?)?, line_bytes })
 }
 
-/// `32K` and the like.
+/// Parses sizes such as `32K`.
 fn size(text: &str) -> Option<usize> {
     let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
     let shift = match &text[digits.len()..] {
@@ -60,7 +60,7 @@ fn size(text: &str) -> Option<usize> {
 
 #[cfg(test)]
 pub(crate) mod testing {
-    //! A root whose host has the caches a test wants.
+    //! A root with the caches that a test needs.
 
     use std::fs;
 
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_cache_of_a_level_counts_and_instruction_caches_do_not() {
+    fn the_largest_data_cache_of_a_level_is_used() {
         let root = testing::root(&[
             (0, 1, "Data", "32K"),
             (0, 1, "Instruction", "64K"),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_says_nothing_has_no_known_cache() {
+    fn a_host_without_cache_information_has_no_known_cache() {
         assert_eq!(last(testing::root(&[]).path()), None);
     }
 }

@@ -1,7 +1,7 @@
-//! `float`: the modules of the Whetstone benchmark (Curnow and Wichmann, "A synthetic benchmark", The Computer Journal 19,
-//! 1976), written anew from the description there: arithmetic on variables and arrays, branches, integers, trigonometric
-//! and standard functions, procedure calls, in the weights of the paper. Its modules of weight 0 are left out. The
-//! functions are those of the C library that the agent is linked with, and are part of the figure.
+//! `float`: the modules of the Whetstone benchmark (Curnow and Wichmann, "A synthetic benchmark", The Computer Journal 19, 1976),
+//! rewritten from the description there. They compute with variables, arrays, branches, integers, trigonometric and standard
+//! functions and procedure calls, in the weights of the paper. Its modules of weight 0 are omitted. The functions are those of
+//! the C library that the agent is linked with, and affect the result.
 
 use std::hint::black_box;
 
@@ -17,10 +17,10 @@ struct Params {}
 
 /// Whetstone instructions in the modules at their weights, by the paper's definition.
 const WHETSTONES: u32 = 100_000;
-/// Turns of all modules in a step: some 30 µs.
+/// Repetitions of all modules in a step: some 30 µs.
 const SCALE: u32 = 2;
 
-/// The paper's constants, handed in so that the compiler cannot calculate with them beforehand.
+/// The paper's constants. They are arguments, so that the compiler cannot precompute results.
 #[derive(Clone, Copy)]
 struct Constants {
     t: f64,
@@ -30,7 +30,7 @@ struct Constants {
 
 const CONSTANTS: Constants = Constants { t: 0.499_975, t1: 0.500_25, t2: 2.0 };
 
-/// What the modules leave behind, in the paper's order.
+/// Results of the modules, in the paper's order.
 #[derive(Debug, PartialEq)]
 struct Results {
     array: [f64; 4],
@@ -44,7 +44,7 @@ struct Results {
     standard: f64,
 }
 
-/// All modules, each `scale` times its weight.
+/// Runs all modules, each `scale` times its weight.
 fn modules(scale: u32, constants: Constants) -> Results {
     let array = array_elements(12 * scale, constants);
     let array_by_reference = array_by_reference(14 * scale, array, constants);
@@ -75,7 +75,7 @@ fn array_elements(count: u32, Constants { t, .. }: Constants) -> [f64; 4] {
     e
 }
 
-/// Module 3. Six turns of the same sums in a procedure that is given the array.
+/// Module 3. Six repetitions of the same sums, in a procedure with the array as argument.
 fn array_by_reference(count: u32, mut e: [f64; 4], constants: Constants) -> [f64; 4] {
     for _ in 0..count {
         sums(&mut e, constants);
@@ -93,7 +93,7 @@ fn sums(e: &mut [f64; 4], Constants { t, t2, .. }: Constants) {
     }
 }
 
-/// Module 4. Three conditional assignments a turn; the hidden values keep the compiler from following them beforehand.
+/// Module 4. Three conditional assignments per turn. `black_box` keeps the compiler from precomputing them.
 fn branches(count: u32) -> i32 {
     let mut j = 1;
     for _ in 0..count {
@@ -104,7 +104,7 @@ fn branches(count: u32) -> i32 {
     j
 }
 
-/// Module 6. Arithmetic on integers, of which two also say where in the array the results go.
+/// Module 6. Integer arithmetic. Two of the integers are also indexes of the results in the array.
 fn integer_arithmetic(count: u32) -> ([i32; 3], [f64; 2]) {
     let [mut j, mut k, mut l] = black_box([1, 2, 3]);
     let mut e = [0.0; 4];
@@ -133,7 +133,7 @@ fn trigonometric(count: u32, Constants { t, t2, .. }: Constants) -> [f64; 2] {
 fn procedure_calls(count: u32, constants: Constants) -> f64 {
     let [x, y, mut z] = black_box([1.0, 1.0, 1.0]);
     for _ in 0..count {
-        // A hidden place: calls that only repeat the same result could be taken for one.
+        // Use a hidden location, because the compiler could merge calls that repeat the same result.
         procedure(x, y, black_box(&mut z), constants);
     }
     z
@@ -146,7 +146,7 @@ fn procedure(x: f64, y: f64, z: &mut f64, Constants { t, t2, .. }: Constants) {
     *z = (x + y) / t2;
 }
 
-/// Module 9. A procedure without parameters moves elements of a shared array about.
+/// Module 9. A procedure without parameters moves elements of a shared array.
 fn array_references(count: u32) -> [f64; 3] {
     let mut shared = Shared { e: [1.0, 2.0, 3.0], places: black_box([0, 1, 2]) };
     for _ in 0..count {
@@ -201,7 +201,7 @@ pub(crate) const ENTRY: Entry = Entry {
         also: None,
         latency: Latency::Step("200,000 Whetstone instructions"),
         roles: Roles::Both,
-        // As for `integer`.
+        // See `integer`.
         settle: Settle { rise_ns: 1_000_000, release_ns: 1_000_000 },
         needs: Needs::NOTHING,
         warnings: &[],
@@ -218,8 +218,8 @@ mod tests {
     use super::*;
     use crate::testing::{environment, parsed, Latencies};
 
-    /// The modules in decimal arithmetic of 60 digits, worked out apart from this program (mpmath); at ten times the weights
-    /// they agree with the four digits that are published with the original.
+    /// The modules in decimal arithmetic of 60 digits, computed independently of this program (mpmath). At ten times the weights they
+    /// match the four digits that were published with the original.
     fn expected(scale: u32) -> Results {
         let ten = scale == 10;
         let pick = |one: [f64; 4], at_ten: [f64; 4]| if ten { at_ten } else { one };
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn every_module_computes_what_decimal_arithmetic_gives() {
+    fn every_module_matches_decimal_arithmetic() {
         for scale in [1, 10] {
             let (found, expected) = (numbers(&modules(scale, CONSTANTS)), numbers(&expected(scale)));
             assert_eq!(found.len(), expected.len());
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     #[allow(clippy::float_cmp, reason = "any difference at all is what is asked for")]
     fn no_module_is_skipped_at_its_weight() {
-        // Each result differs from what one turn fewer leaves, except where the paper's module comes back to its start.
+        // Each result differs from that of one turn fewer, except where the paper's module returns to its start.
         let all = modules(1, CONSTANTS);
         assert!(array_elements(11, CONSTANTS) != all.array);
         assert!(array_by_reference(13, all.array, CONSTANTS) != all.array_by_reference);

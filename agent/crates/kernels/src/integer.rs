@@ -1,11 +1,11 @@
-//! `integer`: a programme without floating point in the mix of Dhrystone (Weicker, "Dhrystone: a synthetic systems
-//! programming benchmark", Communications of the ACM 27, 1984). It is not the original's text but a new one with the
-//! published shares: of 100 statements executed in a pass 53 assign, 32 decide or loop or return a value, and 15 call; the
-//! operands are integers, characters, enumerations, a flag, strings of 30 characters, arrays of one and two dimensions and
-//! records that point to each other. Figures compare between hosts measured by this kernel, and only roughly with others'.
+//! `integer`: a program without floating point in the mix of Dhrystone (Weicker, "Dhrystone: a synthetic systems programming
+//! benchmark", Communications of the ACM 27, 1984). It is a new text with the published shares, not the original's. Of 100 statements
+//! executed in a pass, 53 assign, 32 decide or loop or return a value, and 15 call. The operands are integers, characters,
+//! enumerations, a flag, strings of 30 characters, arrays of one and two dimensions and records that point to each other.
+//! Compare results only between hosts measured by this kernel; results of other Dhrystone programs are only roughly comparable.
 //!
-//! Each procedure says how many (assignments, controls, calls) a call of it executes. A condition counts as often as it is
-//! evaluated; a function call counts as a call beside the statement it is part of.
+//! Each procedure's comment gives the (assignments, controls, calls) that a call of it executes. A condition counts each time it is
+//! evaluated. A function call counts as a call in addition to its statement.
 
 use std::hint::black_box;
 
@@ -21,7 +21,7 @@ struct Params {}
 
 /// Passes in a step: some 30 to 60 µs.
 const PASSES: u32 = 1000;
-/// Dhrystones a second of the VAX 11/780, which by definition does one DMIPS.
+/// Dhrystones per second of the VAX 11/780, which defines one DMIPS.
 const VAX_DHRYSTONES: f64 = 1757.0;
 
 type Label = [u8; 30];
@@ -40,7 +40,7 @@ enum Colour {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Parcel {
-    /// The parcel behind this one, by its place.
+    /// Index of the parcel behind this one.
     next: usize,
     colour: Colour,
     route: Colour,
@@ -48,7 +48,7 @@ struct Parcel {
     label: Label,
 }
 
-/// What all passes share: the variables that the paper calls global.
+/// Variables shared by all passes, which the paper calls global.
 struct Depot {
     parcels: [Parcel; 2],
     total: i32,
@@ -77,7 +77,7 @@ impl Depot {
         }
     }
 
-    /// Pass number `number`, (12, 8, 11) itself and (53, 32, 15) with all that it calls; gives what its variables hold.
+    /// Pass number `number`: (12, 8, 11) itself and (53, 32, 15) with all that it calls. Returns the values of its variables.
     fn pass(&mut self, number: i32) -> (i32, i32, i32) {
         self.open_gate();
         self.tidy();
@@ -186,7 +186,7 @@ fn class(one: u8, other: u8) -> Colour {
     Colour::Red
 }
 
-/// Whether `other` comes after `one`; (3, 3, 2), of which one call is the library's comparison.
+/// Whether `other` comes after `one`; (3, 3, 2), including one call of the library's comparison.
 #[inline(never)]
 fn rises(one: &Label, other: &Label) -> bool {
     let mut at = 2;
@@ -223,7 +223,7 @@ fn settle(out: &mut i32) {
     *out = rest;
 }
 
-/// The library's copying of a string.
+/// The library's copy of a string.
 #[inline(never)]
 fn relabel(label: &mut Label) {
     label.copy_from_slice(black_box(&NEW_LABEL));
@@ -264,8 +264,8 @@ pub(crate) const ENTRY: Entry = Entry {
         also: None,
         latency: Latency::Step("1000 passes"),
         roles: Roles::Both,
-        // It presses on the execution units from the first instruction, but a neighbour on the same CPU feels it in turns of
-        // the scheduler, some 3 to 4 ms, and one on another CPU through the clock, which follows the load in milliseconds.
+        // It uses the execution units from the first instruction. A neighbour on the same CPU is affected in turns of the scheduler, some
+        // 3 to 4 ms. One on another CPU is affected by the clock frequency, which follows the load in milliseconds.
         settle: Settle { rise_ns: 1_000_000, release_ns: 1_000_000 },
         needs: Needs::NOTHING,
         warnings: &[],
@@ -282,10 +282,10 @@ mod tests {
     use super::*;
     use crate::testing::{environment, parsed, Latencies};
 
-    /// What the passes must leave, followed by hand on paper: `low` becomes 4 in the loop and `gap` 3 + 2 + 5, the products
-    /// give 20, 20 / 10 and 7 (20 − 10) − 2, and the last loop takes 4 off 12 until it is below 0.
+    /// Values after the passes, worked out by hand: `low` becomes 4 in the loop and `gap` 3 + 2 + 5. The products give 20, 20 / 10
+    /// and 7 (20 − 10) − 2. The last loop subtracts 4 from 12 until it is negative.
     #[test]
-    fn every_pass_leaves_its_variables_as_worked_out_by_hand() {
+    fn every_pass_leaves_the_variables_worked_out_by_hand() {
         let mut depot = Depot::new();
         for number in 1..=100 {
             assert_eq!(depot.pass(number), (-4, 68, 10));
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_go_on_beyond_the_largest_number() {
+    fn passes_continue_beyond_the_largest_number() {
         let mut kernel = Integer { passes: i32::MAX - 10, ..Integer::new() };
         kernel.step(&mut Latencies::default()).expect("arithmetic does not fail");
         assert_eq!(kernel.passes, i32::MIN + 989);

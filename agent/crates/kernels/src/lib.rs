@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
-//! Kernels of work: loops that use one resource. Measured, a kernel is a probe; paced, it is a stressor; the loop is the
-//! same. Deliberately not here: threads, pacing, recording of slices, all of which belong to the capabilities above.
+//! Kernels of work: loops that use one resource. A measured kernel is a probe, a paced one is a stressor; the loop is the same.
+//! Threads, pacing and recording of slices belong to the capabilities.
 //!
-//! One file a kernel. Adding one touches that file and the list [`ALL`].
+//! Each kernel has one file. Adding one changes that file and the list [`ALL`].
 
 mod address;
 mod batch;
@@ -47,7 +47,7 @@ pub use contract::{
 };
 pub use needs::{Direction, Held, Holder, Implied, Needs, Requests, Source, Waits, Warning};
 
-/// Every kernel, in the order in which they are shown.
+/// Every kernel, in display order.
 pub const ALL: &[Entry] = &[
     null::ENTRY,
     integer::ENTRY,
@@ -83,10 +83,10 @@ pub const ALL: &[Entry] = &[
     process_creation::ENTRY,
 ];
 
-/// The kernel called `name`.
+/// The kernel named `name`.
 ///
 /// # Errors
-/// [`KernelError::Unknown`] with the names there are.
+/// [`KernelError::Unknown`] with the known names.
 pub fn find(name: &str) -> Result<&'static Entry, KernelError> {
     ALL.iter().find(|entry| entry.name == name).ok_or_else(|| KernelError::Unknown {
         name: name.to_owned(),
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kernel_is_listed_once_under_the_name_it_gives_itself() {
+    fn every_kernel_is_listed_once_under_its_own_name() {
         let names: HashSet<_> = ALL.iter().map(|entry| entry.name).collect();
         assert_eq!(names.len(), ALL.len());
         assert!(ALL.iter().all(|entry| (entry.info)().name == entry.name));
@@ -146,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn every_kernel_does_something_of_its_own() {
+    fn every_kernel_has_its_own_activity() {
         let doing: HashSet<_> = ALL.iter().map(|entry| (entry.info)().doing).collect();
         assert_eq!(doing.len(), ALL.len());
         assert!(!doing.contains(""));
     }
 
     #[test]
-    fn no_kernel_takes_a_parameter_it_does_not_know() {
+    fn no_kernel_accepts_an_unknown_parameter() {
         for entry in ALL {
             let params = [("no-such-parameter".to_owned(), serde_json::json!(1))].into_iter().collect();
             let error = (entry.build)(&params, &testing::environment()).map(drop).expect_err(entry.name).to_string();

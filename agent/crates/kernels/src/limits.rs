@@ -1,4 +1,4 @@
-//! Checks of parameters that several kernels share, so that all refuse in the same words.
+//! Parameter checks that several kernels share, so that their errors use the same words.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ends_of_a_range_are_in_it_and_what_is_beyond_is_refused_by_name() {
+    fn the_ends_of_a_range_are_accepted_and_values_beyond_are_refused_by_name() {
         assert_eq!(within("size", 1, 1..=3).expect("in range"), 1);
         assert_eq!(within("size", 3, 1..=3).expect("in range"), 3);
         let error = within("size", 4, 1..=3).expect_err("beyond").to_string();
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_multiple_is_refused_with_its_neighbours() {
+    fn a_value_that_is_not_a_multiple_is_refused_with_its_neighbours() {
         assert_eq!(multiple("bytes", 128, 64).expect("a multiple"), 128);
         let error = multiple("bytes", 100, 64).expect_err("no multiple").to_string();
         assert_eq!(error, "parameter bytes: 100 is no multiple of 64; give 64 or 128");

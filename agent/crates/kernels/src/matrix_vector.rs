@@ -1,6 +1,6 @@
-//! `matrix-vector`: the product of a square matrix with a vector, the load of the migration study (Cervera, section IV).
-//! Each worker thread has rows of its own; together they make the whole product. The matrix is read once a product, so
-//! a large one measures the path to memory and a small one the floating-point units.
+//! `matrix-vector`: the product of a square matrix and a vector, the load of the migration study (Cervera, section IV). Each worker
+//! thread has its own rows; together they compute the whole product. The matrix is read once per product. So a large one measures
+//! the path to memory, and a small one the floating-point units.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -36,7 +36,7 @@ impl Default for Params {
 
 struct MatrixVector {
     size: usize,
-    /// The rows of this worker, and no others.
+    /// The rows of this worker only.
     matrix: Block,
     vector: Vec<f64>,
     product: Vec<f64>,
@@ -77,14 +77,14 @@ impl Kernel for MatrixVector {
     }
 }
 
-/// The rows of worker `thread` of `threads`: all rows once, numbers that differ by at most one.
+/// The rows of worker `thread` of `threads`: each row belongs to one worker, and the numbers of rows differ by at most one.
 fn share(size: usize, thread: u32, threads: u32) -> Range<usize> {
     let threads = threads.max(1) as usize;
     let edge = |thread: usize| thread * size / threads;
     edge(thread as usize)..edge(thread as usize + 1)
 }
 
-/// Small whole numbers: any order of summing gives exactly the same product.
+/// Small whole numbers: any order of summation gives exactly the same product.
 fn element(row: usize, column: usize) -> f64 {
     ((row + 3 * column) % 7) as f64 + 1.0
 }
@@ -120,12 +120,12 @@ pub(crate) const ENTRY: Entry = Entry {
         also: None,
         latency: Latency::Step("rows of 65536 elements together, at least one row"),
         roles: Roles::Both,
-        // On the same CPU as `integer`; a matrix larger than the last cache also displaces what a neighbour keeps there, as
-        // `memory-read` does.
+        // On the same CPU it acts like `integer`. A matrix larger than the last cache also displaces a neighbour's data there, like
+        // `memory-read`.
         settle: Settle { rise_ns: 2_000_000, release_ns: 1_000_000 },
         needs: Needs {
             memory: &[
-                // The rows are shared out; the vector is every thread's own.
+                // The rows are divided among the threads; each thread has its own vector.
                 Held { by: Holder::AllThreads, times: 8, parameters: &["size", "size"] },
                 Held { by: Holder::EachThread, times: 8, parameters: &["size"] },
                 Held { by: Holder::AllThreads, times: 8, parameters: &["size"] },
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::testing::{environment, parsed, Latencies};
 
-    /// The product by whole numbers alone.
+    /// The product in integer arithmetic only.
     fn expected(size: usize) -> Vec<u64> {
         let cell = |row: usize, column: usize| ((row + 3 * column) % 7 + 1) as u64 * (column % 5 + 1) as u64;
         (0..size).map(|row| (0..size).map(|column| cell(row, column)).sum()).collect()
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_together_make_the_whole_product_and_count_its_operations() {
+    fn workers_together_compute_the_whole_product_and_count_its_operations() {
         for (size, threads) in [(1, 1), (17, 1), (100, 3), (300, 4), (333, 7)] {
             let (products, flops): (Vec<_>, Vec<_>) = (0..threads).map(|thread| worker(size, thread, threads)).unzip();
             assert_eq!(products.concat(), expected(size), "{size} by {threads} workers");

@@ -1,6 +1,6 @@
-//! The memory bandwidth family: loops that stream through blocks too large for any cache. `memory-copy` is the copy of
-//! VITS (section 4.3); blocks of 64 MiB are those of the Hyper-V study (section 5.3); scale and triad are those of STREAM
-//! (1995). Deliberately not here: latency, which `memory-latency` measures.
+//! The memory bandwidth family: loops that stream through blocks too large for any cache. `memory-copy` is the copy of VITS
+//! (section 4.3). Blocks of 64 MiB are those of the Hyper-V study (section 5.3). Scale and triad are those of STREAM (1995).
+//! `memory-latency` measures latency.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -19,34 +19,34 @@ use crate::{
 
 const LINE_BYTES: usize = 64;
 const NUMBER_BYTES: usize = size_of::<f64>();
-/// What is written, and what is multiplied with: neither 0 nor 1, so that a loop that did nothing would be seen.
+/// The stored value and the factor: neither 0 nor 1, so that a loop without effect would be detected.
 const FACTOR: f64 = 2.5;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LoadParams {
-    /// Bytes in the block; well above the last cache to reach memory.
+    /// Bytes in the block; must be well above the last cache to reach memory.
     #[schemars(range(min = 4096, max = 1_099_511_627_776_u64), extend("multipleOf" = 64))]
     block_bytes: usize,
-    /// Bytes of the block that a step goes through.
+    /// Bytes of the block that a step processes.
     #[schemars(range(min = 4096, max = 1_099_511_627_776_u64), extend("multipleOf" = 64))]
     chunk_bytes: usize,
-    /// Ask for transparent huge pages.
+    /// Request transparent huge pages.
     huge_pages: bool,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct StoreParams {
-    /// Bytes in each block; well above the last cache to reach memory.
+    /// Bytes in each block; must be well above the last cache to reach memory.
     #[schemars(range(min = 4096, max = 1_099_511_627_776_u64), extend("multipleOf" = 64))]
     block_bytes: usize,
-    /// Bytes of each block that a step goes through; `memory-copy` hands them to the C library in one call.
+    /// Bytes of each block that a step processes; `memory-copy` passes them to the C library in one call.
     #[schemars(range(min = 4096, max = 1_099_511_627_776_u64), extend("multipleOf" = 64))]
     chunk_bytes: usize,
     /// How results are stored.
     stores: StoreKind,
-    /// Ask for transparent huge pages.
+    /// Request transparent huge pages.
     huge_pages: bool,
 }
 
@@ -79,7 +79,7 @@ impl From<LoadParams> for StoreParams {
     }
 }
 
-/// Stores that this CPU can do.
+/// Stores that this CPU supports.
 #[derive(Clone, Copy, Debug)]
 enum Stores {
     Ordinary,
@@ -105,7 +105,7 @@ impl Stores {
     }
 }
 
-/// Goes over the same range of all blocks; the first is the one that is written.
+/// Processes the same range of all blocks. The first block is written.
 type Pass<const BLOCKS: usize> = fn(&mut [Block; BLOCKS], Range<usize>, Stores);
 
 struct Bandwidth<const BLOCKS: usize> {
@@ -154,7 +154,7 @@ fn read([from]: &mut [Block; 1], range: Range<usize>, _: Stores) {
     black_box(sum(&from.floats()[range]));
 }
 
-/// Adds up in as many independent sums as keep vector units busy; one sum would wait for each addition.
+/// Adds in enough independent sums to keep vector units busy; a single sum would wait for each addition.
 fn sum(numbers: &[f64]) -> f64 {
     const LANES: usize = 16;
     let mut sums = [0.0; LANES];
@@ -184,9 +184,9 @@ fn copy([to, from]: &mut [Block; 2], range: Range<usize>, stores: Stores) {
     }
 }
 
-/// Copies with ordinary loads and stores. The C library's `memcpy`, which a plain loop is compiled to as well, may take others
-/// above some size: non-temporal stores, or `rep movsb`, which on some processors does not read the line first either. What is
-/// unknown to the compiler keeps the loop a loop; it changes no bit and is no slower (memory and caches, whole chunks).
+/// Copies with ordinary loads and stores. The C library's `memcpy`, which a plain loop compiles to, may use others above some size:
+/// non-temporal stores, or `rep movsb`, which on some processors does not read the line first either. A value unknown to the
+/// compiler keeps the loop a loop. It changes no bit and is no slower (memory and caches, whole chunks).
 fn copy_by_registers(to: &mut [f64], from: &[f64]) {
     let nothing = black_box(0_u64);
     to.iter_mut().zip(from).for_each(|(to, from)| *to = f64::from_bits(from.to_bits() ^ nothing));
@@ -208,7 +208,7 @@ fn triad([to, one, other]: &mut [Block; 3], range: Range<usize>, stores: Stores)
     }
 }
 
-/// What differs between the kernels, but for their parameters.
+/// The differences between the kernels, except their parameters.
 struct About {
     name: &'static str,
     summary: &'static str,
@@ -221,11 +221,11 @@ struct About {
 
 /// Bytes of one array, read or written.
 const ONE_WAY: Figure = Figure::Rate { label: "MB/s", divisor: 1e6 };
-/// Bytes that were copied, each counted once.
+/// Copied bytes, each counted once.
 const COPIED: Figure = Figure::Rate { label: "MB/s copied", divisor: 1e6 };
-/// Bytes read and bytes written, as STREAM counts them.
+/// Bytes read plus bytes written, as STREAM counts them.
 const STREAM: Figure = Figure::Rate { label: "MB/s (STREAM)", divisor: 1e6 };
-/// The same of bytes copied: each was read and written.
+/// Copied bytes as STREAM counts them: each was read and written.
 const COPIED_AS_STREAM: Figure = Figure::Rate { label: "MB/s (STREAM)", divisor: 0.5e6 };
 
 fn info(about: About, params: Schema) -> KernelInfo {
@@ -241,9 +241,9 @@ fn info(about: About, params: Schema) -> KernelInfo {
         also,
         latency: Latency::Step(step),
         roles: Roles::Both,
-        // The path to memory is loaded at once; displacing a last cache of some 32 MiB at some 10 GB/s takes a few
-        // milliseconds. After the end a neighbour must fetch its own lines again: 256 Ki of them (16 MiB) at 80 to 100 ns
-        // each, if it waits for one after the other, take some 25 ms.
+        // The path to memory is loaded at once. Displacing a last cache of some 32 MiB at some 10 GB/s takes a few milliseconds. After the
+        // end a neighbour must fetch its own lines again: 256 Ki of them (16 MiB) at 80 to 100 ns each, one after the other, take some
+        // 25 ms.
         settle: Settle { rise_ns: 2_000_000, release_ns: 1_000_000 },
         needs: Needs { memory, ..Needs::NOTHING },
         warnings: &[],
@@ -295,7 +295,7 @@ pub(crate) const WRITE: Entry = Entry {
     },
 };
 
-/// Counts the bytes copied once, as VITS and mbw do; STREAM would count them as read and as written.
+/// Counts copied bytes once, as VITS and mbw do. STREAM would count them as read and as written.
 pub(crate) const COPY: Entry = Entry {
     name: "memory-copy",
     info: || {
@@ -367,7 +367,7 @@ mod tests {
     use super::*;
     use crate::testing::{environment, parsed, Latencies};
 
-    /// Two chunks and a bit, so that the last chunk of a round is a short one.
+    /// Slightly more than two chunks, so that the last chunk of a round is shorter.
     const BYTES: usize = 2 * CHUNK_BYTES + 4096;
 
     fn kinds() -> Vec<StoreKind> {
@@ -378,7 +378,7 @@ mod tests {
         }
     }
 
-    /// The first block after one round, and the work that was counted for it.
+    /// The first block after one round, and the counted work.
     #[test]
     fn an_ordinary_copy_changes_no_bit() {
         let from: Vec<f64> = [0, 1, u64::MAX, f64::NAN.to_bits() ^ 1, 0x7ff0_0000_0000_0001, 1 << 63].map(f64::from_bits).repeat(7);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn each_loop_computes_what_it_says_and_counts_what_it_did() {
+    fn each_loop_computes_its_formula_and_counts_its_bytes() {
         for stores in kinds() {
             let (numbers, work) = round(write, 1, stores);
             same(&numbers, |_| 2.5);
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_sees_every_number() {
+    fn a_read_reads_every_number() {
         for len in [0, 1, 15, 16, 17, 1000] {
             let numbers: Vec<_> = (1..=len).map(f64::from).collect();
             assert!((sum(&numbers) - f64::from(len * (len + 1) / 2)).abs() < 1e-9, "{len} numbers");
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_goes_through_one_chunk_of_the_size_asked_for() {
+    fn a_step_processes_one_chunk_of_the_requested_size() {
         for (chunk_bytes, step) in [(8192, 8192.0), (1 << 20, 1_048_576.0), (1 << 30, 2_097_152.0)] {
             let params = parsed(&format!(r#"{{"block_bytes": 2097152, "chunk_bytes": {chunk_bytes}}}"#));
             let mut kernel = (COPY.build)(&params, &environment()).expect("small blocks");
@@ -458,13 +458,13 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_stores_nothing_takes_no_stores() {
+    fn a_kernel_that_stores_nothing_has_no_stores_parameter() {
         let error = (READ.build)(&parsed(r#"{"stores": "ordinary"}"#), &environment()).map(drop).expect_err("no stores");
         assert!(error.to_string().contains("unknown field `stores`"), "{error}");
     }
 
     #[test]
-    fn facts_say_how_bytes_are_counted_and_stored() {
+    fn facts_include_how_bytes_are_counted_and_stored() {
         let kernel = (TRIAD.build)(&parsed(r#"{"block_bytes": 4096}"#), &environment()).expect("small blocks");
         let facts = kernel.facts();
         assert_eq!((&facts["counted_bytes_per_byte_of_a_block"], &facts["stores"]), (&json!(3), &json!("ordinary")));

@@ -1,6 +1,5 @@
-//! `memory-dirty`: changes pages of a working set at a set rate, as a service does while it is migrated. Each turn changes one
-//! word of one page, which makes the whole page dirty for almost no memory bandwidth. Deliberately not here: allocation, which
-//! `memory-space` does.
+//! `memory-dirty`: changes pages of a working set at a set rate, like a service during migration. Each turn changes one word of one
+//! page. That makes the whole page dirty and uses almost no memory bandwidth. `memory-space` measures allocation.
 
 use std::hint::black_box;
 
@@ -20,29 +19,29 @@ use crate::{
 
 const PAGE_BYTES: usize = 4096;
 const WORD_BYTES: usize = 8;
-/// Pages changed between two looks at the clock: some 2 to 30 µs.
+/// Pages changed between two clock readings: some 2 to 30 µs.
 const BATCH: usize = 256;
-/// Between two wake-ups of a set rate at least: a wake-up costs as much as hundreds of pages, and migration looks at the dirty
-/// pages of tens of milliseconds and more.
+/// Minimum time between two wake-ups of a set rate. A wake-up costs as much as hundreds of pages, and migration reads dirty pages at
+/// intervals of tens of milliseconds or more.
 const BEAT_NS: Nanos = 2_000_000;
-/// How long a step may wait for its turn before it looks whether it should stop.
+/// Maximum wait of a step before it checks whether it must stop.
 const NAP_NS: Nanos = 10_000_000;
-/// An odd number: a word comes back to an earlier value only after 2⁶⁴ changes.
+/// An odd number, so that a word returns to an earlier value only after 2⁶⁴ changes.
 const CHANGE: u64 = 0x9E37_79B9_7F4A_7C15;
 const RATE_MAX: f64 = 1e12;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Params {
-    /// Bytes whose pages are changed, shared out among the worker threads.
+    /// Bytes whose pages are changed, divided among the worker threads.
     #[schemars(range(min = 4_096, max = 1_099_511_627_776_u64), extend("multipleOf" = 4096))]
     working_set_bytes: usize,
-    /// Bytes of changed pages a second of all worker threads together, 4096 a page; flat out without it.
+    /// Bytes of changed pages per second of all worker threads together, 4096 per page. Default: as fast as possible.
     #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 1_000_000_000_000_u64))]
     rate_bytes_per_s: Option<f64>,
-    /// Which page is next.
+    /// Order of pages.
     order: Order,
-    /// What the pages hold at the start.
+    /// Initial content of the pages.
     content: Content,
 }
 
@@ -55,9 +54,9 @@ impl Default for Params {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Order {
-    /// From the first page to the last, and again.
+    /// From the first page to the last, repeatedly.
     Sequential,
-    /// Each page with the same probability, independent of those before.
+    /// Each page with the same probability, independent of earlier pages.
     Random,
 }
 
@@ -66,11 +65,11 @@ enum Order {
 enum Content {
     /// Pseudo-random bytes, which do not compress.
     Random,
-    /// Zeros, but for one word of each page that was changed.
+    /// Zeros, except one word of each changed page.
     Zero,
 }
 
-/// Which page is changed next.
+/// Selects the next page.
 enum Next {
     Sequential(usize),
     Random(Chance),
@@ -114,7 +113,7 @@ impl MemoryDirty {
         Ok(Self { block, next, pace: pace(params.rate_bytes_per_s, environment.threads)?, changed: 0, facts })
     }
 
-    /// How many pages are due now; waits a short while if there are none.
+    /// Number of pages due now. Waits a short time if there are none.
     fn due(&mut self) -> usize {
         let Some(pace) = &mut self.pace else { return BATCH };
         let now = clock::now();
@@ -144,12 +143,12 @@ impl MemoryDirty {
     }
 }
 
-/// Where in a page its word is: elsewhere in each page, because words at one place of all pages share a few sets of a cache.
+/// Offset of a page's word. It differs between pages, because words at one offset of all pages share a few cache sets.
 fn word_of(page: usize) -> usize {
     (noise::mix(page as u64) as usize % (PAGE_BYTES / WORD_BYTES)) * WORD_BYTES
 }
 
-/// What one worker thread changes of a working set.
+/// The part of the working set that one worker thread changes.
 fn part(working_set_bytes: usize, threads: u32) -> Result<usize, KernelError> {
     within("working_set_bytes", working_set_bytes, PAGE_BYTES..=blocks::BYTES_MAX)?;
     multiple("working_set_bytes", working_set_bytes, PAGE_BYTES)?;
@@ -209,7 +208,7 @@ pub(crate) const ENTRY: Entry = Entry {
         also: None,
         latency: Latency::Own("changing up to 256 pages, one word each"),
         roles: Roles::Both,
-        // One cache line of each page: 1 MiB of lines for the default working set, displaced and fetched again within 2 ms.
+        // One cache line per page: 1 MiB of lines for the default working set, displaced and fetched again within 2 ms.
         settle: Settle { rise_ns: 2_000_000, release_ns: 2_000_000 },
         needs: Needs { memory: &[Held { by: Holder::AllThreads, times: 1, parameters: &["working_set_bytes"] }], ..Needs::NOTHING },
         warnings: &[],
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn in_sequence_each_turn_changes_the_next_page_and_wraps_round() {
+    fn sequential_order_changes_the_next_page_and_wraps_around() {
         let mut kernel = kernel(&Params { working_set_bytes: 8 * PAGE_BYTES, ..Params::default() }, 1);
         for expected in [vec![0, 1, 2, 3, 4], vec![0, 1, 5, 6, 7]] {
             let before = kernel.block.bytes().to_vec();
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_changes_one_word_of_a_page_and_never_back() {
+    fn a_turn_changes_one_word_of_a_page_to_a_new_value() {
         for content in [Content::Random, Content::Zero] {
             let mut kernel = kernel(&Params { working_set_bytes: PAGE_BYTES, content, ..Params::default() }, 1);
             let first = kernel.block.bytes().to_vec();
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn at_random_pages_are_drawn_independently_and_all_are_reached() {
+    fn random_pages_are_drawn_independently_and_all_are_reached() {
         let mut kernel = kernel(&Params { working_set_bytes: 1000 * PAGE_BYTES, order: Order::Random, ..Params::default() }, 1);
         let before = kernel.block.bytes().to_vec();
         kernel.change(1000);
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_noise_or_zeros_at_the_start() {
+    fn pages_initially_contain_noise_or_zeros() {
         let noise = kernel(&Params { working_set_bytes: 4 * PAGE_BYTES, ..Params::default() }, 1);
         let pages: Vec<_> = noise.block.bytes().chunks(PAGE_BYTES).collect();
         assert!(pages.iter().all(|page| page.chunks(8).all(|word| word != [0; 8])));

@@ -1,5 +1,5 @@
-//! `memory-latency`: the walk of `cache` through a ring far larger than the last cache, so that what is timed is memory,
-//! and in random order over small pages the translation of addresses as well.
+//! `memory-latency`: the walk of `cache` through a ring far larger than the last cache. So it times memory accesses, and in random
+//! order over small pages also address translation.
 
 use schemars::{schema_for, JsonSchema};
 use serde::Deserialize;
@@ -11,21 +11,21 @@ use crate::ring::{Order, Plan, RingWalk, Visit, LINE_BYTES};
 use crate::{Entry, Environment, Figure, Held, Holder, Implied, KernelInfo, Latency, Needs, Resource, Roles, Settle, Source, Unit};
 
 const BYTES_LEAST: usize = 256 << 20;
-/// Caches that the ring is as large as.
+/// Size of the ring in multiples of the last cache.
 const CACHES: usize = 4;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Params {
-    /// Size of the ring; by itself four times the last cache, at least 256 MiB and at most `bound_bytes`.
+    /// Size of the ring. Default: four times the last cache, at least 256 MiB and at most `bound_bytes`.
     #[schemars(range(min = 128, max = 1_099_511_627_776_u64))]
     bytes: Option<usize>,
-    /// The most that the ring is given by itself.
+    /// Maximum default size of the ring.
     #[schemars(range(min = 128, max = 1_099_511_627_776_u64))]
     bound_bytes: usize,
-    /// In which order the elements follow each other.
+    /// Order of the elements.
     order: Order,
-    /// Ask for transparent huge pages: leaves the translation of addresses out of the figure.
+    /// Request transparent huge pages, which excludes address translation from the result.
     huge_pages: bool,
 }
 
@@ -64,8 +64,8 @@ pub(crate) const ENTRY: Entry = Entry {
         also: None,
         latency: Latency::Step("a walk of 2048 accesses in random order, of 16384 in sequential"),
         roles: Roles::Both,
-        // As a neighbour it displaces a line each 100 ns: a last cache of 32 MiB (512 Ki lines) in some 50 ms. After the end
-        // the neighbour fetches its lines again at the same pace.
+        // As a neighbour it displaces a line every 100 ns: a last cache of 32 MiB (512 Ki lines) in some 50 ms. After the end the neighbour
+        // fetches its lines again at the same rate.
         settle: Settle { rise_ns: 5_000_000, release_ns: 1_000_000 },
         needs: Needs {
             implied: &[Implied {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_counts_its_accesses_and_facts_say_what_the_ring_is() {
+    fn a_step_counts_its_accesses_and_facts_describe_the_ring() {
         let mut kernel = (ENTRY.build)(&parsed(r#"{"bytes": 1048576}"#), &environment()).expect("a small ring");
         let work = kernel.step(&mut Latencies::default()).expect("memory does not fail");
         let facts = kernel.facts();

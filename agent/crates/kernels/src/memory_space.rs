@@ -1,6 +1,6 @@
-//! `memory-space`: allocates without end (VITS, section 4.3), up to a bound that cannot take the host down. Untouched, as in
-//! VITS, it uses up addresses and the time of the memory management; touched, it uses up pages. When the bound is reached it
-//! frees what it holds while it goes on allocating, and starts over.
+//! `memory-space`: allocates continuously (VITS, section 4.3), up to a limit that protects the host. Untouched memory, as in VITS,
+//! uses up addresses and the time of memory management; touched memory uses up pages. At the limit it frees its memory while it
+//! continues to allocate, and starts again.
 
 use std::collections::VecDeque;
 
@@ -17,9 +17,9 @@ use crate::{
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Params {
-    /// Write to every page of what is allocated.
+    /// Write to every page of allocated memory.
     touch: bool,
-    /// The most that all worker threads hold together; by itself half of what the host and the cgroup have available.
+    /// Maximum memory of all worker threads together. Default: half of what the host and the cgroup have available.
     #[schemars(range(min = 4_096, max = 1_099_511_627_776_u64))]
     bound_bytes: Option<u64>,
     /// Bytes of one allocation.
@@ -33,13 +33,13 @@ impl Default for Params {
     }
 }
 
-/// Of what was available at first, the part that is left to others even if they came later and took the rest.
+/// Divisor of the initially available memory. That part is left to others, even if they started later and used the rest.
 const RESERVE: u64 = 8;
-/// Chunks freed for each one allocated on the way down.
+/// Chunks freed per allocated chunk in the emptying phase.
 const FREED: usize = 8;
-/// Untouched chunks in a step: a mapping alone is a matter of a microsecond.
+/// Untouched chunks in a step: a mapping alone takes about a microsecond.
 const UNTOUCHED: usize = 32;
-/// Touched bytes after which the reserve is looked at again; at a few GB/s some tens of milliseconds.
+/// Touched bytes between two checks of the reserve; at a few GB/s some tens of milliseconds.
 const LOOK_BYTES: u64 = 64 << 20;
 
 enum Phase {
@@ -82,7 +82,7 @@ impl MemorySpace {
         })
     }
 
-    /// Allocates a chunk; says how many bytes that gave.
+    /// Allocates a chunk and returns its size in bytes.
     fn allocate(&mut self) -> Result<usize, KernelError> {
         let allocation = Block::new(self.chunk_bytes).map_err(KernelError::host(format!("allocating {} bytes", self.chunk_bytes)));
         match allocation {
@@ -93,7 +93,7 @@ impl MemorySpace {
                 self.held.push_back(block);
                 Ok(self.chunk_bytes)
             }
-            // A limit on addresses below our bound is as good a bound.
+            // A limit on addresses below the configured limit acts as the limit.
             Err(_) if !self.held.is_empty() => {
                 self.phase = Phase::Emptying;
                 Ok(0)
@@ -102,7 +102,7 @@ impl MemorySpace {
         }
     }
 
-    /// Others may have come after us: what was room when we started need not be room now.
+    /// Checks the reserve again, because other processes may have taken memory since the start.
     fn keeps_reserve(&mut self) -> Result<bool, KernelError> {
         if !self.touch {
             return Ok(true);
@@ -115,7 +115,7 @@ impl MemorySpace {
         Ok(room::available(&self.environment.root)? > self.reserve_bytes)
     }
 
-    /// Makes room for the next allocation where there is none.
+    /// Frees memory for the next allocation if there is no room.
     fn make_room(&mut self) -> Result<(), KernelError> {
         if matches!(self.phase, Phase::Filling) {
             if self.held.len() < self.chunks_max && self.keeps_reserve()? {
@@ -162,7 +162,7 @@ impl Kernel for MemorySpace {
     }
 }
 
-/// The bound for all workers.
+/// The limit for all workers together.
 fn bound(asked: Option<u64>, available: u64) -> Result<u64, KernelError> {
     let most = available - available / RESERVE;
     let bound = asked.unwrap_or(available / 2);
@@ -187,8 +187,8 @@ pub(crate) const ENTRY: Entry = Entry {
         also: None,
         latency: Latency::Step("one touched allocation, or 32 untouched ones, of chunk_bytes each"),
         roles: Roles::Stressor,
-        // Page faults and zeroing press at once; a shortage only when the bound is near: GiBs at a few GB/s. Giving all back
-        // takes about a second for 10 GiB, and a neighbour whose pages were reclaimed must read them in again.
+        // Page faults and zeroing have an effect at once; a shortage only near the limit: GiBs at a few GB/s. Freeing all memory takes
+        // about a second for 10 GiB, and a neighbour whose pages were reclaimed must read them again.
         settle: Settle { rise_ns: 1_000_000_000, release_ns: 2_000_000_000 },
         needs: Needs { memory: &[Held { by: Holder::AllThreads, times: 1, parameters: &["bound_bytes"] }], ..Needs::NOTHING },
         warnings: &[],
@@ -206,7 +206,7 @@ mod tests {
     use crate::cpu_cache::testing::root;
     use crate::testing::{parsed, Latencies};
 
-    /// Of the 4 GiB that the root says are available.
+    /// A kernel on a root that reports 4 GiB as available.
     fn kernel(root: &tempfile::TempDir, json: &str, threads: u32) -> Result<MemorySpace, KernelError> {
         let environment = Environment { root: root.path().into(), work_dir: root.path().into(), seed: 0, thread: 0, threads };
         MemorySpace::build(&serde_json::from_value(parsed(json).into())?, &environment)
@@ -217,19 +217,19 @@ mod tests {
     }
 
     #[test]
-    fn by_itself_the_workers_together_hold_at_most_half_of_what_is_available() {
+    fn by_default_the_workers_together_hold_at_most_half_of_the_available_memory() {
         let kernel = kernel(&root(&[]), "{}", 4).expect("there is room");
         assert_eq!(kernel.facts()["bound_bytes_of_this_worker"], json!(512 << 20));
     }
 
     #[test]
-    fn more_than_is_available_is_refused_with_the_figures() {
+    fn a_limit_above_the_available_memory_is_refused_with_the_figures() {
         let error = kernel(&root(&[]), r#"{"bound_bytes": 4000000000}"#, 1).map(drop).expect_err("no room").to_string();
         assert!(error.contains("4000000000 is more than the 3758096384 that may be taken of the 4294967296"), "{error}");
     }
 
     #[test]
-    fn a_bound_that_leaves_a_worker_nothing_is_refused() {
+    fn a_limit_that_leaves_a_worker_nothing_is_refused() {
         let error = kernel(&root(&[]), r#"{"bound_bytes": 2097152}"#, 9).map(drop).expect_err("no chunk").to_string();
         assert!(error.contains("leaves no chunk of 262144 bytes to each of 9 workers"), "{error}");
         let error = kernel(&root(&[]), r#"{"chunk_bytes": 1}"#, 1).map(drop).expect_err("no chunk").to_string();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn it_fills_to_its_bound_empties_and_starts_over_and_counts_all_it_allocated() {
+    fn it_fills_to_its_limit_empties_and_restarts_and_counts_all_allocations() {
         for (touch, step_chunks) in [(true, 1), (false, UNTOUCHED)] {
             let json = format!(r#"{{"touch": {touch}, "bound_bytes": 262144, "chunk_bytes": 4096}}"#);
             let mut kernel = kernel(&root(&[]), &json, 1).expect("there is room");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_gives_everything_back() {
+    fn a_pause_frees_everything() {
         let mut kernel = kernel(&root(&[]), r#"{"touch": true}"#, 1).expect("there is room");
         (0..5).for_each(|_| assert_eq!(step(&mut kernel), 256 << 10));
         kernel.pause().unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn it_shrinks_when_others_take_what_is_left() {
+    fn it_shrinks_when_others_take_the_rest() {
         let root = root(&[]);
         let mut kernel = kernel(&root, r#"{"touch": true, "chunk_bytes": 16777216}"#, 1).expect("there is room");
         (0..3).for_each(|_| assert_eq!(step(&mut kernel), 16 << 20));

@@ -1,17 +1,17 @@
-//! What a kernel needs of a host, and which of its facts call for a warning, as data: formulas over its parameters that a controller
-//! evaluates without knowing any kernel by name. Deliberately not here: what the host has.
+//! A kernel's needs on a host, and the warnings that depend on its facts, as data: formulas over its parameters. A controller
+//! evaluates them without knowing any kernel by name.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// What a kernel needs by its parameters. Most kernels need nothing: [`Needs::NOTHING`].
+/// The needs of a kernel, by its parameters. Most kernels need nothing: [`Needs::NOTHING`].
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Needs {
-    /// What parameters amount to that are not given and have no fixed default.
+    /// Values of parameters that are not given and have no fixed default.
     pub implied: &'static [Implied],
-    /// The least memory that it holds: the sum of these.
+    /// Minimum memory that it holds: the sum of these.
     pub memory: &'static [Held],
-    /// What it requests from a disk; none if it does not use a disk, or only a file that is in memory.
+    /// Its disk requests. None if it uses no disk, or only a file in memory.
     pub requests: Option<Requests>,
 }
 
@@ -20,20 +20,20 @@ impl Needs {
     pub const NOTHING: Self = Self { implied: &[], memory: &[], requests: None };
 }
 
-/// What a parameter amounts to if it is not given.
+/// The value of a parameter that is not given.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Implied {
-    /// Which parameter.
+    /// Name of the parameter.
     pub parameter: &'static str,
-    /// Where its value comes from.
+    /// Source of its value.
     pub from: Source,
 }
 
-/// Where the value of a parameter comes from.
+/// Source of a parameter's value.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Source {
-    /// Always the same.
+    /// A constant.
     Constant {
         /// The value.
         value: u64,
@@ -47,11 +47,11 @@ pub enum Source {
         /// The factor.
         times: u64,
     },
-    /// A share of the data cache of one level; nothing if the host does not show it.
+    /// A share of the data cache of one level. Nothing if the host does not report it.
     Cache {
-        /// The parameter with the level: `L1`, `L2`, `L3`. It contradicts the parameter whose value is implied.
+        /// The parameter with the level: `L1`, `L2`, `L3`. It excludes the parameter whose value is implied.
         level: &'static str,
-        /// The level if that is not given either.
+        /// The level if it is not given either.
         otherwise: u8,
         /// The share.
         percent: u64,
@@ -60,9 +60,9 @@ pub enum Source {
     LargestCache {
         /// The share.
         percent: u64,
-        /// At least this.
+        /// Minimum value.
         least: u64,
-        /// The parameter with the most that it may be.
+        /// The parameter with the maximum value.
         most: &'static str,
     },
 }
@@ -70,15 +70,15 @@ pub enum Source {
 /// Bytes in memory: a factor times the product of parameters. A parameter that is neither given nor implied counts as 0.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Held {
-    /// Who holds them.
+    /// The owner of the memory.
     pub by: Holder,
     /// The factor.
     pub times: u64,
-    /// The parameters; one may stand twice.
+    /// The parameters; one may occur twice.
     pub parameters: &'static [&'static str],
 }
 
-/// Who holds memory.
+/// Owner of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Holder {
@@ -88,7 +88,7 @@ pub enum Holder {
     AllThreads,
 }
 
-/// What a kernel requests from a disk.
+/// Disk requests of a kernel.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Requests {
     /// Whether it reads or writes.
@@ -97,13 +97,13 @@ pub struct Requests {
     pub size: &'static str,
     /// The parameter with the number of requests in flight.
     pub depth: &'static str,
-    /// What it waits for at a time, if that is more than a request.
+    /// What it waits for at a time, if more than a request.
     pub waits: Waits,
-    /// Whether the device sees its requests as they are: past the page cache.
+    /// Whether requests reach the device unchanged, bypassing the page cache.
     pub direct: bool,
 }
 
-/// A direction of disk requests.
+/// Direction of disk requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -119,27 +119,27 @@ pub enum Direction {
 pub enum Waits {
     /// One request.
     Request,
-    /// What the operating system reads ahead.
+    /// The operating system's read-ahead.
     ReadAhead {
         /// Its size.
         bytes: u64,
     },
-    /// Half of what may be written and not yet on the disk.
+    /// Half of the limit on bytes that are written but not yet on disk.
     WriteBack {
-        /// The parameter with that bound.
+        /// The parameter with that limit.
         bound: &'static str,
     },
 }
 
-/// A warning beside the figure if a fact is too large beside another.
+/// A warning that applies if one fact is too large relative to another.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Warning {
-    /// The warning, as the controller calls it.
+    /// Name of the warning in the controller.
     pub warning: &'static str,
     /// The fact.
     pub fact: &'static str,
     /// The fact that it is compared with.
     pub of: &'static str,
-    /// The share above which the warning stands.
+    /// The share above which the warning applies.
     pub above_percent: u64,
 }

@@ -1,4 +1,4 @@
-//! `null`: presses on nothing. It wakes when it is switched on like any stressor, then sleeps: the A/A check of every block.
+//! `null`: uses no resource. It wakes when it is switched on like any stressor, then sleeps: the A/A check of every block.
 
 use partywall_clock as clock;
 use schemars::{schema_for, JsonSchema};

@@ -1,5 +1,5 @@
-//! Turns due at a set rate, for kernels that have one of their own. A late turn is caught up within a batch; a long pause, as
-//! when a stressor was switched off, is not.
+//! Turns at a set rate, for kernels with their own rate. A late turn is caught up within a batch. A long pause, such as a
+//! stressor that is switched off, is not caught up.
 
 use partywall_clock::Nanos;
 
@@ -12,12 +12,12 @@ pub(crate) struct Pace {
     next_ns: f64,
 }
 
-/// What to do now.
+/// The action to take now.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// So many turns are due.
+    /// This many turns are due.
     Due(usize),
-    /// None before this time.
+    /// No turn is due before this time.
     Wait(Nanos),
 }
 
@@ -26,7 +26,7 @@ impl Pace {
         Self { period_ns: 1e9 / rate_per_s, next_ns: 0.0 }
     }
 
-    /// What to do at `now_ns`; turns that are due, at most `batch`, count as taken.
+    /// The action at `now_ns`. Due turns, at most `batch`, count as taken.
     pub fn turn(&mut self, now_ns: Nanos, batch: usize) -> Turn {
         let now = now_ns as f64;
         if now - self.next_ns > FORGOTTEN_AFTER_NS.max(self.period_ns) {

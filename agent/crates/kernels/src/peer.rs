@@ -1,14 +1,14 @@
-//! The other end of a kernel that talks: a thread of the kernel's own that ends before the kernel is gone.
+//! The other end of a communicating kernel: a thread that ends before the kernel is dropped.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// A thread that is joined on drop. The owner must first take away what it waits for: in a struct, fields drop in the order
-/// they are declared, so a `Peer` comes after the socket, pipe or channel that keeps its thread going.
+/// A thread that is joined on drop. The owner must first close what the thread waits for. In a struct, fields drop in declaration
+/// order, so declare a `Peer` after the socket, pipe or channel that keeps its thread running.
 pub(crate) struct Peer(Option<JoinHandle<()>>);
 
 impl Peer {
-    /// Starts `work` on a thread called `name`.
+    /// Starts `work` on a thread named `name`.
     ///
     /// # Errors
     /// `EAGAIN` at a limit of threads.
@@ -20,7 +20,7 @@ impl Peer {
 impl Drop for Peer {
     fn drop(&mut self) {
         if let Some(thread) = self.0.take() {
-            // A panic of the peer's was reported by its hook and ends with its thread.
+            // A panic of the thread was already reported by the panic hook.
             let _ = thread.join();
         }
     }
@@ -36,7 +36,7 @@ mod tests {
     use crate::testing::{build, steps, Latencies};
 
     #[test]
-    fn dropping_a_kernel_that_talks_ends_its_other_end() {
+    fn dropping_a_communicating_kernel_ends_its_other_end() {
         let talking = [
             "pipe",
             "unix-socket",

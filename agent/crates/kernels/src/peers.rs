@@ -1,5 +1,5 @@
-//! The other end of a network kernel that talks over a real interface (`to`): the same programme that such a kernel starts for itself
-//! on loopback, but listening, for as many connections as come. Deliberately not here: what is measured; this end only answers.
+//! The remote end of a network kernel that uses a real interface (`to`): the same program as on loopback, but listening, for any
+//! number of connections. It only answers; it does not measure.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -8,13 +8,13 @@ use std::thread;
 use crate::request::{self, Sizes};
 use crate::{KernelError, Params};
 
-/// What is thrown away at once.
+/// Size of the buffer for discarded data.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Starts threads that are the peer of the kernel called `name` with these parameters, until the process ends; where they listen.
+/// Starts threads that serve the kernel `name` with these parameters until the process ends. Returns the listening address.
 ///
 /// # Errors
-/// For a kernel that talks to nobody elsewhere, for wrong parameters, and for what the host says to listening there.
+/// The kernel uses no network, a parameter is invalid, or the host refuses to listen at this address.
 pub fn listen(at: SocketAddr, name: &str, params: &Params) -> Result<SocketAddr, KernelError> {
     let failed = KernelError::host(format!("listening at {at}"));
     match name {
@@ -45,7 +45,7 @@ fn on_connections(at: SocketAddr, serve: impl Fn(TcpStream) + Clone + Send + 'st
     thread::Builder::new().name("peer".into()).spawn(move || {
         for stream in listener.incoming().flatten() {
             let serve = serve.clone();
-            // A connection that gets no thread is closed, which its other end tells.
+            // A connection that gets no thread is closed, which its other end reports.
             let _ = thread::Builder::new().name("peer".into()).spawn(move || serve(stream));
         }
     })?;
@@ -55,7 +55,7 @@ fn on_connections(at: SocketAddr, serve: impl Fn(TcpStream) + Clone + Send + 'st
 fn receive(socket: &UdpSocket) {
     let mut datagram = vec![0; 1 << 16];
     loop {
-        // What comes of a datagram of ours that nobody took is told as an error of the next call.
+        // If a sent datagram was refused, the next call reports it as an error, which is ignored.
         let _ = socket.recv(&mut datagram);
     }
 }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kernel_that_talks_finds_its_peer() {
+    fn every_network_kernel_reaches_its_peer() {
         let sizes = json!({ "request_bytes": 100, "response_bytes": 9000, "to": "peer" });
         for (name, mut params) in
             [("udp-send", json!({})), ("tcp-stream", json!({})), ("udp-request", sizes.clone()), ("tcp-request", sizes)]
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_talks_to_nobody_has_no_peer() {
+    fn a_kernel_without_a_network_has_no_peer() {
         let error = listen("127.0.0.1:0".parse().unwrap(), "integer", &Params::new()).unwrap_err().to_string();
         assert!(error.contains("integer") && error.contains("talks to nobody"), "{error}");
     }

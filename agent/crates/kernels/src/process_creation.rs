@@ -1,5 +1,5 @@
-//! `process-creation`: makes a process that ends at once, waits for its end, and makes the next. Bounded by construction: one child
-//! a worker at a time, none outlives a step, and a ceiling on the rate. Deliberately not here: a fork bomb, and starting programs.
+//! `process-creation`: creates a process that ends at once, waits for its end, and creates the next. It is bounded by construction:
+//! one child per worker at a time, no child outlives a step, and the rate has a ceiling. It starts no programs.
 
 use partywall_clock as clock;
 use partywall_sys::child::{Nursery, Sharing};
@@ -16,19 +16,19 @@ const NAP_NS: u64 = 10_000_000;
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum How {
-    /// The child gets a copy of the address space's tables: what `fork` costs.
+    /// The child gets a copy of the page tables: the cost of `fork`.
     #[default]
     Fork,
-    /// The child borrows the address space and its parent waits: what `vfork` and `posix_spawn` cost.
+    /// The child borrows the address space and its parent waits: the cost of `vfork` and `posix_spawn`.
     Vfork,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Params {
-    /// How a child is made.
+    /// How a child is created.
     how: How,
-    /// Children a second at most, of all worker threads together.
+    /// Maximum children per second of all worker threads together.
     #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 1_000_000))]
     rate_max: f64,
 }

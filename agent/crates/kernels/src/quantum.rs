@@ -1,5 +1,5 @@
-//! `quantum`: the same piece of work again and again. What a quantum takes beyond the shortest is time in which the thread
-//! did not run: scheduling, interrupts, the hypervisor, or a clock that slowed down. Touches no memory worth mentioning.
+//! `quantum`: repeats the same piece of work. The time of a quantum beyond the shortest one is time in which the thread did not run:
+//! scheduling, interrupts, the hypervisor, or a lower clock frequency. It uses almost no memory.
 
 use std::hint::black_box;
 
@@ -14,7 +14,7 @@ use crate::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Params {
-    /// How long a quantum is to take undisturbed, 10 µs to 10 ms; measured once when the kernel is built.
+    /// Undisturbed duration of a quantum, 10 µs to 10 ms; measured once when the kernel is built.
     #[schemars(range(min = 10_000, max = 10_000_000))]
     quantum_ns: Nanos,
     /// Turns of the loop in a quantum, instead of measuring: the same work in every trial and on every host.
@@ -31,7 +31,7 @@ impl Default for Params {
 struct Quantum {
     turns: u64,
     state: u64,
-    /// `None` when the turns were given.
+    /// `None` if the turns were given.
     calibrated_turn_ns: Option<f64>,
 }
 
@@ -48,7 +48,7 @@ impl Kernel for Quantum {
     }
 }
 
-/// Marsaglia's xorshift (2003), a chain of dependent instructions of which each turn needs the one before.
+/// Marsaglia's xorshift (2003), a chain of dependent instructions: each turn needs the one before.
 fn spin(mut state: u64, turns: u64) -> u64 {
     for _ in 0..black_box(turns) {
         state ^= state << 13;
@@ -58,7 +58,7 @@ fn spin(mut state: u64, turns: u64) -> u64 {
     black_box(state)
 }
 
-/// Nanoseconds a turn takes undisturbed: of some 4 ms of short tries the fastest, which no neighbour can have slowed.
+/// Nanoseconds per undisturbed turn: the fastest of short attempts over some 4 ms, because no neighbour slowed that one.
 fn turn_ns() -> f64 {
     const TRIES: u64 = 200;
     const TURNS: u64 = 10_000;
@@ -71,7 +71,7 @@ fn turn_ns() -> f64 {
     fastest.max(1) as f64 / TURNS as f64
 }
 
-/// As many turns as fill a quantum.
+/// The number of turns that fill a quantum.
 fn fill(quantum_ns: Nanos, turn_ns: f64) -> u64 {
     (quantum_ns as f64 / turn_ns).round().max(1.0) as u64
 }
@@ -101,7 +101,7 @@ pub(crate) const ENTRY: Entry = Entry {
         also: None,
         latency: Latency::Own("the duration of a quantum of fixed work"),
         roles: Roles::Probe,
-        // As for `integer`; only measured, so nothing of it lasts.
+        // Rises like `integer`. It is only measured, so it has no lasting effect.
         settle: Settle { rise_ns: 0, release_ns: 0 },
         needs: Needs::NOTHING,
         warnings: &[],
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_spin_takes_exactly_its_turns() {
-        // The first numbers of xorshift64 with shifts 13, 7 and 17 from 1, worked out apart from this program.
+        // The first numbers of xorshift64 with shifts 13, 7 and 17 from 1, computed independently of this program.
         assert_eq!(spin(1, 1), 1_082_269_761);
         assert_eq!(spin(1, 2), 1_152_992_998_833_853_505);
         assert_eq!(spin(spin(1, 400), 600), spin(1, 1000));

@@ -1,6 +1,6 @@
-//! `tcp-request` and `udp-request`: a request, a response, and the time between. Without `to` the other side is a thread of the
-//! kernel's own on loopback. A peer elsewhere answers `response_bytes` to every `request_bytes`; with equal sizes any echo server
-//! does. Datagrams begin with a number of eight bytes that the answer must bring back, so that a late one is not taken for the next.
+//! `tcp-request` and `udp-request`: times a request and its response. Without `to` the other side is a thread of the kernel on
+//! loopback. A remote peer answers `response_bytes` to every `request_bytes`; with equal sizes any echo server does. Datagrams begin
+//! with a number of eight bytes that the response must repeat, so that a late response is not mistaken for the next one.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -22,10 +22,10 @@ use crate::{address, limits, schema, Entry, Figure, Kernel, KernelError, KernelI
 const MAX_TCP_BYTES: usize = 1 << 20;
 const MAX_DATAGRAM_BYTES: usize = 16384;
 const TAG_BYTES: usize = 8;
-/// How long a step waits before it looks whether it should stop.
+/// Wait of a step between checks whether it must stop.
 const NAP: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A datagram without answer for so long is lost. Long beside any queue, short beside a run.
+/// A datagram without a response counts as lost after this time. Long compared to any queue, short compared to a run.
 const LOST_AFTER_NS: Nanos = 1_000_000_000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -34,10 +34,10 @@ struct Params {
     /// Bytes of a request: 1 to 1 MiB over TCP, 8 to 16384 over UDP.
     #[schemars(range(min = 1, max = 1_048_576))]
     request_bytes: usize,
-    /// Bytes of a response, in the same bounds.
+    /// Bytes of a response, in the same limits.
     #[schemars(range(min = 1, max = 1_048_576))]
     response_bytes: usize,
-    /// Address and port of a peer that answers; without it, a thread of the kernel's own on loopback.
+    /// Address and port of a peer that answers. Default: a thread of the kernel on loopback.
     to: Option<String>,
 }
 
@@ -56,28 +56,28 @@ impl Params {
     }
 }
 
-/// How long requests and responses are.
+/// Sizes of requests and responses.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     request: usize,
     response: usize,
 }
 
-/// The sizes that these parameters give, whoever they are for.
+/// The sizes in these parameters, for either kernel.
 pub(crate) fn sizes(params: &crate::Params) -> Result<Sizes, KernelError> {
     let mut params = params.clone();
     params.remove("to");
     Ok(Params::decode(&params, 1, MAX_TCP_BYTES)?.0)
 }
 
-/// One way of asking and being answered.
+/// A way to send a request and receive its response.
 trait Exchange: Send {
     fn ask(&mut self) -> io::Result<()>;
 
-    /// Waits a short while for the rest of the answer; whether it is complete.
+    /// Waits a short time for the rest of the response. Returns whether it is complete.
     fn answered(&mut self) -> io::Result<bool>;
 
-    /// The answer has not come for `waited_ns`: whether to ask anew.
+    /// Called if there was no response for `waited_ns`. Returns whether to repeat the request.
     fn lost(&mut self, waited_ns: Nanos) -> io::Result<bool>;
 }
 
@@ -126,7 +126,7 @@ impl Kernel for Request {
 }
 
 impl Request {
-    /// When the request in hand was sent; sends one if there is none.
+    /// When the current request was sent. Sends one if there is none.
     fn ask(&mut self) -> io::Result<Nanos> {
         if let Some(asked_ns) = self.asked_ns {
             return Ok(asked_ns);
@@ -143,7 +143,7 @@ fn not_yet(error: &io::Error) -> bool {
 }
 
 struct Tcp {
-    // Before the responder: closing this end is what ends it.
+    // Declared before the responder, because closing this end stops the responder.
     stream: TcpStream,
     _responder: Option<Peer>,
     request: Vec<u8>,
@@ -205,7 +205,7 @@ impl Exchange for Tcp {
     }
 }
 
-/// Answers every datagram that is a request, whoever sent it, for ever.
+/// Answers every datagram that is a request, from any sender, until the process ends.
 pub(crate) fn respond_to_datagrams(socket: &UdpSocket, sizes: Sizes) {
     let (mut request, mut response) = (vec![0; sizes.request.max(TAG_BYTES)], vec![2; sizes.response.max(TAG_BYTES)]);
     loop {
@@ -219,7 +219,7 @@ struct Udp {
     socket: UdpSocket,
     _responder: Option<UdpResponder>,
     request: Vec<u8>,
-    // One byte longer than a response, so that a longer one is noticed.
+    // One byte longer than a response, to detect a longer one.
     response: Vec<u8>,
     tag: u64,
 }
@@ -237,7 +237,7 @@ impl Udp {
     }
 }
 
-/// A socket that sends to `to` and hears nobody else.
+/// A socket that sends to `to` and receives from no other address.
 pub(crate) fn towards(to: SocketAddr) -> io::Result<UdpSocket> {
     let socket = match to {
         SocketAddr::V4(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?,
@@ -247,7 +247,7 @@ pub(crate) fn towards(to: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Two sockets on loopback that hear only each other.
+/// Two sockets on loopback that receive only from each other.
 pub(crate) fn udp_pair() -> io::Result<(UdpSocket, UdpSocket)> {
     let ours = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let theirs = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -256,7 +256,7 @@ pub(crate) fn udp_pair() -> io::Result<(UdpSocket, UdpSocket)> {
     Ok((ours, theirs))
 }
 
-/// Ends the wait of a thread in `recv` on a datagram socket; a datagram may be empty, so the flag tells the two apart.
+/// Ends a thread's wait in `recv` on a datagram socket. A datagram may be empty, so the flag identifies the stop.
 pub(crate) fn stop_receiving(socket: &UdpSocket, stop: &AtomicBool) {
     stop.store(true, Ordering::Release);
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
@@ -303,7 +303,7 @@ impl Exchange for Udp {
         loop {
             match self.socket.recv(&mut self.response) {
                 Ok(bytes) if self.response[..bytes].starts_with(&self.tag.to_le_bytes()) => return self.whole(bytes),
-                // The answer to a request that was given up.
+                // The response to a request that was given up.
                 Ok(_) => {}
                 Err(error) if not_yet(&error) => return Ok(false),
                 Err(error) => return Err(error),
@@ -348,7 +348,7 @@ fn info(name: &'static str, summary: &'static str, doing: &'static str, bytes: R
         also: None,
         latency: Latency::Own("a round trip: from sending a request until its response is complete"),
         roles: Roles::Both,
-        // One request at a time: nothing is queued that could outlast it.
+        // One request at a time: there is no queue that could outlast it.
         settle: Settle { rise_ns: 1_000_000, release_ns: 2_000_000 },
         needs: Needs::NOTHING,
         warnings: &[],
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_without_answer_is_lost_and_the_next_one_is_asked() {
+    fn a_datagram_without_response_is_lost_and_the_next_one_is_sent() {
         let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut kernel = build("udp-request", json!({ "to": silent.local_addr().unwrap().to_string() }));
         while fact(kernel.as_ref(), "lost") < 1.0 {
@@ -402,7 +402,7 @@ mod tests {
         steps(kernel.as_mut(), 1, &mut Latencies::default());
         silent.recv_from(&mut second).unwrap();
         assert_ne!(first[..TAG_BYTES], second[..TAG_BYTES]);
-        // A late answer to the first is passed over, that to the second is taken.
+        // A late response to the first request is ignored; the response to the second is accepted.
         silent.send_to(&first, from).unwrap();
         silent.send_to(&second, from).unwrap();
         let mut latencies = Latencies::default();
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_answers_another_size_is_an_error() {
+    fn a_peer_that_responds_with_another_size_is_an_error() {
         let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut kernel = build("udp-request", json!({ "to": peer.local_addr().unwrap().to_string(), "response_bytes": 9 }));
         let mut request = [0; 64];

@@ -1,5 +1,5 @@
-//! What `cache` and `memory-latency` share: a ring of elements, one a cache line, in one cycle through all of them, and
-//! the kernel that walks it. How large the ring is, is each kernel's own question.
+//! Shared by `cache` and `memory-latency`: a ring of elements, one per cache line, in one cycle through all of them, and the kernel
+//! that walks it. Each kernel chooses the size of its ring.
 
 use partywall_sys::chase::{Ring, CHAINS_MAX};
 use schemars::JsonSchema;
@@ -11,30 +11,30 @@ use crate::chance::Chance;
 use crate::limits::within;
 use crate::{Environment, Kernel, KernelError, Params, Sink};
 
-/// The line of every common CPU; used where the host does not say.
+/// Cache line of all common CPUs. Used if the host does not report its size.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// In which order the elements follow each other.
+/// Order of the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
     /// By address: hardware prefetchers run ahead.
     Sequential,
-    /// By chance, in one cycle: no prefetcher can know the next.
+    /// Random, in one cycle: no prefetcher can predict the next element.
     Random,
 }
 
-/// What a visit does.
+/// Action per visited element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Visit {
     /// Reads the element.
     Read,
-    /// Counts the visit in the element: the line becomes dirty and is written back when it is displaced.
+    /// Counts the access in the element: the line becomes dirty and is written back when it is displaced.
     Write,
 }
 
-/// A ring to be built.
+/// Plan of a ring.
 pub(crate) struct Plan {
     pub(crate) bytes: usize,
     pub(crate) line_bytes: usize,
@@ -85,8 +85,8 @@ impl Kernel for RingWalk {
     }
 }
 
-/// Accesses in a step of 20 to 300 µs: each takes a few nanoseconds where the ring is small or a prefetcher helps, and some
-/// 100 where one chain waits for memory.
+/// Accesses in a step of 20 to 300 µs. Each takes a few nanoseconds if the ring is small or a prefetcher helps, and some 100 ns if
+/// one chain waits for memory.
 fn accesses(plan: &Plan) -> usize {
     const MANY: usize = 16_384;
     const FEW: usize = 2048;
@@ -104,8 +104,8 @@ fn check_chains(chains: usize) -> Result<(), KernelError> {
     Err(KernelError::Parameter { key: "chains", value: chains.to_string(), why: "is not one of 1, 2, 4, 8 and 16".into() })
 }
 
-/// Joins all elements into one cycle. Sattolo's algorithm (Information Processing Letters 22, 1986) draws each of the
-/// (n − 1)! cycles with the same probability; a mere shuffle would leave several short ones.
+/// Links all elements into one cycle. Sattolo's algorithm (Information Processing Letters 22, 1986) draws each of the (n − 1)!
+/// cycles with the same probability. A plain shuffle would leave several short cycles.
 fn link(ring: &mut Ring, order: Order, mut chance: Chance) {
     for element in 1..ring.len() {
         let other = match order {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn random_order_follows_the_seed_and_seldom_the_addresses() {
+    fn random_order_depends_on_the_seed_and_rarely_follows_the_addresses() {
         let one = path(&mut linked(1000, Order::Random, 1), 1000);
         assert_eq!(one, path(&mut linked(1000, Order::Random, 1), 1000));
         assert_ne!(one, path(&mut linked(1000, Order::Random, 2), 1000));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_chains_without_a_loop_is_refused() {
+    fn a_number_of_chains_without_an_implementation_is_refused() {
         for chains in [0, 3, 32] {
             let error = check_chains(chains).expect_err("no loop").to_string();
             assert!(error.contains("1, 2, 4, 8 and 16"), "{error}");

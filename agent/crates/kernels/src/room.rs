@@ -1,5 +1,5 @@
-//! How much memory may be taken without taking the host or the sandbox down: what the host calls available, and what the
-//! limits of this process's cgroup leave. Reads files below `root` and nothing else.
+//! How much memory a process can take without exhausting the host or the sandbox: the host's available memory, and the room below the
+//! limits of this process's cgroup. It only reads files below `root`.
 
 use std::fs;
 use std::io;
@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 use crate::{Environment, KernelError};
 
-/// Bytes that can be taken now: the least of `MemAvailable` and what each cgroup above this process leaves.
+/// Bytes that can be allocated now: the minimum of `MemAvailable` and the room in each cgroup above this process.
 ///
 /// # Errors
-/// If `/proc/meminfo` below `root` does not say what is available.
+/// `/proc/meminfo` below `root` does not report available memory.
 pub fn available(root: &Path) -> Result<u64, KernelError> {
     let host = host_available(root)?;
     Ok(cgroups(root).iter().filter_map(Cgroup::room).fold(host, u64::min))
 }
 
-/// Refuses `bytes`, given or derived as parameter `key`, if there is no room for them now.
+/// Returns an error if there is no room for `bytes`, the given or derived value of parameter `key`.
 pub(crate) fn claim(key: &'static str, bytes: u64, environment: &Environment) -> Result<(), KernelError> {
     let available = available(&environment.root)?;
     if bytes <= available {
@@ -36,7 +36,7 @@ fn host_available(root: &Path) -> Result<u64, KernelError> {
     Ok(kib.ok_or_else(missing).map_err(KernelError::host(what()))? * 1024)
 }
 
-/// A memory cgroup's folder and what its files are called there.
+/// A memory cgroup's folder and the names of its files.
 struct Cgroup {
     folder: PathBuf,
     limit: &'static str,
@@ -53,22 +53,22 @@ impl Cgroup {
         Self { folder, limit: "memory.max", usage: "memory.current", reclaimable: "inactive_file" }
     }
 
-    /// What the limit leaves; `None` without a limit (v2 writes `max`, v1 a number beyond any host).
+    /// The room below the limit. `None` without a limit (v2 writes `max`, v1 a number above any host's memory).
     fn room(&self) -> Option<u64> {
         let number = |name| fs::read_to_string(self.folder.join(name)).ok()?.trim().parse::<u64>().ok();
         let used = number(self.usage)?.saturating_sub(self.reclaimable_bytes());
         Some(number(self.limit)?.saturating_sub(used))
     }
 
-    /// File pages that the kernel takes back before it refuses memory. Unknown counts as none: the cautious side.
+    /// File pages that the kernel reclaims before it refuses memory. Unknown counts as 0, which is the cautious choice.
     fn reclaimable_bytes(&self) -> u64 {
         let stat = fs::read_to_string(self.folder.join("memory.stat")).unwrap_or_default();
         stat.lines().find_map(|line| line.strip_prefix(self.reclaimable)?.trim().parse().ok()).unwrap_or(0)
     }
 }
 
-/// This process's memory cgroups from its own up to the root. Inside a container the path may be that of the host while the
-/// mount begins at the container: then only the upper folders exist, and the mount's own is the container's.
+/// This process's memory cgroups from its own up to the root. In a container the path may be the host's, while the mount begins at
+/// the container. Then only the upper folders exist, and the mount's own is the container's.
 fn cgroups(root: &Path) -> Vec<Cgroup> {
     let mounts = root.join("sys/fs/cgroup");
     let memberships = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
@@ -103,12 +103,12 @@ mod tests {
     const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal:       2000 kB\nMemFree:         100 kB\nMemAvailable:   1000 kB\n");
 
     #[test]
-    fn without_cgroups_the_host_decides() {
+    fn without_cgroups_the_hosts_memory_is_the_limit() {
         assert_eq!(available(root(&[MEMINFO]).path()).expect("known"), 1000 * 1024);
     }
 
     #[test]
-    fn the_tightest_limit_above_a_process_of_cgroup_v2_decides() {
+    fn the_tightest_limit_above_a_process_of_cgroup_v2_applies() {
         let root = root(&[
             MEMINFO,
             ("proc/self/cgroup", "0::/pod/box\n"),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_container_of_cgroup_v1_the_mount_itself_decides() {
+    fn in_a_container_of_cgroup_v1_the_limit_of_the_mount_applies() {
         let root = root(&[
             MEMINFO,
             ("proc/self/cgroup", "5:cpu:/\n4:hugetlb,memory:/on/the/host\n"),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_does_not_say_what_is_available_is_named() {
+    fn a_host_that_does_not_report_available_memory_is_named() {
         let error = available(root(&[("proc/meminfo", "MemTotal: 5 kB\n")]).path()).expect_err("unknown").to_string();
         assert!(error.contains("proc/meminfo") && error.contains("MemAvailable"), "{error}");
     }

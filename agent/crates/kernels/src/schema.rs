@@ -1,12 +1,12 @@
-//! Schemas of parameters that several kernels share, narrowed to what one of them takes, so that a scenario is refused where
-//! it is checked and not where the kernel is built. Deliberately not here: the checks themselves, see `limits`.
+//! Schemas of parameters that several kernels share, narrowed to the ones that a kernel accepts. So a scenario is refused at its
+//! check, and not when the kernel is built. `limits` contains the checks of values.
 
 use std::ops::RangeInclusive;
 
 use schemars::Schema;
 use serde_json::{Map, Value};
 
-/// Without parameters that mean nothing to this kernel.
+/// Removes parameters that have no meaning for this kernel.
 pub(crate) fn without(mut schema: Schema, keys: &[&str]) -> Schema {
     if let Some(properties) = properties(&mut schema) {
         properties.retain(|key, _| !keys.contains(&key.as_str()));
@@ -14,7 +14,7 @@ pub(crate) fn without(mut schema: Schema, keys: &[&str]) -> Schema {
     schema
 }
 
-/// With tighter bounds on a whole number, which must be a multiple of the least.
+/// Sets tighter limits on a whole number, which must be a multiple of the minimum.
 pub(crate) fn stepped(schema: Schema, key: &str, range: RangeInclusive<usize>) -> Schema {
     let step = *range.start();
     let mut schema = bounded(schema, key, range);
@@ -24,7 +24,7 @@ pub(crate) fn stepped(schema: Schema, key: &str, range: RangeInclusive<usize>) -
     schema
 }
 
-/// With tighter bounds on a number.
+/// Sets tighter limits on a number.
 pub(crate) fn bounded(mut schema: Schema, key: &str, range: RangeInclusive<usize>) -> Schema {
     if let Some(property) = property(&mut schema, key) {
         property.insert("minimum".into(), (*range.start()).into());
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_narrowed_stays_a_schema_of_the_rest() {
+    fn a_narrowed_schema_keeps_the_rest() {
         let schema = stepped(without(schema_for!(Some), &["other"]), "size", 512..=4096);
         let size = &schema.get("properties").expect("an object")["size"];
         assert_eq!((&size["minimum"], &size["maximum"], &size["multipleOf"]), (&512.into(), &4096.into(), &512.into()));

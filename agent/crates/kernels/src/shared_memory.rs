@@ -1,5 +1,5 @@
-//! `shared-memory`: messages copied into shared memory by one thread and out of it by another. Slots of memory are handed to and
-//! fro by bounded queues that spin a little and then sleep, as a semaphore does.
+//! `shared-memory`: one thread copies messages into shared memory, and another copies them out. Bounded queues pass the slots between
+//! them. The queues spin briefly and then sleep, like a semaphore.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ struct Params {
     /// Bytes of a message, up to 16 MiB.
     #[schemars(range(min = 1, max = 16_777_216))]
     message_bytes: usize,
-    /// How many messages the shared memory holds, 1 to 64.
+    /// Number of messages that the shared memory holds, 1 to 64.
     #[schemars(range(min = 1, max = 64))]
     slots: usize,
 }
@@ -37,7 +37,7 @@ impl Default for Params {
 
 struct SharedMemory {
     message: Block,
-    // Before the peer: with the queue closed it ends.
+    // Declared before the peer, which ends when the queue is closed.
     full: SyncSender<Block>,
     empty: Receiver<Block>,
     received_bytes: Arc<AtomicU64>,
@@ -72,11 +72,11 @@ impl SharedMemory {
     }
 }
 
-/// Copies messages out until nobody sends any more.
+/// Copies messages out until the sender is gone.
 fn receive(arrivals: &Receiver<Block>, give_back: &SyncSender<Block>, mut copy: Block, count: &AtomicU64) {
     for slot in arrivals {
         copy.bytes_mut().copy_from_slice(slot.bytes());
-        // The copy must really be made although nobody reads it.
+        // Keep the compiler from removing the copy, because nothing reads it.
         std::hint::black_box(copy.bytes());
         count.fetch_add(copy.bytes().len() as u64, Ordering::Relaxed);
         if give_back.send(slot).is_err() {
@@ -122,12 +122,12 @@ pub(crate) const ENTRY: Entry = Entry {
         also: None,
         latency: Latency::Own("passing on one message: waiting for a free slot and copying into it"),
         roles: Roles::Both,
-        // At most `slots` messages are left to be copied out; after that only cache contents remain.
+        // At most `slots` messages remain to be copied out; after that only cache contents remain.
         settle: Settle { rise_ns: 1_000_000, release_ns: 2_000_000 },
         needs: Needs {
             memory: &[
                 Held { by: Holder::EachThread, times: 1, parameters: &["slots", "message_bytes"] },
-                // Beside the slots, the sender's message and the receiver's copy.
+                // In addition to the slots: the sender's message and the receiver's copy.
                 Held { by: Holder::EachThread, times: 2, parameters: &["message_bytes"] },
             ],
             ..Needs::NOTHING
@@ -144,7 +144,7 @@ mod tests {
     use crate::testing::{build, error, fact, steps, Latencies};
 
     #[test]
-    fn messages_arrive_but_for_those_still_in_their_slots() {
+    fn messages_arrive_except_those_still_in_their_slots() {
         for message_bytes in [1, 65536] {
             let mut kernel = build("shared-memory", json!({ "message_bytes": message_bytes, "slots": 2 }));
             let mut latencies = Latencies::default();

@@ -1,5 +1,5 @@
-//! `pipe`, `unix-socket`, `tcp-loopback` and `tcp-stream`: a stream of messages to a reader that throws them away. Without `to`
-//! the reader is a thread of the kernel's own. Deliberately not here: waiting for an answer (`tcp-request`).
+//! `pipe`, `unix-socket`, `tcp-loopback` and `tcp-stream`: a stream of messages to a reader that discards them. Without `to` the
+//! reader is a thread of the kernel. `tcp-request` waits for responses.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -22,7 +22,7 @@ use crate::{
 };
 
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// A peer elsewhere that does not read must not keep a worker from being stopped.
+/// Maximum wait for a remote peer that does not read, so that the worker can stop.
 const PATIENCE: Duration = Duration::from_millis(100);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -37,7 +37,7 @@ enum Kind {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LocalParams {
-    /// Bytes handed over with each call, up to 16 MiB.
+    /// Bytes per call, up to 16 MiB.
     #[schemars(range(min = 1, max = 16_777_216))]
     message_bytes: usize,
 }
@@ -51,10 +51,10 @@ impl Default for LocalParams {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct TcpParams {
-    /// Bytes handed over with each call, up to 16 MiB.
+    /// Bytes per call, up to 16 MiB.
     #[schemars(range(min = 1, max = 16_777_216))]
     message_bytes: usize,
-    /// Address and port of a peer that reads and throws away; without it, a thread of the kernel's own on loopback.
+    /// Address and port of a peer that reads and discards. Default: a thread of the kernel on loopback.
     to: Option<String>,
 }
 
@@ -65,13 +65,13 @@ impl Default for TcpParams {
 }
 
 struct Stream {
-    // Before `reader`: closing this end is what ends the reader.
+    // Declared before `reader`, because closing this end stops the reader.
     out: Box<dyn Write + Send>,
     reader: Option<Reader>,
     message: Vec<u8>,
-    /// How much of the message in hand has been sent.
+    /// Number of bytes sent of the current message.
     at: usize,
-    /// When its sending began.
+    /// When its transmission started.
     begun_ns: Nanos,
     sent_bytes: u64,
     to: Option<SocketAddr>,
@@ -92,7 +92,7 @@ impl Reader {
                 Ok(0) => return,
                 Ok(bytes) => _ = count.fetch_add(bytes as u64, Ordering::Relaxed),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // The writer's next call meets a closed stream and reports it.
+                // The writer's next call reports the closed stream.
                 Err(_) => return,
             }
         })?;
@@ -131,7 +131,7 @@ impl Stream {
         Ok(Self::new(Box::new(out), None, message_bytes, Some(to)))
     }
 
-    /// Sends what the stream takes of the message in hand; 0 if it takes nothing for now.
+    /// Sends as much of the current message as the stream accepts. Returns 0 if it accepts nothing for now.
     fn send(&mut self) -> Result<usize, KernelError> {
         match self.out.write(&self.message[self.at..]) {
             Ok(bytes) => Ok(bytes),
@@ -141,7 +141,7 @@ impl Stream {
     }
 }
 
-/// Two ends of a TCP connection on loopback, which nobody else can have connected to.
+/// Both ends of a TCP connection on loopback. No other process can have connected to it.
 pub(crate) fn connected_pair() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let ours = TcpStream::connect(listener.local_addr()?)?;
@@ -204,9 +204,9 @@ fn build_tcp(params: &crate::Params) -> Result<Box<dyn Kernel>, KernelError> {
     Ok(Box::new(stream))
 }
 
-/// Buffers of some hundred kilobytes are emptied by the reader, within a millisecond or two, after the last call.
+/// The reader empties buffers of some hundred kilobytes within a millisecond or two after the last call.
 const LOCAL_SETTLE: Settle = Settle { rise_ns: 1_000_000, release_ns: 2_000_000 };
-/// A connection on a real link opens its window over some tens of round trips, and what is queued on the way drains.
+/// A connection on a real link opens its window over some tens of round trips, and queues on the path drain.
 const NETWORK_SETTLE: Settle = Settle { rise_ns: 10_000_000, release_ns: 10_000_000 };
 
 fn info_local(name: &'static str, summary: &'static str, doing: &'static str) -> KernelInfo {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_read_stops_no_step() {
+    fn a_peer_that_does_not_read_blocks_no_step() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut kernel = build("tcp-stream", json!({ "to": listener.local_addr().unwrap().to_string(), "message_bytes": 1 << 24 }));
         let mut work = 1.0;

@@ -1,4 +1,4 @@
-//! `syscall`: a storm of the cheapest calls into the kernel. Never one that the vDSO answers without entering it.
+//! `syscall`: repeats the cheapest system calls. It uses none that the vDSO answers without entering the kernel.
 
 use partywall_sys::syscall::enter_kernel;
 use schemars::{schema_for, JsonSchema};
@@ -37,7 +37,7 @@ pub(crate) const ENTRY: Entry = Entry {
         also: None,
         latency: Latency::Step("256 system calls"),
         roles: Roles::Both,
-        // Uses nothing but a processor and its predictors.
+        // It only uses a processor and its predictors.
         settle: Settle { rise_ns: 100_000, release_ns: 1_000_000 },
         needs: Needs::NOTHING,
         warnings: &[],
@@ -55,16 +55,16 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_step_counts_its_calls_and_spends_time_on_each() {
+    fn a_step_counts_its_calls_and_takes_time_for_each() {
         let before = partywall_clock::thread_cpu();
         let work = steps(build("syscall", json!({})).as_mut(), 2000, &mut Latencies::default());
         assert!((work - 512_000.0).abs() < 0.5);
-        // No processor enters and leaves a kernel within 20 ns: calls that were left out would show.
+        // No processor enters and leaves a kernel within 20 ns, so omitted calls would be detected.
         assert!(partywall_clock::thread_cpu() - before > 512_000 * 20);
     }
 
     #[test]
-    fn it_takes_no_parameters() {
+    fn it_has_no_parameters() {
         assert!(error("syscall", json!({ "calls": 5 })).contains("unknown field `calls`"));
     }
 }

@@ -1,4 +1,4 @@
-//! What the tests of several kernels share.
+//! Shared by the tests of several kernels.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ impl Sink for Latencies {
     }
 }
 
-/// A folder on the disk the tests are built on, which is a real one where `/tmp` may not be.
+/// A folder on the disk of the build directory, which is a real disk even if `/tmp` is not.
 pub(crate) fn disk_folder() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().to_owned()
 }
@@ -39,7 +39,7 @@ fn params(value: Value) -> Params {
     }
 }
 
-/// Parameters as text, as they come over the wire.
+/// Parses parameters from text, as they arrive over the wire.
 pub(crate) fn parsed(json: &str) -> Params {
     params(serde_json::from_str(json).unwrap())
 }
@@ -52,7 +52,7 @@ pub(crate) fn build(name: &str, value: Value) -> Box<dyn Kernel> {
     try_build(name, value).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// What building says is wrong.
+/// The error when the kernel is built.
 pub(crate) fn error(name: &str, value: Value) -> String {
     match try_build(name, value) {
         Ok(_) => panic!("{name} was built"),
@@ -60,12 +60,12 @@ pub(crate) fn error(name: &str, value: Value) -> String {
     }
 }
 
-/// The work of `count` steps.
+/// The sum of the work of `count` steps.
 pub(crate) fn steps(kernel: &mut dyn Kernel, count: usize, sink: &mut dyn Sink) -> f64 {
     (0..count).map(|_| kernel.step(sink).unwrap()).sum()
 }
 
-/// The fact called `key`, a number.
+/// The numeric fact `key`.
 pub(crate) fn fact(kernel: &dyn Kernel, key: &str) -> f64 {
     kernel.facts().get(key).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number {key} in {:?}", kernel.facts()))
 }

@@ -1,6 +1,6 @@
-//! `udp-send`: datagrams of one size, at a set rate or flat out (VITS, section 4.5 and figure 10). Without `to` they go to a thread of
-//! the kernel's own on loopback, which reads and counts them. What is counted as work is what was sent: datagrams may be lost, and
-//! on loopback the facts say how many arrived.
+//! `udp-send`: datagrams of one size, at a set rate or as fast as possible (VITS, section 4.5 and figure 10). Without `to` they go
+//! to a thread of the kernel on loopback, which reads and counts them. The work is the number of sent datagrams. Datagrams may be
+//! lost; on loopback the facts contain how many arrived.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
@@ -23,25 +23,25 @@ use crate::{
 };
 
 const MAX_BATCH: usize = 256;
-/// How long a step may wait for its turn or for room in the device's queue before it looks whether it should stop.
+/// Maximum wait of a step for its turn, or for room in the device's queue, before it checks whether it must stop.
 const NAP_NS: Nanos = 10_000_000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Params {
-    /// Bytes of data in a datagram, 0 to 16384; headers come on top.
+    /// Bytes of data in a datagram, 0 to 16384, without headers.
     #[schemars(range(min = 0, max = 16_384))]
     datagram_bytes: usize,
-    /// Datagrams a second of all worker threads together; flat out without it.
+    /// Datagrams per second of all worker threads together. Default: as fast as possible.
     #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 1_000_000_000))]
     rate_pps: Option<f64>,
-    /// Datagrams handed over with one system call at most, 1 to 256.
+    /// Maximum datagrams per system call, 1 to 256.
     #[schemars(range(min = 1, max = 256))]
     batch: usize,
-    /// Whether each datagram begins with a marker and a number that counts up, by which `partywall trace` knows it again on its
-    /// way; it takes 16 bytes of the data.
+    /// Whether each datagram begins with a marker and a counter, by which `partywall trace` recognises it on its path. They take 16
+    /// bytes of the data.
     marker: bool,
-    /// Address and port of a peer; without it, a thread of the kernel's own on loopback.
+    /// Address and port of a peer. Default: a thread of the kernel on loopback.
     to: Option<String>,
 }
 
@@ -61,15 +61,15 @@ struct UdpSend {
     marker: Option<Marker>,
     to: Option<SocketAddr>,
     sent: u64,
-    /// Calls that handed over less than was due: nobody listens there, or a queue is full.
+    /// Calls that sent less than was due, because nothing listens there or a queue is full.
     short_calls: u64,
 }
 
-/// What `agent/bpf/trace.bpf.c` looks for at the head of a payload; a number follows, most significant byte first.
+/// Marker that `agent/bpf/trace.bpf.c` expects at the start of a payload; a big-endian number follows.
 const MAGIC: [u8; 8] = *b"PWALLTAG";
 const MARKER_BYTES: usize = 16;
 
-/// Numbers datagrams from 0. Those that were not handed over keep their number for the next call.
+/// Numbers datagrams from 0. Datagrams that were not sent keep their number for the next call.
 struct Marker {
     next: u64,
 }
@@ -85,7 +85,7 @@ impl Marker {
 }
 
 impl UdpSend {
-    /// How many datagrams are due now; waits a short while if none is.
+    /// Number of datagrams due now. Waits a short time if there are none.
     fn due(&mut self) -> usize {
         let Some(pace) = &mut self.pace else { return self.batch };
         let now = clock::now();
@@ -103,7 +103,7 @@ impl UdpSend {
 }
 
 impl UdpSend {
-    /// One datagram goes by the plain call, which does without the header of a batch.
+    /// Sends a single datagram by the plain call, which avoids the header of a batch.
     fn hand_over(&mut self, count: usize) -> io::Result<usize> {
         if count == 1 {
             return self.socket.send(self.datagrams.datagram_mut(0)).map(|_| 1);
@@ -132,7 +132,7 @@ impl Kernel for UdpSend {
                 self.sent += sent as u64;
                 Ok(sent as f64)
             }
-            // Somebody's host said that nobody listens there: earlier datagrams went, and so will later ones.
+            // A host reported that nothing listens there. Earlier datagrams were sent, and later ones can be.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 self.short_calls += 1;
                 Ok(0.0)
@@ -257,7 +257,7 @@ pub(crate) const ENTRY: Entry = Entry {
         also: None,
         latency: Latency::Own("one system call that hands over up to `batch` datagrams"),
         roles: Roles::Both,
-        // A socket's and a device's queue hold some hundred kilobytes each: gone within milliseconds at 1 Gb/s.
+        // The queues of a socket and of a device hold some hundred kilobytes each: empty within milliseconds at 1 Gb/s.
         settle: Settle { rise_ns: 2_000_000, release_ns: 5_000_000 },
         needs: Needs::NOTHING,
         warnings: &[],
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn datagrams_of_every_size_arrive() {
         for datagram_bytes in [0, 1, 1024, 16384] {
-            // One at a time, so that the receiver's buffer never overflows before it has been looked at.
+            // One at a time, so that the receiver's buffer cannot overflow before it is read.
             let mut kernel = build("udp-send", json!({ "datagram_bytes": datagram_bytes, "batch": 1 }));
             let mut latencies = Latencies::default();
             for count in 1..=20 {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_listening_ends_nothing() {
+    fn a_missing_listener_ends_nothing() {
         let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut kernel = build("udp-send", json!({ "to": closed.to_string() }));
         assert!(steps(kernel.as_mut(), 20, &mut Latencies::default()) > 0.0);

@@ -1,5 +1,5 @@
-//! `wake-up`: sleeps until points of time a period apart and measures how late it woke: what timers, the scheduler and the
-//! hypervisor add. The points are fixed beforehand, so a late wake-up does not shift those after it.
+//! `wake-up`: sleeps until points in time a period apart and measures how late it wakes. The lateness comes from timers, the
+//! scheduler and the hypervisor. The points are fixed beforehand, so a late wake-up does not shift later points.
 
 use std::num::NonZeroU64;
 
@@ -18,8 +18,8 @@ struct Params {
     /// Time from one wake-up to the next, 50 µs to 100 ms.
     #[schemars(range(min = 50_000, max = 100_000_000))]
     period_ns: Nanos,
-    /// How far the operating system may put off the timer to serve several at once; a thread by itself is given 50 µs,
-    /// which would hide what is measured here.
+    /// How far the operating system may delay the timer to serve several at once. A thread's default is 50 µs, which would hide
+    /// what is measured here.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     slack_ns: NonZeroU64,
 }
@@ -30,7 +30,7 @@ impl Default for Params {
     }
 }
 
-/// Beyond this many missed points in a row only their number is kept: the thread stood still for seconds.
+/// Above this number of missed points in a row only their number is kept: the thread stood still for seconds.
 const MISSED_MAX: u64 = 10_000;
 
 struct WakeUp {
@@ -44,13 +44,13 @@ struct WakeUp {
 impl Kernel for WakeUp {
     fn step(&mut self, sink: &mut dyn Sink) -> Result<f64, KernelError> {
         if self.last_ns.is_none() {
-            // Here and not in `build`: slack belongs to the thread that sleeps.
+            // Here and not in `build`, because slack is a property of the sleeping thread.
             let what = format!("setting a timer slack of {} ns", self.slack_ns);
             set_current_timer_slack(Some(self.slack_ns)).map_err(|error| KernelError::host(what)(error.into()))?;
         }
         let begin_ns = clock::now();
         let due = due(self.last_ns, begin_ns, self.period_ns);
-        // A point that passed while the thread was held up was met late too; leaving it out would hide the worst.
+        // A point that passed while the thread was delayed was also reached late; omitting it would hide the worst cases.
         (0..due.missed.min(MISSED_MAX)).for_each(|n| sink.latency(begin_ns.saturating_sub(due.at_ns - (n + 1) * self.period_ns)));
         clock::sleep_until(due.at_ns);
         sink.latency(clock::now().saturating_sub(due.at_ns));
@@ -73,7 +73,7 @@ impl Kernel for WakeUp {
 #[derive(Debug, PartialEq, Eq)]
 struct Due {
     at_ns: Nanos,
-    /// Points that passed while the thread was not running: nobody slept until those.
+    /// Points that passed while the thread was not running.
     missed: u64,
 }
 
@@ -97,7 +97,7 @@ pub(crate) const ENTRY: Entry = Entry {
         also: None,
         latency: Latency::Own("lateness of a wake-up"),
         roles: Roles::Probe,
-        // Only measured, so nothing of it lasts.
+        // It is only measured, so it has no lasting effect.
         settle: Settle { rise_ns: 0, release_ns: 0 },
         needs: Needs::NOTHING,
         warnings: &[],
@@ -117,7 +117,7 @@ mod tests {
     use crate::testing::{environment, parsed, Latencies};
 
     #[test]
-    fn points_missed_in_a_stall_are_counted_by_how_late_they_were_met() {
+    fn points_missed_in_a_stall_count_with_their_lateness() {
         const PERIOD_NS: Nanos = 1_000_000;
         let now = clock::now();
         let mut kernel = WakeUp { period_ns: PERIOD_NS, slack_ns: NonZeroU64::MIN, last_ns: Some(now - 10 * PERIOD_NS - 1), missed: 0 };
@@ -135,13 +135,13 @@ mod tests {
     }
 
     #[test]
-    fn points_that_passed_are_counted_and_left_out() {
+    fn points_that_passed_are_counted_and_skipped() {
         assert_eq!(due(Some(1100), 1200, 100), Due { at_ns: 1300, missed: 1 });
         assert_eq!(due(Some(1100), 1450, 100), Due { at_ns: 1500, missed: 3 });
     }
 
     #[test]
-    fn each_step_wakes_once_with_the_slack_that_was_asked_for() {
+    fn each_step_wakes_once_with_the_requested_slack() {
         let worker = std::thread::spawn(|| {
             let mut latencies = Latencies::default();
             let mut kernel = (ENTRY.build)(&parsed(r#"{"period_ns": 50000, "slack_ns": 7}"#), &environment()).expect("in range");

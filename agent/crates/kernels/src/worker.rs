@@ -1,10 +1,10 @@
-//! How a thread that steps a kernel ended. The threads themselves belong to the capabilities above.
+//! How a thread that steps a kernel ended. The capabilities own the threads.
 
 use std::thread::JoinHandle;
 
 use crate::KernelError;
 
-/// Why one of `workers` ended by itself, once one has; it is taken from the list then.
+/// The reason why one of `workers` ended without a stop, if one has. Removes it from the list.
 pub fn ended(workers: &mut Vec<JoinHandle<Result<(), KernelError>>>) -> Option<String> {
     let at = workers.iter().position(JoinHandle::is_finished)?;
     Some(match workers.swap_remove(at).join() {

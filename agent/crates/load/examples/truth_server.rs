@@ -1,14 +1,15 @@
-//! A server whose behaviour is known, with a log of its own: what a load generator says is compared with it. It prints its port, serves
-//! until its input ends, and then prints its log: one line a request, with the path, when it came, when its last byte was written, and
-//! what was done.
+//! A server with known behaviour and its own log, for comparison with a load generator's report. It prints its port and serves
+//! until its input ends. Then it prints its log, one line per request: path, arrival time, time of the last written byte, action.
 //!
-//! When a request came is the kernel's word, from the timestamp of its packet. A server's own clock begins when it gets to read, and
-//! what a request waits until then (for its thread, for a core that others use or the hypervisor took away) is on no log: that was the
-//! larger part of what a client saw beyond the delay. One thread that does one small thing at a time.
+//! The arrival time is the kernel's timestamp of the request's packet. A server's own clock starts only when the server reads.
+//! Until then, a request may wait for its thread, or for a core that others use or the hypervisor took away. No log contains
+//! that wait, yet it was the larger part of what a client saw beyond the delay. The server is one thread that does one small
+//! thing at a time.
 //!
-//! `/ok` at once; `/fixed` after 50 ms; `/bimodal` after 50 ms, every tenth after 250 ms; `/freeze` at once, but not in the third and
-//! fourth second after the first request; `/reset` resets every hundredth connection; `/slow` has a body in five pieces 10 ms apart;
-//! `/short` ends before its length; `/long` goes on after its length; `/garbage` is no HTTP; `/silent` never answers.
+//! `/ok` responds at once. `/fixed` responds after 50 ms. `/bimodal` responds after 50 ms, and every tenth time after 250 ms.
+//! `/freeze` responds at once, except in the third and fourth second after the first request. `/reset` resets every hundredth
+//! connection. `/slow` sends its body in five pieces 10 ms apart. `/short` ends before its length; `/long` continues after its
+//! length. `/garbage` is not HTTP. `/silent` never responds.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{self, Write};
@@ -30,7 +31,7 @@ const LISTENER: u64 = 1;
 const FIRST_CONNECTION: u64 = 2;
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// What follows the last piece of an answer.
+/// Action after the last piece of a response.
 #[derive(Clone, Copy, PartialEq)]
 enum After {
     NextRequest,
@@ -40,7 +41,7 @@ enum After {
 
 struct Answer {
     what: &'static str,
-    /// When to write what.
+    /// Pieces to write, with their times.
     pieces: VecDeque<(u64, &'static [u8])>,
     after: After,
 }
@@ -49,7 +50,7 @@ struct Connection {
     stream: TcpStream,
     heard: Vec<u8>,
     arrived_ns: u64,
-    /// Of the request being answered.
+    /// Path of the current request.
     path: String,
     answer: Option<Answer>,
 }
@@ -57,9 +58,9 @@ struct Connection {
 #[derive(Default)]
 struct Server {
     connections: HashMap<u64, Connection>,
-    /// Which connections have bytes to read, in the order in which they came.
+    /// Connections with bytes to read, in order of arrival.
     arrived: VecDeque<u64>,
-    /// Which connections have a piece to write, by time.
+    /// Connections with a piece to write, by time.
     due: BTreeSet<(u64, u64)>,
     log: Vec<(String, u64, u64, &'static str)>,
     requests: u64,
@@ -120,7 +121,7 @@ impl Server {
         }
     }
 
-    /// Writes what is due, or else reads what has come.
+    /// Writes a due piece, or else reads one arrived request.
     fn do_one_thing(&mut self) {
         let due = self.due.first().copied().filter(|(at_ns, _)| *at_ns <= clock::now());
         let (number, goes_on) = if let Some((at_ns, number)) = due {
@@ -137,7 +138,7 @@ impl Server {
         }
     }
 
-    /// Returns whether the connection goes on.
+    /// Returns whether the connection stays open.
     fn read(&mut self, number: u64) -> bool {
         let Some(connection) = self.connections.get_mut(&number) else { return true };
         let mut buffer = [0; 4096];
@@ -163,7 +164,7 @@ impl Server {
                 Some((at_ns, _)) => {
                     self.due.insert((*at_ns, number));
                 }
-                // What is never answered has no other moment.
+                // A request that never gets a response has no other time.
                 None => self.log.push((connection.path.clone(), arrived_ns, arrived_ns, answer.what)),
             }
             connection.answer = Some(answer);
@@ -171,7 +172,7 @@ impl Server {
         true
     }
 
-    /// Returns whether the connection goes on.
+    /// Returns whether the connection stays open.
     fn write(&mut self, number: u64) -> bool {
         let Some(connection) = self.connections.get_mut(&number) else { return true };
         let Some(answer) = &mut connection.answer else { return true };
@@ -200,7 +201,7 @@ impl Server {
     }
 }
 
-/// Reads what there is, and tells when the last of it came, in monotonic time.
+/// Reads the available bytes. Returns the arrival time of the last one, in monotonic time.
 fn receive(stream: &TcpStream, buffer: &mut [u8]) -> Result<(usize, u64), Errno> {
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut into = [io::IoSliceMut::new(buffer)];

@@ -1,17 +1,17 @@
-//! URLs as far as a load needs them: where to connect, and what to ask for there. Deliberately not here: resolving names.
+//! Parses URLs into the place to connect to and the request target. It does not resolve names.
 
 use std::fmt;
 
-/// Where requests go: scheme, host and port.
+/// Destination of requests: scheme, host and port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub tls: bool,
-    /// Without the brackets of an IPv6 address; in lower case.
+    /// In lower case, without the brackets of an IPv6 address.
     pub host: String,
     pub port: u16,
 }
 
-/// What is wrong with a URL.
+/// Error in a URL.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UrlError {
     #[error("{0:?} is no URL that can be asked; write for example http://127.0.0.1:8080/path")]
@@ -29,7 +29,7 @@ pub(crate) enum UrlError {
 }
 
 impl Place {
-    /// `host:port`, as `addresses` of a program names it.
+    /// `host:port`, as in a program's `addresses`.
     pub(crate) fn host_and_port(&self) -> String {
         format!("{}:{}", self.bracketed(), self.port)
     }
@@ -67,7 +67,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Splits a URL into its place and the rest, which begins with a slash. A fragment is left out, for servers never see it.
+/// Splits a URL into its place and the rest, which begins with a slash. The fragment is dropped, because servers never receive it.
 pub(crate) fn split(url: &str) -> Result<(Place, String), UrlError> {
     let (tls, rest) = scheme(url).ok_or_else(|| UrlError::Scheme(url.into()))?;
     if url.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
@@ -111,7 +111,7 @@ fn host_and_port(authority: &str, usual: u16) -> Option<(&str, u16)> {
     (port > 0).then_some((host, port))
 }
 
-/// The URL that a redirect's `location` means when it comes from `target` at `from`.
+/// The URL of a redirect's `location`, relative to `target` at `from`.
 pub(crate) fn redirected(from: &Place, target: &str, location: &str) -> Result<(Place, String), UrlError> {
     if scheme(location).is_some() {
         return split(location);
@@ -147,7 +147,7 @@ fn without_dots(target: &str) -> String {
     format!("/{}{query}", kept.join("/"))
 }
 
-/// A variable's value as part of a URL: what would change the URL's shape is written as %XX.
+/// A variable's value as part of a URL. Characters that would change the URL's structure are written as %XX.
 pub(crate) fn url_encode(bytes: &[u8], into: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in bytes {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_that_cannot_be_asked_are_refused_by_name() {
+    fn invalid_urls_are_refused_by_name() {
         for (url, why) in [
             ("ftp://a/", UrlError::Scheme("ftp://a/".into())),
             ("localhost:80", UrlError::Scheme("localhost:80".into())),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn redirects_are_taken_relative_to_where_they_come_from() {
+    fn redirects_are_relative_to_their_source() {
         let from = split("http://a:81/x/y?z").unwrap();
         for (location, wanted) in [
             ("/b", "http://a:81 /b"),

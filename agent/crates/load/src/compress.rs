@@ -1,5 +1,5 @@
-//! Compression of a file in the generator: the disk and CPU work that Netto et al. gave their load generator. Threads of its own do
-//! it, so that other users' requests leave in time. Deliberately not here: who asked for it.
+//! Compresses a file in the generator: the disk and CPU work of the load generator of Netto et al. Separate threads do it, so that
+//! other users' requests leave on time.
 
 use std::fs::File;
 use std::io::{self, BufReader, Seek, SeekFrom, Write};
@@ -15,7 +15,7 @@ use partywall_clock::{self as clock, Nanos};
 use crate::controls::Controls;
 use crate::program::Compression;
 
-/// What one user wants compressed.
+/// A user's compression job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
     pub thread: u32,
@@ -24,7 +24,7 @@ pub(crate) struct Job {
     pub compression: u32,
 }
 
-/// What became of a job.
+/// The result of a job.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub job: Job,
@@ -34,7 +34,7 @@ pub(crate) struct Done {
 
 type Finished = Arc<Mutex<Vec<Vec<Done>>>>;
 
-/// The threads that compress.
+/// The compression threads.
 pub(crate) struct Pool {
     jobs: Option<Sender<Job>>,
     finished: Finished,
@@ -42,7 +42,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Makes the files in `folder` and starts as many threads as the caller may use CPUs; they wake workers through `controls`.
+    /// Creates the files in `folder` and starts one thread per CPU that the caller may use. They wake workers through `controls`.
     pub(crate) fn start(compressions: &[Compression], folder: &Path, workers: u32, controls: &Arc<Controls>) -> io::Result<Self> {
         let files = compressions.iter().map(|c| source(folder, c.file_bytes)).collect::<io::Result<Vec<_>>>()?;
         let files = Arc::new(files);
@@ -71,12 +71,12 @@ impl Pool {
 
     pub(crate) fn submit(&self, job: Job) {
         if let Some(jobs) = &self.jobs {
-            // The threads live as long as the pool.
+            // The threads exist as long as the pool.
             let _ = jobs.send(job);
         }
     }
 
-    /// What has been finished for worker `thread`.
+    /// Finished jobs of worker `thread`.
     pub(crate) fn take(&self, thread: u32) -> Vec<Done> {
         std::mem::take(&mut self.finished.lock().unwrap_or_else(PoisonError::into_inner)[thread as usize])
     }
@@ -91,7 +91,7 @@ impl Drop for Pool {
     }
 }
 
-/// Reads the file, compresses it, and has the result on the disk.
+/// Reads the file, compresses it, and syncs the result to disk.
 fn compress(source: &File, level: u32, result: &mut File) -> io::Result<()> {
     result.set_len(0)?;
     result.seek(SeekFrom::Start(0))?;
@@ -101,7 +101,7 @@ fn compress(source: &File, level: u32, result: &mut File) -> io::Result<()> {
     encoder.finish()?.sync_data()
 }
 
-/// Reads a file that several threads share, each from a place of its own.
+/// Reads a file that several threads share, each from its own position.
 struct At<'f> {
     file: &'f File,
     at: u64,
@@ -130,7 +130,7 @@ fn source(folder: &Path, bytes: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// A file without a name, which is gone with the process.
+/// A file without a name, which disappears with the process.
 fn unlinked(folder: &Path) -> io::Result<File> {
     let path = folder.join(format!("partywall-compress-{}-{:x}", std::process::id(), fastrand::u64(..)));
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
@@ -145,13 +145,13 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn a_folder_that_cannot_be_written_is_named() {
+    fn a_folder_that_is_not_writable_is_named() {
         let error = unlinked(Path::new("/nonexistent")).unwrap_err();
         assert!(error.to_string().starts_with("/nonexistent/partywall-compress-"), "{error}");
     }
 
     #[test]
-    fn what_was_compressed_is_the_file_and_smaller() {
+    fn the_compressed_result_is_smaller_and_decompresses_to_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let (source, mut result) = (source(folder.path(), 300_000).unwrap(), unlinked(folder.path()).unwrap());
         compress(&source, 6, &mut result).unwrap();

@@ -1,4 +1,4 @@
-//! What the owner of a load tells its workers: switches to come, and that it is over. Deliberately not here: carrying it out.
+//! Commands from a load's owner to its workers: future switches, and the end. The workers carry them out.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use partywall_clock::Nanos;
 use rustix::event::{eventfd, EventfdFlags};
 
-/// From `at_ns` on the load has this intensity.
+/// The intensity of the load from `at_ns` on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Switch {
     pub at_ns: Nanos,
@@ -40,7 +40,7 @@ impl Controls {
         self.wake_all();
     }
 
-    /// The switches that worker `thread` has not taken yet.
+    /// The switches that worker `thread` has not received yet.
     pub(crate) fn take(&self, thread: u32) -> VecDeque<Switch> {
         std::mem::take(&mut self.switches()[thread as usize])
     }
@@ -55,7 +55,7 @@ impl Controls {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// What worker `thread` polls; readable once it has been woken.
+    /// File descriptor that worker `thread` polls. It is readable after a wake-up.
     pub(crate) fn waker(&self, thread: u32) -> BorrowedFd<'_> {
         self.wakers[thread as usize].as_fd()
     }
@@ -64,7 +64,7 @@ impl Controls {
         let _ = rustix::io::write(self.waker(thread), &1_u64.to_ne_bytes());
     }
 
-    /// Makes the waker of `thread` unreadable again.
+    /// Clears the wake-up of `thread`.
     pub(crate) fn rest(&self, thread: u32) {
         let _ = rustix::io::read(self.waker(thread), &mut [0; 8]);
     }

@@ -1,5 +1,6 @@
-//! Cookies of one user (RFC 6265, as far as a load needs it): kept by host, path and scheme, gone when told so. Deliberately not here:
-//! the day on which a cookie kept expires, for no load lasts that long, and lists of public suffixes, for the servers asked are the user's own.
+//! Cookies of one user (RFC 6265, as far as a load needs it). They are stored by host, path and scheme, and deleted on request of
+//! the server. Expiry dates are ignored, because no load lasts that long. Public suffix lists are not used, because the servers
+//! belong to the user.
 
 use cookie::time::OffsetDateTime;
 
@@ -14,7 +15,7 @@ struct Cookie {
     name: String,
     value: String,
     host: String,
-    /// Also for hosts below `host`.
+    /// Also valid for subdomains of `host`.
     below: bool,
     path: String,
     tls: bool,
@@ -25,7 +26,7 @@ impl Jar {
         self.0.is_empty()
     }
 
-    /// Takes what a Set-Cookie header says that came from `target` at `place`; odd ones are left out, as browsers do.
+    /// Stores the cookie of a Set-Cookie header from `target` at `place`. Malformed cookies are ignored, as in browsers.
     pub(crate) fn take(&mut self, header: &[u8], place: &Place, target: &str) {
         let Some((cookie, gone)) = read(header, place, target) else { return };
         self.0.retain(|kept| (&kept.name, &kept.host, &kept.path) != (&cookie.name, &cookie.host, &cookie.path));
@@ -34,7 +35,7 @@ impl Jar {
         }
     }
 
-    /// Appends the value of the Cookie header for `target` at `place`; nothing if there is no cookie for it.
+    /// Appends the value of the Cookie header for `target` at `place`. Appends nothing if no cookie matches.
     pub(crate) fn render(&self, place: &Place, target: &[u8], into: &mut Vec<u8>) {
         let mut separator: &[u8] = b"";
         for cookie in self.0.iter().filter(|cookie| cookie.is_for(place, target)) {
@@ -60,7 +61,7 @@ fn is_below(host: &str, parent: &str) -> bool {
     host.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.'))
 }
 
-/// The cookie, and whether it is to be forgotten.
+/// The cookie, and whether the header deletes it.
 fn read(header: &[u8], place: &Place, target: &str) -> Option<(Cookie, bool)> {
     let text = std::str::from_utf8(header).ok()?;
     let told = cookie::Cookie::parse(text).ok().filter(|_| !text.contains(char::is_control))?;
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_go_back_to_where_they_came_from() {
+    fn cookies_are_sent_to_their_origin() {
         let jar = jar("http://a.b/shop/x", &["s=1; HttpOnly", "t=2; Path=/", "u=3; Secure; Path=/", "v=4; Domain=b; Path=/"]);
         assert_eq!(sent(&jar, "http://a.b/shop/y"), "s=1; t=2; v=4");
         assert_eq!(sent(&jar, "http://a.b/shopping"), "t=2; v=4");
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_replaced_by_its_next_value_and_gone_when_told_so() {
+    fn a_cookie_is_replaced_by_its_next_value_and_deleted_on_request() {
         assert_eq!(sent(&jar("http://a/", &["s=1", "s=2"]), "http://a/"), "s=2");
         assert!(jar("http://a/", &["s=1", "s=; Max-Age=0"]).is_empty());
         for long_ago in ["Thu, 01 Jan 1970 00:00:00 GMT", "Thu, 01-Jan-1970 00:00:01 GMT", "Sun, 06 Nov 1994 08:49:37 GMT"] {
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_cookies_are_left_out() {
+    fn malformed_cookies_are_ignored() {
         assert!(jar("http://a/", &["=x", "no value", "s=1; Domain=elsewhere", "s=a\u{1}b"]).is_empty());
     }
 }

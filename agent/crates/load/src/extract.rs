@@ -1,4 +1,4 @@
-//! Taking values from responses, and checking them. Deliberately not here: variables, and counting what failed.
+//! Extracts values from responses, and checks responses. It does not store variables or count failures.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde_json_path::JsonPath;
 use crate::feeder::text;
 use crate::http1::Response;
 
-/// A response as checks and extraction see it; its body may be read as JSON or HTML once for all of them.
+/// A response for checks and extraction. Its body is parsed as JSON or HTML at most once.
 pub(crate) struct View<'a> {
     pub status: u16,
     pub headers: &'a dyn Fn(&str) -> Vec<String>,
@@ -29,7 +29,7 @@ impl<'a> View<'a> {
 
     fn json(&mut self) -> &Value {
         let body = self.body;
-        // What is no JSON is read as null, in which no path finds anything but null itself.
+        // Invalid JSON becomes null, in which every path finds nothing but null.
         self.json.get_or_insert_with(|| serde_json::from_slice(body).unwrap_or_default())
     }
 
@@ -44,7 +44,7 @@ pub(crate) fn header_values(response: &Response, name: &str) -> Vec<String> {
     response.header(name).map(|value| String::from_utf8_lossy(value).into_owned()).collect()
 }
 
-/// Where a value is found.
+/// Location of a value.
 #[derive(Debug)]
 enum Place {
     Regex(Regex),
@@ -53,7 +53,7 @@ enum Place {
     Header(String),
 }
 
-/// One value to take from a response.
+/// One value to extract from a response.
 #[derive(Debug)]
 pub(crate) struct Extraction {
     place: Place,
@@ -89,7 +89,7 @@ impl Extraction {
         !self.wants_head()
     }
 
-    /// The value, or its default; None if there is neither.
+    /// The value, or its default. None if there is neither.
     pub(crate) fn take(&self, view: &mut View<'_>, chance: &mut fastrand::Rng) -> Option<String> {
         let mut found = self.all(view);
         if found.is_empty() {
@@ -106,7 +106,7 @@ impl Extraction {
     fn all(&self, view: &mut View<'_>) -> Vec<String> {
         let owned = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match &self.place {
-            // The first is what is wanted mostly, and looking for all of them costs.
+            // Mostly the first match is requested, and searching for all matches is costly.
             Place::Regex(regex) if self.pick == Pick::First => {
                 regex.captures(view.body).and_then(|c| c.get(1).or(c.get(0))).map(|m| owned(m.as_bytes())).into_iter().collect()
             }
@@ -126,7 +126,7 @@ impl Extraction {
     }
 }
 
-/// One thing that must hold of a response.
+/// A condition on a response.
 #[derive(Debug)]
 pub(crate) enum Test {
     Status(u16, u16),
@@ -196,7 +196,7 @@ impl fmt::Display for Test {
 
 fn regex(pattern: &str) -> Result<Regex, String> {
     Regex::new(pattern).map_err(|error| {
-        // It draws the pattern and says what is wrong on the last line; a problem here is one line.
+        // The error draws the pattern and has its message on the last line. A problem here is one line.
         let said = error.to_string();
         let why = said.lines().last().unwrap_or_default().trim_start_matches("error: ");
         format!("{pattern:?} is no regular expression: {why}")
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_found_by_regular_expression_json_path_selector_and_header() {
+    fn values_are_extracted_by_regular_expression_json_path_selector_and_header() {
         assert_eq!(take(Source::Regex("id=([0-9]+)".into()), Pick::First, PAGE).as_deref(), Some("17"));
         assert_eq!(take(Source::Regex("id=[0-9]+".into()), Pick::Last, PAGE).as_deref(), Some("id=18"));
         let css = |attribute: Option<&str>, selector: &str| Source::Css { selector: selector.into(), attribute: attribute.map(Into::into) };
@@ -235,13 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn a_random_pick_is_one_of_those_found() {
+    fn a_random_pick_is_one_of_the_matches() {
         let picked = take(Source::Regex("id=([0-9]+)".into()), Pick::Random, PAGE).unwrap();
         assert!(["17", "18"].contains(&picked.as_str()));
     }
 
     #[test]
-    fn checks_hold_or_not() {
+    fn checks_pass_or_fail() {
         let headers = |name: &str| if name == "Content-Type" { vec!["text/html; x".to_string()] } else { Vec::new() };
         let body = r#"{"ok":true}"#;
         let check = |check: Check| Test::new(&check).unwrap().holds(&mut View::new(200, &headers, body.as_bytes(), 11, 5));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_with_its_text() {
+    fn invalid_expressions_are_refused_with_their_text() {
         assert_eq!(Test::new(&Check::Matches("(".into())).unwrap_err(), "\"(\" is no regular expression: unclosed group");
         assert!(Test::new(&Check::JsonPath { path: "a b".into(), equals: String::new() }).unwrap_err().contains("is no JSON path"));
         let css = Source::Css { selector: ">>".into(), attribute: None };

@@ -1,4 +1,4 @@
-//! Data that users read, row by row. Deliberately not here: what a row's values become.
+//! Data that users read row by row. It does not interpret the values.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,22 +7,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use partywall_wire::load::{Feeder, Order, Rows, Share, WhenSpent};
 use serde_json::Value;
 
-/// A feeder's rows and where its users are.
+/// A feeder's rows, and the position of its users.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub columns: Vec<String>,
-    /// The variables that the columns' values go to.
+    /// The variables that receive the columns' values.
     pub variables: Vec<u16>,
     rows: Vec<Vec<Box<str>>>,
     order: Order,
     shared: bool,
     leave: bool,
-    /// Of rows that all users take from one sequence, other generators' users included.
+    /// This generator's share of rows that all users take from one sequence, including users of other generators.
     share: Share,
     next: AtomicUsize,
 }
 
-/// Where one user is in each feeder that is not shared.
+/// One user's position in each feeder that is not shared.
 pub(crate) type Places = BTreeMap<u32, usize>;
 
 impl Table {
@@ -45,7 +45,7 @@ impl Table {
         Ok(Self { columns, variables: Vec::new(), rows, order, shared, leave, share, next })
     }
 
-    /// The next row; None if all are spent and the user is to leave.
+    /// The next row. None if no rows are left and the user must leave.
     pub(crate) fn next(&self, number: u32, places: &mut Places, chance: &mut fastrand::Rng) -> Option<&[Box<str>]> {
         let at = match self.order {
             Order::Random => chance.usize(..self.rows.len()),
@@ -95,7 +95,7 @@ fn json_lines(path: &Path) -> Result<Read, String> {
     Ok((columns, rows))
 }
 
-/// A JSON value as it is written into a request: texts without quotes.
+/// A JSON value as text for a request: strings without quotes.
 pub(crate) fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_rows_go_to_one_user_each_and_own_rows_to_every_user() {
+    fn shared_rows_go_to_one_user_each_and_private_rows_to_every_user() {
         let (mut one, mut two) = (Places::new(), Places::new());
         let shared = inline(&["x", "y"], Order::Sequential, true, WhenSpent::Repeat);
         assert_eq!([take(&shared, &mut one), take(&shared, &mut two), take(&shared, &mut one)].map(Option::unwrap), ["x", "y", "x"]);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_and_their_mistakes_named_with_their_line() {
+    fn files_are_read_and_their_errors_have_line_numbers() {
         let folder = tempfile::tempdir().unwrap();
         let (csv, json) = (folder.path().join("a.csv"), folder.path().join("a.jsonl"));
         std::fs::write(&csv, "name,n\n\"Ada, L\",1\n").unwrap();

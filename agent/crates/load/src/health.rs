@@ -1,12 +1,12 @@
-//! What the scheduler gave a worker thread, and what is left of what all of them share. Deliberately not here: whether that was enough;
-//! the controller judges.
+//! CPU time and waits of a worker thread, and the limits that all workers share. It only measures; the controller judges whether the
+//! resources were sufficient.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use partywall_clock::{self as clock, Nanos};
 
-/// Reads the calling thread's own account.
+/// Reads the calling thread's CPU accounting.
 pub(crate) struct ThreadClock {
     cpu_ns: Nanos,
     run_delay_ns: Option<Nanos>,
@@ -25,17 +25,17 @@ impl ThreadClock {
     }
 }
 
-/// The second figure of schedstat: time on a run queue without running. None where the kernel keeps no such account.
+/// The second value of schedstat: time on a run queue without running. None if the kernel has no such accounting.
 fn run_delay() -> Option<Nanos> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// What all threads of the generator share, read by one of them.
+/// Shared resources of all threads of the generator. One thread reads them.
 pub(crate) struct Surroundings {
-    /// `/proc/self/cgroup` as last read, for a process may be moved to another cgroup at any time.
+    /// Last content of `/proc/self/cgroup`, because a process may be moved to another cgroup at any time.
     cgroup: String,
-    /// `cpu.stat` of the generator's cgroup and of those above it: a limit holds all that is below it.
+    /// `cpu.stat` of the generator's cgroup and its ancestors: a limit applies to the whole subtree.
     accounts: Vec<PathBuf>,
     throttled_ns: Option<Nanos>,
     pub ports_most: Option<u64>,
@@ -49,7 +49,7 @@ impl Surroundings {
         Self { cgroup, throttled_ns: throttled(&accounts), accounts, ports_most }
     }
 
-    /// Time for which CPU limits held the generator back since the last time.
+    /// Time for which CPU limits throttled the generator since the last call.
     pub(crate) fn throttled_ns(&mut self) -> Option<Nanos> {
         if fs::read_to_string("/proc/self/cgroup").unwrap_or_default() != self.cgroup {
             *self = Self::new(self.ports_most);
@@ -60,15 +60,15 @@ impl Surroundings {
         now.zip(before).map(|(now, before)| now.saturating_sub(before))
     }
 
-    /// Ports of this network namespace that wait out the time TCP asks for.
+    /// Local ports of this network namespace in TIME_WAIT.
     #[expect(clippy::unused_self, reason = "a reading of the surroundings like the other")]
     pub(crate) fn ports_waiting(&self) -> Option<u64> {
         time_waits(&fs::read_to_string("/proc/net/sockstat").ok()?)
     }
 }
 
-/// The `cpu.stat` files that tell of a process's limits, from `/proc/self/cgroup` and `/proc/self/mounts`; cgroups of version 1 where
-/// there is a CPU controller of that version, else of version 2.
+/// The `cpu.stat` files with a process's limits, from `/proc/self/cgroup` and `/proc/self/mounts`. Uses cgroup version 1 if its CPU
+/// controller is mounted, otherwise version 2.
 fn cpu_accounts(own: &str, mounts: &str) -> Vec<PathBuf> {
     let line = |wanted: fn(&str) -> bool| own.lines().filter_map(|line| line.split_once(':')?.1.split_once(':')).find(|(c, _)| wanted(c));
     let v1 = line(|controllers| controllers.split(',').any(|controller| controller == "cpu"));
@@ -108,14 +108,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn throttled_time_is_read_in_both_versions_and_is_none_where_it_is_not_told() {
+    fn throttled_time_is_read_in_both_versions_and_is_none_if_it_is_missing() {
         assert_eq!(throttled_in("nr_periods 10\nnr_throttled 4\nthrottled_time 123456789\n"), Some(123_456_789));
         assert_eq!(throttled_in("usage_usec 5\nnr_throttled 4\nthrottled_usec 123\n"), Some(123_000));
         assert_eq!(throttled_in("usage_usec 5\n"), None);
     }
 
     #[test]
-    fn accounts_are_of_the_cgroup_and_all_above_it() {
+    fn accounts_cover_the_cgroup_and_its_ancestors() {
         let root = tempfile::tempdir().unwrap();
         let deep = root.path().join("a/b");
         fs::create_dir_all(&deep).unwrap();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ports_are_those_of_tcp() {
+    fn time_waits_are_those_of_tcp() {
         let text = "sockets: used 9\nTCP: inuse 5 orphan 0 tw 12 alloc 7 mem 1\nUDP: inuse 1 mem 0\n";
         assert_eq!((time_waits(text), time_waits("UDP: inuse 1\n")), (Some(12), None));
     }

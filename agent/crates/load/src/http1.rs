@@ -1,5 +1,5 @@
-//! Reading HTTP/1.1 responses (RFC 9112) as their bytes come, in pieces of any size. Deliberately not here: sockets, time, and what
-//! a response is wanted for; those who want the head or the body say so before.
+//! Parses HTTP/1.1 responses (RFC 9112) incrementally, in pieces of any size. Callers that need the head or the body request it
+//! beforehand. It uses no sockets and no clock.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -7,30 +7,30 @@ use std::io::Read;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use memchr::memchr;
 
-/// A head longer than this is no head.
+/// Maximum length of a head.
 const HEAD_MAX: usize = 64 << 10;
-/// A body that is kept for checks or extraction ends a connection beyond this.
+/// Maximum length of a body that is kept for checks or extraction. A longer one ends the connection.
 pub(crate) const KEPT_MAX: usize = 64 << 20;
-/// A line that tells a chunk's size, extensions included.
+/// Maximum length of a chunk-size line, including extensions.
 const CHUNK_LINE_MAX: usize = 4 << 10;
 
-/// What is kept of a response beyond its status.
+/// The parts of a response to keep, in addition to its status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is asked for by itself")]
 pub(crate) struct Wanted {
-    /// The request was HEAD: whatever the head says, no body follows.
+    /// The request was HEAD, so no body follows, whatever the head contains.
     pub no_body: bool,
-    /// Keep the head's lines.
+    /// Keep the header lines.
     pub head: bool,
-    /// Keep the head's lines if there is a cookie in them.
+    /// Keep the header lines if they contain a cookie.
     pub cookies: bool,
-    /// Keep the head's lines of a redirect.
+    /// Keep the header lines of a redirect.
     pub redirects: bool,
     /// Keep the body.
     pub body: bool,
 }
 
-/// Why bytes are no response.
+/// Reason why bytes are not a valid response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadResponse {
     #[error("it does not begin with an HTTP/1 status line")]
@@ -49,23 +49,23 @@ pub(crate) enum BadResponse {
     LongBody,
 }
 
-/// How far a response has come.
+/// Progress of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// More must come.
+    /// The response is incomplete.
     More,
-    /// It is complete, and took so many of the bytes given.
+    /// It is complete, and used this many of the given bytes.
     Complete(usize),
 }
 
-/// What the end of the stream means for the response.
+/// State of a response at the end of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtEnd {
-    /// Nothing of it had come.
+    /// No byte had arrived.
     Nothing,
-    /// It ended with the stream, as it said.
+    /// The end of the stream completes it, as its head declared.
     Complete,
-    /// It had more to come.
+    /// It was incomplete.
     Truncated,
 }
 
@@ -73,10 +73,10 @@ pub(crate) enum AtEnd {
 enum State {
     #[default]
     Head,
-    /// So many bytes of body are left.
+    /// This many body bytes are left.
     Counted(u64),
     UntilClose,
-    /// Its end is told another way than in its own bytes.
+    /// Its end is signalled outside its bytes.
     UntilTold,
     ChunkSize,
     ChunkData(u64),
@@ -85,21 +85,21 @@ enum State {
     Done,
 }
 
-/// One response as it comes.
+/// One response that is being received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Response {
     state: State,
     wanted: Wanted,
     status: u16,
     keep_alive: bool,
-    // The part of a line or head whose end has not come yet.
+    // An incomplete line or head.
     partial: Vec<u8>,
     head: Vec<u8>,
     body: Vec<u8>,
     body_bytes: u64,
 }
 
-/// What the lines of a head say about what follows it.
+/// Framing of the response, as declared in its head.
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is told by a header of its own")]
 struct Framing {
@@ -112,7 +112,7 @@ struct Framing {
 }
 
 impl Response {
-    /// Forgets the last response and awaits the next.
+    /// Resets the state for the next response.
     pub(crate) fn begin(&mut self, wanted: Wanted) {
         self.state = State::Head;
         self.wanted = wanted;
@@ -136,13 +136,13 @@ impl Response {
         self.keep_alive
     }
 
-    /// The body, if it was wanted.
+    /// The body, if it was requested.
     #[cfg(test)]
     fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// The body, if it was wanted, decompressed if it says that it is compressed and can be.
+    /// The body, if it was requested. Decompressed if its encoding is declared and supported.
     pub(crate) fn decoded_body(&self) -> Cow<'_, [u8]> {
         let coding = self.header("content-encoding").last().map(<[u8]>::to_ascii_lowercase);
         let mut decoded = Vec::new();
@@ -163,12 +163,12 @@ impl Response {
         self.body_bytes
     }
 
-    /// The values of a header, in order; none if the head was not wanted.
+    /// The values of a header, in order. Empty if the head was not requested.
     pub(crate) fn header<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> + 'a {
         headers(&self.head).filter(move |(found, _)| found.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
     }
 
-    /// Takes the next bytes of the stream.
+    /// Parses the next bytes of the stream.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<Progress, BadResponse> {
         let mut at = 0;
         while self.state != State::Done {
@@ -181,9 +181,9 @@ impl Response {
         Ok(Progress::Complete(at))
     }
 
-    /// The head of a response that came another way than as HTTP/1.
+    /// Sets the head of a response that did not arrive as HTTP/1.
     pub(crate) fn head_came<'h>(&mut self, status: u16, headers: impl Iterator<Item = (&'h str, &'h [u8])>) {
-        // If the connection ends now, the response is not whole.
+        // The response is incomplete if the connection ends now.
         (self.status, self.keep_alive, self.state) = (status, true, State::UntilTold);
         let wanted = self.wanted;
         if wanted.head || wanted.cookies || wanted.redirects && (300..400).contains(&status) {
@@ -200,7 +200,7 @@ impl Response {
         self.take_body(bytes, u64::MAX).map(drop)
     }
 
-    /// What it means that the stream ends here.
+    /// The state of the response if the stream ends here.
     pub(crate) fn at_end(&self) -> AtEnd {
         match self.state {
             State::Head if self.partial.is_empty() && self.status == 0 => AtEnd::Nothing,
@@ -209,7 +209,7 @@ impl Response {
         }
     }
 
-    /// Takes some of `bytes`, all of them unless the state changes.
+    /// Parses some of `bytes`, all of them unless the state changes.
     fn step(&mut self, bytes: &[u8]) -> Result<usize, BadResponse> {
         match self.state {
             State::Head => self.take_head(bytes),
@@ -267,7 +267,7 @@ impl Response {
         Ok(used)
     }
 
-    /// How many bytes were used, and the line without its end if it is complete.
+    /// Number of used bytes, and the line without its end if it is complete.
     fn line(&mut self, bytes: &[u8], too_long: BadResponse) -> Result<(usize, Option<Vec<u8>>), BadResponse> {
         let end = memchr(b'\n', bytes);
         let piece = &bytes[..end.unwrap_or(bytes.len())];
@@ -290,7 +290,7 @@ impl Response {
                 None => self.keep_partial(bytes),
             };
         }
-        // The end may straddle the pieces: look again from the last line's start.
+        // The line end may span pieces, so search again from the start of the last line.
         let before = self.partial.len();
         is_beginning(&self.partial, bytes)?;
         let from = self.partial.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
@@ -313,7 +313,7 @@ impl Response {
         Ok(bytes.len())
     }
 
-    /// Reads a whole head, its empty line included.
+    /// Parses a whole head, including its empty line.
     fn read_head(&mut self, head: &[u8]) -> Result<(), BadResponse> {
         let first_end = memchr(b'\n', head).ok_or(BadResponse::StatusLine)?;
         let (minor, status) = status_line(trim_line(&head[..first_end])).ok_or(BadResponse::StatusLine)?;
@@ -321,7 +321,7 @@ impl Response {
         self.status = status;
         match status {
             101 => return Err(BadResponse::Upgrade),
-            // Interim: the response proper follows.
+            // Interim response: the final one follows.
             100..=199 => return Ok(()),
             _ => {}
         }
@@ -346,7 +346,7 @@ impl Response {
     }
 }
 
-/// What is no status line is noticed by its first bytes, not by its missing end.
+/// Rejects an invalid status line by its first bytes, without waiting for its end.
 fn is_beginning(before: &[u8], bytes: &[u8]) -> Result<(), BadResponse> {
     let mut first = before.iter().chain(bytes);
     let same = b"HTTP/".iter().all(|wanted| first.next().is_none_or(|byte| byte == wanted));
@@ -357,7 +357,7 @@ fn is_beginning(before: &[u8], bytes: &[u8]) -> Result<(), BadResponse> {
     }
 }
 
-/// Where the head ends, its empty line included; `from` is the start of a line.
+/// Index after the head's empty line. `from` is the start of a line.
 fn head_end(bytes: &[u8], from: usize) -> Option<usize> {
     let mut start = from;
     while let Some(length) = memchr(b'\n', &bytes[start..]) {
@@ -384,7 +384,7 @@ fn status_line(line: &[u8]) -> Option<(u8, u16)> {
     (status >= 100).then_some((minor - b'0', status))
 }
 
-/// The headers of a head without its status line. Lines that go on from the one before are not told.
+/// The headers of a head without its status line. Folded continuation lines are skipped.
 fn headers(head: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     head.split(|&byte| byte == b'\n').map(trim_line).filter_map(|line| {
         let colon = memchr(b':', line)?;
@@ -406,7 +406,7 @@ fn framing(head: &[u8]) -> Result<Framing, BadResponse> {
         if name.ends_with(b" ") {
             return Err(BadResponse::Header);
         }
-        // Few names concern framing, and their lengths tell most others apart.
+        // Few names concern framing, and the length excludes most others.
         match colon {
             14 if name.eq_ignore_ascii_case(b"content-length") => framing.add_length(value)?,
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => framing.add_coding(value),
@@ -460,10 +460,10 @@ fn number(digits: &[u8], base: u32) -> Option<u64> {
     (!digits.is_empty()).then(|| digits.iter().try_fold(0, add))?
 }
 
-/// For fuzzing: reads `bytes` as a response, whole and in pieces of `size`.
+/// For fuzzing: parses `bytes` as a response, whole and in pieces of `size`.
 ///
 /// # Panics
-/// If it makes a difference in which pieces a response comes, or if more is taken than there is.
+/// If the result depends on the pieces, or if the parser uses more bytes than there are.
 #[doc(hidden)]
 pub fn check_response(bytes: &[u8], size: usize, to_head: bool) {
     let wanted = Wanted { no_body: to_head, head: true, cookies: true, redirects: true, body: true };
@@ -474,20 +474,20 @@ pub fn check_response(bytes: &[u8], size: usize, to_head: bool) {
             assert!(used <= bytes.len());
             assert_eq!((used, end, one.status, one.keep_alive), (used_too, end_too, other.status, other.keep_alive));
             assert_eq!((&one.head, &one.body, one.body_bytes), (&other.head, &other.body, other.body_bytes));
-            // What is not compressed as it says is kept as it is.
+            // A body that does not match its declared compression is kept unchanged.
             let _ = (one.decoded_body(), one.header("set-cookie").count());
         }
-        // A head that comes at once is found whatever its length; one that comes in pieces is given up on.
+        // A head that arrives in one piece may have any length; one in pieces is limited.
         (_, Err(BadResponse::LongHead)) => {}
         (Err(why), Err(why_too)) => assert_eq!(why, why_too),
         (one, other) => panic!("whole it is {one:?}, and in pieces of {size} {other:?}"),
     }
 }
 
-/// What was read of a stream, how many bytes that took, and what its end means if the response was open then.
+/// The parsed response, number of used bytes, and the state at the end of the stream if the response was open then.
 type Outcome = Result<(Response, usize, Option<AtEnd>), BadResponse>;
 
-/// Reads `stream` in pieces of `size`, then its end if the response is still open.
+/// Parses `stream` in pieces of `size`, then its end if the response is still open.
 fn read(stream: &[u8], wanted: Wanted, size: usize) -> Outcome {
     let mut response = Response::default();
     response.begin(wanted);
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn interim_responses_are_passed_over() {
+    fn interim_responses_are_skipped() {
         let (response, _, _) = whole(
             "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 201 Created\r\nContent-Length: 1\r\n\r\nx",
         )
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_ends_early_is_told_from_one_that_never_began() {
+    fn a_truncated_response_is_distinguished_from_one_that_never_began() {
         assert_eq!(whole("").unwrap().2, Some(AtEnd::Nothing));
         for cut in ["HTT", "HTTP/1.1 200 OK\r\nA", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell", "HTTP/1.1 100 Continue\r\n\r\n"] {
             assert_eq!(whole(cut).unwrap().2, Some(AtEnd::Truncated), "{cut}");
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_response_is_refused_by_name() {
+    fn an_invalid_response_is_refused_by_name() {
         for (stream, why) in [
             ("SSH-2.0-x\r\n", BadResponse::StatusLine),
             ("HTTP/2 200\r\n\r\n", BadResponse::StatusLine),
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_kept_as_version_and_options_say() {
+    fn connections_are_kept_according_to_version_and_options() {
         for (head, kept) in [
             ("HTTP/1.1 200 OK", true),
             ("HTTP/1.1 200 OK\r\nConnection: Close", false),
@@ -629,12 +629,12 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600), size in 1..64_usize, to_head: bool) {
+        fn any_bytes_are_parsed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600), size in 1..64_usize, to_head: bool) {
             check_response(&bytes, size, to_head);
         }
 
         #[test]
-        fn broken_responses_are_read_or_refused((mut stream, _) in any_response(), at: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
+        fn broken_responses_are_parsed_or_refused((mut stream, _) in any_response(), at: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
             let place = at.index(stream.len());
             stream[place] = byte;
             stream.truncate(cut.index(stream.len()) + 1);

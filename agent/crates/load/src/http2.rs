@@ -1,6 +1,6 @@
-//! HTTP/2 (RFC 9113) over a connection that somebody else reads and writes: the `h2` crate on a pair of buffers, polled by hand, for
-//! the engine has no runtime. One request at a time, as a user's script has it. Deliberately not here: sockets, TLS, what a response is
-//! wanted for, and speed beyond what `h2` has.
+//! HTTP/2 (RFC 9113) on in-memory buffers; the caller reads and writes the connection. It polls the `h2` crate manually, because
+//! the engine has no async runtime. It sends one request at a time, as a user's script does. It uses no sockets and no TLS, does not
+//! interpret responses, and is as fast as `h2`.
 
 use std::future::Future;
 use std::io::{self, Read, Write};
@@ -17,16 +17,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::http1::Response;
 
-/// How much a server may send before it hears that there is room: as browsers have it, so that no download waits for us.
+/// Initial window: as large as in browsers, so that no download waits for this client.
 const STREAM_WINDOW: u32 = 6 << 20;
 const CONNECTION_WINDOW: u32 = 15 << 20;
-/// What a connection begins with (RFC 9113, section 3.4), and an empty SETTINGS frame.
+/// Start of a connection (RFC 9113, section 3.4), and an empty SETTINGS frame.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// A frame's length, type, flags and stream.
 const FRAME_HEAD: usize = 9;
 const SETTINGS: u8 = 4;
 
-/// What lies between the protocol and the socket.
+/// Buffers between the protocol and the socket.
 #[derive(Debug, Default)]
 struct Buffers {
     heard: Vec<u8>,
@@ -86,14 +86,14 @@ impl Wake for Woken {
     }
 }
 
-/// How far a response has come.
+/// Progress of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     More,
     Complete,
 }
 
-/// Why there will be no response.
+/// Reason why there will be no response.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub(crate) struct Failed {
@@ -112,12 +112,12 @@ impl From<h2::Error> for Failed {
     }
 }
 
-/// One connection's protocol.
+/// Protocol state of one connection.
 pub(crate) struct Http2 {
     pipe: Pipe,
     woken: Arc<Woken>,
     connection: Pin<Box<Connection<Pipe, Bytes>>>,
-    /// None once we said goodbye.
+    /// None after this side sent GOAWAY.
     sender: Option<SendRequest<Bytes>>,
     answer: Option<ResponseFuture>,
     body: Option<RecvStream>,
@@ -131,7 +131,7 @@ impl std::fmt::Debug for Http2 {
 }
 
 impl Http2 {
-    /// Begins: the preface waits to be sent.
+    /// Creates the state, with the preface ready to be sent.
     pub(crate) fn new() -> Result<Box<Self>, Failed> {
         let pipe = Pipe::default();
         let mut builder = client::Builder::new();
@@ -147,7 +147,7 @@ impl Http2 {
         Ok(Box::new(new))
     }
 
-    /// Asks; what that takes waits to be sent.
+    /// Queues a request for sending.
     pub(crate) fn ask(&mut self, request: http::Request<()>, body: Vec<u8>) -> Result<(), Failed> {
         let gone = || Failed { kind: LoadErrorKind::Closed, why: "HTTP/2: the connection is over".into() };
         let sender = self.sender.as_mut().ok_or_else(gone)?;
@@ -160,33 +160,33 @@ impl Http2 {
         self.drive()
     }
 
-    /// Says that nothing more will be asked.
+    /// Announces that no more requests follow.
     pub(crate) fn say_goodbye(&mut self) {
         (self.sender, self.answer, self.body) = (None, None, None);
-        // What fails now concerns nobody.
+        // A failure at this point has no effect.
         let _ = self.drive();
     }
 
-    /// Whether nothing more can be asked: the server said so, or we did.
+    /// Whether no more requests are possible, because the server or this side sent GOAWAY.
     pub(crate) fn is_over(&self) -> bool {
         self.over
     }
 
-    /// Takes what waits to be sent.
+    /// Takes the bytes to send.
     pub(crate) fn take_unsent(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.pipe.buffers().unsent)
     }
 
-    /// Takes the next bytes of the stream; what they say of the response goes into `response`.
+    /// Handles the next bytes of the stream, and updates `response`.
     pub(crate) fn take(&mut self, bytes: &[u8], response: &mut Response) -> Result<Progress, Failed> {
         self.pipe.buffers().heard.extend_from_slice(bytes);
         let driven = self.drive();
-        // A response that came before the connection failed is one.
+        // A response that arrived before the connection failed is valid.
         let progress = self.hear(response)?;
         if progress == Progress::More {
             driven?;
         }
-        // Reading made room, which the server is told of.
+        // Reading freed window space, which must be announced to the server.
         match self.drive() {
             Err(failed) if progress == Progress::More => Err(failed),
             _ => Ok(progress),
@@ -220,7 +220,7 @@ impl Http2 {
         Ok(Progress::Complete)
     }
 
-    /// Lets the protocol do all it can with what was heard and asked.
+    /// Lets the protocol process all received bytes and queued requests.
     fn drive(&mut self) -> Result<(), Failed> {
         if self.over {
             return Ok(());
@@ -244,7 +244,7 @@ impl Http2 {
     }
 }
 
-/// For fuzzing: hears `bytes` in pieces of `size` as what a server says to one request.
+/// For fuzzing: handles `bytes` in pieces of `size` as a server's answer to one request.
 #[doc(hidden)]
 pub fn check_http2(bytes: &[u8], size: usize) {
     let request = http::Request::builder().uri("http://h.test/").body(());
@@ -263,7 +263,7 @@ pub fn check_http2(bytes: &[u8], size: usize) {
     }
 }
 
-/// Whether who listens speaks HTTP/2 without being asked whether it would; why not, if it does not.
+/// Checks that the server accepts HTTP/2 without negotiation. Returns the reason if it does not.
 pub(crate) fn greet(stream: &mut (impl Read + Write + ?Sized)) -> Result<(), String> {
     let mut head = [0; FRAME_HEAD];
     let greeted = stream.write_all(PREFACE).and_then(|()| stream.read_exact(&mut head));

@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
-//! Virtual users: a load generator that measures itself too. A [`Load`] is prepared from a program, which finds all that is wrong with
-//! it and reaches its servers, then begins with its first switch, and leaves one record a second and thread. Latency counts from when a
-//! request was meant to be sent. Deliberately not here: what people write (the controller compiles it), what host counters say (the
-//! monitor), and whether a second is to be trusted (the controller judges).
+//! Virtual users: a load generator that also measures itself. Preparing a [`Load`] from a program reports all errors in it and
+//! connects to its servers. The load begins with its first switch, and produces one record per second and thread. Latency is
+//! measured from the intended start of a request. The controller compiles the user's file and judges the records; the monitor
+//! reads host counters.
 
 mod address;
 mod compress;
@@ -43,35 +43,35 @@ use crate::user::User;
 
 pub use crate::program::ProgramError;
 
-/// What reads servers' bytes, for fuzzing.
+/// Parsers of servers' bytes, for fuzzing.
 #[doc(hidden)]
 pub mod testing {
     pub use crate::http1::check_response;
     pub use crate::http2::check_http2;
 }
 
-/// What is told to a load besides its program.
+/// Settings of a load that are not part of its program.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Worker threads, which share the users.
+    /// Number of worker threads, which share the users.
     pub threads: u32,
-    /// Length of slices, if the program asks for them.
+    /// Length of slices, if the program requests them.
     pub slice_ns: Nanos,
     /// Folder for files to compress.
     pub work_dir: PathBuf,
-    /// Seed of all chance.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// Whether a program can be carried out, as far as it tells by itself: nothing is reached and nothing made.
+/// Checks a program without connecting to servers or creating files.
 ///
 /// # Errors
-/// With all that is wrong with it.
+/// Lists all errors in it.
 pub fn check(program: LoadProgram) -> Result<(), ProgramError> {
     program::compile(program).map(drop)
 }
 
-/// Why a switch cannot be followed.
+/// Reason why a switch is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("a switch at {at_ns} ns to {intensity}: {why}")]
 pub struct SwitchError {
@@ -80,32 +80,32 @@ pub struct SwitchError {
     why: &'static str,
 }
 
-/// Why a load cannot be prepared; every line names one thing, its value and the remedy.
+/// Reason why a load cannot be prepared. Each line names one thing, its value and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The program cannot be used.
+    /// The program is invalid.
     #[error(transparent)]
     Program(#[from] ProgramError),
     /// Servers cannot be reached.
     #[error("{}", .0.join("\n"))]
     Unreachable(Vec<String>),
-    /// The host does not allow as much, or the authorities to trust cannot be used.
+    /// The host's limits are too low, or the trusted authorities cannot be used.
     #[error("{0}")]
     Room(String),
-    /// The files to compress cannot be made.
+    /// The files to compress cannot be created.
     #[error("files to compress in {}: {source}; give a folder with room", folder.display())]
     Files {
         /// The folder.
         folder: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// The system refused what every load needs.
+    /// The system refused a resource that every load needs.
     #[error("{0}")]
     System(#[from] std::io::Error),
 }
 
-/// A load; dropping it ends it.
+/// A running load. Dropping it ends it.
 pub struct Load {
     shared: Arc<Shared>,
     seconds: Seconds,
@@ -116,7 +116,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Reads the program, reaches its servers and starts its workers, which wait for the first switch.
+    /// Validates the program, connects to its servers and starts the workers, which wait for the first switch.
     ///
     /// # Errors
     /// See [`LoadError`].
@@ -158,7 +158,7 @@ impl Load {
             let (tape, slice_ns) = (self.slices.clone(), options.slice_ns);
             let body = move || {
                 let source = &shared.program.source;
-                // Sleeps end when asked, not when it suits the kernel to end several together.
+                // Wake up at the requested time, without the timer slack by which the kernel groups wake-ups.
                 let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
                 let slices = source.slices.then(|| Recorder::new(tape, number, slice_ns));
                 let surroundings = (number == 0).then(|| Surroundings::new(shared.ports_most));
@@ -174,7 +174,7 @@ impl Load {
         Ok(self)
     }
 
-    /// From `at_ns` on the load has this intensity, 0 to 1; it begins with its first switch above 0.
+    /// Sets the load's intensity, 0 to 1, from `at_ns` on. The load begins with its first switch above 0.
     ///
     /// # Errors
     /// If the intensity is out of range or the time is before an earlier switch's.
@@ -192,7 +192,7 @@ impl Load {
         Err(SwitchError { at_ns, intensity, why })
     }
 
-    /// Ends its workers, which close their last second, and waits for them.
+    /// Ends the workers, which close their last second, and joins them.
     pub fn end(&mut self) {
         self.shared.controls.end();
         for thread in self.threads.drain(..) {
@@ -200,19 +200,19 @@ impl Load {
         }
     }
 
-    /// Seconds that ended since the last time.
+    /// Seconds finished since the last call.
     #[must_use]
     pub fn take(&self) -> Vec<LoadSecond> {
         self.seconds.take()
     }
 
-    /// Slices, if the program asks for them.
+    /// Slices, if the program requests them.
     #[must_use]
     pub fn slices(&self) -> &Tape {
         &self.slices
     }
 
-    /// Why it ended, once it has.
+    /// The reason why it ended. None while it runs.
     #[must_use]
     pub fn ended(&self) -> Option<String> {
         if !self.threads.iter().all(JoinHandle::is_finished) {

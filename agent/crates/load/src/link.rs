@@ -1,4 +1,4 @@
-//! One connection of one user: a socket that never blocks, and what has not been sent yet. Deliberately not here: what is said over it.
+//! One connection of one user: a non-blocking socket with its unsent bytes. It does not interpret what it carries.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ use crate::http1::Response;
 use crate::http2::Http2;
 use crate::tls;
 
-/// Where a connection goes.
+/// Destination of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     Ip(SocketAddr),
@@ -32,17 +32,17 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// What a connection is doing.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Connecting,
-    /// Agreeing on keys.
+    /// In the TLS handshake.
     Handshaking,
-    /// Nobody waits for anything.
+    /// No request is pending.
     Idle,
-    /// A response is awaited.
+    /// A response is pending.
     Busy,
-    /// The last response was read; the server closes, so that its port and not ours waits out the time that TCP asks for.
+    /// The last response was read. The server closes first, so that its port enters TIME_WAIT and not the local one.
     Draining,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: OwnedFd,
-    /// Tells this connection from an earlier one in the same place.
+    /// Distinguishes this connection from an earlier one in the same slot.
     pub generation: u32,
     pub user: u32,
     pub place: u16,
@@ -58,14 +58,14 @@ pub(crate) struct Link {
     pub started_ns: Nanos,
     pub response: Response,
     tls: Option<Box<ClientConnection>>,
-    /// Spoken instead of HTTP/1.1.
+    /// Set if HTTP/2 is used instead of HTTP/1.1.
     pub http2: Option<Box<Http2>>,
     unsent: Vec<u8>,
     unsent_from: usize,
 }
 
 impl Link {
-    /// Begins to connect.
+    /// Starts to connect.
     pub(crate) fn open(address: &Address, local: Option<IpAddr>, user: u32, place: u16, now_ns: Nanos) -> Result<Self, Errno> {
         let family = match address {
             Address::Ip(SocketAddr::V4(_)) => AddressFamily::INET,
@@ -76,7 +76,7 @@ impl Link {
         let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
         let connected = match address {
             Address::Ip(address) => {
-                // Requests are written whole; waiting to fill packets would only add to their time.
+                // Requests are written whole. A delay to fill packets would only add latency.
                 sockopt::set_tcp_nodelay(&socket, true)?;
                 if let Some(local) = local {
                     net::bind(&socket, &SocketAddr::new(local, 0))?;
@@ -95,18 +95,18 @@ impl Link {
         Ok(Self { socket, generation: 0, user, place, phase, started_ns: now_ns, response, tls, http2, unsent, unsent_from: 0 })
     }
 
-    /// Asks for events once, for all that will ever come.
+    /// Registers for all future events at once.
     pub(crate) fn watch(&self, poll: &OwnedFd, key: u64) -> Result<(), Errno> {
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(poll, &self.socket, EventData::new_u64(key), flags)
     }
 
-    /// Whether connecting has come to an end, and to which.
+    /// Whether connecting has succeeded or failed.
     pub(crate) fn connected(&self) -> Result<(), Errno> {
         sockopt::socket_error(&self.socket)?
     }
 
-    /// Begins the TLS handshake.
+    /// Starts the TLS handshake.
     pub(crate) fn secure(&mut self, mut connection: Box<ClientConnection>) -> Result<(), Errno> {
         let hello = tls::seal(&mut connection, &[]);
         self.tls = Some(connection);
@@ -114,12 +114,12 @@ impl Link {
         self.send_plain(&hello).map(drop)
     }
 
-    /// Whether TLS agreed on HTTP/2; None without TLS.
+    /// Whether TLS negotiated HTTP/2. None without TLS.
     pub(crate) fn agreed_on_http2(&self) -> Option<bool> {
         self.tls.as_ref().map(|connection| tls::agreed_on_http2(connection))
     }
 
-    /// Sends what HTTP/2 has to say, to the user's request or of itself; returns whether the socket took all.
+    /// Sends HTTP/2's pending bytes, for a request or the protocol itself. Returns whether the socket took all.
     pub(crate) fn flush_http2(&mut self) -> Result<bool, Errno> {
         match self.http2.as_mut().map(|http2| http2.take_unsent()) {
             Some(said) if !said.is_empty() => self.send(&said),
@@ -131,7 +131,7 @@ impl Link {
         self.tls.is_some()
     }
 
-    /// Takes encrypted bytes, answers what the protocol asks for, and appends what they say; returns whether keys are agreed on.
+    /// Decrypts bytes, sends the protocol's replies, and appends the plain text. Returns whether the handshake is complete.
     pub(crate) fn unseal(&mut self, mut sealed: &[u8], into: &mut Vec<u8>) -> Result<bool, String> {
         let Some(connection) = &mut self.tls else { return Ok(true) };
         while !sealed.is_empty() {
@@ -150,7 +150,7 @@ impl Link {
         Ok(agreed)
     }
 
-    /// Sends `bytes`, encrypted if the connection is, or keeps what the socket does not take; returns whether it took all.
+    /// Sends `bytes`, encrypted if the connection is, and buffers what the socket does not accept. Returns whether it accepted all.
     #[inline]
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<bool, Errno> {
         match &mut self.tls {
@@ -181,7 +181,7 @@ impl Link {
         Ok(sent == bytes.len())
     }
 
-    /// Goes on sending what the socket did not take.
+    /// Continues to send buffered bytes.
     pub(crate) fn flush(&mut self) -> Result<(), Errno> {
         while self.unsent_from < self.unsent.len() {
             match net::send(&self.socket, &self.unsent[self.unsent_from..], SendFlags::NOSIGNAL) {
@@ -196,19 +196,19 @@ impl Link {
         Ok(())
     }
 
-    /// Whether all was sent.
+    /// Whether no bytes are buffered.
     pub(crate) fn is_flushed(&self) -> bool {
         self.unsent_from >= self.unsent.len()
     }
 
-    /// Reads what there is, up to the length of `into`; 0 at the end of the stream.
+    /// Reads available bytes, up to the length of `into`. Returns 0 at the end of the stream.
     #[inline]
     pub(crate) fn receive(&self, into: &mut [u8]) -> Result<usize, Errno> {
         net::recv(&self.socket, into, RecvFlags::empty()).map(|(taken, _)| taken)
     }
 }
 
-/// What an error of the system means for a request.
+/// The kind of request failure for an error of the system.
 pub(crate) fn kind_of(error: Errno) -> LoadErrorKind {
     match error {
         Errno::CONNREFUSED | Errno::NOENT => LoadErrorKind::ConnectionRefused,

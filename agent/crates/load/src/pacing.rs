@@ -1,5 +1,5 @@
-//! The pacer of one worker: when its users come and leave, or when its arrivals are due. All times are nanoseconds since the load
-//! began. Deliberately not here: users themselves.
+//! The pacer of one worker: when its users arrive and leave, or when its arrivals are due. All times are nanoseconds since the load
+//! began.
 
 use std::collections::VecDeque;
 
@@ -8,18 +8,18 @@ use partywall_wire::load::{Pacing, Share};
 
 use crate::schedule::{ArrivalTimes, Levels};
 
-/// What is due.
+/// A due change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// This user of the worker comes.
+    /// This user of the worker arrives.
     Come(u32),
     /// This user of the worker leaves.
     Leave(u32),
-    /// An iteration is to begin.
+    /// An iteration begins.
     Arrive,
 }
 
-/// Who decides when the next request is due.
+/// Determines when the next request is due.
 pub(crate) enum Pacer {
     Closed(Closed),
     Open(Open),
@@ -33,11 +33,11 @@ pub(crate) struct Closed {
     pub every_ns: Option<Nanos>,
 }
 
-/// An iteration that a user of some kind is to begin.
+/// A due iteration for a user of some kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
     pub kind: u16,
-    /// When it is due in absolute time.
+    /// Due time, as absolute time.
     pub at_ns: Nanos,
 }
 
@@ -49,8 +49,8 @@ pub(crate) struct Open {
     pub users_max: usize,
 }
 
-/// One worker among all that share a load, those of other generators included. What they share is numbered over all of them, and each
-/// takes every `of`th.
+/// One worker among all workers of a load, including those of other generators. Shared items are numbered over all workers, and each
+/// worker takes every `of`th item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seat {
     pub number: u64,
@@ -58,18 +58,18 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// Of a thread of the generator that has this share.
+    /// The seat of a thread of the generator with this share.
     pub(crate) fn new(share: Share, thread: u32, threads: u32) -> Self {
         let number = u64::from(share.number) + u64::from(share.of) * u64::from(thread);
         Self { number, of: u64::from(share.of) * u64::from(threads) }
     }
 
-    /// The number among all of what is this worker's own `local`th.
+    /// The global number of this worker's `local`th item.
     pub(crate) fn global(self, local: u64) -> u64 {
         self.number + local * self.of
     }
 
-    /// How many of `total` are this worker's.
+    /// How many of `total` items belong to this worker.
     pub(crate) fn part_of(self, total: u64) -> u64 {
         (total + self.of - 1 - self.number) / self.of
     }
@@ -86,7 +86,7 @@ impl Pacer {
             }
             Pacing::Open { arrivals, stages, users_max } => {
                 let levels = Levels::new(stages);
-                // Arrivals fall to workers that may have users: with fewer users than workers some have none.
+                // Only workers that may have users take arrivals: if there are fewer users than workers, some have none.
                 let takers = Seat { of: seat.of.min(u64::from(*users_max)).max(1), ..seat };
                 let times = ArrivalTimes::new(levels.clone(), *arrivals, takers, seed);
                 let users_max = seat.part_of(u64::from(*users_max));
@@ -95,7 +95,7 @@ impl Pacer {
         }
     }
 
-    /// What is due next, and when.
+    /// The next due change, and its time.
     #[inline]
     pub(crate) fn next(&self) -> Option<(Nanos, Change)> {
         match self {
@@ -104,7 +104,7 @@ impl Pacer {
         }
     }
 
-    /// Goes on to what is due after.
+    /// Advances to the next due change.
     pub(crate) fn advance(&mut self) {
         match self {
             Self::Closed(closed) => closed.advance(),
@@ -112,19 +112,19 @@ impl Pacer {
         }
     }
 
-    /// From `elapsed_ns` on only this share of arrivals comes.
+    /// From `elapsed_ns` on, only this share of arrivals occurs.
     pub(crate) fn switch(&mut self, elapsed_ns: Nanos, intensity: f64) {
         if let Self::Open(open) = self {
             open.times.switch(elapsed_ns, intensity);
         }
     }
 
-    /// When the last stage is over.
+    /// End of the last stage.
     pub(crate) fn end_ns(&self) -> Nanos {
         self.levels().end_ns()
     }
 
-    /// Users, or arrivals a second, at a time.
+    /// Number of users, or arrivals per second, at a time.
     pub(crate) fn level(&self, elapsed_ns: Nanos) -> f64 {
         self.levels().at(elapsed_ns)
     }
@@ -154,7 +154,7 @@ impl Closed {
         self.next = self.after(at_ns);
     }
 
-    /// A user is there while the level is above its number.
+    /// A user is present while the level is above its number.
     fn after(&self, at_ns: Nanos) -> Option<(Nanos, Change)> {
         let number = |local: u64| self.seat.global(local) as f64;
         let comes = self.levels.comes(at_ns, number(self.users)).map(|at| (at, Change::Come(self.users as u32)));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn users_come_and_leave_with_the_level_and_threads_share_them() {
+    fn users_arrive_and_leave_with_the_level_and_threads_share_them() {
         use Change::{Come, Leave};
         assert_eq!(changes(0, 1), [(0, Come(0)), (1, Come(1)), (2, Come(2)), (5, Leave(2)), (6, Leave(1)), (7, Leave(0))]);
         assert_eq!(changes(0, 2), [(0, Come(0)), (2, Come(1)), (5, Leave(1)), (7, Leave(0))]);
@@ -195,13 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn every_worker_of_every_generator_has_a_seat_of_its_own() {
+    fn every_worker_of_every_generator_has_its_own_seat() {
         let mut numbers: Vec<_> = seats(3, 4).iter().map(|seat| (seat.number, seat.of)).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, (0..12).map(|number| (number, 12)).collect::<Vec<_>>());
     }
 
-    /// Users at most, and arrivals' times in ms, of each worker.
+    /// Maximum users, and arrival times in ms, of each worker.
     fn shared(users_max: u32, seats: &[Seat]) -> Vec<(usize, Vec<u64>)> {
         let stages = vec![Stage { to: 10.0, for_ns: 0 }, Stage { to: 10.0, for_ns: SECOND }];
         let pacing = Pacing::Open { arrivals: partywall_wire::load::Arrivals::Constant, stages, users_max };
@@ -215,14 +215,14 @@ mod tests {
     }
 
     #[test]
-    fn users_of_the_open_model_are_shared_without_losing_any() {
+    fn users_of_the_open_model_are_shared_without_loss() {
         let most = |users_max, seats: &[Seat]| shared(users_max, seats).into_iter().map(|(most, _)| most).collect::<Vec<_>>();
         assert_eq!(most(5, &seats(1, 3)), [2, 2, 1]);
         assert_eq!(most(3, &seats(5, 1)), [1, 1, 1, 0, 0]);
     }
 
     #[test]
-    fn arrivals_of_all_generators_are_evenly_spaced_and_none_falls_to_a_worker_without_users() {
+    fn arrivals_of_all_generators_are_evenly_spaced_and_none_goes_to_a_worker_without_users() {
         for (users_max, generators, threads) in [(100, 4, 1), (100, 2, 2), (2, 1, 4), (3, 3, 2), (1, 2, 1)] {
             let found = shared(users_max, &seats(generators, threads));
             let mut times: Vec<_> = found.iter().flat_map(|(_, times)| times.clone()).collect();

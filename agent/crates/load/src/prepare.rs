@@ -1,5 +1,5 @@
-//! What is done before a load starts, so that it fails before and not in its midst: names are resolved, every server is reached once,
-//! and the host is asked for as many open files as will be needed. Deliberately not here: the program's own mistakes; see `program`.
+//! Preparations before a load starts, so that problems appear before the run and not during it. It resolves names, connects to every
+//! server once, and raises the limit of open files. `program` checks the program itself.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -19,13 +19,13 @@ use crate::tls::{self, Trust};
 
 const HTTP1: &str = "HTTP/1.1";
 const HTTP2: &str = "HTTP/2";
-/// Files that the agent has open besides its connections.
+/// Open files of the agent other than its connections.
 const FILES_BESIDES: u64 = 64;
 
-/// The addresses of each of the program's places, and what was found there.
+/// The addresses of each of the program's places, and facts about the server.
 pub(crate) type Reached = (Vec<Vec<Address>>, Vec<Origin>);
 
-/// Finds and reaches every server of the program; all that cannot be reached are told at once.
+/// Resolves and connects to every server of the program. Reports all unreachable ones at once.
 pub(crate) fn reach(program: &Program, trust: Option<&Trust>) -> Result<Reached, Vec<String>> {
     let (mut addresses, mut origins, mut problems) = (Vec::new(), Vec::new(), Vec::new());
     for place in &program.places {
@@ -44,7 +44,7 @@ pub(crate) fn reach(program: &Program, trust: Option<&Trust>) -> Result<Reached,
     }
 }
 
-/// How servers are trusted, if any is asked over TLS.
+/// Which certificates are trusted, if any request uses TLS.
 pub(crate) fn trust(program: &Program) -> Result<Option<Trust>, String> {
     program.places.iter().any(|place| place.tls).then(|| Trust::new(&program.source.tls, program.source.connections.protocol)).transpose()
 }
@@ -78,7 +78,7 @@ fn reach_one(program: &Program, place: &Place, trust: Option<&Trust>) -> Result<
     Ok((found, origin))
 }
 
-/// Agrees on keys and on what is spoken; returns both in words.
+/// Negotiates TLS and the protocol. Returns both as text.
 fn secured(trust: &Trust, place: &Place, protocol: Protocol, stream: &mut dyn Stream) -> Result<String, String> {
     let (version, agreed_on_http2) = shake_hands(trust, place, stream)?;
     match (agreed_on_http2, protocol) {
@@ -108,7 +108,7 @@ fn connect(address: &Address, patience: Duration) -> io::Result<Box<dyn Stream>>
     })
 }
 
-/// One TLS handshake; returns the version and whether HTTP/2 was agreed on, or why there was none and what would help.
+/// One TLS handshake. Returns the version and whether HTTP/2 was negotiated, or the reason for the failure and a remedy.
 fn shake_hands(trust: &Trust, place: &Place, mut stream: &mut dyn Stream) -> Result<(&'static str, bool), String> {
     let mut connection = tls::connection(trust.of_user(), place)?;
     while connection.is_handshaking() {
@@ -137,7 +137,7 @@ fn unreachable(place: &Place, address: &Address, error: &io::Error) -> String {
     format!("{place} cannot be reached at {address}: {error}; {remedy}")
 }
 
-/// The place's addresses, and how long asking took.
+/// The place's addresses, and the duration of name resolution.
 fn find(program: &Program, place: &Place) -> Result<(Vec<Address>, Option<u64>), String> {
     let key = place.host_and_port();
     if let Some(given) = program.source.addresses.get(&key) {
@@ -154,7 +154,7 @@ fn find(program: &Program, place: &Place) -> Result<(Vec<Address>, Option<u64>),
     let found = asked.map_err(|error| {
         format!("{place}: the name {:?} cannot be resolved: {error}; check its spelling, or give addresses", place.host)
     })?;
-    // One family only: a name that has both mostly leads to the same server twice.
+    // Use one address family only: a name with both usually leads to the same server twice.
     let mut found: Vec<SocketAddr> = found.collect();
     let v4 = found.iter().any(SocketAddr::is_ipv4);
     found.retain(|address| address.is_ipv4() == v4);
@@ -172,7 +172,7 @@ fn parse(text: &str) -> Option<Address> {
     }
 }
 
-/// Users there may be at the same time, of this generator.
+/// Maximum simultaneous users of this generator.
 pub(crate) fn users_most(program: &Program) -> u64 {
     let total = match &program.pacing {
         Pacing::Open { users_max, .. } => u64::from(*users_max),
@@ -181,7 +181,7 @@ pub(crate) fn users_most(program: &Program) -> u64 {
     Seat::new(program.source.share, 0, 1).part_of(total)
 }
 
-/// Files and sockets needed, and the limit after it has been raised as far as need be and allowed.
+/// Files and sockets needed, and the limit after it was raised as far as necessary and permitted.
 pub(crate) fn room_for_files(program: &Program) -> Result<(u64, u64), String> {
     let users = users_most(program);
     let needed = users * program.places.len() as u64 + FILES_BESIDES;
@@ -201,7 +201,7 @@ fn raise(needed: u64) -> u64 {
     if current >= needed {
         return current;
     }
-    // Only the privileged may go beyond the maximum.
+    // Only a privileged process may exceed the hard limit.
     for wanted in [maximum.max(needed), maximum] {
         let limit = Rlimit { current: Some(wanted), maximum: Some(wanted.max(maximum)) };
         if setrlimit(Resource::Nofile, limit).is_ok() {
@@ -211,8 +211,8 @@ fn raise(needed: u64) -> u64 {
     current
 }
 
-/// Ports there are to connect from to all servers, None if none are needed or the kernel does not tell; a refusal if users would not
-/// find as many as they need.
+/// Local ports available for all servers. None if none are needed or the kernel does not report the range. An error if users need
+/// more ports than there are.
 pub(crate) fn room_for_ports(program: &Program, addresses: &[Vec<Address>]) -> Result<Option<u64>, String> {
     let Some(ports) = ports_of_a_host() else { return Ok(None) };
     let users = users_most(program);

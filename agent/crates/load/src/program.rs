@@ -1,6 +1,6 @@
-//! From the program as it came over the wire to one that workers carry out: flat lists of operations, requests as bytes as far as they
-//! are known before the start, names as numbers. All mistakes are found here, before anything is sent. Deliberately not here: the host;
-//! `prepare` resolves names and reaches servers.
+//! Compiles the program from the wire into one that workers carry out. Operations become flat lists, names become numbers, and
+//! constant parts of requests become bytes. It reports all errors before anything is sent. `prepare` resolves names and connects to
+//! servers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,18 +16,18 @@ use crate::extract::{Extraction, Test};
 use crate::feeder::Table;
 use crate::template::Template;
 
-/// The variables that every user has.
+/// Variables that every user has.
 pub(crate) const USER: u16 = 0;
 pub(crate) const ITERATION: u16 = 1;
 const USERS_MOST: f64 = 10_000_000.0;
 const RATE_MOST: f64 = 10_000_000.0;
 
-/// All that is wrong with a program, each with the key it stands at.
+/// All errors in a program, each with its key.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub struct ProgramError(pub Vec<String>);
 
-/// A program that workers carry out.
+/// A compiled program.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub kinds: Vec<Kind>,
@@ -38,7 +38,7 @@ pub(crate) struct Program {
     pub feeders: Vec<Arc<Table>>,
     pub labels: Vec<Label>,
     pub places: Vec<Place>,
-    /// Whether users need any, be it their own number.
+    /// Whether users need any variables, including their own number.
     pub variables: bool,
     pub pacing: Pacing,
     pub source: LoadProgram,
@@ -55,18 +55,18 @@ pub(crate) struct Kind {
     pub end: Vec<Op>,
 }
 
-/// One operation. Numbers are places in the program's lists; `to` is a place in the same list of operations.
+/// One operation. Numbers are indexes into the program's lists; `to` is an index into the same list of operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Op {
     Request(u32),
     Think(u32),
     Compress(u32),
-    /// Enters a loop, or goes on after it if there is nothing to repeat.
+    /// Enters a loop, or skips it if there is nothing to repeat.
     Repeat {
         times: u32,
         to: u32,
     },
-    /// Goes back unless the loop is done.
+    /// Jumps back unless the loop is done.
     Again {
         to: u32,
     },
@@ -96,7 +96,7 @@ pub(crate) struct Compression {
     pub level: u32,
 }
 
-/// A request as far as it is known before the start.
+/// The constant parts of a request.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each follows from another key")]
 pub(crate) struct Request {
@@ -107,9 +107,9 @@ pub(crate) struct Request {
     pub headers: Vec<(Box<str>, Template)>,
     pub body: Payload,
     pub content_type: Option<Box<str>>,
-    /// The whole request for HTTP/1.1, if it holds no variable.
+    /// The whole HTTP/1.1 request, if it contains no variable.
     pub fixed: Option<Arc<[u8]>>,
-    /// Each request has a connection of its own.
+    /// Each request uses its own connection.
     pub closes: bool,
     pub timeout_ns: u64,
     pub redirects: u32,
@@ -120,7 +120,7 @@ pub(crate) struct Request {
     pub wants_body: bool,
 }
 
-/// What a request sends.
+/// The body of a request.
 #[derive(Debug)]
 pub(crate) enum Payload {
     None,
@@ -133,14 +133,14 @@ pub(crate) enum Payload {
 pub(crate) enum PayloadPiece {
     Bytes(Arc<[u8]>),
     Text(Template),
-    /// Values are changed so that they are no more than values where they stand.
+    /// Values are encoded, so that they cannot change the structure of the surrounding text.
     Encoded(Template, Encode),
 }
 
-/// Appends bytes as they are written somewhere.
+/// Appends bytes in an encoding.
 pub(crate) type Encode = fn(&[u8], &mut Vec<u8>);
 
-/// Reads a whole program; files it names are read too.
+/// Compiles a whole program. Also reads the files that it names.
 pub(crate) fn compile(source: LoadProgram) -> Result<Program, ProgramError> {
     let mut compiler =
         Compiler { variables: vec!["user".into(), "iteration".into()], closes: !source.connections.keep_alive, ..Compiler::default() };
@@ -182,9 +182,9 @@ struct Compiler {
     variables: Vec<String>,
     files: BTreeMap<PathBuf, Arc<[u8]>>,
     closes: bool,
-    // Whether any text has a variable in it.
+    // Whether any text contains a variable.
     templated: bool,
-    // Of the kind being read: which variables it may use.
+    // Variables that the current kind may use.
     known: Vec<String>,
 }
 
@@ -193,7 +193,7 @@ impl Compiler {
         self.problems.push(format!("{key}: {what}"));
     }
 
-    /// The value, or a problem at `key`.
+    /// The value. Records a problem at `key` if there is none.
     fn checked<T, E: std::fmt::Display>(&mut self, key: &str, outcome: Result<T, E>) -> Option<T> {
         outcome.map_err(|error| self.problem(key, error)).ok()
     }
@@ -259,7 +259,7 @@ impl Compiler {
         Some(Kind { weight: kind.weight, cookies: kind.cookies, initial, init, actions, end })
     }
 
-    /// Which variables the kind's templates may use.
+    /// Collects the variables that the kind's templates may use.
     fn learn_variables(&mut self, kind: &UserKind) {
         self.known = vec!["user".into(), "iteration".into()];
         self.known.extend(kind.variables.keys().cloned());
@@ -478,7 +478,7 @@ impl Compiler {
                     name.push(b'=');
                     pieces.push(PayloadPiece::Bytes(name.into()));
                     let template = self.template(key, &field.value);
-                    // What is known already is encoded already, as values will be.
+                    // The constant part is already encoded, as values will be.
                     match template.fixed() {
                         Some(text) => {
                             let mut bytes = Vec::new();
@@ -495,7 +495,7 @@ impl Compiler {
     }
 
     fn multipart(&mut self, key: &str, parts: &[FormPart]) -> (Payload, Option<Box<str>>) {
-        // Long enough that no content holds it by chance, and always the same, so that every run sends the same bytes.
+        // Long enough not to occur in content by chance, and constant, so that every run sends the same bytes.
         const BOUNDARY: &str = "----partywall7d1b0c5e42a94f3b8e6f";
         let mut pieces = Vec::new();
         for (number, part) in parts.iter().enumerate() {
@@ -552,9 +552,9 @@ impl Compiler {
     }
 }
 
-/// What a request is written with, each time anew.
+/// The parts of a request that are set for each transmission.
 pub(crate) struct Parts<'p> {
-    /// A redirect turned it into a GET without a body.
+    /// A redirect changed it to a GET without a body.
     pub plain_get: bool,
     pub target: &'p [u8],
     pub body: &'p [u8],
@@ -562,7 +562,7 @@ pub(crate) struct Parts<'p> {
 }
 
 impl Request {
-    /// The whole request, if all of it is known.
+    /// The whole request, if all of it is constant.
     fn fix(&self, place: &Place) -> Option<Arc<[u8]>> {
         self.target.fixed()?;
         if !self.headers.iter().all(|(_, value)| value.fixed().is_some()) {
@@ -640,14 +640,14 @@ impl Request {
         request.body(())
     }
 
-    /// The header into which a variable brings what would end it, if there is one: with it a value could write headers, or a whole
-    /// request, of its own. In the target such bytes are encoded.
+    /// The first header in which a variable's value contains a line end. Such a value could inject headers or a whole request. In the
+    /// target, such bytes are encoded.
     pub(crate) fn broken_header<'v>(&self, value: impl Fn(u16) -> &'v str + Copy) -> Option<&str> {
         let ends = |template: &Template| template.any_value(value, |value| value.contains(['\r', '\n', '\0']));
         self.headers.iter().find(|(_, template)| ends(template)).map(|(name, _)| &**name)
     }
 
-    /// Headers that every request has unless it gives its own.
+    /// Default headers, unless the request sets its own.
     fn usual_headers(&self, place: &Place) -> impl Iterator<Item = (&'static str, String)> + '_ {
         let usual = [
             ("Host", Some(place.authority())),
@@ -676,12 +676,12 @@ impl Request {
     }
 }
 
-/// Methods that usually carry a body.
+/// Methods that usually have a body.
 fn says_that_it_has_no_body(method: &str) -> bool {
     matches!(method, "POST" | "PUT" | "PATCH")
 }
 
-/// Headers that HTTP/2 has other means for or forbids (RFC 9113, sections 8.2.2 and 8.3.1).
+/// Headers that HTTP/2 replaces or forbids (RFC 9113, sections 8.2.2 and 8.3.1).
 fn of_a_connection(name: &str) -> bool {
     const NAMES: [&str; 6] = ["host", "connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
@@ -709,7 +709,7 @@ fn extracted(steps: &[Step], found: &mut Vec<String>) {
     }
 }
 
-/// As browsers encode form fields.
+/// Encodes a form field as browsers do.
 pub(crate) fn form_encode(bytes: &[u8], into: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in bytes {
@@ -721,7 +721,7 @@ pub(crate) fn form_encode(bytes: &[u8], into: &mut Vec<u8>) {
     }
 }
 
-/// A value inside a string of JSON (RFC 8259, section 7).
+/// A value inside a JSON string (RFC 8259, section 7).
 fn json_escape(bytes: &[u8], into: &mut Vec<u8>) {
     for &byte in bytes {
         match byte {

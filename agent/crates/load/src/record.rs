@@ -1,4 +1,4 @@
-//! What one worker found, second by second. Deliberately not here: sending it, and judging it.
+//! Measurements of one worker, second by second. It does not send or judge them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +10,7 @@ use crate::health::{Surroundings, ThreadClock};
 
 const SECOND_NS: Nanos = 1_000_000_000;
 
-/// Where finished seconds wait to be taken.
+/// Queue of finished seconds.
 #[derive(Clone, Default)]
 pub(crate) struct Seconds(Arc<Mutex<Vec<LoadSecond>>>);
 
@@ -24,19 +24,19 @@ impl Seconds {
     }
 }
 
-/// The moments of one request.
+/// The times of one request.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_field_names, reason = "units stand last in names")]
 pub(crate) struct Moments {
-    /// When it was meant to be sent.
+    /// Intended start.
     pub intended_ns: Nanos,
-    /// When its sending began, connecting included.
+    /// Start of sending, including connecting.
     pub sent_ns: Nanos,
-    /// When it was handed to the socket.
+    /// When it was written to the socket.
     pub written_ns: Nanos,
     /// When the first byte of its response was read.
     pub first_ns: Nanos,
-    /// How long its user was free to send it and it had not left.
+    /// How late it left although its user was free to send it.
     pub late_ns: Nanos,
 }
 
@@ -50,7 +50,7 @@ struct Counts {
     failures: DenseHistogram,
 }
 
-/// Cuts one worker's findings into seconds of monotonic time.
+/// Splits one worker's measurements into seconds of monotonic time.
 pub(crate) struct SecondRecorder {
     pub open: LoadSecond,
     seconds: Seconds,
@@ -67,7 +67,7 @@ pub(crate) struct SecondRecorder {
 }
 
 impl SecondRecorder {
-    /// `surroundings`: of the one thread that tells of them.
+    /// `surroundings`: set for the one thread that reports them.
     pub(crate) fn new(
         seconds: Seconds,
         slices: Option<Recorder>,
@@ -93,7 +93,7 @@ impl SecondRecorder {
         }
     }
 
-    /// A request or other step whose times are known from beginning to end.
+    /// Records a successful request or other step.
     #[inline]
     pub(crate) fn timed(&mut self, label: u32, moments: Moments, end_ns: Nanos, good: bool) {
         let counts = &mut self.labels[label as usize];
@@ -119,7 +119,7 @@ impl SecondRecorder {
         }
     }
 
-    /// A request or other step that did not come to its end.
+    /// Records a request or other step that did not complete.
     pub(crate) fn failed(&mut self, label: u32, intended_ns: Nanos, now_ns: Nanos) {
         let counts = &mut self.labels[label as usize];
         counts.timing.failed += 1;
@@ -142,7 +142,7 @@ impl SecondRecorder {
         }
     }
 
-    /// A request that had a time to leave at left so late.
+    /// Records how late a request with a scheduled time left.
     #[inline]
     pub(crate) fn left(&mut self, lateness_ns: Nanos) {
         self.lateness.record(lateness_ns);
@@ -158,21 +158,21 @@ impl SecondRecorder {
         self.tls.record(took_ns);
     }
 
-    /// From `now_ns` on what is recorded belongs to this intensity.
+    /// Records belong to this intensity from `now_ns` on.
     pub(crate) fn switch(&mut self, intensity: f64, now_ns: Nanos) {
         if let Some(slices) = &mut self.slices {
             slices.switch(intensity, now_ns);
         }
     }
 
-    /// Cuts slices while nothing ends, so that a stalled server shows as slices without work.
+    /// Cuts slices while nothing completes, so that a stalled server shows as slices without work.
     pub(crate) fn idle(&mut self, now_ns: Nanos) {
         if let Some(slices) = &mut self.slices {
             slices.work(0.0, now_ns);
         }
     }
 
-    /// Ends the open second at `now_ns` and begins the next. What does not change with time, users and connections, stays.
+    /// Ends the current second at `now_ns` and begins the next. Numbers of users and connections carry over.
     pub(crate) fn close(&mut self, now_ns: Nanos) {
         self.open.end_ns = now_ns;
         self.open.connect = self.connect.take();

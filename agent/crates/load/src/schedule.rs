@@ -1,12 +1,12 @@
-//! When users come and when requests do: levels over time, and the arrivals of the open model. All times are nanoseconds since the
-//! load began. Deliberately not here: any clock, and who carries the schedule out.
+//! When users and requests arrive: levels over time, and the arrivals of the open model. All times are nanoseconds since the load
+//! began. It uses no clock, and does not carry out the schedule.
 
 use partywall_wire::load::{Arrivals, Stage};
 
 use crate::pacing::Seat;
 
 const NANOS: f64 = 1e9;
-/// By so much a level may be off without a user coming or leaving for it, so that rounding makes nobody come and leave for ever.
+/// Deviation of a level that moves no user, so that rounding errors do not make users arrive and leave indefinitely.
 const TOLERANCE: f64 = 1e-6;
 
 /// A level over time: straight lines from stage to stage, starting from 0, and 0 again after the last.
@@ -40,7 +40,7 @@ impl Line {
         (at_ns.ceil() as u64).clamp(self.start_ns, self.end_ns)
     }
 
-    /// The first time from `after_ns` on, within the line, at which user `number` is to be there, who is not.
+    /// The first time from `after_ns` on, within the line, at which the absent user `number` must arrive.
     fn comes(&self, after_ns: u64, number: f64) -> Option<u64> {
         let start_ns = after_ns.max(self.start_ns);
         let rises = self.to > self.from;
@@ -50,7 +50,7 @@ impl Line {
         (self.to > number).then(|| if self.at(start_ns) >= number { start_ns } else { self.reaches(number).max(start_ns) })
     }
 
-    /// The first time from `after_ns` on, within the line, at which user `number`, who is there, is not to be.
+    /// The first time from `after_ns` on, within the line, at which the present user `number` must leave.
     fn leaves(&self, after_ns: u64, number: f64) -> Option<u64> {
         let start_ns = after_ns.max(self.start_ns);
         if self.to > self.from {
@@ -74,7 +74,7 @@ impl Levels {
         Self(stages.iter().map(line).filter(|line| line.end_ns > line.start_ns).collect())
     }
 
-    /// When the last stage ends.
+    /// End of the last stage.
     pub(crate) fn end_ns(&self) -> u64 {
         self.0.last().map_or(0, |line| line.end_ns)
     }
@@ -84,19 +84,19 @@ impl Levels {
         self.0.iter().find(|line| time_ns < line.end_ns).map_or(0.0, |line| line.at(time_ns.max(line.start_ns)))
     }
 
-    /// The first time from `after_ns` on at which user `number` is to come, who is not there: users are numbered from 0, and are there
-    /// while the level is above their number.
+    /// The first time from `after_ns` on at which the absent user `number` must arrive. Users are numbered from 0, and are present while
+    /// the level is above their number.
     pub(crate) fn comes(&self, after_ns: u64, number: f64) -> Option<u64> {
         self.0.iter().filter(|line| line.end_ns > after_ns).find_map(|line| line.comes(after_ns, number))
     }
 
-    /// The first time from `after_ns` on at which user `number`, who is there, is to leave; at the latest after the last stage.
+    /// The first time from `after_ns` on at which the present user `number` must leave. At the latest after the last stage.
     pub(crate) fn leaves(&self, after_ns: u64, number: f64) -> u64 {
         let found = self.0.iter().filter(|line| line.end_ns > after_ns).find_map(|line| line.leaves(after_ns, number));
         found.unwrap_or_else(|| after_ns.max(self.end_ns()))
     }
 
-    /// The time at which the level, added up over time since `after_ns`, reaches `count` (level times seconds).
+    /// The time at which the integral of the level since `after_ns` reaches `count` (level times seconds).
     pub(crate) fn time_of_count(&self, after_ns: u64, mut count: f64) -> Option<u64> {
         for line in self.0.iter().filter(|line| line.end_ns > after_ns) {
             let start_ns = after_ns.max(line.start_ns);
@@ -111,9 +111,9 @@ impl Levels {
     }
 }
 
-/// How long a level that starts at `level` and changes by `slope` a second takes to add up to `count`.
+/// Time until the integral of a level that starts at `level` and changes by `slope` per second reaches `count`.
 fn seconds_until(count: f64, level: f64, slope: f64) -> f64 {
-    // The usual root of slope/2 t² + level t = count, in the form that does not cancel for small slopes.
+    // The root of slope/2 t² + level t = count, in the form without cancellation for small slopes.
     let root = (level * level + 2.0 * slope * count).max(0.0).sqrt();
     if level + root > 0.0 {
         2.0 * count / (level + root)
@@ -122,7 +122,7 @@ fn seconds_until(count: f64, level: f64, slope: f64) -> f64 {
     }
 }
 
-/// The arrivals that fall to one of several workers; one beyond them gets none.
+/// The arrivals of one of several workers. A worker beyond them gets none.
 #[derive(Clone, Debug)]
 pub(crate) struct ArrivalTimes {
     levels: Levels,
@@ -152,14 +152,14 @@ impl ArrivalTimes {
         self.next_ns
     }
 
-    /// Goes on to the arrival after.
+    /// Advances to the next arrival.
     pub(crate) fn advance(&mut self) {
         if let Some(last_ns) = self.next_ns {
             self.next_ns = self.after(last_ns, 1.0);
         }
     }
 
-    /// From `now_ns` on arrivals come at `intensity` times the schedule's rate.
+    /// From `now_ns` on, arrivals occur at `intensity` times the schedule's rate.
     pub(crate) fn switch(&mut self, now_ns: u64, intensity: f64) {
         self.intensity = intensity;
         let share = if self.spacing == Arrivals::Constant { self.chance.f64() } else { 1.0 };
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn users_come_one_by_one_in_a_ramp_and_leave_in_reverse() {
+    fn users_arrive_one_by_one_in_a_ramp_and_leave_in_reverse() {
         let levels = levels(&[(4.0, 4 * SECOND), (4.0, SECOND), (0.0, 4 * SECOND)]);
         let starts: Vec<_> = (0..5).map(|user| levels.comes(0, f64::from(user)).map(|t| t / SECOND)).collect();
         assert_eq!(starts, [Some(0), Some(1), Some(2), Some(3), None]);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_brings_all_users_at_once() {
+    fn a_jump_starts_all_users_at_once() {
         let levels = levels(&[(3.0, 0), (3.0, SECOND)]);
         assert_eq!((0..4).map(|user| levels.comes(0, f64::from(user))).collect::<Vec<_>>(), [Some(0), Some(0), Some(0), None]);
         assert_eq!(levels.leaves(0, 2.0), SECOND);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn poisson_arrivals_are_as_many_as_asked_and_as_irregular_as_chance_makes_them() {
+    fn poisson_arrivals_have_the_requested_number_and_the_variance_of_chance() {
         let mut times = ArrivalTimes::new(levels(&[(1000.0, 0), (1000.0, 100 * SECOND)]), Arrivals::Poisson, Seat { number: 0, of: 1 }, 7);
         let mut gaps = Vec::new();
         let mut last = 0;
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn no_arrival_comes_while_switched_off() {
+    fn no_arrival_occurs_while_switched_off() {
         let mut times = ArrivalTimes::new(levels(&[(10.0, 0), (10.0, 10 * SECOND)]), Arrivals::Constant, Seat { number: 0, of: 1 }, 1);
         times.switch(SECOND, 0.0);
         assert_eq!(times.next(), None);
@@ -255,7 +255,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn users_are_there_while_the_level_is_above_their_number(levels in any_stages(), number in 0..150_u32, look in 0..60 * SECOND) {
+        fn users_are_present_while_the_level_is_above_their_number(levels in any_stages(), number in 0..150_u32, look in 0..60 * SECOND) {
             let (number, mut at, mut there, mut changes) = (f64::from(number), 0, false, 0);
             while let Some(next) = if there { Some(levels.leaves(at, number)) } else { levels.comes(at, number) } {
                 if next > look {

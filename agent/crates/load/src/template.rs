@@ -1,6 +1,6 @@
-//! Texts with variables in them: `${name}` stands for a variable, `$$` for `$`. Deliberately not here: where values come from.
+//! Texts with variables: `${name}` stands for a variable, `$$` for `$`. It does not store the values.
 
-/// A text that is read once and written often.
+/// A text that is parsed once and rendered often.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Template(Vec<Piece>);
 
@@ -10,7 +10,7 @@ enum Piece {
     Variable(u16),
 }
 
-/// What is wrong with a template.
+/// Error in a template.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TemplateError {
     #[error("{0:?} begins with ${{ and has no }}; write $$ for a dollar sign")]
@@ -22,7 +22,7 @@ pub(crate) enum TemplateError {
 }
 
 impl Template {
-    /// Reads `text`; `number` gives a variable's number.
+    /// Parses `text`; `number` returns a variable's number.
     pub(crate) fn parse(text: &str, mut number: impl FnMut(&str) -> Option<u16>) -> Result<Self, TemplateError> {
         let (mut pieces, mut rest) = (Vec::new(), text);
         while let Some(at) = rest.find('$') {
@@ -62,12 +62,12 @@ impl Template {
         }
     }
 
-    /// Whether this is true of the value of any of its variables.
+    /// Whether `test` is true for the value of any of its variables.
     pub(crate) fn any_value<'v>(&self, value: impl Fn(u16) -> &'v str, test: impl Fn(&str) -> bool) -> bool {
         self.0.iter().any(|piece| matches!(piece, Piece::Variable(number) if test(value(*number))))
     }
 
-    /// As [`Template::render`], each value changed by `encode` on its way.
+    /// Like [`Template::render`], with each value encoded by `encode`.
     pub(crate) fn render_encoded<'v>(&self, value: impl Fn(u16) -> &'v str, encode: fn(&[u8], &mut Vec<u8>), into: &mut Vec<u8>) {
         for piece in &self.0 {
             match piece {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_are_named() {
         assert_eq!(parse("${c}"), Err(TemplateError::Unknown("c".into())));
         assert_eq!(parse("a ${b"), Err(TemplateError::Open("a ${b".into())));
         assert_eq!(parse("5$"), Err(TemplateError::Bare("5$".into())));

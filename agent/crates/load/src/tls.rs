@@ -1,5 +1,5 @@
-//! How servers are trusted: verified by default, against the host's authorities, or Mozilla's where the host has none (a container
-//! whose root holds nothing else), and those that the program names. Deliberately not here: sockets.
+//! Verification of servers. Servers are verified by default against the host's authorities and those that the program names. If the
+//! host has none (a container with an otherwise empty root), Mozilla's are used.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use rustls::{CertificateError, ClientConfig, ClientConnection, DigitallySignedSt
 
 use crate::address::Place;
 
-/// Sessions that one user keeps, to take them up again.
+/// TLS sessions that one user keeps for resumption.
 const SESSIONS: usize = 4;
 
-/// What all users share of TLS.
+/// TLS configuration shared by all users.
 #[derive(Debug)]
 pub(crate) struct Trust {
     config: Arc<ClientConfig>,
@@ -44,7 +44,7 @@ impl Trust {
         Ok(Self { config: Arc::new(config), resume: tls.resume })
     }
 
-    /// What one user connects with: sessions are its own, as a browser's are.
+    /// One user's configuration, with its own sessions, as in a browser.
     pub(crate) fn of_user(&self) -> Arc<ClientConfig> {
         if !self.resume {
             return self.config.clone();
@@ -55,19 +55,19 @@ impl Trust {
     }
 }
 
-/// The client's end of a connection to `place`, before the first byte.
+/// The client side of a connection to `place`, before the first byte.
 pub(crate) fn connection(config: Arc<ClientConfig>, place: &Place) -> Result<Box<ClientConnection>, String> {
     let name = ServerName::try_from(place.host.clone()).map_err(|_| format!("{:?} is no name a certificate could have", place.host))?;
     let mut connection = ClientConnection::new(config, name).map_err(|error| error.to_string())?;
-    // Requests are sent whole; what the socket does not take waits in the link.
+    // Requests are sent whole. The link buffers what the socket does not accept.
     connection.set_buffer_limit(None);
     Ok(Box::new(connection))
 }
 
-/// Encrypts `bytes` and takes what is to be sent.
+/// Encrypts `bytes` and returns the bytes to send.
 pub(crate) fn seal(connection: &mut ClientConnection, bytes: &[u8]) -> Vec<u8> {
     let mut sealed = Vec::new();
-    // Writing to memory without a limit does not fail.
+    // Writing to memory without a limit cannot fail.
     let _ = connection.writer().write_all(bytes);
     while connection.wants_write() {
         if connection.write_tls(&mut sealed).is_err() {
@@ -77,7 +77,7 @@ pub(crate) fn seal(connection: &mut ClientConnection, bytes: &[u8]) -> Vec<u8> {
     sealed
 }
 
-/// Why a certificate is not trusted, and what would help.
+/// The reason why a certificate is not trusted, and a remedy.
 pub(crate) fn not_trusted(why: &CertificateError, place: &Place) -> String {
     use CertificateError as Why;
     let (what, remedy) = match why {
@@ -88,7 +88,7 @@ pub(crate) fn not_trusted(why: &CertificateError, place: &Place) -> String {
             (format!("it is for another name than {:?}: {why}", place.host), "ask by a name that is in it")
         }
         Why::Revoked => ("it was revoked".into(), "renew it"),
-        // The kind is private to the library's verifier, which tells it by this word alone.
+        // The error type is private to the library's verifier, so only its text identifies it.
         why if why.to_string().contains("CaUsedAsEndEntity") => (
             "it is an authority's own certificate, which may sign others and not serve".into(),
             "make one for the server: openssl req -x509 … -addext basicConstraints=critical,CA:FALSE",
@@ -98,12 +98,12 @@ pub(crate) fn not_trusted(why: &CertificateError, place: &Place) -> String {
     format!("its certificate cannot be trusted, for {what}; {remedy}, or do without verification")
 }
 
-/// Whether both sides agreed on HTTP/2 during the handshake.
+/// Whether the handshake negotiated HTTP/2.
 pub(crate) fn agreed_on_http2(connection: &ClientConnection) -> bool {
     connection.alpn_protocol() == Some(b"h2")
 }
 
-/// For example `TLS 1.3`.
+/// TLS version, for example `TLS 1.3`.
 pub(crate) fn version(connection: &ClientConnection) -> &'static str {
     match connection.protocol_version() {
         Some(rustls::ProtocolVersion::TLSv1_3) => "TLS 1.3",
@@ -131,7 +131,7 @@ fn authorities(pem: Option<&str>) -> Result<RootCertStore, String> {
     Ok(store)
 }
 
-/// Trusts whoever answers; only when the user asked for that. Signatures are still checked, for nothing is gained by not doing so.
+/// Accepts any certificate, only if the user requested that. Signatures are still checked, because skipping them gains nothing.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 

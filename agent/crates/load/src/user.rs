@@ -1,4 +1,4 @@
-//! One virtual user: a small record of where it is in its script. Deliberately not here: moving it on, which `engine` does.
+//! One virtual user: a small record of its position in its script. `engine` advances it.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::pacing::Arrival;
 use crate::program::{Kind, Op};
 use crate::record::Moments;
 
-/// Which list of operations a user is in.
+/// The list of operations that a user carries out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Init,
@@ -19,10 +19,10 @@ pub(crate) enum Part {
     End,
 }
 
-/// What a user is doing.
+/// State of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
-    /// Not there: before it comes, and after it left.
+    /// Absent: before it arrives, or after it left.
     Away,
     /// Between iterations of the open model.
     Free,
@@ -32,7 +32,7 @@ pub(crate) enum Doing {
     Asking,
     /// Waits for a compression.
     Compressing,
-    /// Waits for the load to be switched on again.
+    /// Waits until the load is switched on again.
     Held,
 }
 
@@ -45,22 +45,22 @@ pub(crate) struct Transaction {
     pub good: bool,
 }
 
-/// A request on its way, beyond its moments.
+/// A pending request, except its times.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Asked {
     pub request: u32,
     pub hops: u32,
     pub deadline_ns: Nanos,
-    /// Where a redirect led; the request's own place and target if none.
+    /// Destination of a redirect. None for the request's own place and target.
     pub detour: Option<Box<Detour>>,
 }
 
-/// Where a redirect led.
+/// Destination of a redirect.
 #[derive(Clone, Debug)]
 pub(crate) struct Detour {
     pub place: u16,
     pub target: String,
-    /// The method became GET, and the body is gone.
+    /// The method changed to GET, without a body.
     pub plain_get: bool,
 }
 
@@ -71,18 +71,18 @@ pub(crate) struct User {
     pub part: Part,
     pub doing: Doing,
     pub leaving: bool,
-    /// What it comes again for as soon as it has left.
+    /// The arrival for which it returns as soon as it has left.
     pub next: Option<Arrival>,
-    /// Whether its next request has a time to leave at, rather than following at once upon a response.
+    /// Whether its next request has a scheduled time, instead of following a response at once.
     pub timed: bool,
-    /// When its deadline is looked at next; a time that never comes if it is not. There is an entry in the heap for it.
+    /// Next check of its deadline, if there is an entry in the heap; otherwise a time that never occurs.
     pub armed_ns: Nanos,
     pub at: u32,
-    /// Changes with all that is waited for, so that what comes too late is known.
+    /// Changes with each event that the user waits for, to detect obsolete events.
     pub epoch: u32,
     pub iteration: u64,
     pub iteration_due_ns: Nanos,
-    /// Since when it could have gone on.
+    /// Since when it could have continued.
     pub free_ns: Nanos,
     pub moments: Moments,
     pub asked: Asked,
@@ -93,7 +93,7 @@ pub(crate) struct User {
     pub chance: fastrand::Rng,
 }
 
-/// What only users have who use variables, cookies, TLS or feeders of their own.
+/// State that only users with variables, cookies, TLS or their own feeders need.
 #[derive(Default)]
 pub(crate) struct Personal {
     pub variables: Vec<Option<Box<str>>>,
@@ -136,7 +136,7 @@ impl User {
         }
     }
 
-    /// Goes to the beginning of a part.
+    /// Jumps to the start of a part.
     pub(crate) fn enter(&mut self, part: Part) {
         self.part = part;
         self.at = 0;

@@ -1,4 +1,4 @@
-//! Loads over HTTP/2 in clear, against a server whose streams are scripted.
+//! Loads over unencrypted HTTP/2, against a server with scripted streams.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,12 +15,12 @@ use serde_json::{json, Value};
 use tokio::net::{TcpListener, TcpStream};
 
 const MS: u64 = 1_000_000;
-/// More than the windows that a connection and a stream begin with, if nobody widens them.
+/// More than the initial windows of a connection and a stream.
 const LARGE: usize = 20 << 20;
 
 type Heard = Arc<Mutex<Vec<String>>>;
 
-/// Serves HTTP/2 without TLS for as long as the test lasts; gives its port, and what it heard.
+/// Serves HTTP/2 without TLS for the duration of the test. Returns its port and the received requests.
 fn start() -> (u16, Heard) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -40,7 +40,7 @@ fn start() -> (u16, Heard) {
 }
 
 async fn serve(stream: TcpStream, heard: Heard) {
-    // A client that only looks whether somebody is there ends here.
+    // A client that only checks the connection ends here.
     let Ok(mut connection) = h2::server::handshake(stream).await else { return };
     while let Some(Ok((request, respond))) = connection.accept().await {
         if request.uri().path() == "/goodbye" {
@@ -128,7 +128,7 @@ fn total(seconds: &[LoadSecond], count: impl Fn(&LoadSecond) -> u64) -> u64 {
 }
 
 #[test]
-fn many_requests_go_over_one_connection_and_each_is_timed() {
+fn many_requests_share_one_connection_and_each_is_timed() {
     let (port, heard) = start();
     let (seconds, started) = run(&json!([get("home", port)]));
     let answered = heard.lock().unwrap().len() as u64;
@@ -142,7 +142,7 @@ fn many_requests_go_over_one_connection_and_each_is_timed() {
 }
 
 #[test]
-fn bodies_larger_than_any_window_pass_both_ways() {
+fn bodies_larger_than_any_window_pass_in_both_directions() {
     let (port, heard) = start();
     let mut step = get("large", port);
     step["http"]["method"] = "POST".into();
@@ -156,7 +156,7 @@ fn bodies_larger_than_any_window_pass_both_ways() {
 }
 
 #[test]
-fn what_goes_wrong_is_counted_by_its_kind_and_nothing_hangs() {
+fn errors_are_counted_by_kind_and_nothing_hangs() {
     use LoadErrorKind as Kind;
     for (path, kind) in [("reset", Kind::Reset), ("cut", Kind::Reset), ("silent", Kind::Timeout)] {
         let (port, _) = start();
@@ -168,7 +168,7 @@ fn what_goes_wrong_is_counted_by_its_kind_and_nothing_hangs() {
 }
 
 #[test]
-fn a_server_that_says_goodbye_gets_a_new_connection_and_no_error() {
+fn a_server_that_sends_goaway_gets_a_new_connection_and_no_error() {
     let (port, heard) = start();
     let (seconds, _) = run(&json!([get("goodbye", port)]));
     let answered = heard.lock().unwrap().len() as u64;
@@ -177,7 +177,7 @@ fn a_server_that_says_goodbye_gets_a_new_connection_and_no_error() {
 }
 
 #[test]
-fn without_keeping_connections_each_request_has_its_own() {
+fn without_keep_alive_each_request_has_its_own_connection() {
     let (port, heard) = start();
     let (seconds, _) = run_with(&json!([get("home", port)]), &json!({"protocol": "http2", "keep_alive": false}));
     let answered = heard.lock().unwrap().len() as u64;
@@ -199,7 +199,7 @@ fn redirects_are_followed_and_headers_extracted() {
 }
 
 #[test]
-fn who_speaks_no_http2_is_refused_before_the_start() {
+fn a_server_without_http2_is_refused_before_the_start() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {

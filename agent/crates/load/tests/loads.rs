@@ -1,4 +1,4 @@
-//! Whole loads against servers of a few lines whose answers are scripted.
+//! Whole loads against small servers with scripted responses.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,10 +13,10 @@ use serde_json::{json, Value};
 
 const MS: u64 = 1_000_000;
 
-/// What a scripted server does with a request: bytes to send, and whether it closes then.
+/// Response of a scripted server to a request: bytes to send, and whether it closes the connection afterwards.
 type Script = fn(&str, &str) -> (String, bool);
 
-/// Serves on a port of its own for as long as the test lasts; keeps the requests' first lines, cookies and bodies.
+/// Serves on its own port for the duration of the test. Keeps the requests' first lines, cookies and bodies.
 struct Server {
     port: u16,
     heard: Arc<Mutex<Vec<String>>>,
@@ -84,7 +84,7 @@ fn get(name: &str, url: &str) -> Value {
     json!({"http": {"name": name, "method": "GET", "url": url}})
 }
 
-/// One user that goes through `actions` for a while.
+/// One user that repeats `actions` for a while.
 fn program(actions: &Value) -> Value {
     json!({
         "kinds": [{"name": "user", "actions": actions}],
@@ -97,7 +97,7 @@ fn options() -> Options {
     Options { threads: 1, slice_ns: 10 * MS, work_dir: std::env::temp_dir(), seed: 1 }
 }
 
-/// Carries out a program to its end.
+/// Runs a program to its end.
 fn run(program: Value) -> (Vec<LoadSecond>, LoadStarted) {
     let program: LoadProgram = serde_json::from_value(program).unwrap();
     let (load, started) = Load::prepare(program, &options()).unwrap();
@@ -144,7 +144,7 @@ fn every_request_of_a_good_load_is_counted_once_with_its_times() {
 }
 
 #[test]
-fn what_goes_wrong_is_counted_by_its_kind() {
+fn errors_are_counted_by_kind() {
     use LoadErrorKind as Kind;
     let server = Server::start(|path, _| match path {
         "/short" => ("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nshort".into(), true),
@@ -173,7 +173,7 @@ fn what_goes_wrong_is_counted_by_its_kind() {
 }
 
 #[test]
-fn a_script_with_all_its_kinds_of_steps_does_what_it_says() {
+fn a_script_with_all_kinds_of_steps_carries_them_out() {
     let server = Server::start(|path, body| match path {
         "/login" => ("HTTP/1.1 200 OK\r\nSet-Cookie: session=s1; Path=/\r\nContent-Length: 21\r\n\r\n<input value='tok&1'>".into(), false),
         "/old" => ("HTTP/1.1 302 Found\r\nLocation: /new?x=1\r\nContent-Length: 0\r\n\r\n".into(), false),
@@ -216,7 +216,7 @@ fn a_script_with_all_its_kinds_of_steps_does_what_it_says() {
 }
 
 #[test]
-fn checks_that_do_not_hold_and_values_that_are_missing_are_named() {
+fn failed_checks_and_missing_values_are_named() {
     let server = Server::start(|_, _| (ok("hello"), false));
     let step = json!({"http": {"name": "one", "method": "GET", "url": server.url("/"), "checks": [{"contains": "welcome"}],
         "extract": [{"into": "id", "from": {"regex": "id=(.)"}}]}});
@@ -227,7 +227,7 @@ fn checks_that_do_not_hold_and_values_that_are_missing_are_named() {
 }
 
 #[test]
-fn arrivals_that_find_no_user_wait_and_count_from_when_they_were_due() {
+fn arrivals_without_a_free_user_wait_and_count_from_their_due_time() {
     let server = Server::start(|_, _| {
         clock::sleep_until(clock::now() + 40 * MS);
         (ok(""), false)
@@ -254,7 +254,7 @@ fn label(started: &LoadStarted, name: &str) -> u32 {
 }
 
 #[test]
-fn arrivals_are_of_each_kind_by_its_weight_however_few_users_serve_them() {
+fn arrivals_have_kinds_by_weight_however_few_users_serve_them() {
     let server = Server::start(|_, _| (ok(""), false));
     let url = server.url("/");
     for users_max in [1, 50] {
@@ -265,14 +265,14 @@ fn arrivals_are_of_each_kind_by_its_weight_however_few_users_serve_them() {
         let of = |name: &str| done(&seconds, label(&started, name)).0;
         let (visitors, buyers) = (of("visitor"), of("buyer"));
         assert!(visitors + buyers > 90 && visitors.abs_diff(3 * buyers) <= 8, "{visitors} visitors, {buyers} buyers, {users_max} users");
-        // Who becomes of another kind has left, and comes anew.
+        // A user that changes its kind has left, and arrives again.
         assert_eq!((of("hello visitor"), of("hello buyer")), (of("bye visitor"), of("bye buyer")));
         assert_eq!(seconds.last().unwrap().users, 0);
     }
 }
 
 #[test]
-fn end_steps_are_timed_from_when_the_load_ends_whatever_their_user_waited_for() {
+fn end_steps_are_timed_from_the_end_of_the_load_whatever_their_user_waited_for() {
     let server = Server::start(|_, _| {
         clock::sleep_until(clock::now() + 5 * MS);
         (ok(""), false)
@@ -282,7 +282,7 @@ fn end_steps_are_timed_from_when_the_load_ends_whatever_their_user_waited_for() 
     closed["kinds"][0]["end"] = json!([get("out", &server.url("/out"))]);
     let mut open = program(&json!([get("in", &server.url("/"))]));
     open["kinds"][0]["end"] = json!([get("out", &server.url("/out"))]);
-    // One arrival, and then nothing for a third of a second.
+    // One arrival, and then none for a third of a second.
     open["pacing"] = json!({"open": {"arrivals": "constant", "stages": [{"to": 20, "for_ns": 0}, {"to": 20, "for_ns": 60 * MS}, {"to": 0, "for_ns": 0}, {"to": 0, "for_ns": 300 * MS}], "users_max": 1}});
     for whole in [closed, open] {
         let (seconds, started) = run(whole);
@@ -294,7 +294,7 @@ fn end_steps_are_timed_from_when_the_load_ends_whatever_their_user_waited_for() 
 }
 
 #[test]
-fn a_users_own_numbers_are_there_without_other_variables() {
+fn a_users_own_numbers_exist_without_other_variables() {
     let server = Server::start(|_, _| (ok(""), false));
     run(program(&json!([get("item", &server.url("/item/${user}/${iteration}"))])));
     let heard = server.heard();
@@ -302,14 +302,14 @@ fn a_users_own_numbers_are_there_without_other_variables() {
 }
 
 #[test]
-fn a_short_timeout_is_kept_though_a_long_one_came_before_it() {
+fn a_short_timeout_applies_after_a_long_one() {
     let server = Server::start(|path, _| (if path == "/silent" { String::new() } else { ok("") }, false));
     let step =
         |path: &str, timeout_ns: u64| json!({"http": {"name": path, "method": "GET", "url": server.url(path), "timeout_ns": timeout_ns}});
     let (seconds, started) = run(program(&json!([step("/", 60_000 * MS), step("/silent", 30 * MS)])));
     let silent = started.labels.iter().position(|label| label.name == "/silent").unwrap() as u32;
     let (_, failed) = done(&seconds, silent);
-    // Far below the first one's minute, within which this load would end.
+    // Far below the first timeout of a minute, within which this load would end.
     assert!(failed > 1 && errors(&seconds)[&(LoadErrorKind::Timeout, String::new())] == failed, "{:?}", errors(&seconds));
 }
 
@@ -337,7 +337,7 @@ fn a_record_is_cut_where_the_stages_end() {
 }
 
 #[test]
-fn arrivals_are_as_many_as_the_rate_says_and_each_is_answered_or_told_of() {
+fn arrivals_match_the_rate_and_each_is_answered_or_reported() {
     let server = Server::start(|_, _| (ok(""), false));
     let mut whole = program(&json!([get("one", &server.url("/"))]));
     let stages = json!([{"to": 100, "for_ns": 0}, {"to": 100, "for_ns": 300 * MS}]);
@@ -347,7 +347,7 @@ fn arrivals_are_as_many_as_the_rate_says_and_each_is_answered_or_told_of() {
 }
 
 #[test]
-fn values_cannot_write_headers_or_requests_of_their_own() {
+fn values_cannot_inject_headers_or_requests() {
     let server = Server::start(|_, _| (ok(""), false));
     let step = json!({"http": {"name": "one", "method": "GET", "url": server.url("/a?${value}"), "headers": [{"name": "X-Value", "value": "is ${value}"}]}});
     for (value, sent) in [("good", true), ("a\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x", false), ("a\nb", false), ("a\0b", false)] {
@@ -364,7 +364,7 @@ fn values_cannot_write_headers_or_requests_of_their_own() {
 }
 
 #[test]
-fn values_stay_values_in_json_and_files_keep_their_names_where_they_came_with_the_program() {
+fn values_stay_values_in_json_and_inline_files_keep_their_names() {
     let server = Server::start(|_, _| (ok(""), false));
     let body = |body: Value| json!({"http": {"name": "one", "method": "POST", "url": server.url("/"), "body": body}});
     let value = "say \"hi\"\\\n\u{1}é";
@@ -383,7 +383,7 @@ fn values_stay_values_in_json_and_files_keep_their_names_where_they_came_with_th
 }
 
 #[test]
-fn generators_that_share_a_load_have_users_and_rows_of_their_own() {
+fn generators_that_share_a_load_have_separate_users_and_rows() {
     let server = Server::start(|_, _| (ok(""), false));
     for number in 0..2 {
         let mut whole = program(&json!([{"feed": {"feeder": "rows"}}, get("one", &server.url("/${row}/${user}"))]));
@@ -398,7 +398,7 @@ fn generators_that_share_a_load_have_users_and_rows_of_their_own() {
 }
 
 #[test]
-fn connections_that_are_not_kept_are_made_anew_for_every_request() {
+fn connections_without_keep_alive_are_opened_for_every_request() {
     let server = Server::start(|_, _| ("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nuntil the end".into(), true));
     let mut whole = program(&json!([get("one", &server.url("/"))]));
     whole["connections"] = json!({"keep_alive": false});
@@ -409,7 +409,7 @@ fn connections_that_are_not_kept_are_made_anew_for_every_request() {
 }
 
 #[test]
-fn a_load_rests_while_it_is_switched_off() {
+fn a_load_pauses_while_it_is_switched_off() {
     let server = Server::start(|_, _| (ok(""), false));
     let mut whole = program(&json!([get("one", &server.url("/")), {"think": {"constant_ns": MS}}]));
     whole["pacing"] = json!({"closed": {"stages": [{"to": 4, "for_ns": 0}, {"to": 4, "for_ns": 10_000 * MS}]}});
@@ -438,7 +438,7 @@ fn a_load_rests_while_it_is_switched_off() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_before_the_start_and_all_of_it_at_once() {
+fn an_impossible_load_is_refused_before_the_start_with_all_reasons_at_once() {
     let refused = |program: Value| Load::prepare(serde_json::from_value(program).unwrap(), &options()).err().unwrap().to_string();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let why = refused(program(&json!([get("one", &format!("http://127.0.0.1:{free}/"))])));

@@ -8,33 +8,33 @@ use serde_json::Value;
 
 use crate::Event;
 
-/// Longest line that is read, in bytes; a longer one is refused, not buffered.
+/// Maximum length of a line in bytes. A longer line is refused and not buffered.
 pub const MAX_LINE: usize = 64 << 20;
-/// Longest line of any other method than `workload.start`, which carries a load's files.
+/// Maximum length of a line of all methods except `workload.start`, which carries a load's files.
 pub const LONG_LINE: usize = 8 << 20;
-/// Values in one line. Each takes far more memory than it has bytes in the line, but for texts.
+/// Maximum values in one line. Except for strings, each value needs far more memory than its bytes in the line.
 const VALUES_MAX: usize = 1 << 20;
-/// The line is no JSON.
+/// The line is not valid JSON.
 pub const CODE_PARSE: i32 = -32700;
-/// The JSON is no request of version 2.0.
+/// The JSON is not a request of version 2.0.
 pub const CODE_REQUEST: i32 = -32600;
 /// No such method.
 pub const CODE_METHOD: i32 = -32601;
-/// The method's parameters do not decode.
+/// The method's parameters cannot be decoded.
 pub const CODE_PARAMS: i32 = -32602;
-/// A mistake of the agent's own.
+/// A bug in the agent.
 pub const CODE_INTERNAL: i32 = -32603;
-/// The method was understood and refused, for a reason that lasts: asked again, it is refused again.
+/// The request is valid but refused, for a lasting reason: repeating it does not help.
 pub const CODE_FAILED: i32 = 1;
-/// The agent was started without what the method needs, see `serve --only`.
+/// The agent was started without a capability that the method needs; see `serve --only`.
 pub const CODE_DENIED: i32 = 2;
-/// What was asked for makes no sense here: the request is to be mended.
+/// The request is invalid here and must be fixed.
 pub const CODE_USAGE: i32 = 3;
-/// The agent lacks a permission, or the host something that the method needs.
+/// The agent lacks a permission, or the host lacks something that the method needs.
 pub const CODE_LACKING: i32 = 4;
-/// Refused by what runs or is in use at this moment: asked again later, it may be done.
+/// Refused because of the current state: a later attempt may succeed.
 pub const CODE_PASSING: i32 = 5;
-/// Every code by its name, for the schema.
+/// All codes by name, for the schema.
 pub const CODES: &[(&str, i32)] = &[
     ("parse", CODE_PARSE),
     ("request", CODE_REQUEST),
@@ -48,13 +48,13 @@ pub const CODES: &[(&str, i32)] = &[
     ("passing", CODE_PASSING),
 ];
 
-/// A call by the controller.
+/// A request from the controller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
     /// Always `"2.0"`.
     pub jsonrpc: String,
-    /// Chosen by the controller; the response carries it.
+    /// Chosen by the controller and repeated in the response.
     pub id: u64,
     /// For example `workload.start`.
     pub method: String,
@@ -63,27 +63,27 @@ pub struct Request {
     pub params: Value,
 }
 
-/// What became of a request: exactly one of `result` and `error`.
+/// The response to a request, with exactly one of `result` and `error`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Response {
     /// Always `"2.0"`.
     pub jsonrpc: String,
-    /// The request's; `null` when the request could not be read.
+    /// The request's ID. `null` if the request could not be parsed.
     pub id: Option<u64>,
-    /// What the method returned.
+    /// The result of the method.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// Why it did not.
+    /// The error, if the request failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Fault>,
 }
 
-/// Why a request failed, in words meant for people.
+/// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Fault {
     /// One of the `CODE_` constants.
     pub code: i32,
-    /// The thing, the value and the remedy.
+    /// A message for people: the thing, the value and the remedy.
     pub message: String,
 }
 
@@ -97,7 +97,7 @@ pub struct Notification<'a> {
 }
 
 impl Response {
-    /// The answer to request `id`.
+    /// The response to request `id`.
     #[must_use]
     pub fn new(id: Option<u64>, outcome: Result<Value, Fault>) -> Self {
         let (result, error) = match outcome {
@@ -122,28 +122,28 @@ impl Fault {
         Self { code, message: message.into() }
     }
 
-    /// Refused for a reason that lasts.
+    /// A fault with a lasting reason.
     pub fn failed(why: impl fmt::Display) -> Self {
         Self::new(CODE_FAILED, why.to_string())
     }
 
-    /// Refused for what was asked.
+    /// A fault of an invalid request.
     pub fn usage(why: impl fmt::Display) -> Self {
         Self::new(CODE_USAGE, why.to_string())
     }
 
-    /// Refused for what runs at this moment.
+    /// A fault that depends on the current state.
     pub fn passing(why: impl fmt::Display) -> Self {
         Self::new(CODE_PASSING, why.to_string())
     }
 
-    /// The same fault, said of `what`.
+    /// The same fault, with `what` before its message.
     #[must_use]
     pub fn about(self, what: impl fmt::Display) -> Self {
         Self { message: format!("{what}: {}", self.message), ..self }
     }
 
-    /// The code for what the system answered: whether it is a permission, something in use, or neither.
+    /// The code for a system error: a missing permission, something in use, or another error.
     #[must_use]
     pub fn code_of(error: &io::Error) -> i32 {
         use io::ErrorKind::{
@@ -166,14 +166,14 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What a long line says of itself, read without keeping the rest.
+/// The fields of a long line that are needed to check it.
 #[derive(Deserialize)]
 struct Head {
     id: Option<u64>,
     method: Option<String>,
 }
 
-/// Refuses, before it is read, what would take too much memory.
+/// Refuses a line that would need too much memory, before it is parsed.
 fn check_size(line: &[u8]) -> Result<(), (Option<u64>, Fault)> {
     let values = count_values(line);
     if values > VALUES_MAX {
@@ -192,7 +192,7 @@ fn check_size(line: &[u8]) -> Result<(), (Option<u64>, Fault)> {
     }
 }
 
-/// How many values a line holds, about; what stands in texts does not count.
+/// Approximate number of values in a line. Content of strings does not count.
 fn count_values(line: &[u8]) -> usize {
     let (mut values, mut in_text, mut escaped) = (0, false, false);
     for &byte in line {

@@ -7,30 +7,30 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuardStart {
-    /// Chosen by the controller.
+    /// ID chosen by the controller.
     pub id: String,
-    /// What is divided.
+    /// Capacities to divide.
     pub pools: Vec<GuardPool>,
     /// Tenants' totals over several vifs.
     #[serde(default)]
     pub totals: Vec<GuardTotal>,
-    /// Who gets a share; rules and hooks name them by their place in this list.
+    /// Leaves that get a share. Rules and hooks refer to them by their index in this list.
     pub leaves: Vec<GuardLeaf>,
-    /// Where packets are met.
+    /// Hooks that control packets.
     pub hooks: Vec<GuardHook>,
-    /// What delay and jitter service classes are to have.
+    /// Goals for delay and jitter of service classes.
     #[serde(default)]
     pub goals: Vec<GuardGoal>,
-    /// How often rates are set anew.
+    /// Interval at which rates are updated.
     pub period_ns: u64,
-    /// How often `guard` events are sent.
+    /// Interval of `guard` events.
     pub report_ns: u64,
-    /// How often the hooks and the interfaces' own counters are looked at.
+    /// Interval at which hooks and the interfaces' own counters are checked.
     pub check_ns: u64,
-    /// After how long without a heartbeat every leaf falls back to its guarantee; never, and the last rates stay, without it.
+    /// Age of the heartbeat at which every leaf falls back to its guarantee. If not set, the last rates stay.
     #[serde(default)]
     pub fallback_after_ns: Option<u64>,
-    /// What is to hold packets back; `fq` where the kernel has it, without it.
+    /// The kind of queue that holds packets back. Default: `fq` if the kernel has it.
     #[serde(default)]
     pub queue: Option<GuardQueue>,
 }
@@ -39,14 +39,14 @@ pub struct GuardStart {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuardPool {
-    /// For people.
+    /// Name in messages and reports.
     pub name: String,
-    /// What it carries.
+    /// Its capacity in bit/s.
     pub capacity_bps: u64,
-    /// Packets/s that it, or the host, carries; not divided without it.
+    /// Packets/s that it, or the host, can carry. If not set, packets/s are not divided.
     #[serde(default)]
     pub capacity_pps: Option<u64>,
-    /// The interface itself, whose queue is looked at.
+    /// The interface, whose queue is read.
     #[serde(default)]
     pub link: Option<GuardLink>,
 }
@@ -55,10 +55,10 @@ pub struct GuardPool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuardLink {
-    /// File that stands for its network namespace; the agent's own without it.
+    /// File of its network namespace. Default: the agent's namespace.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// Its name there.
+    /// Name of the interface in that namespace.
     pub interface: String,
 }
 
@@ -67,70 +67,70 @@ pub struct GuardLink {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuardGoal {
-    /// The service class, for people.
+    /// Name of the service class.
     pub name: String,
-    /// Place in `pools`.
+    /// Index in `pools`.
     pub pool: usize,
-    /// Longest mean delay.
+    /// Maximum mean delay.
     #[serde(default)]
     pub delay_ns: Option<u64>,
-    /// Largest mean difference between delays measured one after the other.
+    /// Maximum mean difference between successive delays.
     #[serde(default)]
     pub jitter_ns: Option<u64>,
-    /// Places in `leaves`.
+    /// Indexes in `leaves`.
     pub leaves: Vec<usize>,
 }
 
-/// A ceiling over all leaves that name it.
+/// A ceiling for all leaves that refer to it together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuardTotal {
-    /// For people.
+    /// Name in messages and reports.
     pub name: String,
     /// Ceiling in bit/s.
     #[serde(default)]
     pub ceiling_bps: Option<u64>,
-    /// Ceiling in packets/s, split by use.
+    /// Ceiling in packets/s, divided in proportion to use.
     #[serde(default)]
     pub ceiling_pps: Option<u64>,
 }
 
-/// What is granted a rate: a flow class of a vif, or the rest of a vif's packets.
+/// A flow class of a vif, or the rest of a vif's packets. Each leaf is granted a rate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuardLeaf {
-    /// For people.
+    /// Name in messages and reports.
     pub name: String,
-    /// Place in `pools`.
+    /// Index in `pools`.
     pub pool: usize,
-    /// Places in `totals`, the narrower first.
+    /// Indexes in `totals`, the smaller total first.
     #[serde(default)]
     pub totals: Vec<usize>,
-    /// Of its service class; higher is served first.
+    /// Priority of its service class; higher is served first.
     pub priority: u32,
-    /// Assured bit/s.
+    /// Guarantee in bit/s.
     pub guarantee_bps: u64,
-    /// Never exceeded, bit/s.
+    /// Ceiling in bit/s.
     pub ceiling_bps: u64,
-    /// Assured packets/s, of the pool's.
+    /// Guarantee in packets/s, out of the pool's.
     #[serde(default)]
     pub guarantee_pps: u64,
-    /// Never exceeded, packets/s.
+    /// Ceiling in packets/s, for one leaf.
     #[serde(default)]
     pub ceiling_pps: Option<u64>,
-    /// What may pass at once, as time at the granted rate.
+    /// Maximum burst, as time at the granted rate.
     pub burst_ns: u64,
-    /// How long packets may wait in a queue, where there can be one.
+    /// Maximum wait of packets in a queue, where one is possible.
     pub hold_ns: u64,
 }
 
-/// Which way packets pass a hook, seen from the interface.
+/// Direction of packets at a hook, seen from the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GuardDirection {
-    /// The interface takes them in.
+    /// Packets that the interface receives.
     Ingress,
-    /// The interface gives them out.
+    /// Packets that the interface sends.
     Egress,
 }
 
@@ -138,19 +138,19 @@ pub enum GuardDirection {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuardHook {
-    /// File that stands for its network namespace; the agent's own without it.
+    /// File of its network namespace. Default: the agent's namespace.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// Its name there.
+    /// Name of the interface in that namespace.
     pub interface: String,
-    /// Which way.
+    /// Direction of the packets.
     pub direction: GuardDirection,
-    /// Place in `leaves` of what no rule takes.
+    /// Index in `leaves` of packets that match no rule.
     pub leaf: usize,
-    /// The first that fits decides.
+    /// The first matching rule applies.
     #[serde(default)]
     pub rules: Vec<GuardRule>,
-    /// Hold packets back in a queue rather than drop them, where they leave the sender's own kernel here.
+    /// Hold packets back in a queue instead of dropping them, if they leave their sender's kernel at this hook.
     #[serde(default)]
     pub hold: bool,
     /// The interface is in its tenant's reach, who may send by ways that pass no hook there: the other end of a veth, on the
@@ -159,16 +159,16 @@ pub struct GuardHook {
     pub backstop: bool,
 }
 
-/// Which packets are a flow class. What is not given fits all.
+/// The packets of a flow class. A field that is not set matches all packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuardRule {
-    /// Place in `leaves`.
+    /// Index in `leaves`.
     pub leaf: usize,
     /// IP protocol number.
     #[serde(default)]
     pub protocol: Option<u8>,
-    /// First and last port, of source or destination.
+    /// First and last port, matched against source and destination.
     #[serde(default)]
     pub ports: Option<(u16, u16)>,
     /// Differentiated services code point.
@@ -176,45 +176,45 @@ pub struct GuardRule {
     pub dscp: Option<u8>,
 }
 
-/// Answer to `guard.start`.
+/// Result of `guard.start`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuardStarted {
-    /// What becomes of what may not pass, at each hook.
+    /// How each hook treats excess packets.
     pub excess: Vec<GuardExcess>,
-    /// What holds packets back where they are held.
+    /// The kind of queue that holds packets back.
     pub queue: GuardQueue,
-    /// Places in `hooks` of those that were to have a backstop and have none, for the interface's other end was not found.
+    /// Indexes in `hooks` of hooks that lack their backstop, because the interface's other end was not found.
     #[serde(default)]
     pub without_backstop: Vec<usize>,
 }
 
-/// What holds packets back that may not pass yet.
+/// The kind of queue that delays packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GuardQueue {
-    /// Fair queueing, which keeps each packet until the departure time that the hook gave it.
+    /// Fair queueing, which keeps each packet until the departure time set by the hook.
     Fq,
-    /// A token bucket filter, a little slower than the hook.
+    /// A token bucket filter, slightly slower than the hook.
     Tbf,
 }
 
-/// What becomes of packets that may not pass.
+/// Treatment of excess packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GuardExcess {
-    /// They wait in a queue that the sender's kernel sees fill: TCP slows down, and who sends datagrams waits.
+    /// They wait in a queue that the sender's kernel sees: TCP slows down, and a sender of datagrams waits.
     Held,
-    /// They are dropped; what understands ECN is marked before.
+    /// They are dropped. ECN-capable packets are marked before that.
     Dropped,
 }
 
-/// `guard.move`: vifs of a running guard are at other places now, for what stood for them was started anew.
+/// `guard.move`: moves vifs of a running guard to other places, because their sandboxes were restarted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuardMoves {
-    /// Which guard.
+    /// ID of the guard.
     pub id: String,
-    /// Hooks and where they are to be; all others stay.
+    /// Hooks with their new places; all other hooks stay.
     pub moves: Vec<GuardMove>,
 }
 
@@ -222,44 +222,44 @@ pub struct GuardMoves {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuardMove {
-    /// Place in `hooks` of what the guard was started with.
+    /// Index in the `hooks` of `guard.start`.
     pub hook: usize,
-    /// File that stands for the network namespace; the agent's own without it.
+    /// File of the network namespace. Default: the agent's namespace.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// Its name there.
+    /// Name of the interface in that namespace.
     pub interface: String,
 }
 
-/// `guard.remove`: removes every hook and queue of a guard's from these interfaces, whoever made them, and a policy's from all.
+/// `guard.remove`: removes the hooks and queues of any guard from these interfaces, and those of one policy from all interfaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuardRemove {
-    /// A policy whose hooks are removed from every interface of the namespaces that are looked into, whatever its name is now.
+    /// A policy whose hooks are removed from every interface of all accessible namespaces, even if it was renamed.
     #[serde(default)]
     pub id: Option<String>,
-    /// Where to look.
+    /// Interfaces to search.
     pub hooks: Vec<GuardHook>,
 }
 
-/// Answer to `guard.remove`.
+/// Result of `guard.remove`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuardRemoved {
-    /// What was there, in words.
+    /// Descriptions of the removed hooks and queues.
     pub removed: Vec<String>,
-    /// Places that could not be looked at, in words.
+    /// Descriptions of the places that could not be searched.
     #[serde(default)]
     pub unseen: Vec<String>,
 }
 
-/// One leaf over the time since the last report. Rates are a second's.
+/// One leaf since the last report. Rates are per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuardRow {
-    /// Bit/s that came to the hook.
+    /// Bit/s that arrived at the hook.
     pub offered_bps: u64,
-    /// Bit/s that passed it.
+    /// Bit/s that passed.
     pub passed_bps: u64,
-    /// Packets/s that came.
+    /// Packets/s that arrived at the hook.
     pub offered_pps: u64,
     /// Packets/s that passed.
     pub passed_pps: u64,
@@ -267,53 +267,53 @@ pub struct GuardRow {
     pub dropped_packets: u64,
     /// Packets marked with congestion experienced.
     pub marked_packets: u64,
-    /// What it is granted now.
+    /// Current grant in bit/s.
     pub granted_bps: u64,
-    /// What it is granted now; none if packets are not limited.
+    /// Current grant in packets/s. None if packets are not limited.
     pub granted_pps: Option<u64>,
-    /// Mean wait in the queues the guard can see: the vif's own and the link's; none if no queue was looked at.
+    /// Mean wait in the queues that the guard can read: the vif's own and the link's. None if no queue was read.
     #[serde(default)]
     pub delay_ns: Option<u64>,
-    /// Mean difference between waits measured one after the other.
+    /// Mean difference between successive waits.
     #[serde(default)]
     pub jitter_ns: Option<u64>,
 }
 
-/// One pool over the time since the last report.
+/// One pool since the last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuardPoolRow {
-    /// What is divided now: less than the capacity while a goal in delay asks for it.
+    /// Capacity that is divided now: less than the whole while a delay goal requires that.
     pub divided_bps: u64,
-    /// Mean wait in the link's queue; none if it was not looked at.
+    /// Mean wait in the link's queue. None if it was not read.
     #[serde(default)]
     pub delay_ns: Option<u64>,
 }
 
-/// Something found wrong by looking at the interfaces themselves, or put right.
+/// A problem found by the independent check, or its repair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuardNote {
-    /// The leaf whose hook it is, or the service class.
+    /// The leaf of the hook, or the service class.
     pub about: String,
-    /// What it is.
+    /// Kind of the finding.
     pub kind: GuardFinding,
-    /// In words.
+    /// Text for people.
     pub text: String,
 }
 
-/// What the independent check can find.
+/// Findings of the independent check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GuardFinding {
-    /// Hook or queue had been removed, and is there again.
+    /// Hook or queue had been removed, and was restored.
     Repaired,
-    /// Hook or queue had been removed, and could not be put back.
+    /// Hook or queue had been removed, and could not be restored.
     Lost,
     /// The interface is gone.
     Gone,
-    /// More bytes passed the interface than the hook saw.
+    /// More bytes passed the interface than the hook counted.
     Bypassed,
     /// More bytes passed the interface than the ceiling and a burst allow.
     Exceeded,
-    /// A goal in delay or jitter does not hold, though all above the guarantees was taken away.
+    /// A goal for delay or jitter is missed, although all capacity above the guarantees was withheld.
     Unmet,
 }

@@ -19,35 +19,35 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoadProgram {
-    /// Kinds of users; each new user is of one of them.
+    /// Kinds of users. Each new user has one of them.
     pub kinds: Vec<UserKind>,
-    /// When users come, or when requests do.
+    /// When users or requests arrive.
     pub pacing: Pacing,
     /// Data that users read, by name.
     #[serde(default)]
     pub feeders: BTreeMap<String, Feeder>,
-    /// How connections are made and kept.
+    /// How connections are opened and reused.
     #[serde(default)]
     pub connections: Connections,
-    /// How servers are trusted.
+    /// How servers are verified.
     #[serde(default)]
     pub tls: Tls,
-    /// Where to connect instead of asking the resolver: `host:port` to `address:port` or `unix:/path`. Several are used in turn.
+    /// Addresses to use instead of name resolution: `host:port` to `address:port` or `unix:/path`. Several are used in turn.
     #[serde(default)]
     pub addresses: BTreeMap<String, Vec<String>>,
-    /// How long requests in flight and `end` steps may take after the last stage.
+    /// Maximum time for pending requests and `end` steps after the last stage.
     #[serde(default = "defaults::grace_ns")]
     pub grace_ns: u64,
-    /// A timed request that leaves later than this after its intended start counts as late.
+    /// A scheduled request that leaves later than this after its intended start counts as late.
     #[serde(default = "defaults::late_after_ns")]
     pub late_after_ns: u64,
-    /// The last stretch before a timed request is spun rather than slept, at most so long; 0 never spins.
+    /// Maximum time to spin instead of sleep before a scheduled request; 0 never spins.
     #[serde(default = "defaults::spin_ns")]
     pub spin_ns: u64,
-    /// Also send slices, as a victim of a trial does; their work is requests.
+    /// Also send slices, as a victim of a trial does. Their work is the number of requests.
     #[serde(default)]
     pub slices: bool,
-    /// Which part of it this generator does, of several that share it.
+    /// This generator's part, if several share the load.
     #[serde(default)]
     pub share: Share,
 }
@@ -57,9 +57,9 @@ pub struct LoadProgram {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
-    /// Which, from 0.
+    /// Number of this generator, from 0.
     pub number: u32,
-    /// Of how many.
+    /// Number of generators.
     pub of: u32,
 }
 
@@ -73,46 +73,47 @@ impl Default for Share {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserKind {
-    /// For people.
+    /// Name in messages and reports.
     pub name: String,
-    /// How many of all users are of this kind, relative to the other kinds.
+    /// Weight of this kind among all users.
     #[serde(default = "defaults::weight")]
     pub weight: f64,
-    /// Variables that a user begins with.
+    /// Initial variables of a user.
     #[serde(default)]
     pub variables: BTreeMap<String, String>,
-    /// Whether each user keeps the cookies it is given and sends them back.
+    /// Whether each user stores cookies and sends them back.
     #[serde(default = "defaults::yes")]
     pub cookies: bool,
-    /// Done once, before the first iteration.
+    /// Steps before the first iteration.
     #[serde(default)]
     pub init: Vec<Step>,
     /// One iteration.
     pub actions: Vec<Step>,
-    /// Done once, when the user leaves.
+    /// Steps when the user leaves.
     #[serde(default)]
     pub end: Vec<Step>,
 }
 
-/// When users come, or when requests do.
+/// When users or requests arrive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Pacing {
-    /// So many users, each of which begins its next iteration when the last has ended.
+    /// A number of users, each of which begins its next iteration when the last has ended.
     Closed {
         /// The number of users over time.
         stages: Vec<Stage>,
-        /// Begin iterations this far apart rather than back to back; one that is overdue begins at once, and counts from when it was due.
+        /// Interval between starts of iterations, instead of back to back. An overdue iteration begins at once, and counts from
+        /// its due time.
         #[serde(default)]
         every_ns: Option<u64>,
     },
-    /// So many iterations begin each second, whether or not earlier ones have ended.
+    /// A number of iterations that begin per second, whether or not earlier ones have ended.
     Open {
         /// How arrivals are spaced.
         arrivals: Arrivals,
-        /// Arrivals a second over time.
+        /// Arrivals per second over time.
         stages: Vec<Stage>,
-        /// Users there are at most; arrivals beyond wait for one to come free, and count from when they were due.
+        /// Maximum users. Further arrivals wait for a free user, and count from their due time.
         users_max: u32,
     },
 }
@@ -121,19 +122,19 @@ pub enum Pacing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Arrivals {
-    /// Evenly.
+    /// Evenly spaced.
     Constant,
-    /// At random and independent of each other.
+    /// Random and independent of each other.
     Poisson,
 }
 
-/// A level to be reached along a straight line from the level before; the first stage starts from 0.
+/// A level, reached on a straight line from the level before. The first stage starts from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Stage {
-    /// Users, or arrivals a second, at the stage's end.
+    /// Users, or arrivals per second, at the end of the stage.
     pub to: f64,
-    /// How long the stage takes; 0 is a jump.
+    /// Duration of the stage; 0 is a jump.
     pub for_ns: u64,
 }
 
@@ -145,27 +146,27 @@ pub enum Step {
     Http(Box<Http>),
     /// A pause.
     Think(Think),
-    /// Compresses a file in the generator: disk and CPU work of its own (Netto et al.).
+    /// Compresses a file in the generator, as disk and CPU work (Netto et al.).
     Compress(Compress),
-    /// The same steps several times.
+    /// Repeats steps.
     Repeat {
-        /// How many times.
+        /// Number of repetitions.
         times: u32,
-        /// What.
+        /// Steps to repeat.
         steps: Vec<Step>,
     },
-    /// One of several branches, by chance.
+    /// One of several branches, chosen at random.
     Choose(Vec<Branch>),
-    /// Steps timed together, from the intended start of the first to the end of the last; thinking inside is not counted.
+    /// Steps timed together, from the intended start of the first to the end of the last. Think time inside is excluded.
     Transaction {
         /// Its name in records.
         name: String,
-        /// What is timed.
+        /// Steps to time.
         steps: Vec<Step>,
     },
-    /// Takes the next row of a feeder into variables named after its columns.
+    /// Reads the next row of a feeder into variables named after its columns.
     Feed {
-        /// Which feeder.
+        /// Name of the feeder.
         feeder: String,
     },
 }
@@ -174,9 +175,9 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Branch {
-    /// How often, relative to the other branches.
+    /// Weight among the branches.
     pub weight: f64,
-    /// What; may be nothing.
+    /// Steps of the branch; may be empty.
     pub steps: Vec<Step>,
 }
 
@@ -184,28 +185,28 @@ pub struct Branch {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Http {
-    /// Its name in records; requests of the same name are told together.
+    /// Its name in records. Requests of the same name are reported together.
     pub name: String,
     /// For example `GET`.
     pub method: String,
-    /// Template; the part before the path may hold no variable.
+    /// Template. The part before the path may not contain a variable.
     pub url: String,
-    /// Sent as given, after those that every request needs.
+    /// Sent unchanged, after the headers that every request needs.
     #[serde(default)]
     pub headers: Vec<Header>,
-    /// What is sent.
+    /// Body of the request.
     #[serde(default)]
     pub body: Option<Body>,
-    /// From when it is sent until its response is complete.
+    /// Timeout, from sending until the response is complete.
     #[serde(default = "defaults::timeout_ns")]
     pub timeout_ns: u64,
-    /// Redirects followed, as part of the request.
+    /// Maximum redirects to follow, as part of the request.
     #[serde(default)]
     pub redirects: u32,
-    /// Taken from the response into variables.
+    /// Values to extract from the response into variables.
     #[serde(default)]
     pub extract: Vec<Extract>,
-    /// What must hold of the response. Where none speaks of the status, 400 and above is an error.
+    /// Checks of the response. If none checks the status, 400 and above is an error.
     #[serde(default)]
     pub checks: Vec<Check>,
 }
@@ -220,15 +221,15 @@ pub struct Header {
     pub value: String,
 }
 
-/// What a request sends.
+/// The body of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Body {
     /// Template.
     Text(String),
-    /// Template of JSON whose variables stand in strings; their values are escaped.
+    /// Template of JSON with variables inside strings; their values are escaped.
     Json(String),
-    /// Bytes in base 64, sent decoded and otherwise as they are.
+    /// Bytes in base64, sent decoded.
     Base64(String),
     /// The content of a file, read once before the start.
     File(PathBuf),
@@ -246,7 +247,7 @@ pub struct FormPart {
     pub name: String,
     /// Its content, a template or a file.
     pub content: PartContent,
-    /// Told for files.
+    /// Content type, for files.
     #[serde(default)]
     pub content_type: Option<String>,
 }
@@ -257,24 +258,24 @@ pub struct FormPart {
 pub enum PartContent {
     /// Template.
     Text(String),
-    /// The content of a file, read once before the start; its last component is the name told.
+    /// The content of a file, read once before the start. The last component of the path is sent as its name.
     File(PathBuf),
-    /// The same where the file cannot be reached.
+    /// A file's content in the program, if the file cannot be accessed.
     Content {
-        /// The file's name, as it is told.
+        /// The file's name, as it is sent.
         file_name: String,
         /// Its bytes.
         base64: String,
     },
 }
 
-/// How long a pause is.
+/// Length of a pause.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Think {
-    /// Always so long.
+    /// A constant length.
     ConstantNs(u64),
-    /// Any length in a range, equally likely.
+    /// Uniformly distributed in a range.
     Uniform {
         /// Shortest.
         from_ns: u64,
@@ -303,30 +304,30 @@ pub enum Think {
 pub struct Compress {
     /// Its name in records.
     pub name: String,
-    /// Size of the file, which is made before the start.
+    /// Size of the file, which is created before the start.
     pub file_bytes: u64,
-    /// 1 (fast) to 9 (small), as gzip has them.
+    /// Level 1 (fast) to 9 (small), as in gzip.
     #[serde(default = "defaults::compress_level")]
     pub level: u32,
 }
 
-/// Takes a value from a response into a variable.
+/// Extracts a value from a response into a variable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Extract {
-    /// The variable.
+    /// Name of the variable.
     pub into: String,
-    /// Where the value is found.
+    /// Location of the value.
     pub from: Source,
-    /// Which, where there are several.
+    /// Which of several values to use.
     #[serde(default)]
     pub pick: Pick,
-    /// Used if there is none; without it none is an error, and the iteration ends.
+    /// Default if nothing is found. Without a default, that is an error and the iteration ends.
     #[serde(default)]
     pub default: Option<String>,
 }
 
-/// Where in a response a value is found.
+/// Location of a value in a response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Source {
@@ -359,38 +360,38 @@ pub enum Pick {
     Random,
 }
 
-/// What must hold of a response.
+/// A check of a response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Check {
-    /// The status lies in a range.
+    /// The status is in a range.
     Status {
         /// Lowest.
         from: u16,
         /// Highest.
         to: u16,
     },
-    /// The body holds this text.
+    /// The body contains this text.
     Contains(String),
-    /// The body does not hold this text.
+    /// The body does not contain this text.
     Lacks(String),
     /// The body matches this regular expression.
     Matches(String),
-    /// A header holds this text.
+    /// A header contains this text.
     Header {
-        /// Which header.
+        /// Name of the header.
         name: String,
-        /// What it holds; empty asks only that the header is there.
+        /// Expected text. If it is empty, the header only has to exist.
         contains: String,
     },
     /// A JSON path (RFC 9535) finds exactly this, compared as text.
     JsonPath {
         /// The path.
         path: String,
-        /// What it finds.
+        /// Expected result.
         equals: String,
     },
-    /// The body's size lies in a range.
+    /// The body's size is in a range.
     BodyBytes {
         /// Smallest.
         from: u64,
@@ -405,12 +406,12 @@ pub enum Check {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Feeder {
-    /// Where rows come from.
+    /// Source of the rows.
     pub rows: Rows,
-    /// In which order.
+    /// Order of the rows.
     #[serde(default)]
     pub order: Order,
-    /// Whether all users take from one sequence; otherwise each has a sequence of its own.
+    /// Whether all users take rows from one sequence. Otherwise each user has its own.
     #[serde(default = "defaults::yes")]
     pub shared: bool,
     /// What happens after the last row.
@@ -418,7 +419,7 @@ pub struct Feeder {
     pub when_spent: WhenSpent,
 }
 
-/// Where rows come from.
+/// Source of the rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Rows {
@@ -426,23 +427,23 @@ pub enum Rows {
     Inline {
         /// Names of the columns.
         columns: Vec<String>,
-        /// As many texts a row as there are columns.
+        /// Rows with one text per column.
         rows: Vec<Vec<String>>,
     },
-    /// A CSV file with a head line, read once before the start.
+    /// A CSV file with a header line, read once before the start.
     Csv(PathBuf),
-    /// A file with one JSON object a line, read once before the start; every line has the keys of the first.
+    /// A file with one JSON object per line, read once before the start. Every line must have the keys of the first.
     JsonLines(PathBuf),
 }
 
-/// In which order rows are taken.
+/// Order of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// As they stand.
+    /// In the order of the file or list.
     #[default]
     Sequential,
-    /// Any row each time, equally likely; never spent.
+    /// A random row each time, equally likely; rows never run out.
     Random,
 }
 
@@ -450,30 +451,30 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenSpent {
-    /// From the first again.
+    /// Start again from the first row.
     #[default]
     Repeat,
-    /// The user that asked for a row leaves.
+    /// The user that requested a row leaves.
     Leave,
 }
 
-/// How connections are made and kept. Every user has connections of its own, as browsers do.
+/// How connections are opened and reused. Every user has its own connections, like a browser.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Connections {
-    /// Whether a connection is used again; otherwise each request makes one and closes it.
+    /// Whether connections are reused. Otherwise each request opens and closes one.
     #[serde(default = "defaults::yes")]
     pub keep_alive: bool,
-    /// Which protocol is spoken.
+    /// Protocol to use.
     #[serde(default)]
     pub protocol: Protocol,
-    /// How long connecting, with its TLS handshake, may take.
+    /// Timeout for connecting, including the TLS handshake.
     #[serde(default = "defaults::connect_timeout_ns")]
     pub connect_timeout_ns: u64,
-    /// Addresses to connect from, used in turn; each brings ports of its own. The system's choice if empty.
+    /// Local addresses, used in turn; each has its own ports. If empty, the system chooses.
     #[serde(default)]
     pub local_addresses: Vec<String>,
-    /// Whether a user keeps its connections from one iteration to the next.
+    /// Whether a user keeps its connections between iterations.
     #[serde(default = "defaults::yes")]
     pub across_iterations: bool,
 }
@@ -490,30 +491,30 @@ impl Default for Connections {
     }
 }
 
-/// Which protocol is spoken.
+/// Protocol to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
     /// HTTP/1.1.
     #[default]
     Http1,
-    /// HTTP/2; with TLS it must be agreed on there, without TLS it is presumed.
+    /// HTTP/2. With TLS it must be negotiated; without TLS it is assumed.
     Http2,
-    /// With TLS whichever the server prefers, without TLS HTTP/1.1.
+    /// With TLS the server's preference, without TLS HTTP/1.1.
     Negotiated,
 }
 
-/// How servers are trusted.
+/// How servers are verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
     /// Whether certificates are verified.
     #[serde(default = "defaults::yes")]
     pub verify: bool,
-    /// Certificates of authorities trusted besides those of the host, in PEM.
+    /// PEM certificates of authorities to trust in addition to the host's.
     #[serde(default)]
     pub authorities_pem: Option<String>,
-    /// Whether a user takes up earlier sessions again, as browsers do.
+    /// Whether a user resumes TLS sessions, like a browser.
     #[serde(default = "defaults::yes")]
     pub resume: bool,
 }
@@ -524,33 +525,33 @@ impl Default for Tls {
     }
 }
 
-/// What a load says of itself when it has been prepared.
+/// Description of a prepared load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LoadStarted {
-    /// What records tell of, in the order in which records number them.
+    /// Labels of records, in the order of their numbers.
     pub labels: Vec<Label>,
-    /// The servers, each of which was reached once.
+    /// The servers. The agent has connected to each of them once.
     pub origins: Vec<Origin>,
-    /// Files and sockets it may have open at once, and how many the host allows it.
+    /// Maximum files and sockets that it may open at once.
     pub files_needed: u64,
-    /// The limit, after it was raised as far as allowed.
+    /// Limit of open files, after it was raised as far as permitted.
     pub files_limit: u64,
-    /// Bytes of the generator's own records for one user, without what the kernel keeps for its sockets.
+    /// Bytes of the generator's records per user, excluding the kernel's memory for sockets.
     pub user_bytes: u64,
-    /// How long all stages take.
+    /// Duration of all stages.
     pub stages_ns: u64,
 }
 
-/// What a record tells of.
+/// A label of records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Label {
-    /// As the program has it.
+    /// Name in the program.
     pub name: String,
-    /// What it is.
+    /// Kind of the label.
     pub sort: LabelSort,
 }
 
-/// What a label stands for.
+/// Kind of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LabelSort {
@@ -562,24 +563,24 @@ pub enum LabelSort {
     Compress,
 }
 
-/// A server as it was found before the start.
+/// A server, as seen before the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Origin {
     /// Scheme, host and port.
     pub name: String,
-    /// Where it is.
+    /// Its addresses.
     pub addresses: Vec<String>,
-    /// How long asking for its addresses took; null if nobody had to be asked.
+    /// Duration of name resolution. Null if none was needed.
     pub resolve_ns: Option<u64>,
-    /// How long connecting took.
+    /// Time to connect.
     pub connect_ns: u64,
-    /// How long the TLS handshake took; null without TLS.
+    /// Duration of the TLS handshake. Null without TLS.
     pub tls_ns: Option<u64>,
-    /// What is spoken, for example `HTTP/1.1` or `TLS 1.3, HTTP/2`.
+    /// Protocols, for example `HTTP/1.1` or `TLS 1.3, HTTP/2`.
     pub protocol: String,
 }
 
-/// What one thread of a load did in one second. Seconds are cut at multiples of 1 s of monotonic time.
+/// Results of one thread of a load in one second. Seconds are cut at multiples of 1 s of monotonic time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LoadSecond {
     /// Worker thread, from 0.
@@ -588,109 +589,109 @@ pub struct LoadSecond {
     pub start_ns: u64,
     /// Monotonic end.
     pub end_ns: u64,
-    /// Users there were at its end.
+    /// Number of users at its end.
     pub users: u32,
-    /// Users who waited for a response at its end.
+    /// Users that waited for a response at its end.
     pub in_flight: u32,
     /// Arrivals of the open model that waited for a user at its end.
     pub waiting: u32,
-    /// Iterations that ended.
+    /// Completed iterations.
     pub iterations: u64,
-    /// Requests sent, those after redirects included.
+    /// Requests sent, including those after redirects.
     pub requests: u64,
-    /// Bytes handed to and taken from sockets, before encryption.
+    /// Bytes written to and read from sockets, before encryption.
     pub sent_bytes: u64,
     /// See `sent_bytes`.
     pub received_bytes: u64,
-    /// Connections made.
+    /// Connections opened.
     pub connections_opened: u64,
-    /// Connections there were at its end.
+    /// Open connections at its end.
     pub connections_open: u32,
     /// Time to connect, without TLS.
     pub connect: Histogram,
     /// Time of TLS handshakes.
     pub tls: Histogram,
-    /// Times by label, of labels that have any.
+    /// Times by label, for labels that have any.
     pub timings: Vec<Timing>,
     /// Responses by status.
     pub statuses: Vec<(u16, u64)>,
-    /// What went wrong, by label, kind and detail.
+    /// Errors by label, kind and detail.
     pub errors: Vec<LoadError>,
-    /// How the generator itself did.
+    /// Health of the generator.
     pub health: GeneratorHealth,
 }
 
-/// Times of one label. A request's end is when the last byte of its response was read.
+/// Times of one label. A request ends when the last byte of its response is read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Timing {
-    /// Its place in [`LoadStarted::labels`].
+    /// Index in [`LoadStarted::labels`].
     pub label: u32,
-    /// How many ended well.
+    /// Number of successes.
     pub done: u64,
-    /// How many did not.
+    /// Number of failures.
     pub failed: u64,
     /// Sum of corrected times, for an exact mean.
     pub sum_ns: u64,
     /// Sum of squares of corrected times in seconds, for an exact standard deviation.
     pub sum_squares_s2: f64,
-    /// From the intended start. Of every response that came whole, whether or not its checks held.
+    /// Time from the intended start, for every complete response, whether or not its checks passed.
     pub corrected: Histogram,
-    /// From when it was sent, connecting included.
+    /// Time from sending, including connecting.
     pub raw: Histogram,
-    /// From when the request was handed to the socket until the first byte of the response; none for other sorts.
+    /// Time from writing the request to the socket until the first byte of the response. Empty for other kinds.
     pub first_byte: Histogram,
-    /// From the first byte to the last.
+    /// Time from the first byte to the last.
     pub body: Histogram,
-    /// From the intended start to the failure, of those that got no whole response.
+    /// Time from the intended start to the failure, for requests without a complete response.
     pub failures: Histogram,
 }
 
-/// How often something went wrong.
+/// Count of one kind of error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LoadError {
-    /// Its place in [`LoadStarted::labels`]; null if no request was concerned.
+    /// Index in [`LoadStarted::labels`]. Null if the error concerns no request.
     pub label: Option<u32>,
-    /// What.
+    /// Kind of the error.
     pub kind: LoadErrorKind,
-    /// Which check, variable or system error; empty if the kind says it all.
+    /// The check, variable or system error. Empty if the kind is sufficient.
     pub detail: String,
-    /// How often.
+    /// Number of occurrences.
     pub count: u64,
 }
 
-/// What went wrong.
+/// Kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadErrorKind {
-    /// Nobody listens there.
+    /// The server refused the connection.
     ConnectionRefused,
     /// The server cannot be reached.
     Unreachable,
-    /// Connecting took too long.
+    /// Connecting timed out.
     ConnectTimeout,
-    /// The TLS handshake failed, or its certificate is not trusted.
+    /// The TLS handshake failed, or the certificate is not trusted.
     Tls,
     /// The connection was reset.
     Reset,
     /// The connection was closed before a response began.
     Closed,
-    /// The connection was closed in the middle of a response, which is shorter than it said.
+    /// The connection was closed before the declared end of a response.
     Truncated,
-    /// More came than the response said there was.
+    /// More bytes arrived than the response declared.
     ExcessBytes,
-    /// What came is no HTTP response.
+    /// The received bytes are not an HTTP response.
     BadResponse,
     /// The response was not complete in time.
     Timeout,
-    /// A status of 400 or above where no check asked for it.
+    /// A status of 400 or above that no check permits.
     Status,
-    /// A check did not hold.
+    /// A check failed.
     Check,
     /// Nothing was found to extract.
     Extract,
-    /// More redirects than are followed, or one to where no request of the program goes.
+    /// Too many redirects, or one to a place that no request of the program uses.
     Redirect,
-    /// The generator had no port left to connect from.
+    /// The generator had no local port left.
     NoPorts,
     /// The generator could open no more files.
     NoFiles,
@@ -698,32 +699,32 @@ pub enum LoadErrorKind {
     Compress,
     /// Any other error of the system.
     System,
-    /// A variable brought a line break or a zero into a header, which would have made other headers of it.
+    /// A variable's value put a line break or a zero into a header, which would create other headers.
     BadHeader,
-    /// An arrival got no user before the end.
+    /// No user was free for an arrival before the end.
     NotServed,
-    /// Not ended when the time for it was over.
+    /// Unfinished when the time for it was over.
     CutOff,
 }
 
-/// How the generator itself did in a second.
+/// Health of the generator in one second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GeneratorHealth {
-    /// Requests that had a time to leave at: after thinking, or by an arrival. Not those that follow at once upon a response.
+    /// Requests with a scheduled time: after think time, or by an arrival. Requests that directly follow a response do not count.
     pub timed: u64,
     /// How many of them left late, see [`LoadProgram::late_after_ns`].
     pub late: u64,
-    /// How late each left after the user was free to send it; waiting for a user is the server's doing and not counted here.
+    /// How late each request left after its user was free to send it. Waiting for a user is caused by the server and excluded.
     pub lateness: Histogram,
-    /// Time the thread spent working, waiting and spinning left out.
+    /// Time that the thread worked, excluding waiting and spinning.
     pub busy_ns: u64,
-    /// CPU time it used, spinning included.
+    /// CPU time used, including spinning.
     pub cpu_ns: u64,
-    /// Time it was ready to run and did not, by the scheduler's account; null if the kernel does not tell.
+    /// Time on a run queue without running, by the scheduler's accounting. Null if the kernel does not report it.
     pub run_delay_ns: Option<u64>,
-    /// The longest time between two looks at the sockets.
+    /// The longest time between two polls of the sockets.
     pub stall_ns_max: u64,
-    /// Sends that the socket did not take whole at once.
+    /// Writes that the socket did not fully accept at once.
     pub back_pressure: u64,
     /// Response times of requests as they would be had each left when its user was free to send it. Beside `corrected` it tells how much
     /// the generator's lateness adds to percentiles.
@@ -733,10 +734,10 @@ pub struct GeneratorHealth {
     /// others, and where no cgroup tells.
     #[serde(default)]
     pub throttled_ns: Option<u64>,
-    /// Ports that wait out the time TCP asks for, in the generator's network namespace. Told by the first thread; null from others.
+    /// Ports in TIME_WAIT in the generator's network namespace. Reported by the first thread; null from others.
     #[serde(default)]
     pub ports_waiting: Option<u64>,
-    /// Ports there are to connect from, to all servers. Told by the first thread; null from others, and where no ports are needed.
+    /// Local ports available for all servers. Reported by the first thread; null from others, and if no ports are needed.
     #[serde(default)]
     pub ports_most: Option<u64>,
 }

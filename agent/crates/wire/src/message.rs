@@ -60,47 +60,47 @@ pub struct Hello {
     pub protocol: u32,
 }
 
-/// Answer to `hello`.
+/// Result of `hello`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HelloReply {
     /// The agent's [`crate::PROTOCOL`].
     pub protocol: u32,
     /// Version of the agent.
     pub agent: String,
-    /// Process number, in the agent's own namespace.
+    /// Process ID, in the agent's own namespace.
     pub pid: u32,
     /// CPUs it may run on.
     pub cpus: Vec<usize>,
-    /// Whether the processor is emulated: its figures are the emulator's. Null where the processor does not say.
+    /// Whether the processor is emulated, so that results are those of the emulator. Null if the processor does not report it.
     pub emulated: Option<bool>,
 }
 
-/// Answer to `clock`.
+/// Result of `clock`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Clock {
     /// `CLOCK_MONOTONIC` now.
     pub monotonic_ns: u64,
 }
 
-/// `clock.adjust`: makes the clock of a guest tell the host's time. Answered with the time it then tells.
+/// `clock.adjust`: adjusts the clock of a guest to the host's time. Returns the adjusted time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClockAdjust {
-    /// Added to the time that the agent tells. Only before workloads start.
+    /// Offset added to the agent's time. Only permitted before workloads start.
     #[serde(default)]
     pub shift_ns: i64,
-    /// From now on the clock runs faster by this many parts in a thousand million; as before if not given.
+    /// Rate adjustment of the clock from now on, in parts per billion. If not set, the rate does not change.
     #[serde(default)]
     pub frequency_ppb: Option<i64>,
 }
 
-/// `memory.check`: is there room for this much?
+/// `memory.check`: checks whether this much memory is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryCheck {
-    /// How much to touch.
+    /// Bytes to touch.
     pub bytes: u64,
-    /// How long the check may take, waiting for free memory included.
+    /// Maximum duration of the check, including the wait for free memory.
     pub budget_ns: u64,
 }
 
@@ -109,41 +109,41 @@ pub struct MemoryCheck {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryChanges {
-    /// The file that holds the memory, such as that of a guest whose memory is shared.
+    /// The file that contains the memory, such as that of a guest with shared memory.
     pub file: PathBuf,
-    /// From one sample to the next.
+    /// Time from one sample to the next.
     pub interval_ns: u64,
-    /// Samples at most, the first included. Those that come due during the scan of another are left out.
+    /// Maximum samples, including the first. Samples that become due during the scan of another are skipped.
     #[schemars(range(min = 1, max = 4096))]
     pub samples: u32,
-    /// Of so many pages, one is looked at.
+    /// One of this many pages is hashed.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 4096))]
     pub stride: u32,
-    /// Numbers of intervals, ascending, at most 64: for each, every sample counts the pages that changed within them.
+    /// Windows as numbers of intervals, ascending, at most 64. For each window, every sample counts the pages that changed within it.
     #[schemars(length(max = 64))]
     pub windows: Vec<u32>,
 }
 
-/// `workload.start`: makes a workload. A scheduled one stays off until its first switch.
+/// `workload.start`: starts a workload. A scheduled one stays off until its first switch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Start {
-    /// Chosen by the controller; all that concerns the workload carries it.
+    /// ID chosen by the controller. All messages about the workload contain it.
     pub id: String,
-    /// What it does.
+    /// The work to do.
     pub work: Work,
     /// Measured or paced.
     pub pace: Pace,
-    /// Worker threads, each with a kernel of its own.
+    /// Number of worker threads. Each has its own kernel.
     #[serde(default = "one")]
     pub threads: u32,
     /// Length of a slice.
     #[serde(default = "ten_ms")]
     pub slice_ns: u64,
-    /// Folder of the sandbox's own on a real disk.
+    /// The sandbox's folder on a real disk.
     pub work_dir: PathBuf,
-    /// Seed for kernels that use chance.
+    /// Seed for kernels that use random numbers.
     #[serde(default)]
     pub seed: u64,
 }
@@ -162,7 +162,7 @@ fn ten_ms() -> u64 {
 pub enum Work {
     /// A built-in kernel.
     Kernel(Kernel),
-    /// A command of the user's.
+    /// A command of the user.
     Command(Command),
     /// Virtual users.
     Load(Box<LoadProgram>),
@@ -179,7 +179,7 @@ pub struct Kernel {
     pub params: Map<String, Value>,
 }
 
-/// A command of the user's. Started without a shell; its lines of output come as `output` notifications.
+/// A command of the user. It is started without a shell. Its lines of output arrive as `output` notifications.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Command {
@@ -188,7 +188,7 @@ pub struct Command {
     /// Added to the agent's environment.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// How long a scheduled command runs at the start before it is first switched off, so that it can set itself up.
+    /// How long a scheduled command runs before it is first switched off, so that it can initialise.
     #[serde(default)]
     pub warm_up_ns: u64,
 }
@@ -197,48 +197,48 @@ pub struct Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
-    /// Runs all the time as fast as it can: a probe.
+    /// Runs continuously at full speed: a probe.
     FlatOut,
     /// Follows its schedule of switches: a stressor.
     Scheduled,
 }
 
-/// Answer to `workload.start`.
+/// Result of `workload.start`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Started {
-    /// Facts worth keeping with the result, of each worker thread.
+    /// Facts of each worker thread, to store with the result.
     pub facts: Vec<Map<String, Value>>,
-    /// Process number of a command, in the agent's own namespace.
+    /// Process ID of a command, in the agent's own namespace.
     pub pid: Option<u32>,
-    /// What virtual users found when they were prepared.
+    /// Description of the prepared virtual users.
     #[serde(default)]
     pub load: Option<LoadStarted>,
 }
 
-/// `workload.calibrate`: runs a stressor flat out, alone, to learn what intensity 1 means.
+/// `workload.calibrate`: runs a stressor alone at full speed, to measure intensity 1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Calibrate {
-    /// Which workload.
+    /// ID of the workload.
     pub id: String,
-    /// For how long.
+    /// Duration of the run.
     pub for_ns: u64,
 }
 
-/// Answer to `workload.calibrate`.
+/// Result of `workload.calibrate`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Calibrated {
     /// Work per second at intensity 1, of each worker thread.
     pub rate_max: Vec<f64>,
 }
 
-/// From `at_ns` on the workload has this intensity.
+/// A switch to this intensity from `at_ns` on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Switch {
     /// Monotonic time; times of a workload's switches never fall.
     pub at_ns: u64,
-    /// 0 is off, 1 is flat out.
+    /// 0 is off, 1 is full speed.
     pub intensity: f64,
 }
 
@@ -246,7 +246,7 @@ pub struct Switch {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Schedule {
-    /// Which workload.
+    /// ID of the workload.
     pub id: String,
     /// In order of time.
     pub switches: Vec<Switch>,
@@ -256,54 +256,54 @@ pub struct Schedule {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Stop {
-    /// Which.
+    /// ID of the workload, monitor, guard or trace.
     pub id: String,
 }
 
-/// `monitor.start`: opens the counters of the host, of some processes and of the cgroups that some processes are in.
+/// `monitor.start`: opens the counters of the host, of processes, and of the cgroups of processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MonitorStart {
-    /// Chosen by the controller.
+    /// ID chosen by the controller.
     pub id: String,
     /// Processes to watch, with all their threads.
     #[serde(default)]
     pub pids: Vec<u32>,
-    /// Cgroups to watch: a label, and a process that is in it.
+    /// Cgroups to watch: a label, and a process in the cgroup.
     #[serde(default)]
     pub cgroups_of: BTreeMap<String, u32>,
-    /// Only cgroups at or below this path count: in some hierarchies a process may be in one that it shares with others.
+    /// Only cgroups at or below this path are used. In some hierarchies a process may be in a cgroup that it shares with others.
     #[serde(default)]
     pub cgroups_below: Option<String>,
-    /// CPUs to tell one by one; all that are online if not given.
+    /// CPUs to report one by one. Default: all online CPUs.
     #[serde(default)]
     pub cpus: Option<Vec<u32>>,
 }
 
-/// `monitor.schedule`: appends the moments at which counters are read.
+/// `monitor.schedule`: appends times at which counters are read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MonitorAt {
-    /// Which monitor.
+    /// ID of the monitor.
     pub id: String,
     /// In order of time.
     pub at_ns: Vec<u64>,
 }
 
-/// Nothing to say but that it was done.
+/// An empty result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {}
 
 /// Notification `slices`: finished slices of a workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Slices {
-    /// Which workload.
+    /// ID of the workload.
     pub id: String,
     /// In order of time within each thread.
     pub slices: Vec<Slice>,
 }
 
-/// Which of a command's outputs.
+/// An output stream of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
@@ -318,42 +318,42 @@ pub enum Stream {
 pub struct Line {
     /// When its end was read.
     pub at_ns: u64,
-    /// Which output.
+    /// The output stream.
     pub stream: Stream,
-    /// Without its end; bytes that are no UTF-8 are replaced.
+    /// Without the line end. Bytes that are not UTF-8 are replaced.
     pub text: String,
 }
 
-/// What a command's processes used between two switches.
+/// Resources that a command's processes used between two switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Used {
-    /// When it was switched before.
+    /// Time of the switch before.
     pub start_ns: u64,
-    /// When it was switched again.
+    /// Time of the next switch.
     pub end_ns: u64,
     /// Whether it was on in between.
     pub on: bool,
     /// Processes at the end.
     pub processes: u32,
-    /// CPU time of them all, in steps of the kernel's tick.
+    /// CPU time of all processes, in steps of the kernel's tick.
     pub cpu_ns: u64,
-    /// Read from and written to block devices; null where the kernel does not tell.
+    /// Bytes read from and written to block devices. Null if the kernel does not report them.
     pub disk_bytes: Option<u64>,
 }
 
-/// Answer to `workload.stop`.
+/// Result of `workload.stop`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stopped {
-    /// Facts of each worker thread's kernel as it ended: what it did, what it missed, what was cached.
+    /// Facts of each worker thread's kernel at its end, such as missed deadlines or cached bytes.
     pub facts: Vec<Map<String, Value>>,
 }
 
-/// Notification `ended`: a workload ended by itself.
+/// Notification `ended`: a workload ended without a stop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Ended {
-    /// Which workload.
+    /// ID of the workload.
     pub id: String,
-    /// Why, in words.
+    /// The reason, as text.
     pub reason: String,
 }
 
@@ -365,23 +365,23 @@ pub enum Event {
     Slices(Slices),
     /// Lines of a command's output.
     Output {
-        /// Which workload.
+        /// ID of the workload.
         id: String,
         /// In order of time.
         lines: Vec<Line>,
-        /// Lines that came too fast and were dropped.
+        /// Number of lines dropped because they arrived too fast.
         dropped: u64,
     },
-    /// What a scheduled command used while it was on, and while it was off.
+    /// Resources that a scheduled command used while it was on, and while it was off.
     Usage {
-        /// Which workload.
+        /// ID of the workload.
         id: String,
         /// In order of time.
         intervals: Vec<Used>,
     },
     /// Counters read by a monitor, in the order of its header; null where a counter could not be read.
     Sample {
-        /// Which monitor.
+        /// ID of the monitor.
         id: String,
         /// When the reading began.
         at_ns: u64,
@@ -390,53 +390,53 @@ pub enum Event {
         /// In the order of the header.
         values: Vec<Option<f64>>,
     },
-    /// What virtual users did, second by second and thread by thread.
+    /// Results of virtual users, by second and thread.
     Load {
-        /// Which workload.
+        /// ID of the workload.
         id: String,
         /// In order of time within each thread.
         seconds: Vec<LoadSecond>,
     },
-    /// What a trace found.
+    /// Results of a trace.
     Trace(Trace),
-    /// What a relay saw.
+    /// Records of a relay.
     TraceRecords(TraceRecords),
-    /// What a guard saw and granted since its last report.
+    /// Measurements and grants of a guard since its last report.
     Guard {
-        /// Which guard.
+        /// ID of the guard.
         id: String,
-        /// When the rows' time began.
+        /// Start of the reported period.
         from_ns: u64,
-        /// When it ended.
+        /// End of the reported period.
         at_ns: u64,
-        /// One a leaf, in their order.
+        /// One row per leaf, in their order.
         rows: Vec<GuardRow>,
-        /// One a pool, in their order.
+        /// One row per pool, in their order.
         #[serde(default)]
         pools: Vec<GuardPoolRow>,
-        /// What the independent check found.
+        /// Findings of the independent check.
         notes: Vec<GuardNote>,
-        /// The longest that reading counters, deciding and writing rates took.
+        /// Longest time to read counters, decide and write rates.
         round_ns_max: u64,
-        /// The longest that deciding alone took.
+        /// Longest time to decide.
         #[serde(default)]
         decide_ns_max: u64,
     },
-    /// What could not be sent since the last such message, for it was not read in time.
+    /// Number of messages dropped since the last such message, because the controller did not read in time.
     Dropped {
-        /// Of which workload, monitor or guard.
+        /// ID of the workload, monitor or guard.
         id: String,
-        /// The notification that it would have been in.
+        /// Name of the dropped notification.
         what: String,
-        /// How many slices, lines, intervals, samples, seconds or reports.
+        /// Number of dropped slices, lines, intervals, samples, seconds or reports.
         count: u64,
     },
-    /// A workload ended by itself.
+    /// A workload ended without a stop.
     Ended(Ended),
 }
 
 impl Event {
-    /// The name of the notification, of whom it is, and how many things it tells.
+    /// The notification's name, the ID of its sender, and the number of its items.
     #[must_use]
     pub fn content(&self) -> (&'static str, &str, u64) {
         match self {

@@ -8,15 +8,15 @@ use serde_json::Value;
 
 use crate as wire;
 
-/// What an agent can be started for: a group of methods, or a sort of workload.
+/// A capability of an agent: a group of methods, or a kind of workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Capability {
-    /// Kernels measured.
+    /// Measured kernels.
     Probe,
-    /// Kernels paced.
+    /// Paced kernels.
     Stressor,
-    /// Commands of the user's.
+    /// Commands of the user.
     Command,
     /// Virtual users.
     Load,
@@ -24,14 +24,14 @@ pub enum Capability {
     Monitor,
     /// Bandwidth of interfaces.
     Guard,
-    /// Packets on their way.
+    /// Packets that are in transit.
     Trace,
-    /// Whether memory is free, and what of it changes.
+    /// Checks of free memory, and of memory that changes.
     Memory,
 }
 
 impl Capability {
-    /// All, with their names and what they are about, for help.
+    /// All capabilities, with name and description for the help.
     pub const ALL: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Probe, "probe", "Kernels measured"),
         (Self::Stressor, "stressor", "Kernels paced"),
@@ -43,23 +43,23 @@ impl Capability {
         (Self::Memory, "memory", "Whether memory is free, and what of it changes"),
     ];
 
-    /// As users write it.
+    /// Name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(one, ..)| *one == self).map_or("", |(_, name, _)| name)
     }
 }
 
-/// A capability of the kernel's, capabilities(7), that the agent must have on the host.
+/// A Linux capability (capabilities(7)) that the agent must have on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub enum Privilege {
     /// Hooks and queues of interfaces.
     #[serde(rename = "CAP_NET_ADMIN")]
     NetAdmin,
-    /// Network namespaces of others.
+    /// Other network namespaces.
     #[serde(rename = "CAP_SYS_ADMIN")]
     SysAdmin,
-    /// What eBPF programs read.
+    /// Memory that eBPF programs read.
     #[serde(rename = "CAP_PERFMON")]
     Perfmon,
     /// eBPF programs and maps.
@@ -70,17 +70,17 @@ pub enum Privilege {
 /// A row of the table, without its types.
 #[derive(Clone, Copy, Debug)]
 pub struct Method {
-    /// As requests name it.
+    /// Name in requests.
     pub name: &'static str,
-    /// An agent needs one of these to answer it, see `serve --only`; none of what is always there.
+    /// The agent needs one of these; see `serve --only`. Empty for methods that are always available.
     pub capabilities: &'static [Capability],
-    /// What the agent needs of the kernel for it.
+    /// Linux capabilities that the method needs.
     pub needs: &'static [Privilege],
     read: fn(Value) -> Result<Value, serde_json::Error>,
 }
 
 impl Method {
-    /// The method called `name`.
+    /// The method named `name`.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         METHODS.iter().find(|method| method.name == name)

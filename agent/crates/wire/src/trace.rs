@@ -4,23 +4,23 @@ use partywall_record::Histogram;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which hook of an interface.
+/// A hook of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TraceHook {
-    /// Packets the interface takes in.
+    /// Packets that the interface receives, on ingress.
     In,
-    /// Packets the interface gives out.
+    /// Packets that the interface sends, on egress.
     Out,
 }
 
-/// A place on the path.
+/// A hop: a place on the path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceHop {
-    /// How messages call it.
+    /// Its name in messages.
     pub name: String,
-    /// A name of `ip netns`, the number of a process, or a path; the agent's own namespace if none.
+    /// Network namespace: a name of `ip netns`, a process ID or a path. Default: the agent's namespace.
     #[serde(default)]
     pub namespace: Option<String>,
     /// The interface.
@@ -29,16 +29,16 @@ pub struct TraceHop {
     /// only forward packets are traced.
     #[serde(default)]
     pub hook: Option<TraceHook>,
-    /// Its records come by `trace.feed`.
+    /// Its records arrive by `trace.feed`.
     #[serde(default)]
     pub remote: bool,
 }
 
-/// Which packets are traced.
+/// Selects the packets to trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceOnly {
-    /// IP's number of the protocol: 6 is TCP, 17 UDP.
+    /// IP protocol number: 6 is TCP, 17 is UDP.
     #[serde(default)]
     pub protocol: Option<u8>,
     /// The port of either end.
@@ -49,63 +49,63 @@ pub struct TraceOnly {
     pub address: Option<String>,
 }
 
-/// An address, and a port if it matters.
+/// An address with an optional port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceEnd {
     /// Version 4 or 6.
     pub address: String,
-    /// Any if none.
+    /// The port. Any port if not set.
     #[serde(default)]
     pub port: Option<u16>,
 }
 
-/// NAT on the way: what is `outside` at some hops is `inside` at others.
+/// NAT on the path: `outside` at some hops is `inside` at others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceTranslation {
-    /// As seen on one side.
+    /// Address on one side.
     pub outside: TraceEnd,
-    /// What it is called in results.
+    /// Address on the other side, which results use.
     pub inside: TraceEnd,
 }
 
-/// `trace.start`: hooks to the interfaces of a path and aligns what passes.
+/// `trace.start`: hooks the interfaces of a path and aligns the records of packets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceStart {
-    /// Chosen by the controller; the hooks carry it in their name.
+    /// ID chosen by the controller. The hooks' names contain it.
     pub id: String,
     /// The path, in forward order: two to eight hops; one or more for a relay.
     pub hops: Vec<TraceHop>,
-    /// Hand records on in `trace_records` instead of aligning them: the path's other hops are elsewhere.
+    /// Send records in `trace_records` instead of aligning them, because the path's other hops are on other hosts.
     #[serde(default)]
     pub relay: bool,
-    /// How long a packet is waited for, at most 4 s.
+    /// Maximum wait for a packet, at most 4 s.
     pub horizon_ns: u64,
-    /// How often `trace` is sent.
+    /// Interval of `trace` notifications.
     pub report_ns: u64,
-    /// The share of the host's CPU time tracing may take; above it fewer flows are sampled. No bound if none.
+    /// Maximum share of the host's CPU time for tracing. Above it, fewer flows are sampled. Default: no limit.
     #[serde(default)]
     pub budget: Option<f64>,
-    /// Which packets; all if nothing is said.
+    /// Packets to trace. Default: all.
     #[serde(default)]
     pub only: TraceOnly,
-    /// At most four.
+    /// Address translations, at most four.
     #[serde(default)]
     pub translations: Vec<TraceTranslation>,
-    /// How many of the slowest packets a report holds, each way.
+    /// Number of slowest packets in a report, per direction.
     pub slowest: usize,
-    /// How many packets a report holds besides, each way.
+    /// Number of further packets in a report, per direction.
     pub packets: usize,
-    /// Memory of each CPU's ring.
+    /// Size of each CPU's ring.
     pub ring_bytes: usize,
 }
 
-/// Answer to `trace.start`.
+/// Result of `trace.start`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TraceStarted {
-    /// What one record costs in the kernel here, tried on a packet; null where the program cannot be tried.
+    /// Measured cost of one record in this kernel. Null if the program cannot be tested.
     pub record_ns: Option<u32>,
 }
 
@@ -113,89 +113,89 @@ pub struct TraceStarted {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceFeed {
-    /// Which trace.
+    /// ID of the trace.
     pub id: String,
-    /// Of each of the relay's hops, its place on the path.
+    /// Place on the path of each of the relay's hops.
     pub hops: Vec<usize>,
-    /// As the relay sent them.
+    /// The relay's records, unchanged.
     pub records: String,
-    /// As the relay sent it.
+    /// The relay's `told_ns`, unchanged.
     pub told_ns: u64,
-    /// What to add to the relay's times.
+    /// Offset to add to the relay's times.
     pub offset_ns: i64,
-    /// How far that may be off.
+    /// Maximum error of the offset.
     pub bound_ns: u64,
 }
 
-/// `trace.sample`: a relay records only flows whose hash's upper 32 bits are below.
+/// `trace.sample`: a relay only records flows if the upper 32 bits of their hash are below a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceSample {
-    /// Which trace.
+    /// ID of the trace.
     pub id: String,
-    /// 2^32 is all.
+    /// The limit. 2^32 includes all flows.
     pub below: u64,
 }
 
-/// Answer to `trace.close`.
+/// Result of `trace.close`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TraceClosed {
-    /// By then all that is on its way has arrived or is lost.
+    /// By this time all packets in transit have arrived or are lost.
     pub until_ns: u64,
 }
 
 /// Delays between two places.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TraceDelay {
-    /// Those that were not negative.
+    /// Delays that were not negative.
     pub histogram: Histogram,
-    /// Their sum.
+    /// Sum of these delays.
     pub sum_ns: u64,
-    /// The shortest.
+    /// The shortest of these.
     pub min_ns: Option<u64>,
-    /// The longest.
+    /// The longest of these.
     pub max_ns: Option<u64>,
-    /// How many were negative, which clocks make.
+    /// Number of negative delays, which clock errors cause.
     pub negative: u64,
-    /// The most negative, as a positive number.
+    /// The most negative delay, as a positive number.
     pub negative_max_ns: u64,
 }
 
-/// What happened between the hop before and this one, in the order in which these packets pass.
+/// Events between the previous hop and this one, in the packets' direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TraceStep {
     /// Packets seen here.
     pub packets: u64,
     /// Their bytes of payload.
     pub bytes: u64,
-    /// Seen at the hop before, and not here nor later.
+    /// Packets seen at the previous hop, but neither here nor later.
     pub lost: u64,
-    /// The same, of flows that never came here.
+    /// Lost packets of flows that never reached this hop.
     pub astray: u64,
-    /// Seen here once more.
+    /// Packets seen here again.
     pub duplicates: u64,
-    /// Overtaken since the hop before.
+    /// Packets overtaken since the previous hop.
     pub reordered: u64,
-    /// Not seen here, but later.
+    /// Packets not seen here, but later.
     pub skipped: u64,
-    /// First seen here though its flow begins at the first hop.
+    /// Packets first seen here although their flow passes the first hop.
     pub stray: u64,
-    /// From the hop before to here.
+    /// Delay from the previous hop to this one.
     pub delay: TraceDelay,
 }
 
-/// A packet's way.
+/// One packet's times on the path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TracePacket {
-    /// Its flow, as in `flows`; hexadecimal.
+    /// Its flow, as in `flows`, in hexadecimal.
     pub flow: String,
-    /// Its tag; of TCP the number of the first byte, unwrapped.
+    /// Its tag. For TCP, the unwrapped sequence number of its first byte.
     pub tag: u64,
     /// Bytes of payload.
     pub length: u32,
     /// Whether the tag counts bytes of a stream.
     pub stream: bool,
-    /// When it was at each hop, in the order in which it passes them.
+    /// Its time at each hop, in the packet's direction.
     pub at_ns: Vec<Option<u64>>,
     /// `delivered`, `lost`, `astray`, `stray` or `unfinished`.
     pub fate: String,
@@ -204,93 +204,93 @@ pub struct TracePacket {
 /// One direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TraceWay {
-    /// In the order in which these packets pass.
+    /// Hops in the packets' direction.
     pub steps: Vec<TraceStep>,
-    /// From the first hop to the last.
+    /// Delay from the first hop to the last.
     pub total: TraceDelay,
-    /// Seen at the first and the last.
+    /// Packets seen at the first hop and the last.
     pub delivered: u64,
-    /// Still on their way at the end, or cut off as fewer flows were sampled.
+    /// Packets in transit at the end, or cut off when fewer flows were sampled.
     pub unfinished: u64,
-    /// Of flows that never were at the first hop.
+    /// Packets of flows that were never seen at the first hop.
     pub other: u64,
-    /// Looked like others of their flow on their way: counted, and in no delay.
+    /// Packets identical to others of their flow in transit: counted, but in no delay.
     #[serde(default)]
     pub alike: u64,
-    /// Given up before the horizon, for want of room.
+    /// Packets given up before the horizon, for lack of memory.
     pub forced: u64,
-    /// Slowest first.
+    /// The slowest packets, slowest first.
     pub slowest: Vec<TracePacket>,
-    /// Some packets, whatever became of them.
+    /// A selection of packets with any fate.
     pub packets: Vec<TracePacket>,
 }
 
-/// What the tracer could not see at one hop, as given.
+/// What the tracer recorded and missed at one hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TraceMissed {
-    /// Records taken down.
+    /// Number of records.
     pub recorded: u64,
-    /// Packets not taken down because a ring was full.
+    /// Packets without a record because a ring was full.
     pub missed: u64,
     /// Packets of protocols that are not traced.
     pub untraced: u64,
-    /// Whether the interface is gone: nothing more will be seen there.
+    /// Whether the interface is gone, so that no more packets are recorded there.
     #[serde(default)]
     pub gone: bool,
 }
 
-/// The addresses behind a flow.
+/// The addresses of a flow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TraceFlow {
-    /// Hexadecimal.
+    /// The flow, in hexadecimal.
     pub flow: String,
-    /// IP's number of the protocol.
+    /// IP protocol number.
     pub protocol: u8,
-    /// Who sent.
+    /// Address of the sender.
     pub from: String,
-    /// Its port; 0 where there is none.
+    /// Its port, or 0 if there is none.
     pub from_port: u16,
-    /// To whom.
+    /// Address of the receiver.
     pub to: String,
-    /// Its port; 0 where there is none.
+    /// Its port, or 0 if there is none.
     pub to_port: u16,
 }
 
-/// Notification `trace`: what was found since the last. A packet is counted when the horizon has passed over it.
+/// Notification `trace`: results since the last one. A packet is counted after the horizon has passed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trace {
-    /// Which trace.
+    /// ID of the trace.
     pub id: String,
-    /// From when.
+    /// Start of the period.
     pub start_ns: u64,
-    /// Until when.
+    /// End of the period.
     pub end_ns: u64,
     /// Forward and backward.
     pub ways: Vec<TraceWay>,
-    /// By hop, as given.
+    /// Counts by hop, in the order of the request.
     pub hops: Vec<TraceMissed>,
-    /// The hook forward packets pass at each hop; null while it is being found out.
+    /// The hook that forward packets pass at each hop. Null while it is being detected.
     pub hooks: Option<Vec<TraceHook>>,
     /// The share of flows recorded; 1 is all.
     pub sampled: f64,
     /// The share of the host's CPU time that tracing took.
     pub cost: Option<f64>,
-    /// Packets on their way.
+    /// Packets that are in transit.
     pub live: u64,
-    /// Addresses of flows named here for the first time.
+    /// Addresses of flows that appear for the first time.
     pub flows: Vec<TraceFlow>,
 }
 
-/// Notification `trace_records`: what a relay saw.
+/// Notification `trace_records`: records of a relay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TraceRecords {
-    /// Which trace.
+    /// ID of the trace.
     pub id: String,
     /// Four 64-bit words a record, least byte first, in base 64: monotonic time, flow, tag, and bytes (32), kind (8) and place (8).
     pub records: String,
-    /// All before was told.
+    /// All records before this time have been sent.
     pub told_ns: u64,
-    /// By hop of the relay, since the start.
+    /// Counts by hop of the relay, since the start.
     pub hops: Vec<TraceMissed>,
     /// Addresses of flows seen for the first time.
     pub flows: Vec<TraceFlow>,

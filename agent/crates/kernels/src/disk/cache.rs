@@ -1,10 +1,10 @@
-//! What each disk kernel does about the page cache, so that it measures what it says.
+//! How each disk kernel handles the page cache, so that it measures the disk.
 //!
-//! * `disk-read` drops what it has read. The cache may hold a file in pieces of up to 2 MiB, which only go whole: in
-//!   sequential order whole windows are dropped, in random order there is no read-ahead and so no large piece.
-//! * Buffered writers bound what is dirty: after each half of the bound they wait for the half before and start this one.
-//!   Without a bound a small file would be overwritten in memory again and again and hardly reach the disk.
-//! * `disk-write` gives blocks back to the file system just before they are written, so that each write makes new ones.
+//! * `disk-read` drops the pages that it has read. The cache may hold a file in pieces of up to 2 MiB, which can only be dropped as
+//!   a whole. In sequential order it drops whole windows. In random order there is no read-ahead, and so no large piece.
+//! * Buffered writers limit dirty bytes: after each half of the limit they wait for the half before and start writing this one.
+//!   Without a limit, a small file would be overwritten in memory repeatedly and hardly reach the disk.
+//! * `disk-write` frees blocks just before it writes them, so that each write allocates new ones.
 
 use std::fs::File;
 use std::io;
@@ -19,18 +19,18 @@ use super::job::{Job, Kind, Order, Sync};
 const WINDOW_BYTES: u64 = 2 << 20;
 const PAGE_BYTES: u64 = 4096;
 
-/// The cache's state as far as this kernel answers for it.
+/// The part of the cache's state that this kernel manages.
 pub(super) struct Cache {
     file: File,
     kind: Kind,
     order: Order,
     len: u64,
-    /// Half the bound on dirty bytes, where there is one.
+    /// Half of the limit on dirty bytes, if there is one.
     half: Option<u64>,
     dirtied: u64,
     /// How far requests may still be out of order behind the newest.
     lag: u64,
-    /// In sequential order: where dropped or freed windows end.
+    /// In sequential order: the end of the dropped or freed windows.
     edge: u64,
 }
 
@@ -42,7 +42,7 @@ impl Cache {
             kind: job.kind,
             order: job.order,
             len: job.file_bytes,
-            // What each request makes durable is not dirty any more.
+            // Bytes that each request makes durable are not dirty afterwards.
             half: (buffered_writer && job.sync == Sync::None).then(|| (job.dirty / 2).max(1)),
             dirtied: 0,
             lag: (job.depth * job.request) as u64,
@@ -50,12 +50,12 @@ impl Cache {
         }
     }
 
-    /// Whether a lap must not start before the requests of the last one are done.
+    /// Whether a lap must wait until the requests of the last one have completed.
     pub fn drops(&self) -> bool {
         self.kind == Kind::Read
     }
 
-    /// A lap starts: nothing of the file may be left in the cache.
+    /// Starts a lap: no page of the file may remain in the cache.
     pub fn lap(&mut self) -> io::Result<()> {
         self.edge = 0;
         if self.drops() {
@@ -64,13 +64,13 @@ impl Cache {
         Ok(())
     }
 
-    /// A request at `offset` is about to start.
+    /// Called before a request at `offset` starts.
     pub fn before(&mut self, offset: u64, len: usize) -> io::Result<()> {
         let end = offset + len as u64;
         match (self.kind, self.order) {
             (Kind::Write, Order::Random) => self.free(offset..end),
             (Kind::Write, Order::Sequential) if end > self.edge => {
-                // A quarter of the file at most: what is still in flight from the end of the last lap is farther away.
+                // At most a quarter of the file, so that requests in flight from the end of the last lap are outside the window.
                 let window = WINDOW_BYTES.min(self.len / 4);
                 let fresh = self.edge..(self.edge + window).max(end).min(self.len);
                 self.edge = fresh.end;
@@ -80,7 +80,7 @@ impl Cache {
         }
     }
 
-    /// A request of `len` bytes has completed; waits if too much is dirty.
+    /// Called after a request of `len` bytes has completed. Waits if there are too many dirty bytes.
     pub fn written(&mut self, len: usize) -> io::Result<()> {
         let Some(half) = self.half else { return Ok(()) };
         self.dirtied += len as u64;
@@ -91,7 +91,7 @@ impl Cache {
         page_cache::turn_over(&self.file)
     }
 
-    /// A request at `offset` has completed; drops what was read.
+    /// Called after a request at `offset` has completed. Drops the pages that were read.
     pub fn read(&mut self, offset: u64, len: usize) -> io::Result<()> {
         if !self.drops() {
             return Ok(());
@@ -108,7 +108,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Writes out what is dirty and waits for it.
+    /// Writes out all dirty bytes and waits for them.
     pub fn settle(&mut self) -> io::Result<()> {
         if self.half.is_none() {
             return Ok(());
@@ -117,7 +117,7 @@ impl Cache {
         page_cache::write_out(&self.file, 0..0)
     }
 
-    /// How much of the file is in the cache, unless the host does not say.
+    /// Bytes of the file in the cache. None if the host does not report it.
     pub fn resident_bytes(&self) -> Option<u64> {
         page_cache::resident_bytes(&self.file, self.len as usize).ok()
     }
@@ -126,7 +126,7 @@ impl Cache {
         Ok(fadvise(&self.file, range.start, NonZeroU64::new(range.end - range.start), Advice::DontNeed)?)
     }
 
-    /// Gives blocks back. What is still dirty there is written first, or it would never have pressed on the disk.
+    /// Frees blocks. Dirty bytes there are written first, or they would never have loaded the disk.
     fn free(&self, range: Range<u64>) -> io::Result<()> {
         page_cache::write_out(&self.file, range.clone())?;
         Ok(fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, range.start, range.end - range.start)?)

@@ -1,5 +1,5 @@
-//! How requests reach the operating system: by `pread`/`pwrite` for a queue of one, over `io_uring` for a deeper one, and where
-//! `io_uring` is missing, forbidden (container runtimes do) or cannot express what is asked, by `pread`/`pwrite` on threads.
+//! How requests reach the operating system: by `pread`/`pwrite` for a queue depth of 1, and by `io_uring` for a deeper queue. If
+//! `io_uring` is missing, forbidden (as in container runtimes) or lacks an option, by `pread`/`pwrite` on threads.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use super::job::{Job, Sync, Via};
 use crate::peer::Peer;
 use crate::{noise, KernelError};
 
-/// The slot of a request that has completed, and how.
+/// The slot of a completed request, and its result.
 pub(super) type Completion = (usize, io::Result<()>);
 
 /// Keeps up to a queue's depth of requests in flight.
@@ -21,15 +21,15 @@ pub(super) trait Engine: Send {
     /// Starts the request of `slot`, which must not be in flight.
     fn submit(&mut self, slot: usize, offset: u64) -> io::Result<()>;
 
-    /// Waits for at least one request and puts all completed ones into `done`. An error, not an endless wait, if none is in
-    /// flight.
+    /// Waits for at least one request and appends all completed ones to `done`. Returns an error, instead of waiting indefinitely, if
+    /// none is in flight.
     fn complete(&mut self, done: &mut Vec<Completion>) -> io::Result<()>;
 
-    /// For the facts.
+    /// Name for the facts.
     fn name(&self) -> &'static str;
 }
 
-/// Starts the engine that `job` asks for and the host has.
+/// Starts the requested engine, or the one that the host supports.
 pub(super) fn start(job: &Job, file: &File) -> Result<Box<dyn Engine>, KernelError> {
     let transfer = Transfer { write: job.kind.writes(), sync: job.sync };
     let expressible = !matches!(job.sync, Sync::Fsync | Sync::Fdatasync);
@@ -48,7 +48,7 @@ pub(super) fn start(job: &Job, file: &File) -> Result<Box<dyn Engine>, KernelErr
     started.map_err(KernelError::host(format!("readying {} requests of {} bytes", job.depth, job.request)))
 }
 
-/// One request, done at once.
+/// A single request, carried out synchronously.
 #[derive(Clone, Copy)]
 struct Transfer {
     write: bool,
@@ -75,7 +75,7 @@ fn buffer(job: &Job, seed: u64) -> io::Result<Block> {
     Ok(block)
 }
 
-/// Keeps what is written apart from what the file was filled with.
+/// Makes written data differ from the file's initial content.
 fn mark(seed: u64) -> u64 {
     noise::mix(seed.wrapping_add(0x5757))
 }

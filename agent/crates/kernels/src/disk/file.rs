@@ -1,4 +1,4 @@
-//! The file a disk kernel works on: nameless, written to its end before the work starts, and on something that is a disk.
+//! The file of a disk kernel: without a name, fully written before the work starts, and on a real disk.
 
 use std::fs::File;
 use std::io;
@@ -13,17 +13,17 @@ use super::job::{Job, Kind, Order, Sync};
 use crate::{noise, KernelError};
 
 const CHUNK_BYTES: usize = 4 << 20;
-/// File systems that keep their files in memory, by their magic number (`statfs(2)`).
+/// Magic numbers (`statfs(2)`) of file systems that keep their files in memory.
 const IN_MEMORY: [(u32, &str); 3] = [(0x0102_1994, "tmpfs"), (0x8584_58F6, "ramfs"), (0x9584_58F6, "hugetlbfs")];
 
-/// A file ready to be worked on.
+/// A file that is ready for use.
 pub(super) struct Made {
     pub file: File,
-    /// What offsets and sizes must be multiples of; only known for direct access.
+    /// Required alignment of offsets and sizes. Only known for direct access.
     pub align_bytes: Option<usize>,
 }
 
-/// Makes the file of `job`.
+/// Creates the file of `job`.
 pub(super) fn make(job: &Job) -> Result<Made, KernelError> {
     let file = open_nameless(job)?;
     check_disk(job, &file)?;
@@ -31,13 +31,13 @@ pub(super) fn make(job: &Job) -> Result<Made, KernelError> {
     check_droppable(job, &file)?;
     let tried = |what: &str| KernelError::host(format!("{what} a file of {} bytes in {}", job.file_bytes, job.folder.display()));
     match job.kind {
-        // New blocks are what it is about: the first lap makes them.
+        // It measures block allocation: the first lap allocates them.
         Kind::Write => file.set_len(0).and_then(|()| file.set_len(job.file_bytes)).map_err(tried("sizing"))?,
         _ => fill(&file, job).map_err(tried("filling"))?,
     }
     let align_bytes = if job.kind.direct() { Some(aligned(job, &file)?) } else { None };
     match job.kind {
-        // Read-ahead would bring in what nobody asked for, in pieces too large to be dropped one request at a time.
+        // Read-ahead would cache pages that were not requested, in pieces too large to drop per request.
         Kind::Read if job.order == Order::Random => {
             fadvise(&file, 0, None, Advice::Random).map_err(io::Error::from).map_err(tried("advising on"))?;
         }
@@ -51,7 +51,7 @@ fn open_nameless(job: &Job) -> Result<File, KernelError> {
     let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
     flags.set(OFlags::DSYNC, job.sync == Sync::Dsync);
     let opened = match open(&job.folder, flags | OFlags::TMPFILE, Mode::RUSR | Mode::WUSR) {
-        // Not every file system can make a file without a name, and EISDIR is how old kernels say so.
+        // Not every file system can create a file without a name. Old kernels report this as EISDIR.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => open_and_unlink(job, flags),
         opened => opened,
     };
@@ -83,7 +83,7 @@ fn check_disk(job: &Job, file: &File) -> Result<(), KernelError> {
     }
 }
 
-/// Keeps 5 % of the file system and at least 512 MiB free, with the files of all workers made.
+/// Keeps 5 % of the file system and at least 512 MiB free, with the files of all workers.
 fn check_space(job: &Job, file: &File) -> Result<(), KernelError> {
     let space = fstatvfs(file).map_err(io::Error::from).map_err(KernelError::host("asking for the free space"))?;
     let free = space.f_bavail * space.f_frsize;
@@ -107,11 +107,11 @@ fn set_direct(file: &File, direct: bool) -> io::Result<()> {
     Ok(fcntl_setfl(file, flags)?)
 }
 
-/// Writes the whole file, so that no hole is ever read, past the page cache where that is possible.
+/// Writes the whole file, so that no hole is ever read. Bypasses the page cache if possible.
 fn fill(file: &File, job: &Job) -> io::Result<()> {
     let direct = set_direct(file, true).is_ok();
     let mut chunk = Block::new(CHUNK_BYTES)?;
-    // To a whole page: a direct write cannot end in the middle of a block.
+    // Round up to a whole page: a direct write cannot end in the middle of a block.
     let end = job.file_bytes.next_multiple_of(4096);
     for offset in (0..end).step_by(CHUNK_BYTES) {
         noise::fill(chunk.bytes_mut(), job.seed.wrapping_add(offset));
@@ -125,7 +125,7 @@ fn fill(file: &File, job: &Job) -> io::Result<()> {
     Ok(fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
-/// Switches to direct access and finds by trying what the device wants requests to be multiples of.
+/// Switches to direct access, and tests which alignment the device requires.
 fn aligned(job: &Job, file: &File) -> Result<usize, KernelError> {
     if set_direct(file, true).is_err() {
         return Err(wrong_place(job, "is on a file system without direct access (O_DIRECT); give a folder on one that has it".into()));
@@ -145,8 +145,8 @@ fn aligned(job: &Job, file: &File) -> Result<usize, KernelError> {
     Ok(align)
 }
 
-/// Where what was written stays in memory after it has been synchronised and dropped, there is no disk behind, whatever the file
-/// system is called: an overlay, say, over one that lives in memory.
+/// If written data stays in memory after it was synchronised and dropped, there is no disk, whatever the file system is called. An
+/// example is an overlay over a file system in memory.
 fn check_droppable(job: &Job, file: &File) -> Result<(), KernelError> {
     const TRIAL: usize = 1 << 20;
     let left = || -> io::Result<u64> {
@@ -154,7 +154,7 @@ fn check_droppable(job: &Job, file: &File) -> Result<(), KernelError> {
         noise::fill(&mut chunk, job.seed);
         file.write_all_at(&chunk, 0)?;
         file.sync_all()?;
-        // A page that somebody else happens to hold, such as write-back on its last instructions, is let go a moment later.
+        // A page that another thread briefly holds, such as write-back in its last instructions, is released a moment later.
         for _ in 0..2 {
             fadvise(file, 0, None, Advice::DontNeed)?;
         }

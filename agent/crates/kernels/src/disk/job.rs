@@ -1,4 +1,4 @@
-//! The parameters of the disk kernels, checked: what is in a [`Job`] can be done, as far as can be told without the disk.
+//! Parameters of the disk kernels, validated as far as possible without accessing the disk.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use serde_json::json;
 use crate::{limits, Environment, KernelError};
 
 pub(super) const BLOCK_BYTES: u64 = 8192;
-/// What a buffered writer may have written that is not yet on the disk, by itself.
+/// Default limit of bytes that a buffered writer has written but that are not yet on disk.
 pub(super) const DIRTY_BYTES: u64 = 8 << 20;
 const MAX_REQUEST_BYTES: u64 = 16 << 20;
 const MAX_BUFFER_BYTES: u64 = 256 << 20;
 const MAX_DEPTH: u32 = 1024;
 
-/// Which of the six.
+/// The six disk kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
@@ -59,7 +59,7 @@ impl Kind {
     }
 }
 
-/// In which order the file is gone through. Either way each request's place comes once a lap.
+/// Order of requests in the file. Each place is used once per lap in either order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Order {
@@ -68,11 +68,11 @@ pub(super) enum Order {
     Random,
 }
 
-/// What makes a write durable.
+/// How a write becomes durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Sync {
-    /// Nothing.
+    /// Not at all.
     #[default]
     None,
     /// `fsync` after each request, inside its latency.
@@ -100,28 +100,28 @@ pub(super) enum Via {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Params {
-    /// Size of a request in blocks of 8 KiB, 1 to 16; 1 unless `request_bytes` is given.
+    /// Size of a request in blocks of 8 KiB, 1 to 16. Default: 1, unless `request_bytes` is set.
     #[schemars(range(min = 1, max = 16))]
     request_blocks: Option<u64>,
-    /// Size of a request in bytes, up to 16 MiB; instead of `request_blocks`.
+    /// Size of a request in bytes, up to 16 MiB. Replaces `request_blocks`.
     #[schemars(range(min = 1, max = 16_777_216))]
     request_bytes: Option<u64>,
-    /// In which order the file is gone through.
+    /// Order of requests in the file.
     order: Order,
     /// Requests in flight, 1 to 1024.
     #[schemars(range(min = 1, max = 1_024))]
     queue_depth: u32,
     /// How requests reach the operating system.
     engine: Via,
-    /// What makes a write durable; writers only.
+    /// How a write becomes durable; writers only.
     sync: Sync,
-    /// Buffered writers only: at most this much is written but not yet on the disk. 8 MiB unless given.
+    /// Buffered writers only: maximum bytes written but not yet on disk. Default: 8 MiB.
     #[schemars(range(min = 1, max = 17_592_186_044_416_u64))]
     dirty_bytes: Option<u64>,
     /// Size of the file.
     #[schemars(range(min = 1_048_576, max = 17_592_186_044_416_u64))]
     file_bytes: u64,
-    /// A folder on the disk to use, instead of the sandbox's own.
+    /// A folder on the disk to use, instead of the sandbox's folder.
     path: Option<PathBuf>,
 }
 
@@ -141,7 +141,7 @@ impl Default for Params {
     }
 }
 
-/// One worker's work.
+/// The work of one worker.
 #[derive(Debug)]
 pub(super) struct Job {
     pub kind: Kind,
@@ -183,7 +183,7 @@ impl Job {
         })
     }
 
-    /// How many requests a lap has.
+    /// Number of requests in a lap.
     pub fn requests(&self) -> u64 {
         self.file_bytes / self.request as u64
     }
@@ -230,7 +230,7 @@ impl Params {
     }
 
     fn check_file(&self, request: u64, depth: u32) -> Result<(), KernelError> {
-        // Twice the queue keeps the end of one lap and the start of the next apart.
+        // Twice the queue separates the end of one lap from the start of the next.
         let least = (2 * u64::from(depth) * request).max(1 << 20);
         if self.file_bytes < least {
             return wrong(

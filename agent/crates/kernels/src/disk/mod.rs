@@ -1,7 +1,7 @@
-//! `disk-read`, `disk-reread`, `disk-write`, `disk-rewrite`, `disk-direct-read`, `disk-direct-write`: requests of one size on a
-//! file of the kernel's own (VITS, section 4.4 and figures 8 and 9). The file never has a name that outlives its opening, so
-//! nothing is left behind however the agent ends. What claims to be of the disk keeps out of the page cache or empties it as
-//! it goes; `disk-reread` alone measures the cache, on purpose. Deliberately not here: raw devices and files of the user's.
+//! `disk-read`, `disk-reread`, `disk-write`, `disk-rewrite`, `disk-direct-read`, `disk-direct-write`: requests of one size on a file
+//! that the kernel creates (VITS, section 4.4 and figures 8 and 9). The file has no name after it was opened, so nothing is left
+//! behind however the agent ends. Kernels that measure the disk bypass the page cache or empty it as they go; only `disk-reread`
+//! measures the cache. It does not use raw devices or the user's files.
 
 mod cache;
 mod engine;
@@ -25,7 +25,7 @@ use crate::{
     Resource, Roles, Settle, Sink, Source, Unit, Waits, Warning,
 };
 
-/// What Linux reads ahead of a sequential reader, if nobody changed the device's `read_ahead_kb`.
+/// Linux's read-ahead for a sequential reader, unless the device's `read_ahead_kb` was changed.
 const READ_AHEAD_BYTES: u64 = 128 << 10;
 
 struct Disk {
@@ -37,7 +37,7 @@ struct Disk {
     started: Vec<(Nanos, u64)>,
     idle: Vec<usize>,
     done: Vec<Completion>,
-    // Completed while switched off: counted with the next step, or the requests in flight at each switch would be lost.
+    // Completed while switched off. Counted with the next step, or the requests in flight at each switch would be lost.
     carried: f64,
 }
 
@@ -79,7 +79,7 @@ impl Disk {
         self.engine.complete(&mut self.done).map_err(KernelError::host(format!("{from} request")))?;
         let mut bytes = 0.0;
         let mut first = Ok(());
-        // Whatever became of a request, its slot is free, and all completions are taken note of before an error is told.
+        // Every completed request frees its slot, even a failed one. All completions are recorded before an error is returned.
         let mut done = std::mem::take(&mut self.done);
         for (slot, result) in done.drain(..) {
             self.idle.push(slot);
@@ -93,7 +93,7 @@ impl Disk {
     }
 
     fn completed(&mut self, start_ns: Nanos, offset: u64, sink: &mut dyn Sink) -> Result<(), KernelError> {
-        // Waiting for write-back belongs to the write that had to wait; dropping what was read belongs to nobody.
+        // Waiting for write-back is part of the write that had to wait. Dropping pages is part of no request.
         self.cache.written(self.job.request).map_err(KernelError::host("write-back"))?;
         sink.latency(clock::now() - start_ns);
         self.cache.read(offset, self.job.request).map_err(KernelError::host("dropping the page cache"))
@@ -130,7 +130,7 @@ impl Kernel for Disk {
                 Err(error) => first = first.and(Err(error)),
             }
             if self.job.depth - self.idle.len() == in_flight {
-                // The engine itself fails: nothing more will complete.
+                // The engine itself failed: no more requests will complete.
                 break;
             }
         }
@@ -188,14 +188,14 @@ entry!(DIRECT_READ, Kind::DirectRead);
 entry!(DIRECT_WRITE, Kind::DirectWrite);
 
 impl Kind {
-    /// What this kind takes of the parameters that all six share.
+    /// The parameters of this kind, of those that all six share.
     fn params(self) -> Schema {
         let schema = schema_for!(job::Params);
         let schema = if self.writes() { schema } else { schema::without(schema, &["sync", "dirty_bytes"]) };
         if !self.direct() {
             return schema;
         }
-        // No device has smaller sectors than 512 bytes; larger ones are found when the file is made.
+        // No device has sectors smaller than 512 bytes. Larger ones are detected when the file is created.
         schema::stepped(schema::without(schema, &["dirty_bytes"]), "request_bytes", 512..=16 << 20)
     }
 
@@ -226,18 +226,18 @@ impl Kind {
 
     const fn requests(self) -> Option<Requests> {
         let (direction, waits) = match self {
-            // It asks memory, once its file is there.
+            // After its file exists, it only reads memory.
             Self::Reread => return None,
             Self::Read => (Direction::Read, Waits::ReadAhead { bytes: READ_AHEAD_BYTES }),
             Self::DirectRead => (Direction::Read, Waits::Request),
-            // After each half of what may be dirty it waits for the half before.
+            // After each half of the limit on dirty bytes, it waits for the half before.
             Self::Write | Self::Rewrite => (Direction::Write, Waits::WriteBack { bound: "dirty_bytes" }),
             Self::DirectWrite => (Direction::Write, Waits::Request),
         };
         Some(Requests { direction, size: "request_bytes", depth: "queue_depth", waits, direct: self.direct() })
     }
 
-    /// The figure of a reader is of the disk only if the page cache holds none of its file; `disk-reread` means the cache.
+    /// A reader measures the disk only if the page cache holds none of its file. `disk-reread` uses the cache on purpose.
     const fn warnings(self) -> &'static [Warning] {
         match self {
             Self::Read | Self::DirectRead => {
@@ -249,14 +249,14 @@ impl Kind {
 
     const fn settle(self) -> Settle {
         let (rise_ns, release_ns) = match self {
-            // Nothing but the processor's cache and the path to memory is used.
+            // It only uses the processor's cache and the path to memory.
             Self::Reread => (2_000_000, 2_000_000),
-            // `pause` waits for what is in flight; what is left is the device's queue and a lap of the victim's own requests.
+            // `pause` waits for requests in flight. The device's queue and one lap of the victim's own requests remain.
             Self::Read | Self::DirectRead => (5_000_000, 10_000_000),
-            // The device goes on emptying its own cache, and collecting garbage, after the last write has been acknowledged.
-            // Of buffered rewriting no more than that is left either, since `pause` has written out the data.
+            // The device continues to empty its cache, and to collect garbage, after it has acknowledged the last write. Buffered rewriting
+            // leaves no more than that, because `pause` has written out the data.
             Self::DirectWrite | Self::Rewrite => (100_000_000, 1_000_000_000),
-            // New blocks are metadata too, which the journal commits when it is 5 s old (ext4; others within 30 s).
+            // New blocks also change metadata, which the journal commits when it is 5 s old (ext4; others within 30 s).
             Self::Write => (1_000_000_000, 5_000_000_000),
         };
         Settle { rise_ns, release_ns }

@@ -1,4 +1,4 @@
-//! Where the next request goes: each place of the file once a lap, in rising or in shuffled order.
+//! Offsets of requests: each place of the file once per lap, in ascending or shuffled order.
 
 use super::job::Order;
 use crate::noise::mix;
@@ -32,8 +32,8 @@ impl Offsets {
     }
 }
 
-/// The place of `index` in a permutation of `0..count`, without a table: a Feistel network of four rounds over the next even
-/// number of bits, walked until it lands in the range (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+/// Position of `index` in a permutation of `0..count`, without a table. A Feistel network of four rounds over the next even number
+/// of bits is repeated until the result is in range (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
 fn shuffled(index: u64, count: u64, seed: u64) -> u64 {
     let half_bits = (u64::BITS - (count - 1).leading_zeros()).div_ceil(2).max(1);
     let mask = (1 << half_bits) - 1;

@@ -15,7 +15,7 @@ use crate::{Kernel, KernelError};
 
 const KINDS: [&str; 6] = ["disk-read", "disk-reread", "disk-write", "disk-rewrite", "disk-direct-read", "disk-direct-write"];
 
-/// Builds on a small file, or says which capability of the disk under the tests is missing.
+/// Builds a kernel on a small file, or prints which capability the disk of the tests lacks.
 fn on_disk(name: &str, mut params: Value) -> Option<Box<dyn Kernel>> {
     if params.get("file_bytes").is_none() {
         params["file_bytes"] = json!(4 << 20);
@@ -36,7 +36,7 @@ fn files_here() -> Vec<String> {
 }
 
 #[test]
-fn every_kind_goes_through_its_file_in_both_orders_at_every_depth_and_leaves_no_file() {
+fn every_kind_processes_its_file_in_both_orders_at_every_depth_and_leaves_no_file() {
     for name in KINDS {
         for (order, depth, engine) in
             [("sequential", 1, "auto"), ("random", 8, "auto"), ("sequential", 3, "threads"), ("random", 1, "io_uring")]
@@ -45,7 +45,7 @@ fn every_kind_goes_through_its_file_in_both_orders_at_every_depth_and_leaves_no_
             let Some(mut kernel) = on_disk(name, params) else { continue };
             let mut latencies = Latencies::default();
             let mut bytes = 0.0;
-            // More than a lap, so that the end of the file is met.
+            // More than a lap, to reach the end of the file.
             while bytes < f64::from(6 << 20) {
                 bytes += steps(kernel.as_mut(), 1, &mut latencies);
             }
@@ -64,13 +64,13 @@ fn reading_leaves_almost_nothing_in_the_cache_and_rereading_nearly_all() {
         while bytes < f64::from(150 << 20) {
             bytes += steps(kernel.as_mut(), 1, &mut Latencies::default());
             let cached = fact(kernel.as_ref(), "cached_bytes");
-            // Hosts read ahead by up to 8 MiB or so; nothing read may stay.
+            // Hosts read ahead by up to 8 MiB or so; no page that was read may remain.
             assert!(cached <= f64::from(20 << 20), "{order} {depth}: {cached} bytes are cached");
         }
     }
     let Some(mut kernel) = on_disk("disk-reread", json!({ "file_bytes": 8 << 20 })) else { return };
     steps(kernel.as_mut(), 10, &mut Latencies::default());
-    // A kernel takes back what it likes: some do so all the time, from what was not read for a while.
+    // A kernel may reclaim pages at any time; some constantly reclaim pages that were not read for a while.
     let cached = fact(kernel.as_ref(), "cached_bytes");
     assert!(cached >= f64::from(6 << 20), "{cached} bytes are cached");
 }
@@ -105,7 +105,7 @@ fn work_in_flight_at_a_pause_is_counted_with_the_next_step() {
         let mut latencies = Latencies::default();
         let mut work = 0.0;
         let deadline = clock::now() + 30_000_000_000;
-        // Latencies that ran on while it was switched off are not recorded, so carried work shows as work without latency.
+        // Latencies of requests that ran while it was switched off are not recorded, so carried work has no latency.
         while work as usize == latencies.count() * 8192 && clock::now() < deadline {
             work += steps(kernel.as_mut(), 1, &mut latencies);
             kernel.pause().unwrap();
@@ -116,7 +116,7 @@ fn work_in_flight_at_a_pause_is_counted_with_the_next_step() {
     }
 }
 
-/// Holds requests until it is asked, and fails them while the disk is full.
+/// Holds requests until it is told to complete them, and fails them while the disk is full.
 struct Filling {
     held: Vec<usize>,
     full: Arc<AtomicBool>,
@@ -140,7 +140,7 @@ impl Engine for Filling {
 }
 
 #[test]
-fn a_disk_that_is_full_at_a_pause_is_told_as_such_and_no_slot_is_lost() {
+fn a_disk_that_is_full_at_a_pause_is_reported_as_full_and_no_slot_is_lost() {
     let params = json!({ "file_bytes": 4 << 20, "queue_depth": 8 }).as_object().cloned().unwrap();
     let job = Job::new(Kind::Rewrite, &params, &environment()).unwrap();
     let made = match file::make(&job) {
@@ -164,7 +164,7 @@ fn a_disk_that_is_full_at_a_pause_is_told_as_such_and_no_slot_is_lost() {
 }
 
 #[test]
-fn a_pause_writes_out_what_is_dirty() {
+fn a_pause_writes_out_dirty_bytes() {
     for name in ["disk-write", "disk-rewrite"] {
         let Some(mut kernel) = on_disk(name, json!({ "dirty_bytes": 1 << 20 })) else { return };
         steps(kernel.as_mut(), 20, &mut Latencies::default());
@@ -188,7 +188,7 @@ fn dropping_it_with_requests_in_flight_returns() {
 }
 
 #[test]
-fn the_engine_taken_is_a_fact() {
+fn the_engine_in_use_is_a_fact() {
     let engine = |params: Value| on_disk("disk-rewrite", params).map(|kernel| kernel.facts()["engine"].clone());
     assert_eq!(engine(json!({})), Some(json!("pwrite")));
     assert_eq!(engine(json!({ "queue_depth": 2, "engine": "threads" })), Some(json!("pwrite on threads")));
@@ -200,7 +200,7 @@ fn the_engine_taken_is_a_fact() {
 }
 
 #[test]
-fn wrong_parameters_are_named_with_what_would_do() {
+fn wrong_parameters_are_named_with_valid_values() {
     let cases = [
         (
             "disk-read",
@@ -232,7 +232,7 @@ fn wrong_parameters_are_named_with_what_would_do() {
 }
 
 #[test]
-fn a_direct_request_that_is_no_multiple_of_the_devices_block_is_refused() {
+fn a_direct_request_that_is_not_a_multiple_of_the_devices_block_is_refused() {
     match try_build("disk-direct-read", json!({ "request_bytes": 1000, "file_bytes": 1 << 20 })) {
         Err(KernelError::Parameter { key: "request_bytes", why, .. }) => {
             assert!(why.contains("the smallest request the device takes directly"), "{why}");
@@ -244,7 +244,7 @@ fn a_direct_request_that_is_no_multiple_of_the_devices_block_is_refused() {
 }
 
 #[test]
-fn memory_is_no_disk() {
+fn memory_is_not_accepted_as_a_disk() {
     if let Err(error) = std::fs::metadata("/dev/shm") {
         assert_eq!(error.kind(), ErrorKind::NotFound);
         eprintln!("skipped: no tmpfs at /dev/shm");

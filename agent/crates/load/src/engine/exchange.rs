@@ -1,4 +1,4 @@
-//! Requests and responses: connecting, sending, reading, and what a response means for its user.
+//! Requests and responses: connecting, sending, reading, and the effect of a response on its user.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::program::{Parts, Request};
 use crate::tls;
 use crate::user::{Detour, Doing, User};
 
-/// How long a server may take to close a connection that both agreed to close.
+/// Maximum time for a server to close a connection that both sides agreed to close.
 const DRAIN_NS: u64 = SECOND_NS;
 const GONE: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
 impl Worker<'_> {
-    // ---- asking ----
+    // ---- sending ----
 
-    /// Sends a user's next request, on the connection it has or on a new one.
+    /// Sends a user's next request, on its existing connection or a new one.
     pub(super) fn request(&mut self, user: u32, number: u32) {
         let request = &self.program.requests[number as usize];
         let one = &mut self.users[user as usize];
@@ -51,7 +51,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Sends what a user asks now: its request, or where a redirect led.
+    /// Sends a user's current request, or the request that a redirect requires.
     fn ask(&mut self, user: u32) {
         let one = &mut self.users[user as usize];
         one.moments.first_ns = 0;
@@ -85,13 +85,13 @@ impl Worker<'_> {
         }
     }
 
-    /// Finds a place for a link and watches it; returns its key, which names its place and its generation.
+    /// Stores a link and polls it. Returns its key, which contains its slot and generation.
     fn keep_link(&mut self, mut link: Link) -> Result<u64, Errno> {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.links.push(None);
             self.links.len() as u32 - 1
         });
-        // Never all ones, which is the waker's key.
+        // Never all ones, which is the key of the waker.
         self.generation = (self.generation + 1) & 0x7fff_ffff;
         link.generation = self.generation;
         let key = u64::from(self.generation) << 32 | u64::from(index);
@@ -125,7 +125,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Hands a user's request to its connection.
+    /// Sends a user's request over its connection.
     fn transmit(&mut self, key: u64, user: u32) {
         let one = &mut self.users[user as usize];
         let request = &self.program.requests[one.asked.request as usize];
@@ -164,7 +164,7 @@ impl Worker<'_> {
         }
     }
 
-    /// As `transmit`, over HTTP/2.
+    /// Like `transmit`, over HTTP/2.
     fn transmit_http2(&mut self, key: u64, user: u32) {
         let one = &self.users[user as usize];
         let request = &self.program.requests[one.asked.request as usize];
@@ -184,9 +184,9 @@ impl Worker<'_> {
         }
     }
 
-    // ---- hearing ----
+    // ---- receiving ----
 
-    /// Something happened on a connection.
+    /// Handles an event on a connection.
     pub(super) fn event(&mut self, key: u64, flags: EventFlags) {
         let Some(link) = self.link(key) else { return };
         if link.phase == Phase::Connecting {
@@ -226,7 +226,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Begins to agree on keys.
+    /// Starts the TLS handshake.
     fn secure(&mut self, key: u64, config: Arc<ClientConfig>) {
         let now_ns = self.now_ns;
         let Some(link) = self.links[key as u32 as usize].as_mut() else { return };
@@ -242,7 +242,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The connection can be spoken over: the request that it was made for goes now.
+    /// The connection is established: sends the request that it was opened for.
     fn ready(&mut self, key: u64) {
         let Some(link) = self.link(key) else { return };
         let user = link.user;
@@ -255,7 +255,7 @@ impl Worker<'_> {
         }
     }
 
-    /// HTTP/2 if TLS agreed on it, or without TLS if the program says so.
+    /// HTTP/2 if TLS negotiated it, or without TLS if the program requires it.
     fn choose_protocol(&mut self, key: u64) -> Result<(), Failed> {
         let wanted = self.program.source.connections.protocol;
         if wanted == Protocol::Http1 {
@@ -270,7 +270,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Encrypted bytes came.
+    /// Handles encrypted bytes.
     fn unseal(&mut self, key: u64, sealed: &[u8]) {
         let mut plain = std::mem::take(&mut self.plain_buffer);
         plain.clear();
@@ -292,7 +292,7 @@ impl Worker<'_> {
         self.plain_buffer = plain;
     }
 
-    /// Reads all there is. A read that fills less than the buffer has emptied the socket, unless the stream is at its end.
+    /// Reads all available bytes. A read that does not fill the buffer has emptied the socket, unless the stream is at its end.
     fn readable(&mut self, key: u64, gone: bool) {
         let mut buffer = std::mem::take(&mut self.read_buffer);
         while let Some(link) = self.link(key) {
@@ -319,7 +319,7 @@ impl Worker<'_> {
         self.read_buffer = buffer;
     }
 
-    /// The next bytes of a response.
+    /// Handles the next bytes of a response.
     fn hear(&mut self, key: u64, bytes: &[u8]) {
         let now_ns = self.now_ns;
         let Some(link) = self.link(key) else { return };
@@ -330,7 +330,7 @@ impl Worker<'_> {
         }
         match phase {
             Phase::Busy => {}
-            // What comes while a connection ends concerns nobody.
+            // Nothing uses bytes that arrive while a connection closes.
             Phase::Draining => return,
             Phase::Connecting | Phase::Handshaking | Phase::Idle => {
                 let label = self.program.requests[self.users[user as usize].asked.request as usize].label;
@@ -359,7 +359,7 @@ impl Worker<'_> {
         }
     }
 
-    /// As `hear`, over HTTP/2, in which a server may speak at any time.
+    /// Like `hear`, over HTTP/2, where a server may send at any time.
     fn hear_http2(&mut self, key: u64, bytes: &[u8]) {
         let now_ns = self.now_ns;
         let Some(link) = self.links[key as u32 as usize].as_mut() else { return };
@@ -388,7 +388,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The server closed its side.
+    /// The server closed its side of the stream.
     fn stream_ended(&mut self, key: u64) {
         self.now_ns = clock::now();
         let Some(link) = self.link(key) else { return };
@@ -399,7 +399,7 @@ impl Worker<'_> {
             (Phase::Busy, AtEnd::Truncated) => self.lose(key, user, LoadErrorKind::Truncated, ""),
             (Phase::Connecting, _) => self.lose(key, user, LoadErrorKind::Closed, "while connecting"),
             (Phase::Handshaking, _) => self.lose(key, user, LoadErrorKind::Tls, "the server closed the connection during the handshake"),
-            // A server may close what nobody uses.
+            // A server may close an unused connection.
             (Phase::Idle | Phase::Draining, _) => self.close_link(key),
         }
     }
@@ -419,7 +419,7 @@ impl Worker<'_> {
         self.fail(user, kind, detail);
     }
 
-    /// A user's request was not answered in time.
+    /// A user's request timed out.
     pub(super) fn overdue(&mut self, user: u32) {
         let connecting = |key: &u64| self.links[*key as u32 as usize].as_ref().map(|link| (*key, link.phase));
         let waits_on = self.users[user as usize].links.iter().filter_map(|(_, key)| connecting(key));
@@ -429,7 +429,7 @@ impl Worker<'_> {
         self.lose(key, user, kind, "");
     }
 
-    /// The request got no whole response.
+    /// The request got no complete response.
     fn fail(&mut self, user: u32, kind: LoadErrorKind, detail: &str) {
         let one = &mut self.users[user as usize];
         let label = self.program.requests[one.asked.request as usize].label;
@@ -439,9 +439,9 @@ impl Worker<'_> {
         self.abandon(user, kind);
     }
 
-    // ---- what a response means ----
+    // ---- evaluating a response ----
 
-    /// A response came whole. `reusable`: as far as the stream goes; `proper`: it ended where it said.
+    /// A response is complete. `reusable`: the stream permits another request. `proper`: it ended as its framing declared.
     fn complete(&mut self, key: u64, reusable: bool, proper: bool) {
         let Some(link) = self.link(key) else { return };
         let user = link.user;
@@ -474,14 +474,14 @@ impl Worker<'_> {
         }
     }
 
-    /// Lets go of a connection that is not used again.
+    /// Closes a connection that is not used again.
     fn drain(&mut self, key: u64, user: u32) {
         let until_ns = self.now_ns + DRAIN_NS;
         if let Some(link) = self.link(key) {
             link.phase = Phase::Draining;
             if let Some(http2) = &mut link.http2 {
                 http2.say_goodbye();
-                // A connection that is broken by now is closed when that is noticed.
+                // If the connection is already broken, a later event closes it.
                 let _ = link.flush_http2();
             }
             self.users[user as usize].links.retain(|(_, known)| *known != key);
@@ -489,7 +489,7 @@ impl Worker<'_> {
         }
     }
 
-    /// What the response on a connection means for its user.
+    /// Evaluates the response on a connection for its user.
     fn meaning(&mut self, key: u64, user: u32, proper: bool) -> Meaning {
         let request = &self.program.requests[self.users[user as usize].asked.request as usize];
         let Some(link) = self.links[key as u32 as usize].as_mut() else { return Meaning::Ended { good: false, extracted: true } };
@@ -505,7 +505,7 @@ impl Worker<'_> {
         meaning
     }
 
-    /// Whether the status is none that counts as an error; counts it if it is one.
+    /// Whether the status is not an error. Counts it if it is.
     fn has_good_status(&mut self, request: &Request, status: u16) -> bool {
         let good = request.status_tested || status < 400;
         if !good {
@@ -514,7 +514,7 @@ impl Worker<'_> {
         good
     }
 
-    /// Checks a response and takes from it what is asked for.
+    /// Runs the checks on a response and extracts the requested values.
     fn understand(&mut self, user: u32, response: &Response, proper: bool) -> Meaning {
         let one = &mut self.users[user as usize];
         let request = &self.program.requests[one.asked.request as usize];
@@ -537,7 +537,7 @@ impl Worker<'_> {
         Meaning::Ended { good: good && held && extracted, extracted }
     }
 
-    /// Carries out checks and extractions; returns whether all checks held, and whether all was found.
+    /// Runs checks and extractions. Returns whether all checks held, and whether all values were found.
     fn examine(&mut self, user: u32, response: &Response) -> (bool, bool) {
         let one = &mut self.users[user as usize];
         let request = &self.program.requests[one.asked.request as usize];
@@ -563,7 +563,7 @@ impl Worker<'_> {
         (held, extracted)
     }
 
-    /// Whether a response sends its user elsewhere, and whether that is a place the program knows.
+    /// Whether a response is a redirect, and whether the program knows its destination.
     fn redirect(&mut self, user: u32, response: &Response) -> Redirect {
         let location = response.header("location").next().and_then(|value| std::str::from_utf8(value).ok());
         let (Some(location), 301 | 302 | 303 | 307 | 308) = (location, response.status()) else { return Redirect::None };
@@ -596,11 +596,11 @@ impl Worker<'_> {
 }
 
 enum Meaning {
-    /// The user is sent elsewhere.
+    /// The response is a redirect.
     Redirected,
     Ended {
         good: bool,
-        /// Nothing the script goes on with is missing.
+        /// All values that the script needs were found.
         extracted: bool,
     },
 }
@@ -611,7 +611,7 @@ enum Redirect {
     Refused,
 }
 
-/// Where the user's last request went.
+/// Destination of the user's last request.
 fn where_asked(one: &User, request: &Request) -> (u16, String) {
     if let Some(detour) = &one.asked.detour {
         return (detour.place, detour.target.clone());
@@ -630,7 +630,7 @@ fn take_cookies(one: &mut User, request: &Request, places: &[address::Place], wa
     response.header("set-cookie").for_each(|header| jar.take(header, &places[usize::from(place)], &target));
 }
 
-/// What changes from one sending of a request to the next.
+/// Values that change between two transmissions of a request.
 struct Rendered {
     plain_get: bool,
     target: Vec<u8>,
@@ -639,7 +639,7 @@ struct Rendered {
 }
 
 impl Rendered {
-    /// The request as this user sends it now.
+    /// The request with this user's current values.
     fn new(request: &Request, place: &address::Place, one: &User, with_cookies: bool) -> Self {
         let value = |variable: u16| one.value(variable);
         let (mut target, mut body, mut cookies) = (Vec::new(), Vec::new(), Vec::new());
@@ -662,7 +662,7 @@ impl Rendered {
     }
 }
 
-/// The detail that a count of errors is kept by, where the kind alone does not say it.
+/// The detail for counting an error, if the kind alone is not specific enough.
 fn detail_of(error: Errno) -> String {
     match kind_of(error) {
         LoadErrorKind::System => std::io::Error::from(error).to_string(),

@@ -1,9 +1,9 @@
-//! A worker thread: an event loop that moves its share of the users through their scripts. One record a user, one small record a
-//! connection, nothing allocated for a request whose bytes are known before. Deliberately not here: when users come (`pacing`), what
-//! bytes mean (`http1`), and what becomes of the figures (`record`).
+//! A worker thread: an event loop that advances its share of the users through their scripts. It keeps one record per user and one
+//! small record per connection. Requests with constant bytes need no allocation. `pacing` decides when users arrive, `http1` parses
+//! bytes, and `record` stores the results.
 //!
-//! Time is read before and after each wait and after each read. A request that follows at once upon a response is sent at the time at
-//! which that response was read; one that has a time to leave at reads the clock again just before.
+//! The worker reads the clock before and after each wait and after each read. A request that immediately follows a response counts
+//! as sent when that response was read. For a request with a scheduled time, the worker reads the clock again just before sending.
 
 mod exchange;
 mod script;
@@ -32,22 +32,22 @@ use crate::user::{Doing, User};
 const WAKE_KEY: u64 = u64::MAX;
 const READ_BYTES: usize = 64 << 10;
 const EVENTS_MOST: usize = 128;
-/// Between looks at the sockets no more than this many users are started or woken.
+/// Maximum users that are started or woken between two polls of the sockets.
 const DUES_MOST: usize = 64;
 const SECOND_NS: Nanos = 1_000_000_000;
 
-/// What all workers of a load share.
+/// State shared by all workers of a load.
 pub(crate) struct Shared {
     pub program: Program,
-    /// Where each of the program's places is.
+    /// The addresses of each of the program's places.
     pub addresses: Vec<Vec<Address>>,
-    /// None if nothing is asked over TLS.
+    /// None if no request uses TLS.
     pub trust: Option<Trust>,
     pub controls: Arc<Controls>,
     pub pool: Option<Pool>,
     pub seed: u64,
     pub threads: u32,
-    /// Ports there are to connect from, to all servers; None if none are needed.
+    /// Local ports available for all servers together. None if none are needed.
     pub ports_most: Option<u64>,
 }
 
@@ -65,34 +65,34 @@ pub(crate) struct Worker<'s> {
     began_ns: Option<Nanos>,
     closing_ns: Option<Nanos>,
     users: Vec<User>,
-    /// Users of the open model without an iteration, by kind, the last freed last.
+    /// Users of the open model without an iteration, by kind. The last freed user is last.
     free: Vec<Vec<u32>>,
     /// Arrivals of the open model so far.
     arrived: u64,
-    /// Users of the open model who left.
+    /// Users of the open model that have left.
     away: Vec<u32>,
-    /// Users who wait for the load to be switched on again.
+    /// Users that wait until the load is switched on again.
     held: Vec<u32>,
     links: Vec<Option<Link>>,
     vacant: Vec<u32>,
     generation: u32,
     draining: VecDeque<(Nanos, u64)>,
-    /// Who goes on when: time, user, and the user's epoch at which that was said.
+    /// Pending continuations: time, user, and the user's epoch when the entry was made.
     dues: BinaryHeap<Reverse<(Nanos, u32, u32)>>,
-    /// When to look whether a user's request is overdue.
+    /// When to check each user's request for a timeout.
     deadlines: BinaryHeap<Reverse<(Nanos, u32)>>,
     read_buffer: Box<[u8]>,
     request_buffer: Vec<u8>,
     plain_buffer: Vec<u8>,
     wake_ahead: WakeAhead,
-    /// The last time read.
+    /// The last clock reading.
     now_ns: Nanos,
     looked_ns: Nanos,
     worked: bool,
 }
 
-/// How long before a due time a sleep must end, learnt from how late sleeps ended: their mean and spread in ns, as
-/// TCP learns its timeout.
+/// How long before a due time a sleep must end. Estimated from the lateness of earlier sleeps: mean and spread in ns, as TCP
+/// estimates its timeout.
 struct WakeAhead {
     mean: f64,
     spread: f64,
@@ -150,7 +150,7 @@ impl<'s> Worker<'s> {
         })
     }
 
-    /// Carries out the program until its last stage is over and all users have left, or until the load is ended from outside.
+    /// Runs the program until its last stage has ended and all users have left, or until the load is ended externally.
     pub(crate) fn run(&mut self) -> Result<(), Errno> {
         let mut events = Vec::with_capacity(EVENTS_MOST);
         while !self.shared.controls.ended() && !self.is_over() {
@@ -161,7 +161,7 @@ impl<'s> Worker<'s> {
                     WAKE_KEY => self.woken(),
                     key => self.event(key, event.flags),
                 }
-                // What falls due while responses are read does not wait for all of them.
+                // Due requests do not wait until all responses are read.
                 self.send_due();
             }
         }
@@ -176,9 +176,9 @@ impl<'s> Worker<'s> {
         self.closing_ns.is_some_and(|closing_ns| self.recorder.open.users == 0 || self.now_ns >= closing_ns.saturating_add(grace_ns))
     }
 
-    /// Does all that time asks for.
+    /// Does all work that is due by time.
     fn tend(&mut self) {
-        // Before the second is closed, so that no record holds both what is within the stages and what comes after.
+        // Do this before the second is closed, so that no record mixes results from within the stages with later ones.
         if let Some(end_ns) = self.stages_end_ns().filter(|end_ns| self.closing_ns.is_none() && self.now_ns >= *end_ns) {
             self.begin_to_close(end_ns);
         }
@@ -214,7 +214,7 @@ impl<'s> Worker<'s> {
         let left_ns = until_ns.saturating_sub(before_ns);
         let mut timeout = Timespec { tv_sec: (left_ns / SECOND_NS).cast_signed(), tv_nsec: (left_ns % SECOND_NS).cast_signed() };
         if left_ns > 0 && until_ns < coarse_ns {
-            // Epoll's own wait counts in milliseconds, rounded up.
+            // The timeout of epoll_wait is in milliseconds, rounded up.
             let mut polled = [PollFd::new(&self.poll, PollFlags::IN)];
             let _ = poll(&mut polled, Some(&timeout));
             timeout = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -233,7 +233,7 @@ impl<'s> Worker<'s> {
         Ok(())
     }
 
-    /// Notes how long was worked since the last look at the sockets. A round that found nothing to do is spinning, not work.
+    /// Records the time worked since the last poll of the sockets. A round without work is spinning and does not count.
     fn work_ended(&mut self, now_ns: Nanos) {
         let worked_ns = now_ns.saturating_sub(self.looked_ns);
         let health = &mut self.recorder.open.health;
@@ -243,14 +243,14 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// When something is due that wants to be punctual.
+    /// The next due time that must be met precisely.
     fn next_fine(&self) -> Nanos {
         let due = self.dues.peek().map(|Reverse((at_ns, _, _))| *at_ns);
         let switch = self.switches.front().map(|switch| switch.at_ns);
         [due, switch, self.next_change().map(|(at_ns, _)| at_ns)].into_iter().flatten().min().unwrap_or(Nanos::MAX)
     }
 
-    /// When something is due that may be a little late.
+    /// The next due time that may be slightly late.
     fn next_coarse(&self) -> Nanos {
         let deadline = self.deadlines.peek().map_or(Nanos::MAX, |Reverse((at_ns, _))| *at_ns);
         let end = match self.closing_ns {
@@ -260,14 +260,14 @@ impl<'s> Worker<'s> {
         deadline.min(end).min(self.recorder.ends_ns)
     }
 
-    /// What the pacer has due next, in absolute time; nothing at the end of the stages or after it.
+    /// The pacer's next due time, as absolute time. None at the end of the stages or later.
     #[inline]
     fn next_change(&self) -> Option<(Nanos, Change)> {
         let (began_ns, (at_ns, change)) = self.began_ns.zip(self.pacer.next())?;
         (self.closing_ns.is_none() && at_ns < self.pacer.end_ns()).then(|| (began_ns.saturating_add(at_ns), change))
     }
 
-    /// Moves on all for whom it is time, the earliest first.
+    /// Advances all due users, the earliest first.
     #[inline]
     fn send_due(&mut self) {
         for _ in 0..DUES_MOST {
@@ -292,7 +292,7 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Looks at requests that may be overdue.
+    /// Checks requests that may have timed out.
     fn expire(&mut self) {
         while let Some(Reverse((at_ns, user))) = self.deadlines.peek().copied() {
             if at_ns > self.now_ns {
@@ -300,7 +300,7 @@ impl<'s> Worker<'s> {
             }
             self.deadlines.pop();
             let asking = &mut self.users[user as usize];
-            // An earlier look was asked for later, and what is armed now is that one or one after it.
+            // The timer was requeued for a later time, so this entry is obsolete.
             if asking.armed_ns != at_ns {
                 continue;
             }
@@ -321,8 +321,8 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// A user whose requests have all the same timeout has one deadline in the heap, and most requests are long over when it is looked
-    /// at. Only a deadline before the one that is armed needs another.
+    /// If all requests of a user have the same timeout, the user has one deadline in the heap. Most requests end long before it is
+    /// checked. Only a deadline before the armed one needs another entry.
     #[inline]
     fn arm_deadline(&mut self, user: u32) {
         let asking = &mut self.users[user as usize];
@@ -341,7 +341,7 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Follows the schedule of switches.
+    /// Applies the scheduled switches.
     fn switch(&mut self) {
         while let Some(switch) = self.switches.front().copied().filter(|switch| switch.at_ns <= self.now_ns) {
             self.switches.pop_front();
@@ -363,10 +363,10 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// After the last stage nothing new is begun: who waits goes to its end steps now, who asks when it has its answer. The record is
-    /// cut here, so that what was within the stages can be told from what came after.
+    /// After the last stage nothing new begins. Waiting users go to their end steps now, and users with a pending request after its
+    /// response. The record is cut here, to separate results from within the stages from later ones.
     fn begin_to_close(&mut self, end_ns: Nanos) {
-        // An arrival that was due before the end is begun even if it leaves after it; the rest of what was due then is not.
+        // An arrival that was due before the end still begins, even if it leaves after the end. Other pending changes are dropped.
         while let Some((at_ns, change)) = self.next_change() {
             self.pacer.advance();
             self.change(change, at_ns);
@@ -387,7 +387,7 @@ impl<'s> Worker<'s> {
             let one = &mut self.users[user as usize];
             one.leaving = true;
             if matches!(one.doing, Doing::Free | Doing::Waiting | Doing::Held) {
-                // Its end steps are asked for now, whatever it waited for.
+                // The end steps are due now, whatever the user waited for.
                 one.moments.intended_ns = self.now_ns;
                 one.timed = false;
                 self.go_on(user, self.now_ns);
@@ -395,7 +395,7 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Counts what has not ended when the time for it is over.
+    /// Counts unfinished iterations when the time for them is over.
     fn cut_off(&mut self) {
         if self.closing_ns.is_none() {
             return;

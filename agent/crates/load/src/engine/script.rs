@@ -1,4 +1,4 @@
-//! Users in their scripts: coming, going on from step to step, leaving.
+//! Users in their scripts: arriving, advancing from step to step, leaving.
 
 use std::cmp::Reverse;
 
@@ -13,13 +13,13 @@ use crate::record::Moments;
 use crate::schedule::exponential;
 use crate::user::{Doing, Part, Transaction, User};
 
-/// A script that goes round without waiting for anything is made to wait after this many operations.
+/// A script that loops without waiting must wait after this many operations.
 const OPS_MOST: u32 = 1000;
-/// A user that cannot connect tries again after this.
+/// Delay before a user that could not connect tries again.
 const BACK_OFF_NS: Nanos = 100_000_000;
 
 impl Worker<'_> {
-    /// Does what the pacer has due.
+    /// Carries out the pacer's due change.
     pub(super) fn change(&mut self, change: Change, at_ns: Nanos) {
         match change {
             Change::Come(user) => self.come(user, at_ns),
@@ -28,7 +28,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A user of the closed model comes: a new one, one that left before, or one that was about to.
+    /// A user of the closed model arrives: a new one, one that left before, or one that was about to leave.
     fn come(&mut self, user: u32, at_ns: Nanos) {
         if user as usize == self.users.len() {
             let kind = self.kind_of(self.seat.global(u64::from(user)));
@@ -41,11 +41,11 @@ impl Worker<'_> {
         }
     }
 
-    /// A user of the closed model is to leave when its iteration has ended.
+    /// A user of the closed model must leave when its iteration has ended.
     fn leave_soon(&mut self, user: u32) {
         let one = &mut self.users[user as usize];
         one.leaving = one.doing != Doing::Away;
-        // Who waits for the load to be switched on has nothing to finish.
+        // A user that waits for the load to be switched on has nothing to finish.
         if one.doing == Doing::Held {
             one.enter(Part::End);
             self.held.retain(|&held| held != user);
@@ -53,8 +53,8 @@ impl Worker<'_> {
         }
     }
 
-    /// An iteration of the open model is due: a free user of its kind takes it, or a new one, or one that becomes of its kind, or it
-    /// waits.
+    /// An iteration of the open model is due. A free user of its kind takes it, or a new user, or one that changes its kind. Otherwise
+    /// the arrival waits.
     fn arrive(&mut self, at_ns: Nanos) {
         let kind = self.kind_of(self.seat.global(self.arrived));
         self.arrived += 1;
@@ -75,7 +75,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A user leaves, by its end steps, to come again as one of another kind.
+    /// A user leaves through its end steps, and returns as a user of another kind.
     fn change_kind(&mut self, user: u32, to: Arrival) {
         let one = &mut self.users[user as usize];
         one.next = Some(to);
@@ -92,12 +92,12 @@ impl Worker<'_> {
         local as u32
     }
 
-    /// Of the user, or the arrival, that has this number among those of all generators.
+    /// The kind of the user or arrival with this number, counted over all generators.
     fn kind_of(&self, number: u64) -> u16 {
         kind_of(number, self.program.kinds.iter().map(|kind| kind.weight))
     }
 
-    /// A user begins from the beginning.
+    /// A user starts its script.
     fn enter(&mut self, user: u32, at_ns: Nanos, free_ns: Nanos) {
         self.prepare(user, at_ns, free_ns);
         self.advance(user);
@@ -123,7 +123,7 @@ impl Worker<'_> {
         self.due_at(user, at_ns, free_ns);
     }
 
-    /// The user's next request is due at `at_ns`; it was not free to send it before `free_ns`.
+    /// The user's next request is due at `at_ns`. The user was not free to send it before `free_ns`.
     fn due_at(&mut self, user: u32, at_ns: Nanos, free_ns: Nanos) {
         let one = &mut self.users[user as usize];
         one.epoch = one.epoch.wrapping_add(1);
@@ -132,19 +132,19 @@ impl Worker<'_> {
         one.timed = true;
     }
 
-    /// What a user waited for has come.
+    /// The event that a user waited for has happened.
     pub(super) fn go_on(&mut self, user: u32, at_ns: Nanos) {
         let one = &mut self.users[user as usize];
         one.epoch = one.epoch.wrapping_add(1);
         if one.doing == Doing::Held {
-            // Being switched on is no moment that was asked for to the microsecond.
+            // A switch has no precise intended time.
             one.moments.intended_ns = at_ns;
             one.timed = false;
         }
         self.advance(user);
     }
 
-    /// Carries out operations until one has to be waited for.
+    /// Carries out operations until one must wait.
     pub(super) fn advance(&mut self, user: u32) {
         for _ in 0..OPS_MOST {
             if self.closing_ns.is_some() && self.users[user as usize].part != Part::End {
@@ -166,7 +166,7 @@ impl Worker<'_> {
         self.wait_until(user, self.now_ns + 1_000_000);
     }
 
-    /// Carries out one operation; returns whether it has to be waited for.
+    /// Carries out one operation. Returns whether it must wait.
     fn carry_out(&mut self, user: u32, op: Op) -> bool {
         let one = &mut self.users[user as usize];
         match op {
@@ -217,14 +217,14 @@ impl Worker<'_> {
     fn end_transaction(&mut self, user: u32) {
         let one = &mut self.users[user as usize];
         if let Some(mut ended) = one.transactions.pop() {
-            // What was thought is left out: as if the transaction had begun so much later.
+            // Exclude think time, as if the transaction had begun that much later.
             ended.moments.intended_ns += ended.thought_ns;
             ended.moments.sent_ns += ended.thought_ns;
             self.recorder.timed(ended.label, ended.moments, self.now_ns.max(ended.moments.sent_ns), ended.good);
         }
     }
 
-    /// Takes the next row; returns true if there is none and the user leaves.
+    /// Takes the next row. Returns true if there is none and the user leaves.
     fn feed(&mut self, user: u32, feeder: u32) -> bool {
         let one = &mut self.users[user as usize];
         let table = self.program.feeders[feeder as usize].clone();
@@ -243,7 +243,7 @@ impl Worker<'_> {
         false
     }
 
-    /// A part of the script is over; returns whether the user waits for something now.
+    /// A part of the script has ended. Returns whether the user waits now.
     fn end_part(&mut self, user: u32) -> bool {
         let one = &mut self.users[user as usize];
         match one.part {
@@ -258,7 +258,7 @@ impl Worker<'_> {
         false
     }
 
-    /// An iteration is over; the next follows when it is due, in the closed model not before `rest_ns` from now. Returns whether the
+    /// An iteration has ended. The next follows when it is due; in the closed model, not before `rest_ns` from now. Returns whether the
     /// user waits.
     fn end_iteration(&mut self, user: u32, rest_ns: Nanos) -> bool {
         self.recorder.open.iterations += 1;
@@ -337,7 +337,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The user goes on at `at_ns`, and its next request is due then.
+    /// The user continues at `at_ns`, when its next request is due.
     fn wait_until(&mut self, user: u32, at_ns: Nanos) {
         self.due_at(user, at_ns, 0);
         let one = &mut self.users[user as usize];
@@ -345,7 +345,7 @@ impl Worker<'_> {
         self.dues.push(Reverse((at_ns, user, one.epoch)));
     }
 
-    /// Whether the user is beyond the share of users that the load is switched to.
+    /// Whether the user is outside the share of users that is switched on.
     fn is_held(&self, user: u32) -> bool {
         let Pacer::Closed(_) = self.pacer else { return false };
         let level = self.elapsed_ns().map_or(0.0, |elapsed_ns| self.pacer.level(elapsed_ns));
@@ -354,13 +354,13 @@ impl Worker<'_> {
 
     fn hold(&mut self, user: u32) {
         let one = &mut self.users[user as usize];
-        // The same operation again once it is switched on.
+        // Repeat the same operation after the load is switched on.
         one.at -= 1;
         one.doing = Doing::Held;
         self.held.push(user);
     }
 
-    /// A step of the iteration failed so that the rest cannot be done; it is begun again after a while if nothing was sent.
+    /// A step failed, so that the rest of the iteration cannot be done. If nothing was sent, the next iteration starts after a delay.
     pub(super) fn abandon(&mut self, user: u32, kind: LoadErrorKind) {
         for open in std::mem::take(&mut self.users[user as usize].transactions) {
             self.recorder.failed(open.label, open.moments.intended_ns + open.thought_ns, self.now_ns);
@@ -386,7 +386,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The user goes on in the loop's next round: of users who fail at once, one after the other, none waits on another's stack.
+    /// The user continues in the loop's next round. This avoids recursion when users fail at once, one after another.
     fn go_on_soon(&mut self, user: u32) {
         let one = &mut self.users[user as usize];
         one.epoch = one.epoch.wrapping_add(1);
@@ -431,8 +431,8 @@ impl Worker<'_> {
     }
 }
 
-/// Kinds by their weights over numbers that follow each other, as evenly as can be: multiples of the golden section fill any range
-/// evenly, however few there are, so no kind is ever more than a few ahead of its share or behind it.
+/// Distributes kinds by weight over consecutive numbers, as evenly as possible. Multiples of the golden ratio fill any range
+/// evenly, even a short one, so no kind is ever more than a few ahead of its share or behind it.
 fn kind_of(number: u64, weights: impl Iterator<Item = f64> + Clone) -> u16 {
     const GOLDEN: f64 = 0.618_033_988_749_895;
     let (total, count) = weights.clone().fold((0.0, 0), |(sum, count), weight| (sum + weight, count + 1));
@@ -444,7 +444,7 @@ fn kind_of(number: u64, weights: impl Iterator<Item = f64> + Clone) -> u16 {
     at.unwrap_or(count - 1) as u16
 }
 
-/// Nothing slows the next try down but what is put in its way.
+/// Whether nothing was sent, so that a retry needs an explicit delay.
 fn sent_nothing(kind: LoadErrorKind) -> bool {
     use LoadErrorKind as Kind;
     matches!(
@@ -460,7 +460,7 @@ fn sent_nothing(kind: LoadErrorKind) -> bool {
     )
 }
 
-/// How long to think.
+/// A random think time.
 fn draw(think: &Think, chance: &mut fastrand::Rng) -> Nanos {
     match think {
         Think::ConstantNs(ns) => *ns,
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_have_their_shares_of_the_first_few_and_of_many() {
+    fn kinds_have_their_shares_among_few_and_among_many() {
         for weights in [&[3.0, 1.0][..], &[1.0, 1.0, 1.0], &[0.2, 0.7, 0.1], &[1.0]] {
             let total: f64 = weights.iter().sum();
             let mut counts = vec![0.0; weights.len()];
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_have_the_mean_that_their_distribution_has() {
+    fn pauses_have_the_mean_of_their_distribution() {
         for (think, wanted) in [
             (Think::ConstantNs(1_000_000), 1e6),
             (Think::Uniform { from_ns: 500_000, to_ns: 1_500_000 }, 1e6),

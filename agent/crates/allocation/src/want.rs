@@ -15,9 +15,9 @@ pub struct Seen {
     pub elastic: bool,
 }
 
-/// What a leaf is taken to want; changes only when the evidence does. It rises at once, and falls when less was seen twice in a
-/// row: a sender that did not get to run for a moment wants no less. For the same reason it is held back as soon as that is
-/// seen, and until it was not seen twice in a row.
+/// Demand estimate of a leaf, which changes only with evidence. It rises at once, and falls after a lower load was seen twice in a row,
+/// because a sender without CPU for a moment wants no less. For the same reason, a leaf counts as held back as soon as that is seen,
+/// until it was not seen twice in a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Want {
     rate: u64,
@@ -47,8 +47,9 @@ impl Wanted {
 impl Want {
     /// Headroom above the offered rate, in sixteenths.
     const HEADROOM: u64 = 1;
-    /// Who lets go by no more than this part of what he is granted, and sends half of it at least, is held back. Who is not, and
-    /// steadily so, lets go by one part of 17. Who sends nothing lets nothing go by either while he makes up for a burst.
+    /// A leaf is held back if it leaves at most this part of its grant unused and sends at least half of it. A leaf with a steady
+    /// load below
+    /// its grant leaves one part of 17 unused. A silent leaf also leaves nothing unused while its bucket recovers from a burst.
     const ALL: u64 = 32;
     /// Rates that differ by less than this part count as equal.
     const STEADY: u64 = 12;

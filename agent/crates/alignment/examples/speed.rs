@@ -1,5 +1,5 @@
-//! How many records a second one core aligns. Prints `datagrams RATE` and `stream RATE`, in records a second of the merge, the
-//! alignment and the count together; `benches/trace_accounting.py` reads them.
+//! Measures how many records per second one core aligns. Prints `datagrams RATE` and `stream RATE`, in records per second of merge,
+//! alignment and count together. `benches/trace_accounting.py` reads them.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ const HOPS: u64 = 3;
 const STEP_NS: u64 = 600;
 const BATCH: u64 = 1000;
 
-/// Packet `number` at `hop`: a packet every 600 ns (1.67 million a second), each hop 2 µs after the one before.
+/// Packet `number` at `hop`: one packet every 600 ns (1.67 million per second), 2 µs between hops.
 fn record(number: u64, hop: u64, kind: Kind) -> Seen {
     let tag = if kind == Kind::Range { (number * 1448) & 0xffff_ffff } else { number };
     Seen { time_ns: 1_000_000_000 + number * STEP_NS + hop * 2_000, flow: number % 8, tag, length: 1448, hop: hop as u8, kind }

@@ -1,4 +1,4 @@
-//! The matching itself.
+//! Matches records of packets.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -8,16 +8,16 @@ use crate::table::Table;
 use crate::unit::{Fate, Unit};
 use crate::{mixed, Kind, Seen, Sink, MAX_HOPS};
 
-/// What bounds an aligner.
+/// Limits of an aligner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Hops of the path, 2 to [`MAX_HOPS`].
     pub hops: usize,
-    /// How long a packet is waited for, from its first hop on; at most 4 s.
+    /// Maximum wait for a packet, from its first hop on; at most 4 s.
     pub horizon_ns: u64,
-    /// Packets on their way at most; beyond, the oldest are given up early and counted.
+    /// Maximum packets in transit. Above it, the oldest are given up early and counted.
     pub units_max: usize,
-    /// Flows remembered, unless more have packets on their way.
+    /// Maximum remembered flows, unless more have packets in transit.
     pub flows_max: usize,
 }
 
@@ -25,36 +25,36 @@ impl Settings {
     /// The longest horizon.
     pub const HORIZON_MAX_NS: u64 = 4_000_000_000;
 
-    /// The defaults for a path of so many hops.
+    /// The defaults for a path of this many hops.
     #[must_use]
     pub fn of(hops: usize) -> Self {
         Self { hops, horizon_ns: 500_000_000, units_max: 1 << 20, flows_max: 1 << 16 }
     }
 }
 
-/// Matches records of one direction of a path. Records come in order of time, as [`Merge`](crate::Merge) gives them; small
-/// disorder costs exactness of reordering only.
+/// Matches records of one direction of a path. Records arrive in order of time, as from [`Merge`](crate::Merge). Slight disorder only
+/// makes reordering counts less exact.
 pub struct Aligner<S> {
     settings: Settings,
     sink: S,
-    /// Packets on their way, in order of their first record. Slot `base` is the front.
+    /// Packets in transit, in order of their first record. Slot `base` is the front.
     units: VecDeque<Unit>,
     base: u64,
     whole: Table,
     flows: Flows,
-    /// Which bytes of a range were seen at a hop, while it is not all of them.
+    /// Which bytes of a range were seen at a hop, until all are.
     pieces: HashMap<(u64, usize), Vec<(u64, u64)>>,
     closed_ns: Option<u64>,
     forced: u64,
-    /// Reused for each record of a stream.
+    /// Buffer, reused for each record of a stream.
     found: Vec<(u64, u64, u64)>,
 }
 
 impl<S: Sink> Aligner<S> {
-    /// An aligner that tells `sink`.
+    /// An aligner that reports to `sink`.
     ///
     /// # Panics
-    /// If the settings are out of their bounds.
+    /// If the settings are out of range.
     #[must_use]
     pub fn new(settings: Settings, sink: S) -> Self {
         assert!((2..=MAX_HOPS).contains(&settings.hops), "{} hops", settings.hops);
@@ -73,24 +73,24 @@ impl<S: Sink> Aligner<S> {
         }
     }
 
-    /// Where findings go.
+    /// The receiver of results.
     pub fn sink(&mut self) -> &mut S {
         &mut self.sink
     }
 
-    /// Packets given up before the horizon because too many were on their way.
+    /// Packets given up before the horizon because too many were in transit.
     #[must_use]
     pub fn forced(&self) -> u64 {
         self.forced
     }
 
-    /// Packets on their way.
+    /// Number of packets in transit.
     #[must_use]
     pub fn live(&self) -> usize {
         self.units.len()
     }
 
-    /// Takes one record.
+    /// Processes one record.
     pub fn push(&mut self, seen: &Seen) {
         debug_assert!(usize::from(seen.hop) < self.settings.hops);
         self.advance(seen.time_ns);
@@ -104,25 +104,25 @@ impl<S: Sink> Aligner<S> {
         }
     }
 
-    /// Finishes what was first seen more than the horizon before `now_ns`.
+    /// Finishes packets that were first seen more than the horizon before `now_ns`.
     pub fn advance(&mut self, now_ns: u64) {
         while self.units.front().is_some_and(|unit| now_ns.saturating_sub(unit.first_ns) > self.settings.horizon_ns) {
             self.finish_first(false);
         }
     }
 
-    /// Packets begun from `at_ns` on are not told; those on their way may still arrive.
+    /// Packets that begin at `at_ns` or later are not reported. Packets in transit may still arrive.
     pub fn close(&mut self, at_ns: u64) {
         self.closed_ns = Some(at_ns);
     }
 
-    /// The tracer records only flows for which `stays` holds from now on: what the others have on their way is neither
-    /// delivered nor lost.
+    /// From now on, the tracer only records flows for which `stays` is true. Packets of other flows in transit count neither as delivered
+    /// nor as lost.
     pub fn cut(&mut self, stays: impl Fn(u64) -> bool) {
         self.flows.each().filter(|flow| !stays(flow.id)).for_each(|flow| flow.cut = true);
     }
 
-    /// Finishes everything; what the horizon had not yet given up is unfinished.
+    /// Finishes all packets. Those within the horizon are unfinished.
     pub fn finish(&mut self) {
         while !self.units.is_empty() {
             self.finish_first(true);
@@ -133,7 +133,7 @@ impl<S: Sink> Aligner<S> {
         &mut self.units[(slot - self.base) as usize]
     }
 
-    /// Of several that look the same the latest is taken: what was lost is not sought for ever in what came after it.
+    /// Of several identical packets, the latest is used. So a lost packet is not matched with later ones indefinitely.
     fn whole(&mut self, seen: &Seen, flow: u32) {
         let hash = whole_hash(seen.flow, seen.tag);
         let (units, base, hop, closed_ns) = (&self.units, self.base, usize::from(seen.hop), self.closed_ns);
@@ -160,7 +160,7 @@ impl<S: Sink> Aligner<S> {
         } else if known && hop > 0 {
             self.sink.duplicate(hop);
         } else {
-            // Perhaps sent again, with the same tag: another packet.
+            // Perhaps the sender repeated it with the same tag: another packet.
             let slot = self.begin(seen, flow, seen.tag, 0);
             self.whole.insert(hash, slot);
             if let Some(other) = on_its_way {
@@ -169,7 +169,7 @@ impl<S: Sink> Aligner<S> {
         }
     }
 
-    /// Marks two that can't be told apart from here on. One may have been finished meanwhile.
+    /// Marks two packets that are indistinguishable from here on. One may have been finished meanwhile.
     fn look_alike(&mut self, slot: u64, other: u64) {
         for slot in [slot, other] {
             if slot >= self.base {
@@ -190,7 +190,7 @@ impl<S: Sink> Aligner<S> {
         let end = start + u64::from(seen.length);
         ranges.overlapping(start, end, &mut found);
         found.retain(|&(slot, ..)| self.units[(slot - self.base) as usize].epoch == epoch);
-        // At the first hop all is sent anew, but for what uncertain clocks placed at a later hop before.
+        // At the first hop all packets are new, except those that clock errors placed at a later hop before.
         let mut on_their_way = Vec::new();
         if hop == 0 {
             let last = self.settings.hops - 1;
@@ -217,8 +217,8 @@ impl<S: Sink> Aligner<S> {
         slot
     }
 
-    /// Notes the bytes `start..end` at `hop` for the ranges that hold them. Each byte counts for one range: when some were sent
-    /// again within an epoch, for the range that lies wholly within what came, else for the latest that awaits it.
+    /// Records bytes `start..end` at `hop` for the ranges that contain them. Each byte counts for one range. If bytes were repeated within
+    /// an epoch, they count for the range that lies wholly within the arrived bytes, otherwise for the latest range that awaits them.
     fn cover(&mut self, found: &mut Vec<(u64, u64, u64)>, hop: usize, start: u64, end: u64, time_ns: u64) {
         let (units, base) = (&self.units, self.base);
         let told = found.iter().any(|&(slot, ..)| !units[(slot - base) as usize].is_late(self.closed_ns));
@@ -229,7 +229,7 @@ impl<S: Sink> Aligner<S> {
             }
             return;
         }
-        // Nearly always it is one range, whole as it was sent.
+        // Nearly always it is one range, complete as it was sent.
         if let [(slot, from, until)] = found[..] {
             if (from, until) == (start, end) && self.unit(slot).partly & (1 << hop) == 0 {
                 return self.arrive(slot, hop, time_ns);
@@ -245,14 +245,14 @@ impl<S: Sink> Aligner<S> {
                 }
             }
         }
-        // They came at once, so none overtook another.
+        // They arrived at the same time, so none overtook another.
         arrived.sort_unstable();
         for (_, slot) in arrived {
             self.arrive(slot, hop, time_ns);
         }
     }
 
-    /// Adds a piece of a range at a hop; whether all its bytes are there now.
+    /// Adds a piece of a range at a hop. Returns whether the range is now complete.
     fn complete(&mut self, slot: u64, hop: usize, whole: (u64, u64), piece: (u64, u64)) -> bool {
         let partly = self.unit(slot).partly & (1 << hop) != 0;
         if piece == whole && !partly {
@@ -270,7 +270,7 @@ impl<S: Sink> Aligner<S> {
         complete
     }
 
-    /// A packet not known so far.
+    /// Adds a new packet.
     fn begin(&mut self, seen: &Seen, flow: u32, tag: u64, epoch: u32) -> u64 {
         if self.units.len() >= self.settings.units_max {
             self.forced += 1;
@@ -287,7 +287,7 @@ impl<S: Sink> Aligner<S> {
         let closed_ns = self.closed_ns;
         let unit = self.unit(slot);
         unit.arrive(hop, time_ns);
-        // Of one that may be another nobody knows whom it overtook.
+        // For a packet with an identical one, it is unknown which packets it overtook.
         let (number, late, alike) = (unit.flow, unit.is_late(closed_ns), unit.alike);
         let before_ns = hop.checked_sub(1).and_then(|before| unit.time_at(before));
         let flow = self.flows.get_mut(number);
@@ -348,7 +348,7 @@ fn whole_hash(flow: u64, tag: u64) -> u64 {
     mixed(flow ^ tag.rotate_left(32))
 }
 
-/// Adds `piece` to a sorted list of pieces that neither touch nor overlap.
+/// Adds `piece` to a sorted list of pieces that do not touch or overlap.
 fn join(pieces: &mut Vec<(u64, u64)>, piece: (u64, u64)) {
     let first = pieces.partition_point(|other| other.1 < piece.0);
     let last = pieces.partition_point(|other| other.0 <= piece.1);
@@ -356,7 +356,7 @@ fn join(pieces: &mut Vec<(u64, u64)>, piece: (u64, u64)) {
     pieces.splice(first..last, [joined]);
 }
 
-/// Takes what lies within `from..until` out of the pieces that are left.
+/// Removes the parts within `from..until` from the remaining pieces, and returns them.
 fn taken(left: &mut Vec<(u64, u64)>, from: u64, until: u64) -> Vec<(u64, u64)> {
     let (mut within, mut rest) = (Vec::new(), Vec::new());
     for &(start, end) in left.iter() {

@@ -1,11 +1,11 @@
-//! What is remembered of each flow: the hops it has reached, who was ahead at each, and the live byte ranges of a stream.
+//! State of each flow: the hops it has reached, the latest packets at each hop, and the live byte ranges of a stream.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::MAX_HOPS;
 
-/// Flows are told by hashes already, so their own bits are hash enough.
+/// Flow IDs are already hashes, so their own bits suffice.
 #[derive(Default)]
 pub(crate) struct Plain(u64);
 
@@ -26,20 +26,20 @@ impl Hasher for Plain {
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) id: u64,
-    /// One bit for each hop some packet of it was seen at.
+    /// One bit for each hop at which any of its packets was seen.
     pub(crate) reached: u8,
-    /// Of those that came to hop k, the latest time at hop k - 1.
+    /// Of the packets that reached hop k, the latest time at hop k - 1.
     pub(crate) ahead_ns: [u64; MAX_HOPS],
-    /// Packets on their way.
+    /// Number of packets in transit.
     pub(crate) live: u32,
-    /// Whether the tracer no longer records it: what is on its way will not be seen arriving.
+    /// Whether the tracer stopped recording it, so that packets in transit are not seen arriving.
     pub(crate) cut: bool,
-    /// Whether packets of it that look the same were on their way at once.
+    /// Whether identical packets of it were in transit at the same time.
     pub(crate) alike: bool,
     pub(crate) ranges: Option<Box<Ranges>>,
 }
 
-/// Live byte ranges of a stream, by unwrapped number of their first byte; a retransmission stands beside the first sending.
+/// Live byte ranges of a stream, by unwrapped number of their first byte. A retransmission is kept next to the first transmission.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
     latest: Option<u64>,
@@ -48,9 +48,9 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// A 32-bit sequence number as one that never wraps: the one nearest to the latest.
+    /// A 32-bit sequence number as one that never wraps: the nearest to the latest.
     pub(crate) fn unwrapped(&mut self, number: u32) -> u64 {
-        // Far from zero, so that what came before the first is no negative number.
+        // Far from zero, so that numbers before the first are not negative.
         let latest = self.latest.unwrap_or((1 << 40) | u64::from(number));
         let found = latest.wrapping_add_signed(i64::from(number.wrapping_sub(latest as u32).cast_signed()));
         self.latest = Some(latest.max(found));
@@ -66,7 +66,7 @@ impl Ranges {
         self.live.remove(&(start, slot));
     }
 
-    /// Slots and bounds of the live ranges that share bytes with `start..end`, in order of their first byte.
+    /// Slots and limits of the live ranges that overlap `start..end`, in order of their first byte.
     pub(crate) fn overlapping(&self, start: u64, end: u64, into: &mut Vec<(u64, u64, u64)>) {
         into.clear();
         let first = start.saturating_sub(self.longest);
@@ -102,7 +102,7 @@ impl Flows {
         self.all.iter_mut()
     }
 
-    /// The number of flow `id`. Neighbours in time are often of one flow.
+    /// The number of flow `id`. Consecutive records are often of one flow.
     pub(crate) fn number(&mut self, id: u64) -> u32 {
         if self.all.get(self.last as usize).is_some_and(|flow| flow.id == id) {
             return self.last;
@@ -130,7 +130,7 @@ impl Flows {
         number
     }
 
-    /// Makes room by forgetting flows with no packet on its way; one that comes back starts anew.
+    /// Makes room by forgetting flows without packets in transit. A forgotten flow that returns starts again.
     fn forget_idle(&mut self) {
         let (all, free) = (&self.all, &mut self.free);
         self.by_id.retain(|_, &mut number| {
@@ -140,7 +140,7 @@ impl Flows {
             }
             stays
         });
-        // Should every flow be busy, a quarter more is allowed rather than a search for each new one.
+        // If every flow is busy, allow a quarter more instead of a search for each new one.
         if self.free.is_empty() {
             self.max += self.max / 4 + 1;
         }

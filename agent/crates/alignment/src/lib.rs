@@ -1,11 +1,10 @@
 #![forbid(unsafe_code)]
-//! Aligns what the hops of a path saw: which record here and which there were the same packet, how long it took from hop to
-//! hop, and what was lost, duplicated or reordered on the way (VITS, section 4.5). Pure and streaming: records go in by time,
-//! finished packets come out, and memory is bounded by a horizon. Deliberately not here: where records come from, and clocks
-//! other than the one the caller has already brought them to.
+//! Aligns the records of a path's hops: finds which records at different hops are the same packet, its delay from hop to hop, and
+//! packets that were lost, duplicated or reordered (VITS, section 4.5). Pure and streaming: records are added by time, finished
+//! packets are reported, and a horizon limits memory. The caller provides records, with times on a common clock.
 //!
-//! [`Merge`] puts records of several sources in order, [`Aligner`] matches them and pushes what it finds into a [`Sink`], and
-//! [`Tally`] is the sink that counts.
+//! [`Merge`] sorts records of several sources, [`Aligner`] matches them and reports results to a [`Sink`], and [`Tally`] is the sink
+//! that counts.
 
 mod aligner;
 mod flow;
@@ -21,43 +20,43 @@ pub use slowest::Slowest;
 pub use tally::{Delay, HopTally, Tally};
 pub use unit::{Fate, Passage};
 
-/// Most hops a path can have.
+/// Maximum hops of a path.
 pub const MAX_HOPS: usize = 8;
 
-/// What a record's tag names.
+/// What a record's tag identifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// One packet, which is never cut or joined on the way.
+    /// One packet, which is never cut or joined on the path.
     Whole,
-    /// Bytes of a stream: the tag's low half is the number of the first, its high half an epoch (TCP's own timestamp) that tells
-    /// a retransmission from the first sending. Segments may be cut and joined on the way; bytes are what is matched.
+    /// Bytes of a stream. The tag's low half is the number of the first byte. Its high half is an epoch (TCP's own timestamp) that
+    /// distinguishes a retransmission. Segments may be cut and joined on the path, because bytes are matched.
     Range,
 }
 
 /// One packet seen at one hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// When, on the clock all hops were brought to.
+    /// Time, on the clock common to all hops.
     pub time_ns: u64,
     /// Its flow and direction; the same at every hop.
     pub flow: u64,
-    /// What tells it from the other packets of its flow.
+    /// Distinguishes it from the other packets of its flow.
     pub tag: u64,
     /// Bytes of payload.
     pub length: u32,
-    /// Where on the path, from 0.
+    /// Place on the path, from 0.
     pub hop: u8,
-    /// What the tag names.
+    /// What the tag identifies.
     pub kind: Kind,
 }
 
-/// Takes what an [`Aligner`] finds. Hops are places on the path; a delay or an event "at hop k" happened between hop k-1 and k.
+/// Receives results of an [`Aligner`]. Hops are places on the path. A delay or an event "at hop k" happened between hop k-1 and k.
 pub trait Sink {
-    /// A packet was seen at `hop` once more.
+    /// A packet was seen at `hop` again.
     fn duplicate(&mut self, hop: usize);
-    /// A packet arrived at `hop` after one of its flow that it was ahead of one hop earlier.
+    /// A packet arrived at `hop` after one of its flow that it preceded at the previous hop.
     fn reordered(&mut self, hop: usize);
-    /// All that will be known of a packet is known.
+    /// A packet is finished: no more records of it are expected.
     fn finished(&mut self, passage: &Passage);
 }
 

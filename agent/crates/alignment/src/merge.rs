@@ -1,11 +1,11 @@
-//! Brings records of several sources, each in order of time, into one order.
+//! Merges records of several sources, each in order of time, into one sequence.
 
 use std::collections::VecDeque;
 
 use crate::Seen;
 
-/// Holds records back until every source has told what it saw up to then. A source can be placed
-/// later than it says, so that where clocks are uncertain a packet's record there comes after those of the hops before.
+/// Holds records back until every source has reported everything up to their time. A source can be delayed. So with uncertain clocks, a
+/// packet's record there comes after those of the previous hops.
 #[derive(Debug)]
 pub struct Merge {
     sources: Vec<Source>,
@@ -13,13 +13,13 @@ pub struct Merge {
     waiting_max: usize,
 }
 
-/// Records that wait at most, of all sources together: a source that tells no time holds the others back.
+/// Maximum waiting records of all sources together: a source that reports no time holds the others back.
 const WAITING_MAX: usize = 1 << 21;
 
 #[derive(Debug, Default)]
 struct Source {
     waiting: VecDeque<Seen>,
-    /// Nothing earlier will come.
+    /// No earlier record will arrive.
     told_ns: u64,
     behind_ns: u64,
 }
@@ -31,18 +31,18 @@ impl Source {
 }
 
 impl Merge {
-    /// One for so many sources.
+    /// A merge of this many sources.
     #[must_use]
     pub fn new(sources: usize) -> Self {
         Self { sources: (0..sources).map(|_| Source::default()).collect(), waiting: 0, waiting_max: WAITING_MAX }
     }
 
-    /// Places a source that much later from now on.
+    /// Delays a source by this time from now on.
     pub fn set_behind(&mut self, source: usize, bound_ns: u64) {
         self.sources[source].behind_ns = bound_ns;
     }
 
-    /// Takes a record, unless too many wait already, and says whether it did; times of one source never fall.
+    /// Adds a record, unless too many are waiting. Returns whether it did. Times of one source never decrease.
     #[must_use]
     pub fn push(&mut self, source: usize, seen: Seen) -> bool {
         let room = self.waiting < self.waiting_max;
@@ -53,25 +53,25 @@ impl Merge {
         room
     }
 
-    /// Source `source` has told all it saw before `time_ns`.
+    /// Source `source` has reported all records before `time_ns`.
     pub fn told(&mut self, source: usize, time_ns: u64) {
         let told = &mut self.sources[source].told_ns;
         *told = (*told).max(time_ns);
     }
 
-    /// Hands over, in order, what no source can precede any more; returns up to when.
+    /// Passes on, in order, all records that no source can precede. Returns the time up to which it did.
     pub fn release(&mut self, mut take: impl FnMut(&Seen)) -> u64 {
         let safe_ns = self.sources.iter().map(|source| source.told_ns.saturating_add(source.behind_ns)).min().unwrap_or(0);
         self.release_until(safe_ns, &mut take);
         safe_ns
     }
 
-    /// Hands over all that is left, in order.
+    /// Passes on all remaining records, in order.
     pub fn finish(&mut self, mut take: impl FnMut(&Seen)) {
         self.release_until(u64::MAX, &mut take);
     }
 
-    /// Takes runs from the source that is first until another one is.
+    /// Takes records from the earliest source until another one is earlier.
     fn release_until(&mut self, safe_ns: u64, take: &mut impl FnMut(&Seen)) {
         loop {
             let mut first: Option<(u64, usize)> = None;
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_released_before_all_sources_have_told() {
+    fn nothing_is_released_before_all_sources_have_reported() {
         let mut merge = Merge::new(2);
         let mut out = Vec::new();
         assert!(merge.push(0, seen(5, 0)));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_of_uncertain_time_comes_later() {
+    fn a_source_with_an_uncertain_clock_comes_later() {
         let mut merge = Merge::new(2);
         merge.set_behind(1, 100);
         assert!(merge.push(0, seen(50, 0)));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_tells_no_time_holds_back_a_bounded_number_of_records() {
+    fn a_source_that_reports_no_time_holds_back_a_bounded_number_of_records() {
         let mut merge = Merge { waiting_max: 10, ..Merge::new(2) };
         let taken = (0..25).filter(|&time_ns| merge.push(0, seen(time_ns, 0))).count();
         merge.told(0, 100);

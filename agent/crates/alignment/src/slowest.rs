@@ -1,4 +1,4 @@
-//! The packets that took longest, for a look at where they waited.
+//! The slowest packets, to show where they waited.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,13 +16,13 @@ pub struct Slowest {
 }
 
 impl Slowest {
-    /// Keeps so many.
+    /// Keeps this many.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self { most, kept: BinaryHeap::new(), passages: Vec::new(), number: 0 }
     }
 
-    /// Takes those kept, slowest first, and starts anew.
+    /// Returns the kept packets, slowest first, and starts again.
     pub fn take(&mut self) -> Vec<Passage> {
         self.kept.clear();
         let mut taken: Vec<Passage> = std::mem::take(&mut self.passages).into_iter().map(|(_, passage)| passage).collect();

@@ -1,7 +1,7 @@
-//! From a key's hash to the slot of a packet: open addressing, with the hash beside each slot so that a probe rarely has to look
-//! at the packet itself. It is kept at most half full, and deletion leaves no graves, so it never has to be rebuilt.
+//! A hash table from a key's hash to a packet's slot. It uses open addressing and stores part of the hash with each slot, so that a
+//! probe rarely reads the packet. It is at most half full, and deletion leaves no tombstones, so it never needs a rebuild.
 
-/// Empty cells are zero. Others hold 32 bits of the hash and the slot's low 31 bits below a bit that is always set.
+/// Empty cells are zero. Others hold 32 bits of the hash and the slot's low 31 bits, below a bit that is always set.
 #[derive(Debug)]
 pub(crate) struct Table {
     cells: Vec<u64>,
@@ -13,7 +13,7 @@ const LEAST: usize = 1024;
 const SLOT_BITS: u32 = 31;
 const SLOTS: u64 = 1 << SLOT_BITS;
 
-/// The slot at or after `base` whose low bits `cell` holds. Fewer than 2^31 packets are on their way at any time.
+/// The slot at or after `base` whose low bits are in `cell`. Fewer than 2^31 packets are in transit at any time.
 fn slot_of(cell: u64, base: u64) -> u64 {
     base + ((cell.wrapping_sub(base)) & (SLOTS - 1))
 }
@@ -31,7 +31,7 @@ impl Table {
         (cell >> 32) as usize & self.mask
     }
 
-    /// The slot under `hash` for which `is_it` holds; all slots are at or after `base`.
+    /// The slot with `hash` for which `is_it` is true. All slots are at or after `base`.
     pub(crate) fn find(&self, hash: u64, base: u64, mut is_it: impl FnMut(u64) -> bool) -> Option<u64> {
         let print = hash & u64::from(u32::MAX);
         let mut at = print as usize & self.mask;
@@ -70,7 +70,7 @@ impl Table {
         before.into_iter().filter(|&cell| cell != 0).for_each(|cell| self.put(cell));
     }
 
-    /// Removes `slot`, which must be there.
+    /// Removes `slot`, which must exist.
     pub(crate) fn remove(&mut self, hash: u64, slot: u64) {
         let wanted = cell_of(hash, slot);
         let mut hole = self.home(wanted);
@@ -82,7 +82,7 @@ impl Table {
         self.len -= 1;
     }
 
-    /// Moves back what a probe would no longer find behind the hole (Knuth, volume 3, section 6.4, algorithm R).
+    /// Moves back the entries that a probe would no longer find behind the hole (Knuth, volume 3, section 6.4, algorithm R).
     fn close_hole(&mut self, mut hole: usize) {
         let mut at = hole;
         loop {
@@ -107,7 +107,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn slots_are_told_beyond_31_bits() {
+    fn slots_are_distinguished_beyond_31_bits() {
         let mut table = Table::new();
         let base = SLOTS * 5 - 2;
         for slot in base..base + 4 {
@@ -121,7 +121,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_holds_what_a_map_would_hold(steps in proptest::collection::vec((0_u64..64, any::<bool>()), 0..3000)) {
-            // Few hashes, so that probes run into each other.
+            // Few hashes, so that probes collide.
             let mut table = Table::new();
             let mut live = std::collections::BTreeSet::new();
             for (number, (hash, insert)) in steps.into_iter().enumerate() {

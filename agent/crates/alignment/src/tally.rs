@@ -1,26 +1,26 @@
-//! The sink that counts: per hop what came, what was lost, and how long it took.
+//! The sink that counts packets, losses and delays per hop.
 
 use partywall_record::bucket_of;
 
 use crate::unit::{Fate, Passage};
 use crate::{Sink, MAX_HOPS};
 
-/// Delays in the log-linear buckets of [`partywall_record::Histogram`]. Negative ones stand apart: clocks made them.
+/// Delays in the log-linear buckets of [`partywall_record::Histogram`]. Negative delays, caused by clock errors, are separate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delay {
-    /// By bucket; as long as the largest delay needs.
+    /// Counts by bucket, up to the largest delay.
     pub buckets: Vec<u64>,
-    /// How many were not negative.
+    /// Number of delays that were not negative.
     pub count: u64,
-    /// Sum of those.
+    /// Sum of these delays.
     pub sum_ns: u64,
-    /// The shortest of those.
+    /// The shortest of these delays.
     pub min_ns: Option<u64>,
-    /// The longest of those.
+    /// The longest of these delays.
     pub max_ns: Option<u64>,
-    /// How many were negative.
+    /// Number of negative delays.
     pub negative: u64,
-    /// The most negative one, as a positive number.
+    /// The most negative delay, as a positive number.
     pub negative_max_ns: u64,
 }
 
@@ -43,43 +43,43 @@ impl Delay {
     }
 }
 
-/// What happened between the hop before and this one; of the first hop, at it.
+/// Events between the previous hop and this one; for the first hop, at it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HopTally {
-    /// Packets of the path's flows seen here, each once.
+    /// Packets of the path's flows seen here, each counted once.
     pub packets: u64,
     /// Their bytes of payload.
     pub bytes: u64,
-    /// Seen at the hop before, and neither here nor later.
+    /// Packets seen at the previous hop, but neither here nor later.
     pub lost: u64,
-    /// The same, of flows that never reached this hop: another way, or everything lost.
+    /// Lost packets of flows that never reached this hop: they took another path, or everything was lost.
     pub astray: u64,
-    /// Seen here again.
+    /// Packets seen here again.
     pub duplicates: u64,
-    /// Overtaken between the hop before and this one.
+    /// Packets overtaken between the previous hop and this one.
     pub reordered: u64,
-    /// Not seen here, but later on the path.
+    /// Packets not seen here, but later on the path.
     pub skipped: u64,
-    /// First seen here, though its flow goes over the first hop.
+    /// Packets first seen here although their flow passes the first hop.
     pub stray: u64,
-    /// From the hop before to this one.
+    /// Delay from the previous hop to this one.
     pub delay: Delay,
 }
 
-/// Counts what an aligner finds.
+/// Counts the results of an aligner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// By place on the path.
+    /// By hop on the path.
     pub hops: [HopTally; MAX_HOPS],
-    /// From the first hop to the last.
+    /// Delay from the first hop to the last.
     pub total: Delay,
     /// Packets seen at the first hop and at the last.
     pub delivered: u64,
-    /// Packets still on their way at the end, or cut off when fewer flows were sampled.
+    /// Packets in transit at the end, or cut off when fewer flows were sampled.
     pub unfinished: u64,
-    /// Packets of flows that never were at the first hop.
+    /// Packets of flows that were never seen at the first hop.
     pub other: u64,
-    /// Packets that looked like others of their flow on their way: counted, and in no delay.
+    /// Packets identical to others of their flow in transit: counted, but in no delay.
     pub alike: u64,
 }
 

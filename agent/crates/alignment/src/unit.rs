@@ -1,24 +1,24 @@
-//! A packet on its way, in one line of cache, and what is told of it at the end.
+//! A packet in transit, in one cache line, and its final report.
 
 use crate::{Kind, MAX_HOPS};
 
-/// A packet on its way: the times it was seen, as offsets from the first.
+/// A packet in transit: its times, as offsets from the first.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Unit {
     pub(crate) tag: u64,
     pub(crate) first_ns: u64,
-    /// Where it was seen lies in `seen`; the others' offsets mean nothing.
+    /// Only valid for hops in `seen`.
     offsets: [u32; MAX_HOPS],
     pub(crate) flow: u32,
     pub(crate) length: u32,
     pub(crate) epoch: u32,
-    /// One bit a hop.
+    /// One bit per hop.
     pub(crate) seen: u8,
-    /// Hops where some of its bytes were seen, but not all.
+    /// Hops at which some of its bytes were seen, but not all.
     pub(crate) partly: u8,
     pub(crate) kind: Kind,
-    /// Another of its flow was on its way that looks the same: which of them came where, nobody can tell.
+    /// An identical packet of its flow was in transit, so records cannot be attributed to one of them.
     pub(crate) alike: bool,
 }
 
@@ -35,13 +35,13 @@ impl Unit {
         self.was_at(hop).then(|| self.first_ns + u64::from(self.offsets[hop]))
     }
 
-    /// Whether it began after tracing was closed: known, so that its later sightings are not taken for another packet's, but not
-    /// told.
+    /// Whether it began after tracing was closed. Such a packet is tracked, so that its later records are not attributed to another, but it
+    /// is not reported.
     pub(crate) fn is_late(&self, closed_ns: Option<u64>) -> bool {
         closed_ns.is_some_and(|closed_ns| self.first_ns >= closed_ns)
     }
 
-    /// Notes an arrival. Times may come slightly out of order; the offsets then move.
+    /// Records an arrival. Times may be slightly out of order; the offsets then shift.
     pub(crate) fn arrive(&mut self, hop: usize, time_ns: u64) {
         if time_ns < self.first_ns {
             let earlier = clamped(self.first_ns - time_ns);
@@ -58,12 +58,12 @@ impl Unit {
     }
 }
 
-/// Offsets end at 4.29 s; no horizon is that long.
+/// Offsets are limited to 4.29 s, above any horizon.
 fn clamped(offset_ns: u64) -> u32 {
     u32::try_from(offset_ns).unwrap_or(u32::MAX)
 }
 
-/// What became of a packet.
+/// Fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It was seen at the first hop and at the last.
@@ -73,52 +73,52 @@ pub enum Fate {
         /// The first hop it did not reach.
         hop: usize,
     },
-    /// It was last seen one hop before `hop`, which no packet of its flow has ever reached: another way, or everything lost.
+    /// It was last seen one hop before `hop`, which no packet of its flow has ever reached. It took another path, or everything was lost.
     Astray {
         /// The first hop it did not reach.
         hop: usize,
     },
-    /// Its flow goes over the first hop, but this packet was first seen at `hop`: later than the horizon, doubled later than
-    /// the horizon, or not recorded at the hops before.
+    /// Its flow passes the first hop, but this packet was first seen at `hop`. It arrived or was duplicated after the horizon, or was not
+    /// recorded at the hops before.
     Stray {
-        /// Where it was first seen.
+        /// The hop at which it was first seen.
         hop: usize,
     },
-    /// Of a flow that never was at the first hop: traffic of others.
+    /// It belongs to a flow that was never seen at the first hop: other traffic.
     Other,
-    /// Tracing ended, or was cut short, while it was on its way.
+    /// Tracing ended, or was cut short, while it was in transit.
     Unfinished,
 }
 
-/// Everything known of a packet at the end.
+/// Final report of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
     /// Its flow.
     pub flow: u64,
-    /// Its tag; of a range, the number of its first byte, unwrapped.
+    /// Its tag. For a range, the unwrapped number of its first byte.
     pub tag: u64,
     /// Bytes of payload.
     pub length: u32,
-    /// What the tag names.
+    /// What the tag identifies.
     pub kind: Kind,
-    /// How many hops the path has.
+    /// Number of hops on the path.
     pub hops: usize,
-    /// When it was seen at each hop; a range is there when all its bytes are.
+    /// Its time at each hop. A range is seen when all its bytes are.
     pub times: [Option<u64>; MAX_HOPS],
     /// What became of it.
     pub fate: Fate,
-    /// Another that looks the same was on its way with it, so that times and fate may be the other's.
+    /// An identical packet was in transit at the same time, so times and fate may be the other's.
     pub alike: bool,
 }
 
 impl Passage {
-    /// From the hop before to `hop`, if it was seen at both and is no other's; negative if the clocks are not as good as thought.
+    /// Delay from the previous hop to `hop`, if it was seen at both and has no identical packet. Negative if the clocks are inexact.
     #[must_use]
     pub fn delay(&self, hop: usize) -> Option<i64> {
         self.between(hop.checked_sub(1)?, hop)
     }
 
-    /// From the first hop to the last, likewise.
+    /// Delay from the first hop to the last, under the same conditions.
     #[must_use]
     pub fn total(&self) -> Option<i64> {
         self.between(0, self.hops - 1)

@@ -1,4 +1,4 @@
-//! Against a simulated path that knows the truth: every packet's times, losses, doubles and places in the order.
+//! Compares the aligner with a simulated path of known truth: every packet's times, losses, duplicates and order.
 
 use partywall_alignment::{Aligner, Fate, Kind, Merge, Passage, Seen, Settings, Sink, Tally};
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ impl Sink for Finished {
     }
 }
 
-/// What a path did to one packet: when it was at each hop (None from where it was lost on), and whether it was doubled there.
+/// One simulated packet: its time at each hop (None after it was lost), and whether it was duplicated there.
 #[derive(Clone, Debug)]
 struct Journey {
     flow: u64,
@@ -26,7 +26,7 @@ struct Journey {
     doubled: [bool; HOPS],
 }
 
-/// Flow, time between hops, where it is lost, and where doubled.
+/// Flow, times between hops, hop at which it is lost, and hops at which it is duplicated.
 type Drawn = (u64, [u64; HOPS], Option<usize>, [bool; HOPS]);
 
 fn journey() -> impl Strategy<Value = Drawn> {
@@ -65,7 +65,7 @@ fn records(journeys: &[Journey]) -> Vec<Seen> {
     all
 }
 
-/// How many packets came to `hop` after one of their flow that they were ahead of at the hop before.
+/// Number of packets that reached `hop` after one of their flow that they preceded at the previous hop.
 fn overtaken(journeys: &[Journey], hop: usize) -> u64 {
     let mut count = 0;
     for flow in 0..3 {
@@ -101,7 +101,7 @@ fn settings() -> Settings {
 
 proptest! {
     #[test]
-    fn what_happened_on_the_way_is_recovered_exactly(journeys in journeys()) {
+    fn events_on_the_path_are_recovered_exactly(journeys in journeys()) {
         let (tally, finished) = align(&records(&journeys), settings());
         let delivered = journeys.iter().filter(|j| j.times[HOPS - 1].is_some()).count() as u64;
         prop_assert_eq!(tally.delivered, delivered);
@@ -124,9 +124,9 @@ proptest! {
     }
 
     #[test]
-    fn sources_with_records_in_turn_give_the_same_as_one(journeys in journeys(), cut in 1_u64..7) {
+    fn sources_with_alternating_records_give_the_same_result_as_one(journeys in journeys(), cut in 1_u64..7) {
         let all = records(&journeys);
-        // Which of two records of one and the same nanosecond came first cannot be known of two sources.
+        // The order of two records of the same nanosecond from two sources is unknown.
         prop_assume!(all.windows(2).all(|pair| pair[0].time_ns < pair[1].time_ns));
         let mut merge = Merge::new(2);
         let mut merged = Vec::new();
@@ -144,11 +144,11 @@ proptest! {
     }
 
     #[test]
-    fn no_record_is_forgotten_whatever_comes(
+    fn every_record_is_counted_whatever_the_input(
         records in proptest::collection::vec((0_u64..200 * MS, 0_u64..4, 0_u64..6, 0_u8..3, 0_u32..9, any::<bool>()), 0..400),
         units_max in 1_usize..50,
     ) {
-        // Nonsense from a tracer must neither panic nor lose count: each record starts a packet, joins one, or is a double.
+        // Invalid input must not cause a panic or lose records: each record starts a packet, joins one, or is a duplicate.
         let mut records: Vec<Seen> = records
             .into_iter()
             .map(|(time_ns, flow, tag, hop, length, range)| {
@@ -170,12 +170,12 @@ proptest! {
     }
 }
 
-/// A stream sent in `sent` segments (lengths), seen at the next hops cut or joined into `cuts`; `lost` bytes vanish.
+/// A stream sent in `sent` segments (lengths), seen at the next hops cut or joined into `cuts`; `lost` bytes disappear.
 fn stream(sent: &[u32], cuts: &[u32], lost: &[bool]) -> Vec<Seen> {
     let at = |time_ns: u64, from: u32, length: u32, hop: u8| Seen {
         time_ns,
         flow: 7,
-        // Near the end of the numbers, so that they wrap; the epoch is in the upper half.
+        // Near the maximum number, so that numbers wrap; the epoch is in the upper half.
         tag: (3 << 32) | u64::from((u32::MAX - 5_000).wrapping_add(from)),
         length,
         hop,
@@ -214,7 +214,7 @@ proptest! {
         let records = stream(&sent, &cuts, &lost);
         let (tally, finished) = align(&records, settings());
         prop_assert_eq!(finished.len(), sent.len());
-        // A segment got through if every one of its bytes did.
+        // A segment arrived if every one of its bytes did.
         let through: Vec<(u32, u32)> = records
             .iter()
             .filter(|seen| seen.hop == 1)
@@ -239,7 +239,7 @@ fn seen(time_ns: u64, tag: u64, hop: u8) -> Seen {
 }
 
 #[test]
-fn a_retransmission_is_another_packet_and_not_a_double() {
+fn a_retransmission_is_another_packet_and_not_a_duplicate() {
     let range = |time_ns, epoch: u64, hop| Seen { time_ns, flow: 1, tag: (epoch << 32) + 500, length: 100, hop, kind: Kind::Range };
     let later = |time_ns, hop| Seen { time_ns, flow: 1, tag: (1 << 32) + 600, length: 100, hop, kind: Kind::Range };
     let records = [range(1, 1, 0), later(2, 0), later(3, 1), later(4, 2), range(5 * MS, 6, 0), range(6 * MS, 6, 1), range(7 * MS, 6, 2)];
@@ -248,7 +248,7 @@ fn a_retransmission_is_another_packet_and_not_a_double() {
 }
 
 #[test]
-fn flows_that_never_reach_a_hop_are_told_apart_from_loss() {
+fn flows_that_never_reach_a_hop_are_distinguished_from_loss() {
     let mut records = vec![seen(1, 1, 0), seen(2, 1, 1), seen(3, 1, 2), seen(4, 2, 0), seen(5, 2, 1)];
     records.push(Seen { flow: 2, ..seen(6, 1, 0) });
     records.push(Seen { flow: 3, ..seen(7, 1, 1) });
@@ -257,20 +257,20 @@ fn flows_that_never_reach_a_hop_are_told_apart_from_loss() {
 }
 
 #[test]
-fn what_a_tracer_missed_at_one_hop_is_skipped_and_not_lost() {
+fn a_packet_without_a_record_at_one_hop_is_skipped_and_not_lost() {
     let (tally, _) = align(&[seen(1, 1, 0), seen(3, 1, 2), seen(4, 2, 0), seen(5, 2, 1), seen(6, 2, 2)], settings());
     assert_eq!((tally.delivered, tally.hops[1].skipped, tally.hops[1].lost), (2, 1, 0));
 }
 
 #[test]
-fn negative_hops_are_counted_apart() {
+fn negative_delays_are_counted_separately() {
     let (tally, _) = align(&[seen(100, 1, 1), seen(130, 1, 0), seen(150, 1, 2)], settings());
     let delay = &tally.hops[1].delay;
     assert_eq!((delay.count, delay.negative, delay.negative_max_ns, tally.hops[2].delay.count), (0, 1, 30, 1));
 }
 
 #[test]
-fn packets_beyond_the_bound_are_given_up_and_counted() {
+fn packets_above_the_limit_are_given_up_and_counted() {
     let settings = Settings { units_max: 4, ..settings() };
     let mut aligner = Aligner::new(settings, Tally::default());
     (0..10).for_each(|tag| aligner.push(&seen(tag, tag, 0)));
@@ -278,7 +278,7 @@ fn packets_beyond_the_bound_are_given_up_and_counted() {
 }
 
 #[test]
-fn closing_lets_those_on_their_way_arrive_and_nobody_begin() {
+fn after_closing_packets_in_transit_arrive_and_no_packet_begins() {
     let mut aligner = Aligner::new(settings(), Tally::default());
     aligner.push(&seen(10, 1, 0));
     aligner.close(20);
@@ -290,7 +290,7 @@ fn closing_lets_those_on_their_way_arrive_and_nobody_begin() {
 }
 
 #[test]
-fn what_is_sent_again_after_closing_is_no_double_of_what_was_sent_before() {
+fn a_retransmission_after_closing_is_no_duplicate_of_an_earlier_packet() {
     let mut aligner = Aligner::new(settings(), Tally::default());
     let both = |aligner: &mut Aligner<Tally>, start: u64| {
         for hop in 0..3 {
@@ -325,7 +325,7 @@ fn flows_no_longer_sampled_are_not_lost() {
 }
 
 #[test]
-fn a_packet_sent_twice_is_two_packets_and_one_doubled_on_the_way_is_a_double() {
+fn a_packet_sent_twice_is_two_packets_and_one_duplicated_on_the_path_is_a_duplicate() {
     let twice = [seen(1, 1, 0), seen(2, 1, 0), seen(3, 1, 1), seen(4, 1, 1), seen(5, 1, 2)];
     let (tally, _) = align(&twice, settings());
     assert_eq!((tally.hops[0].packets, tally.delivered, tally.hops[2].lost, tally.hops[1].duplicates), (2, 1, 1, 0));
@@ -334,9 +334,9 @@ fn a_packet_sent_twice_is_two_packets_and_one_doubled_on_the_way_is_a_double() {
 }
 
 #[test]
-fn bytes_lost_and_sent_again_within_an_epoch_do_not_make_up_for_the_loss() {
+fn bytes_lost_and_repeated_within_an_epoch_do_not_hide_the_loss() {
     let range = |time_ns, from: u64, length, hop| Seen { time_ns, flow: 1, tag: (1 << 32) + from, length, hop, kind: Kind::Range };
-    // 3000 bytes are lost; they come again in three segments, of which two are joined on the way.
+    // 3000 bytes are lost. They are repeated in three segments, two of which are joined on the path.
     let mut records = vec![range(1, 0, 3000, 0), range(2, 3000, 1000, 0), range(3, 3000, 1000, 1), range(4, 3000, 1000, 2)];
     records.extend([range(10, 0, 1000, 0), range(11, 1000, 1000, 0), range(12, 2000, 1000, 0)]);
     records.extend([range(13, 0, 2000, 1), range(14, 2000, 1000, 1), range(15, 0, 2000, 2), range(16, 2000, 1000, 2)]);
@@ -345,7 +345,7 @@ fn bytes_lost_and_sent_again_within_an_epoch_do_not_make_up_for_the_loss() {
 }
 
 #[test]
-fn packets_that_look_the_same_are_in_no_delay_until_the_lost_one_is_given_up() {
+fn identical_packets_are_in_no_delay_until_the_lost_one_is_given_up() {
     let pass = |at_ns: u64| [seen(at_ns, 1, 0), seen(at_ns + 10, 1, 1), seen(at_ns + 20, 1, 2)];
     let mut records = vec![seen(1, 1, 0)];
     records.extend([1000, 2000, 600 * MS].into_iter().flat_map(pass));

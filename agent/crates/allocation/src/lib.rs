@@ -1,18 +1,18 @@
 #![forbid(unsafe_code)]
-//! Who may use how much of one capacity: the two steps of DBA-VM (Amamou et al., ISCC 2012, section IV) made exact. Pure;
-//! deliberately not here: what demand is, where it is measured, and what enforces the outcome.
+//! Divides one capacity: the two steps of DBA-VM (Amamou et al., ISCC 2012, section IV), defined exactly. Pure. The caller measures
+//! demand and enforces the result.
 //!
-//! The paper takes interfaces in order and moves what one leaves to the next, so its outcome depends on where it starts. Here
-//! the outcome is defined: capacity is poured in five stages, the first four by falling priority, and within one priority (a
-//! service class) so that the smallest grant grows first (max-min fair):
+//! The paper processes interfaces in order and passes the rest of one to the next, so its result depends on where it starts. Here
+//! capacity is distributed in five stages. The first four go by falling priority. Within one priority (a service class), the smallest
+//! grant grows first (max-min fair):
 //!
-//! 1. what is wanted, up to the guarantee,
-//! 2. what is wanted beyond it, up to the ceiling: idle guarantees are lent,
-//! 3. what nobody is known to want, to those who are held back and may want more,
-//! 4. what nobody wants now, up to the guarantee, and
-//! 5. up to the ceiling, to all alike: new demand meets room at once and not a period later, whoever's it is.
+//! 1. demand up to the guarantee,
+//! 2. demand above it, up to the ceiling: idle guarantees are lent,
+//! 3. capacity without known demand, to leaves that are held back and may want more,
+//! 4. capacity without demand, up to the guarantee, and
+//! 5. up to the ceiling, to all equally: new demand finds capacity at once and not a period later.
 //!
-//! A unit is whatever the caller counts in: bit/s or packets/s.
+//! The unit is the caller's: bit/s or packets/s.
 
 mod share;
 mod throttle;
@@ -22,18 +22,18 @@ pub use share::by_use;
 pub use throttle::Throttle;
 pub use want::{Seen, Want, Wanted};
 
-/// What one leaf is promised, may have, and wants.
+/// Guarantee, ceiling and demand of one leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Of its service class; higher is served first.
+    /// Priority of its service class; higher is served first.
     pub priority: u32,
-    /// Assured when wanted.
+    /// Assured if there is demand.
     pub guarantee: u64,
-    /// Never exceeded, not even by the guarantee.
+    /// Never exceeded, even if the guarantee is higher.
     pub ceiling: u64,
-    /// Wanted now.
+    /// Current demand.
     pub demand: u64,
-    /// What may be wanted at the most: more than `demand` while its sender is held back, for then nobody can tell.
+    /// Maximum possible demand. It is above `demand` while the sender is held back, because the demand is unknown then.
     pub could_use: u64,
 }
 
@@ -63,14 +63,14 @@ pub fn allocate(capacity: u64, claims: &[Claim]) -> Vec<u64> {
     grants
 }
 
-/// One that may still be raised: its place, what it has, and how far it may go.
+/// A leaf whose grant may still rise: its index, grant and target.
 struct Thirsty {
     at: usize,
     has: u64,
     target: u64,
 }
 
-/// Raises the grants of `class` towards their targets, the smallest first, by `left` at most; returns by how much in all.
+/// Raises the grants of `class` towards their targets, the smallest first, by at most `left` in total. Returns the total raise.
 fn pour(left: u64, class: &[usize], target: impl Fn(usize) -> u64, grants: &mut [u64]) -> u64 {
     if left == 0 {
         return 0;
@@ -78,13 +78,13 @@ fn pour(left: u64, class: &[usize], target: impl Fn(usize) -> u64, grants: &mut 
     let all = class.iter().map(|&at| Thirsty { at, has: grants[at], target: target(at) });
     let thirsty: Vec<Thirsty> = all.filter(|one| one.target > one.has).collect();
     let raised = |level: u64| -> u128 { thirsty.iter().map(|one| u128::from(level.min(one.target).saturating_sub(one.has))).sum() };
-    // Everybody reaches his target at the highest one.
+    // At the highest target, every leaf reaches its own.
     let (mut afforded, mut too_high) = match thirsty.iter().map(|one| one.target).max() {
         None => return 0,
         Some(highest) if raised(highest) <= u128::from(left) => return lift(&thirsty, highest, grants),
         Some(highest) => (thirsty.iter().map(|one| one.has).min().unwrap_or(0), highest),
     };
-    // The highest level that can be afforded; found by halving, for the total rises with the level.
+    // Find the highest affordable level by bisection, because the total rises with the level.
     while too_high - afforded > 1 {
         let middle = afforded + (too_high - afforded) / 2;
         if raised(middle) <= u128::from(left) {
@@ -94,7 +94,7 @@ fn pour(left: u64, class: &[usize], target: impl Fn(usize) -> u64, grants: &mut 
         }
     }
     let used = lift(&thirsty, afforded, grants);
-    // The next whole level would cost more than is left: its units go one each, in order.
+    // The next whole level would cost more than is left: distribute one unit each, in order.
     let short = thirsty.iter().filter(|one| one.has <= afforded && one.target > afforded);
     let takers: Vec<&Thirsty> = short.take((left - used) as usize).collect();
     for one in &takers {
@@ -123,14 +123,14 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_first_scenario_gives_each_its_promise() {
+    fn the_papers_first_scenario_gives_each_its_guarantee() {
         let claims = [claim(1, 150, 1000, 1000), claim(2, 700, 1000, 1000), claim(1, 150, 1000, 1000)];
         assert_eq!(allocate(1000, &claims), [150, 700, 150]);
     }
 
     #[test]
-    fn what_a_small_packet_sender_cannot_use_is_lent_to_the_most_important() {
-        // 20,000 packets/s of 64 bytes are 10 Mb/s: the rest of VM 1's 150 is spare.
+    fn capacity_that_a_small_packet_sender_cannot_use_is_lent_to_the_highest_priority() {
+        // 20,000 packets/s of 64 bytes are 10 Mb/s, so the rest of VM 1's 150 is idle.
         let claims = [claim(1, 150, 150, 10), claim(2, 700, 1000, 1000), claim(1, 150, 150, 31)];
         assert_eq!(allocate(1000, &claims), [10, 959, 31]);
     }
@@ -142,22 +142,22 @@ mod tests {
     }
 
     #[test]
-    fn idle_capacity_waits_where_it_was_promised() {
+    fn idle_capacity_stays_where_it_is_guaranteed() {
         assert_eq!(allocate(1000, &[claim(1, 700, 1000, 0), claim(1, 100, 1000, 0)]), [700, 300]);
     }
 
     #[test]
-    fn what_nobody_wants_or_was_promised_is_room_for_everybody_whatever_his_priority() {
+    fn capacity_without_demand_or_guarantee_goes_to_all_whatever_their_priority() {
         assert_eq!(allocate(1000, &[claim(2, 0, 1000, 10), claim(1, 0, 1000, 0), claim(1, 0, 100, 0)]), [450, 450, 100]);
     }
 
     #[test]
-    fn what_nobody_is_known_to_want_goes_to_who_is_held_back_and_only_then_to_who_is_idle() {
+    fn capacity_without_known_demand_goes_to_leaves_held_back_before_idle_ones() {
         let held_back = Claim { could_use: u64::MAX, ..claim(1, 60, 1000, 120) };
         assert_eq!(allocate(200, &[held_back, claim(2, 140, 140, 1)]), [199, 1]);
         assert_eq!(allocate(200, &[claim(1, 60, 1000, 120), claim(2, 140, 140, 1)]), [120, 80]);
         assert_eq!(allocate(200, &[Claim { could_use: 150, ..held_back }, claim(2, 140, 140, 1)]), [150, 50]);
-        // It is a guess, so it takes nothing from who is known to want it.
+        // Possible demand is a guess, so it takes nothing from known demand.
         assert_eq!(allocate(200, &[held_back, claim(1, 0, 1000, 1000)]), [100, 100]);
     }
 
@@ -176,7 +176,7 @@ mod tests {
         }
 
         #[test]
-        fn a_guarantee_that_is_wanted_is_met_whenever_the_sum_allows(capacity in 0u64..20_000, claims in claims()) {
+        fn a_guarantee_with_demand_is_met_whenever_the_sum_permits(capacity in 0u64..20_000, claims in claims()) {
             let wanted: Vec<u64> = claims.iter().map(|c| c.demand.min(c.guarantee).min(c.ceiling)).collect();
             prop_assume!(wanted.iter().sum::<u64>() <= capacity);
             for (grant, wanted) in allocate(capacity, &claims).iter().zip(wanted) {
@@ -185,13 +185,13 @@ mod tests {
         }
 
         #[test]
-        fn nothing_is_kept_back_while_somebody_may_have_it(capacity in 0u64..20_000, claims in claims()) {
+        fn no_capacity_is_withheld_while_a_leaf_may_have_it(capacity in 0u64..20_000, claims in claims()) {
             let most: u64 = claims.iter().map(|claim| claim.ceiling).sum();
             prop_assert_eq!(allocate(capacity, &claims).iter().sum::<u64>(), capacity.min(most));
         }
 
         #[test]
-        fn who_is_less_important_gets_beyond_a_guarantee_only_what_the_more_important_do_not_want(
+        fn a_lower_priority_gets_beyond_its_guarantee_only_what_a_higher_one_does_not_want(
             capacity in 0u64..20_000, claims in claims()
         ) {
             let grants = allocate(capacity, &claims);
@@ -205,19 +205,19 @@ mod tests {
         }
 
         #[test]
-        fn who_wants_more_never_gets_less(capacity in 0u64..20_000, claims in claims(), at: usize, more in 0u64..3000) {
+        fn higher_demand_never_reduces_a_grant(capacity in 0u64..20_000, claims in claims(), at: usize, more in 0u64..3000) {
             prop_assume!(!claims.is_empty());
             let at = at % claims.len();
             let before = allocate(capacity, &claims)[at];
             let mut greedier = claims.clone();
             greedier[at].demand += more;
             greedier[at].could_use += more;
-            // A unit is how exactly a level is told in whole numbers.
+            // Levels in whole numbers are exact to one unit.
             prop_assert!(allocate(capacity, &greedier)[at] + 1 >= before);
         }
 
         #[test]
-        fn more_capacity_never_takes_away_what_was_wanted(capacity in 0u64..20_000, more in 0u64..5000, claims in claims()) {
+        fn more_capacity_never_reduces_a_grant_with_demand(capacity in 0u64..20_000, more in 0u64..5000, claims in claims()) {
             let (less, most) = (allocate(capacity, &claims), allocate(capacity + more, &claims));
             for ((less, most), claim) in less.iter().zip(&most).zip(&claims) {
                 prop_assert!(most + 1 >= *less.min(&claim.demand));
@@ -225,7 +225,7 @@ mod tests {
         }
 
         #[test]
-        fn the_numbers_may_be_as_large_as_they_come(capacity: u64, claims in proptest::collection::vec(
+        fn large_numbers_do_not_overflow(capacity: u64, claims in proptest::collection::vec(
             (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(|(p, g, c, d)| claim(p, g, c, d)), 0..6)
         ) {
             let total: u128 = allocate(capacity, &claims).iter().map(|&grant| u128::from(grant)).sum();

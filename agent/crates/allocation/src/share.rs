@@ -1,15 +1,14 @@
-//! A total split over several by what each used: the paper's second step, where a virtual machine's packets/s go to its
-//! interfaces by the share each had of its bandwidth.
+//! Divides a total in proportion to use: the paper's second step, where a virtual machine's packets/s go to its interfaces by the share
+//! of bandwidth that each used.
 
-/// Splits `total` over as many as there are in `used`, in proportion to it, but to none more than it wants while another wants
-/// more; what nobody wants goes to all by the same shares, so that new demand meets room. One tenth of the shares is alike for
-/// all, so that an interface that was idle can begin; the paper has neither, and an idle interface of its would stay shut.
-/// Nothing is lost to rounding but less than a unit each.
+/// Divides `total` in proportion to `used`, but gives none more than it wants while another wants more. Capacity without demand goes to
+/// all by the same shares, so that new demand finds room. One tenth of the shares is equal for all, so that an idle interface can
+/// start. The paper has neither rule, and would keep an idle interface at 0. Rounding loses less than a unit for each.
 #[must_use]
 pub fn by_use(total: u64, used: &[u64], wanted: &[u64]) -> Vec<u64> {
     let shares = shares(used);
     let mut parts = vec![0; used.len()];
-    // Whoever wants least of his share first: what he leaves is for those after him.
+    // Smallest demand relative to its share first: the rest of its share is for those after it.
     let mut order: Vec<usize> = (0..used.len()).collect();
     order.sort_by(|&a, &b| (wanted[a] as f64 / shares[a]).total_cmp(&(wanted[b] as f64 / shares[b])));
     let left = pour(total, &order, &shares, |at| wanted[at], &mut parts);
@@ -17,14 +16,14 @@ pub fn by_use(total: u64, used: &[u64], wanted: &[u64]) -> Vec<u64> {
     parts
 }
 
-/// They sum up to one, and none is zero.
+/// The shares. Their sum is 1, and none is 0.
 fn shares(used: &[u64]) -> Vec<f64> {
     let even = 1.0 / used.len() as f64;
     let sum: f64 = used.iter().map(|&used| used as f64).sum();
     used.iter().map(|&used| if sum > 0.0 { even / 10.0 + 0.9 * used as f64 / sum } else { even }).collect()
 }
 
-/// Gives each its share of what is left, up to `most`; returns what is left then.
+/// Gives each its share of the rest, up to `most`. Returns what is left.
 fn pour(mut left: u64, order: &[usize], shares: &[f64], most: impl Fn(usize) -> u64, parts: &mut [u64]) -> u64 {
     let mut of: f64 = shares.iter().sum();
     for (place, &at) in order.iter().enumerate() {
@@ -43,14 +42,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn packets_follow_use_and_leave_an_idle_interface_a_way_to_begin() {
+    fn packets_follow_use_and_an_idle_interface_can_start() {
         assert_eq!(by_use(20_000, &[300, 100, 0], &[u64::MAX; 3]), [14_166, 5_167, 667]);
         assert!(by_use(9000, &[0, 0, 0], &[0; 3]).iter().all(|part| part.abs_diff(3000) <= 2));
     }
 
     #[test]
-    fn what_one_does_not_want_is_for_those_who_do() {
-        // Much of the bandwidth in few large packets; little in many small ones.
+    fn an_unused_share_goes_to_those_with_demand() {
+        // One uses much bandwidth in few large packets, the other little in many small ones.
         assert_eq!(by_use(20_000, &[900, 100], &[1000, 50_000]), [1000, 19_000]);
     }
 
@@ -67,7 +66,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_is_kept_back_while_somebody_wants_it(total in 0u64..1 << 34, parties in parties()) {
+        fn no_capacity_is_withheld_while_there_is_demand(total in 0u64..1 << 34, parties in parties()) {
             let (used, wanted): (Vec<u64>, Vec<u64>) = parties.iter().copied().unzip();
             let parts = by_use(total, &used, &wanted);
             let useful: u64 = parts.iter().zip(&wanted).map(|(&part, &wanted)| part.min(wanted)).sum();
@@ -77,7 +76,7 @@ mod tests {
         }
 
         #[test]
-        fn who_used_more_and_wants_more_never_gets_less(total in 0u64..1 << 34, parties in parties()) {
+        fn higher_use_and_demand_never_reduce_a_part(total in 0u64..1 << 34, parties in parties()) {
             let (used, wanted): (Vec<u64>, Vec<u64>) = parties.iter().copied().unzip();
             let parts = by_use(total, &used, &wanted);
             for (at, &(used, wanted)) in parties.iter().enumerate() {

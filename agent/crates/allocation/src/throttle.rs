@@ -1,10 +1,10 @@
-//! How much of a capacity is divided while a goal in delay is at stake: less as long as the goal is missed, slowly more again
-//! when it is met with room. A queue is emptied by what is not sent, so this works on every queue that all of a pool pass.
+//! How much of a capacity is divided to meet a delay goal: less while the goal is missed, and slowly more again when it is met with
+//! room. Reduced sending drains queues, so this works on every queue that all of a pool's packets pass.
 
 /// The part of a capacity that is divided now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Throttle {
-    /// In parts of `WHOLE`.
+    /// In units of 1 / `WHOLE`.
     part: u64,
     failed: u32,
 }
@@ -19,17 +19,17 @@ impl Throttle {
     const WHOLE: u64 = 1 << 20;
     /// Strain of a goal that is just met.
     pub const MET: u64 = 1024;
-    /// Below this there is room for more.
+    /// Below this strain there is room for more.
     const ROOMY: u64 = Self::MET * 3 / 4;
-    /// The most that is taken away in a round, of what is there.
+    /// Divisor of the maximum reduction per round, relative to the current part.
     const CUT: u64 = 16;
-    /// What is given back in a round, of the whole: a second or so for a tenth.
+    /// Increase per round, relative to the whole: about a second for a tenth.
     const BACK: u64 = Self::WHOLE / 512;
-    /// So many rounds in a row at the floor are a goal that can't be met.
+    /// A goal cannot be met if it is missed for this many consecutive rounds at the floor.
     pub const PATIENCE: u32 = 20;
 
-    /// Follows what was measured: `strain` is the measured value over its goal, in parts of [`Throttle::MET`]. What is divided
-    /// never falls below `floor`, the guarantees that are wanted.
+    /// Updates the part from a measurement. `strain` is the measured value over its goal, in units of [`Throttle::MET`]. The divided
+    /// capacity never falls below `floor`, the guarantees with demand.
     pub fn update(&mut self, strain: u64, capacity: u64, floor: u64) {
         let at_floor = self.divided(capacity, floor) <= floor.min(capacity);
         if strain > Self::MET {
@@ -53,7 +53,7 @@ impl Throttle {
         part.max(floor.min(capacity))
     }
 
-    /// Nothing more can be taken away, and the goal is missed all the same.
+    /// Whether nothing more can be reduced although the goal is missed.
     #[must_use]
     pub fn gave_up(&self) -> bool {
         self.failed >= Self::PATIENCE
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A link that carries `real` and a queue before it, one round after the other; returns the wait of each round.
+    /// Simulates a link with capacity `real` and a queue before it. Returns the wait of each round.
     fn waits(real: u64, goal: u64, rounds: usize, floor: u64) -> (Vec<u64>, Throttle) {
         let (mut throttle, mut queued, mut waits) = (Throttle::default(), 0u64, Vec::new());
         for _ in 0..rounds {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_link_cannot_carry_after_all_is_no_longer_divided_and_its_queue_empties() {
+    fn a_link_with_less_capacity_is_throttled_and_its_queue_drains() {
         let (waits, throttle) = waits(900, 200, 2000, 0);
         let late: u64 = waits[1000..].iter().sum::<u64>() / 1000;
         assert!(late <= 200, "waits {late} in the mean");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn guarantees_are_never_taken_and_a_goal_that_they_break_is_given_up() {
+    fn guarantees_are_kept_and_a_goal_that_they_break_is_given_up() {
         let (waits, throttle) = waits(900, 200, 500, 950);
         assert!(throttle.divided(1000, 950) == 950 && throttle.gave_up(), "{throttle:?} {:?}", waits.last());
     }
@@ -100,7 +100,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_divided_lies_between_floor_and_capacity(strains in proptest::collection::vec(0u64..100_000, 0..200),
+        fn the_divided_capacity_is_between_floor_and_capacity(strains in proptest::collection::vec(0u64..100_000, 0..200),
             capacity in 1u64..1 << 50, floor in 0u64..1 << 50) {
             let mut throttle = Throttle::default();
             for strain in strains {

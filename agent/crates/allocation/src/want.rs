@@ -1,22 +1,23 @@
-//! From what was seen in a period to what is wanted in the next: more than was offered, and steady while the offer is.
+//! Estimates demand for the next period from the last one: above the offered load, and steady while the load is.
 
 /// One period of a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Rate at which it tried.
+    /// Offered rate.
     pub offered: u64,
-    /// What it was allowed.
+    /// Granted rate.
     pub granted: u64,
-    /// What of that it let go by, for it sent nothing though it might have. Not what is left of it when the period ends: a
-    /// sender that waits for a queue is woken now and then, and sends much at once.
+    /// Part of the grant that expired unused because the sender was silent. Not the rest at the end of the period: a sender that
+    /// waits for a
+    /// queue wakes up at intervals, and then sends much at once.
     pub unused: u64,
-    /// Whether its sender slows down when held back, so that what it offers says little of what it wants.
+    /// Whether its sender slows down when held back, so that its offered rate says little about its demand.
     pub elastic: bool,
 }
 
-/// What a leaf is taken to want; changes only when the evidence does. It rises at once, and falls when less was seen twice in a
-/// row: a sender that did not get to run for a moment wants no less. For the same reason it is held back as soon as that is
-/// seen, and until it was not seen twice in a row.
+/// Demand estimate of a leaf, which changes only with evidence. It rises at once, and falls after a lower load was seen twice in a row,
+/// because a sender without CPU for a moment wants no less. For the same reason, a leaf counts as held back as soon as that is seen,
+/// until it was not seen twice in a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Want {
     rate: u64,
@@ -24,19 +25,19 @@ pub struct Want {
     doubted: bool,
 }
 
-/// What a leaf wants in the next period.
+/// Estimated demand of a leaf in the next period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// As far as anybody can tell.
+    /// As far as it is known.
     pub rate: u64,
-    /// Its sender slows down and uses all it may, so that it may want any amount more.
+    /// Its sender slows down and uses its whole grant, so it may want any higher rate.
     pub held_back: bool,
-    /// So much of the rate was not seen any more, for the first time.
+    /// Part of the rate that was not seen in the last period, for the first time.
     pub doubted: u64,
 }
 
 impl Wanted {
-    /// So much of a grant is in doubt: what lies above all that is still seen.
+    /// The uncertain part of a grant: the part above the rate that is still seen.
     #[must_use]
     pub fn doubted_of(self, granted: u64) -> u64 {
         granted.min(self.rate).saturating_sub(self.rate - self.doubted)
@@ -44,15 +45,16 @@ impl Wanted {
 }
 
 impl Want {
-    /// Headroom over what was offered, in parts of 16.
+    /// Headroom above the offered rate, in sixteenths.
     const HEADROOM: u64 = 1;
-    /// Who lets go by no more than this part of what he is granted, and sends half of it at least, is held back. Who is not, and
-    /// steadily so, lets go by one part of 17. Who sends nothing lets nothing go by either while he makes up for a burst.
+    /// A leaf is held back if it leaves at most this part of its grant unused and sends at least half of it. A leaf with a steady
+    /// load below
+    /// its grant leaves one part of 17 unused. A silent leaf also leaves nothing unused while its bucket recovers from a burst.
     const ALL: u64 = 32;
-    /// Rates that differ by less than this part are one rate.
+    /// Rates that differ by less than this part count as equal.
     const STEADY: u64 = 12;
 
-    /// The want for the next period.
+    /// The demand for the next period.
     pub fn update(&mut self, seen: Seen) -> Wanted {
         let held_back = seen.elastic && seen.offered >= seen.granted / 2 && seen.unused <= seen.granted / Self::ALL;
         let wanted = if held_back { seen.granted.saturating_mul(2) } else { 0 };
@@ -85,19 +87,19 @@ mod tests {
     }
 
     #[test]
-    fn a_step_up_is_followed_at_once_and_one_down_when_it_was_seen_twice() {
+    fn a_rise_is_followed_at_once_and_a_drop_after_it_was_seen_twice() {
         let mut want = Want::default();
         want.update(offer(100));
         assert!(want.update(offer(1000)).rate >= 1000);
         let at_first = want.update(offer(100));
         assert!(at_first.rate >= 1000 && at_first.rate - at_first.doubted < 110);
-        // What it is not granted anyhow is no matter.
+        // Demand above the grant has no effect.
         assert_eq!((at_first.doubted_of(100), at_first.doubted_of(u64::MAX)), (0, at_first.doubted));
         assert_eq!(want.update(offer(0)), Wanted { rate: 0, held_back: false, doubted: 0 });
     }
 
     #[test]
-    fn a_moment_of_silence_now_and_then_is_no_step() {
+    fn a_short_silence_is_no_drop() {
         let mut want = Want::default();
         want.update(offer(1000));
         for offered in [600, 1000, 0, 1000, 500, 1010] {
@@ -106,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_elastic_sender_that_uses_all_it_may_is_taken_to_want_more() {
+    fn an_elastic_sender_that_uses_its_whole_grant_is_assumed_to_want_more() {
         let mut want = Want::default();
         let seen = Seen { offered: 100, granted: 100, unused: 1, elastic: true };
         assert_eq!(want.update(seen), Wanted { rate: 200, held_back: true, doubted: 0 });
@@ -168,7 +170,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_wanted_is_never_less_than_nine_tenths_of_what_was_offered(offers in proptest::collection::vec(0u64..1 << 40, 1..20)) {
+        fn demand_is_never_less_than_nine_tenths_of_the_offered_rate(offers in proptest::collection::vec(0u64..1 << 40, 1..20)) {
             let mut want = Want::default();
             for offered in offers {
                 prop_assert!(want.update(offer(offered)).rate >= offered - offered / 10);

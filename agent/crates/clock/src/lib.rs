@@ -1,8 +1,7 @@
 #![forbid(unsafe_code)]
-//! The clock that every record shares: `CLOCK_MONOTONIC` in integer nanoseconds, the same for all processes and
-//! containers of a host. In a guest, and on a machine elsewhere, it is shifted once to the controller's, before anything is
-//! measured, and on the latter its rate is corrected here. Deliberately not here: wall time, which is a fact about the host
-//! and not about a measurement.
+//! The clock of all records: `CLOCK_MONOTONIC` in integer nanoseconds, the same for all processes and containers of a host. In a
+//! guest, and on a remote machine, it is shifted once to the controller's clock before any measurement. On a remote machine its rate
+//! is corrected here. It does not include wall time, which is a fact about the host and not about a measurement.
 
 use std::sync::atomic::{fence, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -19,14 +18,14 @@ fn nanos(time: Timespec) -> Nanos {
     time.tv_sec as u64 * NANOS_PER_SECOND + time.tv_nsec as u64
 }
 
-/// How this process's clock follows from the operating system's: `ahead` more, and a little more or less as time goes on.
-/// `version` is odd while a change is under way, so that a reader never mixes two of them.
+/// How this process's clock follows from the operating system's: an offset and a rate. `version` is odd during a change, so that a
+/// reader never mixes two versions.
 struct Course {
     version: AtomicU32,
     ahead: AtomicI64,
-    /// The operating system's time from which the rate counts.
+    /// The operating system's time at which the rate starts.
     since: AtomicU64,
-    /// Gained a nanosecond, with 32 binary digits after the point.
+    /// Gain per nanosecond, with 32 fractional bits.
     rate: AtomicI64,
 }
 
@@ -35,7 +34,7 @@ const RATE_DIGITS: u32 = 32;
 static CHANGING: Mutex<()> = Mutex::new(());
 
 impl Course {
-    /// (ahead, since, rate), of one and the same change.
+    /// (ahead, since, rate) of the same version.
     fn read(&self) -> (i64, Nanos, i64) {
         loop {
             let version = self.version.load(Ordering::Acquire);
@@ -56,17 +55,17 @@ impl Course {
         ahead + gained as i64
     }
 
-    /// What the operating system's clock shows when this one shows `own`, if nothing is changed until then.
+    /// The operating system's time when this clock shows `own`, if nothing changes until then.
     fn system_at(&self, own: Nanos) -> Nanos {
         let (ahead, since, rate) = self.read();
         let passed = i128::from(own) - i128::from(ahead) - i128::from(since);
         let one = 1_i128 << RATE_DIGITS;
-        // Rounded up: who is woken early would have to sleep again.
+        // Rounded up: a thread that wakes early would have to sleep again.
         let system = i128::from(since) + (passed * one).div_euclid(one + i128::from(rate)) + i128::from(rate != 0);
         Nanos::try_from(system.max(0)).unwrap_or(Nanos::MAX)
     }
 
-    /// Goes on from where it is, moved by `by`, at the new rate if one is given.
+    /// Continues from the current time, shifted by `by`, at the new rate if one is given.
     fn change(&self, by: i64, rate: Option<i64>) {
         let _one_at_a_time = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         let system = system();
@@ -82,20 +81,20 @@ impl Course {
     }
 }
 
-/// The operating system's monotonic time, however this clock was adjusted: what `bpf_ktime_get_ns` tells. For all that is compared
-/// with the kernel's times.
+/// The operating system's monotonic time, regardless of adjustments: the time of `bpf_ktime_get_ns`. Use it for all comparisons with
+/// the kernel's times.
 #[must_use]
 pub fn system() -> Nanos {
     nanos(clock_gettime(rustix::time::ClockId::Monotonic))
 }
 
-/// Moves this clock by `by` nanoseconds. Meant for before anything is measured: whoever holds an earlier time sees a jump.
+/// Shifts this clock by `by` nanoseconds. Only use it before any measurement, because earlier times are not comparable afterwards.
 pub fn shift(by: i64) {
     COURSE.change(by, None);
 }
 
-/// Lets this clock run `ppb` parts in a thousand million faster than the operating system's, from now on and without a jump.
-/// For a machine whose own clock is not ours to set.
+/// Makes this clock run `ppb` parts per billion faster than the operating system's, from now on and without a jump. For a machine
+/// whose own clock must not be changed.
 pub fn set_rate(ppb: i64) {
     COURSE.change(0, Some(((i128::from(ppb) << RATE_DIGITS) / i128::from(NANOS_PER_SECOND)) as i64));
 }
@@ -106,13 +105,13 @@ pub fn now() -> Nanos {
     of_system(system())
 }
 
-/// What this clock tells when the operating system's shows `system`.
+/// The time of this clock when the operating system's shows `system`.
 #[must_use]
 pub fn of_system(system: Nanos) -> Nanos {
     system.saturating_add_signed(COURSE.ahead_at(system))
 }
 
-/// CPU time this thread has used, user and system.
+/// User and system CPU time of this thread.
 #[must_use]
 pub fn thread_cpu() -> Nanos {
     nanos(clock_gettime(rustix::time::ClockId::ThreadCPUTime))
@@ -121,7 +120,7 @@ pub fn thread_cpu() -> Nanos {
 /// Sleeps until `deadline`; returns at once if it has passed.
 pub fn sleep_until(deadline: Nanos) {
     let deadline = COURSE.system_at(deadline);
-    // Neither part can wrap: 2^64 ns are some 1.8e10 s.
+    // Neither part can overflow: 2^64 ns are some 1.8e10 s.
     let part = |value: Nanos| i64::try_from(value).unwrap_or(i64::MAX);
     let time = Timespec { tv_sec: part(deadline / NANOS_PER_SECOND), tv_nsec: part(deadline % NANOS_PER_SECOND) };
     while clock_nanosleep_absolute(ClockId::Monotonic, &time) == Err(rustix::io::Errno::INTR) {}
@@ -131,9 +130,9 @@ pub fn sleep_until(deadline: Nanos) {
 mod tests {
     use super::*;
 
-    /// One test, for the course is the process's.
+    /// One test, because the clock is global to the process.
     #[test]
-    fn a_shifted_clock_moves_by_as_much_and_keeps_its_own_rate_and_sleeps_to_its_own_time() {
+    fn a_shifted_clock_moves_by_the_shift_keeps_its_rate_and_sleeps_in_its_own_time() {
         let before = now();
         shift(3_600_000_000_000);
         assert!(now() - before >= 3_600_000_000_000);
@@ -143,7 +142,7 @@ mod tests {
         sleep_until(deadline);
         assert!(now() >= deadline);
 
-        // Twice as fast: what passes here is twice what passes there, and neither jumps.
+        // Twice as fast: this clock advances by twice the system's time, and neither jumps.
         let (there, here) = (system(), now());
         set_rate(1_000_000_000);
         sleep_until(now() + 20_000_000);

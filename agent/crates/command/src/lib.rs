@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! Users' commands as workloads: started in a process group of their own, their output timed line by line, switched on and
-//! off by continuing and stopping the group. Deliberately not here: what a line means; the controller reads metrics from it.
+//! Users' commands as workloads. Each runs in its own process group, its output lines are timed, and it is switched on and off by
+//! continuing and stopping the group. The controller extracts metrics from the lines.
 
 mod output;
 mod usage;
@@ -21,7 +21,7 @@ use self::usage::Meter;
 pub use output::{Output, Source, TimedLine};
 pub use usage::{Tape, Used};
 
-/// What to start.
+/// The command to start.
 #[derive(Clone, Debug)]
 pub struct Spec {
     /// Program and arguments.
@@ -30,10 +30,10 @@ pub struct Spec {
     pub env: BTreeMap<String, String>,
 }
 
-/// How long the last lines of a command that was killed may take to be read.
+/// Maximum time to read the last lines of a killed command.
 const LAST_OUTPUT_NS: clock::Nanos = 200_000_000;
 
-/// Why a command could not be started.
+/// Reason why a command could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// An empty list of arguments.
@@ -44,7 +44,7 @@ pub enum CommandError {
     Start {
         /// The program.
         program: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -58,7 +58,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `spec`; its lines go to `output`.
+    /// Starts `spec` and sends its lines to `output`.
     ///
     /// # Errors
     /// See [`CommandError`].
@@ -79,14 +79,14 @@ impl Running {
         Ok(Self { leader: child.id(), child: Arc::new(Mutex::new(child)), readers, output: output.clone() })
     }
 
-    /// Process number of the command, which leads its group.
+    /// Process ID of the command, which leads its group.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.leader
     }
 
-    /// A handle that switches the command on and off, for a thread that follows a schedule; what the command used between
-    /// two switches goes to `tape`.
+    /// A handle that switches the command on and off, for a thread that follows a schedule. Resource usage between two switches goes to
+    /// `tape`.
     #[must_use]
     pub fn switch(&self, tape: &Tape) -> Switch {
         let mut meter = Meter::new(Path::new("/"), self.leader);
@@ -94,7 +94,7 @@ impl Running {
         Switch { leader: self.leader, on: true, meter, tape: tape.clone() }
     }
 
-    /// How it ended, with its last lines, once it has.
+    /// How it ended, with its last lines, if it has.
     pub fn ended(&mut self) -> Option<String> {
         let status = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait().ok()??;
         let mut reason = format!("the command ended {}", in_words(status));
@@ -108,12 +108,12 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A stopped group does not act on SIGKILL's siblings, but SIGKILL itself ends stopped processes too.
+        // A stopped group does not react to other signals, but SIGKILL also ends stopped processes.
         let _ = signal_group(self.leader, Signal::KILL);
         let _ = self.child.lock().unwrap_or_else(PoisonError::into_inner).wait();
         let until_ns = clock::now() + LAST_OUTPUT_NS;
         for reader in self.readers.drain(..) {
-            // What it wrote last is in the pipe. A grandchild that left the group may hold that open; it is not waited for.
+            // Its last output is in the pipe. A grandchild that left the group may keep the pipe open; do not wait for it.
             while !reader.is_finished() && clock::now() < until_ns {
                 clock::sleep_until(clock::now() + 1_000_000);
             }
@@ -133,7 +133,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Continues or stops the whole group; a group that has ended stays ended.
+    /// Continues or stops the whole group. A group that has ended stays ended.
     pub fn set(&mut self, on: bool) {
         let _ = signal_group(self.leader, if on { Signal::CONT } else { Signal::STOP });
         if on != self.on {
@@ -152,7 +152,7 @@ fn in_words(status: ExitStatus) -> String {
     }
 }
 
-/// Names a thread's body that only the command capability starts.
+/// Spawns a named thread of the command capability.
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name.into()).spawn(body)
 }

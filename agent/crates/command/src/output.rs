@@ -1,4 +1,4 @@
-//! Lines of output with the time at which each was complete.
+//! Lines of output, each with the time of its end.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -7,16 +7,16 @@ use std::thread::JoinHandle;
 
 use partywall_clock::{self as clock, Nanos};
 
-/// Lines that wait to be taken; what comes faster than it is taken is dropped and counted.
+/// Maximum lines in the queue. Further lines are dropped and counted.
 const WAITING_MAX: usize = 10_000;
-/// All of them together; long lines fill memory sooner than many do.
+/// Maximum bytes of these lines, because long lines use more memory.
 const WAITING_BYTES_MAX: usize = 8 << 20;
-/// A longer line is cut.
+/// Maximum length of a line. A longer line is cut.
 const LINE_MAX: usize = 64 << 10;
-/// Lines kept for the message when the command ends.
+/// Number of last lines in the message when the command ends.
 const TAIL: usize = 5;
 
-/// Which of the command's outputs.
+/// An output stream of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Standard output.
@@ -25,14 +25,14 @@ pub enum Source {
     Stderr,
 }
 
-/// A line and when it was complete.
+/// A line and the time of its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimedLine {
-    /// Monotonic.
+    /// Monotonic time.
     pub at_ns: Nanos,
-    /// Which output.
+    /// The output stream.
     pub source: Source,
-    /// Without its end.
+    /// Without the line end.
     pub text: String,
 }
 
@@ -44,7 +44,7 @@ struct State {
     tail: VecDeque<String>,
 }
 
-/// Where lines wait to be taken.
+/// Queue of lines.
 #[derive(Clone, Default)]
 pub struct Output(Arc<Mutex<State>>);
 
@@ -67,7 +67,7 @@ impl Output {
         }
     }
 
-    /// Takes the lines that wait, and how many were dropped since the last time.
+    /// Takes the queued lines, and the number of lines dropped since the last call.
     #[must_use]
     pub fn take(&self) -> (Vec<TimedLine>, u64) {
         let mut state = self.state();
@@ -82,7 +82,7 @@ impl Output {
     }
 }
 
-/// Reads `stream` to its end. A carriage return ends a line too: progress displays use it and end none otherwise.
+/// Reads `stream` to its end. A carriage return also ends a line, because progress displays use only that.
 pub(crate) fn follow(mut stream: impl Read + Send + 'static, source: Source, output: Output) -> std::io::Result<JoinHandle<()>> {
     crate::spawn("output", move || {
         let mut open = Vec::new();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_replaced() {
+    fn bytes_that_are_not_text_are_replaced() {
         assert_eq!(lines_of(b"a\xffb\n"), ["a\u{fffd}b"]);
     }
 
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_is_dropped_and_counted() {
+    fn lines_that_are_not_taken_are_dropped_and_counted() {
         let output = Output::default();
         for n in 0..WAITING_MAX + 3 {
             output.push(TimedLine { at_ns: 0, source: Source::Stdout, text: n.to_string() });

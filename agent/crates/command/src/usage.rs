@@ -1,10 +1,10 @@
-//! What a command's processes used: CPU time and disk traffic of the command and all its descendants, read from `/proc`.
-//! It shows whether a command that was continued did anything, and whether one that was stopped did stop: a process that
-//! leaves the group is not stopped with it. Deliberately not here: what is too much or too little.
+//! Resource usage of a command: CPU time and disk traffic of its process and all descendants, read from `/proc`. It shows whether a
+//! continued command did anything, and whether a stopped one really stopped: a process that leaves the group is not stopped with it.
+//! It does not judge the values.
 //!
-//! A process that was reaped is counted by its parent; one that a daemon's double fork hides before it was ever seen, or that
-//! ends unreaped, is not, so the figures are lower bounds. CPU time comes in the kernel's ticks of 10 ms: sums over many
-//! slots are good, single slots are not.
+//! A reaped process is counted by its parent. A process is missed if a daemon's double fork hides it before it was seen, or if it ends
+//! unreaped. So the values are lower bounds. CPU time comes in the kernel's ticks of 10 ms: sums over many slots are accurate, single
+//! slots are not.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,27 +13,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use partywall_clock::Nanos;
 
-/// More processes than this are not followed: reading them would take the switch's guard.
+/// Maximum processes to follow. Reading more would take too long before a switch.
 const MOST: usize = 256;
 
-/// What was used between two switches.
+/// Resource usage between two switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
-    /// When it was switched before.
+    /// Time of the switch before.
     pub start_ns: Nanos,
-    /// When it was switched again.
+    /// Time of the next switch.
     pub end_ns: Nanos,
     /// Whether it was on in between.
     pub on: bool,
     /// Processes at the end.
     pub processes: u32,
-    /// CPU time of them all.
+    /// CPU time of all processes.
     pub cpu_ns: u64,
-    /// Read from and written to block devices; `None` where the kernel does not tell.
+    /// Bytes read from and written to block devices. `None` if the kernel does not report them.
     pub disk_bytes: Option<u64>,
 }
 
-/// What was used since the start, as far as it is known.
+/// Usage since the start, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Total {
     processes: u32,
@@ -46,17 +46,17 @@ pub(crate) struct Meter {
     root: PathBuf,
     leader: u32,
     tick_ns: u64,
-    /// Every process seen so far with its start time, for numbers are used again.
+    /// Every process seen so far with its start time, because process IDs are reused.
     known: BTreeMap<u32, u64>,
     last: Option<(Nanos, Total)>,
 }
 
-/// Where intervals wait to be taken.
+/// Queue of intervals.
 #[derive(Clone, Default)]
 pub struct Tape(Arc<Mutex<Vec<Used>>>);
 
 impl Tape {
-    /// The intervals that wait.
+    /// Takes the queued intervals.
     #[must_use]
     pub fn take(&self) -> Vec<Used> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
@@ -73,12 +73,11 @@ impl Meter {
         Self { root: root.to_owned(), leader, tick_ns, known: BTreeMap::new(), last: None }
     }
 
-    /// What was used since the last reading, during which the command was `on`; `None` at the first, and where `/proc` does
-    /// not tell.
+    /// Usage since the last reading, during which the command was `on`. `None` for the first reading, and if `/proc` does not report it.
     pub fn read(&mut self, now_ns: Nanos, on: bool) -> Option<Used> {
         let total = self.total()?;
         let (start_ns, before) = self.last.replace((now_ns, total))?;
-        // A process that ended unreaped takes its figures along; less than nothing was not used.
+        // The counts of a process that ended unreaped disappear, so a difference may be negative. It counts as 0.
         let disk_bytes = total.disk_bytes.zip(before.disk_bytes).map(|(now, before)| now.saturating_sub(before));
         let cpu_ns = total.cpu_ns.saturating_sub(before.cpu_ns);
         Some(Used { start_ns, end_ns: now_ns, on, processes: total.processes, cpu_ns, disk_bytes })
@@ -125,13 +124,13 @@ impl Meter {
 }
 
 struct Process {
-    /// Its own and its reaped children's.
+    /// Ticks of the process and its reaped children.
     ticks: u64,
     start: u64,
     disk_bytes: Option<u64>,
 }
 
-/// CPU ticks and start time. The name may hold blanks and parentheses, so words count from its end.
+/// CPU ticks and start time. The name may contain blanks and parentheses, so fields are counted after its end.
 fn parse_stat(text: &str) -> Option<(u64, u64)> {
     let words: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |place: usize| words.get(place)?.parse::<u64>().ok();
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_does_not_tell_gives_nothing() {
+    fn a_host_without_values_gives_none() {
         assert_eq!(Host::new().meter().read(0, true), None);
         let host = Host::new();
         host.process(10, 1, 5, "");

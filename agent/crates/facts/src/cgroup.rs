@@ -1,4 +1,4 @@
-//! How cgroups are mounted (v1, v2 or both), where those of a process lie, and how much memory they leave it.
+//! Mounts of cgroups (v1, v2 or both), the cgroups of a process, and the memory that they leave it.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -11,20 +11,20 @@ use crate::disk::parse_mountinfo;
 use crate::survey::{self, field, Question, Survey};
 use crate::under;
 
-/// How cgroups are mounted.
+/// Mounts of cgroups.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CgroupFacts {
-    /// `None` where no cgroup file system is mounted.
+    /// `None` if no cgroup file system is mounted.
     pub mode: Option<CgroupMode>,
     /// Mount points of v1 controllers, by controller.
     pub v1: BTreeMap<String, String>,
     /// Mount point of the unified hierarchy.
     pub v2: Option<String>,
-    /// Controllers the unified hierarchy offers.
+    /// Controllers of the unified hierarchy.
     pub v2_controllers: Vec<String>,
 }
 
-/// Which version of cgroups holds the controllers.
+/// The version of cgroups that has the controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CgroupMode {
@@ -61,7 +61,7 @@ pub(crate) fn read(survey: &mut Survey) -> CgroupFacts {
     facts
 }
 
-/// Where cgroup file systems are mounted.
+/// Mount points of cgroup file systems.
 #[must_use]
 pub fn mounts(root: &Path) -> CgroupFacts {
     let Hierarchies { v1, v2 } = hierarchies(root);
@@ -77,7 +77,7 @@ pub fn mounts(root: &Path) -> CgroupFacts {
     CgroupFacts { mode, v1, v2, v2_controllers }
 }
 
-/// A mounted hierarchy. `top`: the cgroup that its mount point shows, which inside a container may not be the root.
+/// A mounted hierarchy. `top`: the cgroup at its mount point, which in a container may not be the root.
 #[derive(Clone)]
 struct Hierarchy {
     mount_point: String,
@@ -89,7 +89,7 @@ struct Hierarchies {
     v2: Option<Hierarchy>,
 }
 
-/// Of several mounts of one hierarchy the first counts: later ones belong to containers and other roots.
+/// Of several mounts of one hierarchy, the first is used: later ones belong to containers and other roots.
 fn hierarchies(root: &Path) -> Hierarchies {
     let text = survey::text(&under(root, "/proc/self/mountinfo")).unwrap_or_default();
     let cgroups = survey::text(&under(root, "/proc/cgroups")).unwrap_or_default();
@@ -114,7 +114,7 @@ fn words(root: &Path, path: &str) -> Vec<String> {
     survey::text(&under(root, path)).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
 }
 
-/// Controllers that version 1 ever had, for hosts that hide `/proc/cgroups`.
+/// All controllers that version 1 ever had, for hosts that hide `/proc/cgroups`.
 const V1_CONTROLLERS: [&str; 14] = [
     "cpu",
     "cpuacct",
@@ -142,15 +142,15 @@ fn controllers(cgroups: &str) -> Vec<&str> {
     }
 }
 
-/// The controllers among the mount options; the rest are options such as `rw`, or a hierarchy's name.
+/// The controllers among the mount options. The rest are options such as `rw`, or a hierarchy's name.
 fn v1_controllers<'t>(options: &'t str, known: &'t [&str]) -> impl Iterator<Item = String> + 't {
     options.split(',').filter(|option| known.contains(option)).map(str::to_owned)
 }
 
-/// The cgroup of process or thread `pid`, for the controllers that are mounted: all, or those at or below a path.
+/// The cgroup of process or thread `pid`, for all mounted controllers, or only those at or below a path.
 ///
 /// # Errors
-/// If the process has ended or its `cgroup` file cannot be read.
+/// The process has ended, or its `cgroup` file cannot be read.
 pub fn of_process(root: &Path, pid: u32, below: Option<&str>) -> std::io::Result<CgroupFolders> {
     let ended = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => std::io::Error::new(error.kind(), format!("{error}; has the process ended?")),
@@ -184,7 +184,7 @@ fn folders(root: &Path, text: &str, below: Option<&str>) -> CgroupFolders {
     found
 }
 
-/// The path may begin with a part of its own where this process is not at the root of the host's cgroups.
+/// The path may have a prefix if this process is not at the root of the host's cgroups.
 fn is_below(path: &str, below: &str) -> bool {
     format!("{path}/").contains(&format!("{}/", below.trim_end_matches('/')))
 }
@@ -195,8 +195,8 @@ fn parse_membership(line: &str) -> Option<(&str, &str)> {
     Some((parts.next()?, parts.next()?))
 }
 
-/// Inside a container the path may be the host's while the mount shows only the container's own part; in a namespace of
-/// cgroups a path that leads out of it begins with `/..`. What the mount does not show falls back to the mount point.
+/// In a container the path may be the host's, while the mount only shows the container's part. In a cgroup namespace, a path outside
+/// it begins with `/..`. Paths that the mount does not show fall back to the mount point.
 fn folder(root: &Path, mount: &Hierarchy, path: &str) -> String {
     let top = mount.top.trim_end_matches('/');
     let shown = path.strip_prefix(top).filter(|rest| rest.is_empty() || rest.starts_with('/')).unwrap_or(path);
@@ -208,26 +208,26 @@ fn folder(root: &Path, mount: &Hierarchy, path: &str) -> String {
     }
 }
 
-/// How much more memory the tightest cgroup on the way up leaves, and what is known of it.
+/// The room below the tightest memory limit of a cgroup and its ancestors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryRoom {
     /// The cgroup's folder.
     pub folder: String,
     /// Its limit.
     pub limit_bytes: u64,
-    /// What it uses and cannot simply drop.
+    /// Used memory that cannot simply be dropped.
     pub used_bytes: u64,
 }
 
 impl MemoryRoom {
-    /// What is left.
+    /// Remaining bytes.
     #[must_use]
     pub fn left_bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(self.used_bytes)
     }
 }
 
-/// The tightest memory limit above `cgroup`; `None` if nothing limits it.
+/// The tightest memory limit above `cgroup`. `None` if there is no limit.
 #[must_use]
 pub fn memory_room(root: &Path, cgroup: &CgroupFolders) -> Option<MemoryRoom> {
     let mounts = mounts(root);
@@ -238,7 +238,7 @@ pub fn memory_room(root: &Path, cgroup: &CgroupFolders) -> Option<MemoryRoom> {
     up.filter_map(|above| room(root, above, files)).min_by_key(MemoryRoom::left_bytes)
 }
 
-/// Files of limit and usage, and the key of `memory.stat` that tells what can simply be dropped.
+/// Files of limit and usage, and the key of `memory.stat` for memory that can simply be dropped.
 type Files = [&'static str; 3];
 const V1_FILES: Files = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
 const V2_FILES: Files = ["memory.max", "memory.current", "inactive_file"];
@@ -258,7 +258,7 @@ fn room(root: &Path, folder: &Path, [limit, usage, droppable]: Files) -> Option<
 mod tests {
     use super::*;
 
-    /// A host in a folder: files and their texts.
+    /// A host in a folder: files and their contents.
     fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -281,7 +281,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_tightest_limit_on_the_way_up_counts_without_what_can_be_dropped() {
+    fn the_tightest_limit_of_all_ancestors_applies_without_droppable_memory() {
         let host = host(V2);
         let own = own(host.path()).unwrap();
         assert_eq!(own.v2.as_deref(), Some("/sys/fs/cgroup/a/b"));
@@ -313,7 +313,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_hybrid_host_gives_each_controller_its_folder() {
+    fn a_hybrid_host_has_a_folder_for_each_controller() {
         let root = host(HYBRID);
         assert_eq!(mounts(root.path()).mode, Some(CgroupMode::Hybrid));
         let folders = of_process(root.path(), 7, None).unwrap();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_that_is_shared_with_others_is_not_the_one_asked_for() {
+    fn a_cgroup_shared_with_others_is_not_the_requested_one() {
         let root = host(HYBRID);
         let folders = of_process(root.path(), 7, Some("/box")).unwrap();
         assert_eq!(folders.v1.keys().collect::<Vec<_>>(), ["memory"]);

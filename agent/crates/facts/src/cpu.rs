@@ -1,4 +1,4 @@
-//! CPUs: model, how they share cores, packages and caches, and who sets their frequency.
+//! CPUs: model, sharing of cores, packages and caches, and frequency control.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,61 +7,61 @@ use crate::cpulist;
 use crate::survey::{field, Question, Survey};
 
 const FOLDER: &str = "/sys/devices/system/cpu";
-/// What is missing where nothing tells which CPUs may be used.
+/// Name of the missing fact if the permitted CPUs are unknown.
 pub const ALLOWED: &str = "allowed CPUs";
 
-/// What is known of the CPUs.
+/// Facts about the CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CpuFacts {
-    /// As the CPU names itself.
+    /// Model name, as reported by the CPU.
     pub model: Option<String>,
     /// CPUs that are online.
     pub online: Option<Vec<u32>>,
-    /// CPUs kept free of the scheduler's balancing by the boot parameter `isolcpus`.
+    /// CPUs excluded from the scheduler's balancing by the boot parameter `isolcpus`.
     pub isolated: Option<Vec<u32>>,
-    /// Where each online CPU sits.
+    /// Position of each online CPU.
     pub places: Vec<Place>,
     /// Whether two CPUs share a core.
     pub smt: Option<bool>,
     /// Every cache, once.
     pub caches: Vec<Cache>,
-    /// Who sets the frequency.
+    /// Frequency control.
     pub frequency: Option<Frequency>,
-    /// Whether the CPU may go above its nominal frequency.
+    /// Whether the CPU may exceed its nominal frequency.
     pub turbo: Option<bool>,
 }
 
-/// Where a CPU sits.
+/// Position of a CPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Place {
     /// Its number.
     pub cpu: u32,
     /// Its package (socket).
     pub package: Option<u32>,
-    /// Its core, counted within the package.
+    /// Its core, numbered within the package.
     pub core: Option<u32>,
-    /// All CPUs of its core, itself among them.
+    /// All CPUs of its core, including itself.
     pub siblings: Vec<u32>,
 }
 
-/// One cache and the CPUs behind it.
+/// One cache and the CPUs that use it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Cache {
-    /// 1 is next to the core.
+    /// Level 1 is next to the core.
     pub level: u32,
-    /// What it holds.
+    /// Its content.
     pub holds: CacheKind,
     /// Its size.
     pub size_bytes: u64,
-    /// Its line.
+    /// Size of its line.
     pub line_bytes: Option<u64>,
-    /// How many lines may hold the same address.
+    /// Associativity.
     pub ways: Option<u32>,
     /// The CPUs that share it.
     pub shared_by: Vec<u32>,
 }
 
-/// What a cache holds.
+/// Content of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheKind {
@@ -73,16 +73,16 @@ pub enum CacheKind {
     Unified,
 }
 
-/// Who sets the frequency, as the first online CPU says.
+/// Frequency control, as reported by the first online CPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Frequency {
     /// For example `intel_pstate`.
     pub driver: Option<String>,
     /// For example `performance`.
     pub governor: Option<String>,
-    /// Lowest frequency allowed.
+    /// Lowest permitted frequency.
     pub min_hz: Option<u64>,
-    /// Highest frequency allowed.
+    /// Highest permitted frequency.
     pub max_hz: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn read(survey: &mut Survey) -> CpuFacts {
     }
 }
 
-/// The CPUs that this process may run on. The kernel's list holds CPUs that are offline or not even there.
+/// The CPUs that this process may run on. The kernel's list includes CPUs that are offline or missing.
 pub(crate) fn allowed(survey: &mut Survey, online: Option<&[u32]>) -> Option<Vec<u32>> {
     let question = Question { what: ALLOWED, cost: "it is not known where sandboxes may run", remedy: "mount procfs on /proc" };
     let there = online.map(<[u32]>::to_vec).or_else(|| processors(survey)).filter(|cpus| !cpus.is_empty());
@@ -118,7 +118,7 @@ pub(crate) fn allowed(survey: &mut Survey, online: Option<&[u32]>) -> Option<Vec
     allowed
 }
 
-/// The CPUs that `/proc/cpuinfo` describes: those online, on hosts whose `/sys` does not list them.
+/// The CPUs in `/proc/cpuinfo`: the online ones, for hosts whose `/sys` does not list them.
 fn processors(survey: &Survey) -> Option<Vec<u32>> {
     let text = survey.optional("/proc/cpuinfo")?;
     let number = |line: &str| line.strip_prefix("processor")?.trim_start().strip_prefix(':')?.trim().parse().ok();
@@ -131,7 +131,7 @@ fn model(survey: &mut Survey) -> Option<String> {
         cost: "results of different hosts cannot be told apart by CPU",
         remedy: "none needed on virtual or ARM hosts that do not name it",
     };
-    // x86 writes "model name", POWER "cpu", s390 "processor 0"; ARM often nothing.
+    // x86 writes "model name", POWER "cpu", s390 "processor 0"; ARM often writes nothing.
     survey.ask(question, "/proc/cpuinfo", |text| field(text, "model name").or_else(|| field(text, "cpu")).map(str::to_owned))
 }
 
@@ -148,10 +148,10 @@ fn place(survey: &Survey, cpu: u32) -> Place {
     let topology = |name: &str| survey.optional(&format!("{FOLDER}/cpu{cpu}/topology/{name}"));
     Place {
         cpu,
-        // -1 where the firmware does not say.
+        // -1 if the firmware does not report it.
         package: topology("physical_package_id").and_then(|text| text.parse().ok()),
         core: topology("core_id").and_then(|text| text.parse().ok()),
-        // Renamed in 5.3; both are there for now.
+        // Renamed in 5.3; both names exist for now.
         siblings: topology("core_cpus_list")
             .or_else(|| topology("thread_siblings_list"))
             .and_then(|text| cpulist::parse(&text))
@@ -199,7 +199,7 @@ fn cache(survey: &Survey, folder: &str) -> Option<Cache> {
     })
 }
 
-/// `32768K`, `8M` or a plain number of bytes.
+/// Parses `32768K`, `8M` or a plain number of bytes.
 fn size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let factor: u64 = match &text[digits.len()..] {
@@ -234,7 +234,7 @@ fn frequency(survey: &mut Survey, cpu: Option<u32>) -> Option<Frequency> {
 }
 
 fn turbo(survey: &mut Survey) -> Option<bool> {
-    // intel_pstate says whether it is off, every other driver whether it is on.
+    // intel_pstate reports whether turbo is off; every other driver whether it is on.
     let off = survey.optional(&format!("{FOLDER}/intel_pstate/no_turbo")).map(|text| text == "0");
     let on = || survey.optional(&format!("{FOLDER}/cpufreq/boost")).map(|text| text == "1");
     let turbo = off.or_else(on);

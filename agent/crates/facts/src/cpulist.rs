@@ -1,9 +1,9 @@
 //! Lists of CPUs or nodes as the kernel writes them: `0-3,8,10-11`.
 
-/// The numbers of a list, in the order written; `None` if it is not such a list. An empty text is an empty list.
+/// The numbers of a list, in the written order. `None` if the list is invalid. An empty text is an empty list.
 #[must_use]
 pub fn parse(text: &str) -> Option<Vec<u32>> {
-    /// Far above any kernel's limit (8192), so that a garbled file cannot ask for memory without end.
+    /// Far above any kernel's limit (8192), so that a garbled file cannot cause an unlimited allocation.
     const LARGEST: u32 = 1 << 16;
     let mut numbers = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -29,7 +29,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_none() {
+    fn an_invalid_list_is_none() {
         for wrong in ["a", "3-1", "1-", "-", "0-99999999"] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }

@@ -1,4 +1,4 @@
-//! Disks, and the file system that a path lies on.
+//! Disks, and the file system of a path.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::survey::{self, Survey};
 use crate::under;
 
 const FOLDER: &str = "/sys/block";
-/// `/sys/block/*/size` counts in these, whatever the disk's own blocks are.
+/// Unit of `/sys/block/*/size`, regardless of the disk's block size.
 const SECTOR_BYTES: u64 = 512;
 
 /// A block device.
@@ -18,34 +18,34 @@ const SECTOR_BYTES: u64 = 512;
 pub struct DiskFacts {
     /// For example `vda`.
     pub name: String,
-    /// What it holds.
+    /// Its capacity.
     pub size_bytes: u64,
-    /// Whether the driver says that it turns. Virtual disks often say so wrongly.
+    /// Whether the driver reports it as rotational. This is often wrong for virtual disks.
     pub rotational: Option<bool>,
-    /// The I/O scheduler chosen.
+    /// The selected I/O scheduler.
     pub scheduler: Option<String>,
-    /// Its smallest request: what direct I/O must be aligned to.
+    /// Its smallest request, to which direct I/O must be aligned.
     pub logical_block_bytes: Option<u64>,
-    /// Whether it says that it keeps writes in a volatile cache (`write back`).
+    /// Write cache mode: `write back` is a volatile cache.
     pub write_cache: Option<String>,
-    /// Requests its queue takes.
+    /// Requests that its queue can hold.
     pub queue_requests: Option<u64>,
 }
 
-/// The file system a path lies on.
+/// The file system of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileSystem {
     /// For example `ext4`.
     pub kind: String,
     /// For example `/dev/vda`.
     pub source: String,
-    /// Where it is mounted.
+    /// Its mount point.
     pub mount_point: String,
     /// Mount and superblock options.
     pub options: String,
-    /// Major and minor number of the device; 0 as major number is no block device.
+    /// Major and minor number of the device. A major number of 0 is not a block device.
     pub device: String,
-    /// The folder of the file system that the mount point shows.
+    /// The folder of the file system at the mount point.
     pub top: String,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn read(survey: &mut Survey) -> Vec<DiskFacts> {
     survey.names(FOLDER).into_iter().filter_map(|name| disk(survey, name)).collect()
 }
 
-/// `None` for devices that hold nothing, such as loop devices nobody uses.
+/// `None` for devices of size 0, such as unused loop devices.
 fn disk(survey: &Survey, name: String) -> Option<DiskFacts> {
     let read = |file: &str| survey.optional(&format!("{FOLDER}/{name}/{file}"));
     let number = |file: &str| read(file).and_then(|text| text.parse::<u64>().ok());
@@ -61,7 +61,7 @@ fn disk(survey: &Survey, name: String) -> Option<DiskFacts> {
     Some(DiskFacts {
         size_bytes,
         rotational: number("queue/rotational").map(|flag| flag == 1),
-        // Drivers without a choice write only `none`.
+        // Drivers without a choice only report `none`.
         scheduler: read("queue/scheduler").map(|text| chosen(&text).unwrap_or(text)),
         logical_block_bytes: number("queue/logical_block_size"),
         write_cache: read("queue/write_cache"),
@@ -70,16 +70,16 @@ fn disk(survey: &Survey, name: String) -> Option<DiskFacts> {
     })
 }
 
-/// The file system that `path` (absolute, as seen by this process) lies on.
+/// The file system that contains `path` (absolute, as seen by this process).
 #[must_use]
 pub fn file_system(root: &Path, path: &Path) -> Option<FileSystem> {
     parse_mountinfo(&survey::text(&under(root, "/proc/self/mountinfo")).ok()?)
         .filter(|mount| path.starts_with(&mount.mount_point))
-        // A later mount on the same point hides the earlier.
+        // A later mount at the same point hides the earlier.
         .max_by_key(|mount| Path::new(&mount.mount_point).components().count())
 }
 
-/// Mounts of a `mountinfo` file; lines that make no sense are left out.
+/// Mounts of a `mountinfo` file. Invalid lines are skipped.
 pub(crate) fn parse_mountinfo(text: &str) -> impl Iterator<Item = FileSystem> + '_ {
     text.lines().filter_map(|line| {
         let (mount, super_block) = line.split_once(" - ")?;
@@ -96,7 +96,7 @@ pub(crate) fn parse_mountinfo(text: &str) -> impl Iterator<Item = FileSystem> + 
     })
 }
 
-/// The kernel writes blanks, backslashes and number signs of names as three octal digits.
+/// The kernel encodes blanks, backslashes and number signs in names as three octal digits.
 fn unescape(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")]
         .iter()
@@ -115,7 +115,7 @@ mod tests {
 nonsense";
 
     #[test]
-    fn a_path_lies_on_the_deepest_mount_above_it() {
+    fn a_path_belongs_to_the_deepest_mount_above_it() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("proc/self")).unwrap();
         std::fs::write(root.path().join("proc/self/mountinfo"), MOUNTS).unwrap();

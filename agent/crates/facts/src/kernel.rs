@@ -1,33 +1,33 @@
-//! The kernel of the operating system: its release, and which of the abilities that Partywall can use it has.
+//! The kernel of the operating system: its release, and which of the features that Partywall can use it has.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::survey::{Question, Survey};
 
-/// What the kernel is and allows.
+/// Facts about the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[allow(clippy::struct_excessive_bools)] // independent facts, not one state
 pub struct KernelFacts {
     /// For example `6.1.0-18-amd64`.
     pub release: Option<String>,
-    /// How the kernel was booted.
+    /// Boot command line.
     pub command_line: Option<String>,
-    /// The clock that time is read from.
+    /// The clock source.
     pub clocksource: Option<String>,
-    /// Whether pressure stall information is there.
+    /// Whether pressure stall information is available.
     pub pressure: bool,
-    /// Whether run-queue wait is told for each CPU.
+    /// Whether run-queue wait is reported for each CPU.
     pub cpu_run_queue_wait: bool,
     /// Who may use `io_uring`.
     pub io_uring: Option<IoUring>,
-    /// Whether the CPU's performance counters can be reached.
+    /// Whether the CPU's performance counters are accessible.
     pub hardware_counters: bool,
     /// `perf_event_paranoid`: above 2 only privileged users may count events.
     pub perf_event_paranoid: Option<i32>,
     /// Whether cache and memory bandwidth can be allocated by `resctrl`.
     pub resctrl: Resctrl,
-    /// Whether the CPU tells the energy it used.
+    /// Whether the CPU reports its energy consumption.
     pub rapl: bool,
 }
 
@@ -35,11 +35,11 @@ pub struct KernelFacts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum IoUring {
-    /// Everybody.
+    /// All users.
     Allowed,
     /// Privileged users and one group.
     Privileged,
-    /// Nobody.
+    /// No users.
     Disabled,
 }
 
@@ -51,7 +51,7 @@ pub enum Resctrl {
     Mounted,
     /// Known to the kernel, not mounted.
     Supported,
-    /// Not known to the kernel, or the CPU cannot.
+    /// Not known to the kernel, or not supported by the CPU.
     Absent,
 }
 
@@ -101,7 +101,7 @@ const RAPL: Question = Question {
 };
 
 fn present(survey: &mut Survey, path: &str, question: Question) -> bool {
-    // Opening is not enough: with psi=0 the file is there and reading it fails.
+    // Opening is not sufficient: with psi=0 the file exists, but reading it fails.
     survey.ask(question, path, |_| Some(())).is_some()
 }
 

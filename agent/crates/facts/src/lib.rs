@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
-//! What this host is, and what it can give: CPUs, caches, memory, disks, the kernel's abilities, and a check that the
-//! memory a run wants is really there. Read once before a run and stored with its result. Deliberately not here:
-//! anything that changes while a run lasts (counters are the monitor's), and any judgement of what a fact is good for.
+//! Facts about this host: CPUs, caches, memory, disks and kernel features, and a check that the memory for a run is really available.
+//! They are read once before a run and stored with its result. The monitor reads values that change during a run. This crate does
+//! not judge the facts.
 
 pub mod cgroup;
 pub mod cpu;
@@ -22,28 +22,28 @@ use serde::{Deserialize, Serialize};
 use survey::Survey;
 pub use survey::{under, Missing};
 
-/// Everything read about a host. What could not be read is `None`, and [`HostFacts::missing`] says why.
+/// All facts about a host. A fact that could not be read is `None`, and [`HostFacts::missing`] has the reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HostFacts {
-    /// The kernel of the operating system and what it allows.
+    /// The kernel of the operating system and its features.
     pub kernel: kernel::KernelFacts,
-    /// CPUs that this process may run on: allowed and online. `None` if the host tells neither.
+    /// CPUs that this process may run on: permitted and online. `None` if the host reports neither.
     pub cpus_allowed: Option<Vec<u32>>,
     /// CPUs, caches and frequency.
     pub cpu: cpu::CpuFacts,
     /// Memory, swap, NUMA nodes and huge pages.
     pub memory: memory::MemoryFacts,
-    /// Whether the host is itself a guest, and whether it can have guests.
+    /// Whether the host is a guest, and whether it can run guests.
     pub virtualisation: virtualisation::VirtualisationFacts,
-    /// How cgroups are mounted.
+    /// Mounts of cgroups.
     pub cgroup: cgroup::CgroupFacts,
-    /// Block devices that hold something, by name.
+    /// Block devices with a size above 0, by name.
     pub disks: Vec<disk::DiskFacts>,
-    /// What could not be found out, why, what that costs and what would help.
+    /// Facts that could not be read, with reason, consequence and remedy.
     pub missing: Vec<Missing>,
 }
 
-/// Reads all facts; `root` is the folder that holds `proc`, `sys` and `dev`.
+/// Reads all facts. `root` is the folder that contains `proc`, `sys` and `dev`.
 #[must_use]
 pub fn read(root: &Path) -> HostFacts {
     let mut survey = Survey::new(root);

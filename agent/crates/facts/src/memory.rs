@@ -1,4 +1,4 @@
-//! Memory: how much, on which nodes, with what swap and huge pages.
+//! Memory: size, nodes, swap and huge pages.
 
 use std::path::Path;
 
@@ -11,24 +11,24 @@ use crate::{cpulist, under};
 
 const NODES: &str = "/sys/devices/system/node";
 
-/// What is known of the memory.
+/// Facts about the memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryFacts {
-    /// All the kernel manages.
+    /// All memory that the kernel manages.
     pub total_bytes: Option<u64>,
-    /// What could be had without swapping when this was read.
+    /// Memory available without swapping at the time of reading.
     pub available_bytes: Option<u64>,
-    /// The tightest limit on this process's own cgroups; `None` if nothing limits them.
+    /// The tightest limit of this process's cgroups. `None` if there is no limit.
     pub limit: Option<MemoryRoom>,
-    /// What this process could have: what is available, within that limit.
+    /// Memory that this process could allocate: available, and within that limit.
     pub usable_bytes: Option<u64>,
-    /// All swap space; 0 is none.
+    /// Total swap space; 0 means none.
     pub swap_bytes: Option<u64>,
-    /// NUMA nodes; empty where the kernel knows of none.
+    /// NUMA nodes. Empty if the kernel knows none.
     pub nodes: Vec<NumaNode>,
-    /// When the kernel gives transparent huge pages: `always`, `madvise` or `never`.
+    /// Mode of transparent huge pages: `always`, `madvise` or `never`.
     pub transparent_huge_pages: Option<String>,
-    /// Huge pages set aside.
+    /// Reserved huge pages.
     pub huge_pages: Option<u64>,
 }
 
@@ -53,10 +53,10 @@ pub fn meminfo(text: &str, key: &str) -> Option<u64> {
     }
 }
 
-/// Memory that could be had now without swapping; kernels before 3.14 do not estimate it, so free and cached count.
+/// Memory available now without swapping. Kernels before 3.14 have no estimate, so free and cached memory is used.
 ///
 /// # Errors
-/// If `/proc/meminfo` cannot be read or does not say.
+/// `/proc/meminfo` cannot be read, or lacks the values.
 pub fn available(root: &Path) -> std::io::Result<u64> {
     let text = survey::named_text(&under(root, "/proc/meminfo"))?;
     estimated(&text).ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, "/proc/meminfo has no line MemAvailable"))
@@ -67,7 +67,7 @@ fn estimated(text: &str) -> Option<u64> {
     meminfo(text, "MemAvailable").or_else(free_and_cached)
 }
 
-/// The tightest limit on this process's own cgroups. Without a `cgroup` file there are none, so nothing limits.
+/// The tightest limit of this process's cgroups. Without a `cgroup` file there is no limit.
 #[must_use]
 pub fn limit(root: &Path) -> Option<MemoryRoom> {
     cgroup::own(root).ok().and_then(|own| cgroup::memory_room(root, &own))
@@ -99,7 +99,7 @@ fn nodes(survey: &Survey) -> Vec<NumaNode> {
 
 fn node(survey: &Survey, node: u32) -> NumaNode {
     let read = |name: &str| survey.optional(&format!("{NODES}/node{node}/{name}"));
-    // Its lines begin with "Node 0 ".
+    // The lines of this file begin with "Node 0 ".
     let total = |text: String| meminfo(&text[text.find("MemTotal")?..], "MemTotal");
     NumaNode {
         node,
@@ -117,7 +117,7 @@ fn huge(survey: &mut Survey) -> Option<String> {
     survey.ask(question, "/sys/kernel/mm/transparent_hugepage/enabled", chosen)
 }
 
-/// The word in brackets of a sysfs choice such as `always [madvise] never`.
+/// The selected word of a sysfs choice such as `always [madvise] never`.
 pub(crate) fn chosen(text: &str) -> Option<String> {
     Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chosen_word_is_the_bracketed_one() {
+    fn the_selected_word_is_the_bracketed_one() {
         assert_eq!(chosen("none [mq-deadline] kyber").as_deref(), Some("mq-deadline"));
         assert_eq!(chosen("none"), None);
     }

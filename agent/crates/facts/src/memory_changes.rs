@@ -1,7 +1,7 @@
-//! Which pages of a file in memory change over time, such as the memory of a guest that is to be migrated: each page is hashed
-//! at set times and compared with its earlier hash. Deliberately not here: whose file it is, and what its changes cost.
+//! Counts which pages of a file in memory change over time, such as the memory of a guest before its migration. Each page is hashed at
+//! set times and compared with its earlier hash.
 //!
-//! Pages that a file does not hold yet are not read, because reading them would make the host supply them.
+//! Holes of a file are not read, because reading them would make the host allocate pages.
 
 mod hash;
 mod history;
@@ -19,56 +19,56 @@ use serde::{Deserialize, Serialize};
 use history::History;
 use scan::Pages;
 
-/// The unit of changes: the smallest page of all architectures.
+/// The unit of changes: the smallest page size of all architectures.
 pub const PAGE_BYTES: u64 = 4096;
-/// The longest that counting may take.
+/// Maximum duration of a count.
 pub const LONGEST_NS: Nanos = 120_000_000_000;
 const SAMPLES_MAX: u32 = 4096;
 const STRIDE_MAX: u32 = 4096;
 const WINDOWS_MAX: usize = 64;
-/// Pages looked at, for which 12 bytes each are kept.
+/// Maximum pages to hash. Each needs 12 bytes.
 const LOOKED_AT_MAX: u64 = 1 << 24;
 
-/// What to count.
+/// Parameters of a count.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The file.
     pub file: PathBuf,
-    /// From one sample to the next.
+    /// Time from one sample to the next.
     pub interval_ns: Nanos,
-    /// Samples at most, the first included.
+    /// Maximum samples, including the first.
     pub samples: u32,
-    /// Of so many pages, one is looked at.
+    /// One of this many pages is hashed.
     pub stride: u32,
-    /// Numbers of intervals, ascending.
+    /// Windows as numbers of intervals, ascending.
     pub windows: Vec<u32>,
 }
 
-/// Why nothing was counted.
+/// Reason why nothing was counted.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangesError {
-    /// A number that makes no sense.
+    /// A number is out of range.
     #[error("{key}: {value} is out of range; give {least} to {most}")]
     Range {
-        /// Which.
+        /// Name of the parameter.
         key: &'static str,
-        /// What was asked for.
+        /// The requested value.
         value: u64,
-        /// The least it may be.
+        /// The minimum.
         least: u64,
-        /// The most it may be.
+        /// The maximum.
         most: u64,
     },
-    /// Windows are compared with each other.
+    /// The windows are not ascending.
     #[error("windows: {0:?} do not ascend; give each number of intervals once, the smallest first")]
     Windows(Vec<u32>),
-    /// Longer than a request may take.
+    /// The count would take longer than a request may take.
     #[error("samples × interval_ns is {0} ns; give at most {LONGEST_NS}")]
     Long(u128),
-    /// A folder, a device, a pipe.
+    /// Not a regular file but a folder, a device or a pipe.
     #[error("{} is not a file; give the file that holds the memory", .0.display())]
     NotAFile(PathBuf),
-    /// Less than a page.
+    /// The file is smaller than a page.
     #[error("{} holds {bytes} bytes, less than a page of {PAGE_BYTES}; give the file once it holds the memory", file.display())]
     Empty {
         /// The file.
@@ -76,64 +76,64 @@ pub enum ChangesError {
         /// Its length.
         bytes: u64,
     },
-    /// More hashes than may be kept.
+    /// The file needs too many hashes.
     #[error("{} has {pages} pages; give a stride of {stride} or more", file.display())]
     Large {
         /// The file.
         file: PathBuf,
         /// Its pages.
         pages: u64,
-        /// The least stride for it.
+        /// The minimum stride for it.
         stride: u64,
     },
-    /// The file was made shorter meanwhile.
+    /// The file was truncated meanwhile.
     #[error("{} became shorter while its pages were read: {bytes} bytes are left", file.display())]
     Shrunk {
         /// The file.
         file: PathBuf,
-        /// Its length now.
+        /// Its current length.
         bytes: u64,
     },
-    /// The host refused something.
+    /// An operation failed on this host.
     #[error("{what}: {source}")]
     Host {
-        /// What was tried, on what.
+        /// The operation and its object.
         what: String,
-        /// What the kernel of the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
 
-/// Which pages changed.
+/// Result of a count of changed pages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryChanges {
     /// Bytes of a page.
     pub page_bytes: u64,
     /// Whole pages of the file.
     pub pages: u64,
-    /// Pages looked at: with a stride, not all.
+    /// Hashed pages. With a stride, not all.
     pub looked_at: u64,
-    /// In order of time; the first is what the others are compared with.
+    /// Samples in order of time. The first is the reference for the others.
     pub samples: Vec<ChangesSample>,
 }
 
-/// What changed until one sample.
+/// Changes up to one sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangesSample {
-    /// When it began. Samples begin at multiples of the interval after the first; one is left out if the scan before it takes
+    /// Start of the sample. Samples begin at multiples of the interval after the first. A sample is skipped if the scan before it takes
     /// longer.
     pub at_ns: Nanos,
-    /// How long it took to read the pages.
+    /// Time to read the pages.
     pub scan_ns: Nanos,
-    /// For each window, how many of the pages looked at have changed within so many intervals before this sample. Null as long as
-    /// no sample was taken at the beginning of the window.
+    /// For each window, how many of the hashed pages have changed within that many intervals before this sample. Null if no sample was
+    /// taken at the start of the window.
     pub changed: Vec<Option<u64>>,
 }
 
-/// Counts as `plan` says; `file` lies under `root`.
+/// Counts according to `plan`; `file` is below `root`.
 ///
 /// # Errors
-/// If the plan makes no sense, or the file cannot be read.
+/// The plan is invalid, or the file cannot be read.
 pub fn memory_changes(root: &Path, plan: &Plan) -> Result<MemoryChanges, ChangesError> {
     check(plan)?;
     let path = crate::under(root, &plan.file.to_string_lossy());
@@ -162,7 +162,7 @@ fn watch(pages: &mut Pages, plan: &Plan, path: &Path) -> Result<Vec<ChangesSampl
     Ok(samples)
 }
 
-/// The sample after `index` that is not late, if so many intervals have passed.
+/// The next sample after `index` that is not late, if this many intervals have passed.
 fn next(index: u32, passed: u64) -> u32 {
     u32::try_from(passed + 1).unwrap_or(u32::MAX).max(index + 1)
 }

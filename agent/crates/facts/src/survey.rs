@@ -1,4 +1,4 @@
-//! Asking a host for facts: each question is one file, and an answer that cannot be had leaves a reason behind.
+//! Reads facts from a host. Each question is one file, and each missing answer leaves a reason.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Something the host does not have or does not tell.
+/// Something that the host lacks or does not report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Missing {
     /// The fact or the counters.
     pub what: String,
-    /// The file and what was wrong with it.
+    /// The file and its problem.
     pub why: String,
-    /// What cannot be done or known without it.
+    /// What is impossible or unknown without it.
     pub cost: String,
     /// How to get it.
     pub remedy: String,
 }
 
-/// A question to the host; only its file depends on the host.
+/// A question to the host. Only its file depends on the host.
 #[derive(Clone, Copy)]
 pub(crate) struct Question {
     pub what: &'static str,
@@ -27,7 +27,7 @@ pub(crate) struct Question {
     pub remedy: &'static str,
 }
 
-/// Where an absolute path of the host lies under `root`.
+/// Location below `root` of an absolute path on the host.
 #[must_use]
 pub fn under(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
@@ -55,17 +55,17 @@ impl<'a> Survey<'a> {
         under(self.root, path).exists()
     }
 
-    /// The trimmed text of a file that many hosts rightly lack: no reason is kept when it is not there.
+    /// The trimmed text of a file that many hosts lack. A missing file leaves no reason.
     pub fn optional(&self, path: &str) -> Option<String> {
         text(&under(self.root, path)).ok()
     }
 
-    /// The names in a folder, sorted; none if it cannot be read.
+    /// The names in a folder, sorted. Empty if it cannot be read.
     pub fn names(&self, path: &str) -> Vec<String> {
         names(&under(self.root, path))
     }
 
-    /// Reads `path` and parses it; if either fails the reason is kept.
+    /// Reads `path` and parses it. If either fails, the reason is stored.
     pub fn ask<T>(&mut self, question: Question, path: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let answer = text(&under(self.root, path))
             .map_err(|error| format!("{path}: {error}"))
@@ -83,7 +83,7 @@ pub(crate) fn text(path: &Path) -> std::io::Result<String> {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
-/// As [`text`], with an error that names the file; the system's own does not.
+/// Like [`text`], with an error that names the file.
 pub(crate) fn named_text(path: &Path) -> std::io::Result<String> {
     text(path).map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }

@@ -1,22 +1,22 @@
-//! Whether the host is itself a guest, and whether it has the device to have guests.
+//! Whether the host is a guest, and whether it has the device to run guests.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::survey::{field, Question, Survey};
 
-/// What is known of virtualisation.
+/// Facts about virtualisation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VirtualisationFacts {
-    /// Whether the CPU says that a hypervisor is below.
+    /// Whether the CPU reports a hypervisor.
     pub guest: Option<bool>,
-    /// Who made the machine, as its firmware says.
+    /// Manufacturer of the machine, as reported by its firmware.
     pub vendor: Option<String>,
-    /// The machine's product name, as its firmware says.
+    /// Product name of the machine, as reported by its firmware.
     pub product: Option<String>,
     /// `/sys/hypervisor/type`, such as `xen`.
     pub hypervisor_type: Option<String>,
-    /// Whether `/dev/kvm` is there. No proof that guests run: only starting one shows that.
+    /// Whether `/dev/kvm` exists. That does not prove that guests run.
     pub dev_kvm: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Facts read from hosts laid out in folders, and from the host the tests run on.
+//! Facts read from hosts represented as folders, and from the test host.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use partywall_facts::kernel::{IoUring, Resctrl};
 use partywall_facts::{read, under, HostFacts};
 use tempfile::TempDir;
 
-/// A host in a folder, told file by file.
+/// A host in a folder, defined file by file.
 struct Host(TempDir);
 
 impl Host {
@@ -37,7 +37,7 @@ impl Host {
     }
 }
 
-/// Two cores of two threads each; one L2 a core, one L3.
+/// Two cores of two threads each; one L2 per core, one L3.
 fn smt() -> Host {
     let mut host = Host::empty()
         .with("/proc/cpuinfo", "processor\t: 0\nmodel name\t: Test CPU @ 3.00GHz\nflags\t\t: fpu sse hypervisor\n\nprocessor\t: 1\n")
@@ -81,7 +81,7 @@ fn cpus_are_placed_and_each_cache_is_listed_once() {
 }
 
 #[test]
-fn a_host_that_tells_nothing_gives_nothing_but_reasons() {
+fn a_host_that_reports_nothing_gives_only_reasons() {
     let facts = Host::empty().facts();
     assert_eq!((facts.cpu.model, facts.memory.total_bytes, facts.kernel.release), (None, None, None));
     assert_eq!(facts.cgroup.mode, None);
@@ -108,7 +108,7 @@ fn memory_and_its_nodes_are_in_bytes() {
 }
 
 #[test]
-fn disks_that_hold_nothing_are_left_out() {
+fn disks_of_size_0_are_skipped() {
     let disks = Host::empty()
         .with("/sys/block/loop0/size", "0\n")
         .with("/sys/block/sda/size", "2048\n")
@@ -140,7 +140,7 @@ fn switches_of_the_kernel_are_read() {
 }
 
 #[test]
-fn text_that_makes_no_sense_is_missing_with_the_text() {
+fn invalid_text_is_missing_with_the_text() {
     let facts = smt().with("/sys/devices/system/cpu/online", "nonsense\n").facts();
     assert_eq!((facts.cpu.online, facts.cpu.smt), (None, None));
     let missing = facts.missing.iter().find(|missing| missing.what == "online CPUs").unwrap();
@@ -154,7 +154,7 @@ fn firmware_strings_that_are_not_utf8_are_read() {
 }
 
 #[test]
-fn this_very_host_is_known_and_its_facts_survive_the_wire() {
+fn the_test_host_has_facts_that_survive_the_wire() {
     let facts = read(Path::new("/"));
     assert!(facts.kernel.release.is_some());
     assert!(facts.memory.total_bytes > facts.memory.available_bytes);
@@ -164,7 +164,7 @@ fn this_very_host_is_known_and_its_facts_survive_the_wire() {
 }
 
 #[test]
-fn of_the_cpus_that_are_allowed_only_those_online_count() {
+fn only_permitted_cpus_that_are_online_count() {
     let status = "Name:\tagent\nCpus_allowed_list:\t0-127\n";
     assert_eq!(smt().with("/proc/self/status", status).facts().cpus_allowed, Some(vec![0, 1, 2, 3]));
     assert_eq!(smt().with("/proc/self/status", "Cpus_allowed_list:\t2,9\n").facts().cpus_allowed, Some(vec![2]));
@@ -190,7 +190,7 @@ fn memory_without_an_estimate_is_what_is_free_or_cached() {
     assert_eq!(Host::empty().with("/proc/meminfo", huge).facts().memory.usable_bytes, None, "a sum that is no number");
 }
 
-/// A cgroup with a limit, seen through the mounts that are given.
+/// A cgroup with a limit, seen through the given mounts.
 fn limited(cgroup: &str, mounts: &str) -> Option<String> {
     let host = Host::empty()
         .with("/proc/meminfo", "MemTotal: 9000000 kB\nMemAvailable: 8000000 kB\n")
@@ -206,7 +206,7 @@ fn limited(cgroup: &str, mounts: &str) -> Option<String> {
 }
 
 #[test]
-fn of_several_mounts_of_cgroups_the_first_counts() {
+fn of_several_mounts_of_cgroups_the_first_is_used() {
     let first = "28 23 0:25 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
     let both = format!("{first}51 22 0:25 / /run/host/cgroup rw - cgroup2 cgroup2 rw\n");
     assert_eq!(limited("0::/inner\n", &both).as_deref(), Some("/sys/fs/cgroup/inner"));
@@ -220,7 +220,7 @@ fn a_mount_that_shows_a_part_of_the_hierarchy_is_walked_from_there() {
 }
 
 #[test]
-fn a_cgroup_outside_of_its_namespace_is_the_mount_point() {
+fn a_cgroup_outside_its_namespace_is_the_mount_point() {
     let mounts = "28 23 0:25 / /sys/fs/a\\043b\\040c rw - cgroup2 cgroup2 rw\n";
     assert_eq!(limited("0::/../../fs/cgroup/inner\n", mounts).as_deref(), Some("/sys/fs/a#b c"));
 }

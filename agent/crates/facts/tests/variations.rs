@@ -1,4 +1,4 @@
-//! Hosts whose files are missing, empty, garbled or not to be read: whatever a host says, facts come of it.
+//! Hosts whose files are missing, empty, garbled or unreadable: reading facts must still succeed.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use partywall_facts::{cgroup, read, under, HostFacts};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-/// A host with both versions of cgroups, two NUMA nodes and a governed clock, one file of each sort.
+/// A host with both versions of cgroups, two NUMA nodes and a frequency governor, one file of each kind.
 const FILES: &[(&str, &str)] = &[
     ("/proc/cpuinfo", "processor\t: 0\nmodel name\t: CPU\nflags\t\t: fpu hypervisor\n\nprocessor\t: 1\n"),
     (
@@ -62,7 +62,7 @@ const FILES: &[(&str, &str)] = &[
     ("/sys/bus/event_source/devices/cpu/type", "4\n"),
 ];
 
-/// What is wrong with one file.
+/// Fault of one file.
 #[derive(Clone, Debug)]
 enum Fault {
     Gone,
@@ -70,7 +70,7 @@ enum Fault {
     BlankLine,
     Unended,
     Max,
-    /// Whoever tries to read a folder is refused, root too.
+    /// Reading fails even for root, because the file is a folder.
     Unreadable,
     Numbers(String),
     Garbage(Vec<u8>),
@@ -90,7 +90,7 @@ fn fault() -> impl Strategy<Value = Fault> {
     ]
 }
 
-/// The text of a file with its fault; `None` where there is no text.
+/// The text of a file with its fault. `None` if there is no text.
 fn spoilt(text: &str, fault: &Fault) -> Option<Vec<u8>> {
     match fault {
         Fault::Gone | Fault::Unreadable => None,
@@ -103,7 +103,7 @@ fn spoilt(text: &str, fault: &Fault) -> Option<Vec<u8>> {
     }
 }
 
-/// Every run of digits is another word.
+/// Replaces every run of digits with a word.
 fn with_numbers(text: &str, word: &str) -> Vec<u8> {
     let mut told = String::new();
     let mut within = false;
@@ -118,7 +118,7 @@ fn with_numbers(text: &str, word: &str) -> Vec<u8> {
     told.into_bytes()
 }
 
-/// A host in which the files of these numbers have faults.
+/// A host in which the files with these numbers have faults.
 fn host(faults: &[(usize, Fault)]) -> TempDir {
     let root = tempfile::tempdir().unwrap();
     for (number, (path, text)) in FILES.iter().enumerate() {
@@ -140,7 +140,7 @@ fn lay(root: &Path, path: &str, text: &str, fault: Option<&Fault>) {
     }
 }
 
-/// What is read survives the wire, and what is told is told with its reason.
+/// Facts survive the wire, and every missing fact has a reason.
 fn sound(root: &Path) -> Result<HostFacts, TestCaseError> {
     let facts = read(root);
     let back: HostFacts = serde_json::from_str(&serde_json::to_string(&facts).unwrap()).unwrap();
@@ -160,7 +160,7 @@ fn sound(root: &Path) -> Result<HostFacts, TestCaseError> {
 }
 
 #[test]
-fn the_host_without_faults_is_read_whole() {
+fn the_host_without_faults_is_read_completely() {
     let root = host(&[]);
     let facts = sound(root.path()).unwrap();
     assert_eq!(facts.cpus_allowed, Some(vec![0, 1]));
@@ -179,7 +179,7 @@ proptest! {
     }
 
     #[test]
-    fn a_host_that_is_nothing_but_faults_leaves_sound_facts(faults in proptest::collection::vec(fault(), FILES.len())) {
+    fn a_host_with_only_faults_leaves_sound_facts(faults in proptest::collection::vec(fault(), FILES.len())) {
         let root = host(&faults.into_iter().enumerate().collect::<Vec<_>>());
         sound(root.path())?;
         match room(root.path()) {

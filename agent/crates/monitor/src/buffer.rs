@@ -1,14 +1,14 @@
-//! Reading small kernel files again and again: opened once, read at offset 0 into one buffer.
+//! Reads small kernel files repeatedly: each is opened once, and read at offset 0 into one buffer.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 
-/// No file read here comes near it; a file that does is not one of the kernel's.
+/// Far above the size of any kernel file that is read here.
 const LARGEST: usize = 16 << 20;
 
-/// The kernel ends a read early only where the next record does not fit into a page of 4096 bytes beside those before,
-/// and no record read here is longer than half a page. So less than that is the whole, and asking for more is saved.
+/// The kernel ends a read early only if the next record does not fit into a page of 4096 bytes after the previous ones. No record read
+/// here is longer than half a page. So a shorter read is complete, and another read is not needed.
 const SHORT: usize = 2048;
 
 /// Holds the text of the file read last.
@@ -19,10 +19,10 @@ impl Buffer {
         Self(vec![0; 64 << 10])
     }
 
-    /// The whole text of `file` now. `ESRCH` or `ENODEV` when what it tells of has gone.
+    /// The whole current text of `file`. `ESRCH` or `ENODEV` if its subject is gone.
     pub fn read(&mut self, file: &File) -> io::Result<&[u8]> {
         let mut len = 0;
-        // A short read need not be the end: the kernel hands out some files record by record.
+        // A short read need not be the end: the kernel returns some files record by record.
         loop {
             if len == self.0.len() {
                 self.grow()?;

@@ -1,4 +1,4 @@
-//! What a counter is and says of itself.
+//! Counters and their descriptions.
 
 use partywall_clock::Nanos;
 use partywall_kernels::Resource;
@@ -10,17 +10,17 @@ use crate::sources;
 /// A column of every sample of a reader.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CounterInfo {
-    /// What is counted, unit last: `cpu_steal_ns`.
+    /// What is counted, with the unit last: `cpu_steal_ns`.
     pub name: String,
-    /// Of what: `cpu0`, `vda`, a process number, a cgroup's label; `None` of the host as a whole.
+    /// Subject of the counter: `cpu0`, `vda`, a process ID, a cgroup's label; `None` for the host as a whole.
     pub subject: Option<String>,
-    /// What the values are in.
+    /// Unit of the values.
     pub unit: CounterUnit,
-    /// Whether it only grows.
+    /// Whether it only increases.
     pub kind: Kind,
-    /// The resource it is evidence of.
+    /// The resource that it describes.
     pub resource: Resource,
-    /// The smallest change it can show, in its unit: the kernel counts in ticks, sectors or milliseconds.
+    /// Resolution, in its unit: the kernel counts in ticks, sectors or milliseconds.
     pub step: f64,
 }
 
@@ -40,53 +40,53 @@ pub enum CounterUnit {
     Millidegrees,
 }
 
-/// How a counter moves.
+/// How a counter changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Grows from boot (or from the start of its subject) on; differences have a meaning.
+    /// Increases from boot, or from the start of its subject. Only differences are meaningful.
     Total,
-    /// The state at the moment of reading.
+    /// The state at the time of reading.
     Gauge,
 }
 
 /// One reading of all counters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sample {
-    /// When the reading began.
+    /// Start of the reading.
     pub at_ns: Nanos,
-    /// When it ended; a long reading was interrupted, and its values are of different moments.
+    /// End of the reading. A long reading was interrupted, and its values are of different times.
     pub until_ns: Nanos,
-    /// In the order of the header; `None` where the subject has gone or the kernel does not tell.
+    /// In the order of the header. `None` if the subject is gone or the kernel does not report it.
     pub values: Vec<Option<f64>>,
 }
 
-/// A counter as documentation lists it.
+/// Description of a counter in the documentation.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct CatalogueEntry {
     /// What is counted.
     pub name: &'static str,
-    /// The same in words, to stand after "the victim's" or before "on CPU 0"; a total is spoken of as what it is per second.
+    /// The same in words, to follow "the victim's" or precede "on CPU 0". For a total, the phrase describes its rate per second.
     pub phrase: &'static str,
     /// The file it is read from.
     pub file: &'static str,
-    /// What the file calls it.
+    /// Its key in the file.
     pub key: &'static str,
-    /// What there is one of it for.
+    /// The kind of subject.
     pub subject: &'static str,
-    /// What the values are in.
+    /// Unit of the values.
     pub unit: CounterUnit,
-    /// Whether it only grows.
+    /// Whether it only increases.
     pub kind: Kind,
-    /// The resource it is evidence of.
+    /// The resource that it describes.
     pub resource: Resource,
-    /// The smallest change it can show.
+    /// Resolution, in the counter's unit.
     pub step: f64,
-    /// What it means when it moves.
+    /// Meaning of a change.
     pub meaning: &'static str,
 }
 
-/// Every counter that some host may have.
+/// Every counter that any host may have.
 #[must_use]
 pub fn catalogue() -> Vec<CatalogueEntry> {
     let entry = |group: &Group, column: &Column| CatalogueEntry {
@@ -104,12 +104,12 @@ pub fn catalogue() -> Vec<CatalogueEntry> {
     sources::GROUPS.iter().flat_map(|group| group.columns.iter().map(move |column| entry(group, column))).collect()
 }
 
-/// Counters that are read from one file, for one kind of subject.
+/// Counters from one file, for one kind of subject.
 pub(crate) struct Group {
     pub file: &'static str,
     pub subject: &'static str,
     pub columns: &'static [Column],
-    /// What cannot be known if the file is not there.
+    /// What is unknown if the file is missing.
     pub cost: &'static str,
     pub remedy: &'static str,
 }
@@ -162,18 +162,18 @@ impl Column {
     }
 }
 
-/// Puts raw numbers of a line into the unit of each column; what was not there stays empty.
+/// Converts raw numbers of a line to the unit of each column. Missing numbers stay `None`.
 pub(crate) fn scaled(numbers: impl IntoIterator<Item = Option<f64>>, columns: &[Column], row: &mut [Option<f64>]) {
     for ((value, number), column) in row.iter_mut().zip(numbers).zip(columns) {
         *value = number.map(|number| number * column.step);
     }
 }
 
-/// A unit, and how many of it one count in the kernel's file stands for.
+/// A unit, and its amount per count in the kernel's file.
 #[derive(Clone, Copy)]
 pub(crate) struct Measure(CounterUnit, f64);
 
-/// `USER_HZ` is 100 in the interface of every architecture that Rust runs Linux on, whatever the kernel's own tick is.
+/// `USER_HZ` is 100 on every architecture that Rust supports on Linux, regardless of the kernel's own tick.
 pub(crate) const TICKS: Measure = Measure(CounterUnit::Nanoseconds, 10_000_000.0);
 pub(crate) const NANOSECONDS: Measure = Measure(CounterUnit::Nanoseconds, 1.0);
 pub(crate) const MICROSECONDS: Measure = Measure(CounterUnit::Nanoseconds, 1e3);

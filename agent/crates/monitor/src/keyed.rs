@@ -1,4 +1,4 @@
-//! Files of lines that begin with a key and a number, such as `/proc/vmstat` and `/proc/meminfo`.
+//! Files of lines with a key and a number, such as `/proc/vmstat` and `/proc/meminfo`.
 
 use crate::counter::Column;
 use crate::names::Places;
@@ -7,7 +7,7 @@ use crate::text::{lines, number, words};
 /// Kernels up to 4.8 split some counters of `/proc/vmstat` by zone, and some still do.
 const ZONES: [&str; 7] = ["", "_dma", "_dma32", "_normal", "_high", "_movable", "_device"];
 
-/// Finds the columns by the keys of lines. A counter that is split by zone is summed.
+/// Finds columns by the keys of lines. A counter that is split by zone is summed.
 pub(crate) struct Keyed {
     places: Places,
     steps: Vec<f64>,
@@ -19,7 +19,7 @@ impl Keyed {
         Self { places: columns.iter().enumerate().flat_map(spellings).collect(), steps: columns.iter().map(|column| column.step).collect() }
     }
 
-    /// Fills `row`, which has one value a column.
+    /// Fills `row`, which has one value per column.
     pub fn fill(&self, text: &[u8], row: &mut [Option<f64>]) {
         for line in lines(text) {
             let mut words = words(line);

@@ -1,8 +1,7 @@
 #![forbid(unsafe_code)]
-//! Readers of kernel counters, on the clock that every record shares. A [`Reader`] opens its files once, tells what it
-//! can read in a header, and then reads a row whenever it is asked. Values are what the kernel counts since it booted
-//! (totals) or says of this moment (gauges), in base units. Deliberately not here: rates, differences and judgement,
-//! which belong to whoever knows which slot a sample falls in.
+//! Reads kernel counters, with times on the clock of all records. A [`Reader`] opens its files once and returns a header with its
+//! counters. Then it reads one row per call. Values are counts since boot (totals) or current states (gauges), in base units. The
+//! controller computes rates and differences, because it knows the slot of each sample.
 
 mod buffer;
 mod counter;

@@ -1,10 +1,10 @@
-//! Places by name, for the few hundred names that each sample looks up. The names come from the kernel, not from an
-//! adversary, so a hash of one multiplication a byte (FNV-1a) does, at a third of the cost of the standard one.
+//! Looks up the few hundred names in each sample. The names come from the kernel, not from an adversary. So a hash with one
+//! multiplication per byte (FNV-1a) suffices, at a third of the cost of the standard one.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Places of values by the names that lines begin with.
+/// Indexes of values, by the name at the start of a line.
 pub(crate) type Places = HashMap<Vec<u8>, usize, BuildHasherDefault<Fnv>>;
 
 pub(crate) struct Fnv(u64);
@@ -22,7 +22,7 @@ impl Hasher for Fnv {
         }
     }
 
-    // The length that slices put before their bytes; spelling it out as eight bytes would double the cost.
+    // Slices write their length before their bytes. Hashing it as eight bytes would double the cost.
     fn write_usize(&mut self, value: usize) {
         self.0 ^= value as u64;
     }

@@ -1,4 +1,4 @@
-//! The reader: opens what there is, says what is not, and reads rows.
+//! The reader: opens available files, reports missing ones, and reads rows.
 
 use std::fs::File;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::targets::Targets;
 /// The values of one source, in the order of its part of the header.
 pub(crate) type Row = [Option<f64>];
 
-/// Something that fills its part of a row. What it does not fill stays `None`.
+/// Fills its part of a row. Values that it does not fill stay `None`.
 pub(crate) trait Source: Send {
     fn read(&mut self, buffer: &mut Buffer, row: &mut Row);
 }
@@ -34,7 +34,7 @@ impl<F: Fn(&[u8], &mut Row) + Send> Source for FileSource<F> {
     }
 }
 
-/// Reads counters. Its header never changes; whatever starts later needs another reader.
+/// Reads counters. Its header never changes, so subjects that start later need another reader.
 pub struct Reader {
     header: Vec<CounterInfo>,
     sources: Vec<(Range<usize>, Box<dyn Source>)>,
@@ -42,8 +42,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens the counters of the host and of `targets`; `root` is the folder that holds `proc` and `sys`. Tells as well
-    /// what this host cannot be asked, and why.
+    /// Opens the counters of the host and of `targets`. `root` is the folder that contains `proc` and `sys`. Also returns the counters
+    /// that this host lacks, with reasons.
     #[must_use]
     pub fn new(root: &Path, targets: &Targets) -> (Self, Vec<Missing>) {
         let mut builder = Builder {
@@ -61,7 +61,7 @@ impl Reader {
         builder.finish()
     }
 
-    /// What the values of every sample are, in their order.
+    /// The columns of every sample, in order.
     #[must_use]
     pub fn header(&self) -> &[CounterInfo] {
         &self.header
@@ -78,7 +78,7 @@ impl Reader {
     }
 }
 
-/// A reader in the making.
+/// A reader under construction.
 pub(crate) struct Builder<'a> {
     pub root: &'a Path,
     pub targets: &'a Targets,
@@ -91,7 +91,7 @@ pub(crate) struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Opens a file and reads its text, or keeps why that failed.
+    /// Opens a file and reads its text. Stores the reason if that fails.
     pub fn open(&mut self, group: &Group, path: &str) -> Option<(File, Vec<u8>)> {
         let opened = File::open(under(self.root, path)).and_then(|file| {
             let text = self.buffer.read(&file)?.to_vec();
@@ -100,7 +100,7 @@ impl Builder<'_> {
         opened.map_err(|error| self.lack(group, format!("{path}: {error}"))).ok()
     }
 
-    /// As [`Builder::open`], for a file that many hosts rightly lack.
+    /// Like [`Builder::open`], for a file that many hosts lack.
     pub fn open_optional(&mut self, path: &str) -> Option<File> {
         let file = File::open(under(self.root, path)).ok()?;
         self.buffer.read(&file).is_ok().then_some(file)
@@ -111,7 +111,7 @@ impl Builder<'_> {
         self.missing.push(Missing { what: names.join(", "), why, cost: group.cost.into(), remedy: group.remedy.into() });
     }
 
-    /// Adds a source whose row is that of `parts`, one after the other.
+    /// Adds a source whose row consists of `parts`, in sequence.
     pub fn add(&mut self, parts: Vec<(&'static Group, Vec<CounterInfo>)>, source: Box<dyn Source>) {
         let start = self.header.len();
         for (group, columns) in parts {
@@ -121,7 +121,7 @@ impl Builder<'_> {
         self.sources.push((start..self.header.len(), source));
     }
 
-    /// Adds a file whose text `parse` turns into a row.
+    /// Adds a file whose text `parse` converts to a row.
     pub fn add_file(
         &mut self,
         parts: Vec<(&'static Group, Vec<CounterInfo>)>,
@@ -143,8 +143,8 @@ impl Builder<'_> {
     }
 }
 
-/// A counter whose file is there but does not tell it: older kernels, or a subject that has ended already. Counters of
-/// several subjects share one reason.
+/// Reports a counter that its file lacks, because the kernel is older or the subject has ended. Counters of several subjects share
+/// one reason.
 fn keep_silent(missing: &mut Vec<Missing>, counter: &CounterInfo, group: &Group) {
     let why = format!("{} does not tell it of {}", group.file, counter.subject.as_deref().unwrap_or("the host"));
     match missing.iter_mut().find(|missing| missing.why == why) {

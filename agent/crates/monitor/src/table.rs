@@ -1,10 +1,10 @@
-//! Files with one line a subject, such as `/proc/net/dev`.
+//! Files with one line per subject, such as `/proc/net/dev`.
 
 use crate::counter::{scaled, Column, CounterInfo};
 use crate::names::Places;
 use crate::text::{lines, name};
 
-/// The subject and the numbers of a line, `None` for a line of another kind.
+/// The subject and the numbers of a line. `None` for a line of another kind.
 pub(crate) type ParseLine<const N: usize> = fn(&[u8]) -> Option<(&[u8], [Option<f64>; N])>;
 
 /// Finds the rows by the subjects of lines.
@@ -16,7 +16,7 @@ pub(crate) struct Table<const N: usize> {
 }
 
 impl<const N: usize> Table<N> {
-    /// A table of the subjects that `text` tells of and `keep` keeps.
+    /// A table of the subjects in `text` for which `keep` returns true.
     pub fn new(text: &[u8], parse: ParseLine<N>, columns: &'static [Column], keep: impl Fn(&str) -> bool) -> Self {
         debug_assert_eq!(columns.len(), N);
         let mut subjects = Vec::new();
@@ -34,7 +34,7 @@ impl<const N: usize> Table<N> {
         &self.subjects
     }
 
-    /// How many values a row of all subjects has.
+    /// Number of values in a row of all subjects.
     pub fn width(&self) -> usize {
         self.subjects.len() * N
     }
@@ -44,7 +44,7 @@ impl<const N: usize> Table<N> {
         self.subjects.iter().flat_map(of).collect()
     }
 
-    /// Fills `row`, which has `N` values a subject.
+    /// Fills `row`, which has `N` values per subject.
     pub fn fill(&self, text: &[u8], row: &mut [Option<f64>]) {
         for (subject, numbers) in lines(text).filter_map(self.parse) {
             let Some(&place) = self.places.get(subject) else { continue };

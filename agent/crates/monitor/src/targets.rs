@@ -1,4 +1,4 @@
-//! What a reader watches besides the host as a whole.
+//! What a reader watches in addition to the host as a whole.
 
 use partywall_facts::cgroup::CgroupFolders;
 use schemars::JsonSchema;
@@ -12,11 +12,11 @@ pub struct Targets {
     pub pids: Vec<u32>,
     /// Cgroups.
     pub cgroups: Vec<CgroupTarget>,
-    /// CPUs to tell one by one; all that are online if not given. Their sum is always told.
+    /// CPUs to report one by one. Default: all online CPUs. Their sum is always reported.
     pub cpus: Option<Vec<u32>>,
-    /// Disks; all that hold something if not given.
+    /// Disks. Default: all with a size above 0.
     pub disks: Option<Vec<String>>,
-    /// Network interfaces of the reader's own network namespace; all if not given.
+    /// Network interfaces of the reader's network namespace. Default: all.
     pub interfaces: Option<Vec<String>>,
 }
 
@@ -24,8 +24,8 @@ pub struct Targets {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CgroupTarget {
-    /// What its counters are labelled with.
+    /// Label of its counters.
     pub label: String,
-    /// Where it lies.
+    /// Its folders.
     pub folders: CgroupFolders,
 }

@@ -1,5 +1,5 @@
-//! The few ways in which the kernel writes numbers into text. Bytes, not strings: names in these files need not be
-//! UTF-8, and checking that they are would cost more than reading them.
+//! The kernel's text formats for numbers. They are parsed as bytes, because names in these files need not be UTF-8, and checking that
+//! would cost more than parsing.
 
 /// Lines without their ends.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -30,11 +30,11 @@ fn digits_of(digits: &[u8], radix: u32) -> Option<u64> {
     (!digits.is_empty()).then(|| digits.iter().try_fold(0, add)).flatten()
 }
 
-/// The numbers at these places of a line of words; `None` where the line is too short.
+/// The numbers at these positions in a line of words. `None` if the line is too short.
 pub(crate) fn numbers_at<const N: usize>(line: &[u8], places: [usize; N]) -> [Option<f64>; N] {
     let mut found = [None; N];
     let mut next = 0;
-    // Places rise, so one walk along the line finds them all.
+    // Positions are ascending, so one pass through the line finds them all.
     for (place, word) in words(line).enumerate() {
         if next < N && place == places[next] {
             found[next] = number(word);

@@ -1,5 +1,4 @@
-//! `docs/monitors.md` lists exactly the counters there are. `UPDATE_DOCS=1 cargo test -p partywall-monitor` writes the
-//! list anew.
+//! `docs/monitors.md` lists exactly the existing counters. `UPDATE_DOCS=1 cargo test -p partywall-monitor` rewrites the list.
 
 use std::fmt::Write;
 use std::fs;

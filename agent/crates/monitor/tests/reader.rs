@@ -1,4 +1,4 @@
-//! The reader against hosts laid out in folders, and against the host the tests run on.
+//! The reader on hosts represented as folders, and on the test host.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -55,7 +55,7 @@ fn a_counter_that_moved_shows_in_the_next_sample() {
 }
 
 #[test]
-fn only_the_cpus_asked_for_are_told_but_always_their_sum() {
+fn only_requested_cpus_are_reported_but_always_their_sum() {
     let host = Host::with(&[("/proc/stat", STAT)]);
     let reader = host.reader(&Targets { cpus: Some(vec![1]), ..Targets::default() });
     let of_cpus = reader.header().iter().filter(|counter| counter.name == "cpu_steal_ns");
@@ -177,7 +177,7 @@ fn sums_over_threads_do_not_fall_when_a_thread_ends() {
     end.send(()).unwrap();
     worker.join().unwrap();
     for (before, after) in with.iter().zip(told()) {
-        // A kernel without CONFIG_SCHED_INFO tells neither before nor after.
+        // A kernel without CONFIG_SCHED_INFO reports neither value.
         assert!(before.is_some() == after.is_some() && after >= *before, "{before:?} {after:?}");
     }
 }
@@ -193,7 +193,7 @@ fn totals_of_this_host_never_fall() {
     let (mut reader, _) = Reader::new(Path::new("/"), &everything());
     let (first, second) = (reader.read(), reader.read());
     assert!(first.at_ns <= first.until_ns && first.until_ns <= second.at_ns);
-    // The kernel's idle and iowait may step back by design; nothing else may.
+    // By design, the kernel's idle and iowait may decrease; nothing else may.
     let falls_by_design = |name: &str| matches!(name, "cpu_idle_ns" | "cpu_iowait_ns");
     for ((counter, before), after) in reader.header().iter().zip(&first.values).zip(&second.values) {
         if counter.kind == Kind::Total && !falls_by_design(&counter.name) {
@@ -231,7 +231,7 @@ fn every_counter_that_can_be_read_is_in_the_catalogue() {
     }
 }
 
-/// Not a check but a figure, for `cargo test --release -- --ignored --nocapture cost`.
+/// Prints a measurement instead of checking, for `cargo test --release -- --ignored --nocapture cost`.
 #[test]
 #[ignore = "prints a figure; run it alone and in release mode"]
 fn cost_of_a_sample() {

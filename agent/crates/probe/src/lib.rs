@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Probes: kernels measured. A worker thread steps its kernel flat out and records slices until it is stopped.
+//! Probes: measured kernels. A worker thread steps its kernel at full speed and records slices until it is stopped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Probe {
         Ok(probe)
     }
 
-    /// Why it ended by itself, once it has.
+    /// The reason why it ended without a stop, if it has.
     pub fn ended(&mut self) -> Option<String> {
         worker::ended(&mut self.workers)
     }
@@ -49,7 +49,7 @@ impl Drop for Probe {
 
 fn measure(mut kernel: Box<dyn Kernel>, timed: bool, stop: &AtomicBool, recorder: &mut Recorder) -> Result<(), KernelError> {
     let outcome = step_until(stop, kernel.as_mut(), timed, recorder, clock::now);
-    // The last slice is short, and true like any other.
+    // The last slice is shorter, and as valid as any other.
     recorder.close(clock::now());
     outcome
 }
@@ -68,7 +68,7 @@ fn step_until(
         if timed {
             recorder.latency(now - begun);
         }
-        // Closing a slice takes a system call, which is no part of the next step.
+        // Closing a slice takes a system call, which must not count for the next step.
         begun = if recorder.work(work, now) { clock() } else { now };
     }
     Ok(())
@@ -88,7 +88,7 @@ mod tests {
         NOW_NS.fetch_add(time_ns, Ordering::Relaxed) + time_ns
     }
 
-    /// Takes `STEP_NS` of a clock that only moves when told, so often.
+    /// A kernel of a number of steps, each of which advances a test clock by `STEP_NS`.
     struct Steps<'a>(u32, &'a AtomicBool);
 
     impl Kernel for Steps<'_> {
@@ -101,10 +101,10 @@ mod tests {
     }
 
     #[test]
-    fn the_latency_of_a_step_holds_no_bookkeeping_of_the_slice_before() {
+    fn the_latency_of_a_step_excludes_the_bookkeeping_of_the_slice_before() {
         let tape = Tape::default();
         let stop = AtomicBool::new(false);
-        // Slices begin at this clock's time, like the steps.
+        // Slices start at this clock's time, like the steps.
         NOW_NS.store(clock::now(), Ordering::Relaxed);
         let mut recorder = Recorder::with_cpu_clock(tape.clone(), 0, 10 * STEP_NS, || pass(BOOKKEEPING_NS));
         step_until(&stop, &mut Steps(100, &stop), true, &mut recorder, || pass(0)).unwrap();

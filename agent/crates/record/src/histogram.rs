@@ -1,5 +1,5 @@
-//! Latencies in log-linear buckets: 256 to each doubling, so a bucket is at most 0.4 % wide and two histograms merge
-//! without loss. Values below 256 ns are exact.
+//! Latencies in log-linear buckets: 256 per doubling. So a bucket is at most 0.4 % wide, and histograms merge without loss. Values
+//! below 256 ns are exact.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub fn bucket_bounds(index: u32) -> (u64, u64) {
     (low, low + (1 << magnitude) - 1)
 }
 
-/// Counts by bucket, sparse: pairs of bucket index and count, rising by index.
+/// Sparse counts: pairs of bucket index and count, ascending by index.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Histogram(pub Vec<(u32, u32)>);
@@ -43,14 +43,14 @@ impl Histogram {
     }
 }
 
-/// Longer latencies, from about 18 minutes on, are counted in the last bucket of a [`DenseHistogram`].
+/// A [`DenseHistogram`] counts latencies above this, about 18 minutes, in its last bucket.
 const DENSE_LONGEST_NS: u64 = (1 << 40) - 1;
 
-/// Counts by bucket, one place a bucket: for loops that record so often that a search for each would cost.
+/// Dense counts, one per bucket, for loops that record too often for a search per value.
 #[derive(Clone, Debug)]
 pub struct DenseHistogram {
     counts: Box<[u32]>,
-    // Buckets that may hold something, so that taking a narrow histogram is quick.
+    // Range of buckets that may be non-zero, so that a narrow histogram is taken quickly.
     low: usize,
     high: usize,
 }
@@ -71,7 +71,7 @@ impl DenseHistogram {
         self.high = self.high.max(bucket);
     }
 
-    /// What was counted since the last time.
+    /// Returns the counts since the last call.
     #[must_use]
     pub fn take(&mut self) -> Histogram {
         let mut pairs = Vec::new();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_for_a_dense_histogram_is_still_counted() {
+    fn a_latency_too_long_for_a_dense_histogram_is_still_counted() {
         let mut dense = DenseHistogram::default();
         dense.record(u64::MAX);
         assert_eq!(dense.take().count(), 1);

@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! What a workload leaves behind: slices of work with their time, and the latencies of the operations in them.
-//! Deliberately not here: who stores or sends them. A worker pushes into a [`Recorder`]; someone else drains its [`Tape`].
+//! Records of a workload: slices of work with their times, and the latencies of the operations in them. A worker pushes into a
+//! [`Recorder`], and another thread drains its [`Tape`].
 
 mod histogram;
 mod slice;

@@ -1,4 +1,4 @@
-//! Slices, the recorder a worker writes them with, and the tape another thread drains.
+//! Slices, the recorder that a worker writes them with, and the tape that another thread drains.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,27 +8,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::Histogram;
 
-/// Some milliseconds of one worker thread's work, cut at multiples of the slice's length in monotonic time, so that slots that start
-/// and end on such multiples hold whole slices; a slice ends with the first operation that ends beyond its multiple.
+/// Some milliseconds of one worker thread's work. Slices are cut at multiples of their length in monotonic time, so that slots between
+/// such multiples contain whole slices. A slice ends with the first operation that ends after its multiple.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Slice {
     /// Worker thread, from 0.
     pub thread: u32,
     /// Monotonic start.
     pub start_ns: Nanos,
-    /// Monotonic end; the next slice of the thread starts here unless it was switched off.
+    /// Monotonic end. The thread's next slice starts here, unless the thread was switched off.
     pub end_ns: Nanos,
     /// Work done, in the kernel's unit.
     pub work: f64,
-    /// CPU time the worker thread used. The rest of the slice it waited: for I/O, for its turn, or for the hypervisor.
+    /// CPU time of the worker thread. For the rest of the slice it waited: for I/O, for its turn, or for the hypervisor.
     pub cpu_ns: u64,
-    /// Intensity asked for, 0 to 1; 1 for a probe.
+    /// Requested intensity, 0 to 1; 1 for a probe.
     pub intensity: f64,
     /// Latencies of the operations that ended in this slice.
     pub latency: Histogram,
 }
 
-/// Where finished slices wait to be taken. The writer never waits for the reader to send: the lock is held for a push or a swap.
+/// Queue of finished slices. The writer never waits while the reader sends: the lock is held only for a push or a swap.
 #[derive(Clone, Default)]
 pub struct Tape(Arc<Mutex<Vec<Slice>>>);
 
@@ -40,13 +40,13 @@ impl Tape {
     /// Takes all finished slices.
     #[must_use]
     pub fn take(&self) -> Vec<Slice> {
-        // The new buffer is allocated before the lock is taken, so that the worker never waits for an allocation.
+        // Allocate the new buffer before taking the lock, so that the worker never waits for an allocation.
         let empty = Vec::with_capacity(64);
         std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), empty)
     }
 }
 
-/// Cuts one worker's work into slices.
+/// Divides one worker's work into slices.
 pub struct Recorder {
     tape: Tape,
     slice_ns: Nanos,
@@ -62,7 +62,7 @@ impl Recorder {
         Self::with_cpu_clock(tape, thread, slice_ns, clock::thread_cpu)
     }
 
-    /// The same, with the clock that tells the thread's CPU time.
+    /// The same, with the clock of the thread's CPU time.
     #[must_use]
     pub fn with_cpu_clock(tape: Tape, thread: u32, slice_ns: Nanos, cpu: fn() -> Nanos) -> Self {
         let start_ns = clock::now();
@@ -81,8 +81,8 @@ impl Recorder {
         self.open.latency.record(value_ns);
     }
 
-    /// Adds `work` that was finished at `now_ns`; closes the slice if its time is over, and says whether it was. Closing takes
-    /// a while, which whoever times steps must leave out.
+    /// Adds `work` that was finished at `now_ns`. Closes the slice if its time is over, and returns whether it did. Closing takes time,
+    /// which a caller that times steps must exclude.
     pub fn work(&mut self, work: f64, now_ns: Nanos) -> bool {
         self.open.work += work;
         let over = now_ns / self.slice_ns > self.open.start_ns / self.slice_ns;
@@ -92,7 +92,7 @@ impl Recorder {
         over
     }
 
-    /// Closes the open slice at `now_ns`, if it holds any time, and opens the next.
+    /// Closes the open slice at `now_ns`, if it is not empty, and opens the next.
     pub fn close(&mut self, now_ns: Nanos) {
         let cpu_ns = (self.cpu)();
         let next = Slice { start_ns: now_ns, end_ns: now_ns, work: 0.0, cpu_ns: 0, latency: Histogram::default(), ..self.open };
@@ -105,7 +105,7 @@ impl Recorder {
         }
     }
 
-    /// Closes the open slice and labels what follows with `intensity`.
+    /// Closes the open slice and sets `intensity` for the following ones.
     pub fn switch(&mut self, intensity: f64, now_ns: Nanos) {
         self.close(now_ns);
         self.open.intensity = intensity;
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_are_cut_by_the_first_operation_beyond_each_multiple() {
+    fn slices_are_cut_by_the_first_operation_after_each_multiple() {
         const SLICE_NS: Nanos = 10_000_000_000;
         let tape = Tape::default();
         let mut recorder = Recorder::new(tape.clone(), 0, SLICE_NS);

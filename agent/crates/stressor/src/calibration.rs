@@ -1,6 +1,6 @@
-//! Learns what intensity 1 means: runs flat out until every worker thread has finished some work.
+//! Measures intensity 1: runs at full speed until every worker thread has finished some work.
 //!
-//! Deliberately without any lock of the caller's: it takes as long as a slow disk does, and slices are sent meanwhile.
+//! It holds no lock of the caller, because it takes as long as a slow disk, and slices are sent meanwhile.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,49 +9,49 @@ use partywall_clock::{self as clock, Nanos};
 
 use crate::{Dose, Full, Schedule, ScheduleError};
 
-/// A longer calibration is a mistake of whoever asked.
+/// Maximum duration. A longer calibration is a caller's error.
 const FOR_MAX_NS: Nanos = 60_000_000_000;
-/// A worker that has finished no work for so long after the first window never will in a slot.
+/// A worker that has finished no work for this time after the first window will not finish any in a slot.
 const PATIENCE_NS: Nanos = 45_000_000_000;
 const LEAD_NS: Nanos = 1_000_000;
 const POLL_NS: Nanos = 10_000_000;
-/// A worker that was not on a CPU in its whole window has missed it, once it had this long to notice.
+/// A worker that was not on a CPU during its whole window has missed it, after it had this time to notice.
 const GRACE_NS: Nanos = 50_000_000;
 
-/// Why intensity 1 has no meaning.
+/// Reason why intensity 1 could not be measured.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum CalibrationError {
     /// Switches are still due.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// Far longer than any slot.
+    /// The duration is far longer than any slot.
     #[error("for_ns: {0} is too long; give at most {FOR_MAX_NS}")]
     Long(Nanos),
-    /// Nothing to take a share of.
+    /// No work was done, so a share of it has no meaning.
     #[error(
         "worker thread {thread} finished no work within {} s at full intensity, so a share of its maximum means nothing; \
          make its steps smaller (its requests, chunks or files), or what it uses faster", waited_ns / 1_000_000_000
     )]
     NoWork {
-        /// Which.
+        /// The worker thread.
         thread: usize,
-        /// How long it had.
+        /// How long it was given.
         waited_ns: Nanos,
     },
-    /// Why is told by whoever joins it.
+    /// The thread's result has the reason.
     #[error("worker thread {thread} ended while it was calibrated")]
     Ended {
-        /// Which.
+        /// The worker thread.
         thread: usize,
     },
 }
 
-/// What a worker thread shows of itself.
+/// State of a worker thread during calibration.
 #[derive(Default)]
 pub(crate) struct Progress {
-    /// What it reached in its last period at full intensity, in work per second.
+    /// Work per second in its last period at full intensity.
     rate: AtomicU64,
-    /// For which share of that period it pressed.
+    /// Share of that period in which it was active.
     share: AtomicU64,
     pressing: AtomicBool,
     ended: AtomicBool,
@@ -63,7 +63,7 @@ impl Progress {
         f64::from_bits(self.rate.load(Ordering::Acquire))
     }
 
-    /// What intensity 1 means, as of its last period.
+    /// The result for intensity 1, from its last period.
     fn full(&self) -> Full {
         Full { rate: self.rate(), pressing: f64::from_bits(self.share.load(Ordering::Acquire)) }
     }
@@ -86,19 +86,18 @@ impl Progress {
     }
 }
 
-/// A calibration of one stressor, which it does not keep from ending.
+/// A calibration of one stressor. It does not prevent the stressor from ending.
 pub struct Calibration {
     pub(crate) schedule: Arc<Schedule>,
     pub(crate) workers: Vec<Arc<Progress>>,
 }
 
 impl Calibration {
-    /// Runs flat out for `for_ns`, and longer if a worker thread needs longer for one step or did not run in that time.
-    /// Returns what each reached once it was warm, above 0, which is from now on what intensity 1 means. The kernel is at
-    /// rest then.
+    /// Runs at full speed for `for_ns`, and longer if a worker thread needs longer for one step or did not run in that time. Returns each
+    /// worker's rate after its warm-up, above 0, which defines intensity 1 from now on. The kernel is idle afterwards.
     ///
     /// # Errors
-    /// [`CalibrationError`]; partial intensities are refused as before.
+    /// [`CalibrationError`]; partial intensities are then still refused.
     pub fn run(&self, for_ns: Nanos) -> Result<Vec<f64>, CalibrationError> {
         self.run_within(for_ns, PATIENCE_NS)
     }
@@ -129,7 +128,7 @@ impl Calibration {
         }
     }
 
-    /// Switches on for so long.
+    /// Switches on for this time.
     fn press(&self, window_ns: Nanos) -> Result<(), ScheduleError> {
         self.workers.iter().for_each(|worker| worker.set_full(Full { rate: 0.0, pressing: 0.0 }));
         let start_ns = clock::now() + LEAD_NS;
@@ -139,7 +138,7 @@ impl Calibration {
         Ok(())
     }
 
-    /// Waits until every worker has come out of its last step, or has missed the window, but not for ever.
+    /// Waits until every worker has finished its last step, or has missed the window, or time is up.
     fn settle(&self, give_up_ns: Nanos) {
         let missed_ns = clock::now() + GRACE_NS;
         loop {
@@ -161,7 +160,7 @@ mod tests {
     use partywall_kernels::{Kernel, KernelError, Latency, Sink};
     use partywall_record::Tape;
 
-    /// A kernel whose steps take a while and do so much.
+    /// A kernel whose steps take a set time and do a set amount of work.
     struct Slow {
         step_ns: Nanos,
         work: f64,
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn no_work_is_refused_by_name_and_so_is_every_share_of_it() {
+    fn zero_work_is_refused_by_name_and_so_is_every_share_of_it() {
         let stressor = stressor(1_000_000, 0.0);
         let error = stressor.calibration().run_within(5_000_000, 200_000_000).unwrap_err();
         assert!(matches!(error, CalibrationError::NoWork { thread: 0, .. }), "{error}");
@@ -203,12 +202,12 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_a_worker_missed_is_given_again() {
+    fn a_window_that_a_worker_missed_is_repeated() {
         let schedule = Arc::<Schedule>::default();
         let worker = Arc::<Progress>::default();
         let calibration = Calibration { schedule: schedule.clone(), workers: vec![worker.clone()] };
         let asleep = std::thread::spawn(move || {
-            // It wakes when the first window is over, and finds the second.
+            // It wakes when the first window is over, and gets the second.
             let mut cursor = 0;
             while cursor < 3 {
                 let _ = schedule.hold(&mut cursor, clock::now());

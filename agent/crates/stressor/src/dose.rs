@@ -1,22 +1,22 @@
-//! What a worker thread was asked for at partial intensities, and what it did.
+//! Requested and actual activity of a worker thread at partial intensities.
 
 use std::ops::AddAssign;
 
 use partywall_clock::Nanos;
 use serde_json::{json, Map, Value};
 
-/// Sums over all holds of a partial intensity.
+/// Sums over all periods of partial intensity.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Dose {
-    /// How long they lasted.
+    /// Duration of these periods.
     pub held_ns: Nanos,
-    /// How long it was to press.
+    /// Requested active time.
     pub asked_ns: f64,
-    /// How long it pressed.
+    /// Actual active time.
     pub pressed_ns: f64,
-    /// CPU time of the thread, pacing included.
+    /// CPU time of the thread, including pacing.
     pub cpu_ns: Nanos,
-    /// How often it paused.
+    /// Number of pauses.
     pub pauses: u64,
 }
 
@@ -31,7 +31,7 @@ impl AddAssign for Dose {
 }
 
 impl Dose {
-    /// As facts, in shares of the time; nothing if it held no partial intensity.
+    /// The facts, as shares of the time. Empty if there was no partial intensity.
     #[must_use]
     pub fn facts(&self) -> Map<String, Value> {
         if self.held_ns == 0 {
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_of_the_time_at_partial_intensities() {
+    fn shares_refer_to_the_time_at_partial_intensities() {
         let mut dose = Dose::default();
         assert!(dose.facts().is_empty());
         dose += Dose { held_ns: 3_000_000_000, asked_ns: 1.5e9, pressed_ns: 1.2e9, cpu_ns: 600_000_000, pauses: 600 };

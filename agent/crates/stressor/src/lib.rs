@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! Stressors: kernels paced. A worker thread follows a schedule of switches. At full intensity it runs flat out; at a partial
-//! one it presses for that share of the time, as it does flat out, and pauses for the rest.
+//! Stressors: paced kernels. A worker thread follows a schedule of switches. At full intensity it runs at full speed. At a partial
+//! intensity it runs at full speed for that share of the time, and pauses for the rest.
 
 mod calibration;
 mod dose;
@@ -23,7 +23,7 @@ pub use dose::Dose;
 pub use pacer::Pacer;
 pub use schedule::{Full, Hold, Schedule, ScheduleError};
 
-/// A resident stressor, off until its schedule says otherwise; dropping it stops it.
+/// A running stressor. It is off until its schedule switches it on. Dropping it stops it.
 pub struct Stressor {
     schedule: Arc<Schedule>,
     progress: Vec<Arc<Progress>>,
@@ -36,13 +36,13 @@ struct Worker {
     recorder: Recorder,
     schedule: Arc<Schedule>,
     progress: Arc<Progress>,
-    /// What its last piece of work was worth; 0 before the first.
+    /// Active time of its last piece of work; 0 before the first.
     piece_ns: f64,
-    /// How far into a beat a partial intensity begins: 0 to 1, each as often.
+    /// Position in a beat at which a partial intensity begins: 0 to 1, uniformly distributed.
     phase: f64,
 }
 
-/// The golden section: its multiples fill 0 to 1 evenly, however few there are.
+/// The golden ratio: its multiples fill 0 to 1 evenly, however few there are.
 const PHASE_STEP: f64 = 0.618_033_988_749_895;
 
 impl Stressor {
@@ -64,26 +64,26 @@ impl Stressor {
         Ok(stressor)
     }
 
-    /// Appends a switch: from `at_ns` on the workload has `intensity`.
+    /// Appends a switch: the workload has `intensity` from `at_ns` on.
     ///
     /// # Errors
-    /// When time would run backwards, the intensity is none, or is partial before a [`Calibration`].
+    /// The time is before an earlier switch, the intensity is invalid, or it is partial before a [`Calibration`].
     pub fn switch(&self, at_ns: Nanos, intensity: f64) -> Result<(), ScheduleError> {
         self.schedule.append(at_ns, intensity)
     }
 
-    /// What calibrates it, while others go on using it.
+    /// A calibration of this stressor, which does not block other users of it.
     #[must_use]
     pub fn calibration(&self) -> Calibration {
         Calibration { schedule: self.schedule.clone(), workers: self.progress.clone() }
     }
 
-    /// Why it ended by itself, once it has.
+    /// The reason why it ended without a stop, if it has.
     pub fn ended(&mut self) -> Option<String> {
         worker::ended(&mut self.workers)
     }
 
-    /// Ends it, and says what each worker thread did at partial intensities.
+    /// Ends it, and returns what each worker thread did at partial intensities.
     #[must_use]
     pub fn stop(mut self) -> Vec<Dose> {
         self.end();
@@ -143,7 +143,7 @@ impl Worker {
             None => self.press_fully(hold, start_ns)?,
         };
         self.recorder.switch(0.0, clock::now());
-        // Before the rate, which ends a calibration: what follows one must not start late, behind a disk's write-back.
+        // Pause before the rate is set, which ends a calibration. The next work must not be delayed by a disk's write-back.
         self.kernel.pause()?;
         match outcome {
             Pressed::Partly(dose) => *self.progress.dose() += dose,
@@ -153,14 +153,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Does a step that begins at `begun_ns`. Returns its work, when it ended, and when the next may begin.
+    /// Does a step that begins at `begun_ns`. Returns its work, its end, and when the next one may begin.
     fn step(&mut self, begun_ns: Nanos) -> Result<(f64, Nanos, Nanos), KernelError> {
         let work = self.kernel.step(&mut self.recorder)?;
         let now_ns = clock::now();
         if self.timed {
             self.recorder.latency(now_ns - begun_ns);
         }
-        // Closing a slice takes a system call, which is no part of the next step.
+        // Closing a slice takes a system call, which must not count for the next step.
         let next_ns = if self.recorder.work(work, now_ns) { clock::now() } else { now_ns };
         Ok((work, now_ns, next_ns))
     }
@@ -221,15 +221,15 @@ impl Worker {
     }
 }
 
-/// How a hold went.
+/// Result of a period of one intensity.
 enum Pressed {
     Partly(Dose),
     Fully(Full),
-    /// Its only step ended as it began: no rate.
+    /// Its only step ended at once, so there is no rate.
     TooShort,
 }
 
-/// Less was not seen, for a clock of CPU time is coarse where it is counted in ticks.
+/// Minimum share of the time: a CPU-time clock is coarse if it counts in ticks.
 const PRESSING_MIN: f64 = 0.01;
-/// Who presses for more of the time has no CPU limit: others of the host were on its CPU for a moment.
+/// Above this share of the time, a worker has no CPU limit: other threads of the host used its CPU briefly.
 const UNLIMITED: f64 = 0.9;

@@ -1,5 +1,5 @@
-//! How long a worker thread presses: the CPU time of a kernel that computes, and of one that waits for a device or a peer the
-//! waiting too. Time in which it waits for a CPU is not pressing, and neither is a CPU limit that holds it.
+//! Active time of a worker thread: the CPU time of a kernel that computes, plus the waiting time of one that waits for a device or a
+//! peer. Time in which it waits for a CPU, or is throttled by a CPU limit, is not active time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,10 +9,10 @@ use partywall_sys::account::voluntary_switches;
 
 /// Reading the clocks costs about a microsecond, so steps shorter than this are metered together.
 const LEAST_NS: Nanos = 50_000;
-/// A thread that is on a CPU for all but this part of the time has not waited.
+/// A thread has not waited if it was on a CPU for all but this part of the time.
 const UNSEEN: u64 = 16;
 
-/// Meters the calling thread.
+/// Measures the calling thread.
 pub(crate) struct Meter {
     at_ns: Nanos,
     cpu_ns: Nanos,
@@ -21,18 +21,18 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// From `now_ns` on.
+    /// Starts at `now_ns`.
     pub(crate) fn start(now_ns: Nanos) -> Self {
         Self { at_ns: now_ns, cpu_ns: clock::thread_cpu(), switches: voluntary_switches(), account: Account::default() }
     }
 
-    /// A pause ended at `now_ns`. Waiting before is not counted; CPU time is, because the pause itself takes some of the dose.
+    /// A pause ended at `now_ns`. Its waiting time does not count. Its CPU time does, because the pause uses part of the dose.
     pub(crate) fn resume(&mut self, now_ns: Nanos) {
         (self.at_ns, self.switches) = (now_ns, voluntary_switches());
         self.account.skip();
     }
 
-    /// How long it has pressed since it was last asked; 0 if that is not long ago, which is then part of the next answer.
+    /// Active time since the last call. 0 if that was very recent; the time then counts in the next result.
     pub(crate) fn pressed(&mut self, now_ns: Nanos) -> Nanos {
         let wall_ns = now_ns.saturating_sub(self.at_ns);
         if wall_ns < LEAST_NS {
@@ -53,8 +53,8 @@ impl Meter {
     }
 }
 
-/// The kernel's account of the time that the thread was ready to run and had no CPU. Opened when it is first needed: most kernels
-/// never wait for anything else.
+/// The kernel's accounting of time in which the thread was runnable without a CPU. It is opened on first use, because most kernels never
+/// wait for anything else.
 #[derive(Default)]
 struct Account {
     tried: bool,
@@ -69,7 +69,7 @@ impl Account {
         std::str::from_utf8(&text[..length]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
     }
 
-    /// Since it was last asked; 0 the first time, and where the kernel keeps no such account.
+    /// Time since the last call. 0 for the first call, and if the kernel has no such accounting.
     fn waited_for_cpu(&mut self) -> Nanos {
         if !self.tried {
             self.tried = true;
@@ -92,7 +92,7 @@ mod tests {
     const MS: Nanos = 1_000_000;
 
     #[test]
-    fn a_thread_that_computes_presses_for_its_cpu_time() {
+    fn a_computing_thread_is_active_for_its_cpu_time() {
         let mut meter = Meter::start(clock::now());
         let (cpu_ns, mut pressed_ns) = (clock::thread_cpu(), 0);
         while clock::thread_cpu() - cpu_ns < 20 * MS {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_for_something_presses_meanwhile_and_a_pause_does_not_count() {
+    fn a_waiting_thread_is_active_meanwhile_and_a_pause_does_not_count() {
         let begin_ns = clock::now();
         let mut meter = Meter::start(begin_ns);
         clock::sleep_until(begin_ns + 30 * MS);

@@ -1,19 +1,19 @@
-//! Holds a partial intensity: says, after each piece of work, whether the next must wait. Time is cut into beats; in each, a
-//! stressor presses for its share and pauses for the rest. Deliberately not here: how long it pressed, see [`crate::meter`].
+//! Maintains a partial intensity: decides after each piece of work whether the next must wait. Time is divided into beats. In each
+//! beat a stressor is active for its share and pauses for the rest. [`crate::meter`] measures the active time.
 
 use partywall_clock::Nanos;
 
-/// One pause in each beat. A pause takes some 20 µs of the CPU on which it ends (a timer, two switches, what a neighbour must
-/// fetch again): at 200 a second, 0.4 % of it. A longer beat costs less, but a slot of 50 ms then holds only a few.
+/// One pause per beat. A pause costs some 20 µs of its CPU (a timer, two context switches, the neighbour's cache misses): at 200 per
+/// second, 0.4 %. A longer beat costs less, but a slot of 50 ms would then contain only a few.
 const BEAT_NS: f64 = 5_000_000.0;
-/// Sleeping is late by tens of microseconds; a shorter pause is not worth it.
+/// Sleeps end tens of microseconds late, so a shorter pause is not useful.
 const PAUSE_MIN_NS: f64 = 200_000.0;
-/// Taken for the length of a piece as long as that is not known.
+/// Assumed length of a piece while it is not known.
 const PIECE_MIN_NS: f64 = 10_000.0;
-/// What was missed is caught up within this; older debt is forgiven, so that a stall is not followed by a burst.
+/// Maximum debt to catch up. Older debt is dropped, so that no burst follows a stall.
 const DEBT_MAX_NS: f64 = 20_000_000.0;
 
-/// The closed loop of a stressor: compares time pressed with time due, and so makes up for oversleeping.
+/// The closed loop of a stressor: compares actual with due active time, and so compensates late wake-ups.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     share: f64,
@@ -21,17 +21,17 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// Presses for `share` of the time (above 0, below 1) from `start_ns` on.
+    /// Is active for `share` of the time (above 0, below 1) from `start_ns` on.
     #[must_use]
     pub fn new(share: f64, start_ns: Nanos) -> Self {
         Self { share, due_ns: start_ns as f64 }
     }
 
-    /// Begins `part` (0 to 1) of the way through a beat, and says until when to wait first. `piece_ns` is how long a piece of work
-    /// presses, of which each beat holds a whole number.
+    /// Begins at `part` (0 to 1) of a beat, and returns until when to wait first. `piece_ns` is the active time of a piece of work; each
+    /// beat contains a whole number of pieces.
     ///
-    /// Each moment of a short hold is so pressed on as often as any other, but for the length of a piece at its beginning: a piece
-    /// that would be under way then is left out.
+    /// So each moment of a short period is active with the same probability, except for the length of a piece at its start. A piece
+    /// that would be in progress then is omitted.
     pub fn begin(&mut self, part: f64, piece_ns: f64, now_ns: Nanos) -> Option<Nanos> {
         let piece_ns = piece_ns.max(PIECE_MIN_NS);
         let pieces = (self.share * BEAT_NS / piece_ns).ceil().max(1.0);
@@ -48,7 +48,7 @@ impl Pacer {
         (wait_ns > PIECE_MIN_NS).then_some(now_ns + wait_ns as Nanos)
     }
 
-    /// It pressed for `pressed_ns` until `now_ns`: when the next piece may start, if there is a pause before.
+    /// Records `pressed_ns` of active time until `now_ns`. Returns when the next piece may start, if there is a pause before.
     pub fn pause_until(&mut self, pressed_ns: f64, now_ns: Nanos) -> Option<Nanos> {
         let now = now_ns as f64;
         self.due_ns = (self.due_ns + pressed_ns / self.share).max(now - DEBT_MAX_NS);
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Runs a worker whose steps take `step_ns` and which oversleeps by `late_ns`; returns its share of the time, and pauses per
+    /// Simulates a worker whose steps take `step_ns` and which wakes up late by `late_ns`. Returns its share of the time, and pauses per
     /// second.
     fn simulate(share: f64, step_ns: u64, late_ns: u64) -> (f64, f64) {
         const END_NS: u64 = 4_000_000_000;
@@ -81,8 +81,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_share_is_held_in_spite_of_late_wake_ups(share in 0.02_f64..0.95, step_ns in 20_000_u64..500_000, late_ns in 0_u64..150_000) {
-            // Close to the maximum a late wake-up cannot be made up for.
+        fn the_share_is_kept_despite_late_wake_ups(share in 0.02_f64..0.95, step_ns in 20_000_u64..500_000, late_ns in 0_u64..150_000) {
+            // Near the maximum, a late wake-up cannot be compensated.
             prop_assume!(share < 0.8 || late_ns < 20_000);
             let (got, _) = simulate(share, step_ns, late_ns);
             prop_assert!((got / share - 1.0).abs() < 0.02, "asked for {share}, got {got}");
@@ -95,7 +95,7 @@ mod tests {
         }
 
         #[test]
-        fn a_share_is_held_on_average_over_moments_too_short_for_a_beat(share in 0.02_f64..0.9, step_ns in 20_000_u64..2_000_000) {
+        fn a_share_is_kept_on_average_over_periods_shorter_than_a_beat(share in 0.02_f64..0.9, step_ns in 20_000_u64..2_000_000) {
             const ON_NS: u64 = 6_000_000;
             const FROM_NS: u64 = 2_000_000;
             let (mut phase, mut worked) = (0.0_f64, 0_u64);

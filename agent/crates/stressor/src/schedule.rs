@@ -1,4 +1,4 @@
-//! Switches by absolute time, appended by the controller and followed by every worker thread.
+//! Switches at absolute times, appended by the controller and followed by every worker thread.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,18 +8,18 @@ use partywall_clock::{self as clock, Nanos};
 
 use crate::Pacer;
 
-/// Why a switch was refused.
+/// Reason why a switch was refused.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum ScheduleError {
-    /// Times of switches never fall.
+    /// Times of switches must not decrease.
     #[error("a switch at {at_ns} ns comes before one at {last_ns} ns that was scheduled earlier")]
     OutOfOrder {
-        /// Of the refused switch.
+        /// Time of the refused switch.
         at_ns: Nanos,
-        /// Of the last accepted one.
+        /// Time of the last accepted switch.
         last_ns: Nanos,
     },
-    /// Not within 0 to 1.
+    /// Outside 0 to 1.
     #[error("intensity {0} is not within 0 to 1")]
     Intensity(f64),
     /// A share of an unknown maximum.
@@ -27,18 +27,18 @@ pub enum ScheduleError {
     Uncalibrated(f64),
 }
 
-/// What a worker thread does flat out and alone: what intensity 1 means.
+/// Rate and share of a worker thread alone at full speed: the definition of intensity 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Full {
     /// Work per second.
     pub rate: f64,
-    /// Share of the time that it presses: less than 1 under a CPU limit.
+    /// Share of the time in which it is active: less than 1 under a CPU limit.
     pub pressing: f64,
 }
 
 impl Full {
-    /// For how much of the time at full intensity a piece of work stands. A kernel with a rate of its own is paced by its work,
-    /// because it makes up for what it missed in a pause.
+    /// Time at full intensity that a piece of work represents. A kernel with its own rate is paced by its work, because it catches up
+    /// after a pause.
     #[must_use]
     pub fn worth_ns(&self, work: f64, pressed_ns: Nanos, paces_itself: bool) -> f64 {
         if paces_itself {
@@ -56,13 +56,13 @@ struct State {
 }
 
 impl State {
-    /// A share of nothing would be all: without a rate there is no pacer, and the kernel runs flat out.
+    /// Whether there is a rate. Without a rate there is no pacer, and the kernel would run at full speed.
     fn is_calibrated(&self) -> bool {
         !self.full.is_empty() && self.full.iter().all(|full| full.rate > 0.0 && full.pressing > 0.0)
     }
 }
 
-/// Shared by the controller's side, which appends, and the worker threads, which follow.
+/// Shared by the controller's side, which appends switches, and the worker threads, which follow them.
 #[derive(Default)]
 pub struct Schedule {
     state: Mutex<State>,
@@ -71,27 +71,27 @@ pub struct Schedule {
     ended: AtomicBool,
 }
 
-/// One intensity and how long it lasts.
+/// One intensity and its duration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hold {
-    /// 0 is off, 1 is flat out.
+    /// 0 is off, 1 is full speed.
     pub intensity: f64,
-    /// Until the next switch that is known, or for ever.
+    /// Until the next known switch, or indefinitely.
     pub until_ns: Nanos,
     full: Vec<Full>,
     length: usize,
 }
 
 impl Hold {
-    /// How long a rate at full intensity is not yet what it will be: a processor that was idle comes up to speed, and caches
-    /// fill, within some tens of milliseconds; of a short hold it is the first quarter.
+    /// How long a rate at full intensity is not yet stable: an idle processor raises its frequency, and caches fill, within some tens of
+    /// milliseconds. For a short period it is the first quarter.
     #[must_use]
     pub fn warm_up_ns(&self, start_ns: Nanos) -> Nanos {
         const MOST_NS: Nanos = 50_000_000;
         (self.until_ns.saturating_sub(start_ns) / 4).min(MOST_NS)
     }
 
-    /// The closed loop that holds a partial intensity, and what it is a part of; none is needed at full intensity.
+    /// The closed loop for a partial intensity, and its full rate. None at full intensity.
     #[must_use]
     pub fn pacer(&self, thread: u32, start_ns: Nanos) -> Option<(Pacer, Full)> {
         let full = self.full.get(thread as usize).copied()?;
@@ -104,10 +104,10 @@ impl Schedule {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From `at_ns` on, `intensity`.
+    /// Sets `intensity` from `at_ns` on.
     ///
     /// # Errors
-    /// See [`ScheduleError`]; nothing is appended then.
+    /// See [`ScheduleError`]. Nothing is appended then.
     pub fn append(&self, at_ns: Nanos, intensity: f64) -> Result<(), ScheduleError> {
         let mut state = self.state();
         let last_ns = state.switches.last().map_or(0, |last| last.0);
@@ -127,12 +127,12 @@ impl Schedule {
         Ok(())
     }
 
-    /// From now on intensity 1 means this, for each worker thread.
+    /// Defines intensity 1 for each worker thread from now on.
     pub fn calibrated(&self, full: &[Full]) {
         self.state().full = full.to_vec();
     }
 
-    /// What holds at `now_ns`; moves `cursor`, the number of switches that have passed. None once the schedule has ended.
+    /// The current intensity at `now_ns`. Advances `cursor`, the number of passed switches. None after the schedule has ended.
     #[must_use]
     pub fn hold(&self, cursor: &mut usize, now_ns: Nanos) -> Option<Hold> {
         if self.ended.load(Ordering::Acquire) {
@@ -147,17 +147,18 @@ impl Schedule {
         Some(Hold { intensity, until_ns, full: state.full.clone(), length: state.switches.len() })
     }
 
-    /// Whether a hold that knew no next switch should look again.
+    /// Whether a period without a next switch must be checked again.
     #[must_use]
     pub fn has_changed(&self, hold: &Hold) -> bool {
         self.ended.load(Ordering::Acquire) || (hold.until_ns == Nanos::MAX && self.length.load(Ordering::Acquire) != hold.length)
     }
 
-    /// Waits until `until_ns`, or until there is more than `cursor` switches when none was due, or until the end.
+    /// Waits until `until_ns`, for more than `cursor` switches if none was due, or for the end.
     pub fn wait(&self, cursor: usize, until_ns: Nanos) {
         if until_ns != Nanos::MAX {
-            // The condition variable wakes for the end; the last stretch is slept to the absolute time, which is more exact.
-            // Waking up takes an emulated guest 1 to 2 ms.
+            // The condition variable wakes up for the end. The last part sleeps to the absolute time, which is more precise. A
+            // wake-up takes
+            // 1 to 2 ms in an emulated guest.
             const FINE_NS: Nanos = 5_000_000;
             let coarse_ns = until_ns.saturating_sub(clock::now()).saturating_sub(FINE_NS);
             self.doze(Duration::from_nanos(coarse_ns), |_| true);
@@ -174,7 +175,7 @@ impl Schedule {
         let _ = self.changed.wait_timeout_while(self.state(), at_most, |state| !ended() && goes_on(state));
     }
 
-    /// Ends every worker thread that follows.
+    /// Ends every worker thread that follows this schedule.
     pub fn end(&self) {
         let state = self.state();
         self.ended.store(true, Ordering::Release);
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_out_of_order_and_senseless_intensities_are_refused() {
+    fn switches_out_of_order_and_invalid_intensities_are_refused() {
         let schedule = Schedule::default();
         schedule.append(100, 1.0).unwrap();
         assert_eq!(schedule.append(99, 0.0), Err(ScheduleError::OutOfOrder { at_ns: 99, last_ns: 100 }));
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_a_maximum_of_nothing_is_refused() {
+    fn a_share_of_a_maximum_of_0_is_refused() {
         let schedule = Schedule::default();
         let full = |rate| Full { rate, pressing: 1.0 };
         schedule.calibrated(&[full(5.0), full(0.0)]);

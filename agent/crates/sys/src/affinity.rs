@@ -1,13 +1,13 @@
-//! On which CPUs this thread, and every thread it starts, may run.
+//! CPUs on which this thread, and every thread that it starts, may run.
 
 use std::io;
 
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
-/// Pins the calling thread to `cpus`; threads started later inherit it.
+/// Pins the calling thread to `cpus`. Threads started later inherit this.
 ///
 /// # Errors
-/// What the kernel says, `EINVAL` if none of `cpus` is online and allowed.
+/// The kernel's error; `EINVAL` if none of `cpus` is online and permitted.
 pub fn pin(cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for &cpu in cpus {
@@ -16,10 +16,10 @@ pub fn pin(cpus: &[usize]) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The CPUs the calling thread may run on, in rising order.
+/// The CPUs on which the calling thread may run, in ascending order.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn allowed() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())

@@ -1,5 +1,5 @@
-//! What aya does not do with eBPF programs: trying one on a packet of ours, to learn what it costs here, and links to an
-//! interface by its number, which tell when it is gone.
+//! eBPF operations that aya lacks: test runs of a program on a packet, to measure its cost, and links to an interface by number, which
+//! report when it is gone.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -8,7 +8,7 @@ const PROG_TEST_RUN: libc::c_int = 10;
 const LINK_CREATE: libc::c_int = 28;
 const OBJECT_INFO: libc::c_int = 15;
 
-/// The part of `union bpf_attr` that `BPF_PROG_TEST_RUN` reads; the context is of kernel 5.2.
+/// The part of `union bpf_attr` that `BPF_PROG_TEST_RUN` reads. The context exists since kernel 5.2.
 #[repr(C)]
 #[derive(Default)]
 struct TestRun {
@@ -26,27 +26,27 @@ struct TestRun {
     context_out: u64,
 }
 
-/// Before the context was added, which older kernels refuse unless it is left out.
+/// Size before the context was added. Older kernels refuse a larger one.
 const TEST_RUN_BARE: usize = 40;
 
-/// Words of `struct __sk_buff`, and those that say into how many segments a packet will be cut, and how large.
+/// Words of `struct __sk_buff`, and the indexes of a segmented packet's number and size of segments.
 const CONTEXT: usize = 48;
 const SEGMENTS: usize = 41;
 const SEGMENT_SIZE: usize = 44;
 
-/// A packet that a card, or the kernel, is to cut.
+/// A packet that a network card, or the kernel, segments later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segmented {
-    /// Into how many segments; 0 if who sent it did not say.
+    /// Number of segments; 0 if the sender did not set it.
     pub count: u32,
-    /// Bytes of each.
+    /// Bytes per segment.
     pub size: u32,
 }
 
-/// Runs `program` so many times on `packet`, attached to nothing; what one run took, in nanoseconds on average.
+/// Runs `program` `repeat` times on `packet`, attached to nothing. Returns the mean duration in nanoseconds.
 ///
 /// # Errors
-/// What the kernel says: `EPERM`, or `ENOTSUPP` for a sort of program that cannot be tried.
+/// The kernel's error: `EPERM`, or `ENOTSUPP` for a type of program that cannot be tested.
 pub fn test_run(program: BorrowedFd, packet: &[u8], repeat: u32) -> io::Result<u32> {
     let mut attributes = TestRun {
         program: program.as_raw_fd() as u32,
@@ -59,10 +59,10 @@ pub fn test_run(program: BorrowedFd, packet: &[u8], repeat: u32) -> io::Result<u
     Ok(attributes.duration_ns)
 }
 
-/// Runs `program` once on a packet that is to be cut; what the program returned.
+/// Runs `program` once on a packet to be segmented. Returns the program's result.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn test_segmented(program: BorrowedFd, packet: &[u8], segments: Segmented) -> io::Result<u32> {
     let mut context = [0_u32; CONTEXT];
     (context[SEGMENTS], context[SEGMENT_SIZE]) = (segments.count, segments.size);
@@ -80,9 +80,8 @@ pub fn test_segmented(program: BorrowedFd, packet: &[u8], segments: Segmented) -
 }
 
 fn run(attributes: &mut TestRun, size: usize) -> io::Result<()> {
-    // SAFETY: the kernel reads and writes `attributes` within `size`, which is no more than its own; it reads `data_in` and
-    // `context_in` within their sizes, and writes neither back without a place to write to. All live until the call returns,
-    // which is when the program has run for the last time.
+    // SAFETY: the kernel reads and writes `attributes` within `size`, which is at most its own size. It reads `data_in` and `context_in`
+    // within their sizes, and writes neither back without an output buffer. All of them outlive the call, which ends after the last run.
     let done = unsafe { libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, &raw mut *attributes, size) };
     if done < 0 {
         return Err(io::Error::last_os_error());
@@ -119,26 +118,26 @@ struct LinkInfo {
     attach_type: u32,
 }
 
-/// Links `program` to interface number `interface` of this thread's network namespace; it is unlinked when the descriptor is
-/// closed, by whatever end of the process.
+/// Links `program` to interface number `interface` of this thread's network namespace. Closing the descriptor, also by the end of the
+/// process, removes the link.
 ///
 /// # Errors
-/// What the kernel says: `EINVAL` if it does not know this type of attachment, `ENODEV`, `EPERM`.
+/// The kernel's error: `EINVAL` for an unknown type of attachment, `ENODEV`, `EPERM`.
 pub fn link(program: BorrowedFd, interface: u32, attach_type: u32) -> io::Result<OwnedFd> {
     let attributes = LinkCreate { program: program.as_raw_fd() as u32, interface, attach_type, flags: 0 };
-    // SAFETY: the kernel reads `attributes` within its size, and takes what lies beyond as zeros.
+    // SAFETY: the kernel reads `attributes` within its size, and assumes zeros after it.
     let made = unsafe { libc::syscall(libc::SYS_bpf, LINK_CREATE, &raw const attributes, size_of::<LinkCreate>()) };
     if made < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor (with close-on-exec) for us; nobody else has it.
+    // SAFETY: the kernel has just created this descriptor (with close-on-exec), and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(made as i32) })
 }
 
-/// The number of the interface a link holds on to; None once that is gone.
+/// The number of a link's interface. None once the interface is gone.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn linked_interface(link: BorrowedFd) -> io::Result<Option<u32>> {
     let mut info = LinkInfo::default();
     let length = size_of::<LinkInfo>() as u32;

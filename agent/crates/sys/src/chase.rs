@@ -1,11 +1,11 @@
-//! A circular linked list, one element a line, and the walk along it: loads of which each needs the result of the one
-//! before, so that nothing but the memory's latency is left. The caller chooses the order of the elements.
+//! A circular linked list, one element per line, and a walk through it. Each load needs the result of the previous one, so only memory
+//! latency is measured. The caller chooses the order of the elements.
 
 use std::ptr::NonNull;
 
 use crate::memory::Block;
 
-/// The most chains that can be walked at once.
+/// Maximum chains that can be walked at once.
 pub const CHAINS_MAX: usize = 16;
 
 #[repr(C)]
@@ -14,7 +14,7 @@ struct Element {
     visits: u64,
 }
 
-/// The list, and where each chain of loads stands in it.
+/// The list, and the current element of each chain of loads.
 ///
 /// Invariant: every `next` and every entry of `at` points to the start of a line of `block`.
 pub struct Ring {
@@ -23,11 +23,11 @@ pub struct Ring {
     at: Vec<NonNull<Element>>,
 }
 
-// SAFETY: the pointers lead only into `block`, which moves along with them.
+// SAFETY: the pointers only point into `block`, which moves along with them.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// As many elements as `block` has whole lines, each its own successor; one chain, standing on element 0.
+    /// One element for each whole line of `block`, each its own successor; one chain, at element 0.
     ///
     /// # Panics
     /// If `line_bytes` is not a power of two of at least 16, or the block holds less than one line.
@@ -45,35 +45,36 @@ impl Ring {
         ring
     }
 
-    /// How many elements there are.
+    /// Number of elements.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a ring has at least one element")]
     pub fn len(&self) -> usize {
         self.block.bytes().len() / self.line_bytes
     }
 
-    /// Exchanges the successors of two elements: joins their cycles if they were two, parts them if they were one.
+    /// Swaps the successors of two elements. This joins two cycles, or splits one.
     ///
     /// # Panics
     /// If there is no such element.
     pub fn swap(&mut self, one: usize, other: usize) {
         let (one, other) = (self.element(one).as_ptr(), self.element(other).as_ptr());
-        // SAFETY: both are initialised elements of the block, and `&mut self` makes the access exclusive. They may be the
-        // same one: `ptr::swap` allows that. Only pointers that the invariant covers change places.
+        // SAFETY: both are initialised elements of the block, and `&mut self` makes the access exclusive. They may be the same
+        // element, which
+        // `ptr::swap` permits. It only swaps pointers that the invariant covers.
         unsafe { std::ptr::swap(&raw mut (*one).next, &raw mut (*other).next) };
     }
 
-    /// Puts one chain on each of these elements.
+    /// Places one chain on each of these elements.
     ///
     /// # Panics
-    /// If there is no such element, or there are no or more than [`CHAINS_MAX`] of them, or their number is no power of two.
+    /// If there is no such element, or if their number is 0, above [`CHAINS_MAX`] or not a power of two.
     pub fn stand(&mut self, elements: &[usize]) {
         assert!(elements.len().is_power_of_two() && elements.len() <= CHAINS_MAX, "{} chains", elements.len());
         self.at = elements.iter().map(|&index| self.element(index)).collect();
     }
 
-    /// Moves every chain `accesses` elements on. All chains move together, so the host can serve one access of each at a
-    /// time. With `write` each visit is counted in the element, which makes its line dirty.
+    /// Advances every chain by `accesses` elements. All chains advance together, so the host can serve one access of each at a time. With
+    /// `write` each access is counted in its element, which makes the line dirty.
     pub fn walk(&mut self, accesses: usize, write: bool) {
         match (self.at.len(), write) {
             (1, false) => self.chase::<1, false>(accesses),
@@ -107,7 +108,7 @@ impl Ring {
         self.at.copy_from_slice(&at);
     }
 
-    /// The element that `chain` stands on.
+    /// The current element of `chain`.
     ///
     /// # Panics
     /// If there is no such chain.
@@ -116,7 +117,7 @@ impl Ring {
         (self.at[chain].as_ptr() as usize - self.block.bytes().as_ptr() as usize) / self.line_bytes
     }
 
-    /// How often walks with `write` visited an element.
+    /// How often walks with `write` accessed an element.
     ///
     /// # Panics
     /// If there is no such element.

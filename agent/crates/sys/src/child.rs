@@ -1,19 +1,19 @@
-//! Short-lived children: made, ended and waited for at once, in a process that may have many threads.
+//! Short-lived children: created, ended and reaped at once, in a process that may have many threads.
 
 use std::io;
 
 use crate::memory::Block;
 
-/// What a child shares with its parent.
+/// Resources that a child shares with its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Nothing: the kernel copies the address space's tables, as for `fork`.
+    /// Nothing: the kernel copies the page tables, as for `fork`.
     Nothing,
-    /// The address space, and the parent waits, as for `vfork`.
+    /// The address space; the parent waits, as for `vfork`.
     Memory,
 }
 
-/// Makes children one at a time.
+/// Creates children one at a time.
 pub struct Nursery {
     stack: Block,
 }
@@ -24,7 +24,7 @@ extern "C" fn end(_: *mut libc::c_void) -> libc::c_int {
 }
 
 impl Nursery {
-    /// Readies a stack for the children.
+    /// Allocates a stack for the children.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -32,7 +32,7 @@ impl Nursery {
         Ok(Self { stack: Block::touched(64 << 10)? })
     }
 
-    /// Makes a child that ends at once, and waits for its end: no child outlives the call.
+    /// Creates a child that ends at once, and waits for its end: no child outlives the call.
     ///
     /// The child is invisible to other waits of this process and raises no `SIGCHLD`.
     ///
@@ -46,10 +46,11 @@ impl Nursery {
         let stack = self.stack.bytes_mut();
         let top = stack.as_mut_ptr_range().end;
         let blocked = block_signals()?;
-        // SAFETY: the child runs `end` alone, on a stack of its own: `top` is the page-aligned end of a block that lives longer
-        // than the child (the wait below) and that nobody else uses (`&mut self`). With `CLONE_VM` the parent thread stands
-        // still meanwhile (`CLONE_VFORK`), so the thread-local storage both share is used by one at a time; signals are
-        // blocked, so no handler of ours runs in the child.
+        // SAFETY: the child only runs `end`, on its own stack: `top` is the page-aligned end of a block that outlives the child
+        // (see the wait
+        // below) and that nothing else uses (`&mut self`). With `CLONE_VM` the parent thread is suspended meanwhile
+        // (`CLONE_VFORK`), so only
+        // one of them uses the shared thread-local storage at a time. Signals are blocked, so no signal handler runs in the child.
         let child = unsafe { libc::clone(end, top.cast(), flags, std::ptr::null_mut()) };
         let made = if child < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
         restore_signals(&blocked);
@@ -60,7 +61,7 @@ impl Nursery {
 
 fn wait(child: libc::pid_t) -> io::Result<()> {
     loop {
-        // SAFETY: a null status is allowed. `__WALL` because a child without an exit signal hides from ordinary waits.
+        // SAFETY: a null status is permitted. `__WALL` is required because ordinary waits ignore a child without an exit signal.
         if unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) } == child {
             return Ok(());
         }
@@ -72,7 +73,7 @@ fn wait(child: libc::pid_t) -> io::Result<()> {
 }
 
 fn block_signals() -> io::Result<libc::sigset_t> {
-    // SAFETY: both sets are plain memory of this function, written by the calls before they are read.
+    // SAFETY: both sets are memory of this function, written by the calls before they are read.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut all);

@@ -1,10 +1,10 @@
-//! Many datagrams with one system call. What they hold and when they go is the caller's business.
+//! Sends and receives many datagrams with one system call. The caller decides on content and time.
 
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
-/// Datagrams of one size, ready to be sent or received together.
+/// Datagrams of one size, to be sent or received together.
 pub struct Batch {
     bytes: Vec<u8>,
     size: usize,
@@ -12,7 +12,7 @@ pub struct Batch {
     pieces: Vec<libc::iovec>,
 }
 
-// SAFETY: the pointers in `headers` and `pieces` lead only into `bytes` and `pieces`, which move along with the batch.
+// SAFETY: the pointers in `headers` and `pieces` only point into `bytes` and `pieces`, which move along with the batch.
 unsafe impl Send for Batch {}
 
 impl Batch {
@@ -30,7 +30,7 @@ impl Batch {
         &mut self.bytes[at * self.size..][..self.size]
     }
 
-    /// Points the headers at the buffers. Done before each call, so that a move in between cannot leave them astray.
+    /// Points the headers at the buffers. Called before each call, so that a move in between cannot invalidate them.
     fn aim(&mut self) {
         let start = self.bytes.as_mut_ptr();
         for (at, (header, piece)) in self.headers.iter_mut().zip(&mut self.pieces).enumerate() {
@@ -41,10 +41,10 @@ impl Batch {
         }
     }
 
-    /// Sends the first `count` datagrams over a connected socket; returns how many went.
+    /// Sends the first `count` datagrams over a connected socket. Returns the number of sent datagrams.
     ///
     /// # Errors
-    /// What the kernel says if none went.
+    /// The kernel's error if none was sent.
     pub fn send(&mut self, socket: &UdpSocket, count: usize) -> io::Result<usize> {
         self.aim();
         let count = count.min(self.headers.len()) as libc::c_uint;
@@ -53,10 +53,10 @@ impl Batch {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Waits for one datagram, takes those that are there, and returns how many and their bytes.
+    /// Waits for one datagram, takes all available ones, and returns their number and bytes.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn receive(&mut self, socket: &UdpSocket) -> io::Result<(usize, u64)> {
         self.aim();
         let count = self.headers.len() as libc::c_uint;

@@ -1,5 +1,5 @@
-//! The one place where Partywall's agent uses `unsafe`: system calls and machine instructions that have no
-//! safe wrapper. Every other crate forbids it. What is here decides nothing; it only makes a call safe.
+//! The only place where the agent uses `unsafe`: system calls and machine instructions without a safe wrapper. Every other crate
+//! forbids it. This crate makes decisions for no caller; it only makes calls safe.
 
 pub mod account;
 pub mod affinity;

@@ -1,15 +1,15 @@
-//! Blocks of page-aligned memory and the loops over them that must be exactly the instructions they say.
+//! Blocks of page-aligned memory.
 
 use std::io;
 use std::ptr::NonNull;
 
-/// Anonymous private memory, page-aligned, zeroed, given back on drop.
+/// Anonymous private memory, page-aligned and zeroed. Unmapped on drop.
 pub struct Block {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a `Block` owns its mapping alone; nothing else holds the pointer.
+// SAFETY: a `Block` is the only owner of its mapping, and nothing else holds the pointer.
 unsafe impl Send for Block {}
 // SAFETY: shared access only reads through `&[u8]`.
 unsafe impl Sync for Block {}
@@ -29,7 +29,7 @@ impl Block {
         Ok(Self { start, len: len.max(1) })
     }
 
-    /// Maps `len` bytes and writes one byte a page, so that later accesses meet real memory and not the zero page.
+    /// Maps `len` bytes and writes one byte per page, so that later accesses use real memory and not the zero page.
     ///
     /// # Errors
     /// As [`Block::new`].
@@ -39,25 +39,25 @@ impl Block {
         Ok(block)
     }
 
-    /// Writes one byte a page, so that later accesses meet real memory and not the zero page.
+    /// Writes one byte per page, so that later accesses use real memory and not the zero page.
     pub fn touch(&mut self) {
         for page in self.bytes_mut().chunks_mut(4096) {
             page[0] = 1;
         }
     }
 
-    /// Asks for transparent huge pages; only pages touched later can become part of one.
+    /// Requests transparent huge pages. Only pages touched later can become part of one.
     ///
     /// # Errors
     /// `EINVAL` from a kernel without them.
     pub fn advise_huge_pages(&mut self) -> io::Result<()> {
         use rustix::mm::{madvise, Advice};
-        // SAFETY: exactly our own mapping; the advice changes how it is backed and not what it holds.
+        // SAFETY: exactly this block's mapping; the advice changes its kind of pages and not its content.
         unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxHugepage)? };
         Ok(())
     }
 
-    /// Where the memory starts: at a page.
+    /// Start of the memory, page-aligned.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }

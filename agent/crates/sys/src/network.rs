@@ -1,5 +1,5 @@
-//! Setting a network interface up: its address, the default route, and switching it on. Source: netdevice(7), rtnetlink is not
-//! needed for so little.
+//! Configures a network interface: its address, the default route, and its state. Source: netdevice(7); rtnetlink is not needed for
+//! this.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -39,7 +39,7 @@ pub fn set_address(name: &str, address: Ipv4Addr, prefix: u8) -> io::Result<()> 
     Ok(())
 }
 
-/// Sends what is for elsewhere to `gateway`, as `ip route add default via GATEWAY` does.
+/// Routes all other traffic to `gateway`, as `ip route add default via GATEWAY` does.
 ///
 /// # Errors
 /// `ENETUNREACH` if no interface leads to the gateway, `EPERM`.
@@ -64,7 +64,7 @@ fn any_socket() -> io::Result<OwnedFd> {
 fn request_for(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: a structure of plain numbers, for which all zeroes is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // One byte stays zero, which ends the name.
+    // One byte stays zero and terminates the name.
     if name.len() >= request.ifr_name.len() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -82,7 +82,7 @@ fn ask(socket: &OwnedFd, operation: libc::Ioctl, request: &mut libc::ifreq) -> i
     }
 }
 
-/// A `sockaddr_in` in the general form: two bytes of port, which is none, then the address.
+/// A `sockaddr_in` in the general form: two bytes of port, which is 0, then the address.
 fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
     let mut data = [0; 14];
     for (to, from) in data[2..6].iter_mut().zip(address.octets()) {

@@ -1,14 +1,14 @@
-//! Loops whose stores go around the caches (`MOVNTPD` of x86-64): the line is not read first and displaces nothing.
-//! Loops with ordinary stores need no `unsafe` and are the caller's.
+//! Loops whose stores bypass the caches (`MOVNTPD` of x86-64): the line is not read first and displaces nothing. Loops with ordinary
+//! stores need no `unsafe`, so callers implement them.
 
-/// Proof that this CPU has non-temporal stores, and the widest ones that it has.
+/// Proof that this CPU has non-temporal stores, with its widest ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NonTemporal {
     avx: bool,
 }
 
 impl NonTemporal {
-    /// Asks the CPU. `None` on any but x86-64.
+    /// Detects the CPU's stores. `None` on any CPU but x86-64.
     #[must_use]
     pub fn detect() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
@@ -28,7 +28,7 @@ impl NonTemporal {
     }
 }
 
-/// Numbers in a cache line, the unit in which the loops go.
+/// Numbers in a cache line, the unit of the loops.
 pub const LINE: usize = 8;
 
 fn check(to: &[f64], from: &[&[f64]]) {
@@ -40,7 +40,7 @@ fn check(to: &[f64], from: &[&[f64]]) {
 macro_rules! dispatch {
     ($self:ident, $name:ident ( $($argument:expr),* )) => {{
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `check` saw to alignment and lengths; SSE2 is part of x86-64, AVX was detected.
+        // SAFETY: `check` verified alignment and lengths. SSE2 is part of x86-64, and AVX was detected.
         unsafe {
             if $self.avx {
                 avx::$name($($argument),*);
@@ -53,7 +53,7 @@ macro_rules! dispatch {
     }};
 }
 
-/// Each panics if the destination does not start a cache line and consist of whole ones, or a source is of another length.
+/// Each function panics if the destination does not start at a cache line, is not a whole number of lines, or differs in length.
 #[allow(clippy::missing_panics_doc, reason = "said for all above")]
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
 impl NonTemporal {
@@ -82,8 +82,8 @@ impl NonTemporal {
     }
 }
 
-/// The four loops for one vector width. Each needs what `check` checks and the feature; each ends with a fence, since
-/// non-temporal stores are ordered by nothing else.
+/// The four loops for one vector width. Each requires the feature and the conditions of `check`. Each ends with a fence, because
+/// nothing else orders non-temporal stores.
 #[cfg(target_arch = "x86_64")]
 macro_rules! loops {
     ($module:ident, $feature:literal, $lanes:literal, $set:ident, $load:ident, $stream:ident, $multiply:ident, $add:ident) => {

@@ -1,23 +1,23 @@
-//! What the page cache holds of a file, and getting it written. Dropping it needs no `unsafe`: see `fadvise` of `rustix`.
+//! Page cache of a file: its resident pages, and write-back. Dropping pages needs no `unsafe`: see `fadvise` of `rustix`.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-/// Waits for the write-back that runs on `file` and starts it for every page that is dirty now, without waiting for that.
+/// Waits for the running write-back of `file`, and starts it for every dirty page without waiting for that.
 ///
 /// # Errors
-/// What the kernel says; an I/O error of an earlier write shows up here.
+/// The kernel's error; it includes I/O errors of earlier writes.
 pub fn turn_over(file: &File) -> io::Result<()> {
     sync_range(file, 0..0, libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE)
 }
 
-/// Writes the dirty pages of `range` and waits until the device has taken them; `0..0` is the whole file. Neither metadata
-/// nor the device's own cache is flushed: this empties the page cache, it makes nothing durable.
+/// Writes the dirty pages of `range` and waits until the device has accepted them; `0..0` is the whole file. It flushes neither metadata
+/// nor the device's own cache, so it does not make data durable.
 ///
 /// # Errors
-/// As [`turn_over`].
+/// See [`turn_over`].
 pub fn write_out(file: &File, range: Range<u64>) -> io::Result<()> {
     let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     sync_range(file, range, all)
@@ -37,7 +37,7 @@ fn sync_range(file: &File, range: Range<u64>, flags: libc::c_uint) -> io::Result
 /// How many of the first `len` bytes of `file` are in the page cache, in whole pages.
 ///
 /// # Errors
-/// `ENODEV` for a file that cannot be mapped, `EPERM` or a count of zero where the kernel hides it from strangers.
+/// `ENODEV` for a file that cannot be mapped. If the kernel hides the pages from other users, `EPERM` or a result of 0.
 pub fn resident_bytes(file: &File, len: usize) -> io::Result<u64> {
     use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
     let page = rustix::param::page_size();
@@ -49,7 +49,7 @@ pub fn resident_bytes(file: &File, len: usize) -> io::Result<u64> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     };
-    // SAFETY: exactly the range mapped above, which nothing else refers to.
+    // SAFETY: exactly the range mapped above, to which nothing else refers.
     unsafe { munmap(start, len)? };
     asked.map(|()| (resident.iter().filter(|&&state| state & 1 == 1).count() * page) as u64)
 }
@@ -60,7 +60,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn what_was_just_written_is_resident_and_can_be_written_out() {
+    fn just_written_pages_are_resident_and_can_be_written_out() {
         let path = std::env::current_exe().unwrap().with_extension(format!("page-cache-{}", std::process::id()));
         let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();

@@ -1,9 +1,8 @@
-//! Which thread goes first.
+//! Priority of threads.
 
 use std::io;
 
-/// Lets the calling thread run before all ordinary ones whenever it has something to do. Threads and processes that it starts
-/// are ordinary again.
+/// Makes the calling thread run before all ordinary threads whenever it is runnable. Threads and processes that it starts are ordinary.
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_NICE`.

@@ -1,7 +1,7 @@
-//! What the processor says of itself beyond what the kernel tells.
+//! Facts from the processor that the kernel does not report.
 
-/// Whether the processor is QEMU's emulation (TCG), by the signature it shows instead of a hypervisor's; `None` where
-/// processors show none.
+/// Whether the processor is emulated by QEMU (TCG), according to its hypervisor signature. `None` if processors of this type have no
+/// signature.
 #[must_use]
 pub fn emulated() -> Option<bool> {
     #[cfg(target_arch = "x86_64")]
@@ -10,11 +10,11 @@ pub fn emulated() -> Option<bool> {
     return None;
 }
 
-/// Leaf `0x4000_0000`, which hypervisors answer; only meaningful where bit 31 of leaf 1 says that there is one.
+/// Reads leaf `0x4000_0000`, the hypervisor's. Only valid if bit 31 of leaf 1 is set.
 #[cfg(target_arch = "x86_64")]
 fn signature() -> Option<[u8; 12]> {
     use std::arch::x86_64::__cpuid;
-    // SAFETY: every x86-64 processor has the instruction and leaf 1; the other leaf is asked for only where it is defined.
+    // SAFETY: every x86-64 processor has the instruction and leaf 1. The other leaf is only read if it is defined.
     #[allow(unused_unsafe)]
     let found = unsafe { (__cpuid(1).ecx >> 31 & 1 == 1).then(|| __cpuid(0x4000_0000)) }?;
     let mut text = [0; 12];
@@ -24,13 +24,13 @@ fn signature() -> Option<[u8; 12]> {
     Some(text)
 }
 
-/// How fast the time-stamp counter counts, in kHz, by the kernel's raw clock; `None` where processors have none. Takes 20 ms.
+/// Frequency of the time-stamp counter in kHz, by the kernel's raw clock. `None` if the processor has none. Takes 20 ms.
 #[must_use]
 pub fn tsc_khz() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     {
         let begin = counted();
-        // However long it takes: both ends are read.
+        // The duration may vary, because both ends are measured.
         #[allow(clippy::disallowed_methods)]
         std::thread::sleep(std::time::Duration::from_millis(20));
         let end = counted();
@@ -40,7 +40,7 @@ pub fn tsc_khz() -> Option<u64> {
     return None;
 }
 
-/// The counter and nanoseconds at one moment, of several tries the one that took least.
+/// Counter and nanoseconds at one moment: the fastest of several attempts.
 #[cfg(target_arch = "x86_64")]
 fn counted() -> (u64, u64) {
     use rustix::time::{clock_gettime, ClockId};

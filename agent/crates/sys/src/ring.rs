@@ -1,5 +1,5 @@
-//! Reads and writes of one file, many at a time, over `io_uring`. The ring owns the buffers, because the kernel goes on using
-//! them after the call that hands them over.
+//! Concurrent reads and writes of one file over `io_uring`. The ring owns the buffers, because the kernel continues to use them after
+//! the call that submits them.
 
 use std::fs::File;
 use std::io;
@@ -11,11 +11,11 @@ use io_uring::{cqueue, opcode, squeue, types::Fd, IoUring};
 
 use crate::memory::Block;
 
-/// Requests of one size on one file. Each request uses a buffer, named by its number below the depth.
+/// Requests of one size on one file. Each uses a buffer, identified by a number below the depth.
 pub struct FileRing {
     ring: IoUring,
     file: File,
-    // Freed only once no request is in flight; see `drop`. Reached through `start` alone, never by reference.
+    // Only freed when no request is in flight; see `drop`. Only accessed through `start`, never by reference.
     buffers: ManuallyDrop<Block>,
     start: NonNull<u8>,
     len: u32,
@@ -24,11 +24,11 @@ pub struct FileRing {
     in_flight: usize,
 }
 
-// SAFETY: `start` leads into `buffers`, which the ring owns and which does not move with it.
+// SAFETY: `start` points into `buffers`, which the ring owns and which does not move with it.
 unsafe impl Send for FileRing {}
 
 impl FileRing {
-    /// A ring for up to `depth` requests of `len` bytes in flight. `prepare` writes the content of the buffers, once.
+    /// A ring for up to `depth` requests of `len` bytes in flight. `prepare` initialises the content of the buffers.
     ///
     /// # Errors
     /// `ENOSYS` or `EPERM` where `io_uring` is missing or forbidden, `ENOMEM`.
@@ -37,25 +37,25 @@ impl FileRing {
         let mut buffers = Block::new(stride * depth as usize)?;
         prepare(buffers.bytes_mut());
         let start = NonNull::from(buffers.bytes_mut()).cast();
-        // Completions are looked for when the ring is entered anyway; without this the kernel interrupts the thread for each.
-        // Kernels before 5.19 do not know it.
+        // Completions are read whenever the ring is entered. Without this option, the kernel interrupts the thread for each completion.
+        // Kernels before 5.19 lack it.
         let ring = IoUring::builder().setup_coop_taskrun().build(depth).or_else(|_| IoUring::new(depth))?;
         Ok(Self { ring, file, buffers: ManuallyDrop::new(buffers), start, len, stride, busy: vec![false; depth as usize], in_flight: 0 })
     }
 
-    /// Hands over a read into buffer `slot`.
+    /// Submits a read into buffer `slot`.
     ///
     /// # Errors
-    /// `ResourceBusy` if `slot` is in flight; what the kernel says.
+    /// `ResourceBusy` if `slot` is in flight, or the kernel's error.
     pub fn read(&mut self, slot: usize, offset: u64) -> io::Result<()> {
         let buffer = self.claim(slot)?;
         self.push(slot, &opcode::Read::new(Fd(self.file.as_raw_fd()), buffer, self.len).offset(offset).build())
     }
 
-    /// Hands over a write of buffer `slot`.
+    /// Submits a write of buffer `slot`.
     ///
     /// # Errors
-    /// As [`FileRing::read`].
+    /// See [`FileRing::read`].
     pub fn write(&mut self, slot: usize, offset: u64) -> io::Result<()> {
         let buffer = self.claim(slot)?;
         self.push(slot, &opcode::Write::new(Fd(self.file.as_raw_fd()), buffer, self.len).offset(offset).build())
@@ -75,18 +75,20 @@ impl FileRing {
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| io::ErrorKind::ResourceBusy)?;
         self.busy[slot] = true;
         self.in_flight += 1;
-        // At once, as fio does: requests gathered until the next wait reach the device in waves, between which its queue runs low.
-        // What cannot be taken now stays in the ring, and goes with the next call.
+        // Submit at once, as fio does: requests collected until the next wait would reach the device in waves, and its queue
+        // would run low in
+        // between. Requests that the kernel cannot accept now stay in the ring until the next call.
         match self.ring.submit() {
             Err(error) if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR)) => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Submits what was handed over, waits until `wanted` requests have completed, and puts the numbers of all completed
-    /// ones into `done`, each with how it went: `UnexpectedEof` if it moved fewer bytes than asked.
+    /// Submits pending requests, waits until `wanted` requests have completed, and appends the numbers of all completed ones to `done` with
+    /// their results: `UnexpectedEof` for a short transfer.
     ///
     /// # Errors
+    /// An error of the ring itself. `InvalidInput`, instead of waiting indefinitely, if fewer than `wanted` are in flight.
     /// Of the ring itself. `InvalidInput` rather than waiting for ever if fewer than `wanted` are in flight.
     pub fn complete(&mut self, wanted: usize, done: &mut Vec<(usize, io::Result<()>)>) -> io::Result<()> {
         if self.in_flight < wanted {
@@ -108,7 +110,7 @@ impl FileRing {
         Ok(())
     }
 
-    /// How many requests are in flight.
+    /// Number of requests in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight
@@ -130,7 +132,7 @@ impl Drop for FileRing {
             let before = self.in_flight;
             let failed = self.complete(1, &mut done).is_err();
             if failed && self.in_flight == before {
-                // The ring itself fails: better lose the buffers than free what a device may still write to.
+                // The ring itself failed. Leak the buffers, because a device may still write to them.
                 return;
             }
         }
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn every_request_that_fails_is_told_with_its_slot_and_its_own_error() {
+    fn every_failed_request_is_reported_with_its_slot_and_its_own_error() {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let Ok(mut ring) = FileRing::new(full, 3, 512, |_| ()) else {
             eprintln!("skipped: this host has no io_uring");

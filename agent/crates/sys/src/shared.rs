@@ -1,5 +1,5 @@
-//! Memory shared with the kernel through a file descriptor, such as an eBPF map's, read and written in words: the other side
-//! changes it at any time, so there is no slice of it.
+//! Memory shared with the kernel through a file descriptor, such as an eBPF map's. It is accessed in atomic words, not slices, because
+//! the other side may change it at any time.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,16 +14,16 @@ pub struct Shared {
     words: usize,
 }
 
-// SAFETY: the mapping is reached only through atomic words, and belongs to no thread.
+// SAFETY: the mapping is only accessed through atomic words, and belongs to no thread.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Maps `words` words of what `fd` stands for.
+    /// Maps `words` words of `fd`.
     ///
     /// # Errors
-    /// What the kernel says; `EINVAL` for none, or more than there are.
+    /// The kernel's error; `EINVAL` for 0 words, or more than there are.
     pub fn new(fd: impl AsFd, words: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let start = unsafe { mmap(std::ptr::null_mut(), words * 8, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)? };
@@ -36,7 +36,7 @@ impl Shared {
         unsafe { &*self.start.add(at) }
     }
 
-    /// Word `at`; all that was written before it was is seen by later reads.
+    /// Reads word `at` with acquire ordering: later reads see everything written before it.
     ///
     /// # Panics
     /// Beyond the end, as all of these.
@@ -51,14 +51,14 @@ impl Shared {
         self.word(at).load(Ordering::Relaxed)
     }
 
-    /// Sets word `at` if it is still what was `seen`; whether it was.
+    /// Sets word `at` if it is still `seen`. Returns whether it was.
     #[must_use]
     pub fn exchange(&self, at: usize, seen: u64, value: u64) -> bool {
         self.word(at).compare_exchange(seen, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Sets word `at` to what `change` makes of it, and no change of the other side's is lost meanwhile; returns what it was and
-    /// what it is now. None if `change` has nothing to change, or if the other side was faster `tries` times.
+    /// Sets word `at` to the result of `change` without losing concurrent changes. Returns the old and the new value. None if `change`
+    /// returns None, or if the other side won `tries` races.
     pub fn update(&self, at: usize, tries: usize, change: impl Fn(u64) -> Option<u64>) -> Option<(u64, u64)> {
         for _ in 0..tries {
             let seen = self.read(at);
@@ -70,7 +70,7 @@ impl Shared {
         None
     }
 
-    /// Sets word `at`; all that was read before is done with by then.
+    /// Sets word `at` with release ordering.
     pub fn release(&self, at: usize, value: u64) {
         self.word(at).store(value, Ordering::Release);
     }
@@ -78,7 +78,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: the very mapping made in `new`, used by nobody else any more.
+        // SAFETY: exactly the mapping made in `new`, which nothing uses any more.
         let _ = unsafe { munmap(self.start.cast(), self.words * 8) };
     }
 }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_writes_the_other_reads() {
+    fn a_value_written_by_one_side_is_read_by_the_other() {
         let fd = file(4096);
         let (ours, theirs) = (Shared::new(&fd, 512).unwrap(), Shared::new(&fd, 512).unwrap());
         ours.release(511, 7);

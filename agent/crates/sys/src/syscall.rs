@@ -1,4 +1,4 @@
-//! The cheapest call into the kernel there is.
+//! The cheapest system call.
 
 /// Enters the kernel and leaves it again; never answered in user space.
 pub fn enter_kernel() {

@@ -1,5 +1,5 @@
-//! A file in memory, mapped to be read while others change it, such as the memory of a guest. In words, because the other side
-//! changes it at any time: there is no slice of plain bytes of it. Deliberately not here: writing, see `shared`.
+//! A file in memory, mapped for reading while others change it, such as the memory of a guest. It is accessed in atomic words, not
+//! slices, because the other side may change it at any time. `shared` also supports writing.
 
 use std::fs::File;
 use std::io;
@@ -11,8 +11,8 @@ use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 
 const WORD_BYTES: usize = size_of::<AtomicU64>();
 
-/// A mapping of the whole words at the beginning of a file. Reading beyond the end of a file that was made shorter ends the
-/// process with `SIGBUS`: whoever reads asks for [`View::bytes`] before.
+/// A mapping of the whole words at the start of a file. If the file was truncated, a read past its end kills the process with `SIGBUS`.
+/// Check [`View::bytes`] before reading.
 #[derive(Debug)]
 pub struct View {
     file: File,
@@ -20,7 +20,7 @@ pub struct View {
     words: usize,
 }
 
-// SAFETY: the mapping is reached only through atomic words, and belongs to no thread.
+// SAFETY: the mapping is only accessed through atomic words, and belongs to no thread.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
@@ -44,16 +44,16 @@ impl View {
         unsafe { std::slice::from_raw_parts(self.start, self.words) }
     }
 
-    /// How long the file is now.
+    /// Current length of the file.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn bytes(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
 
-    /// From `offset` on, the next bytes that the file holds; beyond them lies a hole, which would be filled with pages if it were
-    /// read here. None if only a hole follows. Where a file system does not know its holes, all is held.
+    /// The next allocated range of the file from `offset` on. After it there is a hole, which reading would fill with pages. None if only a
+    /// hole follows. If a file system does not report holes, everything counts as allocated.
     #[must_use]
     pub fn held_from(&self, offset: u64) -> Option<std::ops::Range<u64>> {
         let begin = match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
@@ -67,7 +67,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: the very mapping made in `new`, used by nobody else any more.
+        // SAFETY: exactly the mapping made in `new`, which nothing uses any more.
         let _ = unsafe { munmap(self.start.cast_mut().cast(), self.words * WORD_BYTES) };
     }
 }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_to_the_file_is_seen() {
+    fn changes_of_the_file_are_visible() {
         let file = file(8192);
         let view = View::new(file.try_clone().unwrap(), 1024).unwrap();
         file.write_all_at(&7_u64.to_ne_bytes(), 4096).unwrap();

@@ -87,8 +87,8 @@ pub struct Fault {
     pub message: String,
 }
 
-/// What the agent sends unasked: an [`Event`] in JSON-RPC's envelope. Written straight from the event, for slices and samples
-/// are sent while something is measured.
+/// A notification from the agent: an [`Event`] in JSON-RPC's envelope. It is serialised directly from the event, because slices and
+/// samples are sent during measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Notification<'a> {
     jsonrpc: &'static str,
@@ -207,10 +207,10 @@ fn count_values(line: &[u8]) -> usize {
     values
 }
 
-/// Reads one line.
+/// Parses one line.
 ///
 /// # Errors
-/// A fault that says what is wrong with the line, with the request's number where it could be read.
+/// A fault that describes the problem, with the request's ID if it could be parsed.
 pub fn decode(line: &[u8]) -> Result<Request, (Option<u64>, Fault)> {
     if line.len() > MAX_LINE {
         return Err((None, Fault::new(CODE_REQUEST, format!("a message of {} bytes; the longest is {MAX_LINE}", line.len()))));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_request_is_refused_with_its_number() {
+    fn a_broken_request_is_refused_with_its_id() {
         let (id, fault) = decode(br#"{"jsonrpc":"2.0","id":7}"#).unwrap_err();
         assert_eq!((id, fault.code), (Some(7), CODE_REQUEST));
         assert!(fault.message.contains("method"), "{}", fault.message);
@@ -251,14 +251,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_too_many_values_is_refused_unread() {
+    fn a_line_of_too_many_values_is_refused_unparsed() {
         let line = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"clock","params":[{}0]}}"#, "[],".repeat(VALUES_MAX / 2));
         let fault = decode(line.as_bytes()).unwrap_err().1;
         assert!(fault.message.contains("values; the most is"), "{}", fault.message);
     }
 
     #[test]
-    fn what_stands_in_a_text_is_no_value() {
+    fn content_of_strings_does_not_count_as_values() {
         assert_eq!(count_values(br#"{"a":"[,{\"[,{","b":[1,2]}"#), 4);
         let text = r#",\""#.repeat(VALUES_MAX);
         let line = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"clock","params":{{"text":"{text}"}}}}"#);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_codes_tell_permissions_and_what_passes_from_the_rest() {
+    fn codes_distinguish_permissions_and_temporary_errors_from_the_rest() {
         let code = |number| Fault::code_of(&io::Error::from_raw_os_error(number));
         // EPERM, EACCES, EOPNOTSUPP; EAGAIN, EBUSY, ENOMEM, ECONNREFUSED; ENOENT, ENODEV, ENOSPC.
         assert_eq!([1, 13, 95].map(code), [CODE_LACKING; 3]);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_fault_is_about_stands_before_it() {
+    fn a_faults_subject_comes_before_its_message() {
         assert_eq!(Fault::passing("it is busy").about("disk"), Fault::new(CODE_PASSING, "disk: it is busy"));
     }
 

@@ -1,4 +1,4 @@
-//! What a guard is told and what it tells: a policy made flat, where names have become numbers.
+//! Messages of the guard: a flattened policy, where indexes replace names, and the guard's reports.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -62,8 +62,8 @@ pub struct GuardLink {
     pub interface: String,
 }
 
-/// The delay and jitter that a service class is to have, in queues that the guard can see. For the sake of it others are
-/// granted less, down to their guarantees.
+/// Goals for delay and jitter of a service class, in queues that the guard can read. To meet them, others are granted less, down to
+/// their guarantees.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuardGoal {
@@ -153,8 +153,7 @@ pub struct GuardHook {
     /// Hold packets back in a queue instead of dropping them, if they leave their sender's kernel at this hook.
     #[serde(default)]
     pub hold: bool,
-    /// The interface is in its tenant's reach, who may send by ways that pass no hook there: the other end of a veth, on the
-    /// way in, is held to the ceilings as well.
+    /// The tenant can access the interface and bypass its hook. So the ceilings also apply at the other end of the veth, on ingress.
     #[serde(default)]
     pub backstop: bool,
 }

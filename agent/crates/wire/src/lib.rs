@@ -1,11 +1,11 @@
 #![forbid(unsafe_code)]
-//! The contract between controller and agent: JSON-RPC 2.0, one message a line, over any stream of bytes. Deliberately not
-//! here: what the methods do.
+//! The contract between controller and agent: JSON-RPC 2.0, one message per line, over any stream of bytes. It does not implement
+//! the methods.
 //!
-//! Every method is declared once, in the table [`methods`]; dispatch, schema, tests and fuzzing are made from it.
+//! Every method is declared once, in the table [`methods`]. Dispatch, schema, tests and fuzzing are generated from it.
 //!
-//! The controller sends [`Request`]s; the agent answers each with a [`Response`] and, unasked, sends [`Notification`]s. Both
-//! sides refuse what they don't know, and [`PROTOCOL`] changes whenever an old reader would misread a new message.
+//! The controller sends [`Request`]s. The agent answers each with a [`Response`], and also sends [`Notification`]s. Both sides refuse
+//! unknown fields. [`PROTOCOL`] changes whenever an old reader would misread a new message.
 
 mod envelope;
 mod guard;

@@ -1,12 +1,12 @@
-//! A compiled load program, which says what virtual users do and when they come, and the records that say what became of it.
-//! Deliberately not here: the plan that people write, which the controller compiles into this, and carrying it out.
+//! A compiled load program, which defines what virtual users do and when they arrive, and the records of its results. The controller
+//! compiles it from the user's plan.
 //!
-//! A program is a workload like any other: `workload.start` prepares it (names are resolved, files read, servers reached, limits
-//! checked) and answers with [`LoadStarted`]; paced `flat_out` it begins at once, paced `scheduled` it begins with its first switch
-//! to more than 0 and rests while switched to 0. Its records come as `load` notifications. It ends by itself after its last stage.
+//! A program is a workload like any other. `workload.start` prepares it: it resolves names, reads files, connects to servers and
+//! checks limits. The result is [`LoadStarted`]. With pace `flat_out` it begins at once. With pace `scheduled` it begins with its
+//! first switch above 0, and pauses while switched to 0. Its records arrive as `load` notifications. It ends after its last stage.
 //!
-//! Texts marked *template* may hold `${name}`, which stands for a variable; `$$` stands for `$`. Every user has the variables `user`
-//! (its number, from 0) and `iteration` (from 0).
+//! Texts marked *template* may contain `${name}`, which stands for a variable; `$$` stands for `$`. Every user has the variables
+//! `user` (its number, from 0) and `iteration` (from 0).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -52,8 +52,8 @@ pub struct LoadProgram {
     pub share: Share,
 }
 
-/// A generator's part of a load that several share: users, arrivals and rows of shared feeders are numbered over all of them, and each
-/// takes every `of`th.
+/// A generator's part of a load that several share. Users, arrivals and rows of shared feeders are numbered over all generators, and
+/// each generator takes every `of`th.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
@@ -726,12 +726,12 @@ pub struct GeneratorHealth {
     pub stall_ns_max: u64,
     /// Writes that the socket did not fully accept at once.
     pub back_pressure: u64,
-    /// Response times of requests as they would be had each left when its user was free to send it. Beside `corrected` it tells how much
-    /// the generator's lateness adds to percentiles.
+    /// Response times as if each request had left when its user was free to send it. Compared with `corrected`, they show how much the
+    /// generator's lateness adds to percentiles.
     #[serde(default)]
     pub undelayed: Histogram,
-    /// Time for which a CPU limit kept the generator from running, all limits above it included. Told by the first thread; null from
-    /// others, and where no cgroup tells.
+    /// Time for which CPU limits throttled the generator, including limits of parent cgroups. Reported by the first thread; null from
+    /// others, and if no cgroup reports it.
     #[serde(default)]
     pub throttled_ns: Option<u64>,
     /// Ports in TIME_WAIT in the generator's network namespace. Reported by the first thread; null from others.

@@ -1,4 +1,4 @@
-//! The methods in one table, their parameters and results, and the content of each notification.
+//! The table of methods, their parameters and results, and the content of each notification.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use crate::trace::{Trace, TraceRecords};
 
 use crate::load::{LoadProgram, LoadSecond, LoadStarted};
 
-/// The table of methods: what each is called, who answers it, its parameters and result, the capabilities of which an agent
-/// needs one, and what the agent needs of the kernel. Hands all rows to the macro `then`, in whose scope `wire`, `facts` and
-/// `monitor` are the crates whose types it names; types that it does not use need not exist there.
+/// The table of methods. Each row has a name, the function that answers, parameters and result, the capabilities of which an agent
+/// needs one, and the required Linux capabilities. The table passes all rows to the macro `then`. In the macro's scope, `wire`,
+/// `facts` and `monitor` are the crates of the named types; types that it does not use need not exist there.
 #[macro_export]
 macro_rules! methods {
     ($then:ident) => {
@@ -104,8 +104,8 @@ pub struct MemoryCheck {
     pub budget_ns: u64,
 }
 
-/// `memory.changes`: counts which pages of a file in memory change over time. Answered once all samples are taken, after at most
-/// 120 s; `samples` × `interval_ns` bounds it.
+/// `memory.changes`: counts which pages of a file in memory change over time. Returns after all samples were taken, after at most
+/// 120 s; `samples` × `interval_ns` is limited to that.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryChanges {

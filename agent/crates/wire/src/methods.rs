@@ -1,5 +1,5 @@
-//! What the table of methods ([`crate::methods`]) says of each, for whoever needs it without the types: what `serve --only`
-//! checks, what tests and fuzzing decode, what the schema lists. Deliberately not here: what the methods do.
+//! The table of methods ([`crate::methods`]) without types. `serve --only` checks it, tests and fuzzing decode by it, and the schema
+//! lists it.
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -86,10 +86,10 @@ impl Method {
         METHODS.iter().find(|method| method.name == name)
     }
 
-    /// Reads parameters, and writes them again: null for a method without any.
+    /// Parses parameters and serialises them again. Null for a method without parameters.
     ///
     /// # Errors
-    /// If they are not this method's.
+    /// They are not valid for this method.
     pub fn read(&self, params: Value) -> Result<Value, serde_json::Error> {
         (self.read)(params)
     }

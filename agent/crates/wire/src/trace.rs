@@ -25,8 +25,8 @@ pub struct TraceHop {
     pub namespace: Option<String>,
     /// The interface.
     pub interface: String,
-    /// Where forward packets pass, and the only hook looked at; both are, and it is found out, if none. Once one hop has one,
-    /// only forward packets are traced.
+    /// The hook that forward packets pass, and the only one that is traced. If not set, both are traced and the direction is detected. If
+    /// any hop sets it, only forward packets are traced.
     #[serde(default)]
     pub hook: Option<TraceHook>,
     /// Its records arrive by `trace.feed`.

@@ -1,4 +1,4 @@
-//! The golden messages, which the controller's tests read too: what it sends is understood, what the agent sends is written so.
+//! Golden messages, which the controller's tests read too: the agent accepts the controller's requests and writes the expected events.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ const REQUESTS: &str = include_str!("../../../../schema/golden/requests.jsonl");
 const EVENTS: &str = include_str!("../../../../schema/golden/events.jsonl");
 
 #[test]
-fn every_request_of_the_controller_is_understood() {
+fn every_request_of_the_controller_is_accepted() {
     for line in REQUESTS.lines() {
         let request = wire::decode(line.as_bytes()).unwrap();
         let method = Method::find(&request.method).unwrap_or_else(|| panic!("{}: no such method", request.method));
@@ -26,7 +26,7 @@ fn every_method_has_a_golden_request() {
 }
 
 #[test]
-fn every_event_is_written_as_the_golden_one() {
+fn every_event_is_serialised_as_the_golden_one() {
     for line in EVENTS.lines() {
         let event: wire::Event = serde_json::from_str(line).unwrap();
         assert_eq!(serde_json::to_value(&event).unwrap(), serde_json::from_str::<Value>(line).unwrap());

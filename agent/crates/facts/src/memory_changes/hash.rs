@@ -1,11 +1,11 @@
-//! A hash of a page that others may change while it is read: of words that are loaded one by one, which is why no ready-made
-//! hash of bytes does. About one change in 2⁶⁴ goes unseen. Not for secrets: whoever knows it can make pages that collide.
+//! A hash of a page that may change while it is read. Words are loaded one by one, so hashes of byte slices cannot be used. About one
+//! change in 2⁶⁴ is missed. Not for secrets: an attacker can create pages that collide.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// As many independent products as keep a multiplier busy.
+/// Enough independent products to keep a multiplier busy.
 const LANES: usize = 8;
-/// As many bits set as not, without a pattern: the golden section.
+/// The golden ratio: about as many bits set as clear, without a pattern.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The hash of a whole page.
@@ -19,7 +19,7 @@ pub(super) fn of_page(words: &[AtomicU64]) -> u64 {
     lanes.into_iter().fold(0, step)
 }
 
-/// Both halves of a product: the upper half carries what the lower loses of the top bits.
+/// Combines both halves of a product: the upper half preserves the top bits that the lower half loses.
 fn step(state: u64, word: u64) -> u64 {
     let product = u128::from(state ^ word) * u128::from(FACTOR);
     product as u64 ^ (product >> 64) as u64
@@ -52,14 +52,14 @@ mod tests {
             let page = page(&[]);
             page[first / 64].store(1 << (first % 64), Ordering::Relaxed);
             assert!(seen.insert(of_page(&page)), "bit {first}");
-            // The top bit of two words is where weak products cancel each other.
+            // Weak products cancel each other in the top bit of two words.
             page[(first / 64 + 8) % 512].fetch_xor(1 << 63, Ordering::Relaxed);
             assert!(seen.insert(of_page(&page)), "bit {first} and a top bit");
         }
     }
 
     #[test]
-    fn words_that_change_places_change_the_hash() {
+    fn swapped_words_change_the_hash() {
         assert_ne!(of_page(&page(&[1, 2])), of_page(&page(&[2, 1])));
         assert_ne!(of_page(&page(&[1, 0, 0, 0, 0, 0, 0, 0, 2])), of_page(&page(&[2, 0, 0, 0, 0, 0, 0, 0, 1])));
     }

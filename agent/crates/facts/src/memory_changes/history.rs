@@ -1,8 +1,8 @@
-//! When pages changed last: how many at each sample. Pure.
+//! Counts pages by the sample at which they changed last. Pure.
 
 /// Samples are numbered by the intervals since the first.
 pub(super) struct History {
-    /// How many pages changed last at each sample; a page that never changed is not in it.
+    /// Number of pages that changed last at each sample, without pages that never changed.
     last: Vec<u64>,
     taken: Vec<bool>,
     now: usize,
@@ -13,13 +13,13 @@ impl History {
         Self { last: vec![0; samples], taken: vec![false; samples], now: 0 }
     }
 
-    /// Sample `now` begins.
+    /// Begins sample `now`.
     pub(super) fn begin(&mut self, now: u32) {
         self.now = now as usize;
         self.taken[self.now] = true;
     }
 
-    /// A page was seen to change that changed last at sample `before`; 0 is never.
+    /// Records a change of a page that changed last at sample `before`; 0 means never.
     pub(super) fn changed(&mut self, before: u32) {
         if before > 0 {
             self.last[before as usize] -= 1;
@@ -27,7 +27,7 @@ impl History {
         self.last[self.now] += 1;
     }
 
-    /// How many pages changed in the last `window` intervals; none if no sample was taken when they began.
+    /// Number of pages that changed in the last `window` intervals. None if no sample was taken at the start of the window.
     pub(super) fn changed_within(&self, window: u32) -> Option<u64> {
         let begin = self.now.checked_sub(window as usize)?;
         self.taken[begin].then(|| self.last[begin + 1..=self.now].iter().sum())
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_begins_at_a_sample_that_was_left_out_is_not_known() {
+    fn a_window_that_begins_at_a_skipped_sample_is_unknown() {
         let mut history = History::new(10);
         history.begin(0);
         history.begin(3);

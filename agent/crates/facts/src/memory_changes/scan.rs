@@ -1,4 +1,4 @@
-//! One look at all pages that are looked at.
+//! One scan of all hashed pages.
 
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
@@ -11,19 +11,19 @@ use super::{host, ChangesError, PAGE_BYTES};
 
 const PAGE_WORDS: usize = PAGE_BYTES as usize / 8;
 
-/// Pages of a file, and what was seen of each.
+/// Pages of a file, with their hashes.
 pub(super) struct Pages {
     view: View,
     stride: usize,
     seen: Vec<Seen>,
-    /// The hash of a page of zeros, which is what a hole reads as.
+    /// The hash of a page of zeros, which is the content of a hole.
     zeros: u64,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Seen {
     hash: u64,
-    /// At which sample it changed last; 0 is never.
+    /// Sample of the last change; 0 means never.
     last: u32,
 }
 
@@ -33,7 +33,7 @@ impl Pages {
         Self { view, stride, seen: vec![Seen::default(); looked_at], zeros }
     }
 
-    /// Refuses a file that was made shorter: its last pages cannot be read.
+    /// Returns an error if the file was truncated, because its last pages cannot be read.
     pub(super) fn check_length(&self, path: &Path) -> Result<(), ChangesError> {
         let bytes = self.view.bytes().map_err(host("reading the length of", path))?;
         if bytes < self.view.words().len() as u64 * 8 {
@@ -42,7 +42,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Looks at each page and tells `history` which have changed since the sample before; at sample 0 none has.
+    /// Hashes each page and reports changes since the previous sample to `history`. There are none at sample 0.
     pub(super) fn scan(&mut self, history: &mut History, sample: u32) {
         history.begin(sample);
         let mut held = Some(0..0);

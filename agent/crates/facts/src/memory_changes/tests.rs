@@ -14,7 +14,7 @@ fn count(plan: &Plan) -> MemoryChanges {
     memory_changes(Path::new("/"), plan).expect("a file of pages")
 }
 
-/// A file of so many pages, all held.
+/// A file of this many pages, without holes.
 fn file(folder: &Path, pages: usize) -> File {
     let file = File::options().read(true).write(true).create_new(true).open(folder.join("memory")).expect("a new file");
     file.write_all_at(&vec![7; pages * PAGE_BYTES as usize], 0).expect("room");
@@ -30,7 +30,7 @@ fn refused(change: impl FnOnce(&mut Plan)) -> String {
 }
 
 #[test]
-fn a_file_that_nobody_changes_has_no_changes() {
+fn a_file_without_writers_has_no_changes() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = file(folder.path(), 64);
     file.set_len(200 * PAGE_BYTES + 17).expect("a longer file");
@@ -42,7 +42,7 @@ fn a_file_that_nobody_changes_has_no_changes() {
 }
 
 #[test]
-fn pages_changed_between_scans_are_counted_to_the_page() {
+fn pages_changed_between_scans_are_counted_exactly() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = file(folder.path(), 100);
     let mut pages = Pages::new(View::new(file.try_clone().expect("a file"), 100 * 512).expect("a mapping"), 50, 2);
@@ -59,14 +59,14 @@ fn pages_changed_between_scans_are_counted_to_the_page() {
         [None, None, None],
         [Some(15), None, None],
         [Some(10), Some(20), None],
-        // Sample 3 was left out.
+        // Sample 3 was skipped.
         [None, Some(5), Some(25)],
         [Some(0), None, Some(15)],
     ];
     assert_eq!(counts, expected);
 }
 
-/// Changes a page each millisecond, one after the other, until `stop`; says between which times each was changed.
+/// Changes one page per millisecond in sequence, until `stop`. Returns the times around each change.
 fn change(file: &File, pages: u64, started: &AtomicBool, stop: &AtomicBool) -> Vec<(Nanos, Nanos)> {
     let mut log = Vec::new();
     let begin_ns = clock::now();
@@ -96,7 +96,7 @@ fn pages_that_a_thread_changes_at_a_known_rate_are_counted() {
         stop.store(true, Ordering::Release);
         (found, writer.join().expect("no panic"))
     });
-    // A host too busy to scan 1.6 MB within 200 ms leaves the second sample out.
+    // A host too busy to scan 1.6 MB within 200 ms skips the second sample.
     let [first, second] = &found.samples[..] else { return };
     let changed = second.changed[0].expect("the window began at the first sample");
     let surely = log.iter().filter(|(from, to)| *from > first.at_ns + first.scan_ns && *to < second.at_ns).count() as u64;
@@ -105,7 +105,7 @@ fn pages_that_a_thread_changes_at_a_known_rate_are_counted() {
 }
 
 #[test]
-fn a_page_that_changes_all_the_time_counts_once_and_a_stride_leaves_pages_out() {
+fn a_page_that_changes_constantly_counts_once_and_a_stride_skips_pages() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = file(folder.path(), 30);
     let stop = AtomicBool::new(false);
@@ -120,7 +120,7 @@ fn a_page_that_changes_all_the_time_counts_once_and_a_stride_leaves_pages_out() 
                 clock::sleep_until(clock::now() + MS / 10);
             }
         });
-        // A scan that changes its page takes longer than a change: each sees one.
+        // A scan whose page changes takes longer than one change, so every scan detects one.
         let found = count(&Plan { stride: 3, interval_ns: 50 * MS, ..plan(&folder.path().join("memory")) });
         stop.store(true, Ordering::Release);
         found
@@ -131,7 +131,7 @@ fn a_page_that_changes_all_the_time_counts_once_and_a_stride_leaves_pages_out() 
 }
 
 #[test]
-fn a_hole_reads_as_zeros_and_is_not_filled_by_looking() {
+fn a_hole_reads_as_zeros_and_is_not_filled() {
     use std::os::unix::fs::MetadataExt;
     let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
     let file = File::options().read(true).write(true).create_new(true).open(folder.path().join("memory")).expect("a new file");
@@ -144,18 +144,18 @@ fn a_hole_reads_as_zeros_and_is_not_filled_by_looking() {
 }
 
 #[test]
-fn samples_begin_at_multiples_of_the_interval_and_late_ones_are_left_out() {
+fn samples_begin_at_multiples_of_the_interval_and_late_ones_are_skipped() {
     assert_eq!((next(0, 0), next(3, 3), next(3, 7), next(3, u64::MAX - 1)), (1, 4, 8, u32::MAX));
     let folder = tempfile::tempdir().expect("a folder");
     file(folder.path(), 2000);
-    // No scan of 8 MB takes a microsecond.
+    // Every scan of 8 MB takes longer than a microsecond.
     let found = count(&Plan { interval_ns: 1000, samples: 4096, windows: vec![1], ..plan(&folder.path().join("memory")) });
     assert!(found.samples.len() < 4096);
     assert!(found.samples.iter().all(|sample| sample.changed == [None]));
 }
 
 #[test]
-fn plans_that_make_no_sense_are_refused_by_name() {
+fn invalid_plans_are_refused_by_name() {
     assert_eq!(refused(|plan| plan.samples = 0), "samples: 0 is out of range; give 1 to 4096");
     assert_eq!(refused(|plan| plan.stride = 4097), "stride: 4097 is out of range; give 1 to 4096");
     assert!(refused(|plan| plan.interval_ns = 0).starts_with("interval_ns: 0 is out of range"));
@@ -166,7 +166,7 @@ fn plans_that_make_no_sense_are_refused_by_name() {
 }
 
 #[test]
-fn what_is_no_file_of_pages_is_refused_by_name() {
+fn a_file_without_pages_is_refused_by_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let error = |path: &Path| memory_changes(Path::new("/"), &plan(path)).expect_err("no pages");
     assert!(matches!(error(folder.path()), ChangesError::NotAFile(_)));
@@ -181,7 +181,7 @@ fn what_is_no_file_of_pages_is_refused_by_name() {
 }
 
 #[test]
-fn a_file_that_becomes_shorter_ends_it_with_an_error() {
+fn a_truncated_file_is_an_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = file(folder.path(), 64);
     let view = View::new(file.try_clone().expect("a file"), 64 * 512).expect("a mapping");

@@ -1,20 +1,20 @@
-//! Where a series of durations jumps: from some point on, most of them are many times the median of those before.
-//! Pure, and fed one duration at a time, so that whoever touches memory can stop at the jump.
+//! Finds where a series of durations jumps: from some point on, most of them are many times the median before. Pure. It takes one
+//! duration at a time, so that a caller that touches memory can stop at the jump.
 
 use std::collections::VecDeque;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What counts as a jump.
+/// Definition of a jump.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// How many times the median before.
+    /// Minimum ratio to the median before.
     pub ratio: f64,
-    /// Durations that are looked at together: a jump needs more than half of them above the ratio, so that spikes (an
-    /// interrupt, a huge page being cleared, a moment without the CPU) are none.
+    /// Durations that are evaluated together. A jump needs more than half of them above the ratio, so that spikes (an interrupt, a huge
+    /// page being cleared, a moment without the CPU) do not count.
     pub window: usize,
-    /// How many durations before the window make the median it is compared with. Fewer than `window` is no comparison.
+    /// Number of durations before the window for the reference median. With fewer than `window` there is no comparison.
     pub history: usize,
 }
 
@@ -29,7 +29,7 @@ pub struct Jump {
     pub after_ns: f64,
 }
 
-/// Looks for the first jump in durations that come one by one.
+/// Finds the first jump in durations that arrive one by one.
 pub struct JumpFinder {
     rule: Rule,
     history: VecDeque<f64>,
@@ -38,13 +38,13 @@ pub struct JumpFinder {
 }
 
 impl JumpFinder {
-    /// A finder that has seen nothing.
+    /// A finder without data.
     #[must_use]
     pub fn new(rule: Rule) -> Self {
         Self { rule, history: VecDeque::new(), window: VecDeque::new(), seen: 0 }
     }
 
-    /// Takes the next duration; tells the jump once the window that shows it is full.
+    /// Adds a duration. Returns the jump once the window that shows it is full.
     pub fn push(&mut self, duration_ns: f64) -> Option<Jump> {
         self.seen += 1;
         self.window.push_back(duration_ns);
@@ -77,7 +77,7 @@ pub fn find(durations_ns: &[f64], rule: Rule) -> Option<Jump> {
     durations_ns.iter().find_map(|&duration| finder.push(duration))
 }
 
-/// The middle value (the lower one of two); `None` of nothing.
+/// The middle value (the lower of two). `None` if there is none.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut values = values.to_vec();
@@ -102,12 +102,12 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
         #[test]
-        fn a_calm_series_has_no_jump(series in calm(0..800)) {
+        fn a_steady_series_has_no_jump(series in calm(0..800)) {
             prop_assert_eq!(find(&series, RULE), None);
         }
 
         #[test]
-        fn a_step_is_found_where_it_is(before in calm(32..600), after in vec(2000.0..20_000.0f64, 16..100)) {
+        fn a_step_is_found_at_its_place(before in calm(32..600), after in vec(2000.0..20_000.0f64, 16..100)) {
             let series = [before.clone(), after].concat();
             let jump = find(&series, RULE).expect("a step of ten times and more");
             prop_assert_eq!(jump.at, before.len());
@@ -135,7 +135,7 @@ mod tests {
 
         #[test]
         fn a_slow_drift_is_no_jump(length in 100usize..2000) {
-            // Twenty times in all, but never much within one history.
+            // A factor of twenty in total, but never much within one history.
             let series: Vec<f64> = (0..length).map(|i| 100.0 * (1.0 + 0.002 * i as f64)).collect();
             prop_assert_eq!(find(&series, RULE), None);
         }

@@ -1,8 +1,9 @@
-//! The memory check before a run (VITS, section 4.1): touch every page of what the run will need, time it, and notice
-//! where access becomes sharply slower, because from there on memory is not really there.
+//! The memory check before a run (VITS, section 4.1). It touches every page of the required memory, times that, and detects where
+//! access becomes sharply slower. From there on, memory is not really available.
 //!
-//! Every page is touched twice. The first touch makes the kernel (and a hypervisor below it) supply the page; it is
-//! timed so that the check stops before it drives the host into swap. The second touch tells what counts: is the page
+//! Every page is touched twice. The first touch makes the kernel (and a hypervisor below it) provide the page. It is timed, so that the
+//! check stops before it forces the host to swap. The second touch shows whether the page is still there. If memory is short,
+//! [`wait_until_free`] only waits; the caller decides what else to do.
 //! still there? Deliberately not here: what to do when it is not; [`wait_until_free`] only waits.
 
 mod jump;
@@ -22,83 +23,83 @@ use crate::survey;
 use crate::under;
 
 const PAGE_BYTES: usize = 4096;
-/// Reading the clock costs about as much as touching a page, so pages are timed by the group.
+/// Pages are timed in groups, because reading the clock costs about as much as touching a page.
 const GROUP_PAGES: usize = 64;
 const RULE: Rule = Rule { ratio: 4.0, window: 16, history: 256 };
 
-/// Why no check was made.
+/// Reason why no check was made.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// Touching that much would harm the host or end in the out-of-memory killer.
+    /// Touching that much would harm the host or trigger the out-of-memory killer.
     #[error("{asked_bytes} bytes are more than the {room_bytes} bytes that {bound} leaves; ask for less or free memory")]
     TooMuch {
-        /// What was asked for.
+        /// The requested bytes.
         asked_bytes: u64,
-        /// What may be had.
+        /// The available bytes.
         room_bytes: u64,
-        /// What bounds it.
+        /// What limits them.
         bound: Bound,
     },
-    /// Still not enough free at the deadline.
+    /// There was not enough free memory at the deadline.
     #[error("waited {waited_ms} ms for {asked_bytes} bytes of memory, but {bound} leaves only {room_bytes}; free memory or ask for less")]
     NotFree {
-        /// What was asked for.
+        /// The requested bytes.
         asked_bytes: u64,
-        /// What may be had.
+        /// The available bytes.
         room_bytes: u64,
-        /// What bounds it.
+        /// What limits them.
         bound: Bound,
-        /// How long was waited.
+        /// Duration of the wait.
         waited_ms: u64,
     },
-    /// Nothing can be checked.
+    /// There is nothing to check.
     #[error("a memory check of {asked_bytes} bytes is none; ask for at least one page of 4096")]
     TooLittle {
-        /// What was asked for.
+        /// The requested bytes.
         asked_bytes: u64,
     },
-    /// The host refused something.
+    /// An operation failed on this host.
     #[error("{what}: {source}")]
     Host {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// What the kernel of the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
 
-/// What a memory check found.
+/// Result of a memory check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryCheck {
-    /// What was asked for.
+    /// The requested bytes.
     pub asked_bytes: u64,
-    /// What could have been had at most when the check began.
+    /// Memory available at the start of the check.
     pub room: Room,
-    /// The touch that makes the kernel supply the pages.
+    /// The touch that makes the kernel provide the pages.
     pub first_touch: Pass,
-    /// The touch that tells whether they are still there; `None` if the first did not get through.
+    /// The touch that shows whether they are still there. `None` if the first was incomplete.
     pub second_touch: Option<Pass>,
-    /// Major page faults of this process meanwhile; `None` where the host does not tell.
+    /// Major page faults of this process during the check. `None` if the host does not report them.
     pub major_faults: Option<u64>,
-    /// Pages the host read from swap meanwhile.
+    /// Pages that the host read from swap during the check.
     pub swapped_in_pages: Option<u64>,
-    /// Pages the host wrote to swap meanwhile.
+    /// Pages that the host wrote to swap during the check.
     pub swapped_out_pages: Option<u64>,
-    /// How long it took.
+    /// Duration of the check.
     pub took_ns: Nanos,
-    /// Why the memory is not there, or not known to be; `None` is what one hopes for.
+    /// Reason why the memory is not available, or not known to be. `None` if it is available.
     pub doubt: Option<Doubt>,
 }
 
 impl MemoryCheck {
-    /// Whether the memory is really there.
+    /// Whether the memory is really available.
     #[must_use]
     pub fn enough(&self) -> bool {
         self.doubt.is_none()
     }
 }
 
-/// One time through all pages.
+/// One pass through all pages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pass {
     /// Pages touched.
@@ -107,42 +108,42 @@ pub struct Pass {
     pub median_ns_per_page: f64,
     /// Where access became sharply slower.
     pub jump: Option<MemoryJump>,
-    /// Whether all pages were touched before the time was up.
+    /// Whether all pages were touched before the deadline.
     pub complete: bool,
 }
 
 /// Where access became sharply slower.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryJump {
-    /// So much was touched before.
+    /// Bytes touched before the jump.
     pub at_bytes: u64,
-    /// Median before.
+    /// Median before the jump.
     pub before_ns_per_page: f64,
-    /// Median from there on.
+    /// Median after the jump.
     pub after_ns_per_page: f64,
 }
 
-/// Why memory is not there, or not known to be.
+/// Reason why memory is not available, or not known to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Doubt {
-    /// The time was up before every page was touched twice; nothing bad was seen until then.
+    /// Time ran out before every page was touched twice. There was no problem until then.
     TimeUp,
     /// Pages of this process had to be read back from a disk.
     MajorFaults,
-    /// The host wrote pages to swap meanwhile.
+    /// The host wrote pages to swap during the check.
     Swapped,
-    /// Part of the memory is much slower to reach again than the rest.
+    /// Part of the memory became much slower to access than the rest.
     Jump,
-    /// All of it is slower to reach again than it was to get: something below, such as a hypervisor, takes it away.
+    /// All of it is slower to access again than at first: something below, such as a hypervisor, takes it away.
     NotResident,
 }
 
-/// Touches `bytes` of fresh memory twice, stops after `budget_ns`, and says whether the memory is really there. `root`
-/// is the folder that holds `proc` and `sys`. The memory is given back before it returns.
+/// Touches `bytes` of fresh memory twice, stops after `budget_ns`, and returns whether the memory is really available. `root` is the
+/// folder that contains `proc` and `sys`. The memory is freed before it returns.
 ///
 /// # Errors
-/// If so much would not fit (nothing is touched then), or the host refuses the memory.
+/// There is not enough room (nothing is touched then), or the host refuses the memory.
 pub fn memory_check(root: &Path, bytes: u64, budget_ns: Nanos) -> Result<MemoryCheck, MemoryError> {
     if bytes < PAGE_BYTES as u64 {
         return Err(MemoryError::TooLittle { asked_bytes: bytes });
@@ -172,16 +173,16 @@ pub fn memory_check(root: &Path, bytes: u64, budget_ns: Nanos) -> Result<MemoryC
     })
 }
 
-/// Waits until `bytes` are free and checks them then; `budget_ns` bounds both together.
+/// Waits until `bytes` are free and then checks them. `budget_ns` limits both together.
 ///
 /// # Errors
-/// As [`wait_until_free`] and [`memory_check`].
+/// See [`wait_until_free`] and [`memory_check`].
 pub fn check_when_free(root: &Path, bytes: u64, budget_ns: Nanos) -> Result<MemoryCheck, MemoryError> {
     let waited_ns = wait_until_free(root, bytes, clock::now().saturating_add(budget_ns))?;
     memory_check(root, bytes, budget_ns.saturating_sub(waited_ns))
 }
 
-/// Writes to each page in turn until `deadline_ns`, or until the first jump if `stop_at_jump` then says so.
+/// Writes to each page in turn until `deadline_ns`, or until the first jump if `stop_at_jump` then returns true.
 fn touch(memory: &mut [u8], deadline_ns: Nanos, stop_at_jump: impl Fn() -> bool) -> Pass {
     let total_pages = memory.len().div_ceil(PAGE_BYTES) as u64;
     let mut finder = JumpFinder::new(RULE);
@@ -202,7 +203,7 @@ fn touch(memory: &mut [u8], deadline_ns: Nanos, stop_at_jump: impl Fn() -> bool)
     Pass { pages, median_ns_per_page, jump: jump.map(memory_jump), complete: pages == total_pages }
 }
 
-/// Nanoseconds a page, and the time at the end.
+/// Nanoseconds per page, and the time at the end.
 fn touch_group(group: &mut [u8]) -> (f64, Nanos) {
     let start_ns = clock::now();
     for page in group.chunks_mut(PAGE_BYTES) {
@@ -235,7 +236,7 @@ fn doubt(first: &Pass, second: Option<&Pass>, paging: Paging) -> Option<Doubt> {
     }
 }
 
-/// Paging counters, or how far they moved.
+/// Paging counters, or their differences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Paging {
     major_faults: Option<u64>,
@@ -270,7 +271,7 @@ impl Paging {
     }
 }
 
-/// Field 12 of `/proc/PID/stat`; the name before it may hold anything, so fields count from its last parenthesis.
+/// Field 12 of `/proc/PID/stat`. The name before it may contain anything, so fields are counted after its last parenthesis.
 fn major_faults(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(9)?.parse().ok()
 }
@@ -294,17 +295,17 @@ mod tests {
     }
 
     #[test]
-    fn every_page_of_the_memory_asked_for_is_touched_twice() {
+    fn every_page_of_the_requested_memory_is_touched_twice() {
         let check = memory_check(Path::new("/"), 16 * MEBI + 1, 60_000_000_000).unwrap();
         let second = check.second_touch.as_ref().unwrap();
         assert_eq!((check.first_touch.pages, check.first_touch.complete), (4097, true));
-        // On a host with much else to do the second touch may rightly end at a jump.
+        // On a busy host the second touch may rightly end at a jump.
         assert!(if second.jump.is_none() { second.pages == 4097 && second.complete } else { !check.enough() }, "{check:?}");
         assert!(check.first_touch.median_ns_per_page > 0.0);
     }
 
     #[test]
-    fn a_spent_budget_is_a_doubt_and_not_a_verdict() {
+    fn an_exhausted_budget_is_a_warning_and_not_a_verdict() {
         let check = memory_check(Path::new("/"), 16 * MEBI, 0).unwrap();
         assert_eq!(check.first_touch.pages, 64, "the first group is always touched");
         assert_eq!(check.doubt, Some(Doubt::TimeUp));
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_room_for_is_refused_with_both_numbers() {
+    fn too_large_a_request_is_refused_with_both_numbers() {
         let room = room(Path::new("/")).unwrap();
         let error = memory_check(Path::new("/"), u64::MAX, 1).unwrap_err();
         assert!(matches!(&error, MemoryError::TooMuch { asked_bytes: u64::MAX, .. }));
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_what_can_never_be_free_ends_with_the_budget() {
+    fn a_wait_for_memory_that_cannot_become_free_ends_with_the_budget() {
         let error = check_when_free(Path::new("/"), u64::MAX, 0).unwrap_err();
         assert!(matches!(error, MemoryError::NotFree { asked_bytes: u64::MAX, .. }), "{error}");
     }
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_read_back_from_swap_are_the_gravest_doubt() {
+    fn pages_read_back_from_swap_are_the_most_serious_warning() {
         let jumped = Pass { jump: Some(MemoryJump { at_bytes: 1, before_ns_per_page: 1.0, after_ns_per_page: 9.0 }), ..complete(50.0) };
         assert_eq!(doubt(&complete(500.0), Some(&jumped), paging(3, 3, 9)), Some(Doubt::MajorFaults));
         assert_eq!(doubt(&complete(500.0), Some(&jumped), paging(0, 0, 9)), Some(Doubt::Swapped));
@@ -341,18 +342,18 @@ mod tests {
     }
 
     #[test]
-    fn a_major_fault_without_swapping_is_the_programs_own_page() {
+    fn a_major_fault_without_swapping_is_a_page_of_the_program() {
         assert_eq!(doubt(&complete(500.0), Some(&complete(50.0)), paging(1, 0, 0)), None);
     }
 
     #[test]
-    fn a_jump_of_the_first_touch_alone_is_no_doubt_for_the_pages_are_there_afterwards() {
+    fn a_jump_of_the_first_touch_alone_is_no_warning_because_the_pages_exist_afterwards() {
         let first = Pass { jump: Some(MemoryJump { at_bytes: 1, before_ns_per_page: 1.0, after_ns_per_page: 9.0 }), ..complete(500.0) };
         assert_eq!(doubt(&first, Some(&complete(50.0)), paging(0, 0, 0)), None);
     }
 
     #[test]
-    fn counters_the_host_does_not_have_stay_unknown() {
+    fn counters_that_the_host_lacks_stay_unknown() {
         let unknown = Paging::read(Path::new("/nowhere")).since(Paging::default());
         assert_eq!(unknown, Paging::default());
         assert!(!unknown.is_harm());

@@ -1,4 +1,4 @@
-//! How much memory may be touched without harm: what is available less a reserve, and what the cgroup leaves.
+//! How much memory may be touched without harm: available memory less a reserve, and the room below the cgroup's limit.
 
 use std::fmt;
 use std::path::Path;
@@ -13,23 +13,23 @@ use crate::memory::{available, limit, meminfo};
 use crate::{survey, under};
 
 const POLL_NS: Nanos = 50_000_000;
-/// The least that is left to the rest of the host, on hosts so small that a twentieth is less.
+/// Minimum that is left to the rest of the host, for hosts so small that a twentieth is less.
 const LEAST_RESERVE_BYTES: u64 = 32 << 20;
 
-/// How much memory may be touched, and what bounds it.
+/// How much memory may be touched, and what limits it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Room {
-    /// So much may be touched.
+    /// Bytes that may be touched.
     pub bytes: u64,
-    /// What bounds it.
+    /// What limits them.
     pub bound: Bound,
-    /// What the host could give without swapping.
+    /// Memory available on the host without swapping.
     pub available_bytes: u64,
-    /// What of that is left to the rest of the host.
+    /// The part of it that is left to the rest of the host.
     pub reserve_bytes: u64,
 }
 
-/// What bounds the memory that may be touched.
+/// Limit of the memory that may be touched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Bound {
@@ -51,7 +51,7 @@ impl fmt::Display for Bound {
 /// How much memory this process may touch now.
 ///
 /// # Errors
-/// If the host does not tell how much is available.
+/// The host does not report available memory.
 pub fn room(root: &Path) -> Result<Room, MemoryError> {
     let available_bytes = available(root).map_err(host("reading the memory available from /proc/meminfo"))?;
     let total = survey::text(&under(root, "/proc/meminfo")).ok().and_then(|text| meminfo(&text, "MemTotal"));
@@ -68,15 +68,15 @@ fn tightest(available_bytes: u64, reserve_bytes: u64, limit: Option<MemoryRoom>)
     Room { bytes, bound, available_bytes, reserve_bytes }
 }
 
-/// Page tables and the kernel's own memory are charged to the cgroup as well.
+/// Page tables and the kernel's own memory are also charged to the cgroup.
 fn of_cgroup(limit: &MemoryRoom) -> u64 {
     limit.left_bytes().saturating_sub((limit.limit_bytes / 64).max(1 << 20))
 }
 
-/// Waits until `bytes` may be touched; tells how long that took.
+/// Waits until `bytes` may be touched. Returns the duration of the wait.
 ///
 /// # Errors
-/// If there is not enough by `deadline_ns`, or the host does not tell.
+/// There is not enough by `deadline_ns`, or the host does not report available memory.
 pub fn wait_until_free(root: &Path, bytes: u64, deadline_ns: Nanos) -> Result<Nanos, MemoryError> {
     let pause = |now_ns: Nanos| {
         clock::sleep_until(now_ns.saturating_add(POLL_NS).min(deadline_ns));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cgroup_is_named_when_it_is_the_tighter_bound() {
+    fn the_cgroup_is_named_if_it_is_the_tighter_limit() {
         let room = tightest(10 << 30, 1 << 30, Some(limited(128 << 20, 28 << 20)));
         assert_eq!(room.bytes, 98 << 20);
         assert!(room.bound.to_string().contains("/sys/fs/cgroup/box"));
@@ -141,7 +141,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_room_never_passes_any_bound(available: u64, reserve: u64, limit: u64, used: u64) {
+        fn the_room_never_exceeds_any_limit(available: u64, reserve: u64, limit: u64, used: u64) {
             let room = tightest(available, reserve, Some(limited(limit, used)));
             prop_assert!(room.bytes <= available.saturating_sub(reserve));
             prop_assert!(room.bytes <= limit.saturating_sub(used));

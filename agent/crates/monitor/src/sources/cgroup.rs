@@ -214,7 +214,7 @@ const V1_FILES: [(&str, &Group, Shape); 5] = [
     ("memory", &V1_MEMORY_OOM, Shape::Keyed),
 ];
 
-/// A v2 file is read unless a v1 controller tells the same.
+/// A v2 file is read unless a v1 controller reports the same.
 const V2_FILES: [(&str, &Group, Shape); 7] = [
     ("cpu", &V2_CPU, Shape::Keyed),
     ("memory", &V2_MEMORY_CURRENT, Shape::Single),

@@ -93,7 +93,7 @@ pub(crate) fn open(builder: &mut Builder) {
     }
 }
 
-/// Whole disks that hold something: neither partitions nor loop devices that nobody uses.
+/// Whole disks with a size above 0: neither partitions nor unused loop devices.
 fn default_disks(root: &Path) -> Vec<String> {
     let entries = fs::read_dir(under(root, "/sys/block")).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();

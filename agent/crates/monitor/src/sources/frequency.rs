@@ -1,4 +1,4 @@
-//! `scaling_cur_freq`: how fast each CPU is clocked. Virtual machines rarely know.
+//! `scaling_cur_freq`: the clock frequency of each CPU. Virtual machines rarely report it.
 
 use partywall_facts::{cpulist, under};
 use partywall_kernels::Resource::Cpu;
@@ -22,7 +22,7 @@ pub(crate) const GROUP: Group = Group {
     remedy: "none inside most virtual machines; on metal load the cpufreq driver",
 };
 
-/// The CPUs that are online and wanted, as `cpu3`.
+/// The requested CPUs that are online, as `cpu3`.
 pub(super) fn cpus(builder: &Builder) -> Vec<String> {
     let text = std::fs::read_to_string(under(builder.root, "/sys/devices/system/cpu/online")).unwrap_or_default();
     let named = cpulist::parse(&text).unwrap_or_default().into_iter().map(|cpu| format!("cpu{cpu}"));

@@ -1,4 +1,4 @@
-//! `/proc/meminfo`: where the host's memory is now.
+//! `/proc/meminfo`: current use of the host's memory.
 
 use partywall_kernels::Resource::{Disk, MemoryCapacity};
 

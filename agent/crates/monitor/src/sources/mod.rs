@@ -1,4 +1,4 @@
-//! The sources of counters, one file each: what its columns are, and how its text is parsed.
+//! The sources of counters, one file each: their columns, and the parser of their text.
 
 mod cgroup;
 mod disk;
@@ -72,25 +72,25 @@ pub(crate) const GROUPS: &[&Group] = &[
     &process::STATUS,
 ];
 
-/// The part of the header that `group` gives for one subject.
+/// The columns of `group` for one subject.
 fn header(columns: &[Column], subject: Option<&str>) -> Vec<CounterInfo> {
     columns.iter().map(|column| column.info(subject)).collect()
 }
 
-/// Opens a file that tells of the host as a whole.
+/// Opens a file about the host as a whole.
 fn open_host(builder: &mut Builder, group: &'static Group, fill: impl Fn(&[u8], &mut Row) + Send + 'static) {
     if let Some((file, _)) = builder.open(group, group.file) {
         builder.add_file(vec![(group, header(group.columns, None))], file, fill);
     }
 }
 
-/// Opens a file of keys and numbers that tells of the host.
+/// Opens a file of keys and numbers about the host.
 fn open_keyed(builder: &mut Builder, group: &'static Group) {
     let keyed = Keyed::new(group.columns);
     open_host(builder, group, move |text, row| keyed.fill(text, row));
 }
 
-/// Adds a single-number file for each of these paths and subjects that is there.
+/// Adds a single-number file for each of these paths and subjects that exists.
 fn open_each(builder: &mut Builder, group: &'static Group, files: Vec<(String, String)>) {
     let mut found = false;
     for (path, subject) in files {
@@ -105,7 +105,7 @@ fn open_each(builder: &mut Builder, group: &'static Group, files: Vec<(String, S
     }
 }
 
-/// Whether `targets` want this CPU, told as `cpu3`.
+/// Whether `targets` include this CPU, given as `cpu3`.
 fn wants_cpu(builder: &Builder, subject: &str) -> bool {
     let number = || subject.strip_prefix("cpu")?.parse::<u32>().ok();
     builder.targets.cpus.as_ref().is_none_or(|cpus| number().is_some_and(|number| cpus.contains(&number)))

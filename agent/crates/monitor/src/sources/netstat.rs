@@ -1,4 +1,4 @@
-//! `/proc/net/netstat`: connections that a listener had no room for, in the reader's network namespace.
+//! `/proc/net/netstat`: connections dropped because a listener's queue was full, in the reader's network namespace.
 
 use partywall_kernels::Resource::Network;
 

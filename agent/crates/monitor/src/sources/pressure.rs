@@ -1,4 +1,4 @@
-//! `/proc/pressure`: how long some or all threads stood still for want of a resource (PSI).
+//! `/proc/pressure`: how long some or all threads were stalled by lack of a resource (PSI).
 
 use partywall_kernels::Resource::{Cpu, Disk, MemoryCapacity};
 

@@ -1,9 +1,8 @@
 //! Counters of a process: CPU, faults, and, summed over its threads, waiting and switching.
 //!
-//! The kernel tells faults of a whole process, but waiting and switching only of each thread. A thread that ends takes
-//! its counters along, so what it last said is kept and the sums never fall. A thread that starts and ends between two
-//! samples is not seen. Values are empty once the process has ended; its files never tell of a later process of the
-//! same number, because they were opened when this one lived.
+//! The kernel reports faults for a whole process, but waiting and switching only per thread. When a thread ends, its counters
+//! disappear. So its last values are kept, and the sums never decrease. A thread that starts and ends between two samples is missed.
+//! Values are `None` after the process has ended. Its files never refer to a later process with the same ID, because they stay open.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -93,7 +92,7 @@ pub(crate) const STATUS: Group = Group {
     remedy: REMEDY,
 };
 
-/// Reading each thread costs some 6 µs; above this the watching would disturb the watched.
+/// Reading each thread costs some 6 µs. Above this number, the monitor would disturb the process.
 const MOST_THREADS: usize = 64;
 const OF_PROCESS: usize = STAT.columns.len();
 const OF_RUNNING: usize = SCHEDSTAT.columns.len();
@@ -112,7 +111,7 @@ pub(crate) fn open(builder: &mut Builder) {
 
 struct Process {
     stat: File,
-    /// `None` for good once there were too many, or files for them ran out: a sum with gaps would be no total.
+    /// `None` permanently once there were too many threads or no more files: a sum with gaps would not be a total.
     threads: Option<Threads>,
 }
 
@@ -129,7 +128,7 @@ impl Source for Process {
     }
 }
 
-/// The columns of [`STAT`] in raw numbers. The name may hold blanks and parentheses, so words count from its end.
+/// The columns of [`STAT`] as raw numbers. The name may contain blanks and parentheses, so fields are counted after its end.
 fn parse_stat(text: &[u8]) -> Option<[Option<f64>; 5]> {
     let name_end = text.iter().rposition(|&byte| byte == b')')?;
     Some(numbers_at(&text[name_end + 1..], [7, 9, 11, 12, 17]))
@@ -144,7 +143,7 @@ fn add(a: Sums, b: Sums) -> Sums {
 struct Threads {
     folder: PathBuf,
     alive: Vec<Thread>,
-    /// What threads that have ended had counted.
+    /// Final counts of threads that have ended.
     ended: Sums,
     status: Keyed,
 }
@@ -154,17 +153,17 @@ impl Threads {
         Self { folder, alive: Vec::new(), ended: [Some(0.0); OF_THREADS], status: Keyed::new(STATUS.columns) }
     }
 
-    /// Sums over all threads, those that ended included. `alive` is how many the process has now.
+    /// Sums over all threads, including ended ones. `alive` is the current number of threads.
     fn read(&mut self, alive: usize, buffer: &mut Buffer) -> io::Result<Sums> {
         let some_ended = self.read_alive(buffer);
-        // One may have ended and another started, with the number unchanged: then the reading has shown it.
+        // One thread may have ended and another started, with the number unchanged. Then the reading has shown it.
         if some_ended || alive != self.alive.len() {
             self.look_for_new(buffer)?;
         }
         Ok(self.alive.iter().map(|thread| thread.last).fold(self.ended, add))
     }
 
-    /// Reads the threads known; tells whether any of them has ended.
+    /// Reads the known threads. Returns whether any of them has ended.
     fn read_alive(&mut self, buffer: &mut Buffer) -> bool {
         let before = self.alive.len();
         let (status, ended) = (&self.status, &mut self.ended);
@@ -205,7 +204,7 @@ fn has_ended(error: &io::Error) -> bool {
 
 struct Thread {
     tid: u32,
-    /// `None` on kernels that do not tell.
+    /// `None` on kernels that lack it.
     schedstat: Option<File>,
     status: File,
     last: Sums,

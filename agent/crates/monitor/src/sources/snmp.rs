@@ -1,4 +1,4 @@
-//! `/proc/net/snmp`: what TCP had to send again and UDP had to drop, in the reader's network namespace.
+//! `/proc/net/snmp`: TCP retransmissions and UDP drops, in the reader's network namespace.
 
 use partywall_kernels::Resource::Network;
 

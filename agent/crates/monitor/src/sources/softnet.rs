@@ -1,4 +1,4 @@
-//! `/proc/net/softnet_stat`: whether CPUs kept up with the packets that came, summed over all CPUs.
+//! `/proc/net/softnet_stat`: whether CPUs kept up with arriving packets, summed over all CPUs.
 
 use partywall_kernels::Resource::Network;
 

@@ -1,5 +1,5 @@
-//! `/proc/stat`: where the CPUs' time went, and what the scheduler did. Counted in ticks of 10 ms, so within one short
-//! slot a single CPU's time is coarse; the sum over a trial is not.
+//! `/proc/stat`: how CPU time was used, and scheduler events. It counts in ticks of 10 ms. So a single CPU's time in one short slot is
+//! inexact, but the sum over a trial is not.
 
 use partywall_kernels::Resource::{Cpu, Disk, Kernel, Network};
 

@@ -1,5 +1,5 @@
-//! Heat: how often each core was slowed down by it, and how hot the package is. Only zones of the CPU are read: asking
-//! the firmware for others can take milliseconds.
+//! Temperature: how often each core was throttled by it, and the temperature of the package. Only CPU zones are read, because the
+//! firmware can take milliseconds for others.
 
 use partywall_facts::under;
 use partywall_kernels::Resource::Cpu;

@@ -78,7 +78,7 @@ class Handlers:
         text = ""
         if name:
             try:
-                text = await threaded(pages.text_of, kind, name)
+                text = await threaded(documents.text_of, kind, name)
             except PartywallError as error:
                 return self._wrong(request, error, 404)
         offered = await threaded(pages.offered)

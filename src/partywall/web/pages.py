@@ -16,14 +16,13 @@ from typing import Any
 import jinja2
 
 from partywall import __version__, study, units
-from partywall.errors import PartywallError, Problem, ProblemsError, UsageError
+from partywall.errors import PartywallError, Problem, ProblemsError
 from partywall.load.health import ADVICE, Reason
 from partywall.migrate import plan as migration_plans
 from partywall.model.plan import Plan
 from partywall.report import page
 from partywall.scenario import find, load, names
-from partywall.scenario.load import read, shipped_file
-from partywall.web.documents import shipped_names
+from partywall.scenario.load import read
 from partywall.web.jobs import Job, State, Want
 from partywall.web.live import State as Live
 
@@ -109,13 +108,6 @@ def offered() -> tuple[Offered, ...]:
     moves = "A guest moves between two hosts while it works"
     found += [Offered("migration", name, moves) for name in migration_plans.names()]
     return tuple(found)
-
-
-def text_of(kind: str, name: str) -> str:
-    """The text of a shipped document. UsageError if there is none, also for the path of another file."""
-    if name not in shipped_names(kind):
-        raise UsageError(Problem(f"no {kind[:20]} called {name[:80]!r} ships with Partywall", "choose another"))
-    return shipped_file(name).read_text(encoding="utf-8")
 
 
 def host_line() -> dict[str, Any]:

@@ -246,7 +246,7 @@ def status(  # noqa: PLR0911 - one for each state
         }
         return wants[job.want]
     if job is not None and job.state is State.PAUSED:
-        return "paused: its measurements are kept"
+        return "its measurements are kept"
     if job is not None and job.state is State.CANCELLED:
         return "cancelled before it started"
     if running or (job is not None and job.state is State.RUNNING):

@@ -26,8 +26,6 @@ from partywall.scenario.load import read
 from partywall.web.jobs import Job, State, Want
 from partywall.web.live import State as Live
 
-EXAMPLES = "examples"
-
 
 @cache
 def environment() -> jinja2.Environment:

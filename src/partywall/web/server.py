@@ -25,7 +25,7 @@ GRACE_S = 2
 
 @dataclass(frozen=True)
 class Settings:
-    """How the server is started. user: the user it runs as; None for this process's own.
+    """How the server is started.
 
     names: further host names under which it is reached, for example behind a proxy.
     """

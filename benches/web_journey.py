@@ -2,8 +2,8 @@
 
 Open the launch link, write a scenario with a mistake (it must be shown at its line), correct it, dry run, start, watch
 until the matrix has figures, pause, resume, extend, stop, look at the report, measure again, compare the two, publish.
-Then a load, a trace and a guard from their forms, each where this host can do it. The long form also starts a study
-and a migration. No page may violate its policy.
+Then a load. The long form adds a trace and a guard of a path between two namespaces, and starts and stops a study and
+a migration: it needs root and QEMU. No page may violate its policy.
 
 Bar: every step succeeds. --plant: the scenario keeps its mistake, to see the benchmark fail.
 """
@@ -14,10 +14,12 @@ import argparse
 import contextlib
 import http.server
 import io
+import subprocess
+import sys
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from common import conclude
@@ -213,19 +215,93 @@ def load(person: Keyboard, where: Site) -> None:
     person.push("Records")
 
 
-def trace(person: Keyboard) -> None:
-    person.push("Start a measurement")
-    person.reach("e.name === 'hops'")
-    person.type("lo lo")
-    person.push("Show what would be measured")
-    heading = person.text("h1")
-    print("a trace of one interface twice:", heading, "|", person.text("main")[:120].replace("\n", " "))
+@contextlib.contextmanager
+def two_namespaces() -> Iterator[None]:
+    """Two network namespaces joined by a veth pair, and datagrams from one to the other."""
+    setup = (
+        "netns add pww-a", "netns add pww-b", "link add pww0 netns pww-a type veth peer name pww1 netns pww-b",
+        "-n pww-a addr add 10.77.1.1/24 dev pww0", "-n pww-b addr add 10.77.1.2/24 dev pww1",
+        "-n pww-a link set pww0 up", "-n pww-b link set pww1 up",
+    )  # fmt: skip
+    send = "s.sendto(b'x' * 500, ('10.77.1.2', 9)); time.sleep(.005)"
+    sender = f"import socket, time\ns = socket.socket(2, 2)\nwhile True: {send}"
+    process = None
+    try:
+        for words in setup:
+            subprocess.run(["ip", *words.split()], check=True)
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", "pww-a", sys.executable, "-c", sender], stderr=subprocess.DEVNULL
+        )
+        yield
+    finally:
+        if process is not None:
+            process.kill()
+            process.wait()
+        for name in ("pww-a", "pww-b"):
+            subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
+
+
+POLICY = """partywall_guard: 1
+name: edge
+link: {capacity: 100Mbit/s}
+vifs: {web: {interface: pww0, namespace: pww-a, send: {guarantee: 10Mbit/s, ceiling: 50Mbit/s}}}
+"""
+
+
+def packets(person: Keyboard, where: Site) -> None:
+    """A trace and a guard of the same path."""
+    with two_namespaces():
+        person.push("Start a measurement")
+        person.reach("e.name === 'hops'")
+        person.type("pww-a/pww0 pww-b/pww1")
+        name = start(person)
+        until(lambda: "pww-b/pww1" in person.text("#figures"), 60, "no hops")
+        print("a trace's hops:", person.text("#figures tbody tr"))
+        report(person, where, name)
+        person.push("Records")
+        person.push("Start a measurement")
+        person.write(POLICY)
+        person.press(person.keys.ESCAPE)
+        person.reach("e.name === 'duration'")
+        person.type("10s")
+        name = start(person)
+        until(lambda: "bit/s" in person.text("#figures"), 60, "no guarantees")
+        print("a guard's guarantees:", person.text("#figures tbody tr"))
+        report(person, where, name)
+        person.push("Records")
+
+
+def command_record(person: Keyboard, where: Site, kind: str, name: str) -> None:
+    """Starts something that ships with Partywall, waits until it is measured, and stops it."""
+    person.driver.get(f"{where.origin}/start?kind={kind}&shipped={name}")
+    person.loaded()
+    record = start(person)
+    until(lambda: (where.root / record / "journal.jsonl").is_file(), 300, f"the {kind} did not begin")
+    until(lambda: person.text("#status").startswith("measuring"), 60)
+    person.push("Stop")
+    until(lambda: state(where, record) == "ended", 300, f"the {kind} did not end")
+    print(f"a {kind} was started and stopped: {person.text('#status .doing')}")
     person.push("Records")
+
+
+QUICK = ("run", "load")
+ALL = (*QUICK, "packets", "study", "migration")
+
+
+def journeys(person: Keyboard, where: Site, *, plant: bool) -> dict[str, Callable[[], None]]:
+    return {
+        "run": lambda: isolation(person, where, plant=plant),
+        "load": lambda: load(person, where),
+        "packets": lambda: packets(person, where),
+        "study": lambda: command_record(person, where, "study", "papers/vits"),
+        "migration": lambda: command_record(person, where, "migration", "migration"),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a run and a load")
+    parser.add_argument("--only", action="append", choices=ALL, help="this journey; may be repeated")
     parser.add_argument("--plant", action="store_true", help="keep the mistake in the scenario")
     given = parser.parse_args()
     began = time.monotonic()
@@ -237,12 +313,10 @@ def main() -> None:
         person = Keyboard(driver, where)
         wrong = ""
         try:
-            for step in (lambda: isolation(person, where, plant=given.plant), lambda: load(person, where)):
-                step()
-                steps.append("ok")
-            if not given.quick:
-                trace(person)
-                steps.append("ok")
+            for name, step in journeys(person, where, plant=given.plant).items():
+                if name in (given.only or (QUICK if given.quick else ALL)):
+                    step()
+                    steps.append(name)
         except (RuntimeError, TimeoutError, AssertionError) as error:
             wrong = f"{type(error).__name__}: {error}"
             print(driver.current_url, person.text("body")[:1500])
@@ -250,7 +324,10 @@ def main() -> None:
             entry["message"] for entry in driver.get_log("browser") if "Content Security Policy" in entry["message"]
         ]
     print(*refused, sep="\n")
-    figure = f"{len(steps)} journeys by keyboard alone in {time.monotonic() - began:.0f} s; {wrong or 'no step failed'}"
+    spent_s = time.monotonic() - began
+    figure = (
+        f"{len(steps)} journeys ({', '.join(steps)}) by keyboard alone in {spent_s:.0f} s; {wrong or 'no step failed'}"
+    )
     conclude("web_journey", f"{figure}; {len(refused)} violations of the policy", met=not wrong and not refused)
 
 

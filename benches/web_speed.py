@@ -24,8 +24,12 @@ READY = """
 const done = arguments[0];
 const entry = performance.getEntriesByType('navigation')[0];
 requestAnimationFrame(() => setTimeout(() => {
-  const paint = performance.getEntriesByType('paint').find(each => each.name === 'first-contentful-paint');
-  done([paint ? paint.startTime : null, entry.loadEventEnd, performance.now(), entry.responseEnd]);
+  const ready = performance.now();
+  const wait = () => {
+    const paint = performance.getEntriesByType('paint').find(each => each.name === 'first-contentful-paint');
+    if (paint) done([paint.startTime, entry.loadEventEnd, ready, entry.responseEnd]); else setTimeout(wait, 50);
+  };
+  wait();
 }, 0));
 """
 # Set by a page script's own timer, as recorded documents are: the page's policy stays in force.

@@ -90,6 +90,9 @@ WRONG: list[tuple[str, str, str]] = [
     ("study papers/vits --seed", "x", NUMBER),
     ("study papers/vits --seed", "-1", "must be at least 0, not -1"),
     ("study --format", "x", "must be text or json, not 'x'"),
+    ("serve --port", "x", NUMBER),
+    ("serve --port", "70000", "must be at most 65535, not 70000"),
+    ("serve --address", "10.0.0.1", "10.0.0.1 can be reached by others"),
     ("scenario check demo --format", "x", "must be text or json, not 'x'"),
     ("scenario list --format", "x", "must be text or json, not 'x'"),
     ("vm check --accel", "x", "must be auto, kvm or tcg, not 'x'"),
@@ -99,7 +102,9 @@ WRONG: list[tuple[str, str, str]] = [
 ELSEWHERE = {
     # Paths, and free text.
     *("--out", "--resume", "--work-dir", "--also", "--also-reference", "--prometheus", "--kernel", "--modules"),
-    *("--leave-out", "--data", "--ca-file"),
+    *("--leave-out", "--data", "--ca-file", "--certificate", "--certificate-key"),
+    # Any host name, and a flag that is counted.
+    *("serve --name", "serve --insecure"),
     # Judged against a study, a run's kind or a host: `bad.toml` and the tests of those have them.
     *("--only", "--backend", "--response", "--used"),
     # `report --format` depends on the kind of record.

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from partywall.web import documents
 from partywall.web.interface import openapi
 from partywall.web.jobs import Job, Order, State
 from web_site import ORIGIN, Page, record
@@ -148,6 +149,15 @@ def test_a_dry_run_with_mistakes_returns_to_the_editor_with_the_text(page):
     assert answer.status_code == 400
     assert "<b>line 4</b>" in answer.text
     assert "probe: pipes" in answer.text
+
+
+@pytest.mark.parametrize(("change", "shipped"), [("", "demo"), ("# changed\n", None)])
+def test_an_unchanged_shipped_document_is_started_by_its_name(page, folder, change, shipped):
+    text = documents.text_of("run", "demo") + change
+    page.submit("/jobs", kind="run", shipped="demo", document=text.replace("\n", "\r\n"))
+    (job,) = folder.all()
+    assert job.order.shipped == shipped
+    assert (job.order.document is None) is (shipped is not None)
 
 
 def test_a_job_is_started_once_however_often_the_form_is_sent(page, folder):

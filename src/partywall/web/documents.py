@@ -32,6 +32,7 @@ from partywall.model.study import Outline, StudyRequest
 from partywall.scenario import load
 from partywall.scenario import names as scenario_names
 from partywall.scenario.decode import decode
+from partywall.scenario.load import shipped_file
 from partywall.trace import ask
 from partywall.web.jobs import Order
 
@@ -68,6 +69,13 @@ def shipped_names(kind: str) -> tuple[str, ...]:
     """The names of what ships with Partywall, by kind."""
     listed = {"run": scenario_names, "study": study.names, "migration": migration_plans.names}
     return listed[kind]() if kind in listed else ()
+
+
+def text_of(kind: str, name: str) -> str:
+    """The text of a shipped document. UsageError if there is none, also for the path of another file."""
+    if name not in shipped_names(kind):
+        raise UsageError(Problem(f"no {kind[:20]} called {name[:80]!r} ships with Partywall", "choose another"))
+    return shipped_file(name).read_text(encoding="utf-8")
 
 
 def check(text: str, *, allow_files: bool) -> list[Problem]:

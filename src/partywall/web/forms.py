@@ -73,13 +73,19 @@ def order_of(found: Form) -> Order:
     for name in ("shipped", "budget", "precision", "url", "duration", *numbers):
         if text := found.get(name):
             content[name] = text
-    if found.document.strip():
+    if found.document.strip() and not _is_shipped(found):
         content["document"] = found.document
         content["kind"] = documents.kind_of(found.document)
         content.pop("shipped", None)
     if hops := found.get("hops").split():
         content["hops"] = hops
     return checked_order(content)
+
+
+def _is_shipped(found: Form) -> bool:
+    """True if the editor has the unchanged text of something shipped, whose other files are then found beside it."""
+    kind, name = found.get("kind") or "run", found.get("shipped")
+    return name in documents.shipped_names(kind) and found.document.strip() == documents.text_of(kind, name).strip()
 
 
 def checked_order(content: Mapping[str, Any]) -> Order:

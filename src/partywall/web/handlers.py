@@ -78,7 +78,7 @@ class Handlers:
         text = ""
         if name:
             try:
-                text = await threaded(pages.text_of, kind, name)
+                text = await threaded(documents.text_of, kind, name)
             except PartywallError as error:
                 return self._wrong(request, error, 404)
         offered = await threaded(pages.offered)
@@ -268,6 +268,8 @@ class Handlers:
         text = str(error.detail) if isinstance(error, HTTPException) else "This is a bug of the server; see its output."
         if request.url.path.startswith("/api/"):
             return JSONResponse({"problems": [{"message": text}]}, status)
+        if status == 404 and text == "Not Found":
+            text = "There is no such page."
         if status == 405:
             text = "This address does not take that method."
         return self._page("wrong.html.j2", request, status, problems=[Problem(text)])

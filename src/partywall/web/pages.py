@@ -16,18 +16,15 @@ from typing import Any
 import jinja2
 
 from partywall import __version__, study, units
-from partywall.errors import PartywallError, Problem, ProblemsError, UsageError
+from partywall.errors import PartywallError, Problem, ProblemsError
 from partywall.load.health import ADVICE, Reason
 from partywall.migrate import plan as migration_plans
 from partywall.model.plan import Plan
 from partywall.report import page
 from partywall.scenario import find, load, names
-from partywall.scenario.load import read, shipped_file
-from partywall.web.documents import shipped_names
+from partywall.scenario.load import read
 from partywall.web.jobs import Job, State, Want
 from partywall.web.live import State as Live
-
-EXAMPLES = "examples"
 
 
 @cache
@@ -109,13 +106,6 @@ def offered() -> tuple[Offered, ...]:
     moves = "A guest moves between two hosts while it works"
     found += [Offered("migration", name, moves) for name in migration_plans.names()]
     return tuple(found)
-
-
-def text_of(kind: str, name: str) -> str:
-    """The text of a shipped document. UsageError if there is none, also for the path of another file."""
-    if name not in shipped_names(kind):
-        raise UsageError(Problem(f"no {kind[:20]} called {name[:80]!r} ships with Partywall", "choose another"))
-    return shipped_file(name).read_text(encoding="utf-8")
 
 
 def host_line() -> dict[str, Any]:
@@ -254,7 +244,7 @@ def status(  # noqa: PLR0911 - one for each state
         }
         return wants[job.want]
     if job is not None and job.state is State.PAUSED:
-        return "paused: its measurements are kept"
+        return "its measurements are kept"
     if job is not None and job.state is State.CANCELLED:
         return "cancelled before it started"
     if running or (job is not None and job.state is State.RUNNING):

@@ -15,7 +15,6 @@ import fcntl
 import json
 import os
 import re
-import secrets
 import signal
 import socket
 import struct
@@ -45,8 +44,6 @@ RESUMABLE = ("run", "study")
 # Signals of a terminal end the command, not the shell that stores its exit code.
 SHELL = 'trap : INT TERM HUP; status=$1; shift; "$@"; echo $? > "$status.new"; mv "$status.new" "$status"'
 
-KeptText = Plain | None
-
 
 class Start(Frozen):
     key: Key
@@ -59,8 +56,8 @@ class OfJob(Frozen):
 
 
 class Extend(OfJob):
-    budget: KeptText = None
-    precision: KeptText = None
+    budget: Plain | None = None
+    precision: Plain | None = None
 
 
 class OfRecord(Frozen):
@@ -548,11 +545,6 @@ def start_runner(folder: Folder, *, user: int | None = None, allow_commands: boo
             time.sleep(0.05)
         else:
             return
-
-
-def fresh_key() -> str:
-    """A new idempotency key."""
-    return secrets.token_urlsafe(12)
 
 
 def main(words: Sequence[str]) -> None:

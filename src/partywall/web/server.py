@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ GRACE_S = 2
 
 @dataclass(frozen=True)
 class Settings:
-    """How the server is started. user: the user it runs as; None for this process's own.
+    """How the server is started.
 
     names: further host names under which it is reached, for example behind a proxy.
     """
@@ -57,6 +58,14 @@ def check(settings: Settings) -> None:
         raise UsageError(Problem(said, remedy, key="--address"))
     if (settings.certificate is None) != (settings.certificate_key is None):
         raise UsageError(Problem("a certificate and its key belong together", "give both", key="--certificate"))
+    if settings.certificate is not None:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                settings.certificate, settings.certificate_key
+            )
+        except OSError as error:
+            message = f"the certificate or its key cannot be used: {error.strerror or error}"
+            raise UsageError(Problem(message, "give files in PEM", str(settings.certificate))) from None
     if settings.root.exists() and not settings.root.is_dir():
         raise UsageError(Problem("is not a folder", "give a folder of records", str(settings.root)))
 

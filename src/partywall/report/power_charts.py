@@ -27,7 +27,7 @@ def all_charts(findings: PowerFindings) -> dict[str, tuple[str, str, Any]]:
     if findings.fit is not None:
         drawn["ladder"] = (
             "The model and the load ladder",
-            "Each dot is a level with the interval of its mean. The line is the model, with its error band.",
+            "Each dot is a level, with the interval of its mean. The line is the model, with its error band.",
             ladder(findings.fit, title),
         )
     if findings.timeline:

@@ -115,4 +115,5 @@ def timeline(findings: PowerFindings, title: str) -> alt.VConcatChart:
         .encode(x=alt.X("s:Q", title="s"), y=alt.Y("busy:Q", title="busy cores"))
         .properties(width=WIDTH, height=HEIGHT // 3)
     )
-    return alt.vconcat(watts, busy, spacing=8).resolve_scale(x="shared")
+    chart: alt.VConcatChart = alt.vconcat(watts, busy, spacing=8).resolve_scale(x="shared")
+    return chart

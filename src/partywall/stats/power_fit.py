@@ -17,6 +17,7 @@ from partywall.errors import TrialError
 from partywall.model.power import Activity, Array, Fit, MeterFacts, NodeModel, Reading, Rung, Slot, Timing
 from partywall.stats.power_meter import SHORT_S, Load, updates
 from partywall.stats.rounds import student
+from partywall.units import counted
 
 DRAWS = 200
 SETTLE_S = 0.1
@@ -66,7 +67,8 @@ def fit(facts: MeterFacts, found: Sequence[Observation], name: str) -> Fit:
     levels = list(dict.fromkeys(each.slot.level for each in found))
     if len(levels) < LEAST_LEVELS:
         raise TrialError(
-            f"{facts.meter} gave values in slots of only {len(levels)} levels; give longer slots, or a faster meter"
+            f"{facts.meter} gave values at {counted(len(levels), 'level')} of load, but a model needs {LEAST_LEVELS}; "
+            "give longer slots, or a faster meter"
         )
     features, watts = np.array([each.features for each in found]), np.array([each.watts for each in found])
     place = np.array([levels.index(each.slot.level) for each in found])

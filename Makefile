@@ -23,8 +23,9 @@ HOSTS_PACKAGES := qemu-system-x86 mmdebstrap e2fsprogs util-linux openssh-client
 VM_PACKAGES := qemu-system-x86 mmdebstrap lz4 zstd
 # Without them: no guard and no trace; all else builds and works, and `partywall doctor` says so.
 BPF_PACKAGES := clang libbpf-dev linux-libc-dev iproute2
-BENCHES := $(filter-out benches/agents.py benches/common.py benches/generators.py benches/guests.py benches/hostile.py benches/honesty_simulation.py benches/lossy_hop.py benches/moves.py benches/stock.py benches/web_shop.py benches/web_site.py,$(wildcard benches/*.py))
-PEERS := fio stress-ng mbw sysbench iperf3 strace nginx-light wrk apache2-utils tomcat10-common default-jre-headless
+BENCHES := $(filter-out benches/agents.py benches/common.py benches/generators.py benches/guests.py benches/hostile.py benches/honesty_simulation.py benches/lossy_hop.py benches/moves.py benches/powers.py benches/stock.py benches/web_shop.py benches/web_site.py,$(wildcard benches/*.py))
+PEERS := fio stress-ng mbw sysbench iperf3 strace nginx-light wrk apache2-utils tomcat10-common default-jre-headless \
+    openipmi ipmitool nut-server nut-client
 # Not in Debian, so kept out of the system.
 PEERS_OWN := benches/.peers
 LOCUST := locust==2.*

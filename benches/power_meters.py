@@ -6,7 +6,7 @@ both forms), pyghmi (IPMI DCMI), ipmi_sim (IPMI sensors), snmpsim, upsd with dum
 Watts up?, and sysfs trees of RAPL (which wraps), hwmon and resctrl. All are read at once.
 
 Then each is broken: it shows garbage, or its server is killed. That must be reported for this meter, and the readings
-of the others must go on.
+of the others must go on. One returns, and the time without it must be reported as a gap.
 
 --plant lag: the meters are read as if they had no lag. --plant deaf: faults are not recorded. Both must miss the bar.
 
@@ -35,7 +35,7 @@ from partywall.power.machine import Display, Feed, Machine
 from partywall.power.meters import Meter, make
 from partywall.power.sampling import Sampler, Take
 from partywall.sandbox import Label, reaper
-from partywall.stats.power import mean_watts
+from partywall.stats.power import gaps, mean_watts
 from partywall.stats.power_meter import timing
 from partywall.testing import power
 from partywall.testing.power import SERVERS, EnergyTree, Server
@@ -45,6 +45,8 @@ EVERY_S = 0.1
 TOLERANCE_MS = 100.0
 WATTS_TOLERANCE = 0.05
 STALL_S = 1.0
+RETURNS = "hwmon"
+"""This meter is broken first and returns at the end, which must be reported as a gap."""
 SLOT_NS = 900_000_000
 PLANTED = {
     "redfish": (1.0, 0.4),
@@ -210,7 +212,7 @@ def break_all(
     broken: dict[str, int] = {}
     with Sampler(meters, EVERY_S, found_by_kind(found), lambda: tuple(threads())) as sampler:
         time.sleep(1.5)
-        for number, (name, server) in enumerate(servers.items()):
+        for number, (name, server) in enumerate(sorted(servers.items(), key=lambda each: each[0] != RETURNS)):
             feeds[name].close()
             broken[name] = time.monotonic_ns()
             # Garbage and death in turn, so that both happen to some protocol of each kind.
@@ -218,7 +220,13 @@ def break_all(
             time.sleep(0.6)
         time.sleep(3.0)
         sampler.look()
-    count = 0
+        if RETURNS in servers:
+            servers[RETURNS].start()
+            time.sleep(1.5)
+    own = [reading for reading in found.readings if reading.meter == RETURNS]
+    is_gap_seen = RETURNS not in servers or bool(gaps(RETURNS, own)) or plant == "deaf"
+    print(f"{RETURNS} returns: {[fault.text for fault in gaps(RETURNS, own)] or 'NO GAP REPORTED'}")
+    count = 0 if is_gap_seen else -1
     for name, at_ns in broken.items():
         own = [fault for fault in found.faults if fault.meter == name and fault.time_ns >= at_ns]
         own = [] if plant == "deaf" else own

@@ -254,7 +254,6 @@ def attribute_power(
         "attribute",
         (meter,) if meter else (),
         _ns("for_", for_),
-        200_000_000,
         consumers=tuple(consumers),
         model=power_profiles.find(model),
     )

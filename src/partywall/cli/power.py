@@ -146,7 +146,7 @@ def attribute(
     ] = "",
     meter: Annotated[list[str] | None, typer.Option(help="A meter for the total; without one it is modelled.")] = None,
     for_: For = "10s",
-    every: Every = "200ms",
+    every: Every = "100ms",
     out: Out = None,
 ) -> int:
     """Show each consumer's watts: containers, guests, services or processes.
@@ -169,7 +169,7 @@ def attribute(
         "attribute",
         tuple(meter or ()),
         duration_ns("--for", for_),
-        duration_ns("--every", every, "200ms"),
+        duration_ns("--every", every, "100ms"),
         consumers=chosen,
         model=profiles.find(model),
     )

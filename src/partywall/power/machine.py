@@ -67,13 +67,15 @@ class Machine:
     def stated(self) -> str:
         return f"power by busy cores each {TICK_S * 1e3:g} ms, {self.leakage:.0%} leakage with {LEAKAGE_S:g} s"
 
-    def start(self) -> None:
-        """Begins, if it has not begun."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="simulated-machine", daemon=True)
-            self._thread.start()
-            while len(self._times_ns) < 2:
-                time.sleep(TICK_S / 4)
+    def start(self) -> bool:
+        """Begins, if it has not begun. Returns true if it has begun now."""
+        if self._thread is not None:
+            return False
+        self._thread = threading.Thread(target=self._run, name="simulated-machine", daemon=True)
+        self._thread.start()
+        while len(self._times_ns) < 2:
+            time.sleep(TICK_S / 4)
+        return True
 
     def stop(self) -> None:
         self._ended.set()

@@ -20,14 +20,14 @@ def all_charts(findings: PowerFindings) -> dict[str, tuple[str, str, Any]]:
     drawn: dict[str, tuple[str, str, Any]] = {}
     if findings.attribution is not None:
         drawn["shares"] = (
-            "Watts of each consumer",
+            "Attributed watts, and the common rule",
             "Watts of activity with their interval (dot and line), and what the common rule says (diamond).",
             shares(findings.attribution, title),
         )
     if findings.fit is not None:
         drawn["ladder"] = (
             "The model and the load ladder",
-            "Each dot is a level with the interval of its mean. The line is the model, with its error band.",
+            "Each dot is a level, with the interval of its mean. The line is the model, with its error band.",
             ladder(findings.fit, title),
         )
     if findings.timeline:
@@ -52,12 +52,13 @@ def shares(found: Attribution, title: str) -> AnyChart:
         for share in sorted(found.shares, key=lambda share: -share.active.value)
     ]
     base = inlined(rows).encode(y=alt.Y("consumer:N", sort=None, title=None, axis=alt.Axis(labelLimit=300)))
-    x = alt.X("watts:Q", title=f"{title} of activity", scale=alt.Scale(zero=True))
-    whiskers = base.mark_rule(strokeWidth=2, color=BASELINE).encode(x=alt.X("low:Q", title=None), x2="high:Q")
+    name = f"{title} of activity"
+    whiskers = base.mark_rule(strokeWidth=2, color=BASELINE).encode(x=alt.X("low:Q", title=name), x2="high:Q")
     dots = base.mark_point(filled=True, size=70, color=BASELINE, opacity=1).encode(
-        x=x, tooltip=["consumer:N", alt.Tooltip("watts:Q", format=".2f"), alt.Tooltip("common:Q", format=".2f")]
+        x=alt.X("watts:Q", title=name, scale=alt.Scale(zero=True)),
+        tooltip=["consumer:N", alt.Tooltip("watts:Q", format=".2f"), alt.Tooltip("common:Q", format=".2f")],
     )
-    other = base.mark_point(shape="diamond", size=70, color=TREATED, opacity=1).encode(x=alt.X("common:Q", title=None))
+    other = base.mark_point(shape="diamond", size=70, color=TREATED, opacity=1).encode(x=alt.X("common:Q", title=name))
     return alt.layer(whiskers, dots, other).properties(width=WIDTH, height=max(60, 32 * len(rows)))
 
 
@@ -78,10 +79,10 @@ def ladder(fit: Fit, title: str) -> AnyChart:
     curve = [_on_curve(fit, float(busy)) for busy in np.linspace(0, busiest, CURVE_POINTS)]
     x = alt.X("busy:Q", title="busy cores")
     y = alt.Y("watts:Q", title=title, scale=alt.Scale(zero=False, padding=12))
-    band = inlined(curve).mark_area(color=BAND, opacity=0.22).encode(x=x, y=alt.Y("low:Q", title=None), y2="high:Q")
+    band = inlined(curve).mark_area(color=BAND, opacity=0.22).encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q")
     line = inlined(curve).mark_line(color=MUTED, strokeWidth=1.5).encode(x=x, y=y)
     base = inlined(rows)
-    whiskers = base.mark_rule(strokeWidth=2, color=BASELINE).encode(x=x, y=alt.Y("low:Q", title=None), y2="high:Q")
+    whiskers = base.mark_rule(strokeWidth=2, color=BASELINE).encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q")
     dots = base.mark_point(filled=True, size=60, color=BASELINE, opacity=1).encode(
         x=x, y=y, tooltip=["level:N", alt.Tooltip("busy:Q", format=".2f"), alt.Tooltip("watts:Q", format=".1f")]
     )
@@ -114,4 +115,5 @@ def timeline(findings: PowerFindings, title: str) -> alt.VConcatChart:
         .encode(x=alt.X("s:Q", title="s"), y=alt.Y("busy:Q", title="busy cores"))
         .properties(width=WIDTH, height=HEIGHT // 3)
     )
-    return alt.vconcat(watts, busy, spacing=8)
+    chart: alt.VConcatChart = alt.vconcat(watts, busy, spacing=8).resolve_scale(x="shared")
+    return chart

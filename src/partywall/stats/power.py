@@ -30,6 +30,8 @@ from partywall.stats.power_meter import gap_s, timing, updates
 
 SHOWN = 1500
 """Points of a time line at most, for each meter."""
+REACHED = 0.9
+"""Share of the cores that a ladder must have kept busy, or else a note says that the model is extrapolated."""
 MOST_ERROR = 0.03
 """A model whose levels are predicted worse than this from the others is called inconclusive."""
 
@@ -54,7 +56,7 @@ def findings(evidence: PowerEvidence) -> PowerFindings:
         attribution=shares,
         timeline=tuple(_timeline(evidence)),
         busy=tuple(_busy(evidence)),
-        notes=tuple(_notes(evidence)),
+        notes=tuple(_notes(evidence, fit)),
     )
 
 
@@ -219,8 +221,13 @@ def _begin_ns(evidence: PowerEvidence) -> int:
     return min(first, default=0)
 
 
-def _notes(evidence: PowerEvidence) -> list[str]:
+def _notes(evidence: PowerEvidence, fit: Fit | None) -> list[str]:
     notes = []
+    if fit is not None and (most := max(rung.busy for rung in fit.rungs)) < REACHED * fit.model.cpus:
+        notes.append(
+            f"The load kept at most {most:.1f} of {fit.model.cpus} cores busy, so watts beyond are extrapolated; "
+            "calibrate again while the host does nothing else."
+        )
     origin = origin_of(evidence)
     if origin == "simulated":
         notes.append("Simulated meter: the watts are those of a model in software. Only the CPU time is real.")

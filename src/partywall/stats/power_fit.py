@@ -17,6 +17,7 @@ from partywall.errors import TrialError
 from partywall.model.power import Activity, Array, Fit, MeterFacts, NodeModel, Reading, Rung, Slot, Timing
 from partywall.stats.power_meter import SHORT_S, Load, updates
 from partywall.stats.rounds import student
+from partywall.units import counted
 
 DRAWS = 200
 SETTLE_S = 0.1
@@ -66,7 +67,8 @@ def fit(facts: MeterFacts, found: Sequence[Observation], name: str) -> Fit:
     levels = list(dict.fromkeys(each.slot.level for each in found))
     if len(levels) < LEAST_LEVELS:
         raise TrialError(
-            f"{facts.meter} gave values in slots of only {len(levels)} levels; give longer slots, or a faster meter"
+            f"{facts.meter} gave values at {counted(len(levels), 'level')} of load, but a model needs {LEAST_LEVELS}; "
+            "give longer slots, or a faster meter"
         )
     features, watts = np.array([each.features for each in found]), np.array([each.watts for each in found])
     place = np.array([levels.index(each.slot.level) for each in found])
@@ -75,7 +77,8 @@ def fit(facts: MeterFacts, found: Sequence[Observation], name: str) -> Fit:
     for number, level in enumerate(levels):
         own, others = place == number, place != number
         predicted = float((with_idle(features[own]) @ _steps(fitted(features[others], watts[others]))).mean())
-        rungs.append(_rung(level, [each for each in found if each.slot.level == level], predicted))
+        left = watts[own] - with_idle(features[own]) @ _steps(points)
+        rungs.append(_rung(level, [each for each in found if each.slot.level == level], predicted, left))
     errors = np.array([abs(rung.error or 0.0) for rung in rungs])
     generator = np.random.default_rng(0)
     draws = [_draw(features, watts, place, generator) for _ in range(DRAWS)]
@@ -95,14 +98,20 @@ def fit(facts: MeterFacts, found: Sequence[Observation], name: str) -> Fit:
     )
 
 
-def _rung(level: str, own: Sequence[Observation], predicted: float) -> Rung:
-    watts = [each.watts for each in own]
+def _rung(level: str, own: Sequence[Observation], predicted: float, left: Array) -> Rung:
+    """One level. left: what the model leaves over in each slot; slots differ in the CPU time that they got."""
+    mean = float(np.mean([each.watts for each in own]))
+    interval = None
+    if len(own) > 1:
+        spread = student(list(left))
+        ends = {"value": mean, "low": mean - spread.half_width, "high": mean + spread.half_width}
+        interval = spread.model_copy(update=ends)
     return Rung(
         level=level,
         busy=float(np.mean([each.busy for each in own])),
-        watts=student(watts) if len(watts) > 1 else None,
-        mean_watts=float(np.mean(watts)),
-        slots=len(watts),
+        watts=interval,
+        mean_watts=mean,
+        slots=len(own),
         predicted=predicted,
     )
 

@@ -7,6 +7,7 @@ Everything that is derived from it is marked `simulated`.
 
 from __future__ import annotations
 
+import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -48,7 +49,9 @@ class Simulated:
             self._machine.busy_s = busy_s
 
     def read(self) -> Reading:
-        self._machine.start()
+        if self._machine.start():
+            # The first value describes the machine after its start.
+            time.sleep(self._display.lag_s + self._display.refresh_s)
         at_ns = now_ns()
         return Reading(meter=self.facts.meter, time_ns=at_ns, watts=self._machine.shown(self._display, at_ns))
 

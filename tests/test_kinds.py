@@ -70,7 +70,10 @@ def consolidation(path: Path) -> Record:
 
 MAKERS = {"guard": guard, "study": study, "load": load, "migration": migration, "consolidation": consolidation}
 TABLES = {
-    **{"guard": "guard", "study": "observations", "load": "seconds", "migration": "pings"},
+    "guard": "guard",
+    "study": "observations",
+    "load": "seconds",
+    "migration": "pings",
     "consolidation": "events",
 }
 
@@ -133,7 +136,9 @@ def test_what_is_no_record_is_refused_with_a_remedy(tmp_path, there):
     path = tmp_path / "other"
     if there:
         path.mkdir()
-    with pytest.raises(UsageError, match="not a record of a run, load, guard, trace, migration or study"):
+    with pytest.raises(
+        UsageError, match="not a record of a run, load, guard, trace, migration, consolidation or study"
+    ):
         kinds.opened(path)
 
 

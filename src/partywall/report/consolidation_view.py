@@ -167,7 +167,8 @@ def _bound_text(found: ConsolidationFindings) -> str:
     text = f"no placement takes less than {bounds} kWh (with the whole day known, without moves and switching)"
     if found.share_of_bound is not None:
         share = found.share_of_bound
-        text += f"; partywall reaches {share.value:.1%} ({share.low:.1%} to {share.high:.1%}) of that saving"
+        span = f" ({share.low:.1%} to {share.high:.1%})" if share.high > share.low else ""
+        text += f"; partywall reaches {share.value:.1%}{span} of that saving"
     return text
 
 

@@ -76,7 +76,6 @@ def simulate(
         list[Path] | None,
         typer.Option(
             help="Load of guests: a folder or tar archive in PlanetLab's format; may be repeated. Default: generated.",
-            exists=True,
         ),
     ] = None,
     policy: Annotated[
@@ -101,6 +100,9 @@ def simulate(
     less, than Partywall's.
     """
     console = wide_console()
+    if absent := [path for path in traces or () if not path.exists()]:
+        remedy = "give a folder or a tar archive of traces"
+        raise UsageError(*(Problem(f"{str(path)!r} does not exist", remedy, key="--traces") for path in absent))
     job = SimulationJob.read(load.find(cluster), tuple(traces or ()), tuple(policy or ()), days, orders, seed)
     options = Options(context.obj(), out)
     return carry_out(lambda emit: Consolidations().measure(job, options, emit), options, Live(console), console)
@@ -126,9 +128,9 @@ def apply(
     5 a guest is lost or runs twice, and nothing more was done.
     """
     console = wide_console()
+    timing = Timing(settle_s=duration_ns("--settle", settle, "1s") / 1e9)
     kept = ConsolidationDirectory.open(record)
     options = Options(context.obj())
-    timing = Timing(settle_s=duration_ns("--settle", settle, "1s") / 1e9)
     evidence = kept.evidence()
     if evidence.plan is not None and not yes:
         Consolidations().show(Consolidations().findings(kept), console)

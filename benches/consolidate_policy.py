@@ -86,7 +86,7 @@ def day(name: str, utilisation: np.ndarray, order: int, rules: Rules) -> tuple[f
     state = first_placement(unplaced(hosts, guests))
     demand = demand_of_day(utilisation, guests, order)
     bound = least_energy_j(hosts, guests, demand, traces.INTERVAL_S) / 3.6e6
-    policies = [Partywall(rules), *(POLICIES[each]() for each in (*PUBLISHED, "static"))]
+    policies = [Partywall(rules), *(POLICIES[each](rules) for each in (*PUBLISHED, "static"))]
     own, *others, static = [simulate(policy, state, demand, traces.INTERVAL_S) for policy in policies]
     print(f"{name}, order {order}: bound {bound:.1f} kWh")
     for each in (own, *others, static):

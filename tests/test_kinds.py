@@ -152,7 +152,8 @@ def test_what_is_no_record_is_refused_with_a_remedy(tmp_path, there):
     path = tmp_path / "other"
     if there:
         path.mkdir()
-    with pytest.raises(UsageError, match="not a record of a run, load, guard, trace, migration, power or study"):
+    names = "run, load, guard, trace, migration, power, consolidation or study"
+    with pytest.raises(UsageError, match=f"not a record of a {names}"):
         kinds.opened(path)
 
 

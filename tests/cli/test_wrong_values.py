@@ -86,6 +86,15 @@ WRONG: list[tuple[str, str, str]] = [
     ("trace a b --budget", "x", SHARE),
     ("trace a b --packets", "x", NUMBER),
     ("trace a b --packets", "-1", "must be from 0 to 1,000,000, not -1"),
+    ("consolidate plan cluster --solver", "x", "must be auto, exact or heuristic, not 'x'"),
+    ("consolidate simulate cluster --traces", "/none", "'/none' does not exist"),
+    ("consolidate simulate cluster --policy", "x", "there is no policy 'x'"),
+    ("consolidate simulate cluster --days", "0", "must be at least 1, not 0"),
+    ("consolidate simulate cluster --orders", "x", NUMBER),
+    ("consolidate simulate cluster --seed", "-1", "must be at least 0, not -1"),
+    ("consolidate apply done --settle", "0s", "must be greater than 0, not 0s"),
+    ("consolidate watch cluster --every", "x", DURATION),
+    ("consolidate watch cluster --for", "x", DURATION),
     ("study papers/vits --rounds", "1", "must be at least 2, not 1"),
     ("study papers/vits --seed", "x", NUMBER),
     ("study papers/vits --seed", "-1", "must be at least 0, not -1"),
@@ -106,7 +115,7 @@ ELSEWHERE = {
     # Any host name, and a flag that is counted.
     *("serve --name", "serve --insecure"),
     # Judged against a study, a run's kind or a host: `bad.toml` and the tests of those have them.
-    *("--only", "--backend", "--response", "--used"),
+    *("--only", "--backend", "--response", "--used", "--guest"),
     # `report --format` depends on the kind of record.
     "report --format",
 }

@@ -11,7 +11,7 @@ from partywall.model.cluster import Cluster
 from partywall.placement import traces
 from partywall.placement.bound import least_energy_j
 from partywall.placement.policies import POLICIES, beloglazov
-from partywall.placement.policy import Decisions, MoveTo
+from partywall.placement.policy import Decisions, MoveTo, Rules
 from partywall.placement.simulate import first_placement, simulate
 from partywall.placement.state import OFF, guests_of, hosts_of
 
@@ -51,7 +51,7 @@ class Recording:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_guests_are_conserved_and_run_on_hosts_that_are_on(name):
-    seen = Recording(POLICIES[name]())
+    seen = Recording(POLICIES[name](Rules()))
     day(seen)
     for state in seen.states:
         assert len(state.at) == 30
@@ -60,14 +60,14 @@ def test_guests_are_conserved_and_run_on_hosts_that_are_on(name):
 
 
 def test_a_policy_never_sees_the_load_that_it_decides_for():
-    seen = Recording(POLICIES["static"]())
+    seen = Recording(POLICIES["static"](Rules()))
     _, demand, _ = day(seen)
     for place, history in enumerate(seen.histories, start=1):
         assert (history[:, -1] == demand[:, place - 1]).all()
 
 
 def test_without_moves_the_energy_is_that_of_the_power_curve():
-    state, demand, result = day(POLICIES["static"]())
+    state, demand, result = day(POLICIES["static"](Rules()))
     on = state.status != OFF
     watts = [np.where(on, state.hosts.power(state.sums(load)), state.hosts.off_w).sum() for load in demand.T]
     assert result.energy_kwh == pytest.approx(sum(watts) * 300 / 3.6e6)
@@ -105,7 +105,7 @@ def test_moves_boots_and_returns_are_counted():
 
 
 def test_switching_a_host_off_saves_its_idle_power_less_the_shutdown():
-    state, demand, still = day(POLICIES["static"]())
+    state, demand, still = day(POLICIES["static"](Rules()))
     once = simulate(Once(), state, demand, 300.0)
     assert still.energy_kwh > once.energy_kwh
     # At most one host was off for a day.
@@ -114,7 +114,7 @@ def test_switching_a_host_off_saves_its_idle_power_less_the_shutdown():
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_no_policy_takes_less_than_the_bound(name):
-    state, demand, result = day(POLICIES[name]())
+    state, demand, result = day(POLICIES[name](Rules()))
     assert result.energy_kwh >= least_energy_j(state.hosts, state.guests, demand, 300.0) / 3.6e6 * (1 - 1e-9)
 
 
@@ -132,7 +132,7 @@ def test_local_regression_extends_a_line():
 
 
 def test_the_adaptive_threshold_falls_with_the_spread():
-    state, demand, _ = day(POLICIES["static"]())
+    state, demand, _ = day(POLICIES["static"](Rules()))
     calm, noisy = demand * 0 + 0.1, demand
     assert (beloglazov.mad(state, calm[:, :40]).limit == state.hosts.cpus).all()
     used = np.unique(state.at)

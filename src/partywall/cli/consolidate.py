@@ -54,7 +54,9 @@ def plan(
     ] = SolverName.AUTO,
     out: Out = None,
 ) -> int:
-    """Show which guests would move and which hosts would be switched, what that saves, and what it costs.
+    """Show what would move and what that saves.
+
+    For each guest and host: the step, its cost and its reason. The whole: energy saved, and what it costs.
 
     partywall consolidate plan cluster
 
@@ -74,7 +76,6 @@ def simulate(
         list[Path] | None,
         typer.Option(
             help="Load of guests: a folder or tar archive in PlanetLab's format; may be repeated. Default: generated.",
-            exists=True,
         ),
     ] = None,
     policy: Annotated[
@@ -87,15 +88,21 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Seed of all random choices.", min=0, max=SEED_MOST)] = 1,
     out: Out = None,
 ) -> int:
-    """Simulate policies over load traces: energy, violations and moves side by side.
+    """Simulate policies over load traces.
 
-      partywall consolidate simulate data-centre
-      partywall consolidate simulate data-centre --traces 20110303.tar.gz --orders 3
+    Shows energy, violations and moves side by side.
+
+    partywall consolidate simulate data-centre
+
+    partywall consolidate simulate data-centre --traces 20110303.tar.gz --orders 3
 
     Every policy starts from the same placement. Exit code: 1 if a published policy takes less energy, or violates
     less, than Partywall's.
     """
     console = wide_console()
+    if absent := [path for path in traces or () if not path.exists()]:
+        remedy = "give a folder or a tar archive of traces"
+        raise UsageError(*(Problem(f"{str(path)!r} does not exist", remedy, key="--traces") for path in absent))
     job = SimulationJob.read(load.find(cluster), tuple(traces or ()), tuple(policy or ()), days, orders, seed)
     options = Options(context.obj(), out)
     return carry_out(lambda emit: Consolidations().measure(job, options, emit), options, Live(console), console)
@@ -111,18 +118,19 @@ def apply(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the first step.")] = False,
     settle: Annotated[str, typer.Option(help="Longest time for a host to start or to end.")] = "5min",
 ) -> int:
-    """Carry out a plan that 'consolidate plan' has shown, step by step.
+    """Carry out a plan, step by step.
 
-    Refuses if the cluster has changed since. After each step it checks where guests run and which hosts answer. If a
-    step fails, what was done is undone. If the manager is killed, the same command goes on.
+    RECORD is what 'consolidate plan' has made. Refuses if the cluster has changed since. After each step it checks
+    where guests run and which hosts answer. If a step fails, what was done is undone. If the manager is killed, the
+    same command goes on.
 
     Exit code: 0 all steps are done; 1 a step failed, and the others were undone; 2 the plan does not fit the cluster;
     5 a guest is lost or runs twice, and nothing more was done.
     """
     console = wide_console()
+    timing = Timing(settle_s=duration_ns("--settle", settle, "1s") / 1e9)
     kept = ConsolidationDirectory.open(record)
     options = Options(context.obj())
-    timing = Timing(settle_s=duration_ns("--settle", settle, "1s") / 1e9)
     evidence = kept.evidence()
     if evidence.plan is not None and not yes:
         Consolidations().show(Consolidations().findings(kept), console)
@@ -146,7 +154,9 @@ def watch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for the records of its plans.")] = Path("runs"),
 ) -> int:
-    """Look at the cluster again and again, and consolidate it as load rises and falls, until Ctrl-C.
+    """Consolidate as load rises and falls.
+
+    Looks at the cluster again and again, until Ctrl-C.
 
     Decides with the policy that 'consolidate simulate' shows. Every plan that it carries out leaves a record.
     """
@@ -169,7 +179,10 @@ def explain(
     record: Record_,
     guest: Annotated[str | None, typer.Option(help="Only this guest.")] = None,
 ) -> int:
-    """Say why a plan is as it is: the reason of each step, the next best place of each guest, and other plans."""
+    """Say why a plan is as it is.
+
+    Lists the reason of each step, the next best place of each guest, and other plans.
+    """
     from partywall.report.consolidation_view import explained  # noqa: PLC0415 - what draws is slow to import
 
     evidence = ConsolidationDirectory.open(record).evidence()

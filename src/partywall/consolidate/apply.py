@@ -102,7 +102,8 @@ class Applying:
         for place, batch in enumerate(batches):
             steps = [step for step in self._plan.steps if step.batch == batch and self._last.get(step.number) != "done"]
             left = [step for step in self._plan.steps if step.batch >= batch and step.time_s is not None]
-            self._emit(Left(sum(step.time_s.value for step in left if step.time_s)))
+            if left:
+                self._emit(Left(sum(step.time_s.value for step in left if step.time_s)))
             if steps:
                 self._emit(Doing(f"batch {place + 1} of {len(batches)}: {', '.join(step.title for step in steps)}"))
             self._batch(steps)

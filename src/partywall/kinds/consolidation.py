@@ -247,7 +247,7 @@ def watched(job: WatchJob, options: Options, emit: Emit, timing: Timing | None =
 
 def simulated(job: SimulationJob, emit: Emit) -> list[Simulation]:
     """Every policy over every trace in every order, from the same first placement."""
-    hosts, guests = hosts_of(job.cluster), guests_of(job.cluster)
+    hosts, guests, rules = hosts_of(job.cluster), guests_of(job.cluster), plans.rules_of(job.cluster)
     whole = len(job.days) * job.orders * len(job.policies)
     begun, done = time.monotonic(), 0
     found = []
@@ -264,7 +264,7 @@ def simulated(job: SimulationJob, emit: Emit) -> list[Simulation]:
                     if step % 16 == 0:
                         emit(Left((time.monotonic() - begun) * (1 - share) / share))
 
-                results.append(simulate(POLICIES[policy](), state, demand, traces.INTERVAL_S, watch))
+                results.append(simulate(POLICIES[policy](rules), state, demand, traces.INTERVAL_S, watch))
                 done += 1
                 result = results[-1]
                 emit(Note(f"{name}, {policy}: {result.energy_kwh:.1f} kWh, {result.moves} moves (simulated)"))

@@ -5,8 +5,8 @@ Assumptions, the same for every policy:
 * Load is constant between samples. At the beginning of an interval a policy knows the samples up to the one before.
 * All moves of a decision begin when its hosts have booted. Guests count where they came from until all of them ended,
   and where they went for the rest of the interval.
-* A move takes the guest's memory over half of the link. Meanwhile the guest loses 10 % of its CPU, as in the
-  literature, and the move itself uses CPU on both sides, whose energy is counted.
+* A move sends the guest's memory over the link, at the rate of the cluster file. Any number go on at once. Meanwhile
+  the guest loses 10 % of its CPU, as in the literature. The move itself uses CPU on both sides, whose energy counts.
 * CPU of a host is divisible. Demand beyond it is not served, and not made up for later.
 * Switching a host takes the time and energy of its curve. An empty host that a policy keeps on takes idle power.
 """
@@ -20,7 +20,7 @@ import numpy as np
 
 from partywall.model.consolidation import PolicyResult, Sample
 from partywall.placement.policy import Decisions, Policy, after
-from partywall.placement.state import OFF, Bools, Floats, Ints, State
+from partywall.placement.state import OFF, Floats, Ints, State
 
 DEGRADED = 0.1
 """Share of its CPU that a guest loses while it moves."""
@@ -79,8 +79,8 @@ class _Run:
         boot_s = float(before.hosts.boot_s[list(decisions.wake)].max(initial=0.0))
         moving_s = float(before.guests.move_s[moved].max(initial=0.0))
         first_s = min(self.interval_s, boot_s + moving_s)
-        energy = self._phase(before, load, first_s, np.zeros(len(before.hosts), bool))
-        energy += self._phase(self.state, load, self.interval_s - first_s, self.state.status != OFF)
+        energy = self._phase(before, load, first_s)
+        energy += self._phase(self.state, load, self.interval_s - first_s)
         energy += self._switching(decisions, first_s)
         moves_j = float(before.guests.move_j[moved].sum())
         self.degraded[moved] += DEGRADED * load[moved] * np.minimum(before.guests.move_s[moved], self.interval_s)
@@ -102,11 +102,11 @@ class _Run:
             )
         )
 
-    def _phase(self, state: State, load: Floats, seconds: float, on: Bools) -> float:
+    def _phase(self, state: State, load: Floats, seconds: float) -> float:
         """Joules of a part of an interval, and what hosts and guests saw in it."""
         if seconds <= 0:
             return 0.0
-        on = on if on.any() else state.status != OFF
+        on = state.status != OFF
         sums = state.sums(load)
         over = on & (sums >= state.hosts.cpus)
         self.on_s += on * seconds

@@ -18,6 +18,7 @@ from partywall.model.consolidation import (
     ConsolidationFindings,
     ConsolidationPlan,
     PolicyResult,
+    Sample,
     Step,
 )
 from partywall.model.migration import Span
@@ -27,6 +28,7 @@ from partywall.report.files import Files
 
 WH = 3600.0
 POINTS_MAX = 300
+Rows = list[dict[str, Any]]
 
 POLICY_COLUMNS = (
     *("policy", "energy, kWh", "SLA violation", "SLATAH", "PDM", "unserved", "moves", "boots", "came back"),
@@ -167,7 +169,8 @@ def _bound_text(found: ConsolidationFindings) -> str:
     text = f"no placement takes less than {bounds} kWh (with the whole day known, without moves and switching)"
     if found.share_of_bound is not None:
         share = found.share_of_bound
-        text += f"; partywall reaches {share.value:.1%} ({share.low:.1%} to {share.high:.1%}) of that saving"
+        span = f" ({share.low:.1%} to {share.high:.1%})" if share.high > share.low else ""
+        text += f"; partywall reaches {share.value:.1%}{span} of that saving"
     return text
 
 
@@ -237,24 +240,28 @@ def all_charts(found: ConsolidationFindings) -> Drawn:
         return _plan_charts(evidence.plan)
     if not evidence.simulations:
         return {}
+    managed = [each for each in evidence.simulations[0].results if each.policy != "static"]
     first = evidence.simulations[0]
-    return {
+    drawn: Drawn = {
         "energy": (
             "Energy by policy",
             "Simulated; the mean over traces. No placement takes less than the line.",
             energy(found),
-        ),
-        "trade": (
+        )
+    }
+    if managed:
+        drawn["trade"] = (
             "Energy and violations",
             "Simulated; a point is a policy over one trace. Lower left is better.",
             trade(found),
-        ),
-        "timeline": (
+        )
+        drawn["timeline"] = (
             "A day",
-            f"Simulated: {first.trace}. Hosts that are on, the cluster's demand, moves and unserved demand.",
-            timeline(first.results),
-        ),
-    }
+            f"Simulated: {first.trace}. Demand and hosts that are on; by the hour, moves (0 is drawn as 1) "
+            "and unserved demand.",
+            timeline(managed),
+        )
+    return drawn
 
 
 def energy(found: ConsolidationFindings) -> AnyChart:
@@ -305,8 +312,8 @@ def trade(found: ConsolidationFindings) -> AnyChart:
         .encode(
             x=alt.X("kWh:Q", title="kWh", scale=alt.Scale(zero=False, padding=20)),
             y=alt.Y("unserved:Q", title="unserved demand, %"),
-            color=alt.Color("policy:N", title=None),
-            shape=alt.Shape("policy:N", title=None),
+            color=alt.Color("policy:N", title=None, sort=None),
+            shape=alt.Shape("policy:N", title=None, sort=None),
             tooltip=[
                 "policy:N",
                 "trace:N",
@@ -320,50 +327,63 @@ def trade(found: ConsolidationFindings) -> AnyChart:
 
 
 def timeline(results: Sequence[PolicyResult]) -> alt.VConcatChart:
-    """Over the day: hosts on, demand, moves, unserved demand, a line for each policy."""
-    data = [
-        {
-            "policy": result.policy,
-            "h": sample.at_s / 3600,
-            "hosts": sample.hosts_on,
-            "moves": sample.moves,
-            "unserved": sample.unserved,
-            "demand": sample.demand,
-        }
-        for result in results
-        if result.policy != "static"
-        for sample in result.samples[1 :: max(1, len(result.samples) // POINTS_MAX)]
-    ]
+    """Over the day: demand and hosts on; by the hour, moves and unserved demand. A line for each policy."""
+    names = [result.policy for result in results]
+    colour = alt.Color("policy:N", title=None, sort=names)
+    hours = alt.X("h:Q", title="h")
 
-    def lines(field: str, title: str, height: int, *, log: bool = False) -> alt.Chart:
-        scale = alt.Scale(type="symlog") if log else alt.Scale(zero=True)
+    def lines(data: Rows, field: str, title: str, *, log: bool = False) -> alt.Chart:
+        scale = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=True)
         chart: alt.Chart = (
             inlined(data)
-            .mark_line(strokeWidth=1.4)
+            .mark_line(strokeWidth=1.6, interpolate="step-after" if "for_h" in data[0] else "linear")
             .encode(
-                x=alt.X("h:Q", title="h"),
+                x=hours,
                 y=alt.Y(f"{field}:Q", title=title, scale=scale),
-                color=alt.Color("policy:N", title=None),
-                tooltip=["policy:N", "h:Q", f"{field}:Q"],
+                color=colour,
+                strokeDash=alt.StrokeDash("policy:N", legend=None, sort=names),
+                tooltip=["policy:N", "h:Q", alt.Tooltip(f"{field}:Q", format=".3~f")],
             )
-            .properties(width=WIDTH, height=height)
+            .properties(width=WIDTH, height=HEIGHT // 2)
         )
         return chart
 
-    only = [row for row in data if row["policy"] == data[0]["policy"]] if data else []
+    hosts = [
+        {"policy": result.policy, "h": sample.at_s / 3600, "hosts": max(1, sample.hosts_on), "demand": sample.demand}
+        for result in results
+        for sample in result.samples[1 :: max(1, len(result.samples) // POINTS_MAX)]
+    ]
+    hourly = [row for result in results for row in _hourly(result)]
     demand = (
-        inlined(only)
+        inlined([row for row in hosts if row["policy"] == names[0]])
         .mark_area(color=MUTED, opacity=0.35)
         .encode(x=alt.X("h:Q", title=None), y=alt.Y("demand:Q", title="demand, cores"))
         .properties(width=WIDTH, height=HEIGHT // 3)
     )
     return alt.vconcat(
         demand,
-        lines("hosts", "hosts on", HEIGHT * 2 // 3, log=True),
-        lines("moves", "moves", HEIGHT // 2, log=True),
-        lines("unserved", "unserved, cores", HEIGHT // 2),
+        lines(hosts, "hosts", "hosts on", log=True),
+        lines(hourly, "moves", "moves in an hour", log=True),
+        lines(hourly, "unserved", "unserved, cores"),
         spacing=10,
     )
+
+
+def _hourly(result: PolicyResult) -> Rows:
+    """Moves and mean unserved demand of each hour."""
+    hours: dict[int, list[Sample]] = {}
+    for sample in result.samples:
+        hours.setdefault(int(sample.at_s // 3600), []).append(sample)
+    return [
+        {
+            "policy": result.policy,
+            "h": hour,
+            "for_h": 1,
+            "moves": max(1, sum(each.moves for each in own)),
+            "unserved": sum(each.unserved for each in own) / len(own),
+        }
+        for hour, own in hours.items()
+    ]
 
 
 def _plan_charts(plan: ConsolidationPlan) -> Drawn:

@@ -23,6 +23,7 @@ FIGURES = (
     *("energy_kwh", "slav", "slatah", "pdm", "unserved", "moves", "boots", "ping_pongs", "short_cycles", "hosts_on"),
 )
 WH = 3600.0
+ONE_DAY = "one day in one order has no intervals; simulate several with --days, --traces or --orders"
 
 
 def findings(evidence: ConsolidationEvidence) -> ConsolidationFindings:
@@ -75,7 +76,7 @@ def _simulated(evidence: ConsolidationEvidence) -> ConsolidationFindings:
         evidence=evidence,
         compared=compared,
         share_of_bound=share,
-        notes=tuple(worse),
+        notes=(*worse, *([ONE_DAY] if len(simulations) == 1 else [])),
     )
 
 

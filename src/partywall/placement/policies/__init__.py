@@ -1,4 +1,4 @@
-"""Policies by name. Each is in its own file; a new one is one file and one entry."""
+"""Policies by name, made for the limits of a cluster. Each is in its own file; a new one is one file and one entry."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from partywall.placement.policies import beloglazov
 from partywall.placement.policies.own import Partywall
 from partywall.placement.policies.static import Static
-from partywall.placement.policy import Policy
+from partywall.placement.policy import Policy, Rules
 
-POLICIES: dict[str, Callable[[], Policy]] = {
+POLICIES: dict[str, Callable[[Rules], Policy]] = {
     "partywall": Partywall,
-    "mad-mmt": lambda: beloglazov.Published("mad-mmt", beloglazov.mad),
-    "iqr-mmt": lambda: beloglazov.Published("iqr-mmt", beloglazov.iqr),
-    "lr-mmt": lambda: beloglazov.Published("lr-mmt", beloglazov.local_regression),
-    "static": Static,
+    "mad-mmt": lambda _: beloglazov.Published("mad-mmt", beloglazov.mad),
+    "iqr-mmt": lambda _: beloglazov.Published("iqr-mmt", beloglazov.iqr),
+    "lr-mmt": lambda _: beloglazov.Published("lr-mmt", beloglazov.local_regression),
+    "static": lambda _: Static(),
 }
 PUBLISHED = ("mad-mmt", "iqr-mmt", "lr-mmt")

@@ -10,8 +10,8 @@ from partywall.placement.state import Floats, State
 class Partywall:
     name = "partywall"
 
-    def __init__(self, rules: Rules | None = None) -> None:
-        self._rules = rules or Rules()
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
 
     def decide(self, state: State, history: Floats) -> Decisions:
         return decide(state, forecast(history, state.guests.cpus), self._rules)

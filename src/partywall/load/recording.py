@@ -30,7 +30,7 @@ from partywall.sandbox import Label, reaper
 PROXY = "mitmdump"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "microsoft-edge", "brave-browser")
 NO_BROWSER = "none"
-START_S = 30.0
+START_S = 60.0
 STOP_S = 20.0
 LOOK_S = 0.2
 TOO_SOON_S = 3.0

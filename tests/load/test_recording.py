@@ -28,7 +28,7 @@ def test_a_missing_proxy_and_a_missing_browser_are_named_with_how_to_get_them(mo
     monkeypatch.setattr(recording.sys, "executable", str(tmp_path / "python"))
     with pytest.raises(CapabilityError, match=r"mitmproxy is not installed.*pip install 'partywall\[record\]'"):
         recording.proxy_program(NOTHING)
-    with pytest.raises(CapabilityError, match="no browser was found.*--browser none"):
+    with pytest.raises(CapabilityError, match=r"no browser was found.*--browser none"):
         recording.browser_program(NOTHING, None)
     with pytest.raises(UsageError, match="--browser: there is no program 'netscape'"):
         recording.browser_program(NOTHING, "netscape")

@@ -133,7 +133,7 @@ def judge(beside: Beside) -> Verdict:
     direction: claims, bounds, trends over a whole series, and series against each other at their end. differs: a main
     one contradicts the paper. not told apart: our intervals are too wide.
     """
-    pairs = (*_claims(beside), *_bounds(beside), *_numbers(beside))
+    pairs: tuple[Comparison, ...] = (*_claims(beside), *_bounds(beside), *_numbers(beside))
     count = {agreement: [p for p in pairs if p.agreement is agreement] for agreement in Agreement}
     likeness = _likeness(pairs, count)
     return Verdict(likeness, _reason(pairs, count), pairs, _scale(beside))

@@ -23,8 +23,8 @@ GRADES = (("High", 0.9), ("Medium", 0.7), ("Low", 0.0))
 METHOD = (
     "Expected: as the paper grades the resource, from theory. Measured: the tested sandbox's rate beside a load of the "
     "same kind over its rate alone, both under the same limit and reservation. The grade is High from 90 % on, Medium "
-    "from 70 % on, and Low below; an interval across a bound has both grades. The bounds are Partywall's own. Type A is "
-    "a size, which is fixed; type B is a bandwidth or time, which is shared."
+    "from 70 % on, and Low below; an interval across a bound has both grades. The bounds are Partywall's own. "
+    "Type A is a size, which is fixed; type B is a bandwidth or time, which is shared."
 )
 
 
@@ -64,7 +64,8 @@ def _row(resource: Resource, besides: Mapping[str, Beside]) -> tuple[str, ...]:
     head = (resource.name, resource.type, resource.expected)
     if kept is None:
         return (*head, "not graded", resource.lacks or "not measured in this form")
-    return (*head, grade(*kept[1:]), f"{figures.interval(*(100 * end for end in kept))} %")
+    value, low, high = (100 * end for end in kept)
+    return (*head, grade(*kept[1:]), f"{figures.interval(value, low, high)} %")
 
 
 def _kept(resource: Resource, besides: Mapping[str, Beside]) -> tuple[float, float, float] | None:

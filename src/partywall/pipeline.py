@@ -226,6 +226,22 @@ def check_memory(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT) -> 
         _check_memory_of(machine, run, emit, work_root)
 
 
+def check_free_memory(needed: int, what: str, emit: Emit) -> None:
+    """The same check for what has no plan, such as a load. what: what needs the memory, for messages.
+
+    CapabilityError if the host has less; a note if it may not be physically present.
+    """
+    emit(Doing(f"checking that {units.format_bytes(needed)} of memory are available"))
+    with host_agent() as agent:
+        try:
+            found = agent.call("memory.check", bytes=needed, budget_ns=MEMORY_CHECK_NS, timeout_s=60)
+        except AgentError as error:
+            raise CapabilityError(f"memory for {what}: {error}") from error
+    if found["doubt"] is not None:
+        why = MEMORY_RESULTS.get(found["doubt"], found["doubt"])
+        emit(Note(f"the {units.format_bytes(needed)} of memory for {what} may not be present: {why}", is_warning=True))
+
+
 def _check_memory_of(machine: str, run: RunDirectory, emit: Emit, work_root: Path) -> None:
     needed = max(memory_needed(trial, run.host, machine) for trial in run.plan.trials)
     where = f" on {machine}" if machine else ""

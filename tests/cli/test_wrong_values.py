@@ -41,6 +41,10 @@ WRONG: list[tuple[str, str, str]] = [
     ("stress cache --intensity", "x", SHARE),
     ("stress cache --intensity", "2", "must be from 0.1% to 100%, not 2"),
     ("load model done --users", "0", "must be at least 1, not 0"),
+    (f"load record {URL} -o new.yaml --for", "x", DURATION),
+    (f"load record {URL} -o new.yaml --for", "0s", "must be greater than 0, not 0s"),
+    (f"load record {URL} -o new.yaml --port", "65536", "must be at most 65535, not 65536"),
+    (f"load record {URL} -o new.yaml --browser", "/none", "there is no program '/none'"),
     (f"load {URL} --users", "0", "must be at least 1, not 0"),
     (f"load {URL} --users", "0.5", "must be a whole number, not 0.5"),
     (f"load {URL} --users", "1000001", "must be at most 1000000, not 1000001"),
@@ -114,6 +118,7 @@ ELSEWHERE = {
     *("--leave-out", "--data", "--ca-file", "--certificate", "--certificate-key"),
     # Any host name, and a flag that is counted.
     *("serve --name", "serve --insecure"),
+    *("--leave-out", "--data", "--ca-file", "--har", "--browser-option"),
     # Judged against a study, a run's kind or a host: `bad.toml` and the tests of those have them.
     *("--only", "--backend", "--response", "--used", "--guest"),
     # `report --format` depends on the kind of record.

@@ -85,12 +85,15 @@ def record(
         _refuse_existing(file, force=force)
     if wrong := wrong_with(url):
         raise UsageError(Problem(*wrong, key="URL"))
+    length_ns = None if for_ is None else parsed("--for", for_, units.parse_duration_ns)
+    if length_ns is not None and length_ns <= 0:
+        raise UsageError(Problem(f"must be greater than 0, not {for_}", "give for example 5min", key="--for"))
     job = Recording(
         url=url,
         browser=browser,
         options=tuple(browser_option or ()),
         port=port,
-        length_s=None if for_ is None else parsed("--for", for_, units.parse_duration_ns) / 1e9,
+        length_s=None if length_ns is None else length_ns / 1e9,
         insecure=insecure,
         authorities=ca_file,
     )

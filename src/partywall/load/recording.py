@@ -30,7 +30,7 @@ from partywall.sandbox import Label, reaper
 PROXY = "mitmdump"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "microsoft-edge", "brave-browser")
 NO_BROWSER = "none"
-START_S = 30.0
+START_S = 60.0
 STOP_S = 20.0
 LOOK_S = 0.2
 TOO_SOON_S = 3.0
@@ -127,7 +127,7 @@ def browser_program(host: Host, wanted: str | None) -> str | None:
 
 def record(job: Recording, host: Host, work_root: Path, emit: Emit) -> str:
     """The recorded session. It ends when the browser is closed, after the length, or with KeyboardInterrupt."""
-    proxy, browser = proxy_program(host), browser_program(host, job.browser)
+    browser, proxy = browser_program(host, job.browser), proxy_program(host)
     label = Label.create(f"record-{secrets.token_hex(4)}", work_root)
     try:
         har = label.work / "recording.har"

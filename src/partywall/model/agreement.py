@@ -133,7 +133,7 @@ def judge(beside: Beside) -> Verdict:
     direction: claims, bounds, trends over a whole series, and series against each other at their end. differs: a main
     one contradicts the paper. not told apart: our intervals are too wide.
     """
-    pairs = (*_claims(beside), *_bounds(beside), *_numbers(beside))
+    pairs: tuple[Comparison, ...] = (*_claims(beside), *_bounds(beside), *_numbers(beside))
     count = {agreement: [p for p in pairs if p.agreement is agreement] for agreement in Agreement}
     likeness = _likeness(pairs, count)
     return Verdict(likeness, _reason(pairs, count), pairs, _scale(beside))
@@ -192,9 +192,9 @@ def _ratio_text(ratio: Number) -> str:
 
 def _claims(beside: Beside) -> Iterator[Pair]:
     for claim in beside.exhibit.claims:
-        if (ratio := _ratio(beside, claim.left, claim.than)) is not None:
+        if (ours := ratio(beside, claim.left, claim.than)) is not None:
             published = None if claim.by is None else Number(value=1 + claim.direction * claim.by)
-            yield Pair(claim.left, claim.than, claim.direction, published, ratio, main=True, by=claim.by)
+            yield Pair(claim.left, claim.than, claim.direction, published, ours, main=True, by=claim.by)
 
 
 def _bounds(beside: Beside) -> Iterator[Bounded]:
@@ -208,10 +208,10 @@ def _numbers(beside: Beside) -> Iterator[Pair]:
     # A statement about two places takes precedence over their numbers, which may hardly differ.
     said = {frozenset((claim.left, claim.than)) for claim in beside.exhibit.claims}
     for left, right, main in _places(beside.exhibit):
-        ratio, published = _ratio(beside, left, right), _over(values[left], values[right])
+        ours, published = ratio(beside, left, right), _over(values[left], values[right])
         direction = None if published is None else _direction(published)
-        if ratio is not None and direction is not None and frozenset((left, right)) not in said:
-            yield Pair(left, right, direction, published, ratio, main)
+        if ours is not None and direction is not None and frozenset((left, right)) not in said:
+            yield Pair(left, right, direction, published, ours, main)
 
 
 def _places(exhibit: Exhibit) -> Iterator[tuple[Place, Place, bool]]:
@@ -245,7 +245,7 @@ def _direction(ratio: Number) -> int | None:
     return None
 
 
-def _ratio(beside: Beside, left: Place, right: Place) -> tuple[float, float, float] | None:
+def ratio(beside: Beside, left: Place, right: Place) -> tuple[float, float, float] | None:
     """left/right: as paired, or else the widest interval that both points' intervals allow."""
     for paired in beside.paired:
         if (paired.left, paired.right) == (left, right):

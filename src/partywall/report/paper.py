@@ -185,7 +185,7 @@ def chart(beside: Beside) -> AnyChart:
         spread = here.mark_bar(size=9, opacity=0.22).encode(
             y=alt.Y("below:Q", title=str(beside.exhibit.y)), y2="above:Q"
         )
-        layers.insert(0, spread)
+        layers.append(spread)
     if any(row["mark"] for row in known):
         layers.append(base.mark_text(align="left", dx=7, fontSize=11).encode(text="mark:N"))
     if _numeric(known):

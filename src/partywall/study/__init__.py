@@ -25,9 +25,15 @@ from partywall.study.promises import Promises
 
 __all__ = ["KINDS", "Kind", "find", "kind_of", "names", "report"]
 
-KINDS: dict[str, Kind[Any]] = {
-    kind.key: kind for kind in (Isolation(), Generation(), Promises(), PathStudy(), MigrationStudy(), PowerStudy())
-}
+_ALL: tuple[Kind[Any], ...] = (
+    Isolation(),
+    Generation(),
+    Promises(),
+    PathStudy(),
+    MigrationStudy(),
+    PowerStudy(),
+)
+KINDS: dict[str, Kind[Any]] = {kind.key: kind for kind in _ALL}
 """By the first key of study files."""
 
 

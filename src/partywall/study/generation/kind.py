@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from partywall import preflight, units
+from partywall import pipeline, preflight, units
 from partywall.errors import Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
@@ -34,6 +34,8 @@ DIFFERS = {
 }
 EMULATED = "the guests' processors are emulated: their overhead says nothing about virtual machines on real ones"
 TOO_FEW_CPUS = "this share of the host's CPUs is less than one; a host with more CPUs can keep it"
+SERVICE_BYTES, GUEST_BYTES = 512 << 20, 512 << 20
+"""Memory that is checked before the first cell: for Tomcat and its users, and for each guest."""
 DOUBTFUL = 0.1
 """Share of doubtful seconds above which the report adds a note."""
 
@@ -81,6 +83,9 @@ class Generation:
         backend = _backend(request)
         each_s = cells.estimate_s(form, wanted, backend) / (form.rounds * len(wanted))
         accel = qemu.choose("auto", host).name if backend == "qemu" else "tcg"
+        if jobs:
+            most = max(cell.sandboxes for cell in wanted) if backend == "qemu" else 0
+            pipeline.check_free_memory(SERVICE_BYTES + most * GUEST_BYTES, "the service and its users", emit)
         label = Label.create(f"tomcat-{secrets.token_hex(4)}", work_root)
         try:
             with tomcat.running(label) as url:

@@ -36,7 +36,7 @@ from partywall.scenario import loads, papers
 from partywall.scenario.documents import validated
 from partywall.store import RunDirectory
 from partywall.store.study import StudyDirectory
-from partywall.study.isolation import exhibits
+from partywall.study.isolation import exhibits, resources
 from partywall.study.isolation.exhibits import BACKEND, PartRun
 from partywall.study.isolation.model import Form, Part, Study
 from partywall.study.kind import form_of
@@ -117,7 +117,7 @@ class Isolation:
         place = Place.of(host)
         topology = Topology(place.cpus, tuple((cpu,) for cpu in place.cpus))
         jobs = [(job, make_plan(job.scenario, topology, pipeline.catalogue())) for job in _jobs(study, request, place)]
-        return {
+        found = {
             exhibit: frozenset(
                 at
                 for rule in rules
@@ -127,6 +127,7 @@ class Isolation:
             )
             for exhibit, rules in study.exhibits.items()
         }
+        return {**found, study.overview: resources.places(study.resources)} if study.overview else found
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         request = directory.request
@@ -138,19 +139,24 @@ class Isolation:
         refused = directory.about.get("host", {}).get("governors_refused", {})
         notes = _notes(study, request, place, runs, refused)
         board = tuple(_board(study, runs))
+        besides = tuple(_besides(study, runs, first))
+        overview = {beside.exhibit.id: beside for beside in besides}
         return StudyReport(
             run=directory.name,
             name=study.name,
             description=study.description,
             length=request.length,
-            besides=tuple(_besides(study, runs, first)),
+            besides=besides,
             notes=notes,
             facts=_facts(study, request, runs, str(directory.about.get("partywall", ""))),
             how=HOW,
             host=directory.about.get("host", {}),
             rows=tuple(_row(run, cell) for run in runs for cell in run.findings.cells),
             incomplete=_incomplete(runs),
-            sections=(_by_backend(runs),),
+            sections=(
+                *([resources.section(study.resources, overview)] if study.resources else []),
+                _by_backend(runs),
+            ),
             board=board,
             figures={"board": [_plain(entry) for entry in board]} if study.board else {},
         )
@@ -404,8 +410,11 @@ def _measured(study: Study, directory: StudyDirectory, place: Place) -> Iterator
 
 def _besides(study: Study, runs: Sequence[PartRun], first: str) -> Iterator[Beside]:
     paper = papers.load(study.paper)
-    for exhibit in paper.exhibits:
-        yield _beside(study, paper, exhibit, runs, first)
+    made = {exhibit.id: _beside(study, paper, exhibit, runs, first) for exhibit in paper.exhibits}
+    if study.overview in made:
+        graded = tuple(resources.measured(study.resources, made))
+        made[study.overview] = made[study.overview].model_copy(update={"measured": graded})
+    yield from made.values()
 
 
 def _beside(study: Study, paper: Paper, exhibit: Exhibit, runs: Sequence[PartRun], first: str) -> Beside:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from partywall.model.paper import X
+from partywall.model.paper import Place, X
 from partywall.model.scenario import Bytes, DurationNs, Frozen, Name, Share
 from partywall.model.study import Length
 
@@ -84,8 +84,26 @@ class Board(Setting):
     loads: dict[str, str] = Field(min_length=1, description="by treatment; `none` is the victim alone")
 
 
+class Graded(Frozen):
+    """Two places of a figure: the victim beside a load of the resource's kind, and alone."""
+
+    exhibit: str
+    left: Place
+    than: Place
+
+
+class Resource(Frozen):
+    """A resource of the paper's overview. type: A is a size, B is a bandwidth or time. lacks: why it is not graded."""
+
+    name: str
+    type: Literal["A", "B"]
+    expected: Literal["High", "Medium", "Low"]
+    graded: Graded | None = None
+    lacks: str = ""
+
+
 class Study(Frozen):
-    """A study file."""
+    """A study file. resources: the paper's overview of them, in its exhibit `overview`."""
 
     partywall_study: Literal[1] = Field(description="version of this format")
     name: Name
@@ -96,4 +114,6 @@ class Study(Frozen):
     parts: dict[Name, Part] = Field(min_length=1)
     exhibits: dict[str, tuple[Shown, ...]] = Field(min_length=1)
     board: tuple[Board, ...] = ()
+    overview: str = Field("", description="the table of the paper that grades resources")
+    resources: tuple[Resource, ...] = ()
     differs: tuple[str, ...] = Field((), description="differences from the paper")

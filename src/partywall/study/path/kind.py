@@ -26,6 +26,8 @@ from partywall.study.path.model import Cell, Extent, Study, Traced
 from partywall.trace import Tracing, trace_while
 
 RUNS = "runs"
+SENDERS_BYTES = 256 << 20
+"""Memory that is checked before the first slot: for senders, sinks and the tracer's rings."""
 PACKETS = 2000
 """Packets a second of a trace that are stored for its pcapng file."""
 HOW = (
@@ -77,6 +79,7 @@ class PathStudy:
         if not order and not untraced:
             return
         left_s = _left_s(study, extent, request.seed, cells, traces)
+        pipeline.check_free_memory(SENDERS_BYTES, "senders, sinks and traces", emit)
         emit(Doing("making tenants, bridge and uplink"))
         emit(Left(left_s))
         with slots.bench(study) as ready:

@@ -25,6 +25,8 @@ HOW = (
 )
 
 
+SENDERS_BYTES, GUEST_BYTES = 128 << 20, 512 << 20
+"""Memory that is checked before the first slot: for all senders and sinks, and for each guest."""
 GUESTS = "qemu"
 """The backend for tenants in virtual machines."""
 
@@ -75,6 +77,8 @@ class Promises:
                 raise UsageError(Problem(f"{directory.path} {said}", "begin a new study", key="--resume"))
             if accel == "tcg":
                 emit(Note(f"guests are emulated (tcg): {chosen.why}; {_scale(study)}"))
+        guests = len(study.tenants) if request.backends else 0
+        pipeline.check_free_memory(SENDERS_BYTES + guests * GUEST_BYTES, "senders and sinks", emit)
         slots.carry_out(
             study.scaled(study.emulated_scale) if accel == "tcg" else study,
             _extent(study, request),

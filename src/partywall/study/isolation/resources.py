@@ -1,0 +1,74 @@
+"""A paper's overview of resources, with the isolation that it expects beside a grade of what was measured. Pure.
+
+A resource is graded by one ratio: the victim's rate beside a load of the same kind, divided by its rate alone under the
+same setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from partywall.model.agreement import ratio
+from partywall.model.paper import Beside, Measured, Place
+from partywall.model.study import Section
+from partywall.report import figures
+from partywall.study.isolation.model import Resource
+
+KEPT = "kept"
+"""The series of the overview's figure."""
+
+GRADES = (("High", 0.9), ("Medium", 0.7), ("Low", 0.0))
+"""Each grade with the smallest share of its rate that a victim keeps. The paper gives no bounds; these are ours."""
+
+METHOD = (
+    "Expected: as the paper grades the resource, from theory. Measured: the tested sandbox's rate beside a load of the "
+    "same kind over its rate alone, both under the same limit and reservation. The grade is High from 90 % on, Medium "
+    "from 70 % on, and Low below; an interval across a bound has both grades. The bounds are Partywall's own. "
+    "Type A is a size, which is fixed; type B is a bandwidth or time, which is shared."
+)
+
+
+def grade(low: float, high: float) -> str:
+    """The grade of an interval; two if a bound lies within it."""
+    names = [next(name for name, least in GRADES if end >= least) for end in (max(high, 0.0), max(low, 0.0))]
+    return " or ".join(dict.fromkeys(names))
+
+
+def measured(resources: Sequence[Resource], besides: Mapping[str, Beside]) -> Iterator[Measured]:
+    """The share that the victim keeps of each resource that was measured, in percent."""
+    for resource in resources:
+        kept = _kept(resource, besides)
+        if kept is not None:
+            value, low, high = (100 * end for end in kept)
+            yield Measured(series=KEPT, x=resource.name, value=value, low=low, high=high)
+
+
+def places(resources: Sequence[Resource]) -> frozenset[Place]:
+    return frozenset(Place(KEPT, resource.name) for resource in resources if resource.graded is not None)
+
+
+def section(resources: Sequence[Resource], besides: Mapping[str, Beside]) -> Section:
+    """The overview as a table."""
+    return Section(
+        id="resources",
+        title="Resources: expected and measured isolation",
+        lead=METHOD,
+        columns=("resource", "type", "expected", "measured", "rate kept"),
+        rows=tuple(_row(resource, besides) for resource in resources),
+        short=True,
+    )
+
+
+def _row(resource: Resource, besides: Mapping[str, Beside]) -> tuple[str, ...]:
+    kept = _kept(resource, besides)
+    head = (resource.name, resource.type, resource.expected)
+    if kept is None:
+        return (*head, "not graded", resource.lacks or "not measured in this form")
+    value, low, high = (100 * end for end in kept)
+    return (*head, grade(*kept[1:]), f"{figures.interval(value, low, high)} %")
+
+
+def _kept(resource: Resource, besides: Mapping[str, Beside]) -> tuple[float, float, float] | None:
+    graded = resource.graded
+    beside = besides.get(graded.exhibit) if graded else None
+    return None if graded is None or beside is None else ratio(beside, graded.left, graded.than)

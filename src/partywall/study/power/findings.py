@@ -40,6 +40,21 @@ def besides(
     return tuple(rounds.beside(paper, paper.exhibit(name), found, differs) for name, found in values.items())
 
 
+def places(cpus: int, states: NodeModel, *, with_guest: bool) -> Mapping[str, frozenset[Place]]:
+    """The points of each table and figure that a node with so many CPUs has."""
+    points = {0: np.arange(cpus + 1.0)}
+    found = {
+        "table I": table(points),
+        "increments": increments(points),
+        "fig 7": virtualized(points, ()),
+        "consolidation": consolidation(points, states),
+    }
+    measured = {name: {place for place, values in rows.items() if values} for name, rows in found.items()}
+    if with_guest:
+        measured["fig 7"] |= set(found["fig 7"])
+    return {name: frozenset(own) for name, own in measured.items()}
+
+
 def block_points(ladder: Sequence[Observation]) -> dict[int, Array]:
     """Watts with 0, 1, 2, … busy cores, fitted for each block on its own. TrialError if there is no slot."""
     if not ladder:

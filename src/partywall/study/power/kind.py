@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from partywall import pipeline, units
@@ -13,6 +14,7 @@ from partywall.host import Host
 from partywall.migrate import plan as plans
 from partywall.migrate import series
 from partywall.model.migration import GuestSpec
+from partywall.model.paper import Place
 from partywall.model.power import MeterFinding, NodeModel, PowerEvidence
 from partywall.model.study import Outline, Section, StudyReport, StudyRequest
 from partywall.power import ladder, measure, meters, profiles
@@ -94,6 +96,13 @@ class PowerStudy:
             _under_load(study, runs / GUEST, directory.name, host, [guest], _guest_steps(extent), work_root, emit)
         if study.moves is not None:
             _move(study, extent, seed, runs, directory.name, host, work_root, emit)
+
+    def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
+        del request
+        meter = meters.make(study.meter, host)
+        meter.close()
+        cpus = len(measure.cores(meter, host))
+        return findings.places(cpus, profiles.find(study.states), with_guest=study.guest is not None)
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         runs = directory.path / "runs"

@@ -152,7 +152,7 @@ class Handlers:
         if (path is None or records.kind_of(path) is None) and job is None:
             raise HTTPException(404, f"There is no record {name[:100]!r}.")
         note, tags = records.annotation(self._server.folder, name)
-        panels = await threaded(self._server.panels, name)
+        panels = await threaded(self._server.panels, name, fresh=True)
         kind = records.kind_of(path) if path else None
         return self._page(
             "record.html.j2", request, name=name, kind=kind or (job.order.kind if job else ""), job=job,

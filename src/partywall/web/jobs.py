@@ -104,6 +104,7 @@ class Folder:
         self.notes = self.own / "notes"
         self.trash = self.own / "deleted"
         self.socket = self.own / "runner.sock"
+        self._made_by: dict[str, str] = {}
         self._known: dict[str, tuple[tuple[int, int], Job]] = {}
 
     def make(self) -> None:
@@ -157,4 +158,9 @@ class Folder:
 
     def of_record(self, name: str) -> Job | None:
         """The job that made a record, if a page started it."""
-        return next((job for job in reversed(self.all()) if job.record == name), None)
+        known = self.job(self._made_by.get(name, ""))
+        if known is None:
+            known = next((job for job in reversed(self.all()) if job.record == name), None)
+            if known is not None:
+                self._made_by[name] = known.id
+        return known

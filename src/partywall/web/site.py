@@ -23,6 +23,7 @@ from partywall.web.live import Watched
 from partywall.web.security import Role, Secrets, Site
 
 WATCHED_MAX = 64
+POLL_S = 0.1
 REFRESH_S = 2.0
 """The longest time after which a change is noticed that no event tells of, such as a killed process."""
 
@@ -50,6 +51,7 @@ class Server:
         self.known_doctor: Mapping[str, Any] | None = None
         self._watched: dict[str, Watched] = {}
         self._plans: dict[str, Any] = {}
+        self._stamps: dict[str, tuple[int, object]] = {}
         self._rendered: dict[str, tuple[object, dict[str, str]]] = {}
         self._lock = threading.RLock()
         self.watchers = 0
@@ -92,8 +94,16 @@ class Server:
             return found
 
     def stamp(self, name: str) -> object:
-        """A value that changes when the page of a record may have to change."""
-        return self.watched(name).offset, self.folder.of_record(name), int(time.monotonic() / REFRESH_S)
+        """A value that changes when the page of a record may have to change. Found once a tick for all watchers."""
+        tick = int(time.monotonic() / POLL_S)
+        with self._lock:
+            known = self._stamps.get(name)
+            if known is None or known[0] != tick:
+                while len(self._stamps) >= WATCHED_MAX:
+                    del self._stamps[next(iter(self._stamps))]
+                refresh = int(time.monotonic() / REFRESH_S)
+                known = self._stamps[name] = tick, (self.watched(name).offset, self.folder.of_record(name), refresh)
+            return known[1]
 
     def plan(self, name: str) -> Any:
         """The plan of a run, read again if it was extended. None if it cannot be read."""
@@ -106,9 +116,14 @@ class Server:
             return None
         return self._plans[name][1]
 
-    def panels(self, name: str) -> dict[str, str]:
-        """The parts of the watching page that change, as HTML by their names. Rendered once for all watchers."""
+    def panels(self, name: str, *, fresh: bool = False) -> dict[str, str]:
+        """The parts of the watching page that change, as HTML by their names. Rendered once for all watchers.
+
+        fresh: also shows what has changed within this tick.
+        """
         with self._lock:
+            if fresh:
+                self._stamps.pop(name, None)
             stamp = self.stamp(name)
             if name not in self._rendered or self._rendered[name][0] != stamp:
                 while len(self._rendered) >= WATCHED_MAX:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,10 +14,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from partywall.web.live import lines
-from partywall.web.site import Server
+from partywall.web.site import POLL_S, Server
 
 WATCHERS_MAX = 64
-POLL_S = 0.1
 PING_S = 15.0
 
 
@@ -52,7 +52,8 @@ async def panels(server: Server, name: str) -> AsyncIterator[bytes]:
                     sent[part] = text
                     quiet_s = 0.0
                     yield _event(part, text, server.watched(name).offset)
-        await asyncio.sleep(POLL_S)
+        # All watchers look at the same time, so that one look serves all.
+        await asyncio.sleep(POLL_S - time.monotonic() % POLL_S)
         quiet_s += POLL_S
         if quiet_s >= PING_S:
             quiet_s = 0.0

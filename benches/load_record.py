@@ -51,7 +51,11 @@ def record(shop_: Shop, folder: Path) -> Path:
     command += ["--ca-file", str(shop_.authority), "--har", str(folder / "session.har")]
     command += ["--browser-option=--headless=new", f"--browser-option=--remote-debugging-port={debugging}"]
     with subprocess.Popen(command, stdout=sys.stderr) as process:
-        _visit(debugging)
+        try:
+            _visit(debugging)
+        except BaseException:
+            process.terminate()
+            raise
         if process.wait(WAIT_S):
             raise SystemExit(f"the recorder ended with {process.returncode}")
     return plan

@@ -36,7 +36,7 @@ SIZE = Resource(name="size", type="A", expected="High", lacks="a size")
         (80, 0.01, "Medium"),
         (30, 0.01, "Low"),
         (90, 0.03, "High or Medium"),
-        (80, 0.4, "High or Low"),
+        (80, 0.4, "not known"),
     ],
 )
 def test_a_resource_is_graded_by_the_share_that_its_victim_keeps(loaded, spread, expected):

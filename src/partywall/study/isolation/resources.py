@@ -29,9 +29,13 @@ METHOD = (
 
 
 def grade(low: float, high: float) -> str:
-    """The grade of an interval; two if a bound lies within it."""
-    names = [next(name for name, least in GRADES if end >= least) for end in (max(high, 0.0), max(low, 0.0))]
-    return " or ".join(dict.fromkeys(names))
+    """The grade of an interval; two if a bound lies within it, and none if it reaches from the first to the last."""
+    first, last = (
+        next(n for n, (_, least) in enumerate(GRADES) if end >= least) for end in (max(high, 0.0), max(low, 0.0))
+    )
+    if last - first == len(GRADES) - 1:
+        return "not known"
+    return " or ".join(name for name, _ in GRADES[first : last + 1])
 
 
 def measured(resources: Sequence[Resource], besides: Mapping[str, Beside]) -> Iterator[Measured]:

@@ -27,6 +27,8 @@ SHORT_S = 0.05
 NEAR_S = 0.6
 """The lag is looked for coarsely up to LONGEST_LAG_S, and then this far around what was seen."""
 COUNTED_S = 0.5
+SINGLE, NEAR = 1.8, 1.3
+"""Times between changes below SINGLE times the shorter ones are one period; the period is within NEAR of their mean."""
 QUICK = 0.8
 """A counter of which this share of the readings differ changes more often than it is read."""
 PARTS = 8
@@ -186,7 +188,8 @@ def refresh(seen_s: Array, every_s: float) -> Estimate | None:
     if len(apart) < FEWEST or (first := float(np.quantile(apart, 0.25))) < 1.6 * every_s:
         return None
     length_s = float(seen_s[-1] - seen_s[0])
-    rates = np.arange(1 / (1.45 * first), 1 / (0.65 * first), 1 / (8 * length_s))
+    usual = float(apart[apart < SINGLE * first].mean())
+    rates = np.arange(1 / (NEAR * usual), NEAR / usual, 1 / (8 * length_s))
     in_step = np.abs(np.exp(2j * np.pi * np.outer(rates, seen_s - seen_s[0])).mean(axis=1))
     period = 1 / float(rates[int(np.argmax(in_step))])
     for _ in range(3):

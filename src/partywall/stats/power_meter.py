@@ -281,7 +281,7 @@ def _lag_interval(new: Updates, load: Load, width: Array, lag_s: float) -> Estim
     without = without[np.isfinite(without)]
     error = math.sqrt((len(without) - 1) * float(np.var(without))) if len(without) > 1 else LONGEST_LAG_S
     # Readings in step with the meter see all changes equally late, so more of them do not help.
-    half = math.hypot(student_reach(0.95, PARTS - 1) * error, STEP_S / 2, new.every_s / 2)
+    half = min(LONGEST_LAG_S, math.hypot(student_reach(0.95, PARTS - 1) * error, STEP_S / 2, new.every_s / 2))
     return Estimate(
         value=1e3 * lag_s, low=1e3 * max(0.0, lag_s - half), high=1e3 * (lag_s + half), n=len(part),
         method="least squares over a grid, jackknife",

@@ -107,7 +107,7 @@ def main() -> None:
             shown = display(name, server)
             stack.enter_context(feeds[name]).enter_context(Feed(machine, shown, _writer(server, machine, shown)))
         meters = {name: make(server.name, server.host) for name, server in servers.items()}
-        found = measure(load, meters, switched(32 if options.quick else 160), threads)
+        found = measure(load, meters, switched(29 if options.quick else 160), threads)
         good = [judge(name, servers[name], found, machine, options.plant) for name in servers]
         reported = break_all(servers, feeds, threads, options.plant)
     sound = sum(good) == len(names) and reported == len(servers) and not lacking

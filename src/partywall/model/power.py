@@ -249,7 +249,6 @@ class Fit(Frozen):
     rungs: tuple[Rung, ...]
     left_out_error: float
     worst_error: float
-    frequency_moved: bool | None = None
 
 
 class Share(Frozen):

@@ -27,6 +27,8 @@ SHORT_S = 0.05
 NEAR_S = 0.6
 """The lag is looked for coarsely up to LONGEST_LAG_S, and then this far around what was seen."""
 COUNTED_S = 0.5
+SINGLE, NEAR = 1.8, 1.3
+"""Times between changes below SINGLE times the shorter ones are one period; the period is within NEAR of their mean."""
 QUICK = 0.8
 """A counter of which this share of the readings differ changes more often than it is read."""
 PARTS = 8
@@ -186,7 +188,8 @@ def refresh(seen_s: Array, every_s: float) -> Estimate | None:
     if len(apart) < FEWEST or (first := float(np.quantile(apart, 0.25))) < 1.6 * every_s:
         return None
     length_s = float(seen_s[-1] - seen_s[0])
-    rates = np.arange(1 / (1.45 * first), 1 / (0.65 * first), 1 / (8 * length_s))
+    usual = float(apart[apart < SINGLE * first].mean())
+    rates = np.arange(1 / (NEAR * usual), NEAR / usual, 1 / (8 * length_s))
     in_step = np.abs(np.exp(2j * np.pi * np.outer(rates, seen_s - seen_s[0])).mean(axis=1))
     period = 1 / float(rates[int(np.argmax(in_step))])
     for _ in range(3):
@@ -278,7 +281,7 @@ def _lag_interval(new: Updates, load: Load, width: Array, lag_s: float) -> Estim
     without = without[np.isfinite(without)]
     error = math.sqrt((len(without) - 1) * float(np.var(without))) if len(without) > 1 else LONGEST_LAG_S
     # Readings in step with the meter see all changes equally late, so more of them do not help.
-    half = math.hypot(student_reach(0.95, PARTS - 1) * error, STEP_S / 2, new.every_s / 2)
+    half = min(LONGEST_LAG_S, math.hypot(student_reach(0.95, PARTS - 1) * error, STEP_S / 2, new.every_s / 2))
     return Estimate(
         value=1e3 * lag_s, low=1e3 * max(0.0, lag_s - half), high=1e3 * (lag_s + half), n=len(part),
         method="least squares over a grid, jackknife",

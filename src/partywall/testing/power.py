@@ -348,7 +348,10 @@ class Nut(Server):
         write_whole(self.folder / "pdu1.dev", f"ups.realpower: {round(watts)}\n")
 
     def garble(self) -> None:
-        write_whole(self.folder / "pdu1.dev", "ups.realpower: n/a\n")
+        file = self.folder / "pdu1.dev"
+        write_whole(file, "ups.realpower: n/a\n")
+        # It reads the file again only if its time differs by a second.
+        os.utime(file, (time.time() + 2, time.time() + 2))
 
 
 class WattsUp(Server):

@@ -40,7 +40,7 @@ class Ipmi:
         output = self._output()
         end_ns = now_ns()
         watts = sensor_watts(output, self._sensor) if self._sensor else dcmi_watts(output)
-        # Most of the time passes before the controller is asked: the program starts, and opens a session.
+        # Most of the time passes before the request is sent: the program starts, and opens a session.
         return Reading(meter=self.facts.meter, time_ns=end_ns, watts=watts, took_ns=end_ns - begin_ns)
 
     def close(self) -> None:

@@ -76,7 +76,7 @@ class WattsUp:
 
 
 def opened(device: str) -> int:
-    """A serial line in raw mode at 115200 baud, with the meter told to send records."""
+    """A serial line in raw mode at 115200 baud, and the request to send records."""
     file = os.open(device, os.O_RDWR | os.O_NOCTTY)
     tty.setraw(file)
     settings = termios.tcgetattr(file)

@@ -1,8 +1,8 @@
 """Carries a plan out, step by step, with a journal. A killed manager goes on where it was, or stops and says why.
 
-The journal has a line before a step begins and one after it has ended. The truth is never the journal: before a step is
-repeated, and after each step, the hypervisor is asked where guests run and which hosts answer. A guest must run on
-exactly one host. A host is only switched off while no guest runs on it, and counts as off only if its power control
+The journal has a line before a step begins and one after it has ended, but the hypervisor decides what is true. Before
+and after each step the manager queries it for the hosts of each guest, and for the hosts that answer. A guest must run
+on exactly one host. A host is only switched off while no guest runs on it. It counts as off only if its power control
 says so and it does not answer. If a step fails, the steps that were done are undone in reverse order. If a guest is
 lost or runs twice, everything stops, and nothing is undone.
 """

@@ -56,13 +56,13 @@ class Libvirt:
         return Observed({guest: frozenset(hosts) for guest, hosts in places.items()}, up)
 
     def cpu_s(self) -> dict[str, float]:
-        found = {}
+        seconds: dict[str, float] = {}
         for host in self._uris:
             with contextlib.suppress(TrialError), self._connected(host) as connection:
                 for domain in connection.listAllDomains(self._libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
                     if domain.name() in self._guests and not self._arrives(domain):
-                        found[domain.name()] = domain.info()[4] / 1e9
-        return found
+                        seconds[domain.name()] = domain.info()[4] / 1e9
+        return seconds
 
     def _arrives(self, domain: Any) -> bool:
         """True on the destination of a move that goes on."""

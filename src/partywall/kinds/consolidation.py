@@ -83,10 +83,10 @@ class SimulationJob:
         if problems:
             raise UsageError(*problems)
         guests = len(cluster.guest_names())
-        found = tuple((path.name, traces.read(path)) for path in paths) or tuple(
+        named = tuple((path.name, traces.read(path)) for path in paths) or tuple(
             (f"generated, seed {seed + day}", traces.generated(guests, seed + day)) for day in range(days)
         )
-        return cls(cluster, found, tuple(dict.fromkeys(chosen)), orders, seed)
+        return cls(cluster, named, tuple(dict.fromkeys(chosen)), orders, seed)
 
 
 Job = PlanJob | SimulationJob
@@ -250,7 +250,7 @@ def simulated(job: SimulationJob, emit: Emit) -> list[Simulation]:
     hosts, guests, rules = hosts_of(job.cluster), guests_of(job.cluster), plans.rules_of(job.cluster)
     whole = len(job.days) * job.orders * len(job.policies)
     begun, done = time.monotonic(), 0
-    found = []
+    simulations = []
     for day, (name, utilisation) in enumerate(job.days):
         for order in range(job.orders):
             demand = demand_of_day(utilisation, guests, job.seed + 1000 * day + order)
@@ -269,7 +269,7 @@ def simulated(job: SimulationJob, emit: Emit) -> list[Simulation]:
                 result = results[-1]
                 emit(Note(f"{name}, {policy}: {result.energy_kwh:.1f} kWh, {result.moves} moves (simulated)"))
             bound = least_energy_j(hosts, guests, demand, traces.INTERVAL_S) / 3.6e6
-            found.append(
+            simulations.append(
                 Simulation(
                     trace=name,
                     seed=job.seed,
@@ -281,7 +281,7 @@ def simulated(job: SimulationJob, emit: Emit) -> list[Simulation]:
                     results=tuple(results),
                 )
             )
-    return found
+    return simulations
 
 
 def demand_of_day(utilisation: Floats, guests: Guests, seed: int) -> Floats:

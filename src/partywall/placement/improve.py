@@ -60,7 +60,7 @@ def _orders(state: State, forecast: Forecast) -> list[Ints]:
 
 def _packed(state: State, forecast: Forecast, rules: Rules, most: int) -> list[Ints]:
     """most: hosts that are known to be enough, if they are the right ones."""
-    found = []
+    packings = []
     must = np.zeros(len(state.hosts), bool)
     must[state.at[state.guests.pinned]] = True
     for order in _orders(state, forecast)[: 3 if len(state.guests) <= POLISHED_MAX else 2]:
@@ -79,10 +79,10 @@ def _packed(state: State, forecast: Forecast, rules: Rules, most: int) -> list[I
                 high = middle
         last = min(len(order), low + (SETS_MAX if len(order) <= SETS_MAX else 1))
         packed = [_pack(state, forecast, rules, order[:count]) for count in range(low, last + 1)]
-        found += [at for at in packed if at is not None]
+        packings += [at for at in packed if at is not None]
         if len(order) <= SWAPPED_MAX:
-            found += _swapped(state, forecast, rules, order, low)
-    return found
+            packings += _swapped(state, forecast, rules, order, low)
+    return packings
 
 
 def _swapped(state: State, forecast: Forecast, rules: Rules, order: Ints, enough: int) -> list[Ints]:

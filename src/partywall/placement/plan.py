@@ -307,11 +307,11 @@ def _choices(what: Known, room: Room, guest: int, chosen: int) -> tuple[Choice, 
     mean = room.mean[others]
     on = np.where(room.memory[others] > 0, hosts.power(mean, others), hosts.off_w[others])
     added = hosts.power(mean + what.forecast.mean[guest], others) - on
-    found = [
+    considered = [
         Choice(host=hosts.names[host], watts=float(added[place]), refused=refusal(state, room, guest, int(host)))
         for place, host in enumerate(others)
     ]
-    return tuple(sorted(found, key=lambda each: (bool(each.refused), each.watts or 0.0))[:CHOICES_MAX])
+    return tuple(sorted(considered, key=lambda each: (bool(each.refused), each.watts or 0.0))[:CHOICES_MAX])
 
 
 def refusal(state: State, room: Room, guest: int, host: int) -> str:
@@ -333,7 +333,7 @@ def refusal(state: State, room: Room, guest: int, host: int) -> str:
 
 def _alternatives(what: Known, targets: dict[str, Ints]) -> tuple[Alternative, ...]:
     idle = _objective(what, what.state.at)
-    found = [
+    considered = [
         Alternative(
             name=name,
             net_j=0.0 if (at == what.state.at).all() and name.startswith("leave") else idle - _objective(what, at),
@@ -342,7 +342,7 @@ def _alternatives(what: Known, targets: dict[str, Ints]) -> tuple[Alternative, .
         )
         for name, at in targets.items()
     ]
-    return tuple(sorted(found, key=lambda each: -each.net_j))
+    return tuple(sorted(considered, key=lambda each: -each.net_j))
 
 
 def _notes(what: Known, decisions: Decisions, moves: list[costs.MoveCost]) -> list[str]:

@@ -150,8 +150,8 @@ class _Run:
         sums = self.sums
         used = self.on_s > 0
         slatah = float((self.over_s[used] / self.on_s[used]).mean()) if used.any() else 0.0
-        asked = self.requested > 0
-        pdm = float((self.degraded[asked] / self.requested[asked]).mean()) if asked.any() else 0.0
+        demanding = self.requested > 0
+        pdm = float((self.degraded[demanding] / self.requested[demanding]).mean()) if demanding.any() else 0.0
         return PolicyResult(
             policy=name,
             energy_kwh=sums.energy_j / 3.6e6,

@@ -5,8 +5,9 @@ import pytest
 
 from partywall import study
 from partywall.errors import TrialError, UsageError
+from partywall.model.agreement import Likeness, judge
 from partywall.model.migration import Move
-from partywall.model.paper import Likeness, Place, judge
+from partywall.model.paper import Place
 from partywall.model.power import Activity, Slot, chances
 from partywall.power import ladder, profiles
 from partywall.scenario import papers

@@ -99,6 +99,16 @@ WRONG: list[tuple[str, str, str]] = [
     ("consolidate apply done --settle", "0s", "must be greater than 0, not 0s"),
     ("consolidate watch cluster --every", "x", DURATION),
     ("consolidate watch cluster --for", "x", DURATION),
+    ("power read rapl --for", "x", DURATION),
+    ("power read rapl --for", "0s", "must be greater than 0, not 0s"),
+    ("power read rapl --every", "0s", "must be greater than 0, not 0s"),
+    ("power calibrate rapl --slot", "0s", "must be greater than 0, not 0s"),
+    ("power calibrate rapl --blocks", "0", "must be at least 2, not 0"),
+    ("power calibrate rapl --every", "x", DURATION),
+    ("power calibrate rapl --seed", "-1", "must be at least 0, not -1"),
+    ("power attribute --model cervera-dl120-g6 --for", "x", DURATION),
+    ("power attribute --model cervera-dl120-g6 --every", "x", DURATION),
+    ("power migration done --format", "x", "must be text or json, not 'x'"),
     ("study papers/vits --rounds", "1", "must be at least 2, not 1"),
     ("study papers/vits --seed", "x", NUMBER),
     ("study papers/vits --seed", "-1", "must be at least 0, not -1"),
@@ -118,9 +128,11 @@ ELSEWHERE = {
     *("--leave-out", "--data", "--ca-file", "--certificate", "--certificate-key"),
     # Any host name, and a flag that is counted.
     *("serve --name", "serve --insecure"),
-    *("--leave-out", "--data", "--ca-file", "--har", "--browser-option"),
+    *("--har", "--browser-option"),
     # Judged against a study, a run's kind or a host: `bad.toml` and the tests of those have them.
     *("--only", "--backend", "--response", "--used", "--guest"),
+    # Errors name the model or the meter: tests/power has them.
+    *("power attribute --model", "power attribute --meter", "power migration --model"),
     # `report --format` depends on the kind of record.
     "report --format",
 }

@@ -19,7 +19,16 @@ SCENARIO_KEY = "partywall"
 NO_NAMES = ("paper",)
 """Keys of shipped files that no command accepts."""
 
-MARKS = ("plan.json", "load.json", "guard.jsonl", "trace.json", "study.json", "migration.json", "power.json")
+MARKS = (
+    "plan.json",
+    "load.json",
+    "guard.jsonl",
+    "trace.json",
+    "migration.json",
+    "power.json",
+    "consolidation.json",
+    "study.json",
+)
 """The files that identify a record, as in `partywall.kinds`. A test compares the two."""
 
 PLACES = (".", "runs")

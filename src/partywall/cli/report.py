@@ -83,7 +83,7 @@ def sql(
         ),
     ],
 ) -> int:
-    """Query the raw facts of a run, load, guard, trace, migration, consolidation or study with DuckDB.
+    """Query the raw facts of a record of any kind with DuckDB.
 
     partywall sql runs/demo-... "select workload, count(*) from slices group by 1"
 

@@ -16,8 +16,8 @@ from partywall.sandbox.label import made_state_root
 
 
 def opened() -> int:
-    """The file that is locked, as a descriptor."""
-    return os.open(made_state_root() / "measuring.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """What is locked, as a descriptor: the folder of states, so that no file is left."""
+    return os.open(made_state_root(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 @contextlib.contextmanager

@@ -129,7 +129,7 @@ def random_cluster(hosts: int, guests: int, seed: int) -> Cluster:
             "suffers": {"disk": {"factor": 0.7}},
             "slo": {"isolation": 0.7} if chance.random() < 0.3 else {},
         }
-    curves = ("cervera-table-1", "proliant-g4", "proliant-g5")
+    curves = ("cervera-dl120-g6", "hp-ml110-g4", "hp-ml110-g5")
     return Cluster.model_validate(
         {
             "partywall_cluster": 1,

@@ -67,7 +67,7 @@ def consolidation(path: Path) -> Record:
         {
             "partywall_cluster": 1,
             "name": "x",
-            "hosts": {"a": {"cpus": 1, "memory": "2GiB", "power": "proliant-g4"}},
+            "hosts": {"a": {"cpus": 1, "memory": "2GiB", "power": "hp-ml110-g4"}},
             "guests": {"g": {"host": "a"}},
         }
     )

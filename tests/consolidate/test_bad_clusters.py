@@ -5,7 +5,9 @@ import pytest
 from partywall.consolidate import load
 from partywall.errors import UsageError
 
-HOSTS = b"hosts: {a: {cpus: 4, memory: 8GiB, power: cervera-table-1}, b: {cpus: 4, memory: 8GiB, power: proliant-g4}}\n"
+HOSTS = (
+    b"hosts: {a: {cpus: 4, memory: 8GiB, power: cervera-dl120-g6}, b: {cpus: 4, memory: 8GiB, power: hp-ml110-g4}}\n"
+)
 GUESTS = b"guests: {g: {host: a}, h: {host: b}}\n"
 HEAD = b"partywall_cluster: 1\nname: bad\n"
 
@@ -22,10 +24,10 @@ def guest(keys):
 
 def host(keys, rest=GUESTS):
     return (
-        b"hosts: {a: {cpus: 4, memory: 8GiB, power: cervera-table-1, "
+        b"hosts: {a: {cpus: 4, memory: 8GiB, power: cervera-dl120-g6, "
         + keys
         + b"}, b: {cpus: 4, memory: 8GiB, "
-        + (b"power: proliant-g4}}\n")
+        + (b"power: hp-ml110-g4}}\n")
         + rest
     )
 
@@ -42,7 +44,7 @@ CORPUS = {
     "no guests": (HOSTS, "guests"),
     "an unknown key": (HOSTS + GUESTS + b"guest_limit: 3\n", "guest_limit"),
     "a misspelt key of a host": (host(b"contrl: {kind: ipmi}"), "contrl"),
-    "an unknown power curve": (HOSTS.replace(b"proliant-g4", b"proliant-g6") + GUESTS, "there is no power curve"),
+    "an unknown power curve": (HOSTS.replace(b"hp-ml110-g4", b"proliant-g6") + GUESTS, "there is no power curve"),
     "no CPUs": (HOSTS.replace(b"cpus: 4", b"cpus: 0", 1) + GUESTS, "cpus"),
     "memory without sense": (HOSTS.replace(b"8GiB", b"8 apples", 1) + GUESTS, "is not a size"),
     "an unknown host of a guest": (HOSTS + b"guests: {g: {host: c}}\n", "there is no host 'c'"),
@@ -95,8 +97,8 @@ CORPUS = {
     "libvirt without URIs": (HOSTS + GUESTS + b"hypervisor: libvirt\n", "libvirt needs the host's URI"),
     "practice without a folder": (HOSTS + GUESTS + b"hypervisor: practice\n", "practice needs a folder"),
     "two hosts of one name": (
-        b"hosts: {a: {count: 2, cpus: 4, memory: 8GiB, power: proliant-g4}, a-1: {cpus: 4, memory: 8GiB, "
-        b"power: proliant-g4}}\nguests: {g: {host: a-1}}\n",
+        b"hosts: {a: {count: 2, cpus: 4, memory: 8GiB, power: hp-ml110-g4}, a-1: {cpus: 4, memory: 8GiB, "
+        b"power: hp-ml110-g4}}\nguests: {g: {host: a-1}}\n",
         "two hosts are named a-1",
     ),
     "another version": (HOSTS + GUESTS, "partywall_cluster"),
@@ -118,7 +120,7 @@ def test_a_mistake_is_reported_at_its_line_with_a_remedy(case):
 def test_all_mistakes_of_a_file_are_reported_at_once():
     text = (
         HEAD
-        + HOSTS.replace(b"proliant-g4", b"g9")
+        + HOSTS.replace(b"hp-ml110-g4", b"g9")
         + (
             b"guests: {g: {host: c, demand: 3}, h: {host: b, peak: 0.1, demand: 0.5}}\n"
             b"limits: {hours: never, keep_on: 9}\n"

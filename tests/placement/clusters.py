@@ -5,7 +5,7 @@ import numpy as np
 from partywall.model.cluster import Cluster
 from partywall.placement import plan
 
-CURVES = ("cervera-table-1", "proliant-g4", "proliant-g5")
+CURVES = ("cervera-dl120-g6", "hp-ml110-g4", "hp-ml110-g5")
 
 
 def cluster(seed, hosts=None, guests=None, **limits):

@@ -6,7 +6,7 @@ import pytest
 from partywall.model.cluster import POWER_CURVES, Cluster, PowerCurve, parse_joules
 from partywall.placement.state import hosts_of
 
-TABLE = POWER_CURVES["cervera-table-1"]
+TABLE = POWER_CURVES["cervera-dl120-g6"]
 
 
 def hosts(*curves):
@@ -16,11 +16,11 @@ def hosts(*curves):
 
 def test_the_break_even_time_of_the_published_node_is_143_seconds():
     assert TABLE.break_even_s == pytest.approx(143, abs=0.5)
-    assert hosts("cervera-table-1").break_even_s[0] == pytest.approx(TABLE.break_even_s)
+    assert hosts("cervera-dl120-g6").break_even_s[0] == pytest.approx(TABLE.break_even_s)
 
 
 def test_four_loads_on_one_host_take_what_was_published():
-    four = hosts(*["cervera-table-1"] * 4)
+    four = hosts(*["cervera-dl120-g6"] * 4)
     apart = four.power(np.ones(4)).sum()
     together = four.power(np.array([4.0, 0, 0, 0]))
     assert apart == pytest.approx(288)

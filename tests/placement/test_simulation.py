@@ -21,7 +21,7 @@ def cluster(hosts=12, guests=30):
         {
             "partywall_cluster": 1,
             "name": "x",
-            "hosts": {"h": {"count": hosts, "cpus": 4, "memory": "32GiB", "power": "cervera-table-1"}},
+            "hosts": {"h": {"count": hosts, "cpus": 4, "memory": "32GiB", "power": "cervera-dl120-g6"}},
             "guests": {"g": {"count": guests, "cpus": 1, "memory": "1GiB"}},
         }
     )

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partywall import units
 from partywall.errors import UsageError
 from partywall.model.finding import Estimate
 from partywall.model.power import (
-    WH,
     Activity,
     MeterFacts,
     MeterFault,
@@ -37,7 +37,7 @@ def test_the_papers_table_and_reckoning_follow_from_its_profile():
     assert 4 * PAPER.at(1) == 288
     assert PAPER.at(4) + 3 * PAPER.off_watts == 137
     assert PAPER.at(4) + 3 * PAPER.idle_watts == 260
-    assert PAPER.break_even_s == pytest.approx(((1.42 + 0.48) * WH - 9 * 110) / 41)
+    assert PAPER.break_even_s == pytest.approx(((1.42 + 0.48) * units.WH - 9 * 110) / 41)
 
 
 @given(SHARES, st.integers(1, 8))

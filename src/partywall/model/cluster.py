@@ -13,10 +13,12 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 
 from partywall import units
 from partywall.model.migration import Rate
+from partywall.model.power import NodeModel
+from partywall.model.profiles import CERVERA, PROFILES
 from partywall.model.scenario import Bytes, BytesPerSecond, DurationNs, Frozen, Name, Share
 
 _ENERGY = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(J|kJ|Wh|kWh)\s*$")
-_JOULES = {"J": 1.0, "kJ": 1e3, "Wh": 3600.0, "kWh": 3.6e6}
+_JOULES = {"J": 1.0, "kJ": 1e3, "Wh": units.WH, "kWh": 1000 * units.WH}
 
 
 def parse_joules(value: str | float) -> float:
@@ -70,32 +72,20 @@ class PowerCurve(Frozen):
         return max(cycle_s, (self.boot.energy + self.shutdown.energy - self.off * cycle_s) / saved_w)
 
 
-_BOOT = Transition(time="75s", energy="1.42Wh")
-_SHUTDOWN = Transition(time="35s", energy="0.48Wh")
-_ASSUMED = "loads: SPECpower_ssj2008 as published by Beloglazov and Buyya (2012); off, boot and shutdown: assumed"
-POWER_CURVES = {
-    "cervera-table-1": PowerCurve(
-        watts=(50, 72, 90, 100, 110),
-        off=9,
-        boot=_BOOT,
-        shutdown=_SHUTDOWN,
-        source="Cervera et al., table I: one four-core node, measured there",
-    ),
-    "proliant-g4": PowerCurve(
-        watts=(86, 89.4, 92.6, 96, 99.5, 102, 106, 108, 112, 114, 117),
-        off=9,
-        boot=_BOOT,
-        shutdown=_SHUTDOWN,
-        source=_ASSUMED,
-    ),
-    "proliant-g5": PowerCurve(
-        watts=(93.7, 97, 101, 105, 110, 116, 121, 125, 129, 133, 135),
-        off=9,
-        boot=_BOOT,
-        shutdown=_SHUTDOWN,
-        source=_ASSUMED,
-    ),
-}
+def _curve(profile: NodeModel) -> PowerCurve:
+    """A published profile as a curve. What a profile does not have is that of Cervera's node."""
+    known = profile if profile.off_watts is not None else CERVERA
+    assumed = "" if known is profile else "; off, boot and shutdown: assumed"
+    return PowerCurve(
+        watts=tuple(watts for _, watts in profile.points),
+        off=known.off_watts,
+        boot=Transition(time=f"{known.boot_s}s", energy=f"{known.boot_joules}J"),
+        shutdown=Transition(time=f"{known.shutdown_s}s", energy=f"{known.shutdown_joules}J"),
+        source=profile.source + assumed,
+    )
+
+
+POWER_CURVES = {name: _curve(profile) for name, profile in PROFILES.items()}
 """Named power curves. They come from other machines, so every figure derived from them is modelled."""
 
 ControlKind = Literal["redfish", "ipmi", "wol", "command"]

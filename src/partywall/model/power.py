@@ -22,7 +22,6 @@ Origin = Literal["measured", "modelled", "simulated"]
 Task = Literal["read", "calibrate", "attribute"]
 Array = NDArray[np.float64]
 
-WH = 3600.0
 """Joules of a watt-hour."""
 
 

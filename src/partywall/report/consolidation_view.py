@@ -26,7 +26,6 @@ from partywall.report import charts, page
 from partywall.report.charts import BASELINE, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
 from partywall.report.files import Files
 
-WH = 3600.0
 POINTS_MAX = 300
 Rows = list[dict[str, Any]]
 
@@ -70,7 +69,7 @@ def _show_plan(plan: ConsolidationPlan, evidence: ConsolidationEvidence, console
 
 def step_texts(step: Step) -> list[str]:
     """A step's row under STEP_COLUMNS."""
-    energy = "–" if step.energy_j is None else _span(step.energy_j, 1 / WH, "Wh")
+    energy = "–" if step.energy_j is None else _span(step.energy_j, 1 / units.WH, "Wh")
     p99 = "–" if step.p99_s is None else f"up to {_time(step.p99_s.high)}"
     takes, blackout = (
         "–" if each is None else f"{_time(each.value)} ({_time(each.low)} to {_time(each.high)})"
@@ -85,9 +84,9 @@ def plan_facts(plan: ConsolidationPlan) -> list[tuple[str, str]]:
     facts = [
         ("power now (modelled)", _span(plan.before_w, 1, "W")),
         ("power afterwards (modelled)", _span(plan.after_w, 1, "W")),
-        (f"saved in {_time(plan.horizon_s)}", _span(plan.saved_j, 1 / WH, "Wh")),
-        ("spent on moves", _span(plan.moves_j, 1 / WH, "Wh")),
-        ("spent on switching", _span(plan.switching_j, 1 / WH, "Wh")),
+        (f"saved in {_time(plan.horizon_s)}", _span(plan.saved_j, 1 / units.WH, "Wh")),
+        ("spent on moves", _span(plan.moves_j, 1 / units.WH, "Wh")),
+        ("spent on switching", _span(plan.switching_j, 1 / units.WH, "Wh")),
         ("pays", pays),
         ("placement", solver_text(plan)),
         ("plan", plan.digest[:16]),
@@ -106,7 +105,7 @@ def explained(plan: ConsolidationPlan, cluster: Cluster, guest: str | None = Non
         return [*lines, *(note for note in plan.notes if note.startswith(f"{guest} "))]
     lines.append(f"placement: {solver_text(plan)}")
     lines += [
-        f"{each.name}: saves {each.net_j / WH:.1f} Wh with {each.moves} moves and {each.hosts_on} hosts on"
+        f"{each.name}: saves {each.net_j / units.WH:.1f} Wh with {each.moves} moves and {each.hosts_on} hosts on"
         for each in plan.alternatives
     ]
     return [*lines, *plan.notes]
@@ -426,7 +425,11 @@ def course(plan: ConsolidationPlan) -> AnyChart:
 
 def alternatives(plan: ConsolidationPlan) -> AnyChart:
     data = [
-        {"plan": each.name, "Wh": each.net_j / WH, "said": f"{each.moves} moves, {each.hosts_on} hosts on"}
+        {
+            "plan": each.name,
+            "Wh": each.net_j / units.WH,
+            "said": f"{each.moves} moves, {each.hosts_on} hosts on",
+        }
         for each in plan.alternatives
     ]
     base = inlined(data).encode(

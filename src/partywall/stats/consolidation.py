@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
+from partywall import units
 from partywall.model.consolidation import (
     Compared,
     ConsolidationEvidence,
@@ -22,7 +23,6 @@ OWN, REFERENCE = "partywall", "static"
 FIGURES = (
     *("energy_kwh", "slav", "slatah", "pdm", "unserved", "moves", "boots", "ping_pongs", "short_cycles", "hosts_on"),
 )
-WH = 3600.0
 ONE_DAY = "one day in one order has no intervals; simulate several with --days, --traces or --orders"
 
 
@@ -56,7 +56,8 @@ def headline(plan: ConsolidationPlan) -> str:
     net = plan.net_j
     return (
         f"{len(plan.moves)} moves leave {plan.hosts_on_after} of {plan.hosts_on_before} hosts on and save "
-        f"{net.value / WH:.0f} Wh ({net.low / WH:.0f} to {net.high / WH:.0f}) in {plan.horizon_s / 3600:g} h, modelled"
+        f"{net.value / units.WH:.0f} Wh ({net.low / units.WH:.0f} to {net.high / units.WH:.0f}) "
+        f"in {plan.horizon_s / 3600:g} h, modelled"
     )
 
 

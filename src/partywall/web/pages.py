@@ -15,7 +15,7 @@ from typing import Any
 
 import jinja2
 
-from partywall import __version__, study, units
+from partywall import __version__, pipeline, study, units
 from partywall.errors import PartywallError, Problem, ProblemsError
 from partywall.load.health import ADVICE, Reason
 from partywall.migrate import plan as migration_plans
@@ -103,8 +103,10 @@ def offered() -> tuple[Offered, ...]:
     for name in study.names():
         file = study.find(name)
         found.append(Offered("study", name, study.kind_of(file).read(read(file, "study"), str(file)).description))
-    moves = "A guest moves between two hosts while it works"
-    found += [Offered("migration", name, moves) for name in migration_plans.names()]
+    catalogue = pipeline.catalogue()
+    for name in migration_plans.names():
+        plan = migration_plans.load(migration_plans.find(name), catalogue)
+        found.append(Offered("migration", name, plan.description))
     return tuple(found)
 
 

@@ -36,7 +36,8 @@ STAY_S = 5.0
 DEATH_S = 0.5
 """From the end of a QEMU's monitor to that of its process."""
 ARRIVE_S = 15.0
-ANSWER_S = 10.0
+ANSWER_S = 30.0
+"""A guest that stood still for long has much to catch up with, most of all if it is emulated."""
 LOOKS = 24
 FIRST_PORT = 40000
 PORTS = 20000

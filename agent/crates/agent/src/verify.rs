@@ -5,17 +5,17 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
+use partywall_clock::{self as clock, Nanos};
 use rustix::fs::{fadvise, Advice};
 
 const PAGE_BYTES: usize = 4096;
 const WORDS: usize = PAGE_BYTES / 8;
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Between two lines of output.
-const REPORT: Duration = Duration::from_millis(250);
+const REPORT_NS: Nanos = 250_000_000;
 /// How often a rate is kept.
-const BEAT: Duration = Duration::from_millis(10);
+const BEAT_NS: Nanos = 10_000_000;
 
 type Page = [u8; PAGE_BYTES];
 
@@ -72,9 +72,9 @@ struct Counts {
 
 /// Writes and checks until the process is killed. Prints the counts four times a second, as `checked N wrong M`.
 ///
-/// file: pages are kept in it, instead of in memory. bytes_per_s: pages are not checked faster than this.
+/// file: pages are kept in it, instead of in memory. `bytes_per_s`: pages are not checked faster than this.
 pub(crate) fn run(bytes: usize, bytes_per_s: f64, file: Option<&Path>) -> Result<(), String> {
-    if bytes < PAGE_BYTES || !(bytes_per_s >= PAGE_BYTES as f64) {
+    if bytes < PAGE_BYTES || bytes_per_s.is_nan() || bytes_per_s < PAGE_BYTES as f64 {
         return Err(format!("--bytes and --rate must be at least {PAGE_BYTES}"));
     }
     let pages = bytes / PAGE_BYTES;
@@ -94,16 +94,17 @@ pub(crate) fn run(bytes: usize, bytes_per_s: f64, file: Option<&Path>) -> Result
 fn check(store: &mut dyn Store, pages: usize, bytes_per_s: f64) -> io::Result<()> {
     let mut counts = Counts::default();
     pass(store, pages, 0, &mut counts, |_| Ok(()))?;
-    let (began, mut reported) = (Instant::now(), Instant::now());
+    let began_ns = clock::now();
+    let mut reported_ns = began_ns;
     for generation in 1.. {
         pass(store, pages, generation, &mut counts, |so_far| {
-            let due = Duration::from_secs_f64(so_far.checked as f64 * PAGE_BYTES as f64 / bytes_per_s);
-            let ahead = due.saturating_sub(began.elapsed());
-            if ahead > BEAT {
-                std::thread::sleep(ahead);
+            let now_ns = clock::now();
+            let due_ns = began_ns + (so_far.checked as f64 * PAGE_BYTES as f64 / bytes_per_s * 1e9) as Nanos;
+            if due_ns > now_ns + BEAT_NS {
+                clock::sleep_until(due_ns);
             }
-            if reported.elapsed() >= REPORT {
-                reported = Instant::now();
+            if now_ns - reported_ns >= REPORT_NS {
+                reported_ns = now_ns;
                 writeln!(io::stdout(), "checked {} wrong {}", so_far.checked, so_far.wrong)?;
             }
             Ok(())

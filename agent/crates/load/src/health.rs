@@ -60,7 +60,7 @@ impl Surroundings {
         now.zip(before).map(|(now, before)| now.saturating_sub(before))
     }
 
-    /// Local ports of this network namespace in TIME_WAIT.
+    /// Local ports of this network namespace in `TIME_WAIT`.
     #[expect(clippy::unused_self, reason = "a reading of the surroundings like the other")]
     pub(crate) fn ports_waiting(&self) -> Option<u64> {
         time_waits(&fs::read_to_string("/proc/net/sockstat").ok()?)

@@ -42,7 +42,7 @@ pub(crate) enum Phase {
     Idle,
     /// A response is pending.
     Busy,
-    /// The last response was read. The server closes first, so that its port enters TIME_WAIT and not the local one.
+    /// The last response was read. The server closes first, so that its port enters `TIME_WAIT` and not the local one.
     Draining,
 }
 

@@ -734,7 +734,7 @@ pub struct GeneratorHealth {
     /// others, and if no cgroup reports it.
     #[serde(default)]
     pub throttled_ns: Option<u64>,
-    /// Ports in TIME_WAIT in the generator's network namespace. Reported by the first thread; null from others.
+    /// Ports in `TIME_WAIT` in the generator's network namespace. Reported by the first thread; null from others.
     #[serde(default)]
     pub ports_waiting: Option<u64>,
     /// Local ports available for all servers. Reported by the first thread; null from others, and if no ports are needed.

@@ -144,7 +144,7 @@ def chosen(options: argparse.Namespace, host: Host) -> list[str]:
     """The checks to do on a host: those asked for, else those it is in the catalogue for."""
     if options.check:
         return list(dict.fromkeys(("install", *options.check)))
-    return [name for name in CHECKS if name not in LONG or name in host.long]
+    return [name for name in host.only or CHECKS if name not in LONG or name in host.long]
 
 
 def remembered(path: Path, name: str, results: Mapping[str, Result], accel: str) -> dict[str, Any]:

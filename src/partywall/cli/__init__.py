@@ -15,6 +15,7 @@ import typer
 from partywall.cli import output
 from partywall.cli.app import app
 from partywall.errors import Exit, PartywallError, Problem, ProblemsError
+from partywall.processor import check_baseline
 
 INTERRUPTED = 130
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
@@ -25,6 +26,7 @@ def main() -> NoReturn:
     # A terminal without line-drawing characters shows question marks instead of an error.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
+        check_baseline()
         # Shells request completion under this name, whatever name the program was started under.
         outcome = app(prog_name="partywall", standalone_mode=False)
     except PartywallError as error:

@@ -7,9 +7,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from partywall import processor
 from partywall.errors import CapabilityError, UsageError
 
-CPU_INFO = Path("/proc/cpuinfo")
 # DuckDB's wheels for x86-64 use it from version 2.0 on, and end with an illegal instruction where it is missing.
 NEEDED = "avx2"
 NEEDED_FROM = (2, 0)
@@ -22,7 +22,7 @@ def table(folder: Path, query: str) -> tuple[Sequence[str], Sequence[Sequence[An
     """
     if not query.strip():
         raise UsageError("the query is empty; try: show tables")
-    check_processor(CPU_INFO, version("duckdb"))
+    check_processor(processor.CPU_INFO, version("duckdb"))
     import duckdb  # noqa: PLC0415 - only once the processor is known to carry it
 
     database = duckdb.connect()
@@ -39,11 +39,7 @@ def check_processor(cpu_info: Path, duckdb: str) -> None:
     """CapabilityError on a processor that ends DuckDB, such as that of a guest with an old CPU model."""
     if tuple(int(part) for part in duckdb.split(".")[:2] if part.isdecimal()) < NEEDED_FROM:
         return
-    try:
-        lines = cpu_info.read_text().splitlines()
-    except OSError:
-        return
-    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), None)
+    flags = processor.flags(cpu_info)
     if flags is not None and NEEDED not in flags:
         raise CapabilityError(
             f"DuckDB {duckdb} needs a processor with {NEEDED}, which this one lacks; query the record's Parquet files "

@@ -1,0 +1,37 @@
+"""What the libraries that Partywall builds on need of an x86-64 processor.
+
+Without this check they end the process with an illegal instruction. Of other architectures nothing is asked.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from partywall.errors import CapabilityError
+
+CPU_INFO = Path("/proc/cpuinfo")
+# What x86-64-v2 adds and NumPy's wheels use. Every processor since 2009 has it, QEMU's default CPU model does not.
+BASELINE = ("popcnt", "sse4_1", "sse4_2", "ssse3")
+NEWER_MODEL = "if this is a virtual machine, give it a newer CPU model, such as host"
+# The flags of one CPU. Further CPUs are not read, for on a large host that takes long.
+ONE_CPU_BYTES = 8192
+
+
+def flags(cpu_info: Path = CPU_INFO) -> frozenset[str] | None:
+    """Instruction sets by their names in /proc/cpuinfo. None where it has no such line, as on arm64."""
+    try:
+        with cpu_info.open() as file:
+            lines = file.read(ONE_CPU_BYTES).splitlines()
+    except OSError:
+        return None
+    return next((frozenset(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), None)
+
+
+def check_baseline(cpu_info: Path = CPU_INFO) -> None:
+    """CapabilityError on a processor that no command of Partywall runs on."""
+    present = flags(cpu_info)
+    missing = [name for name in BASELINE if present is not None and name not in present]
+    if missing:
+        raise CapabilityError(
+            f"NumPy needs a processor with x86-64-v2, and this one lacks {', '.join(missing)} — {NEWER_MODEL}"
+        )

@@ -36,7 +36,7 @@ MINORS = (11, 12, 13, 14)
 # The suites of Debian whose own Python it is. There is none for 3.12.
 SUITES = {11: "bookworm", 13: "trixie", 14: "forky"}
 RESOLUTIONS = {"lowest": "lowest-direct", "newest": "highest"}
-PYTEST = ("-m", "pytest", "--tb=short", "-p", "no:cacheprovider", "-m", "not host and not slow")
+PYTEST = ("-m", "pytest", "--tb=short", "-p", "no:cacheprovider", "-m", "not host and not slow and not long")
 
 
 @dataclass(frozen=True)

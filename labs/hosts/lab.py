@@ -27,6 +27,7 @@ from partywall.errors import PartywallError, TrialError
 from partywall.files import write_whole
 
 RECORD = "results.json"
+RECORDER = Path(__file__).with_name("record.py")
 TOOLS = ("mmdebstrap", "mkfs.ext4", "qemu-system-x86_64", "ssh", "ssh-keygen", "setpriv")
 LONG = ("limits-short", "limits-full", "no-root", "tests")
 """Checks that are done only if asked for, or on hosts that name them."""
@@ -59,6 +60,8 @@ def tried(host: Host, wheel: Path, names: Sequence[str], options: argparse.Names
                 bench = Bench(machine, wheel)
                 # What is tried on a host that was booted again needs Partywall installed again.
                 _check_all(bench, left if "install" in left else ["install", *left], results, say)
+                if options.record and (fault := _record(bench, options.out / f"{host.name}.tree")):
+                    results["record"] = Result("failed", fault, 0.0)
         except HostEndedError as ended:
             say(str(ended))
             if last or options.accel == "kvm" or not ended.is_emulators:
@@ -86,6 +89,19 @@ def _check_all(bench: Bench, names: Sequence[str], results: dict[str, Result], s
             break
     if faults := bench.machine.faults():
         results["kernel"] = Result("failed", f"its kernel found faults in itself: {'; '.join(faults)}", 0.0)
+
+
+def _record(bench: Bench, to: Path) -> str:
+    """Writes down the files of the host as they are seen from where Partywall runs; what failed, or nothing."""
+    try:
+        bench.machine.bring([RECORDER], "/opt/try")
+        done = bench.shell(f"python3 /opt/try/{RECORDER.name}", timeout_s=120)
+    except (FailedError, TrialError) as error:
+        return str(error)
+    if done.code:
+        return f"its files could not be recorded: {done.last}"
+    to.write_text(done.text)
+    return ""
 
 
 def _outcome(bench: Bench, name: str) -> tuple[str, str]:
@@ -136,6 +152,7 @@ def _arguments() -> argparse.Namespace:
         "--accel", choices=("tcg", "kvm"), default="tcg", help="kvm where this machine's carries guests"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/hosts"), help="folder for logs and results.json")
+    parser.add_argument("--record", action="store_true", help="record each host's files, as HOST.tree beside its log")
     parser.add_argument("--write-docs", action="store_true", help="write the matrix in docs/hosts.md anew")
     return parser.parse_args()
 

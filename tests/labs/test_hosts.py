@@ -163,7 +163,7 @@ def test_a_host_that_ends_of_the_emulators_fault_is_booted_again_once(monkeypatc
     monkeypatch.setitem(CHECKS, "install", lambda _bench: "0.1.0")
     monkeypatch.setitem(CHECKS, "guard", ends_once(machine))
     monkeypatch.setitem(CHECKS, "trace", lambda _bench: "5 ms")
-    options = argparse.Namespace(out=tmp_path, accel="tcg")
+    options = argparse.Namespace(out=tmp_path, accel="tcg", record=False)
     results = lab.tried(HOSTS["debian-13"], tmp_path, ["install", "guard", "trace"], options)
     assert (machine.boots, results["guard"].status) == (boots, guard)
     assert ("trace" in results) == (guard == "works")

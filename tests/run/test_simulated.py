@@ -6,6 +6,7 @@ from partywall import pipeline
 from partywall.agent.catalogue import shipped
 from partywall.errors import AgentError
 from partywall.events import Left, Note, silent
+from partywall.model.finding import Warn
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
 from partywall.run import execute
@@ -118,3 +119,52 @@ def test_a_simulated_agent_that_is_gone_answers_no_more():
     client._tell("gone", {"reason": "killed"})
     with pytest.raises(AgentError, match="gone"):
         client.call("monitor.start", id="m")
+
+
+# With 24 ms between its reports, a victim is too coarse for the shortest slots.
+SELDOM_NS = 24_000_000
+HALF = {"half": CONTENT["aggressors"]["half"]}
+FOR_EVER_NS = 1 << 60
+
+
+def carried_out_with_losses(folder, since_ns: int, **changes) -> RunDirectory:
+    """A run on a host that loses what a seldom reporting victim reports from some time on."""
+    run = planned(folder, aggressors=HALF, **changes)
+    carried_out(run, SimulatedHost(TRUE, reports_ns=SELDOM_NS, loses=[(since_ns, FOR_EVER_NS)]))
+    return run
+
+
+def half(run: RunDirectory):
+    (cell,) = [cell for cell in pipeline.analyse(run)[1].cells if cell.aggressor == "half"]
+    return cell
+
+
+def begin_of_first(run: RunDirectory, stretch: int) -> int:
+    return next(e["slots"][0]["start_ns"] for e in run.events("block_done") if e["stretch"] == stretch)
+
+
+def test_slots_of_a_victim_that_reports_seldom_are_lengthened(tmp_path):
+    run = carried_out_with_losses(tmp_path, FOR_EVER_NS - 1)
+    assert list(run.events("stretched"))
+    assert half(run).isolation.value == pytest.approx(0.5, abs=0.1)
+
+
+def test_slots_that_were_lengthened_too_late_leave_the_figures_of_shorter_ones(tmp_path):
+    whole = carried_out_with_losses(tmp_path / "whole", FOR_EVER_NS - 1)
+    (first, *_) = whole.events("stretched")
+    # As on an overloaded host: hardly a block of the new length counts.
+    run = carried_out_with_losses(tmp_path / "loaded", begin_of_first(whole, first["stretch"]) + 5 * 10**8)
+    counted = [event["stretch"] for event in run.events("block_done")]
+    assert counted.count(1) >= CONTENT["min_blocks"] > counted.count(first["stretch"]) > 0
+    assert half(run).isolation.value == pytest.approx(0.5, abs=0.1)
+    assert half(run).warnings == (Warn.COARSE_VICTIM,)
+
+
+def test_slots_are_not_lengthened_where_void_blocks_leave_too_little_time(tmp_path):
+    """The budget holds enough longer blocks, but not if as many of them are void as of the short ones."""
+    lossy = [(at, at + 3 * 10**8) for at in range(0, 60 * 10**9, 10**9)]
+    for name, losses, lengthened in (("quiet", [], True), ("loaded", lossy, False)):
+        run = planned(tmp_path / name, aggressors=HALF, budget="4s")
+        carried_out(run, SimulatedHost(TRUE, reports_ns=SELDOM_NS, loses=losses))
+        assert bool(list(run.events("stretched"))) == lengthened
+        assert half(run).isolation.value == pytest.approx(0.5, abs=0.1)

@@ -67,6 +67,7 @@ class Decisions:
 class Progress:
     """The progress of a trial: observations at the current slot length, and the total measured time.
 
+    void_ns: the part of the measured time that counts for nothing, since limits were late or slices were lost.
     visits_paid: how often each visit was begun. pilots_had: how many of PILOTS, at the present length. precision: what
     was found at the last look. next_look: observations at the next.
     """
@@ -76,6 +77,7 @@ class Progress:
     next_block: int = 0
     stretch: Stretch = PLANNED
     measured_ns: int = 0
+    void_ns: int = 0
     failures: int = 0
     finished: bool = False
     visits_done: set[str] = field(default_factory=set)
@@ -344,6 +346,7 @@ class Visitor:
             slots = [Slot.model_validate(slot) for slot in event["slots"]]
             progress.measured_ns += _spent_ns(event)
             if not block or limiter.was_late(slots):
+                progress.void_ns += _spent_ns(event)
                 self.run.append("block_void", **event)
                 continue
             if event["stretch"] == progress.stretch.slots:
@@ -407,7 +410,8 @@ class Visitor:
     def _may_begin_again(self, progress: Progress, stretch: Stretch) -> bool:
         """Whether slots may be of that length, and the trial's time holds the least number of blocks of them.
 
-        Otherwise lengthening would leave no result, while the existing one stays valid with a warning.
+        As large a part of the time as so far is taken to be void. Otherwise lengthening would leave no result, while
+        the existing one stays valid with a warning.
         """
         if (
             max(treatment.slot_ns for treatment in progress.trial.treatments) * stretch.slots
@@ -416,7 +420,8 @@ class Visitor:
             return False
         longer = forecast(progress.trial.treatments, self.plan.timing, stretch)
         left_ns = OVERTIME * self._shares[progress.trial.id] - progress.measured_ns
-        return longer.needed_ns(self.plan.scenario.min_blocks) <= left_ns
+        counting = 1 - progress.void_ns / max(1, progress.measured_ns)
+        return longer.needed_ns(self.plan.scenario.min_blocks) <= counting * left_ns
 
 
 def guarded(laid_out: Callable[..., tuple[Slot, ...]], looks: Looks, start_ns: int) -> tuple[tuple[Slot, ...], int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +26,7 @@ TIMELINE_BLOCKS = 12
 
 
 def evidence(run: RunDirectory) -> Evidence:
-    """Everything about a run except its findings. Blocks from before a trial's slots were lengthened are left out."""
+    """Everything about a run except its findings. Of blocks with slots of several lengths, those of one are taken."""
     with run.exclusive():
         run.compact()
     plan, host = run.plan, run.host
@@ -35,7 +37,7 @@ def evidence(run: RunDirectory) -> Evidence:
     events = run.by_trial()
     for trial in plan.trials:
         mine = events.get(trial.id, [])
-        blocks = valid_blocks(mine)
+        blocks = valid_blocks(mine, plan.scenario.min_blocks)
         visits = {event["visit"]: event for event in mine if event["kind"] == "visit"}
         tables = _Tables(run.path, trial)
         samples = _samples(visits, tables)
@@ -109,13 +111,28 @@ def _agent_facts(
     )
 
 
-def valid_blocks(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The finished blocks with the trial's final slot length, in order of time."""
-    blocks = list(blocks_done(events).values())
-    stretch = max((event["stretch"] for event in blocks), default=1)
-    return sorted(
-        (event for event in blocks if event["stretch"] == stretch), key=lambda event: event["slots"][0]["start_ns"]
-    )
+def valid_blocks(events: Sequence[dict[str, Any]], min_blocks: int = 1) -> list[dict[str, Any]]:
+    """The finished blocks of one slot length, in order of time.
+
+    It is the longest that every treatment has `min_blocks` blocks of. If the run ended before any has, it is the one
+    with most blocks: slots that were lengthened too late must not leave a trial without a figure.
+    """
+    by_stretch: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
+    for event in blocks_done(events).values():
+        by_stretch[event["stretch"]].append(event)
+    counts = {stretch: _fewest(blocks) for stretch, blocks in by_stretch.items()}
+    enough = [stretch for stretch, count in counts.items() if count >= min_blocks]
+    chosen = max(enough) if enough else max(counts, key=lambda stretch: (counts[stretch], stretch), default=1)
+    return sorted(by_stretch[chosen], key=lambda event: event["slots"][0]["start_ns"])
+
+
+def _fewest(blocks: Sequence[Mapping[str, Any]]) -> int:
+    """Blocks of the treatment with the fewest: short ones, or long ones if it is in no other."""
+    count = {
+        long: Counts(s["treatment"] for b in blocks if b.get("long", False) == long for s in b["slots"])
+        for long in (False, True)
+    }
+    return min(count[False][name] or count[True][name] for name in {*count[False], *count[True]})
 
 
 def _no_slices(run: RunDirectory, event: Mapping[str, Any]) -> UsageError:

@@ -83,7 +83,8 @@ class SimulatedHost:
     per second. noise: relative standard deviation of a slice's work. wander: that of a random walk over one second,
     which all slots of a block share. drifts: (relative standard deviation, ns) of parts of the victim's speed that
     return to their mean in that time. effect_drift: the same of what every aggressor takes. cpu_limit: the share of
-    each period of 100 ms in which the victim runs, until it has used it up. dies: (agent's name, ns on the virtual
+    each period of 100 ms in which the victim runs, until it has used it up. reports_ns: how long each of the victim's
+    slices lasts; 0 for as long as asked. loses: times (ns on the virtual clock) between which its slices are lost. dies: (agent's name, ns on the virtual
     clock); it ends then, once.
     """
 
@@ -97,6 +98,8 @@ class SimulatedHost:
         drifts: Sequence[tuple[float, int]] = (),
         effect_drift: tuple[float, int] = (0.0, SECOND_NS),
         cpu_limit: float = 1.0,
+        reports_ns: int = 0,
+        loses: Sequence[tuple[int, int]] = (),
         dies: tuple[str, int] | None = None,
         seed: int = 1,
     ) -> None:
@@ -107,6 +110,8 @@ class SimulatedHost:
         self.clock = VirtualClock(at_time=[self._advance])
         self.requests: list[tuple[str, str]] = []
         """(agent, method) of every request, in order."""
+        self._reports_ns = reports_ns
+        self._loses = loses
         self._dies = dies
         self._chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._speed = 1.0
@@ -130,6 +135,8 @@ class SimulatedHost:
                 flat_out = params["pace"] == "flat_out"
                 switches = [(0, 1.0)] if flat_out else []
                 slice_ns = params.get("slice_ns", 2_000_000)
+                if agent == VICTIM:
+                    slice_ns = max(slice_ns, self._reports_ns)
                 now_ns = self.clock.now_ns()
                 self._running[params["id"]] = _Workload(agent, sink, self.rate, now_ns, slice_ns, switches)
                 return {"facts": []}
@@ -159,6 +166,8 @@ class SimulatedHost:
         while (end_ns := victim.sent_ns + victim.slice_ns) <= now_ns:
             slices.append(_slice(victim.sent_ns, end_ns, self._work(victim, others, end_ns), 1.0))
             victim.sent_ns = end_ns
+        if any(begin <= now_ns < end for begin, end in self._loses):
+            victim.sink("dropped", {"id": VICTIM, "what": "slices", "count": len(slices)})
         if slices:
             victim.sink("slices", {"id": VICTIM, "slices": slices})
         for name, other in others.items():

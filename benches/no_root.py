@@ -57,7 +57,7 @@ IN_SCOPE = r"run with sudo, or in a delegated scope: .*systemd-run --user --scop
 LOG_IN = r"run with sudo; or log in over ssh or at a console"
 VERSION_2 = r"needs cgroup version 2.* run with sudo, or boot with systemd\.unified_cgroup_hierarchy=1"
 AS_ROOT = r"lacks CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF — run: sudo \S.* {}"
-ON_THE_HOST = r"lacks CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF — run on the host itself"
+ON_THE_HOST = r"lacks CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF — run on the host itself with sudo"
 SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "-p", "Delegate=yes")
 
 

@@ -22,6 +22,7 @@ CPU, NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"
 FILES = (
     *("/proc/cmdline", "/proc/cpuinfo", "/proc/meminfo", "/proc/filesystems", "/proc/cgroups", "/proc/schedstat"),
     *("/proc/vmstat", "/proc/pressure/*", "/proc/self/cgroup", "/proc/self/mountinfo", "/proc/self/status"),
+    "/proc/self/uid_map",
     *("/proc/sys/kernel/osrelease", "/proc/sys/kernel/io_uring_disabled", "/proc/sys/kernel/perf_event_paranoid"),
     *("/proc/sys/kernel/unprivileged_userns_clone", "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
     *("/proc/sys/user/max_user_namespaces", "/etc/apparmor.d/crun", "/etc/apparmor.d/runc"),

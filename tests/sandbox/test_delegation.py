@@ -330,3 +330,11 @@ def test_hooks_are_got_by_sudo_and_by_root_of_a_container_on_the_host_itself():
     root = remedies.lacking_hooks("a trace", missing, replace(ALICE, euid=0))
     assert "sudo" not in root.remedy
     assert "run on the host itself, or start this container with CAP_BPF, CAP_NET_ADMIN" in root.remedy
+
+
+def test_hooks_are_got_by_root_of_a_user_namespace_outside_of_it(tmp_path):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/uid_map").write_text("         0       1000          1\n")
+    root = remedies.lacking_hooks("a trace", ("CAP_BPF",), replace(ALICE, euid=0, root=tmp_path))
+    assert root.remedy.startswith("run on the host itself with sudo")
+    assert "start this container" not in root.remedy

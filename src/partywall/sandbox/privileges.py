@@ -15,5 +15,10 @@ def lacking(pid: int, wanted: Mapping[str, int] = HOOKS, proc: Path = Path("/pro
     """Names of the wanted capabilities that a process lacks; all of them if it is in a user namespace."""
     status = (proc / f"{pid}/status").read_text()
     effective = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
-    on_host = (proc / f"{pid}/uid_map").read_text().split() == _WHOLE
-    return tuple(name for name, number in wanted.items() if not on_host or not effective >> number & 1)
+    outside = is_namespaced((proc / f"{pid}/uid_map").read_text())
+    return tuple(name for name, number in wanted.items() if outside or not effective >> number & 1)
+
+
+def is_namespaced(uid_map: str | None) -> bool:
+    """Whether a process with this map of users is in a user namespace; False if it is not known."""
+    return bool(uid_map) and uid_map.split() != _WHOLE

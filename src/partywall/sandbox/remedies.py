@@ -11,7 +11,7 @@ from pathlib import Path
 
 from partywall.errors import Problem
 from partywall.host import Host
-from partywall.sandbox import delegation
+from partywall.sandbox import delegation, privileges
 from partywall.sandbox.cgroups import Cgroups
 from partywall.sandbox.runtime import RUNTIMES
 
@@ -112,8 +112,11 @@ def lacking_hooks(what: str, missing: Sequence[str], host: Host, argv: Sequence[
     """
     names = ", ".join(missing)
     message = f"{what} hooks eBPF programs to interfaces of the host, for which the agent lacks {names}"
+    if host.euid == 0 and privileges.is_namespaced(host.text("/proc/self/uid_map")):
+        remedy = "run on the host itself with sudo: capabilities in a user namespace do not hold for its interfaces"
+        return Problem(message, remedy)
     if host.euid == 0:
-        # Capabilities of a container or a user namespace, where sudo adds nothing.
+        # Those of a container, where sudo adds nothing.
         return Problem(message, f"run on the host itself, or start this container with {names}")
     command = as_root(command_line() if argv is None else argv)
     return Problem(message, f"run: {command}, or give an agent these capabilities (docs/no-root.md)")

@@ -23,7 +23,8 @@ HOSTS_PACKAGES := qemu-system-x86 mmdebstrap e2fsprogs util-linux openssh-client
 VM_PACKAGES := qemu-system-x86 mmdebstrap lz4 zstd
 # Without them: no guard and no trace; all else builds and works, and `partywall doctor` says so.
 BPF_PACKAGES := clang libbpf-dev linux-libc-dev iproute2
-BENCHES := $(filter-out benches/agents.py benches/common.py benches/generators.py benches/guests.py benches/hostile.py benches/honesty_simulation.py benches/lossy_hop.py benches/moves.py benches/powers.py benches/stock.py benches/web_shop.py benches/web_site.py,$(wildcard benches/*.py))
+# All but helpers, in the order of docs/benchmarks.md.
+BENCHES := $(shell sed -n 's/^- bench: \(.*\)/benches\/\1.py/p' benches/claims.yaml | uniq)
 PEERS := fio stress-ng mbw sysbench iperf3 strace nginx-light wrk apache2-utils tomcat10-common default-jre-headless \
     openipmi ipmitool nut-server nut-client
 # Not in Debian, so kept out of the system.
@@ -33,7 +34,7 @@ K6 := go.k6.io/k6@v1.8.1
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000
 
-.PHONY: help setup build wheel versions demo vm libvirt xen-lab hosts test test-fast lint fmt generate editor bench bench-setup long-test fuzz clean FORCE
+.PHONY: help setup build wheel versions demo vm libvirt xen-lab hosts test test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -93,7 +94,7 @@ generate: setup ## write anew what is generated from the code and checked in; te
 	$(AGENT) schema > schema/agent.schema.json
 	$(VENV)/bin/partywall scenario schema > schema/scenario.schema.json
 	$(VENV)/bin/partywall load schema > schema/load-plan.schema.json
-	UPDATE_DOCS=1 $(PY) -m pytest -q tests/test_catalogue.py tests/test_papers.py -k "index or generated"
+	UPDATE_DOCS=1 $(PY) -m pytest -q tests/test_catalogue.py tests/test_papers.py tests/test_benchmarks.py -k "index or generated"
 
 fmt: setup ## format both halves
 	cd agent && cargo fmt
@@ -110,12 +111,16 @@ editor: ## bundle the editor of the web page anew, from editor/ (needs npm; give
 	cd editor && npm ci --ignore-scripts && node node_modules/esbuild/install.js && npm run build
 
 bench: bench-setup ## run every benchmark in its short form; each prints its figure last and fails if its bar is not met
-	@failed=0; for file in $(BENCHES); do echo "== $$file"; $(PY) $$file --quick || failed=1; done; exit $$failed
+	@failed=0; for file in $(BENCHES); do echo "== $$file"; $(PY) $$file --quick $(if $(RECORD),--record) || failed=1; done; exit $$failed
+
+# PLANTS="guard_kill words" narrows it down.
+bench-plants: bench-setup ## run every benchmark in its short form, as it is and with each fault planted, and record both
+	$(PY) -m benches.planted $(PLANTS)
 
 long-test: bench-setup ## run the slow tests and the benchmarks in their long form
 	$(VENV)/bin/partywall vm prepare --root fio,stress-ng || true
 	$(PY) -m pytest -m slow
-	@failed=0; for file in $(BENCHES); do echo "== $$file"; $(PY) $$file || failed=1; done; exit $$failed
+	@failed=0; for file in $(BENCHES); do echo "== $$file"; $(PY) $$file $(if $(RECORD),--record) || failed=1; done; exit $$failed
 
 # libFuzzer needs a nightly compiler; without one the decoder is tried with as many random lines by proptest instead.
 fuzz: setup ## fuzz the wire decoder, the readers of servers' responses (FUZZ_SECONDS=60 each) the decoders of scenarios, load plans and recordings, and spoilt hosts (FUZZ_EXAMPLES=2000 a test)

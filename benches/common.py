@@ -1,4 +1,4 @@
-"""What benchmarks share: running scenarios without a screen, timing peers in turn, and the last line."""
+"""What benchmarks share: options, the last line and its record, scenarios without a screen, peers timed in turn."""
 
 from __future__ import annotations
 
@@ -8,33 +8,99 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import results
 from partywall import pipeline
 from partywall.events import silent
+from partywall.host import Host
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.scenario import Scenario
-from partywall.sandbox import reap
+from partywall.sandbox import qemu, reap
 from partywall.store import RunDirectory
 
-
-def arguments(description: str, parts: Sequence[str] = ()) -> argparse.Namespace:
-    """--quick, as every benchmark takes it; parts: what one that takes hours can be asked for alone, with --only."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="under a minute; wider intervals")
-    if parts:
-        parser.add_argument("--only", action="append", choices=parts, help="this part; may be given again")
-    return parser.parse_args()
+# Time and load at the start, for the record of results.
+_BEGAN_S, _LOAD = time.monotonic(), os.getloadavg()[0]
 
 
-def conclude(name: str, figure: str, *, met: bool) -> NoReturn:
-    """The figure on the last line; exit code 0 if the bar is met, 1 if not."""
+class Parser(argparse.ArgumentParser):
+    """The options that every benchmark takes; one that has its own adds them.
+
+    parts: what one that takes hours can be asked for alone, with --only. plants: faults that --plant plants in what is
+    measured, each with a phrase about it; the benchmark has to fail with each. `--plant` without a name takes the
+    first.
+    """
+
+    def __init__(self, description: str, parts: Sequence[str] = (), plants: Mapping[str, str] | None = None) -> None:
+        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+        self.add_argument("--quick", action="store_true", help="about a minute; wider intervals")
+        self.add_argument("--record", action="store_true", help="add the result to benches/results.jsonl")
+        if parts:
+            self.add_argument("--only", action="append", choices=parts, help="this part; may be given again")
+        if plants:
+            told = "; ".join(f"{name}: {what}" for name, what in plants.items()).replace("%", "%%")
+            first = next(iter(plants))
+            self.add_argument("--plant", nargs="?", choices=plants, const=first, help=f"a fault to be found: {told}")
+
+    def parse_args(self, *given: Any) -> argparse.Namespace:  # type: ignore[override]
+        """As of argparse; kept for `conclude`."""
+        global _options  # noqa: PLW0603 - what this process was called with does not change
+        _options = super().parse_args(*given)
+        return _options
+
+
+_options = argparse.Namespace(record=False)
+
+
+def arguments(
+    description: str, parts: Sequence[str] = (), plants: Mapping[str, str] | None = None
+) -> argparse.Namespace:
+    """What the benchmark was called with, for one that adds no options of its own."""
+    return Parser(description, parts, plants).parse_args()
+
+
+def conclude(name: str, figure: str, *, met: bool, parts: Mapping[str, tuple[str, bool]] | None = None) -> NoReturn:
+    """The figure on the last line; exit code 0 if the bar is met, 1 if not.
+
+    parts: figures of a benchmark with several bars, and whether each is met. With --record, all is recorded.
+    """
+    if _options.record:
+        _record({"": (figure, met)} | dict(parts or {}))
     print(f"{name}: {figure} [{'bar met' if met else 'BAR NOT MET'}]", flush=True)
     sys.exit(0 if met else 1)
+
+
+def not_measured(name: str, why: str) -> NoReturn:
+    """Ends a benchmark that cannot run here, with the reason and the remedy. Nothing is recorded."""
+    print(f"{name}: not measured: {why} [BAR NOT MET]", flush=True)
+    sys.exit(1)
+
+
+def _record(parts: Mapping[str, tuple[str, bool]]) -> None:
+    bench, seconds = Path(sys.argv[0]).stem, time.monotonic() - _BEGAN_S
+    guests = any(claim.guests for rows in results.claims().values() for claim in rows if claim.bench == bench)
+    machine = results.machine(kvm=qemu.choose("auto", Host.here()).name == "kvm" if guests else None)
+    found = results.Result(
+        bench=bench,
+        arguments=tuple(word for word in sys.argv[1:] if word != "--record"),
+        plant=str(getattr(_options, "plant", None) or ""),
+        figure="",
+        met=None,
+        date=results.now(),
+        seconds=round(seconds, 1),
+        commit=results.commit(),
+        machine=machine,
+        load=round(_LOAD, 2),
+        stolen=round((stolen_s() - _STOLEN_S) / seconds / machine.cpus, 4),
+    )
+    results.append(
+        [found.model_copy(update={"part": part, "figure": each, "met": met}) for part, (each, met) in parts.items()]
+    )
+    print("recorded in benches/results.jsonl; `make generate` writes docs/benchmarks.md")
 
 
 def measure(content: dict[str, Any], seed: int = 1) -> tuple[Evidence, Findings]:
@@ -64,6 +130,9 @@ def _cpu_times(cpu: int | None) -> list[float]:
     of = "cpu" if cpu is None else f"cpu{cpu}"
     line = next(line for line in Path("/proc/stat").read_text().splitlines() if line.split()[0] == of)
     return [int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in line.split()[1:]]
+
+
+_STOLEN_S = stolen_s()
 
 
 def await_calm(within_s: float, share: float = 0.03) -> float:

@@ -9,13 +9,11 @@ Bar: in every state of every trial each guest is on one host, which is on unless
 had room is overfilled, in CPU, memory, promises or interference. At the end the plan is done, or undone, or stopped
 with the names of the guests that the dead host had.
 
---plant trust: the manager believes the power control, and does not ask the host. --plant blind: it switches hosts off
-without asking where guests are.
+--quick: 4 trials instead of 32.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import subprocess
@@ -26,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common import conclude
+from common import arguments, conclude
 from partywall.consolidate import load
 from partywall.consolidate.practice import LIES, PracticeCluster
 from partywall.model.cluster import Cluster
@@ -42,6 +40,10 @@ TRIES_MAX = 12
 PATCHES = {
     "trust": "Applying._await = lambda self, is_so, otherwise, seconds=None: None",
     "blind": "Applying._sleep = lambda self, host: self._powers[host].switch_off()",
+}
+PLANTS = {
+    "trust": "the manager believes the power control, and does not ask the host",
+    "blind": "the manager switches hosts off without asking where guests are",
 }
 MANAGER = """
 import sys
@@ -61,10 +63,7 @@ print("done" if done else "undone")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="4 trials in place of 32")
-    parser.add_argument("--plant", choices=PATCHES, help="a fault that must break the bar")
-    options = parser.parse_args()
+    options = arguments(__doc__ or "", plants=PLANTS)
     chance = random.Random(1)
     trials = FAULTS if options.quick else FAULTS * 8
     sound = 0

@@ -12,12 +12,11 @@ Bar: at least 90 % of the bound's saving on every day; energy, the literature's 
 no worse than those of every published policy on the same day; no guest that comes back within an hour and no host woken
 before its break-even time; a plan in at most 5 s of CPU time.
 
---plant ping-pong: the policy without its hold time. --plant greedy: without its reserve for overload.
+--quick: one day and one order of guests.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common import conclude
+from common import arguments, conclude
 from partywall.consolidate import load
 from partywall.kinds.consolidation import demand_of_day, unplaced
 from partywall.model.cluster import Cluster
@@ -40,18 +39,16 @@ from partywall.placement.state import guests_of, hosts_of
 
 SHARE_MIN = 0.9
 PLAN_S_MAX = 5.0
-PLANTS = {
+RULES = {
     "ping-pong": Rules(hold_s=0.0),
     "greedy": Rules(overload_risk=0.45, relief_risk=0.49),
 }
+PLANTS = {"ping-pong": "the policy without its hold time", "greedy": "the policy without its reserve for overload"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one day, one order")
-    parser.add_argument("--plant", choices=PLANTS, help="a fault that must break the bar")
-    options = parser.parse_args()
-    rules = PLANTS.get(options.plant, Rules())
+    options = arguments(__doc__ or "", plants=PLANTS)
+    rules = RULES.get(options.plant, Rules())
     faults: list[str] = []
     shares = []
     for name, utilisation, order in days(quick=options.quick):

@@ -12,12 +12,11 @@ Bar: slope 0.97 to 1.03; intercept at most 0.5 points of a CPU for the CPU, 1 po
 time reported within 0.5 points. An item whose interval is wider than the bar is measured again, up to three times, and
 does not count as met. Items whose full effect is below 5 % on this host cannot be judged, and say so.
 
---quick: the CPU alone. --plant POINTS: asks for so many points more than it says, to see the benchmark fail.
+--quick: the CPU alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import signal
@@ -30,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from agents import Kernel, Resident, now_ns, rate, sleep_until
-from common import conclude
+from common import arguments, conclude
 from partywall.sandbox import WORK_ROOT, Label, reap, reaper
 
 SLOT_NS, GUARD_NS, LEAD_NS = 100_000_000, 20_000_000, 50_000_000
@@ -40,6 +39,8 @@ LEAST_EFFECT = 0.05
 BOOTSTRAPS = 400
 FIRST, OTHER = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
 MIB = 1 << 20
+# By --plant, what a stressor is asked for beyond what it says.
+PLANTED_POINTS = 5.0
 WIDE = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
 
 
@@ -180,11 +181,8 @@ def verdict(item: Item, label: Label, blocks: int, plant: float) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="under a minute: the CPU alone")
-    parser.add_argument("--plant", type=float, default=0.0, metavar="POINTS", help="ask for so many points more")
-    parser.add_argument("--only", action="append", choices=[item.name for item in ITEMS], help="may be given again")
-    given = parser.parse_args()
+    given = arguments(__doc__ or "", [item.name for item in ITEMS], {"more": f"{PLANTED_POINTS:g} points more each"})
+    plant = PLANTED_POINTS if given.plant else 0.0
     reap()
     chosen = [
         item
@@ -193,7 +191,7 @@ def main() -> None:
     ]
     label = Label.create("bench-dose", WORK_ROOT)
     try:
-        results = [verdict(item, label, 15 if given.quick else 100, given.plant) for item in chosen]
+        results = [verdict(item, label, 15 if given.quick else 100, plant) for item in chosen]
     finally:
         reaper.clean(label)
     conclude("dose", f"{sum(results)} of {len(results)} kinds of stressor do what they say", met=all(results))

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from agents import Kernel, Resident, now_ns, sleep_until
-from common import Ratio, arguments, conclude, interleaved
+from common import Ratio, arguments, conclude, interleaved, not_measured
 from partywall.sandbox import WORK_ROOT, Label, reap, reaper
 
 LOW, HIGH = 0.97, 1.03
@@ -387,7 +387,7 @@ def main() -> None:
     options = arguments(__doc__ or "")
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if missing:
-        conclude("fidelity", f"cannot compare without {', '.join(missing)}; run make bench-setup", met=False)
+        not_measured("fidelity", f"cannot compare without {', '.join(missing)}; run make bench-setup")
     reap()
     label = Label.create("fidelity", WORK_ROOT)
     outcomes: list[Outcome] = []

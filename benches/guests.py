@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from common import conclude
+from common import not_measured
 from partywall.agent.client import AgentClient
 from partywall.host import Host
 from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, qemu, reap, reaper
@@ -17,7 +17,7 @@ from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, qemu, r
 def needed(name: str) -> None:
     """Ends the benchmark where there can be no guests, saying why."""
     if why := qemu.lacking(Host.here()):
-        conclude(name, f"not measured: {why}", met=False)
+        not_measured(name, why)
 
 
 @contextlib.contextmanager

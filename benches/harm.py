@@ -28,7 +28,7 @@ import numpy as np
 from scipy import stats
 
 from agents import Command, Kernel, Resident, now_ns, rate, sleep_until
-from common import arguments, conclude
+from common import arguments, conclude, not_measured
 from partywall.agent.catalogue import shipped
 from partywall.errors import PartywallError, TrialError
 from partywall.sandbox import WORK_ROOT, Label, reap, reaper
@@ -357,7 +357,7 @@ def stressors() -> list[Kernel]:
 def main() -> None:
     options = arguments(__doc__ or "")
     if shutil.which("stress-ng") is None:
-        conclude("harm", "cannot compare without stress-ng; run make bench-setup", met=False)
+        not_measured("harm", "cannot compare without stress-ng; run make bench-setup")
     families = [f for f in FAMILIES if f.name in ("cpu, same core", "memory bandwidth")] if options.quick else FAMILIES
     screening, blocks, seconds, rounds = (3, 28, 0.05, 2) if options.quick else (20, 120, 0.12, 5)
     paced = [k for k in stressors() if not options.quick or k.name in QUICK]

@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Sequence
 
 import moves
-from common import arguments, conclude
+from common import arguments, conclude, not_measured
 from migrate_predict import writer
 from partywall.events import silent
 from partywall.migrate.series import Seen, Series
@@ -33,7 +33,7 @@ ROUNDS, QUICK_ROUNDS = 3, 2
 def main() -> None:
     options = arguments(__doc__ or "")
     if why := moves.lacking():
-        conclude("migrate-advise", f"not measured: {why}", met=False)
+        not_measured("migrate-advise", why)
     writers, goals = (QUICK_WRITERS, QUICK_GOALS_MS) if options.quick else (WRITERS, GOALS_MS)
     outcomes = []
     for goal_ms in goals:

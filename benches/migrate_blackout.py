@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 import moves
-from common import arguments, conclude
+from common import arguments, conclude, not_measured
 from partywall.agent.clock import Alignment
 from partywall.clock import Monotonic
 from partywall.events import silent
@@ -97,7 +97,7 @@ def offset(series: Series) -> int:
 def main() -> None:
     options = arguments(__doc__ or "")
     if why := moves.lacking():
-        conclude("migrate-blackout", f"not measured: {why}", met=False)
+        not_measured("migrate-blackout", why)
     stops_ms = STOPS_MS[::4] if options.quick else STOPS_MS * 3
     count = 2 if options.quick else 30
     plan = moves.plan(

@@ -14,7 +14,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 import moves
-from common import arguments, conclude
+from common import arguments, conclude, not_measured
 from partywall.clock import Monotonic
 from partywall.migrate.move import Moved, Mover
 from partywall.migrate.network import GUEST
@@ -34,7 +34,7 @@ LEVEL = 0.95
 def main() -> None:
     options = arguments(__doc__ or "")
     if why := moves.lacking():
-        conclude("migrate-cost", f"not measured: {why}", met=False)
+        not_measured("migrate-cost", why)
     chance = random.Random(1)
     taken: dict[str, list[Moved]] = {way: [] for way in WAYS}
     plan = moves.plan(guest={"memory": "160MiB"}, link={"rate": "400Mbit/s"}, calibration=0)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import moves
-from common import arguments, conclude
+from common import arguments, conclude, not_measured
 from partywall.clock import Monotonic
 from partywall.errors import TrialError
 from partywall.events import Broken
@@ -222,7 +222,7 @@ def client(chance: random.Random) -> Trial:
 def main() -> None:
     options = arguments(__doc__ or "")
     if why := moves.lacking():
-        conclude("migrate-faults", f"not measured: {why}", met=False)
+        not_measured("migrate-faults", why)
     chance = random.Random(1)
     cases = [(fault, method) for fault in FAULTS for method in METHODS]
     quick = [("destination", "pre-copy"), ("source", "pre-copy")]

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import moves
-from common import arguments, conclude
+from common import arguments, conclude, not_measured
 from partywall.agent.catalogue import shipped
 from partywall.events import silent
 from partywall.migrate import plan as plans
@@ -34,7 +34,7 @@ QUICK = ("default", "post-copy-after-1")
 def main() -> None:
     options = arguments(__doc__ or "")
     if why := moves.lacking():
-        conclude("migrate-guestperf", f"not measured: {why}", met=False)
+        not_measured("migrate-guestperf", why)
     plan = plans.load(plans.find("comparisons"), shipped())
     if options.quick:
         plan = plan.model_copy(update={"methods": {name: plan.methods[name] for name in QUICK}})

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import moves
-from common import arguments, conclude
+from common import arguments, conclude, not_measured
 from partywall.events import silent
 from partywall.model.migration import MigrationEvidence, MoveFinding, Prediction
 from partywall.stats import migration
@@ -42,7 +42,7 @@ TIME, BYTES, DOWNTIME = METRICS[:3]
 def main() -> None:
     options = arguments(__doc__ or "")
     if why := moves.lacking():
-        conclude("migrate-predict", f"not measured: {why}", met=False)
+        not_measured("migrate-predict", why)
     writers = QUICK_WRITERS if options.quick else WRITERS
     names = QUICK_METHODS if options.quick else tuple(METHODS)
     plan = moves.plan(

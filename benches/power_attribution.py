@@ -7,9 +7,6 @@ compared with its attributed watts in the slots in which all tenants run. The me
 
 The rule that many tools use (idle = total × (1 − utilisation), the rest by CPU time) is applied to the same trace.
 
---plant rule: that rule is judged in place of the attribution. --plant swap: two tenants' CPU times are swapped. Both
-must miss the bar.
-
 Bar: attributed within 5 % of switched for every tenant (--quick: within 10 %); sum within 1 % of the total.
 """
 
@@ -21,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import powers
-from common import conclude
+from common import arguments, conclude
 from partywall.model.finding import Estimate
 from partywall.model.power import Activity, Attribution, Slot
 from partywall.power import ladder
@@ -39,13 +36,11 @@ TENANTS = {
 CPUS = (0, 1)
 DISPLAY = Display(lag_s=0.06, refresh_s=0.12, noise=0.2, step=0.1)
 LIMIT, QUICK_LIMIT, SUM_LIMIT = 0.05, 0.10, 0.01
+PLANTS = {"rule": "the common rule in place of the attribution", "swap": "two tenants' CPU times are swapped"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="under a minute; wider intervals")
-    parser.add_argument("--plant", choices=("rule", "swap"), help="a fault that must miss the bar")
-    options = parser.parse_args()
+    options = arguments(__doc__ or "", plants=PLANTS)
     workers = [ladder.Worker(name, CPUS, kernel) for name, (kernel, _) in TENANTS.items()]
     with powers.rig(workers, DISPLAY) as rig:
         levels = rig.trace(learnt(2 if options.quick else 8), 0.7)

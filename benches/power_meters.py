@@ -8,15 +8,12 @@ Watts up?, and sysfs trees of RAPL (which wraps), hwmon and resctrl. All are rea
 Then each is broken: it shows garbage, or its server is killed. That must be reported for this meter, and the readings
 of the others must go on. One returns, and the time without it must be reported as a gap.
 
---plant lag: the meters are read as if they had no lag. --plant deaf: faults are not recorded. Both must miss the bar.
-
 Bar: every protocol is read; refresh and lag within 100 ms of the planted values; mean watts within 5 % of the true
 ones; every fault is reported; no other meter misses a reading for over a second meanwhile.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import tempfile
 import time
@@ -26,7 +23,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from common import conclude
+from common import arguments, conclude
 from partywall.events import silent
 from partywall.model.power import Activity, MeterFault, Reading, Slot
 from partywall.power import ladder, profiles
@@ -82,12 +79,11 @@ def display(name: str, server: Server) -> Display:
     return Display(lag_s=lag_s, refresh_s=refresh_s, noise=0.3, step=0)
 
 
+PLANTS = {"lag": "meters are read as if they had no lag", "deaf": "faults are not recorded"}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="under a minute; wider intervals")
-    parser.add_argument("--only", action="append", choices=list(SERVERS), help="this meter; may be given again")
-    parser.add_argument("--plant", choices=("lag", "deaf"), help="a fault that must miss the bar")
-    options = parser.parse_args()
+    options = arguments(__doc__ or "", list(SERVERS), PLANTS)
     names = options.only or list(SERVERS)
     lacking = {name: why for name in names if (why := _missing(name))}
     for name, why in lacking.items():

@@ -5,9 +5,6 @@ cores), and leakage that the fitted model does not know. Its meter shows the mea
 in steps. Partywall estimates the meter's refresh and lag, fits a model to the ladder, predicts each level from the
 others, and states the watts of table I.
 
---plant lag: the fit takes the meter to show the present. --plant meter: the meter's values stay the same for two
-seconds in five. Both must miss the bar.
-
 Bar: mean error of left-out levels at most 3 %; each row of table I within 2 %; the model's 95 % intervals hold at least
 four of the five rows. With --quick, a row with more busy cores than any level reached is extrapolated, and it counts if
 the interval holds it.
@@ -15,12 +12,11 @@ the interval holds it.
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import dataclass
 
 import powers
-from common import conclude
+from common import arguments, conclude
 from partywall.model.power import Reading, Timing
 from partywall.power import ladder
 from partywall.power.machine import Display
@@ -52,11 +48,14 @@ class Sticking:
         pass
 
 
+PLANTS = {
+    "lag": "the fit takes the meter to show the present",
+    "meter": "the meter's values stay the same for two seconds in five",
+}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="under a minute; wider intervals")
-    parser.add_argument("--plant", choices=("lag", "meter"), help="a fault that must miss the bar")
-    options = parser.parse_args()
+    options = arguments(__doc__ or "", plants=PLANTS)
     workers = [ladder.Worker(f"cpu{core}", (0, 1)) for core in CORES]
     blocks, slot_s = (2, 1.1) if options.quick else (10, 2.0)
     with powers.rig(workers, DISPLAY) as rig:

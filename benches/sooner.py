@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benches.common import conclude
+from common import Parser, conclude
 
 BEFORE = "4e56d39"
 PRECISION = 0.03
@@ -239,8 +239,7 @@ def on_this_host(now: Version, before: Version, scenarios: list[str], count: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="under a minute; three cases, two pairs each")
+    parser = Parser(__doc__ or "", plants={"before": "the version before in place of this one"})
     parser.add_argument("--repeats", type=int, default=30, help="pairs of each case")
     parser.add_argument("--before", type=Path, help="sources of the version before")
     parser.add_argument("--host", nargs="+", metavar="SCENARIO", help="measure these on this host")
@@ -253,6 +252,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         now = Version(Path(__file__).parents[1] / "src")
         before = Version(options.before or from_git(Path(folder)))
+        now = before if options.plant else now
         if options.host:
             on_this_host(now, before, options.host, options.repeats)
         in_simulation(now, before, QUICK if options.quick else dict.fromkeys(CASES, options.repeats))

@@ -6,19 +6,18 @@ median of its rounds, because ours is a rate over the whole time.
 
 Bar: copy, scale and triad within 3 %, with ordinary pages and with huge pages.
 
---quick: ordinary pages, fewer pairs. --plant FACTOR: multiplies our figures, to see the benchmark fail.
+--quick: ordinary pages, fewer pairs.
 """
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from agents import Kernel, Resident
-from common import Ratio, await_calm, conclude, interleaved
+from common import Ratio, arguments, await_calm, conclude, interleaved
 from partywall.agent.catalogue import shipped
 from partywall.sandbox import WORK_ROOT, Label, reap, reaper
 
@@ -27,6 +26,7 @@ LOW, HIGH = 0.97, 1.03
 CPU = 0
 SECONDS = 0.6
 ROUNDS = 25
+PLANTED_FACTOR = 0.9
 PAGES = {"ordinary pages": ("mapped", False), "huge pages": ("huge", True)}
 
 
@@ -74,10 +74,8 @@ def verdict(item: Item, ratio: Ratio) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="under a minute: ordinary pages alone")
-    parser.add_argument("--plant", type=float, default=1.0, metavar="FACTOR", help="multiplies our figures")
-    given = parser.parse_args()
+    given = arguments(__doc__ or "", plants={"factor": f"our rates times {PLANTED_FACTOR:g}"})
+    plant = PLANTED_FACTOR if given.plant else 1.0
     reap()
     chosen = list(PAGES.items())[: 1 if given.quick else None]
     items = [Item(loop, title, *pages) for title, pages in chosen for loop in ("copy", "scale", "triad")]
@@ -88,7 +86,7 @@ def main() -> None:
         subprocess.run(["gcc", "-O2", "-o", str(program), str(source)], check=True)
         try:
             pairs = 7 if given.quick else 31
-            results = [verdict(item, compared(item, label, program, pairs, given.plant)) for item in items]
+            results = [verdict(item, compared(item, label, program, pairs, plant)) for item in items]
         finally:
             reaper.clean(label)
     conclude("stream", f"{sum(results)} of {len(results)} loops within 3 % of STREAM's method", met=all(results))

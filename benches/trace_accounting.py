@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agents import now_ns, rate, sleep_until
-from common import Ratio, arguments, conclude
+from common import Ratio, arguments, conclude, not_measured
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.model.trace import Report, merged
@@ -280,7 +280,7 @@ def aligned(packets: int) -> dict[str, float]:
 def main() -> None:
     options = arguments(__doc__ or "")
     if os.geteuid() != 0 or shutil.which("ip") is None:
-        conclude("trace-accounting", "needs root and iproute2 (namespaces, hooks)", met=False)
+        not_measured("trace-accounting", "needs root and iproute2 (namespaces, hooks)")
     reap()
     label = Label.create("trace-accounting", WORK_ROOT)
     pairs, seconds, losses = (12, 0.8, LOSSES_QUICK) if options.quick else (60, 2.0, LOSSES)

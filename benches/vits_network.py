@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from common import arguments, conclude
+from common import arguments, conclude, not_measured
 from partywall import pipeline, study
 from partywall.errors import CapabilityError
 from partywall.events import Doing, Event
@@ -42,7 +42,7 @@ def main() -> None:
     try:
         kind.check(wanted, asked, host, WORK_ROOT, allow_commands=False)
     except CapabilityError as error:
-        conclude("vits-network", str(error), met=False)
+        not_measured("vits-network", str(error))
     with tempfile.TemporaryDirectory() as folder:
         directory = StudyDirectory.create(Path(folder) / "study", content, asked, {})
         doing: list[str] = []

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
 
-from common import arguments, conclude
+from common import arguments, conclude, not_measured
 from guests import client, come_up, guests, needed
 from partywall.run.execute import BATCH_NS, LEAD_NS
 from partywall.sandbox import Sandbox
@@ -66,7 +66,7 @@ class ThreadClock:
         libc = ctypes.CDLL(None, use_errno=True)
         self._fd = libc.syscall(self._SYSCALL, attribute.ljust(self._ATTRIBUTE_BYTES, b"\0"), thread, -1, -1, 0)
         if self._fd < 0:
-            conclude("vm-clock", f"not measured: perf_event_open: {os.strerror(ctypes.get_errno())}", met=False)
+            not_measured("vm-clock", f"perf_event_open: {os.strerror(ctypes.get_errno())}")
         self._waited = os.open(f"/proc/{thread}/schedstat", os.O_RDONLY)
 
     def __enter__(self) -> Self:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from common import arguments, conclude, measure
+from common import arguments, conclude, measure, not_measured
 from guests import needed
 from partywall.errors import CapabilityError
 from partywall.host import Host
@@ -78,7 +78,7 @@ def main() -> None:
     try:
         root.build(root.Recipe.of(PACKAGES, Host.here()), lambda text: print(text, flush=True), Host.here())
     except CapabilityError as error:
-        conclude("vm-real-tools", f"not measured: {error}", met=False)
+        not_measured("vm-real-tools", str(error))
     print(f"root image: {time.monotonic() - began:.1f} s", flush=True)
     evidence, findings = measure(scenario(quick=options.quick))
     rates = [o.rate for o in evidence.observations if o.trial.endswith("-fio")]

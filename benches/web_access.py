@@ -3,20 +3,17 @@
 A page must not be wider than the window at 360 pixels, nor at 200 % zoom of 1280 pixels, except tables in their own
 scrolling region. axe-core comes from npm (`npm install axe-core@4.14.1`, see `make bench-setup`); AXE names its file.
 
-Bar: no finding on any page. --plant: a picture without a text and grey text on grey are added, to see the benchmark
-fail. --quick: light at 1280 pixels and dark at 360.
+Bar: no finding on any page. --quick: light at 1280 pixels and dark at 360.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from common import conclude
+from common import Parser, conclude, not_measured
 from web_site import SCENARIO, Site, browser, site, until
 
 AXE = Path(os.environ.get("AXE", Path(__file__).parent / ".peers" / "node_modules" / "axe-core" / "axe.min.js"))
@@ -72,14 +69,11 @@ def examined(driver: Any, address: str, width: int, *, plant: bool) -> list[str]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="light at 1280 pixels, dark at 360")
-    parser.add_argument("--plant", action="store_true", help="add two faults to each page")
+    parser = Parser(__doc__ or "", plants={"faults": "a picture without a text, and grey text on grey"})
     parser.add_argument("--pictures", type=Path, help="folder for a picture of each page")
     given = parser.parse_args()
     if not AXE.is_file():
-        print(f"web_access: axe-core is missing at {AXE}; run: make bench-setup")
-        sys.exit(1)
+        not_measured("web_access", f"axe-core is missing at {AXE}; run: make bench-setup")
     views = (
         [(1280, False), (360, True)]
         if given.quick
@@ -96,7 +90,7 @@ def main() -> None:
                 driver.add_cookie({"name": name, "value": value, "path": "/"})
                 for number, path in enumerate(paths):
                     count += 1
-                    for wrong in examined(driver, where.origin + path, width, plant=given.plant):
+                    for wrong in examined(driver, where.origin + path, width, plant=bool(given.plant)):
                         findings.append(wrong)
                         print(f"{path} at {width}, {'dark' if dark else 'light'}: {wrong}")
                     if given.pictures:

@@ -5,12 +5,12 @@ user's computer. Compared are the isolation factors and the width of the null ag
 time of the server comes from /proc, while a run is watched.
 
 Bar: the 95 % interval of every mean difference includes 0, and the server takes at most 0.5 % of a core a watcher.
---plant: the watchers ask for the whole page all the time, to see the benchmark fail.
+
+--quick: 3 pairs of 5 s.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import json
@@ -25,7 +25,7 @@ from typing import Any
 
 from scipy import stats
 
-from common import conclude
+from common import arguments, conclude
 from web_site import SCENARIO, Site, site, until
 
 WATCHERS = 3
@@ -82,10 +82,7 @@ def measured(where: Site, key: str, budget: str, *, watched: bool, plant: bool) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="3 pairs of 5 s")
-    parser.add_argument("--plant", action="store_true", help="watchers that ask for whole pages")
-    given = parser.parse_args()
+    given = arguments(__doc__ or "", plants={"whole": "watchers that ask for whole pages all the time"})
     pairs, budget, chance = (3, "5s", random.Random(1)) if given.quick else (12, "30s", random.Random(1))
     differences: dict[str, list[float]] = {}
     shares = []
@@ -97,7 +94,7 @@ def main() -> None:
             found = {}
             for watched in order:
                 found[watched], share = measured(
-                    where, f"pair-{pair:03}-{watched}", budget, watched=watched, plant=given.plant
+                    where, f"pair-{pair:03}-{watched}", budget, watched=watched, plant=bool(given.plant)
                 )
                 if watched:
                     shares.append(share / WATCHERS)

@@ -4,13 +4,11 @@ Records whose names, notes, messages, findings and files contain scripts, markup
 opened in a real browser. Requests use other names (DNS rebinding), other origins (CSRF), paths out of the folder,
 guessed tokens and broken HTTP. Slow clients and a thousand connections are held while the page must still answer.
 
-Bar: at least 60 attacks, and none succeeds. --quick: without the browser, and 300 connections. --plant: adds an
-"attack" that must succeed, a request of the page's own user, to see the benchmark fail.
+Bar: at least 60 attacks, and none succeeds. --quick: without the browser, and 300 connections.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -18,7 +16,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
-from common import conclude
+from common import arguments, conclude
 from web_site import Site, browser, site, until
 
 SCRIPT = "<script>window.executed=1</script><img src=x onerror=window.executed=1><svg onload=window.executed=1>"
@@ -386,10 +384,7 @@ def opened(where: Site) -> Iterator[Attack]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="without the browser, 300 connections")
-    parser.add_argument("--plant", action="store_true", help="add an attack that succeeds")
-    given = parser.parse_args()
+    given = arguments(__doc__ or "", plants={"attack": "an attack that succeeds"})
     failed, count = list[str](), 0
     with site() as where:
         where.login()

@@ -5,12 +5,13 @@ until the matrix has figures, pause, resume, extend, stop, look at the report, m
 Then a load. The long form adds a trace and a guard of a path between two namespaces, and starts and stops a study and
 a migration: it needs root and QEMU. No page may violate its policy.
 
-Bar: every step succeeds. --plant: the scenario keeps its mistake, to see the benchmark fail.
+Bar: every step succeeds.
+
+--quick: a run and a load.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.server
 import io
@@ -22,7 +23,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from common import conclude
+from common import Parser, conclude
 from web_site import SCENARIO, Site, browser, site, until
 
 TABS_MAX = 120
@@ -299,10 +300,8 @@ def journeys(person: Keyboard, where: Site, *, plant: bool) -> dict[str, Callabl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a run and a load")
+    parser = Parser(__doc__ or "", plants={"mistake": "the scenario keeps its mistake"})
     parser.add_argument("--only", action="append", choices=ALL, help="this journey; may be repeated")
-    parser.add_argument("--plant", action="store_true", help="keep the mistake in the scenario")
     given = parser.parse_args()
     began = time.monotonic()
     steps: list[str] = []
@@ -313,7 +312,7 @@ def main() -> None:
         person = Keyboard(driver, where)
         wrong = ""
         try:
-            for name, step in journeys(person, where, plant=given.plant).items():
+            for name, step in journeys(person, where, plant=bool(given.plant)).items():
                 if name in (given.only or (QUICK if given.quick else ALL)):
                     step()
                     steps.append(name)

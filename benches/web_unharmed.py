@@ -6,12 +6,12 @@ again with the same key, as a browser's reload does.
 
 Bar: every job was started once and measured to its end; no action happened twice and none was lost; raw events of a
 connection that was cut continue without a gap or a repetition; the page is the same before and after a reload.
---plant: requests that got no answer are sent again with new keys, to see the benchmark fail.
+
+--quick: 6 moments.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import json
@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from common import conclude
+from common import Parser, conclude
 from web_site import SCENARIO, Site, site, until
 
 
@@ -130,9 +130,7 @@ def faults(where: Site, reader: Reader, jobs_wanted: int, attempts: int) -> Iter
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="6 moments")
-    parser.add_argument("--plant", action="store_true", help="new keys for repetitions")
+    parser = Parser(__doc__ or "", plants={"keys": "requests that got no answer are sent again with new keys"})
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     moments = 6 if given.quick else 30
@@ -142,8 +140,8 @@ def main() -> None:
         sent(where, "/api/jobs", {"kind": "run", "document": document}, "first-job", plant=False)
         until(lambda: where.jobs() and (where.root / where.jobs()[0]["record"] / "journal.jsonl").is_file(), 60)
         reader = Reader(where, where.jobs()[0]["record"])
-        kills, asked = disturbed(where, reader, moments, random.Random(given.seed), plant=given.plant)
-        attempts = paused_and_resumed(where, plant=given.plant)
+        kills, asked = disturbed(where, reader, moments, random.Random(given.seed), plant=bool(given.plant))
+        attempts = paused_and_resumed(where, plant=bool(given.plant))
         until(lambda: all(job["state"] == "ended" for job in where.jobs()), 120 + 60 * asked, "the queue is not empty")
         reader.read(1.5)
         wrong = list(faults(where, reader, asked + 1, attempts))

@@ -1,0 +1,75 @@
+"""Runs the short form of each benchmark, as it is and with each fault that it can plant, and records the results.
+
+`python -m benches.planted [NAME ...]`. `--only-planted` leaves out the runs without a fault. A benchmark that takes
+longer than `LIMIT_S` is ended, and has no result. Exits with 1 unless every benchmark passed as it is and failed with
+each fault. docs/internals/short-forms.md is written anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from benches import results
+
+LIMIT_S = 600
+
+
+def plants(bench: str) -> list[str]:
+    """The faults that a benchmark can plant, by its help."""
+    said = subprocess.run(
+        [sys.executable, bench, "--help"], capture_output=True, text=True, check=True, cwd=results.ROOT
+    )
+    found = re.search(r"--plant \[?\{([^}]*)\}", said.stdout)
+    return found[1].split(",") if found else []
+
+
+def run(bench: str, *options: str) -> int | None:
+    """Its exit code; None if it took too long and was ended."""
+    argv = [sys.executable, bench, "--quick", "--record", *options]
+    began = time.monotonic()
+    with subprocess.Popen(argv, cwd=results.ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as running:
+        try:
+            said, code = running.communicate(timeout=LIMIT_S)[0], running.returncode
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            said, code = running.communicate()[0], None
+    lines = [line for line in said.splitlines() if " [bar met]" in line or " [BAR NOT MET]" in line]
+    print(f"{bench} {' '.join(options)}: exit {code} after {time.monotonic() - began:.0f} s")
+    print(f"  {lines[-1] if lines else said[-500:]}", flush=True)
+    return code
+
+
+def honest(bench: str, *, only_planted: bool) -> bool:
+    faults = plants(bench)
+    passes = only_planted or run(bench) == 0
+    return all([passes, bool(faults), *[run(bench, "--plant", fault) == 1 for fault in faults]])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    listed = list(dict.fromkeys(claim.bench for rows in results.claims().values() for claim in rows))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="such as guard_kill; default: all")
+    parser.add_argument("--only-planted", action="store_true", help="not as they are")
+    given = parser.parse_args(argv)
+    if unknown := [name for name in given.names if name not in listed]:
+        parser.error(f"no benchmark is called {', '.join(unknown)}; benches/claims.yaml lists all")
+    dishonest = [
+        name for name in given.names or listed if not honest(f"benches/{name}.py", only_planted=given.only_planted)
+    ]
+    for page, fresh in results.pages():
+        page.write_text(fresh, "utf-8")
+    print(f"not honest: {', '.join(dishonest) or 'none'}")
+    return 1 if dishonest else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

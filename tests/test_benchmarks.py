@@ -1,0 +1,134 @@
+"""Results of benchmarks: recorded on request, by several writers at once, and shown by the generated documents."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from benches import planted, results
+from benches.results import Claim, Machine, Result
+
+MACHINE = Machine(cpu="x", cpus=2, kernel="6.18.1-1")
+CLAIM = Claim(bench="one", claim="it holds", bar="always")
+BENCHES = results.ROOT / "benches"
+
+
+def result(figure: str, date: str = "2026-01-01", **more: object) -> Result:
+    content = {"bench": "one", "figure": figure, "met": True, "date": date, "machine": MACHINE} | more
+    return Result.model_validate(content)
+
+
+def test_the_documents_are_generated_from_results():
+    """UPDATE_DOCS=1 writes them anew."""
+    for page, fresh in results.pages():
+        if os.environ.get("UPDATE_DOCS"):
+            page.write_text(fresh, "utf-8")
+        elif page.read_text("utf-8") != fresh:
+            pytest.fail(f"{page} does not fit benches/results.jsonl and claims.yaml; run make generate")
+
+
+def test_every_benchmark_has_a_claim_and_every_claim_a_benchmark():
+    # What they share is in files that do not end a benchmark.
+    files = {file.stem for file in BENCHES.glob("*.py") if re.search(r"^ +conclude\(", file.read_text(), re.MULTILINE)}
+    listed = {claim.bench for rows in results.claims().values() for claim in rows}
+    assert files - {"common", "guests"} == listed
+
+
+def test_a_short_form_is_honest_if_it_passes_and_fails_with_each_fault(monkeypatch: pytest.MonkeyPatch):
+    codes = {(): 0, ("--plant", "lag"): 1, ("--plant", "deaf"): 0}
+    monkeypatch.setattr(planted, "run", lambda _, *options: codes[options])
+    monkeypatch.setattr(planted, "plants", lambda _: ["lag"])
+    assert planted.honest("one", only_planted=False)
+    monkeypatch.setattr(planted, "plants", lambda _: ["lag", "deaf"])
+    assert not planted.honest("one", only_planted=False)
+    monkeypatch.setattr(planted, "plants", lambda _: [])
+    assert not planted.honest("one", only_planted=True)
+
+
+def test_every_result_is_of_a_listed_claim():
+    listed = {claim.bench for rows in results.claims().values() for claim in rows}
+    assert {each.bench for each in results.recorded()} <= listed
+
+
+def test_a_row_shows_the_newest_long_form_else_the_newest_short_form():
+    short = [result("b", "2026-01-02", arguments=["--quick"]), result("c", "2026-01-03", arguments=["--quick"])]
+    assert results.of([*short, result("a")], CLAIM).figure == "a"
+    assert results.of(short, CLAIM).figure == "c"
+    assert "yes, short form" in results.table([CLAIM], short)
+
+
+def test_a_planted_fault_and_a_part_by_itself_never_fill_a_row():
+    planted = result("a", arguments=["--quick", "--plant"], plant="lag", met=False)
+    assert results.of([planted, result("b", arguments=["--only", "cpu"])], CLAIM) is None
+    assert "not recorded" in results.table([CLAIM], [planted])
+
+
+def test_a_result_of_a_loaded_host_and_of_emulated_guests_says_so():
+    emulated = result("a", load=2.5, machine=MACHINE.model_copy(update={"kvm": False}))
+    assert results.table([CLAIM], [emulated]).endswith("| a | 2026-01-01 | A (E) | yes, loaded host |")
+
+
+def test_machines_of_one_kind_share_a_letter():
+    found = [result("a"), result("b", machine=MACHINE.model_copy(update={"kernel": "6.18.44"})), result("c")]
+    assert list(results.lettered(found).values()) == ["A"]
+    other = result("d", machine=MACHINE.model_copy(update={"cpus": 64}))
+    assert list(results.lettered([*found, other]).values()) == ["A", "B"]
+
+
+def test_short_forms_show_time_and_planted_faults():
+    found = [
+        result("a", arguments=["--quick"], seconds=31.4, load=0.2),
+        result("b", arguments=["--quick", "--plant"], plant="lag", met=False),
+        result("c", arguments=["--quick", "--plant", "deaf"], plant="deaf", met=True),
+    ]
+    row = results.short_forms(["one"], found).splitlines()[-1]
+    assert row == "| `one.py` | 31 | 0.2 | yes | lag, deaf | yes, **no** |"
+
+
+def test_a_long_figure_is_cut_between_its_parts():
+    shown = results.cut("; ".join(["0.97 to 1.03 | x"] * 20))
+    assert len(shown) <= 140
+    assert shown.endswith("x …")
+    assert "|" not in shown
+
+
+def test_several_writers_append_whole_lines(tmp_path: Path):
+    file = tmp_path / "results.jsonl"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: results.append([result(str(number) * 5000)] * 2, file), range(40)))
+    assert len(results.recorded(file)) == 80
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", [[], ["--record"], ["--record", "--plant"]])
+def test_a_benchmark_records_only_on_request(tmp_path: Path, options: list[str]):
+    bench = tmp_path / "one.py"
+    bench.write_text(
+        "from pathlib import Path\n"
+        "import common, results\n"
+        f"results.append.__defaults__ = (Path({str(tmp_path / 'results.jsonl')!r}),)\n"
+        "options = common.arguments('one', plants={'lag': 'later by 1 s'})\n"
+        "common.conclude('one', '5 %', met=not options.plant, parts={'half': ('2 %', True)})\n"
+    )
+    argv = [sys.executable, str(bench), "--quick", *options]
+    ended = subprocess.run(
+        argv, check=False, env=os.environ | {"PYTHONPATH": str(BENCHES)}, capture_output=True, text=True
+    )
+    assert "one: 5 % [" in ended.stdout, ended.stderr
+    assert ended.returncode == ("--plant" in options)
+    if not options:
+        assert not (tmp_path / "results.jsonl").exists()
+        return
+    whole, half = results.recorded(tmp_path / "results.jsonl")
+    assert (whole.figure, whole.met, half.part, half.figure) == ("5 %", not ended.returncode, "half", "2 %")
+    assert whole.plant == ("lag" if "--plant" in options else "")
+    assert whole.form == ("other" if "--plant" in options else "short")
+    assert whole.seconds is not None
+    assert whole.load is not None
+    assert whole.machine.cpus == os.cpu_count()

@@ -235,3 +235,18 @@ def test_cells_whose_parameters_differ_are_not_compared():
         "copy under memory-copy: aggressor memory-copy: params.block_bytes is 4096, was 8192",
     )
     assert found.outcome is Outcome.INCONCLUSIVE
+
+
+def test_a_victim_that_drifted_between_runs_is_named():
+    before, now = run(0.8), run(0.8, seed=2)
+    slower = [
+        cell.model_copy(update={"baseline_rate": cell.baseline_rate.model_copy(
+            update={name: 0.7 * getattr(cell.baseline_rate, name) for name in ("value", "low", "high")}
+        )})
+        for cell in now.cells
+    ]  # fmt: skip
+    found = compare(now.model_copy(update={"cells": tuple(slower)}), before)
+    assert found.drifted["copy"].value == pytest.approx(0.7, rel=0.05)
+    assert any("without a neighbour, the rate of copy was 0.7" in text for text in found.notes)
+    assert found.cells[0].change is Change.SAME
+    assert not compare(now, before).drifted

@@ -49,7 +49,8 @@ class Comparison(Frozen):
     tolerance, latency_tolerance: the largest change of an isolation factor, and of a 99th percentile, that does not
     matter; None if latencies are not judged. incomparable: cells with different workloads, and the differences.
     incomplete: what could not be measured in a run of either side. host: differences between the hosts. notes:
-    qualifications of all intervals.
+    qualifications of all intervals. drifted: victims whose own rate, without a neighbour, differs by more than the
+    tolerance, with its ratio.
     """
 
     run: str
@@ -63,6 +64,7 @@ class Comparison(Frozen):
     incomplete: tuple[str, ...] = ()
     host: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    drifted: dict[str, Estimate] = Field(default_factory=dict)
 
     @property
     def outcome(self) -> Outcome:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from partywall.model import wording
 from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell, Estimate, Findings, Warn
@@ -81,6 +82,7 @@ def compare(
     changed = {key: why for key in shared if (why := _changed(new[key], workloads or {}))}
     cells = tuple(_compared(first, second, key, tolerance, latency_tolerance) for key in shared if key not in changed)
     known = any(cell.runs > 0 for cell in cells)
+    drifted = dict(_drifted([(new[key], old[key]) for key in shared], tolerance))
     return Comparison(
         run=_named(first),
         reference=_named(second),
@@ -95,7 +97,30 @@ def compare(
             dict.fromkeys(f"{one.run}: {text}" for one in (*first.runs, *second.runs) for text in one.incomplete)
         ),
         host=tuple(host),
-        notes=() if known or not cells else (UNKNOWN_SPREAD,),
+        notes=(*(() if known or not cells else (UNKNOWN_SPREAD,)), *map(_drift_in_words, drifted.items())),
+        drifted=drifted,
+    )
+
+
+def _drifted(pairs: Iterable[tuple[Cell, Cell]], tolerance: float) -> Iterator[tuple[str, Estimate]]:
+    """Victims whose own rate differs by more than the tolerance, as far as the interval shows, with its ratio.
+
+    The first cell of a victim refers to its baseline, later ones perhaps to a limit.
+    """
+    first: dict[str, tuple[Cell, Cell]] = {}
+    for cell, reference in pairs:
+        first.setdefault(_victim(cell), (cell, reference))
+    for name, (cell, reference) in first.items():
+        ratio = ratio_of(cell.baseline_rate, reference.baseline_rate)
+        if ratio.high < 1 - tolerance or ratio.low > 1 + tolerance:
+            yield name, ratio
+
+
+def _drift_in_words(drift: tuple[str, Estimate]) -> str:
+    victim, ratio = drift
+    return (
+        f"without a neighbour, the rate of {victim} was {wording.ratio(ratio)} times the reference's: the victim or "
+        "its host drifted between the runs, and each isolation factor refers to its own run's baseline"
     )
 
 
@@ -166,8 +191,16 @@ def _key(cell: Cell) -> Key:
 
 
 def _name(cell: Cell) -> str:
+    return f"{cell.victim} under {cell.label}{_levels(cell)}"
+
+
+def _victim(cell: Cell) -> str:
+    return f"{cell.victim}{_levels(cell)}"
+
+
+def _levels(cell: Cell) -> str:
     levels = ", ".join(f"{name} = {level}" for name, level in cell.levels.items())
-    return f"{cell.victim} under {cell.label}" + (f" ({levels})" if levels else "")
+    return f" ({levels})" if levels else ""
 
 
 def _named(side: Side) -> str:

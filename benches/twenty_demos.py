@@ -1,0 +1,254 @@
+"""Do twenty demos of one host agree with each other, and with their own A/A checks?
+
+Runs `partywall run demo` again and again, as a user does. Each finished run stays in a folder, so that the benchmark
+can be carried out in parts: the same command continues where the last one stopped. Three things are judged.
+
+* A/A bands: of those of all trials, how many fail because the null neighbour seems to have an effect; for throughput
+  and the p99 latency apart.
+* Agreement: for each cell and each pair of runs, whether the interval of the ratio excludes 1. A pair counts if
+  `partywall compare` does not state that the victim itself drifted between the two runs; the others are shown apart.
+* Heterogeneity: Cochran's Q of each cell over all runs, judged after Holm's correction. Cells of a victim whose drift
+  is stated between some of the runs are shown, but not judged.
+
+Bar: at most 5 % of the bands fail, for throughput and latency each; at most 5 % of the judged pairs disagree, within
+the simulated chance of as many runs; no judged cell is heterogeneous. --quick judges twenty short simulated demos.
+--plant effect: its null neighbour takes 3 %. --plant shift: a neighbour takes 10 points more in every second run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from benches.common import conclude
+from partywall import pipeline
+from partywall.agent.catalogue import shipped
+from partywall.errors import UsageError
+from partywall.events import silent
+from partywall.model.evidence import Evidence
+from partywall.model.finding import Cell, Findings
+from partywall.model.scenario import Scenario
+from partywall.plan import Topology, make
+from partywall.run import execute
+from partywall.sandbox import Label
+from partywall.stats import compare_runs
+from partywall.stats.latency import JUDGED, is_effect
+from partywall.store import RunDirectory
+from partywall.testing import SimulatedHost
+
+RUNS = 20
+FAILED_MOST = 0.05
+LEVEL = 0.95
+SIMULATED = {
+    "victims": {"memory": {"probe": "memory-copy"}, "integer": {"probe": "integer"}},
+    "aggressors": {"memory": {"stressor": "memory-copy"}, "system-calls": {"stressor": "syscall"}},
+    "budget": "6s",
+}
+KEEPS = {"memory": 0.8}
+FACTS = {"cpus_allowed": [0, 1], "memory": {"usable_bytes": 1 << 40}, "missing": []}
+Measured = tuple[Evidence, Findings]
+
+
+@dataclass
+class Count:
+    """How many of something failed."""
+
+    failed: int = 0
+    total: int = 0
+
+    def add(self, failed: bool) -> None:
+        self.failed += failed
+        self.total += 1
+
+    @property
+    def share(self) -> float:
+        return self.failed / self.total if self.total else math.nan
+
+    def __str__(self) -> str:
+        return f"{self.failed} of {self.total} ({self.share:.1%})" if self.total else "none"
+
+
+@dataclass
+class Pairs:
+    """Disagreements between runs: of the judged pairs, and of those whose victim drifted by the report's own word."""
+
+    judged: Count = field(default_factory=Count)
+    drifted: Count = field(default_factory=Count)
+
+
+def demos(folder: Path, runs: int, each: str | None, until: float) -> list[RunDirectory]:
+    """The finished runs of a folder, after as many more as are wanted and as the time allows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    took_s = 0.0
+    for number in range(1, runs + 1):
+        path = folder / f"demo-{number:02}"
+        if _finished(path):
+            continue
+        if time.monotonic() + took_s > until:
+            break
+        shutil.rmtree(path, ignore_errors=True)
+        began = time.monotonic()
+        command = [sys.executable, "-m", "partywall", "run", "demo", "--out", str(path), "--seed", str(number)]
+        done = subprocess.run(
+            command + (["--budget", each] if each else []), capture_output=True, text=True, check=False
+        )
+        took_s = time.monotonic() - began
+        if not _finished(path):
+            raise SystemExit(f"demo {number} failed: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+        print(f"demo {number} of {runs}: {took_s:.0f} s", flush=True)
+    paths = (folder / f"demo-{number:02}" for number in range(1, runs + 1))
+    return [RunDirectory(path) for path in paths if _finished(path)]
+
+
+def _finished(path: Path) -> bool:
+    try:
+        return RunDirectory.open(path).ended
+    except UsageError:
+        return False
+
+
+def simulated(folder: Path, runs: int, plant: str | None) -> Iterator[Measured]:
+    """Short demos of a host whose speed wanders between runs as within them, and whose neighbours do not change."""
+    scenario = Scenario.model_validate({"partywall": 1, "name": "demo"} | SIMULATED)
+    for seed in range(1, runs + 1):
+        keeps = KEEPS | ({"null": 0.97} if plant == "effect" else {})
+        if plant == "shift" and seed % 2:
+            keeps["memory"] -= 0.1
+        host = SimulatedHost(keeps, wander=0, drifts=[(0.02, 5_000_000), (0.03, 300_000_000)], seed=seed)
+        plan = make(scenario, Topology((0, 1), ()), shipped(), seed)
+        run = RunDirectory.create(folder / f"demo-{seed:02}", "", plan, FACTS)
+        label = Label("twenty", run.path / "state", run.path / "work")
+        execute(run, label, pipeline.decisions(plan), silent, (), host.clock, host.session)
+        yield pipeline.analyse(run)
+
+
+def alarms(found: Sequence[Findings]) -> tuple[Count, Count]:
+    """A/A bands whose null neighbour seems to have an effect: on throughput, and on the p99 latency."""
+    throughput, latency = Count(), Count()
+    for band in (band for findings in found for band in findings.bands):
+        throughput.add(not band.null.low <= 1 <= band.null.high)
+        if (impact := band.null_latency.get(JUDGED)) is not None:
+            latency.add(is_effect(impact))
+    return throughput, latency
+
+
+def agreement(runs: Sequence[Measured]) -> tuple[Pairs, set[str]]:
+    """How often two runs' cells exclude each other; and the victims that drifted between some of the runs."""
+    pairs, drifted = Pairs(), set[str]()
+    for one, other in itertools.combinations(runs, 2):
+        compared = compare_runs(one, other, latency_tolerance=None)
+        drifted |= set(compared.drifted)
+        for cell in compared.cells:
+            count = pairs.drifted if cell.victim in compared.drifted else pairs.judged
+            count.add(not cell.ratio.low <= 1 <= cell.ratio.high)
+    return pairs, drifted
+
+
+def heterogeneity(found: Sequence[Findings]) -> dict[tuple[str, str], tuple[float, float]]:
+    """By cell: Cochran's Q as a probability, and the standard deviation between runs beyond the intervals' own."""
+    cells: defaultdict[tuple[str, str], list[Cell]] = defaultdict(list)
+    for cell in (cell for findings in found for cell in findings.cells if cell.role != "null"):
+        cells[cell.victim, cell.label].append(cell)
+    return {name: _spread(own) for name, own in cells.items() if len(own) > 2}
+
+
+def _spread(cells: Sequence[Cell]) -> tuple[float, float]:
+    values = np.array([cell.isolation.value for cell in cells])
+    errors = np.array([_error(cell) for cell in cells])
+    weights = 1 / errors**2
+    mean = float(weights @ values / weights.sum())
+    q, free = float(weights @ (values - mean) ** 2), len(cells) - 1
+    between = max(0.0, q - free) / float(weights.sum() - (weights @ weights) / weights.sum())
+    return float(stats.chi2.sf(q, free)), math.sqrt(between)
+
+
+def _error(cell: Cell) -> float:
+    """The standard error behind an interval; its blocks' worth gives the freedom of Student's t."""
+    found = cell.isolation
+    worth = max(2.0, found.n_effective or found.n)
+    return max(found.half_width / float(stats.t.ppf((1 + LEVEL) / 2, worth - 1)), 1e-9)
+
+
+def holm(p_values: dict[tuple[str, str], float]) -> list[tuple[str, str]]:
+    """Cells that are heterogeneous after testing all."""
+    kept = []
+    for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        if p > (1 - LEVEL) / (len(p_values) - place):
+            break
+        kept.append(name)
+    return kept
+
+
+def chance(runs: int, cells: int) -> float:
+    """The share of disagreeing pairs that so many runs with honest intervals stay below in 95 of 100 cases.
+
+    Pairs of the same runs are not independent of each other, so this is simulated.
+    """
+    random = np.random.default_rng(1)
+    drawn = random.standard_normal((2000, cells, runs))
+    apart = np.abs(drawn[..., :, None] - drawn[..., None, :]) / math.sqrt(2)
+    differs = (apart > stats.norm.ppf((1 + LEVEL) / 2)).sum(axis=(1, 2, 3)) / (cells * runs * (runs - 1))
+    return float(np.quantile(differs, LEVEL))
+
+
+def judge(runs: Sequence[Measured], wanted: int) -> None:
+    found = [findings for _, findings in runs]
+    throughput, latency = alarms(found)
+    pairs, drifted = agreement(runs)
+    spreads = heterogeneity(found)
+    differ = holm({name: p for name, (p, _) in spreads.items()})
+    for victim, label in differ:
+        p, between = spreads[victim, label]
+        said = "; the reports state that the victim drifted" if victim in drifted else ""
+        print(f"{victim}, {label}: runs differ by {between:.1%} (sd) beyond their intervals, p = {p:.2g}{said}")
+    print(f"victims that drifted between some runs, as the reports state: {', '.join(sorted(drifted)) or 'none'}")
+    print(f"pairs of runs whose victim drifted: {pairs.drifted} disagree")
+    judged = [name for name in differ if name[0] not in drifted]
+    allowed = max(FAILED_MOST, chance(len(runs), max(1, len(spreads))))
+    figure = (
+        f"{len(runs)} demos: A/A bands fail for throughput in {throughput}, for p99 latency in {latency}; cells of two "
+        f"runs disagree in {pairs.judged} (allowed {allowed:.1%}); {len(judged)} of {len(spreads)} cells differ "
+        f"between runs without a stated drift, {len(differ) - len(judged)} with one"
+    )
+    met = throughput.share <= FAILED_MOST and not latency.share > FAILED_MOST and not judged
+    conclude("twenty_demos", figure, met=met and not pairs.judged.share > allowed and len(runs) == wanted)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="under a minute; simulated demos")
+    parser.add_argument(
+        "--plant", choices=("effect", "shift"), help="a fault of the simulated demos; must miss the bar"
+    )
+    parser.add_argument("--runs", type=int, default=RUNS, help="demos")
+    parser.add_argument("--each", metavar="SECONDS", type=float, help="budget of a demo; default: the demo's own")
+    parser.add_argument("--folder", type=Path, default=Path("/var/tmp/partywall-twenty-demos"), help="keeps the runs")
+    parser.add_argument(
+        "--at-most", metavar="SECONDS", type=float, default=math.inf, help="begin no demo that ends later"
+    )
+    options = parser.parse_args()
+    if options.quick or options.plant:
+        with tempfile.TemporaryDirectory() as folder:
+            judge(list(simulated(Path(folder), RUNS, options.plant)), RUNS)
+    each = f"{options.each:g}s" if options.each else None
+    runs = demos(options.folder, options.runs, each, time.monotonic() + options.at_most)
+    if len(runs) < options.runs:
+        conclude("twenty_demos", f"{len(runs)} of {options.runs} demos; the same command continues", met=False)
+    judge([pipeline.analyse(run) for run in runs], options.runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,7 @@ with every event. Listeners must return at once, because some events come betwee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,14 @@ class Block:
     """A block of a trial has finished. precision: the trial's precision so far, as text.
 
     cells: the isolation factors so far, by treatment, as (value, low, high). Empty if none is new since the last block.
+    slots: the slots of the block in order, as (treatment, length in ns, work per second of the victim).
     """
 
     trial: str
     done: int
     precision: str
     cells: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    slots: Sequence[tuple[str, int, float]] = ()
 
 
 @dataclass(frozen=True, slots=True)

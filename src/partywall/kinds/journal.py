@@ -103,8 +103,9 @@ class _Content:
                 return {"path": str(path) if path else None, "pid": pid, "start_ticks": start_ticks(pid)}
             case Block():
                 cells = {id_: [round(figure, 6) for figure in cell] for id_, cell in event.cells.items()}
+                slots = [[id_, length_ns // 1000, float(f"{rate:.4g}")] for id_, length_ns, rate in event.slots]
                 block = {"trial": event.trial, "done": event.done, "precision": event.precision}
-                return block | ({"cells": cells} if cells else {})
+                return block | ({"cells": cells} if cells else {}) | ({"slots_us": slots} if slots else {})
             case Second():
                 return _second(event, self._requests)
             case Report():

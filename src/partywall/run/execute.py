@@ -342,6 +342,7 @@ class Visitor:
 
     def _settle(self, recorder: Recorder, limiter: Limiter, progress: Progress, looks: Looks) -> None:
         """Processes the blocks whose slices have all arrived, and decides how to continue."""
+        shown: Sequence[tuple[str, int, float]] = ()
         for block, event in recorder.complete(looks):
             slots = [Slot.model_validate(slot) for slot in event["slots"]]
             progress.measured_ns += _spent_ns(event)
@@ -352,7 +353,8 @@ class Visitor:
             if event["stretch"] == progress.stretch.slots:
                 progress.observations += block
             self.run.append("block_done", **event)
-        self._decide(progress)
+            shown = _shown(slots, block)
+        self._decide(progress, shown)
         self.tell_left()
 
     def tell_left(self) -> None:
@@ -361,7 +363,7 @@ class Visitor:
         left_ns = max(0, budget_ns - sum(progress.measured_ns for progress in self.progress_by_trial.values()))
         self.emit(Left(left_ns / budget_ns * max(self.plan.estimate_ns, budget_ns) / 1e9))
 
-    def _decide(self, progress: Progress) -> None:
+    def _decide(self, progress: Progress, slots: Sequence[tuple[str, int, float]] = ()) -> None:
         cells: Mapping[str, tuple[float, float, float]] = {}
         if too_short := self._too_short(progress):
             stretch, reason = too_short
@@ -379,7 +381,7 @@ class Visitor:
             progress.finished = progress.precision.reached and progress.blocks >= self.plan.scenario.min_blocks
             if progress.finished:
                 self.run.append("trial_precise", trial=progress.trial.id, blocks=progress.blocks)
-        self.emit(Block(progress.trial.id, progress.blocks, self._width(progress), cells))
+        self.emit(Block(progress.trial.id, progress.blocks, self._width(progress), cells, slots))
 
     def _width(self, progress: Progress) -> str:
         """How precise a trial is, in words, once it has the least number of blocks."""
@@ -458,6 +460,16 @@ def _straddle(observations: Sequence[Observation]) -> float:
         if not observation.long:
             straddles[observation.treatment].append(observation.straddle)
     return max(map(statistics.median, straddles.values()), default=0.0)
+
+
+def _shown(slots: Sequence[Slot], block: Sequence[Observation]) -> Sequence[tuple[str, int, float]]:
+    """The slots of a block for those who watch: treatment, length, rate. A slot without an observation is left out."""
+    rates = {observation.position: observation.rate for observation in block}
+    return [
+        (slot.treatment, slot.end_ns - slot.start_ns, rates[position])
+        for position, slot in enumerate(slots)
+        if position in rates
+    ]
 
 
 def _spent_ns(event: Mapping[str, Any]) -> int:

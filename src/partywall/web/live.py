@@ -20,6 +20,7 @@ NOTES_SHOWN = 200
 SECONDS_SHOWN = 60
 CHUNK_BYTES = 1 << 20
 TEXT_MAX = 1000
+SLOTS_SHOWN = 48
 FIGURES = ("users", "rate", "p50_ns", "p90_ns", "p99_ns", "raw_p99_ns", "errors")
 
 
@@ -36,6 +37,7 @@ class Trial:
 class State:
     """What the events so far add up to. left_s: the estimate at the time left_at. exit: None until the end.
 
+    slots: the last slots of the current trial, as (treatment, length in µs, work per second of the victim).
     process: the ID and start time of the process that writes the journal.
     """
 
@@ -52,6 +54,7 @@ class State:
     notes: deque[tuple[float, str, bool]] = field(default_factory=lambda: deque(maxlen=NOTES_SHOWN))
     trials: dict[str, Trial] = field(default_factory=dict)
     last_trial: str = ""
+    slots: deque[tuple[str, float, float]] = field(default_factory=lambda: deque(maxlen=SLOTS_SHOWN))
     seconds: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=SECONDS_SHOWN))
     seconds_count: int = 0
     vifs: Mapping[str, Any] = field(default_factory=dict)
@@ -79,14 +82,7 @@ class State:
             case {"event": "broken", "text": str(text)}:
                 self.notes.append((at, cut(text), True))
             case {"event": "block", "trial": str(name), "done": int(done)}:
-                trial = self.trials.setdefault(name, Trial())
-                if done < trial.done:
-                    # Its slots were lengthened, and it began again.
-                    trial.cells.clear()
-                trial.done, trial.precision = done, cut(event.get("precision", ""))
-                self.last_trial = name
-                cells = event.get("cells", {})
-                trial.cells |= {id_: _cell(*cell) for id_, cell in cells.items()}
+                self._take_block(name, done, event)
             case {"event": "second"}:
                 self.seconds.append(_second(event))
                 self.seconds_count += 1
@@ -102,6 +98,19 @@ class State:
             case {"event": "ended"}:
                 self.ended, self.exit, self.error = True, event.get("exit"), event.get("error")
                 self.ended_at = at
+
+    def _take_block(self, name: str, done: int, event: Mapping[str, Any]) -> None:
+        trial = self.trials.setdefault(name, Trial())
+        if done < trial.done:
+            # Its slots were lengthened, and it began again.
+            trial.cells.clear()
+        trial.done, trial.precision = done, cut(event.get("precision", ""))
+        if name != self.last_trial:
+            self.slots.clear()
+        self.last_trial = name
+        self.slots.extend(_slot(*slot) for slot in event.get("slots_us", ()))
+        cells = event.get("cells", {})
+        trial.cells |= {id_: _cell(*cell) for id_, cell in cells.items()}
 
     @property
     def running(self) -> bool:
@@ -122,6 +131,14 @@ def _time(at: Any) -> float:
 
 def _cell(value: float, low: float, high: float) -> tuple[float, float, float]:
     return float(value), float(low), float(high)
+
+
+def _slot(treatment: str, length_us: float, rate: float) -> tuple[str, float, float]:
+    """A slot that can be drawn. ValueError if its figures are not finite, or negative."""
+    figures = float(length_us), float(rate)
+    if not all(0 <= figure < 1e18 for figure in figures):
+        raise ValueError("this is not a slot")
+    return str(treatment), *figures
 
 
 def _second(event: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from partywall import pipeline
 from partywall.errors import PartywallError
 from partywall.host import Host
 from partywall.store import RunDirectory
-from partywall.web import pages, records, runner
+from partywall.web import pages, records, runner, strip
 from partywall.web.jobs import Folder, State
 from partywall.web.live import Watched
 from partywall.web.security import Role, Secrets, Site
@@ -150,7 +150,7 @@ class Server:
             "buttons": pages.buttons(job) if self.secrets.role is Role.FULL else pages.Buttons(),
             "key": partial(self.secrets.key, name, job.attempt if job else 0, job.state if job else ""),
             "matrix": pages.matrix(plan, live) if plan is not None else None,
-            "plan": plan,
+            "strip": strip.strip(plan, live) if plan is not None and running else None,
             "seconds": list(pages.seconds_of(live))[:10],
             "chart": pages.chart(live),
             "output": pages.tail_of(self.folder.output(job.id)) if job and (path is None or not running) else "",

@@ -24,6 +24,12 @@ def serve(
     certificate: Annotated[Path | None, typer.Option(help="Certificate for TLS, in PEM.")] = None,
     certificate_key: Annotated[Path | None, typer.Option(help="Its private key, in PEM.")] = None,
     name: Annotated[list[str] | None, typer.Option(help="A further host name of this server; may be repeated.")] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            help="Serve the page as this account. Measurements keep the rights of who starts it, such as root."
+        ),
+    ] = None,
     insecure: Annotated[
         int,
         typer.Option(
@@ -58,6 +64,7 @@ def serve(
         certificate=certificate,
         certificate_key=certificate_key,
         names=tuple(name or ()),
+        user=user,
     )
     with contextlib.suppress(KeyboardInterrupt):
         server.serve(settings, typer.echo)

@@ -126,9 +126,7 @@ class Handlers:
         found = await form(self._server.secrets, request)
         try:
             order = order_of(found)
-            forecast = await threaded(
-                documents.forecast, order, await threaded(self._server.host), allow_commands=self._server.allow_commands
-            )
+            forecast = await threaded(self._server.forecast, order)
         except PartywallError as error:
             problems = pages.problems_of(error)
             if found.document.strip():

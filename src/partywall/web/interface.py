@@ -16,7 +16,7 @@ from starlette.routing import Route
 from partywall import __version__
 from partywall.errors import PartywallError
 from partywall.plain import plain
-from partywall.web import documents, pages, records
+from partywall.web import pages, records
 from partywall.web.forms import body_of
 from partywall.web.handlers import threaded
 from partywall.web.jobs import KEY, Order
@@ -113,8 +113,7 @@ class Interface:
     async def plan(self, request: Request) -> Response:
         try:
             order = Order.model_validate(await self._content(request))
-            host = await threaded(self._server.host)
-            found = await threaded(documents.forecast, order, host, allow_commands=self._server.allow_commands)
+            found = await threaded(self._server.forecast, order)
         except ValidationError as error:
             return JSONResponse({"problems": [{"message": str(error)}]}, 400)
         except PartywallError as error:

@@ -50,6 +50,10 @@ class Start(Frozen):
     order: Order
 
 
+class Forecast(Frozen):
+    order: Order
+
+
 class OfJob(Frozen):
     key: Key
     job: Key
@@ -203,6 +207,18 @@ class Runner:
         self._report(request.record)
         return {}
 
+    def forecast(self, request: Forecast) -> dict[str, Any]:
+        """What an order would do, and what is missing for it, with the rights of this process. Changes nothing."""
+        from partywall.web import forecasting  # noqa: PLC0415 - slow to import
+
+        self._check(request.order)
+        return forecasting.answered(request.order, allow_commands=self._allow_commands)
+
+    def doctor(self, request: Frozen) -> dict[str, Any]:
+        """What `partywall doctor` reports with the rights of this process."""
+        del request
+        return {"doctor": doctor()}
+
     def ping(self, request: Frozen) -> dict[str, Any]:
         """Says that a runner is there."""
         del request
@@ -349,6 +365,8 @@ ACTIONS: Mapping[str, tuple[type[BaseModel], Callable[[Runner, Any], dict[str, A
     "delete": (OfRecord, Runner.delete),
     "restore": (OfRecord, Runner.restore),
     "report": (OfRecord, Runner.report),
+    "forecast": (Forecast, Runner.forecast),
+    "doctor": (Frozen, Runner.doctor),
     "ping": (Frozen, Runner.ping),
 }
 """Everything that can be requested."""
@@ -519,6 +537,17 @@ def request(folder: Folder, action: str, **fields: Any) -> dict[str, Any]:
     return found
 
 
+def doctor() -> dict[str, Any]:
+    """The result of `partywall doctor`. Without checks if it failed."""
+    words = [sys.executable, "-P", "-m", "partywall", "doctor", "--format", "json"]
+    try:
+        done = subprocess.run(words, capture_output=True, check=False, timeout=120)
+        found: dict[str, Any] = json.loads(done.stdout)["result"]
+    except (subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
+        return {"checks": []}
+    return found or {"checks": []}
+
+
 def start_runner(folder: Folder, *, user: int | None = None, allow_commands: bool = False) -> None:
     """Starts a runner in a session of its own, if the folder has none, and waits until it answers."""
     folder.make()
@@ -535,6 +564,11 @@ def start_runner(folder: Folder, *, user: int | None = None, allow_commands: boo
         subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, close_fds=True
         )
+    await_runner(folder)
+
+
+def await_runner(folder: Folder) -> None:
+    """Waits until the folder's runner answers. PartywallError if it does not in time."""
     ends = time.monotonic() + 20
     while True:
         try:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import os
+import pwd
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +20,7 @@ from pathlib import Path
 
 import uvicorn
 
-from partywall.errors import Problem, UsageError
+from partywall.errors import PartywallError, Problem, UsageError
 from partywall.web import app, runner
 from partywall.web.jobs import Folder
 from partywall.web.security import Role, Secrets, Site
@@ -28,7 +35,8 @@ GRACE_S = 2
 class Settings:
     """How the server is started.
 
-    names: further host names under which it is reached, for example behind a proxy.
+    names: further host names under which it is reached, for example behind a proxy. user: the account that serves the
+    page, while the runner and its measurements keep the rights of this process.
     """
 
     root: Path
@@ -40,6 +48,7 @@ class Settings:
     certificate: Path | None = None
     certificate_key: Path | None = None
     names: tuple[str, ...] = ()
+    user: str | None = None
 
 
 def is_loopback(address: str) -> bool:
@@ -68,6 +77,8 @@ def check(settings: Settings) -> None:
             raise UsageError(Problem(message, "give files in PEM", str(settings.certificate))) from None
     if settings.root.exists() and not settings.root.is_dir():
         raise UsageError(Problem("is not a folder", "give a folder of records", str(settings.root)))
+    if settings.user is not None:
+        _check_account(settings.user)
 
 
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
@@ -75,6 +86,9 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     check(settings)
     folder = Folder(settings.root)
     folder.make()
+    account = pwd.getpwnam(settings.user) if settings.user is not None else None
+    if account is not None:
+        _check_readable(folder, account)
     listener = _listener(settings.address, settings.port)
     port = listener.getsockname()[1]
     scheme = "https" if settings.certificate else "http"
@@ -82,16 +96,31 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     own = () if settings.address in ("0.0.0.0", "::") else (shown,)  # noqa: S104 - compared, not bound
     site = Site(port, tuple(dict.fromkeys((*LOOPBACK, *own, *settings.names))), scheme)
     secrets = Secrets(folder.own, Role.LOOK if settings.read_only else Role.FULL)
-    start_runner = partial(runner.start_runner, folder, allow_commands=settings.allow_commands)
+    user = account.pw_uid if account else None
+    start_runner = partial(runner.start_runner, folder, user=user, allow_commands=settings.allow_commands)
     if not settings.read_only:
         start_runner()
-    server = Server(folder, site, secrets, start_runner=start_runner, allow_commands=settings.allow_commands)
     host = settings.names[0] if settings.names else (socket.gethostname() if not own else shown)
     say(f"Records: {folder.root}")
     if settings.insecure and not is_loopback(settings.address):
         say("WARNING: --insecure: everything is sent unencrypted; anyone on the network path can take the session over")
     say(f"Open this link, which works once: {scheme}://{host}:{port}/login?token={secrets.launch_token}")
     say("Ctrl-C ends the server; measurements continue")
+    if account is not None:
+        child = os.fork()
+        if child:
+            _supervise(child, (lambda: None) if settings.read_only else start_runner)
+            return
+        _become(account)
+        start_runner = partial(runner.await_runner, folder)
+    server = Server(
+        folder,
+        site,
+        secrets,
+        start_runner=start_runner,
+        allow_commands=settings.allow_commands,
+        is_runner_other_user=account is not None and not settings.read_only,
+    )
     threading.Thread(target=server.doctor, daemon=True).start()
     config = uvicorn.Config(
         app.build(server),
@@ -111,6 +140,60 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
         ssl_keyfile=settings.certificate_key,
     )
     uvicorn.Server(config).run(sockets=[listener])
+
+
+def _check_account(name: str) -> None:
+    """UsageError if the page cannot be served as this account."""
+    try:
+        account = pwd.getpwnam(name)
+    except KeyError:
+        raise UsageError(Problem(f"there is no account {name!r}", "name one of this host", key="--user")) from None
+    if os.geteuid() != 0 and account.pw_uid != os.geteuid():
+        remedy = f"start it with sudo, or without --user {name}"
+        raise UsageError(Problem("another account can serve the page only if root starts it", remedy, key="--user"))
+
+
+def _check_readable(folder: Folder, account: pwd.struct_passwd) -> None:
+    """UsageError if an account cannot read the records, or the program."""
+
+    def can(*words: str) -> bool:
+        try:
+            test = subprocess.run(
+                words, check=False, capture_output=True, user=account.pw_uid, group=account.pw_gid, extra_groups=[]
+            )
+        except PermissionError:
+            return False
+        return test.returncode == 0
+
+    if not can("test", "-r", str(folder.own), "-a", "-x", str(folder.own)):
+        remedy = f"choose a folder that {account.pw_name} can enter, such as one below /var/lib"
+        raise UsageError(Problem(f"{account.pw_name} cannot read this folder", remedy, str(folder.root)))
+    # Modules that are imported later must be readable too.
+    if not can(sys.executable, "-P", "-c", "import partywall.web.server"):
+        remedy = "install Python and Partywall where every account can read them, such as /usr and /opt/partywall"
+        raise UsageError(Problem(f"{account.pw_name} cannot read Partywall's own files", remedy, sys.prefix))
+
+
+def _become(account: pwd.struct_passwd) -> None:
+    """Gives up all rights of this process but those of an account, for good."""
+    os.initgroups(account.pw_name, account.pw_gid)
+    os.setgid(account.pw_gid)
+    os.setuid(account.pw_uid)
+    os.environ |= {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
+
+
+def _supervise(child: int, start_runner: Callable[[], None]) -> None:
+    """Waits for the process that serves the page, and starts a runner whenever there is none."""
+
+    def end(number: int, _frame: object) -> None:
+        os.kill(child, number)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        with contextlib.suppress(PartywallError):
+            start_runner()
+        time.sleep(1)
 
 
 def _listener(address: str, port: int) -> socket.socket:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,8 +14,9 @@ from partywall import pipeline
 from partywall.errors import PartywallError
 from partywall.host import Host
 from partywall.store import RunDirectory
-from partywall.web import pages, records, runner, strip
-from partywall.web.jobs import Folder, State
+from partywall.web import forecasting, pages, records, runner, strip
+from partywall.web.documents import Forecast, forecast
+from partywall.web.jobs import Folder, Order, State
 from partywall.web.live import Watched
 from partywall.web.security import Role, Secrets, Site
 
@@ -40,11 +38,13 @@ class Server:
         read_host: Callable[[], Host] = pipeline.this_host,
         start_runner: Callable[[], None] = lambda: None,
         allow_commands: bool = False,
+        is_runner_other_user: bool = False,
     ) -> None:
         self.folder = folder
         self.site = site
         self.secrets = secrets
         self.allow_commands = allow_commands
+        self._is_runner_other_user = is_runner_other_user
         self._read_host = read_host
         self._start_runner = start_runner
         self._host: Host | None = None
@@ -63,15 +63,16 @@ class Server:
         return self._host
 
     def doctor(self, *, again: bool = False) -> Mapping[str, Any]:
-        """What `partywall doctor` says of this host, asked once."""
+        """What `partywall doctor` reports of this host, called once."""
         if self.known_doctor is None or again:
-            words = [sys.executable, "-P", "-m", "partywall", "doctor", "--format", "json"]
-            done = subprocess.run(words, capture_output=True, check=False, timeout=120)
-            try:
-                self.known_doctor = json.loads(done.stdout)["result"] or {"checks": []}
-            except (ValueError, KeyError, TypeError):
-                self.known_doctor = {"checks": []}
+            self.known_doctor = self.act("doctor")["doctor"] if self._is_runner_other_user else runner.doctor()
         return self.known_doctor
+
+    def forecast(self, order: Order) -> Forecast:
+        """What an order would do on this host, with the rights of whoever carries it out. Changes nothing."""
+        if self._is_runner_other_user:
+            return forecasting.read(self.act("forecast", order=order.model_dump(mode="json")))
+        return forecast(order, self.host(), allow_commands=self.allow_commands)
 
     def act(self, action: str, **fields: Any) -> dict[str, Any]:
         """Has the runner carry out an action. Starts a runner if there is none."""

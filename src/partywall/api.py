@@ -322,8 +322,8 @@ def compare_runs(run: Result | str | Path, reference: Result | str | Path, *, to
 
     evidence = []
     for given in (run, reference):
-        found, read = (given if isinstance(given, Result) else open_record(given)).findings
-        evidence.append((read, found))
+        findings, read = (given if isinstance(given, Result) else open_record(given)).findings
+        evidence.append((read, findings))
     return compared(evidence[0], evidence[1], tolerance)
 
 

@@ -143,7 +143,7 @@ class Failures:
     """Collects the problems of several checks, to report them at once."""
 
     def __init__(self) -> None:
-        self._found: list[UsageError | CapabilityError] = []
+        self._errors: list[UsageError | CapabilityError] = []
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
@@ -151,13 +151,13 @@ class Failures:
         try:
             yield
         except (UsageError, CapabilityError) as error:
-            self._found.append(error)
+            self._errors.append(error)
 
     def tell(self) -> None:
         """Raises the collected errors, if any, as one: a CapabilityError if all of them are."""
-        if self._found:
-            error = CapabilityError if all(isinstance(e, CapabilityError) for e in self._found) else UsageError
-            raise error(*dict.fromkeys(problem for one in self._found for problem in one.problems))
+        if self._errors:
+            error = CapabilityError if all(isinstance(e, CapabilityError) for e in self._errors) else UsageError
+            raise error(*dict.fromkeys(problem for failure in self._errors for problem in failure.problems))
 
 
 def parsed(key: str, text: str, parse: Callable[[str], T]) -> T:

@@ -234,11 +234,11 @@ def check_free_memory(needed: int, what: str, emit: Emit) -> None:
     emit(Doing(f"checking that {units.format_bytes(needed)} of memory are available"))
     with host_agent() as agent:
         try:
-            found = agent.call("memory.check", bytes=needed, budget_ns=MEMORY_CHECK_NS, timeout_s=60)
+            answer = agent.call("memory.check", bytes=needed, budget_ns=MEMORY_CHECK_NS, timeout_s=60)
         except AgentError as error:
             raise CapabilityError(f"memory for {what}: {error}") from error
-    if found["doubt"] is not None:
-        why = MEMORY_RESULTS.get(found["doubt"], found["doubt"])
+    if answer["doubt"] is not None:
+        why = MEMORY_RESULTS.get(answer["doubt"], answer["doubt"])
         emit(Note(f"the {units.format_bytes(needed)} of memory for {what} may not be present: {why}", is_warning=True))
 
 
@@ -248,13 +248,13 @@ def _check_memory_of(machine: str, run: RunDirectory, emit: Emit, work_root: Pat
     emit(Doing(f"checking that {units.format_bytes(needed)} of memory are available{where}"))
     with ssh.machine_agent(machine, str(work_root), run.name) if machine else host_agent() as agent:
         try:
-            found = agent.call("memory.check", bytes=needed, budget_ns=MEMORY_CHECK_NS, timeout_s=60)
+            answer = agent.call("memory.check", bytes=needed, budget_ns=MEMORY_CHECK_NS, timeout_s=60)
         except AgentError as error:
             remedy = f"then continue with: partywall run --resume {run.path}"
             raise CapabilityError(f"memory for the run's workloads{where}: {error}; {remedy}") from error
-    run.append("memory_checked", bytes=needed, found=found, **({"machine": machine} if machine else {}))
-    if found["doubt"] is not None:
-        why = MEMORY_RESULTS.get(found["doubt"], found["doubt"])
+    run.append("memory_checked", bytes=needed, found=answer, **({"machine": machine} if machine else {}))
+    if answer["doubt"] is not None:
+        why = MEMORY_RESULTS.get(answer["doubt"], answer["doubt"])
         said = (
             f"the {units.format_bytes(needed)} of requested memory{where} may not be present: {why}; memory and "
             "cache figures may reflect swapping or another guest's memory pressure. The run continues"
@@ -295,8 +295,8 @@ def analyse(run: RunDirectory) -> tuple[Evidence, Findings]:
     """The evidence and findings of a run. Only reads its directory, so it can be repeated at any time."""
     from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
 
-    found = read_evidence(run)
-    return found, stats.analyse(found)
+    evidence = read_evidence(run)
+    return evidence, stats.analyse(evidence)
 
 
 def earlier_runs(reference: RunDirectory, apart_from: Sequence[Path] = ()) -> list[Findings]:
@@ -305,23 +305,25 @@ def earlier_runs(reference: RunDirectory, apart_from: Sequence[Path] = ()) -> li
     A run without findings, or with unreadable ones, is ignored.
     """
     others = {path.resolve() for path in apart_from} | {reference.path.resolve()}
-    found = []
+    runs = []
     for file in sorted(reference.path.resolve().parent.glob("*/findings.json")):
         if file.parent not in others:
             with contextlib.suppress(PartywallError, ValueError, OSError):
                 run = RunDirectory(file.parent)
                 if run.ended and _same_kind(run, reference):
-                    found.append(Findings.model_validate_json(file.read_text(encoding="utf-8")))
-    return found
+                    runs.append(Findings.model_validate_json(file.read_text(encoding="utf-8")))
+    return runs
 
 
 def _same_kind(run: RunDirectory, reference: RunDirectory) -> bool:
     """True if scenario and host are the same in everything that affects a figure."""
     from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
 
-    asked = [one.plan.scenario.model_dump(exclude={"description", "goals", "seed"}) for one in (run, reference)]
+    contents = [
+        run_here.plan.scenario.model_dump(exclude={"description", "goals", "seed"}) for run_here in (run, reference)
+    ]
     differ = stats.hosts_differ(run.host, reference.host) or stats.workloads_differ(run.plan, reference.plan)
-    return asked[0] == asked[1] and not differ
+    return contents[0] == contents[1] and not differ
 
 
 def check_programs(host: Host) -> None:

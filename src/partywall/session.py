@@ -109,11 +109,11 @@ class Session:
 
         Messages that arrive meanwhile are left for the next call, so that these are handled without delay.
         """
-        found: list[Message] = []
+        messages: list[Message] = []
         with contextlib.suppress(queue.Empty):
-            found.append(self.messages.get(timeout=timeout_s) if timeout_s > 0 else self.messages.get_nowait())
-            found += [self.messages.get_nowait() for _ in range(self.messages.qsize())]
-        return found
+            messages.append(self.messages.get(timeout=timeout_s) if timeout_s > 0 else self.messages.get_nowait())
+            messages += [self.messages.get_nowait() for _ in range(self.messages.qsize())]
+        return messages
 
     def reason_gone(self, name: str, reason: str) -> str:
         """Why an agent has ended, with what is known about its sandbox."""

@@ -7,15 +7,15 @@ import pytest
 from partywall.errors import Problem, UsageError
 from partywall.guard import follow
 from partywall.guard.follow import Follower
-from partywall.guard.resolve import Found
+from partywall.guard.resolve import VifPlace
 from partywall.guard.run import Report
 from partywall.model.policy import Policy, Vif
 
-Where = dict[str, Found | Exception]
+Where = dict[str, VifPlace | Exception]
 
 
-def tap(name: str) -> Found:
-    return Found(name, None, inside=False)
+def tap(name: str) -> VifPlace:
+    return VifPlace(name, None, inside=False)
 
 
 def note(*notes: tuple[str, str]) -> Report:
@@ -27,7 +27,7 @@ def where(monkeypatch: pytest.MonkeyPatch) -> Where:
     """Where each domain is now."""
     places: Where = {"web": tap("vnet0"), "db": tap("vnet1")}
 
-    def find(vif: Vif) -> Found:
+    def find(vif: Vif) -> VifPlace:
         found = places[vif.domain or ""]
         if isinstance(found, Exception):
             raise found

@@ -21,7 +21,7 @@ from partywall.cli import guard as cli
 from partywall.errors import AgentError, Exit, TrialError, UsageError
 from partywall.guard.flatten import Flat
 from partywall.guard.follow import AGAIN_S
-from partywall.guard.resolve import Found
+from partywall.guard.resolve import VifPlace
 from partywall.guard.run import Kept, Report
 from partywall.model.policy import Policy
 from partywall.testing import fake_host
@@ -462,7 +462,7 @@ def test_a_sandbox_that_is_started_anew_is_hooked_where_it_is_now(flat: Flat, tm
         second = started()
         time.sleep(AGAIN_S)
         moved = follower.moved()
-        assert moved == {"vm": Found("eth0", f"/proc/{second.pid}/ns/net", inside=True)}
+        assert moved == {"vm": VifPlace("eth0", f"/proc/{second.pid}/ns/net", inside=True)}
         kept.move(moved)
         follower.went(moved)
         assert kept.hooks[-1]["namespace"] == moved["vm"].namespace

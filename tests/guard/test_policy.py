@@ -16,14 +16,14 @@ from partywall import guard, units
 from partywall.cli.guard import _show_policy
 from partywall.errors import CapabilityError, UsageError
 from partywall.guard.flatten import flatten
-from partywall.guard.resolve import Found
+from partywall.guard.resolve import VifPlace
 from partywall.model.policy import Policy
 
 WITHOUT_CLASSES = GOOD.replace(", service_class: silver}", "}")
 PLACES = {
-    "vm1": Found("vnet0", None, False),
-    "vm2": Found("eth0", "/run/netns/blue", True),
-    "vm3": Found("vnet1", None, False),
+    "vm1": VifPlace("vnet0", None, False),
+    "vm2": VifPlace("eth0", "/run/netns/blue", True),
+    "vm3": VifPlace("vnet1", None, False),
 }
 
 
@@ -110,7 +110,7 @@ def test_flow_classes_of_what_is_received_are_hooked_on_the_way_in() -> None:
 
 def test_a_goal_in_delay_is_of_all_that_its_service_class_sends_and_bounds_what_may_wait() -> None:
     policy = guard.loads(GOOD.replace("{gold: 2,", "{gold: {priority: 2, delay: 2ms},"))
-    start = flatten(policy, PLACES, link=Found("eth1", None, False)).start
+    start = flatten(policy, PLACES, link=VifPlace("eth1", None, False)).start
     assert start["pools"][0]["link"] == {"namespace": None, "interface": "eth1"}
     assert start["goals"] == [
         {"name": "gold", "pool": 0, "delay_ns": 2_000_000, "jitter_ns": None, "leaves": [1, 2, 3]}
@@ -138,7 +138,7 @@ def test_a_vif_is_found_by_the_sandbox_of_a_run_that_is_going_on(
         bundle.mkdir(parents=True)
         (bundle / "pid").write_text(f"{os.getpid()}\n")
         if run == "run-a":
-            assert guard.resolve(policy)["vm2"] == Found("eth0", f"/proc/{os.getpid()}/ns/net", True)
+            assert guard.resolve(policy)["vm2"] == VifPlace("eth0", f"/proc/{os.getpid()}/ns/net", True)
     with pytest.raises(UsageError, match="several runs have a sandbox 'web': run-a, run-b"):
         guard.resolve(policy)
     named = guard.loads(GOOD.replace("namespace: blue", "sandbox: run-b/web"))
@@ -197,7 +197,7 @@ def test_any_tap_of_a_domain_can_be_meant(monkeypatch: pytest.MonkeyPatch) -> No
     def two_taps(*_args: object, **_more: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess([], 0, " vnet7 network default\n vnet8 network other\n", "")
 
-    assert guard.resolve(virsh(monkeypatch, two_taps))["vm3"] == Found("vnet8", None, False)
+    assert guard.resolve(virsh(monkeypatch, two_taps))["vm3"] == VifPlace("vnet8", None, False)
 
 
 def test_a_tap_that_a_domain_does_not_have_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from partywall.model.plan import Limits, Plan, Treatment
 from partywall.model.scenario import SWITCH_AFTER_NS, Sandbox, Scenario, Throttle, Timing
 from partywall.model.weights import WEIGHT_MAX, reserving, weights
 from partywall.pace import BlockKind, Stretch, rhythm
-from partywall.plan import Topology, lay_out, make, order, visits
+from partywall.plan import Topology, lay_out, make, order, turns
 from partywall.plan.placement import aggressor_cpus, victim_cpus
 
 TWO = Topology((0, 1), ((0, 1),))
@@ -58,7 +58,7 @@ def test_every_place_in_a_block_is_taken_by_every_treatment_in_time():
 def test_each_round_visits_every_trial_once():
     plan = make(scenario(budget="10min"), TWO, shipped())
     assert plan.rounds > 1
-    seen = visits(plan)
+    seen = turns(plan)
     assert len(seen) == len({(r, t.id) for r, t in seen}) == plan.rounds * len(plan.trials)
 
 

@@ -14,7 +14,7 @@ from partywall.model.scenario import SWITCH_AFTER_NS, Scenario
 from partywall.pace import BlockKind, Stretch, forecast, rhythm
 from partywall.plan import Topology, make
 from partywall.run import Decisions
-from partywall.run.execute import ATTEMPTS, COARSE_BLOCKS, PILOTS, Progress, Visitor, _attempt, progress_of
+from partywall.run.execute import ATTEMPTS, COARSE_BLOCKS, PILOTS, Progress, Turns, _attempt, progress_of
 from partywall.stats import FIRST_LOOK
 
 SCENARIO = {"partywall": 1, "name": "t", "victims": {"v": {"probe": "integer"}}}
@@ -35,7 +35,7 @@ def test_a_resumed_trial_knows_its_blocks_visits_and_length_of_slots():
     ]
     found = progress_of(TRIAL, events, ())
     assert (found.next_block, found.stretch, found.measured_ns) == (8, Stretch(4, 4), 50 + SWITCH_AFTER_NS)
-    assert (found.finished, found.visits_done, dict(found.visits_paid)) == (False, {"0"}, {"0": 1, "1": 2})
+    assert (found.finished, found.turns_done, dict(found.turns_started)) == (False, {"0"}, {"0": 1, "1": 2})
 
 
 def test_each_payment_of_a_visit_has_records_of_its_own():
@@ -138,9 +138,9 @@ def test_a_trial_is_tried_again_unless_an_agent_refused_it_for_a_reason_that_las
         paid.append(visit)
         raise error
 
-    monkeypatch.setattr(Visitor, "_pay", fail)
+    monkeypatch.setattr(Turns, "_pay", fail)
     for _ in range(ATTEMPTS + 1):
-        made.visit(0, found)
+        made.take_turn(0, found)
     assert len(paid) == tries
 
 
@@ -169,7 +169,7 @@ def visitor(budget, *names, **content):
         looks.append(len(observations))
         return True
 
-    made = Visitor(
+    made = Turns(
         Nowhere(), plan, None, Decisions(lambda *_: UNKNOWN, carries_over), silent, None,
         {t.id: Progress(t) for t in plan.trials},
     )  # fmt: skip

@@ -247,8 +247,8 @@ class Catalogue:
         info = self._kernels[name]
         errors = Draft202012Validator(info.params).iter_errors(dict(params))
         # One mistake for each key is enough: a value out of range may also fail other rules.
-        found = (mistake for error in errors for mistake in _explain(info, error))
-        return list({mistake[0]: mistake for mistake in reversed(list(found))}.values())[::-1]
+        mistakes = (mistake for error in errors for mistake in _explain(info, error))
+        return list({mistake[0]: mistake for mistake in reversed(list(mistakes))}.values())[::-1]
 
 
 def _written(name: str, default: Any) -> str:
@@ -316,8 +316,8 @@ def _no_choice(key: str, value: Any, error: ValidationError) -> ParamMistake:
 
 
 def _branches(schema: Any) -> list[Any]:
-    found = [*schema.get("oneOf", []), *schema.get("anyOf", [])] if isinstance(schema, dict) else []
-    return [branch for branch in found if isinstance(branch, dict)]
+    branches = [*schema.get("oneOf", []), *schema.get("anyOf", [])] if isinstance(schema, dict) else []
+    return [branch for branch in branches if isinstance(branch, dict)]
 
 
 def _choices(schema: Any) -> list[Any]:

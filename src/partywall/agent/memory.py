@@ -24,11 +24,11 @@ Caches = Mapping[int, int]
 
 def caches_of(facts: Mapping[str, Any]) -> dict[int, int]:
     """Bytes of the data caches by level, from a host's facts."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for cache in facts.get("cpu", {}).get("caches", []):
         if cache.get("size_bytes") and cache.get("holds") != "instruction":
-            found[int(cache["level"])] = max(found.get(int(cache["level"]), 0), int(cache["size_bytes"]))
-    return found
+            sizes[int(cache["level"])] = max(sizes.get(int(cache["level"]), 0), int(cache["size_bytes"]))
+    return sizes
 
 
 def held_bytes(kernel: str | None, workload: Workload, catalogue: Catalogue, caches: Caches) -> int:

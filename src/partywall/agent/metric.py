@@ -74,7 +74,7 @@ class Extractor:
         """The slices completed by `line`, which arrived at `at_ns`."""
         self.counts.lines += 1
         readings = self._reader.read(line, self.counts)
-        return [found for reading in readings if (found := self._slice(at_ns, reading)) is not None]
+        return [piece for reading in readings if (piece := self._slice(at_ns, reading)) is not None]
 
     def _slice(self, at_ns: int, reading: float | None) -> WorkSlice | None:
         if reading is None or not math.isfinite(reading * self._metric.scale) or reading < 0:
@@ -145,8 +145,8 @@ class _Regex:
             raise MetricError("regex", message, "put exactly one (…) around the number; (?:…) for any other group")
 
     def read(self, line: str, _: Counts) -> list[float | None]:
-        found = self._pattern.search(line)
-        return [] if found is None or found[1] is None else [_number(found[1])]
+        match = self._pattern.search(line)
+        return [] if match is None or match[1] is None else [_number(match[1])]
 
 
 class _Json:
@@ -179,16 +179,16 @@ class _Json:
         return self._readings(text, counts)
 
     def _readings(self, text: str, counts: Counts) -> list[float | None]:
-        decoder, at, found = json.JSONDecoder(), 0, []
+        decoder, at, readings = json.JSONDecoder(), 0, []
         while at < len(text):
             try:
                 document, at = decoder.raw_decode(text, at)
             except (ValueError, RecursionError):
                 counts.malformed += 1
                 break
-            found += self._values(document)
+            readings += self._values(document)
             at += len(text[at:]) - len(text[at:].lstrip(" \t\r\n,"))
-        return found
+        return readings
 
     def _values(self, document: Any) -> list[float | None]:
         """Several matches, for example of several jobs, are one reading: their sum."""

@@ -115,14 +115,14 @@ def _wrong_value(message: str) -> Problem | None:
 
 def _given(option: str, short: str | None) -> str:
     """The last value of an option on the command line."""
-    found = ""
+    value_text = ""
     for word, following in itertools.pairwise([*sys.argv[1:], ""]):
         name, equals, value = word.partition("=")
         if name in (option, short):
-            found = value if equals else following
+            value_text = value if equals else following
         elif short and word.startswith(short) and not word.startswith("--"):
-            found = word.removeprefix(short)
-    return found
+            value_text = word.removeprefix(short)
+    return value_text
 
 
 def _wanted(said: str, given: str) -> str:
@@ -136,7 +136,7 @@ def _wanted(said: str, given: str) -> str:
         return "a number"
     low = re.search(r"greater than or equal to (\S+)|(\S+)<=x|x>=(\S+)", said)
     high = re.search(r"less than or equal to (\S+)|x<=(\S+)", said)
-    ends = [next(filter(None, found.groups())).rstrip(".") if found else None for found in (low, high)]
+    ends = [next(filter(None, match.groups())).rstrip(".") if match else None for match in (low, high)]
     if ends[0] is not None and (ends[1] is None or float(given) < float(ends[0])):
         return f"at least {ends[0]}"
     return f"at most {ends[1]}" if ends[1] is not None else f"another value ({said})"

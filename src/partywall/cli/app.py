@@ -101,13 +101,13 @@ def command(name: str) -> Any:
     """A command in the form that Typer runs."""
     entry = COMMANDS[name]
     module, _, attribute = entry.place.partition(":")
-    found = getattr(importlib.import_module(f"partywall.cli.{module}"), attribute)
-    if not isinstance(found, typer.Typer):
+    loaded = getattr(importlib.import_module(f"partywall.cli.{module}"), attribute)
+    if not isinstance(loaded, typer.Typer):
         alone = typer.Typer(add_completion=False, rich_markup_mode=None)
         kind = importlib.import_module("partywall.cli.kernel").KernelCommand if entry.settings else None
-        alone.command(name, cls=kind, context_settings=entry.settings)(found)
-        found = alone
-    made = typer.main.get_command(found)
+        alone.command(name, cls=kind, context_settings=entry.settings)(loaded)
+        loaded = alone
+    made = typer.main.get_command(loaded)
     made.name = name
     return made
 

@@ -82,13 +82,13 @@ def compare(
 
 def _opened(paths: Sequence[Path]) -> dict[Path, RunDirectory]:
     """Opens the run directories. Reports all paths that are not run directories at once."""
-    found: dict[Path, RunDirectory] = {}
+    opened: dict[Path, RunDirectory] = {}
     problems: list[Problem] = []
     for path in paths:
         try:
-            found[path] = RunDirectory.open(path)
+            opened[path] = RunDirectory.open(path)
         except UsageError as error:
             problems += error.problems
     if problems:
         raise UsageError(*problems)
-    return found
+    return opened

@@ -48,10 +48,10 @@ def studies(incomplete: str) -> list[str]:
 def records(incomplete: str) -> list[str]:
     """Directories that are records, in the typed folder. If nothing has been typed: here and in runs/."""
     folders = [_folder(incomplete)] if "/" in incomplete else [Path(place) for place in PLACES]
-    found = [
+    records_here = [
         str(path) for folder in folders for path in _entries(folder) if any((path / mark).is_file() for mark in MARKS)
     ]
-    return [path for path in found if path.startswith(incomplete) or Path(path).name.startswith(incomplete)]
+    return [path for path in records_here if path.startswith(incomplete) or Path(path).name.startswith(incomplete)]
 
 
 def _shipped(incomplete: str, wanted: Callable[[str], bool]) -> list[str]:
@@ -67,8 +67,8 @@ def _first_key(file: Path) -> str:
 
 
 def _files(incomplete: str) -> list[str]:
-    found = (str(path) for path in _entries(_folder(incomplete)) if path.suffix in (".yaml", ".yml"))
-    return [path for path in found if path.startswith(incomplete)]
+    paths = (str(path) for path in _entries(_folder(incomplete)) if path.suffix in (".yaml", ".yml"))
+    return [path for path in paths if path.startswith(incomplete)]
 
 
 def _folder(incomplete: str) -> Path:

@@ -89,7 +89,7 @@ def _host(host: Host) -> Iterator[Check]:
     except CapabilityError:
         count = 0
     model = facts.get("cpu", {}).get("model") or "unknown model"
-    one = (
+    shared_cpu = (
         "victim and aggressors can only share a CPU, "
         "so interference through caches and memory cannot be separated from lost CPU time"
     )
@@ -97,7 +97,7 @@ def _host(host: Host) -> Iterator[Check]:
         "CPUs",
         f"{count or 'an unknown number of'} allowed ({model})",
         there=count > 1,
-        cost=one,
+        cost=shared_cpu,
         remedy="run on a host or cpuset with two or more",
     )
     for level, size in sorted(
@@ -180,13 +180,13 @@ def _guests(host: Host) -> Iterator[Check]:
         try:
             yield Check(what, look(), there=True)
         except CapabilityError as error:
-            found, _, remedy = str(error).partition("; ")
-            yield Check(what, found, there=False, cost=cost, remedy=remedy)
+            state, _, remedy = str(error).partition("; ")
+            yield Check(what, state, there=False, cost=cost, remedy=remedy)
     why = qemu.root.lacking(host)
-    found, _, remedy = why.partition("; ")
+    state, _, remedy = why.partition("; ")
     yield Check(
         "root images for guests",
-        found or "can be built",
+        state or "can be built",
         there=not why,
         cost="guests cannot run your own commands, unless an image was built before",
         remedy=remedy,
@@ -200,8 +200,8 @@ def _ssh(host: Host) -> Check:
     try:
         return Check("backend ssh", ssh.version(host), there=True)
     except CapabilityError as error:
-        found, _, remedy = str(error).partition("; ")
-        return Check("backend ssh", found, there=False, cost="other machines cannot be measured", remedy=remedy)
+        state, _, remedy = str(error).partition("; ")
+        return Check("backend ssh", state, there=False, cost="other machines cannot be measured", remedy=remedy)
 
 
 def _libvirt() -> Check:
@@ -209,8 +209,8 @@ def _libvirt() -> Check:
     try:
         return Check("backend libvirt", f"libvirt-python {libvirt.version()}", there=True)
     except CapabilityError as error:
-        found, _, remedy = str(error).partition("; ")
-        return Check("backend libvirt", found, there=False, cost="libvirt domains cannot be measured", remedy=remedy)
+        state, _, remedy = str(error).partition("; ")
+        return Check("backend libvirt", state, there=False, cost="libvirt domains cannot be measured", remedy=remedy)
 
 
 def _qemu(host: Host) -> str:
@@ -225,14 +225,14 @@ def _guest_kernel() -> str:
 def _disk(host: Host) -> Iterator[Check]:
     work = WORK_ROOT
     device = block.device_of(work, host.root)
-    found = f"{work} on device {device[0]}:{device[1]}" if device else f"{work} is on no block device"
+    state = f"{work} on device {device[0]}:{device[1]}" if device else f"{work} is on no block device"
     cost = "disk kernels would measure memory or a network there, and disk limits cannot be set"
     try:
         free = f"{units.format_bytes(host.disk_usage(work).free)} free"
     except OSError as error:
         free, device = f"{error.strerror}", None
     yield Check(
-        "disk", f"{found}, {free}", device is not None, cost=cost, remedy="partywall run --work-dir FOLDER-ON-A-DISK"
+        "disk", f"{state}, {free}", device is not None, cost=cost, remedy="partywall run --work-dir FOLDER-ON-A-DISK"
     )
     yield _state()
 
@@ -240,13 +240,13 @@ def _disk(host: Host) -> Iterator[Check]:
 def _state() -> Check:
     try:
         root = state_root()
-        found, writable = str(root), os.access(_first_existing(root), os.W_OK)
+        state, writable = str(root), os.access(_first_existing(root), os.W_OK)
     except UsageError as error:
         (problem,) = error.problems
-        found, writable = f"{problem.file}: {problem.message}", False
+        state, writable = f"{problem.file}: {problem.message}", False
     return Check(
         "state folder",
-        found,
+        state,
         writable,
         cost="leftovers of killed runs cannot be found",
         remedy="set $PARTYWALL_STATE to a folder that you can write to",

@@ -93,7 +93,7 @@ def run(
     sinks = {"the findings": reports(totals.add)}
     if prometheus_file is not None:
         metrics, name = prometheus_file, job.policy.name
-        sinks[str(metrics)] = reports(lambda one: write_whole(metrics, prometheus.text(name, one, totals)))
+        sinks[str(metrics)] = reports(lambda place: write_whole(metrics, prometheus.text(name, place, totals)))
     view = _View(console, job)
     code = carry_out(lambda emit: Guards().measure(job, options, emit), options, view, console, KEEPS, sinks)
     return Exit.VIOLATED if totals.wrong else code
@@ -152,8 +152,8 @@ def _left(policy: str) -> tuple[str, list[object]]:
         return name, json.loads(state.read_text())["hooks"]
     if not Path(policy).is_file():
         raise UsageError(Problem(f"no policy {policy!r} is enforced here", "'partywall guard status' lists them"))
-    asked = guard.load(policy)
-    return name, guard.flatten(asked, guard.resolve(asked)).start["hooks"]
+    policy_job = guard.load(policy)
+    return name, guard.flatten(policy_job, guard.resolve(policy_job)).start["hooks"]
 
 
 class _View:

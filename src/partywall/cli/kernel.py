@@ -132,7 +132,7 @@ class KernelCommand(TyperCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         super().format_epilog(ctx, formatter)
-        info = next((found for word in self._words if (found := shipped().kernel(word))), None)
+        info = next((known for word in self._words if (known := shipped().kernel(word))), None)
         if info and info.parameters:
             with formatter.section(f"Parameters of {info.name}"):
                 formatter.write_dl([(parameter.option, parameter.help) for parameter in info.parameters])
@@ -290,7 +290,7 @@ def _watch(
 
 
 def _slices(messages: Inbox, timeout_s: float, intensity: float) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    slices: list[dict[str, Any]] = []
     deadline = time.monotonic() + timeout_s
     while (left := deadline - time.monotonic()) > 0:
         try:
@@ -300,8 +300,8 @@ def _slices(messages: Inbox, timeout_s: float, intensity: float) -> list[dict[st
         if method in ("ended", "gone"):
             raise TrialError(f"the kernel stopped: {params['reason']}")
         if method == "slices":
-            found += [piece for piece in params["slices"] if piece["intensity"] == intensity]
-    return found
+            slices += [piece for piece in params["slices"] if piece["intensity"] == intensity]
+    return slices
 
 
 def _rate(slices: Sequence[dict[str, Any]], span_ns: int) -> float | None:

@@ -21,8 +21,8 @@ REMEDY = "'partywall reap' tries again, 'partywall reap --forget' forgets what c
 
 def clean_up() -> None:
     """Cleans up after dead runs. Prints a warning to standard error if something could not be removed."""
-    for one in pipeline.clean_up():
-        warn(one.left)
+    for cleaned in pipeline.clean_up():
+        warn(cleaned.left)
 
 
 def warn(left: Sequence[str]) -> None:
@@ -43,14 +43,14 @@ def reap(
     """Remove what killed runs left on this host. Every 'partywall run' does this first."""
     console = Console()
     reaped = pipeline.clean_up(forget=forget)
-    for one in reaped:
-        console.print(f"run {one.run}: removed {'' if one.removed else 'nothing'}", highlight=False)
-        for thing in one.removed:
+    for reaped_thing in reaped:
+        console.print(f"run {reaped_thing.run}: removed {'' if reaped_thing.removed else 'nothing'}", highlight=False)
+        for thing in reaped_thing.removed:
             console.print(f"  {thing}", highlight=False)
     over = reap_policies()
     for policy in over:
         console.print(f"policy {policy}: its process and its namespaces no longer exist; forgotten", highlight=False)
-    left = [thing for one in reaped for thing in one.left]
+    left = [thing for reaped_thing in reaped for thing in reaped_thing.left]
     if left and forget:
         console.print(f"forgotten: {', '.join(left)}", highlight=False)
     elif left:

@@ -244,8 +244,8 @@ def run(
         cpu_limit=None if cpu_limit is None else _share(cpu_limit),
     )
     if sandbox != "process":
-        found = addresses(job.program) if sandbox == "container" else for_guest(job.program, GUESTS_HOST)
-        job = dataclasses.replace(job, program=inlined(job.program) | {"addresses": found})
+        resolved = addresses(job.program) if sandbox == "container" else for_guest(job.program, GUESTS_HOST)
+        job = dataclasses.replace(job, program=inlined(job.program) | {"addresses": resolved})
     job = dataclasses.replace(job, setup=setup)
     leftovers.clean_up()
     console, options = Console(), Options(host, out, work_dir)

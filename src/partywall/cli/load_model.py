@@ -38,18 +38,18 @@ def model(
     if not isinstance(kind, Generation):
         raise UsageError(Problem(f"{run} is not a study of load generation", "make one: " + MAKE))
     pairs = generation.pairs(kind.read(directory.content, str(kept)), directory)
-    found = generation.model_section(pairs)
-    if found is None:
+    section = generation.model_section(pairs)
+    if section is None:
         remedy = f"measure at more than {overhead.LEVELS_LEAST} numbers of users, from a process and from a sandbox"
         raise UsageError(
             Problem(f"{run} has too few numbers of users measured both ways, or a pause without a plain mean", remedy)
         )
     console = Console()
-    table = Table(*found.columns, box=None)
-    for row in found.rows:
+    table = Table(*section.columns, box=None)
+    for row in section.rows:
         table.add_row(*row)
     console.print(table)
-    _say(console, found.lead)
+    _say(console, section.lead)
     given = {"--users": users, "--response": response, "--used": used}
     if missing := [option for option, value in given.items() if value is None]:
         if len(missing) < len(given):

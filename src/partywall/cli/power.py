@@ -189,19 +189,19 @@ def migration(
     The CPU time of both QEMUs is measured; the watts are those of the model. Power that does not depend on CPU time,
     such as that of a network card, is not included.
     """
-    found = move_energy(record, model)
+    energy = move_energy(record, model)
     if format_ is output.Format.JSON:
-        return output.write("power migration", [each.model_dump(mode="json") for each in found], Exit.HOLDS)
+        return output.write("power migration", [each.model_dump(mode="json") for each in energy], Exit.HOLDS)
     console = wide_console()
     table = Table("workload", "method", "moves", "time of a move", *PARTS, "in total")
-    for each in found:
+    for each in energy:
         parts = [energy_text(part) for part in (*(each.parts[name] for name in PARTS), each.total)]
         seconds = units.format_duration(each.seconds * 1e9)
         table.add_row(each.workload, each.method, str(each.moves), seconds, *parts)
     console.print(table)
-    text = f"energy of one move, {found[0].origin} from {found[0].model}; from the cheapest to the dearest core"
+    text = f"energy of one move, {energy[0].origin} from {energy[0].model}; from the cheapest to the dearest core"
     console.print(text, highlight=False, markup=False, soft_wrap=True)
-    if bounds := [each.workload for each in found if not each.own_known]:
+    if bounds := [each.workload for each in energy if not each.own_known]:
         text = f"note: {', '.join(bounds)}: the source includes the guest's own work, so it is an upper bound"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
     return Exit.HOLDS

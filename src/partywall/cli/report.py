@@ -28,12 +28,12 @@ def show_record(record: Record, console: Console, formats: Sequence[str] | None 
     with Steps(console) as steps:
         steps.show(f"reading the {record.KIND} and deriving findings", 0, 1)
         record.settle()
-        found = kind.findings(record)
-        written = files.write(found, record.path, formats, steps.show)
-    code = kind.outcome(found)
+        findings = kind.findings(record)
+        written = files.write(findings, record.path, formats, steps.show)
+    code = kind.outcome(findings)
     if output.JSON in (formats or ()):
-        return output.write("report", files.value(found), code)
-    kind.show(found, console)
+        return output.write("report", files.value(findings), code)
+    kind.show(findings, console)
     show.written(console, written)
     return code
 

@@ -100,17 +100,17 @@ def run(
 
 
 def _overrides(budget: str | None, precision: str | None) -> dict[str, float]:
-    found: dict[str, float] = {}
+    overrides: dict[str, float] = {}
     if budget is not None:
-        found["budget"] = parsed("--budget", budget, units.parse_duration_ns)
+        overrides["budget"] = parsed("--budget", budget, units.parse_duration_ns)
     if precision is not None:
-        found["precision"] = parsed("--precision", precision, units.parse_share)
-    if found.get("budget", 1) <= 0:
+        overrides["precision"] = parsed("--precision", precision, units.parse_share)
+    if overrides.get("budget", 1) <= 0:
         raise UsageError(Problem(f"must be greater than 0, not {budget}", "give for example 5min", key="--budget"))
-    if not 0 < found.get("precision", 0.5) <= 1:
+    if not 0 < overrides.get("precision", 0.5) <= 1:
         raise UsageError(
             Problem(
                 f"must be greater than 0 and at most 100%, not {precision}", "give for example 1%", key="--precision"
             )
         )
-    return found
+    return overrides

@@ -29,7 +29,7 @@ def check(context: typer.Context, scenario: ScenarioName, format_: output.Format
     path = find(scenario)
     checked = load(path)
     pipeline.with_loads(checked, path.parent)
-    found = expected(checked, pipeline.catalogue())
+    trials_expected = expected(checked, pipeline.catalogue())
     others = sorted({machine for _, machine in preflight.other_machines(checked)})
     try:
         host: Host = context.obj()
@@ -41,21 +41,23 @@ def check(context: typer.Context, scenario: ScenarioName, format_: output.Format
     except (AgentError, CapabilityError, UsageError) as error:
         unfit = str(error)
     if format_ == output.Format.JSON:
-        trials = [_trial(one) for one in found]
+        trials = [_trial(trial) for trial in trials_expected]
         about = {"scenario": scenario, "file": path, "name": checked.name, "trials": trials}
         return output.write("scenario check", about | {"not_asked": others, "unfit": unfit or None})
-    show.checked(console, scenario, checked, found, unfit, others)
+    show.checked(console, scenario, checked, trials_expected, unfit, others)
     return Exit.HOLDS
 
 
-def _trial(one: Expected) -> dict[str, Any]:
+def _trial(trial: Expected) -> dict[str, Any]:
     """What a trial will contain, as JSON has it."""
-    counts = one.blocks.blocks(one.share_ns)
+    counts = trial.blocks.blocks(trial.share_ns)
     return {
-        "victim": one.victim,
-        "treatments": one.treatments,
-        "time_ns": one.share_ns,
-        "blocks": {kind: {"count": counts[kind], "length_ns": took_ns} for kind, took_ns in one.blocks.took_ns.items()},
+        "victim": trial.victim,
+        "treatments": trial.treatments,
+        "time_ns": trial.share_ns,
+        "blocks": {
+            kind: {"count": counts[kind], "length_ns": took_ns} for kind, took_ns in trial.blocks.took_ns.items()
+        },
     }
 
 
@@ -65,7 +67,8 @@ def list_(format_: output.FormatOption = output.Format.TEXT) -> int:
     if format_ == output.Format.JSON:
         shipped = {name: load(find(name)) for name in names()}
         listed = [
-            {"name": name, "budget_ns": one.budget, "description": one.description} for name, one in shipped.items()
+            {"name": name, "budget_ns": known.budget, "description": scenario.description}
+            for name, scenario in shipped.items()
         ]
         return output.write("scenario list", {"scenarios": listed})
     show.scenarios(Console(), {name: load(find(name)) for name in names()})

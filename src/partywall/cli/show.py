@@ -91,14 +91,14 @@ def checked(
     others: machines that were not contacted.
     """
     victims, aggressors = (
-        units.counted(len(found), what)
-        for found, what in ((scenario.victims, "victim"), (scenario.aggressors, "aggressor"))
+        units.counted(len(members), what)
+        for members, what in ((scenario.victims, "victim"), (scenario.aggressors, "aggressor"))
     )
     console.print(f"{name}: no mistakes: {victims}, {aggressors}", highlight=False)
-    for one, trials in Counter(expected).items():
-        held = f"{units.counted(trials, 'trial')} of {units.counted(one.treatments, 'treatment')}"
-        counted = _counted(trials, one.share_ns, one.blocks)
-        console.print(f"  {one.victim}: {held}; {counted}", highlight=False, soft_wrap=True)
+    for trial, trials in Counter(expected).items():
+        held = f"{units.counted(trials, 'trial')} of {units.counted(trial.treatments, 'treatment')}"
+        counted = _counted(trials, trial.share_ns, trial.blocks)
+        console.print(f"  {trial.victim}: {held}; {counted}", highlight=False, soft_wrap=True)
     if others:
         names = ", ".join(others)
         said = f"{names}: not contacted, so some requirements were not checked; to check them: partywall run --dry-run"
@@ -206,10 +206,10 @@ def _roles(info: KernelInfo) -> str:
     return {"both": "probe, stressor"}.get(info.roles, info.roles)
 
 
-def scenarios(console: Console, found: Mapping[str, Scenario]) -> None:
+def scenarios(console: Console, by_name: Mapping[str, Scenario]) -> None:
     """Lists the shipped scenarios, one a line."""
     table = Table("name", "time", "what it shows")
-    for name, scenario in found.items():
+    for name, scenario in by_name.items():
         table.add_row(name, units.format_duration(scenario.budget), scenario.description)
     console.print(table)
 

@@ -7,14 +7,14 @@ from partywall.guard.flatten import Flat, flatten
 from partywall.guard.follow import Follower
 from partywall.guard.left import reap
 from partywall.guard.load import load, loads
-from partywall.guard.resolve import Found, places, resolve, resolve_link
+from partywall.guard.resolve import VifPlace, places, resolve, resolve_link
 from partywall.guard.run import Report, keep, remove
 
 __all__ = [
     "Flat",
     "Follower",
-    "Found",
     "Report",
+    "VifPlace",
     "flatten",
     "keep",
     "load",

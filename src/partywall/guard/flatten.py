@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from partywall.guard.load import ports
-from partywall.guard.resolve import Found
+from partywall.guard.resolve import VifPlace
 from partywall.model.policy import Flow, Policy, Promise, Vif
 
 RECEIVES = " (receives)"
@@ -46,7 +46,7 @@ class _Lists:
 
 
 def flatten(
-    policy: Policy, found: Mapping[str, Found], report_ns: int = 1_000_000_000, link: Found | None = None
+    policy: Policy, located: Mapping[str, VifPlace], report_ns: int = 1_000_000_000, link: VifPlace | None = None
 ) -> Flat:
     """The flat form. Pool 0 is sent traffic, pool 1 received traffic. link: the place of the link's own interface."""
     lists = _Lists()
@@ -59,10 +59,10 @@ def flatten(
     classes: dict[str, list[int]] = {}
     for name, vif in policy.vifs.items():
         tenant = [tenants[vif.tenant]] if vif.tenant else []
-        classes.setdefault(policy.class_of(vif), []).extend(_way(policy, lists, name, vif, found[name], tenant))
+        classes.setdefault(policy.class_of(vif), []).extend(_way(policy, lists, name, vif, located[name], tenant))
         together = [receivers[vif.tenant]] if vif.tenant in receivers else []
         if vif.receive is not None or together or any(flow.way == "receive" for flow in vif.flows.values()):
-            _way(policy, lists, name, vif, found[name], together, way="receive")
+            _way(policy, lists, name, vif, located[name], together, way="receive")
     start = {
         "id": policy.name,
         "pools": [_pool(policy, "send", link), _pool(policy, "receive", None)],
@@ -80,7 +80,7 @@ def flatten(
     return Flat(start, names, tuple(names[hook["leaf"]] for hook in lists.hooks))
 
 
-def _pool(policy: Policy, way: str, link: Found | None) -> dict[str, Any]:
+def _pool(policy: Policy, way: str, link: VifPlace | None) -> dict[str, Any]:
     place = {"namespace": link.namespace, "interface": link.interface} if link else None
     return {"name": way, "capacity_bps": policy.link.capacity, "capacity_pps": policy.link.packets, "link": place}
 
@@ -103,7 +103,7 @@ def _fallback(policy: Policy) -> int | None:
 
 
 def _way(
-    policy: Policy, lists: _Lists, name: str, vif: Vif, found: Found, totals: list[int], way: str = "send"
+    policy: Policy, lists: _Lists, name: str, vif: Vif, place: VifPlace, totals: list[int], way: str = "send"
 ) -> list[int]:
     """One direction of a vif: its leaf, those of its flow classes, and the hook that distinguishes them."""
     sends = way == "send"
@@ -119,7 +119,7 @@ def _way(
         _rule(policy, lists, f"{called}:{key}", flow, whole, policy.class_of(vif, flow), pool, totals, burst)
         for key, flow in flows.items()
     ]
-    _hook(lists, found, leaf, rules, sends=sends, hold=vif.excess == "hold")
+    _hook(lists, place, leaf, rules, sends=sends, hold=vif.excess == "hold")
     return [leaf, *(rule["leaf"] for rule in rules)]
 
 
@@ -183,10 +183,10 @@ def _rule(
     }
 
 
-def _hook(lists: _Lists, found: Found, leaf: int, rules: list[dict[str, Any]], *, sends: bool, hold: bool) -> None:
+def _hook(lists: _Lists, located: VifPlace, leaf: int, rules: list[dict[str, Any]], *, sends: bool, hold: bool) -> None:
     # Inside its namespace, a tenant's packets leave the interface. At the host's end, they enter it.
-    direction = "egress" if sends == found.inside else "ingress"
-    place = {"namespace": found.namespace, "interface": found.interface, "direction": direction}
+    direction = "egress" if sends == located.inside else "ingress"
+    place = {"namespace": located.namespace, "interface": located.interface, "direction": direction}
     # A tenant can bypass a hook that it can reach.
-    backstop = sends and found.inside
+    backstop = sends and located.inside
     lists.hooks.append({**place, "leaf": leaf, "rules": rules, "hold": hold, "backstop": backstop})

@@ -61,8 +61,8 @@ def text(policy: str, report: Report, totals: Totals) -> str:
     for key, (name, about) in COUNTERS.items():
         counted = [({"policy": policy, "vif": leaf}, count) for (k, leaf), count in totals.counts.items() if k == key]
         lines += _family(f"partywall_guard_{name}", about, "counter", counted)
-    found = [({"policy": policy, "vif": hook, "kind": kind}, count) for (hook, kind), count in totals.findings.items()]
-    lines += _family("partywall_guard_findings_total", "Findings of the independent check.", "counter", found)
+    counts = [({"policy": policy, "vif": hook, "kind": kind}, count) for (hook, kind), count in totals.findings.items()]
+    lines += _family("partywall_guard_findings_total", "Findings of the independent check.", "counter", counts)
     longest = [({"policy": policy}, report.round_ns_max / 1e9)]
     lines += _family("partywall_guard_round_seconds", "Longest round since the last report.", "gauge", longest)
     return "\n".join(lines) + "\n"

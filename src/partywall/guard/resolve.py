@@ -21,7 +21,7 @@ VIRSH_S = 10.0
 
 
 @dataclass(frozen=True)
-class Found:
+class VifPlace:
     """The place of a vif. namespace: a file that stands for it; None for the host's own."""
 
     interface: str
@@ -29,31 +29,31 @@ class Found:
     inside: bool
 
 
-def resolve(policy: Policy, netns: Path = NETNS) -> Mapping[str, Found]:
+def resolve(policy: Policy, netns: Path = NETNS) -> Mapping[str, VifPlace]:
     """The place of every vif. UsageError with all that cannot be found."""
-    found, problems = _located(policy, netns)
+    located, problems = _located(policy, netns)
     if problems:
         raise UsageError(*problems)
-    return found
+    return located
 
 
-def _located(policy: Policy, netns: Path) -> tuple[dict[str, Found], list[Problem]]:
-    found: dict[str, Found] = {}
+def _located(policy: Policy, netns: Path) -> tuple[dict[str, VifPlace], list[Problem]]:
+    located: dict[str, VifPlace] = {}
     problems: list[Problem] = []
     for name, vif in policy.vifs.items():
         try:
-            found[name] = locate(vif, netns)
+            located[name] = locate(vif, netns)
         except UsageError as error:
             problems += [Problem(p.message, p.remedy, key=f"vifs.{name}") for p in error.problems]
-    return found, problems + _same(found)
+    return located, problems + _same(located)
 
 
-def places(policy: Policy, netns: Path = NETNS) -> tuple[Mapping[str, Found], Found | None]:
+def places(policy: Policy, netns: Path = NETNS) -> tuple[Mapping[str, VifPlace], VifPlace | None]:
     """The places of every vif and of the link.
 
     UsageError, for all at once, if a namespace or interface does not exist.
     """
-    found, problems = _located(policy, netns)
+    located, problems = _located(policy, netns)
     link, failures = None, Failures()
     with failures.kept():
         if problems:
@@ -61,17 +61,17 @@ def places(policy: Policy, netns: Path = NETNS) -> tuple[Mapping[str, Found], Fo
     with failures.kept():
         link = resolve_link(policy, netns)
     with failures.kept():
-        look(policy, found, link)
+        look(policy, located, link)
     failures.tell()
-    return found, link
+    return located, link
 
 
-def resolve_link(policy: Policy, netns: Path = NETNS) -> Found | None:
+def resolve_link(policy: Policy, netns: Path = NETNS) -> VifPlace | None:
     """The link's own interface; None if the policy has none. UsageError if its namespace does not exist."""
     link = policy.link
     if not link.interface:
         return None
-    return Found(link.interface, _namespace(link.namespace, netns) if link.namespace else None, inside=False)
+    return VifPlace(link.interface, _namespace(link.namespace, netns) if link.namespace else None, inside=False)
 
 
 def identity(namespace: str | None) -> tuple[int, int] | str:
@@ -84,11 +84,11 @@ def identity(namespace: str | None) -> tuple[int, int] | str:
     return (status.st_dev, status.st_ino)
 
 
-def _same(found: Mapping[str, Found]) -> list[Problem]:
+def _same(located: Mapping[str, VifPlace]) -> list[Problem]:
     """Vifs that are the same interface under two names: a namespace's, or a domain's tap."""
     seen: dict[tuple[object, str], str] = {}
     problems = []
-    for name, place in found.items():
+    for name, place in located.items():
         first = seen.setdefault((identity(place.namespace), place.interface), name)
         if first != name:
             said = f"it is the interface {place.interface} that {first} is already"
@@ -98,12 +98,12 @@ def _same(found: Mapping[str, Found]) -> list[Problem]:
     return problems
 
 
-def look(policy: Policy, found: Mapping[str, Found], link: Found | None) -> None:
+def look(policy: Policy, located: Mapping[str, VifPlace], link: VifPlace | None) -> None:
     """Checks that every interface exists.
 
     UsageError with all that do not; CapabilityError if this cannot be checked.
     """
-    places = {f"vifs.{name}.{_key(policy.vifs[name])}": place for name, place in found.items()}
+    places = {f"vifs.{name}.{_key(policy.vifs[name])}": place for name, place in located.items()}
     if link:
         places["link.interface"] = link
     there: dict[str | None, list[str]] = {}
@@ -133,19 +133,19 @@ def _interfaces(namespace: str | None) -> list[str]:
         raise CapabilityError(f"looking into {namespace} needs root; run with sudo") from None
 
 
-def locate(vif: Vif, netns: Path = NETNS) -> Found:
+def locate(vif: Vif, netns: Path = NETNS) -> VifPlace:
     """The current place of one vif. UsageError if it cannot be found."""
     if vif.domain is not None:
-        return Found(_tap(vif.domain, vif.tap), None, inside=False)
+        return VifPlace(_tap(vif.domain, vif.tap), None, inside=False)
     namespace = _namespace(vif.namespace, netns) if vif.namespace else None
     if vif.sandbox is not None:
         if (guest := _guest(vif.sandbox)) is not None:
             # A tap is the host's end: packets that the guest sends enter it.
-            return Found(guest.interface, str(guest.path), inside=vif.side == "inside")
+            return VifPlace(guest.interface, str(guest.path), inside=vif.side == "inside")
         namespace = _sandbox(vif.sandbox)
     inside = vif.side == "inside" if vif.side else namespace is not None
     # The interface inside a sandbox always has this name.
-    return Found(vif.interface or "eth0", namespace, inside)
+    return VifPlace(vif.interface or "eth0", namespace, inside)
 
 
 def _namespace(text: str, netns: Path) -> str:
@@ -165,11 +165,11 @@ def _exists(path: Path) -> bool:
 
 def _guest(name: str) -> HostVif | None:
     """The tap of a guest of a current run; None if no guest with a tap has this name."""
-    found = find(name)
-    if len(found) > 1:
-        runs = ", ".join(vif.run for vif in found)
+    vifs = find(name)
+    if len(vifs) > 1:
+        runs = ", ".join(vif.run for vif in vifs)
         raise UsageError(Problem(f"several runs have a sandbox {name!r}: {runs}", f"write RUN/{name}"))
-    return found[0] if found else None
+    return vifs[0] if vifs else None
 
 
 def _sandbox(name: str) -> str:

@@ -19,7 +19,7 @@ from partywall.errors import AgentError, Problem, TrialError, UsageError
 from partywall.files import write_whole
 from partywall.guard import left
 from partywall.guard.flatten import Flat, vif_of
-from partywall.guard.resolve import Found, identity
+from partywall.guard.resolve import VifPlace, identity
 from partywall.sandbox.label import made_state_root, start_ticks, state_root
 
 _REPORTS_MAX = 4096
@@ -69,7 +69,7 @@ class Kept:
         self.queue = started["queue"]
         self.without_backstop = tuple(self.flat.hooks[at] for at in started["without_backstop"])
 
-    def move(self, moved: Mapping[str, Found]) -> None:
+    def move(self, moved: Mapping[str, VifPlace]) -> None:
         """Moves vifs to other places. Notes in a report tell whether their hooks are in place."""
         places = {
             at: {"namespace": moved[vif].namespace, "interface": moved[vif].interface}

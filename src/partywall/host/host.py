@@ -72,8 +72,8 @@ class Host:
     @property
     def usable_memory(self) -> int | None:
         """Bytes that this process can use within the limits of its cgroup; None if unknown."""
-        found = self.facts.get("memory", {}).get("usable_bytes")
-        return None if found is None else int(found)
+        usable = self.facts.get("memory", {}).get("usable_bytes")
+        return None if usable is None else int(usable)
 
     def with_machines(self, machines: Mapping[str, Any]) -> Host:
         """The same host, with the facts of the other machines of a scenario."""
@@ -100,10 +100,10 @@ class Host:
 
 def cpus_of(facts: Mapping[str, Any]) -> tuple[int, ...]:
     """The usable CPUs in an agent's facts. CapabilityError if it lists none."""
-    found = facts.get("cpus_allowed") or facts.get("cpu", {}).get("online")
-    if not found:
+    listed = facts.get("cpus_allowed") or facts.get("cpu", {}).get("online")
+    if not listed:
         raise CapabilityError(
             "no usable CPU is known: neither /proc/self/status nor /sys/devices/system/cpu/online lists any; "
             "mount procfs on /proc and sysfs on /sys"
         )
-    return tuple(sorted(found))
+    return tuple(sorted(listed))

@@ -27,7 +27,7 @@ class Mount:
     def option(self, name: str) -> str | None:
         """The value of an option; None if it is not set."""
         prefix = f"{name}="
-        return next((_plain(one.removeprefix(prefix)) for one in self.options if one.startswith(prefix)), None)
+        return next((_plain(option.removeprefix(prefix)) for option in self.options if option.startswith(prefix)), None)
 
 
 def mounts(root: Path) -> list[Mount]:

@@ -50,4 +50,4 @@ def _manager(host: Host) -> str | None:
         return _APT if host.which("apt-get") else None
     release = dict(re.findall(r'(?m)^(ID|ID_LIKE)="?([^"\n]*)"?$', text))
     like = f"{release.get('ID', '')} {release.get('ID_LIKE', '')}".replace("opensuse-", "opensuse ").split()
-    return next((_MANAGERS[one] for one in like if one in _MANAGERS), None)
+    return next((_MANAGERS[family] for family in like if family in _MANAGERS), None)

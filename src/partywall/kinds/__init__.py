@@ -46,8 +46,8 @@ def opened(path: Path) -> Record:
     """Opens the record at `path` as its own kind. UsageError if there is none, or it is unreadable."""
     for name in KINDS:
         if kind(name).record.is_one(path):
-            found: Record = kind(name).record.open(path)
-            return found
+            record: Record = kind(name).record.open(path)
+            return record
     why = "none of their files is in it" if path.is_dir() else "it is a file" if path.exists() else "it does not exist"
     names = ", ".join(list(KINDS)[:-1])
     message = f"{path} is not a record of a {names} or {list(KINDS)[-1]} ({why})"

@@ -141,24 +141,24 @@ class Consolidations:
 
         return findings(record.evidence())
 
-    def outcome(self, found: ConsolidationFindings) -> Exit:
-        return EXITS[found.outcome]
+    def outcome(self, findings: ConsolidationFindings) -> Exit:
+        return EXITS[findings.outcome]
 
-    def rows(self, found: ConsolidationFindings) -> list[dict[str, Any]]:
+    def rows(self, findings: ConsolidationFindings) -> list[dict[str, Any]]:
         """A step each, or a policy and trace each."""
         from partywall.report.consolidation_view import rows  # noqa: PLC0415 - what draws is slow to import
 
-        return rows(found)
+        return rows(findings)
 
     def files(self) -> Files[ConsolidationFindings]:
         from partywall.report.consolidation_view import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
 
-    def show(self, found: ConsolidationFindings, console: Console) -> None:
+    def show(self, findings: ConsolidationFindings, console: Console) -> None:
         from partywall.report import consolidation_view  # noqa: PLC0415
 
-        consolidation_view.show(found, console)
+        consolidation_view.show(findings, console)
 
 
 def planned(job: PlanJob) -> ConsolidationPlan:

@@ -54,13 +54,13 @@ class Guards:
     record = GuardDirectory
     resumable = False
 
-    def places(self, job: GuardJob) -> tuple[Mapping[str, guard.Found], guard.Flat]:
+    def places(self, job: GuardJob) -> tuple[Mapping[str, guard.VifPlace], guard.Flat]:
         """The place of every vif, and the policy as the agent needs it.
 
         UsageError or CapabilityError if vifs are missing.
         """
-        found, link = guard.places(job.policy)
-        return found, guard.flatten(job.policy, found, job.every_ns, link)
+        located, link = guard.places(job.policy)
+        return located, guard.flatten(job.policy, located, job.every_ns, link)
 
     def outline(self, job: GuardJob, options: Options) -> Outline:
         del options
@@ -75,7 +75,7 @@ class Guards:
     def measure(self, job: GuardJob, options: Options, emit: Emit) -> GuardDirectory | None:
         """Enforces the policy until the time is up or Ctrl-C, the normal end. Keeps a record if `out` is given."""
         pipeline.check_hooks("a guard")
-        found, flat = self.places(job)
+        located, flat = self.places(job)
         record = GuardDirectory.create(options.out, text(job.file)) if options.out else None
         sinks = Sinks(KEEPS)
         if record is not None:
@@ -85,7 +85,7 @@ class Guards:
             sinks(Started(record.path if record else None))
             for note in _notes(kept):
                 sinks(note)
-            _watch(job, guard.Follower(job.policy, found), kept, sinks)
+            _watch(job, guard.Follower(job.policy, located), kept, sinks)
         return record
 
     def resume(self, record: GuardDirectory, options: Options, emit: Emit) -> None:
@@ -95,24 +95,24 @@ class Guards:
     def findings(self, record: GuardDirectory) -> GuardRun:
         return GuardRun(record.name, tuple(record.reports()))
 
-    def outcome(self, found: GuardRun) -> Exit:
-        return EXITS[found.outcome]
+    def outcome(self, findings: GuardRun) -> Exit:
+        return EXITS[findings.outcome]
 
-    def rows(self, found: GuardRun) -> list[dict[str, Any]]:
+    def rows(self, findings: GuardRun) -> list[dict[str, Any]]:
         """One row for each vif."""
         from partywall.report.guard_view import figures  # noqa: PLC0415 - what draws is slow to import
 
-        return [{"vif": vif, **means} for vif, means in figures(found)["vifs"].items()] if found.reports else []
+        return [{"vif": vif, **means} for vif, means in figures(findings)["vifs"].items()] if findings.reports else []
 
     def files(self) -> Files[GuardRun]:
         from partywall.report.guard_view import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
 
-    def show(self, found: GuardRun, console: Console) -> None:
+    def show(self, findings: GuardRun, console: Console) -> None:
         from partywall.report import guard_view  # noqa: PLC0415
 
-        guard_view.show(found, console)
+        guard_view.show(findings, console)
 
 
 def _watch(job: GuardJob, follower: guard.Follower, kept: Kept, emit: Emit) -> None:
@@ -156,7 +156,7 @@ def _notes(kept: Kept) -> Iterator[Note]:
         "with a short burst, TCP gets little of its guarantee (docs/guard.md)",
     }
     for excess, said in words.items():
-        if hooks := [hook for hook, found in kept.excess.items() if found == excess]:
+        if hooks := [hook for hook, excess_there in kept.excess.items() if excess_there == excess]:
             yield Note(f"{said}: {_some(hooks)}")
     if kept.without_backstop:
         said = "the interface's other end was not found: a tenant that may send raw frames can bypass the hook; this is"

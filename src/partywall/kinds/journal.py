@@ -160,5 +160,5 @@ def _move(seen: Any) -> str:
 def _trace(whole: Any) -> dict[str, Any]:
     from partywall.stats.trace import findings  # noqa: PLC0415 - slow to import
 
-    found = findings(whole)
-    return {"headline": found.headline, "ways": found.ways}
+    measured = findings(whole)
+    return {"headline": measured.headline, "ways": measured.ways}

@@ -83,11 +83,11 @@ class Kind(Protocol[J_contra, R, F]):
         """Derives the findings from the record alone, at any time. TrialError if there are none yet."""
         ...
 
-    def outcome(self, found: F) -> Exit:
+    def outcome(self, findings: F) -> Exit:
         """The exit code for the findings."""
         ...
 
-    def rows(self, found: F) -> list[dict[str, Any]]:
+    def rows(self, findings: F) -> list[dict[str, Any]]:
         """The findings as flat rows of plain values, for other programs. Unknown values are None."""
         ...
 
@@ -95,7 +95,7 @@ class Kind(Protocol[J_contra, R, F]):
         """The report as files: the page, and formats for other programs."""
         ...
 
-    def show(self, found: F, console: Console) -> None:
+    def show(self, findings: F, console: Console) -> None:
         """The report as text."""
         ...
 

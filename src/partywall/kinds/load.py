@@ -80,24 +80,24 @@ class Loads:
     def findings(self, record: LoadDirectory) -> LoadRun:
         return load_run(record)
 
-    def outcome(self, found: LoadRun) -> Exit:
-        return Exit.FAILED if found.failure else EXITS[found.outcome]
+    def outcome(self, findings: LoadRun) -> Exit:
+        return Exit.FAILED if findings.failure else EXITS[findings.outcome]
 
-    def rows(self, found: LoadRun) -> list[dict[str, Any]]:
+    def rows(self, findings: LoadRun) -> list[dict[str, Any]]:
         """One row for each second."""
         from partywall.report.load_page import second_rows  # noqa: PLC0415 - what draws is slow to import
 
-        return second_rows(found)
+        return second_rows(findings)
 
     def files(self) -> Files[LoadRun]:
         from partywall.report.load_page import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
 
-    def show(self, found: LoadRun, console: Console) -> None:
+    def show(self, findings: LoadRun, console: Console) -> None:
         from partywall.report import load_text  # noqa: PLC0415
 
-        load_text.show(found, console)
+        load_text.show(findings, console)
 
 
 def _prepared(job: LoadJob, setup: Setup) -> PreparedLoad:

@@ -97,27 +97,27 @@ class Migrations:
         from partywall.stats.migration import findings  # noqa: PLC0415 - slow to import
 
         evidence = record.evidence()
-        found = findings(evidence, record.table)
-        return MigrationReport(findings=found, plan=evidence.plan, host=evidence.host, about=evidence.about)
+        report = findings(evidence, record.table)
+        return MigrationReport(findings=report, plan=evidence.plan, host=evidence.host, about=evidence.about)
 
-    def outcome(self, found: MigrationReport) -> Exit:
-        return EXITS[found.findings.outcome]
+    def outcome(self, findings: MigrationReport) -> Exit:
+        return EXITS[findings.findings.outcome]
 
-    def rows(self, found: MigrationReport) -> list[dict[str, Any]]:
+    def rows(self, findings: MigrationReport) -> list[dict[str, Any]]:
         """A move each."""
         from partywall.report.migration_view import move_rows  # noqa: PLC0415 - what draws is slow to import
 
-        return move_rows(found.findings)
+        return move_rows(findings.findings)
 
     def files(self) -> Files[MigrationReport]:
         from partywall.report.migration_view import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
 
-    def show(self, found: MigrationReport, console: Console) -> None:
+    def show(self, findings: MigrationReport, console: Console) -> None:
         from partywall.report import migration_view  # noqa: PLC0415
 
-        migration_view.show(found.findings, console)
+        migration_view.show(findings.findings, console)
 
 
 def _about(moves: series.Series) -> dict[str, Any]:

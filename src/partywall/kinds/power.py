@@ -127,24 +127,24 @@ class Powers:
         evidence = record.evidence()
         return PowerReport(findings=findings(evidence), host=evidence.host, about=evidence.about)
 
-    def outcome(self, found: PowerReport) -> Exit:
-        return EXITS[found.findings.outcome]
+    def outcome(self, findings: PowerReport) -> Exit:
+        return EXITS[findings.findings.outcome]
 
-    def rows(self, found: PowerReport) -> list[dict[str, Any]]:
+    def rows(self, findings: PowerReport) -> list[dict[str, Any]]:
         """A consumer, a level, or a meter each."""
         from partywall.report.power_view import rows  # noqa: PLC0415 - what draws is slow to import
 
-        return rows(found.findings)
+        return rows(findings.findings)
 
     def files(self) -> Files[PowerReport]:
         from partywall.report.power_view import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
 
-    def show(self, found: PowerReport, console: Console) -> None:
+    def show(self, findings: PowerReport, console: Console) -> None:
         from partywall.report import power_view  # noqa: PLC0415
 
-        power_view.show(found.findings, console)
+        power_view.show(findings.findings, console)
 
 
 def move_energy(path: Path, model: str) -> tuple[MoveEnergy, ...]:
@@ -154,10 +154,10 @@ def move_energy(path: Path, model: str) -> tuple[MoveEnergy, ...]:
 
     chosen = profiles.find(model)
     record = MigrationDirectory.open(path)
-    found = energy(findings(record.evidence(), record.table).moves, chosen)
-    if not found:
+    costs = energy(findings(record.evidence(), record.table).moves, chosen)
+    if not costs:
         raise TrialError(f"{path}: no completed move with CPU times; move a guest first")
-    return found
+    return costs
 
 
 def _about(job: PowerJob) -> dict[str, Any]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from partywall.report.files import Files
 
-Found = tuple[Findings, Evidence]
+Derived = tuple[Findings, Evidence]
 
 
 @dataclass(frozen=True)
@@ -98,26 +98,26 @@ class Runs:
             raise UsageError(Problem(f"the run has {spent} already", remedy, str(record.path)))
         record.extend(extended(record.plan, max(wanted.budget, scenario.budget), wanted.precision))
 
-    def findings(self, record: RunDirectory) -> Found:
+    def findings(self, record: RunDirectory) -> Derived:
         evidence, findings = pipeline.analyse(record)
         return findings, evidence
 
-    def outcome(self, found: Found) -> Exit:
-        findings, evidence = found
+    def outcome(self, derived: Derived) -> Exit:
+        findings, evidence = derived
         return Exit.FAILED if evidence.incomplete else EXITS[findings.outcome]
 
-    def rows(self, found: Found) -> list[dict[str, Any]]:
+    def rows(self, findings: Derived) -> list[dict[str, Any]]:
         """One row for each cell."""
         from partywall.report.rows import row_of  # noqa: PLC0415 - what draws is slow to import
 
-        return [row_of(cell, found[0]) for cell in found[0].cells]
+        return [row_of(cell, findings[0]) for cell in findings[0].cells]
 
-    def files(self) -> Files[Found]:
+    def files(self) -> Files[Derived]:
         from partywall.report.export import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
 
-    def show(self, found: Found, console: Console) -> None:
+    def show(self, findings: Derived, console: Console) -> None:
         from partywall.report import terminal  # noqa: PLC0415
 
-        terminal.show(*found, console)
+        terminal.show(*findings, console)

@@ -77,19 +77,19 @@ class Studies:
     def findings(self, record: StudyDirectory) -> StudyReport:
         return study.report(record)
 
-    def outcome(self, found: StudyReport) -> Exit:
-        return Exit.FAILED if found.incomplete else Exit.HOLDS
+    def outcome(self, findings: StudyReport) -> Exit:
+        return Exit.FAILED if findings.incomplete else Exit.HOLDS
 
-    def rows(self, found: StudyReport) -> list[dict[str, Any]]:
+    def rows(self, findings: StudyReport) -> list[dict[str, Any]]:
         """One row for each observation."""
-        return [dict(row) for row in found.rows]
+        return [dict(row) for row in findings.rows]
 
     def files(self) -> Files[StudyReport]:
         from partywall.report.study_page import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
 
-    def show(self, found: StudyReport, console: Console) -> None:
+    def show(self, findings: StudyReport, console: Console) -> None:
         from partywall.report import study_page  # noqa: PLC0415
 
-        study_page.show(found, console)
+        study_page.show(findings, console)

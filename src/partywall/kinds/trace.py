@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from partywall.report.files import Files
 
-Found = tuple[TraceFindings, TraceEvidence]
+Derived = tuple[TraceFindings, TraceEvidence]
 
 
 @dataclass(frozen=True)
@@ -64,29 +64,29 @@ class Traces:
         del options, emit
         refuse_to_resume(record)
 
-    def findings(self, record: TraceDirectory) -> Found:
+    def findings(self, record: TraceDirectory) -> Derived:
         from partywall.stats.trace import findings  # noqa: PLC0415 - slow to import
 
         evidence = record.evidence()
         return findings(evidence), evidence
 
-    def outcome(self, found: Found) -> Exit:
-        del found
+    def outcome(self, findings: Derived) -> Exit:
+        del findings
         return Exit.HOLDS
 
-    def rows(self, found: Found) -> list[dict[str, Any]]:
+    def rows(self, findings: Derived) -> list[dict[str, Any]]:
         """One row for each step between two hops, in each direction."""
-        return [_row(way, step) for way in found[0].ways for step in way.steps]
+        return [_row(way, step) for way in findings[0].ways for step in way.steps]
 
-    def files(self) -> Files[Found]:
+    def files(self) -> Files[Derived]:
         from partywall.report.trace_view import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
 
-    def show(self, found: Found, console: Console) -> None:
+    def show(self, findings: Derived, console: Console) -> None:
         from partywall.report import trace_view  # noqa: PLC0415
 
-        trace_view.show(found[0], console)
+        trace_view.show(findings[0], console)
 
 
 def _row(way: WayFinding, step: HopFinding) -> dict[str, Any]:

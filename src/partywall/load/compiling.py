@@ -38,8 +38,8 @@ HIGHEST = 2**63 - 1
 
 def program(loaded: Loaded, *, inline: bool = False) -> Json:
     """The load program. Files are named by absolute path, or with `inline` their content is included."""
-    found = _program(loaded)
-    return inlined(found) if inline else found
+    compiled_program = _program(loaded)
+    return inlined(compiled_program) if inline else compiled_program
 
 
 def _program(loaded: Loaded) -> Json:
@@ -87,8 +87,8 @@ def _stages(pacing: Closed | Open, level: float | None) -> list[Json]:
 
 
 def _kind(name: str, user: User, plan: LoadPlan, folder: Path) -> Json:
-    def steps(found: Sequence[Step]) -> list[Json]:
-        return [_step(step, plan, folder) for step in found]
+    def steps(plan_steps: Sequence[Step]) -> list[Json]:
+        return [_step(step, plan, folder) for step in plan_steps]
 
     return {
         "name": name,
@@ -102,8 +102,8 @@ def _kind(name: str, user: User, plan: LoadPlan, folder: Path) -> Json:
 
 
 def _step(step: Step, plan: LoadPlan, folder: Path) -> Json:  # noqa: PLR0911 - one for each kind
-    def steps(found: Sequence[Step]) -> list[Json]:
-        return [_step(below, plan, folder) for below in found]
+    def steps(plan_steps: Sequence[Step]) -> list[Json]:
+        return [_step(below, plan, folder) for below in plan_steps]
 
     if step.http:
         return {"http": _http(step.http, plan, folder)}
@@ -195,15 +195,15 @@ def _extract(name: str, extract: Extract) -> Json:
 
 def _check(check: Check) -> Json:
     makers: Mapping[str, Callable[[Any], Any]] = {
-        "status": lambda found: dict(
-            zip(("from", "to"), found if isinstance(found, tuple) else (found,) * 2, strict=True)
+        "status": lambda wanted: dict(
+            zip(("from", "to"), wanted if isinstance(wanted, tuple) else (wanted,) * 2, strict=True)
         ),
         "contains": str,
         "lacks": str,
         "matches": str,
-        "header": lambda found: {"name": found.name, "contains": found.contains},
-        "json_": lambda found: {"path": found.path, "equals": found.equals},
-        "size": lambda found: {"from": found.least, "to": HIGHEST if found.most is None else found.most},
+        "header": lambda wanted: {"name": wanted.name, "contains": wanted.contains},
+        "json_": lambda wanted: {"path": wanted.path, "equals": wanted.equals},
+        "size": lambda wanted: {"from": wanted.least, "to": HIGHEST if wanted.most is None else wanted.most},
         "within": int,
     }
     names = {"json_": "json_path", "size": "body_bytes", "within": "within_ns"}
@@ -218,9 +218,9 @@ def _feeder(feeder: Feeder, folder: Path) -> Json:
     elif feeder.json_lines is not None:
         rows = {"json_lines": str(folder / feeder.json_lines)}
     else:
-        found = feeder.rows or ({},)
-        columns = list(found[0])
-        rows = {"inline": {"columns": columns, "rows": [[row[column] for column in columns] for row in found]}}
+        given = feeder.rows or ({},)
+        columns = list(given[0])
+        rows = {"inline": {"columns": columns, "rows": [[row[column] for column in columns] for row in given]}}
     return {"rows": rows, "order": feeder.order, "shared": feeder.shared, "when_spent": feeder.when_spent}
 
 
@@ -237,8 +237,8 @@ def _rows(rows: Json) -> Json:
     if "csv" in rows:
         with _read(rows["csv"]), Path(rows["csv"]).open(newline="", encoding="utf-8-sig") as stream:
             # The agent's reader skips empty lines too.
-            columns, *found = filter(None, csv.reader(stream))
-        return {"inline": {"columns": columns, "rows": found}}
+            columns, *records = filter(None, csv.reader(stream))
+        return {"inline": {"columns": columns, "rows": records}}
     if "json_lines" in rows:
         file = Path(rows["json_lines"])
         with _read(file):
@@ -255,12 +255,12 @@ def _rows(rows: Json) -> Json:
 
 def _object(file: Path, number: int, line: str) -> Json:
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except ValueError as error:
         raise UsageError(Problem(f"line {number} is not JSON: {error}", "write an object a line", str(file))) from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise UsageError(Problem(f"line {number} is not a JSON object", "write an object a line", str(file)))
-    return found
+    return value
 
 
 @contextlib.contextmanager

@@ -63,7 +63,7 @@ class Correlations:
 
 def correlate(exchanges: Sequence[Exchange]) -> Correlations:
     """All values that came in a response and were sent later, but not before."""
-    found = Correlations()
+    correlations = Correlations()
     names: dict[str, str] = {}
     for number, exchange in enumerate(exchanges):
         for value in dict.fromkeys(sent_values(exchange)):
@@ -71,9 +71,9 @@ def correlate(exchanges: Sequence[Exchange]) -> Correlations:
             if source is None:
                 continue
             if value not in names:
-                names[value] = _named(value, source, exchanges[source], found, set(names.values()))
-            found.uses.setdefault(number, []).append(Use(value, names[value], source))
-    return found
+                names[value] = _named(value, source, exchanges[source], correlations, set(names.values()))
+            correlations.uses.setdefault(number, []).append(Use(value, names[value], source))
+    return correlations
 
 
 def _source(value: str, earlier: Sequence[Exchange]) -> int | None:
@@ -86,7 +86,7 @@ def _source(value: str, earlier: Sequence[Exchange]) -> int | None:
     return None
 
 
-def _named(value: str, source: int, exchange: Exchange, found: Correlations, taken: set[str]) -> str:
+def _named(value: str, source: int, exchange: Exchange, correlations: Correlations, taken: set[str]) -> str:
     """The variable for a value, after adding its extraction; empty if it cannot be extracted."""
     extraction = extraction_of(value, exchange)
     if extraction is None:
@@ -99,7 +99,7 @@ def _named(value: str, source: int, exchange: Exchange, found: Correlations, tak
         for number in range(1, len(taken) + 2)
         if (name := base if number == 1 else f"{base}_{number}") not in taken
     )
-    found.extracts.setdefault(source, {})[name] = extract
+    correlations.extracts.setdefault(source, {})[name] = extract
     return name
 
 
@@ -135,8 +135,8 @@ def _leaves(body: Any) -> Iterator[str]:
 
 def _json(text: Any) -> Any:
     with contextlib.suppress(ValueError, TypeError, RecursionError):
-        found = json.loads(str(text).replace("$$", "$"))
-        return found if isinstance(found, dict | list) else None
+        document = json.loads(str(text).replace("$$", "$"))
+        return document if isinstance(document, dict | list) else None
     return None
 
 
@@ -152,9 +152,9 @@ def generated(value: str) -> bool:
 def extraction_of(value: str, exchange: Exchange) -> tuple[str, dict[str, str]] | None:
     """(a name for it, keys of `extract`) that give this value for the recorded response; None if there are none."""
     finders = (_from_json, _from_html, _from_text)
-    found = next((found for finder in finders if (found := finder(value, exchange.received))), None)
-    if found is not None:
-        return found
+    extraction = next((extraction for finder in finders if (extraction := finder(value, exchange.received))), None)
+    if extraction is not None:
+        return extraction
     return next(((name, {"header": name}) for name, content in exchange.received_headers if content == value), None)
 
 

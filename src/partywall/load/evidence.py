@@ -69,7 +69,7 @@ def load_run(directory: LoadDirectory) -> LoadRun:
         program=about["program"],
         available=availability(summary.full, [n for n, label in enumerate(labels) if label["sort"] == "http"]),
         late_effects=tuple(
-            Late(one.share, one.reported_ns, one.undelayed_ns) for one in summary.late_effects if one.matters
+            Late(late.share, late.reported_ns, late.undelayed_ns) for late in summary.late_effects if late.matters
         ),
     )
 
@@ -81,7 +81,7 @@ def _early(summary: Summary) -> Iterable[str]:
 
 
 def _seconds(directory: LoadDirectory, labels: list[dict[str, str]]) -> tuple[list[Second], list[Health]]:
-    found: dict[int, Second] = {}
+    seconds: dict[int, Second] = {}
     healths: list[Health] = []
     for row in directory.table("seconds"):
         second = Second(row["start_ns"], row["end_ns"], **{name: row[name] for name in _COUNTS})
@@ -91,12 +91,12 @@ def _seconds(directory: LoadDirectory, labels: list[dict[str, str]]) -> tuple[li
             name: _counts(row[name]).items() for name in ("lateness", "undelayed")
         }
         second.threads = [thread | {"length_ns": row["end_ns"] - row["start_ns"]}]
-        found[row["start_ns"]] = second
+        seconds[row["start_ns"]] = second
         figures = row.get("doubt_figures") or [""] * len(row["doubts"])
         healths.append(Health({Reason(name): text for name, text in zip(row["doubts"], figures, strict=True)}))
     numbers = {(label["name"], label["sort"]): number for number, label in enumerate(labels)}
     for row in directory.table("timings"):
-        second = found[row["start_ns"]]
+        second = seconds[row["start_ns"]]
         timing = Timing(row["done"], row["failed"], row["sum_ns"], row["sum_squares_s2"])
         for name in HISTOGRAMS:
             setattr(timing, name, _counts(row[name]))
@@ -104,10 +104,10 @@ def _seconds(directory: LoadDirectory, labels: list[dict[str, str]]) -> tuple[li
     by_name = {label["name"]: number for number, label in enumerate(labels)}
     for row in directory.table("errors"):
         error = Error(by_name.get(row["label"]), row["kind"], row["detail"])
-        found[row["start_ns"]].errors[error] += row["count"]
+        seconds[row["start_ns"]].errors[error] += row["count"]
     for row in directory.table("statuses"):
-        found[row["start_ns"]].statuses[row["status"]] += row["count"]
-    return list(found.values()), healths
+        seconds[row["start_ns"]].statuses[row["status"]] += row["count"]
+    return list(seconds.values()), healths
 
 
 def _counts(pairs: Iterable[Mapping[str, int]]) -> dict[int, int]:
@@ -142,8 +142,8 @@ def _point(second: Second, health: Health, begin_ns: int, labels: list[dict[str,
 
 def _quantiles(counts: Mapping[int, int]) -> dict[str, float]:
     # In a second with few responses, these are the slowest. Without them, a stall would look like a gap.
-    found = quantiles(histogram(counts), QUANTILES.values())
-    return dict(zip(QUANTILES, found, strict=False))
+    values = quantiles(histogram(counts), QUANTILES.values())
+    return dict(zip(QUANTILES, values, strict=False))
 
 
 def _label(label: Mapping[str, str], timing: Timing) -> LabelRow:

@@ -101,12 +101,12 @@ def plan_of(content: str, file: str, leave_out: Sequence[str] = (), tls: Mapping
     leave_out: hosts, which may contain `*`. tls: the plan's settings for certificates.
     """
     reader = _Reader(file)
-    found = reader.entries(content)
-    unwanted = [entry for entry in found if any(fnmatch(entry.host, pattern) for pattern in leave_out)]
-    entries = [entry for entry in found if entry not in unwanted]
+    everything = reader.entries(content)
+    unwanted = [entry for entry in everything if any(fnmatch(entry.host, pattern) for pattern in leave_out)]
+    entries = [entry for entry in everything if entry not in unwanted]
     kept = list(_without_redirected(entries))
     if not kept:
-        seen = ", ".join(sorted({entry.host for entry in found})) or "none"
+        seen = ", ".join(sorted({entry.host for entry in everything})) or "none"
         remedy = "record again with the network panel open, or leave out fewer hosts"
         raise UsageError(Problem(f"there is no request to send; hosts in it: {seen}", remedy, file))
     notes = [f"{number} × {why}" for why, number in reader.skipped.items()]
@@ -116,12 +116,12 @@ def plan_of(content: str, file: str, leave_out: Sequence[str] = (), tls: Mapping
         notes.append(f"{len(entries) - len(kept)} × targets of redirects, which the generator follows itself")
     if not any(entry.page for entry in kept):
         kept, reader.titles = _paged(kept)
-    found_values = correlate([_exchange(entry) for entry in kept])
-    text = _Writer(kept, reader.titles, found_values, dict(tls or {})).text(file)
-    if found_values.variables:
-        notes.append(f"{found_values.variables} × a value of an earlier response, extracted there into a variable")
-    if found_values.unknown:
-        notes.append(f"{found_values.unknown} × a value of an earlier response; extract it there, see comments")
+    correlations = correlate([_exchange(entry) for entry in kept])
+    text = _Writer(kept, reader.titles, correlations, dict(tls or {})).text(file)
+    if correlations.variables:
+        notes.append(f"{correlations.variables} × a value of an earlier response, extracted there into a variable")
+    if correlations.unknown:
+        notes.append(f"{correlations.unknown} × a value of an earlier response; extract it there, see comments")
     return Imported(text, tuple(notes), dict(Counter(entry.host for entry in kept)))
 
 
@@ -161,10 +161,10 @@ def _paged(entries: Sequence[Entry]) -> tuple[list[Entry], dict[str, str]]:
 
 def _title(entry: Entry) -> str:
     """The title of a document; for others, the method and path."""
-    found = _TITLE.search(entry.received) if entry.is_page else None
+    match = _TITLE.search(entry.received) if entry.is_page else None
     segments = urlsplit(entry.url).path.strip("/").split("/")
     path = "/".join("id" if generated(unquote(segment)) else segment for segment in segments) or "home"
-    return (found and found.group(1).strip()) or (path if entry.method == "GET" else f"{entry.method} {path}")
+    return (match and match.group(1).strip()) or (path if entry.method == "GET" else f"{entry.method} {path}")
 
 
 def _exchange(entry: Entry) -> Exchange:
@@ -190,9 +190,9 @@ class _Reader:
         log = self._log(content)
         for page in _list(log.get("pages")):
             self.titles[_text(page.get("id"))] = _text(page.get("title"))
-        found = [entry for raw in _list(log.get("entries")) if (entry := self._entry(raw))]
-        found.sort(key=lambda entry: entry.start_s)
-        return found
+        entries = [entry for raw in _list(log.get("entries")) if (entry := self._entry(raw))]
+        entries.sort(key=lambda entry: entry.start_s)
+        return entries
 
     def _log(self, content: str) -> dict[str, Any]:
         remedy = "save it from the browser's network panel: 'Save all as HAR'"
@@ -478,21 +478,21 @@ def _request(entry: Entry, origin: str) -> dict[str, Any]:
     own = _origin(entry.url) == origin
     rest = entry.url.removeprefix(origin) if own else entry.url
     url = _literal(rest if not own or rest.startswith("/") else f"/{rest}")
-    found: dict[str, Any] = {"url": url}
+    request: dict[str, Any] = {"url": url}
     if "?" in url or len(url) > 80:
-        found["name"] = f"{entry.method} {_shown(urlsplit(entry.url).path or '/')}"[:120]
+        request["name"] = f"{entry.method} {_shown(urlsplit(entry.url).path or '/')}"[:120]
     if entry.method != "GET":
-        found["method"] = entry.method
+        request["method"] = entry.method
     if entry.redirect and entry.status in REDIRECTS and not _followed(entry):
-        found["redirects"] = 0
+        request["redirects"] = 0
     if entry.headers:
-        found["headers"] = {name: _literal(value) for name, value in entry.headers}
+        request["headers"] = {name: _literal(value) for name, value in entry.headers}
     if entry.body:
-        found["body"] = entry.body
+        request["body"] = entry.body
     # Redirects are followed. 'Not modified' answers a cache, which virtual users do not have.
     if 200 <= entry.status <= 599 and entry.status not in REDIRECTS:
-        found["checks"] = [{"status": entry.status}]
-    return found
+        request["checks"] = [{"status": entry.status}]
+    return request
 
 
 def _think(seconds: float) -> dict[str, str] | None:

@@ -110,10 +110,10 @@ class Health:
 
 def judge(second: Second, host: HostSecond | None = None) -> Health:
     """Judges one second."""
-    found = dict(_own(second))
+    reasons = dict(_own(second))
     if host is not None:
-        found |= dict(_hosts(host))
-    return Health(found)
+        reasons |= dict(_hosts(host))
+    return Health(reasons)
 
 
 Judged = Iterator[tuple[Reason, str]]
@@ -186,13 +186,13 @@ def lateness(seconds: Iterable[Second]) -> list[Lateness]:
     total = sum(reported.values())
     shares = [share for share in JUDGED_SHARES if round(total * (1 - share)) >= BEYOND_LEAST]
     both = zip(shares, quantiles(Histogram(reported), shares), quantiles(Histogram(undelayed), shares), strict=True)
-    return [Lateness(*one) for one in both]
+    return [Lateness(*pair) for pair in both]
 
 
 def _lateness(second: Second) -> Judged:
-    wrong = [one for one in lateness([second]) if one.matters]
+    wrong = [late for late in lateness([second]) if late.matters]
     if wrong:
-        worst = max(wrong, key=lambda one: one.reported_ns / max(one.undelayed_ns, 1))
+        worst = max(wrong, key=lambda late: late.reported_ns / max(late.undelayed_ns, 1))
         reported, undelayed = worst.reported_ns / 1e6, worst.undelayed_ns / 1e6
         yield Reason.LATE, f"p{worst.share * 100:.0f} is {reported:.3g} ms and would be {undelayed:.3g} ms"
 

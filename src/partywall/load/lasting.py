@@ -27,11 +27,11 @@ RAMP_NS = 500_000_000
 def lasting(load: Load, folder: Path) -> dict[str, Any]:
     """The program. UsageError with all mistakes."""
     if load.plan is not None:
-        found = compiled(plans.load(folder / load.plan), inline=True)
+        program = compiled(plans.load(folder / load.plan), inline=True)
     else:
         users = None if load.rate is not None else load.users
-        found = quick(Quick(load.url or "", FOR_EVER_NS, users=users, rate=load.rate, think_ns=load.think))
-    return held(found) | {"slices": True, "addresses": addresses(found)}
+        program = quick(Quick(load.url or "", FOR_EVER_NS, users=users, rate=load.rate, think_ns=load.think))
+    return held(program) | {"slices": True, "addresses": addresses(program)}
 
 
 def held(program: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,15 +54,15 @@ def addresses(program: Mapping[str, Any], *, literal: bool = False) -> dict[str,
         if f"{shown}:{port}" in known or (_is_address(host) and not literal):
             continue
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         # The resolver does not accept names with an empty or too long part.
         except (OSError, UnicodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "this is not a host name"
             problems.append(Problem(f"{host} cannot be resolved: {why}", "check the name, or the resolver"))
             continue
         # Addresses of one family, as the agent chooses them: a name with both usually leads to the same server.
-        family = socket.AF_INET if any(place[0] == socket.AF_INET for place in found) else socket.AF_INET6
-        places = dict.fromkeys(str(place[4][0]) for place in found if place[0] == family)
+        family = socket.AF_INET if any(place[0] == socket.AF_INET for place in infos) else socket.AF_INET6
+        places = dict.fromkeys(str(place[4][0]) for place in infos if place[0] == family)
         known[f"{shown}:{port}"] = [f"[{place}]:{port}" if ":" in place else f"{place}:{port}" for place in places]
     if problems:
         raise UsageError(*problems)
@@ -74,16 +74,18 @@ def for_guest(program: Mapping[str, Any], gateway: str) -> dict[str, list[str]]:
 
     UsageError for servers that a guest cannot reach.
     """
-    found = addresses(program, literal=True)
+    resolved = addresses(program, literal=True)
     problems = [
         Problem(f"{place} is a socket on this host, which a guest cannot reach", "use --sandbox process or container")
-        for places in found.values()
+        for places in resolved.values()
         for place in places
         if place.startswith("unix:")
     ]
     if problems:
         raise UsageError(*problems)
-    return {key: list(dict.fromkeys(_from_guest(place, gateway) for place in places)) for key, places in found.items()}
+    return {
+        key: list(dict.fromkeys(_from_guest(place, gateway) for place in places)) for key, places in resolved.items()
+    }
 
 
 def _from_guest(place: str, gateway: str) -> str:

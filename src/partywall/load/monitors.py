@@ -107,8 +107,8 @@ def _of_host(host: str, moments: Mapping[int, Values], begin_ns: int) -> Iterato
 
 def _value(figure: Figure, before: Values, after: Values, length_s: float) -> float | None:
     if figure.gauge:
-        found = [value for key, value in after.items() if key[0] in figure.of and _counted(figure, *key)]
-        return sum(found) * figure.scale if found else None
+        values = [value for key, value in after.items() if key[0] in figure.of and _counted(figure, *key)]
+        return sum(values) * figure.scale if values else None
     total = _difference(figure, figure.of, before, after)
     if total is None:
         return None
@@ -119,12 +119,12 @@ def _value(figure: Figure, before: Values, after: Values, length_s: float) -> fl
 
 
 def _difference(figure: Figure, names: tuple[str, ...], before: Values, after: Values) -> float | None:
-    found = [
+    differences = [
         value - before[key]
         for key, value in after.items()
         if key[0] in names and key in before and _counted(figure, *key)
     ]
-    return sum(found) if found else None
+    return sum(differences) if differences else None
 
 
 def _counted(figure: Figure, name: str, subject: str) -> bool:

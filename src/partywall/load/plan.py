@@ -79,13 +79,13 @@ def loads(raw: bytes, file: str, folder: Path) -> Loaded:
     plan, mistakes = validate(LoadPlan, copy.deepcopy(document.data), document, stand_ins=_STAND_INS)
     if plan is not None:
         reported = {*document.spoiled, *(mistake.path for mistake in mistakes)}
-        for found in check(plan, folder):
-            if not follows(found.path, reported):
-                mistakes.append(found)
-                reported.add(found.path)
+        for each in check(plan, folder):
+            if not follows(each.path, reported):
+                mistakes.append(each)
+                reported.add(each.path)
     problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
     if problems or plan is None:
-        raise UsageError(*sorted(problems, key=lambda found: found.line or 0))
+        raise UsageError(*sorted(problems, key=lambda each: each.line or 0))
     return Loaded(plan, folder, file, document)
 
 
@@ -153,7 +153,7 @@ def check(plan: LoadPlan, folder: Path) -> Iterator[Mistake]:
             )
 
 
-def _one(path: At, value: BaseModel, choices: Sequence[str], what: str, example: str) -> Iterator[Mistake]:
+def _exactly(path: At, value: BaseModel, choices: Sequence[str], what: str, example: str) -> Iterator[Mistake]:
     """Exactly one of these keys must be given."""
     names = {info.alias or name: name for name, info in type(value).model_fields.items()}
     given = [key for key in choices if names[key] in value.model_fields_set and getattr(value, names[key]) is not None]
@@ -194,8 +194,8 @@ def _stages(path: At, pacing: Closed | Open, level: str) -> Iterator[Mistake]:
 
 def _feeder(path: At, feeder: Feeder, folder: Path, columns: dict[str, tuple[str, ...]]) -> Iterator[Mistake]:
     """columns: receives the feeder's columns under its name."""
-    if found := list(_one(path, feeder, _FEEDERS, "a feeder", "csv: users.csv")):
-        yield from found
+    if mistakes := list(_exactly(path, feeder, _FEEDERS, "a feeder", "csv: users.csv")):
+        yield from mistakes
         return
     try:
         names = _columns(feeder, folder)
@@ -249,7 +249,7 @@ def _absolute(path: At, url: str) -> Iterator[Mistake]:
 
 
 def _threshold(path: At, threshold: Threshold, labels: set[str]) -> Iterator[Mistake]:
-    yield from _one(path, threshold, BOUNDS, "a threshold", "p99: 200ms")
+    yield from _exactly(path, threshold, BOUNDS, "a threshold", "p99: 200ms")
     if threshold.within is not None and threshold.available is None:
         yield Mistake(
             (*path, "within"), "within belongs to available", "write for example {available: 99%, within: 1s}"
@@ -332,7 +332,7 @@ class _User:
             yield from self._step((*path, number), step)
 
     def _step(self, path: At, step: Step) -> Iterator[Mistake]:
-        yield from _one(path, step, _STEPS, "a step", "http: /")
+        yield from _exactly(path, step, _STEPS, "a step", "http: /")
         if step.http:
             yield from self._http((*path, "http"), step.http)
         if step.think:
@@ -353,7 +353,7 @@ class _User:
             yield from self._steps((*path, number, "steps"), branch.steps)
 
     def _think(self, path: At, think: Think) -> Iterator[Mistake]:
-        yield from _one(path, think, _THINKS, "a think", "think: 2s")
+        yield from _exactly(path, think, _THINKS, "a think", "think: 2s")
         if think.uniform and think.uniform[0] > think.uniform[1]:
             yield Mistake((*path, "uniform"), "the minimum is longer than the maximum", "write the shorter one first")
         if think.file is not None:
@@ -372,15 +372,15 @@ class _User:
             yield from self._body((*path, "body"), http.body)
         for name, extract in http.extract.items():
             here = (*path, "extract", name)
-            yield from _one(here, extract, _SOURCES, "an extraction", 'regex: "id=([0-9]+)"')
+            yield from _exactly(here, extract, _SOURCES, "an extraction", 'regex: "id=([0-9]+)"')
             if extract.attribute is not None and extract.css is None:
                 yield Mistake((*here, "attribute"), "an attribute needs an element", "give css: a selector")
-        for number, found in enumerate(http.checks):
+        for number, check in enumerate(http.checks):
             here = (*path, "checks", number)
-            yield from _one(here, found, _CHECKS, "a check", "status: 200")
-            if isinstance(found.status, tuple) and found.status[0] > found.status[1]:
+            yield from _exactly(here, check, _CHECKS, "a check", "status: 200")
+            if isinstance(check.status, tuple) and check.status[0] > check.status[1]:
                 yield Mistake((*here, "status"), "the range runs backwards", "write the lower one first")
-            if found.size and found.size.most is not None and found.size.least > found.size.most:
+            if check.size and check.size.most is not None and check.size.least > check.size.most:
                 yield Mistake((*here, "size"), "the minimum is more than the maximum", "swap them")
 
     def _url(self, path: At, url: str) -> Iterator[Mistake]:
@@ -393,7 +393,7 @@ class _User:
         yield from self._template(path, url)
 
     def _body(self, path: At, body: Body) -> Iterator[Mistake]:
-        yield from _one(path, body, _BODIES, "a body", "text: hello")
+        yield from _exactly(path, body, _BODIES, "a body", "text: hello")
         if body.text is not None:
             yield from self._template((*path, "text"), body.text)
         if body.json_ is not None:
@@ -408,7 +408,7 @@ class _User:
             yield from self._part((*path, "multipart", name), part)
 
     def _part(self, path: At, part: Part) -> Iterator[Mistake]:
-        yield from _one(path, part, ("text", "file"), "a part", "file: photo.jpg")
+        yield from _exactly(path, part, ("text", "file"), "a part", "file: photo.jpg")
         if part.text is not None:
             yield from self._template((*path, "text"), part.text)
         if part.file is not None:
@@ -416,9 +416,9 @@ class _User:
 
     def _template(self, path: At, text: str) -> Iterator[Mistake]:
         """Each dollar sign must be doubled, or begin a variable that has a value."""
-        for found in _DOLLAR.finditer(text):
-            name = found[1]
-            if found[0] == "$":
+        for dollar in _DOLLAR.finditer(text):
+            name = dollar[1]
+            if dollar[0] == "$":
                 yield Mistake(path, "a dollar sign without a variable", "write $$ for a dollar sign")
             elif name is not None and name not in self.variables and not self.feeds_unread:
                 known = sorted(self.variables)
@@ -437,14 +437,14 @@ def _base64(path: At, text: str) -> Iterator[Mistake]:
 
 def think_times(path: Path) -> list[int]:
     """Durations in a file in ns, one on each line. ValueError with the wrong line."""
-    found = []
+    times = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if not line.strip():
             continue
         try:
-            found.append(units.parse_duration_ns(line.strip()))
+            times.append(units.parse_duration_ns(line.strip()))
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
-    if not found:
+    if not times:
         raise ValueError(f"{path} holds no duration")
-    return found
+    return times

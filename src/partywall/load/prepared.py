@@ -103,16 +103,16 @@ class Monitor:
         before, after = self.readings.get(number), self.readings.get(number + 1)
         if before is None or after is None:
             return None
-        found: dict[str, float] = {}
+        figures: dict[str, float] = {}
         own = {f"cpu{cpu}" for cpu in cpus}
         for info, first, last in zip(self.counters, before, after, strict=True):
             name = COUNTERS.get(info["name"])
             elsewhere = str(info["subject"] or "").startswith("cpu") and info["subject"] not in own
             if name and not elsewhere and first is not None and last is not None:
-                found[name] = found.get(name, 0.0) + last - first
+                figures[name] = figures.get(name, 0.0) + last - first
             elif self.guests and info["name"] == GUEST_WAIT and first is not None and last is not None:
-                found["guest_wait_ns"] = max(found.get("guest_wait_ns", 0.0), last - first)
-        return HostSecond(cpus=len(cpus), **found)
+                figures["guest_wait_ns"] = max(figures.get("guest_wait_ns", 0.0), last - first)
+        return HostSecond(cpus=len(cpus), **figures)
 
 
 class PreparedLoad:

@@ -68,7 +68,7 @@ def program(quick: Quick) -> dict[str, Any]:
         "pacing": _pacing(quick),
         "connections": {"keep_alive": quick.keep_alive, "protocol": "http2" if quick.http2 else "http1"},
         "tls": {"verify": quick.verify, "authorities_pem": _authorities(quick.authorities)},
-        "addresses": {key: list(found) for key, found in quick.addresses.items()} | _connect_to(quick),
+        "addresses": {key: list(resolved) for key, resolved in quick.addresses.items()} | _connect_to(quick),
         # No longer than a request may take, because there is nothing else to finish.
         "grace_ns": min(quick.timeout_ns, 5_000_000_000),
     }
@@ -83,9 +83,9 @@ def _url_problems(url: str) -> list[Problem]:
 
 
 def _number_problems(quick: Quick) -> list[Problem]:
-    found = []
+    problems = []
     if quick.rate is not None and not 0 < quick.rate <= RATE_MOST:
-        found.append(
+        problems.append(
             Problem(
                 f"must be greater than 0 and at most {RATE_MOST:,}, not {quick.rate:g}",
                 "give for example 100",
@@ -93,15 +93,15 @@ def _number_problems(quick: Quick) -> list[Problem]:
             )
         )
     if quick.poisson and quick.rate is None:
-        found.append(Problem("needs --rate: without it, users wait for responses", "add --rate", key="--poisson"))
+        problems.append(Problem("needs --rate: without it, users wait for responses", "add --rate", key="--poisson"))
     if quick.for_ns < 1_000_000_000:
-        found.append(
+        problems.append(
             Problem(
                 f"must be at least 1s, not {units.format_duration(quick.for_ns)}", "give for example 30s", key="--for"
             )
         )
     if quick.timeout_ns <= 0:
-        found.append(
+        problems.append(
             Problem(
                 f"must be greater than 0, not {units.format_duration(quick.timeout_ns)}",
                 "give for example 10s",
@@ -111,16 +111,18 @@ def _number_problems(quick: Quick) -> list[Problem]:
     for key, length_ns in (("--ramp", quick.ramp_ns), ("--think", quick.think_ns)):
         if length_ns < 0:
             shown = f"{length_ns / 1e9:g}s"
-            found.append(Problem(f"must be 0s or more, not {shown}", "give for example 10s", key=key))
+            problems.append(Problem(f"must be 0s or more, not {shown}", "give for example 10s", key=key))
     if quick.connect_to is not None and not re.search(r"^unix:.|.:\d+$", quick.connect_to):
         remedy = "write for example 127.0.0.1:8080 or unix:/run/shop.sock"
-        found.append(Problem(f"{quick.connect_to!r} is neither ADDRESS:PORT nor unix:PATH", remedy, key="--connect-to"))
+        problems.append(
+            Problem(f"{quick.connect_to!r} is neither ADDRESS:PORT nor unix:PATH", remedy, key="--connect-to")
+        )
     if quick.rate is not None and quick.think_ns:
         remedy = "leave out --think, or give --users without --rate"
-        found.append(
+        problems.append(
             Problem("cannot be combined with --rate, because requests then have fixed times", remedy, key="--think")
         )
-    return found
+    return problems
 
 
 def _header_problems(headers: Sequence[str]) -> list[Problem]:

@@ -100,11 +100,11 @@ class _Proxy:
 def proxy_program(host: Host) -> str:
     """The proxy's program, beside this Python or on the path. CapabilityError if it is not installed."""
     beside = Path(sys.executable).parent / PROXY
-    found = str(beside) if beside.exists() else host.which(PROXY)
-    if found is None:
+    program = str(beside) if beside.exists() else host.which(PROXY)
+    if program is None:
         remedy = "pip install 'partywall[record]', or pipx install mitmproxy"
         raise CapabilityError(Problem("mitmproxy is not installed, so there is no proxy to record with", remedy))
-    return str(found)
+    return str(program)
 
 
 def browser_program(host: Host, wanted: str | None) -> str | None:
@@ -112,17 +112,17 @@ def browser_program(host: Host, wanted: str | None) -> str | None:
     if wanted == NO_BROWSER:
         return None
     if wanted is not None:
-        found = host.which(wanted)
-        if found is None:
+        browser = host.which(wanted)
+        if browser is None:
             remedy = f"give the path of a Chromium-based browser, or {NO_BROWSER}"
             raise UsageError(Problem(f"there is no program {wanted!r}", remedy, key="--browser"))
-        return str(found)
-    every = (found for name in BROWSERS if (found := host.which(name)))
-    found = next(every, None)
-    if found is None:
+        return str(browser)
+    every = (browser for name in BROWSERS if (browser := host.which(name)))
+    browser = next(every, None)
+    if browser is None:
         remedy = f"install chromium, or give --browser {NO_BROWSER} and set the proxy in your own browser"
         raise CapabilityError(Problem(f"no browser was found ({', '.join(BROWSERS)})", remedy))
-    return str(found)
+    return str(browser)
 
 
 def record(job: Recording, host: Host, work_root: Path, emit: Emit) -> str:

@@ -118,7 +118,7 @@ class LoadDirectory(Record):
             "timings": (TIMINGS, [row for record in records for row in _timing_rows(record, labels)]),
             "errors": (ERRORS, [row for record in records for row in _error_rows(record, labels)]),
             "statuses": (STATUSES, [row for record in records for row in _status_rows(record)]),
-            "samples": (SAMPLES, [row for one in monitors for row in sample_rows(one)]),
+            "samples": (SAMPLES, [row for monitor in monitors for row in sample_rows(monitor)]),
         }
         for name, (schema, rows) in tables.items():
             table = pa.Table.from_pylist(rows, schema=schema)
@@ -143,8 +143,8 @@ class LoadDirectory(Record):
         file = self.path / f"{name}.parquet"
         if not file.exists():
             raise TrialError(f"{self.path} has no {file.name}: the load was killed, or never started")
-        found: Rows = pq.read_table(file).to_pylist()
-        return found
+        rows: Rows = pq.read_table(file).to_pylist()
+        return rows
 
 
 Rows = list[dict[str, Any]]

@@ -115,6 +115,6 @@ def _responses(second: Second) -> int:
 
 def _total(counts: Iterable[Mapping[Key, int]]) -> dict[Key, int]:
     total: Counter[Key] = Counter()
-    for one in counts:
-        total.update(one)
+    for part in counts:
+        total.update(part)
     return dict(total)

@@ -32,8 +32,8 @@ def overall(kept: Sequence[Bound], summary: Summary, good_seconds: float) -> Out
     """
     if summary.good < good_seconds * summary.seconds:
         return Outcome.INCONCLUSIVE
-    found = {one.outcome for one in kept} | ({Outcome.INCONCLUSIVE} if summary.ended_early else set())
-    return next((o for o in (Outcome.VIOLATED, Outcome.INCONCLUSIVE) if o in found), Outcome.HOLDS)
+    outcomes = {bound.outcome for bound in kept} | ({Outcome.INCONCLUSIVE} if summary.ended_early else set())
+    return next((o for o in (Outcome.VIOLATED, Outcome.INCONCLUSIVE) if o in outcomes), Outcome.HOLDS)
 
 
 def _judge(threshold: Threshold, summary: Summary, labels: Sequence[dict[str, str]]) -> Bound:
@@ -41,17 +41,19 @@ def _judge(threshold: Threshold, summary: Summary, labels: Sequence[dict[str, st
     key = next(key for key in BOUNDS if getattr(threshold, key) is not None)
     bound = getattr(threshold, key)
     if key == "available":
-        found = availability(summary.full, numbers, threshold.within)
+        value = availability(summary.full, numbers, threshold.within)
     else:
-        found = _found(key, numbers, summary, 0 if threshold.of is not None else summary.unserved)
+        value = _value_of(key, numbers, summary, 0 if threshold.of is not None else summary.unserved)
     about = f"{threshold.of}: " if threshold.of is not None else ""
     direction = "at least" if key in LEAST else "at most"
-    asked = f"{about}{key} {direction} {_shown(key, bound)}"
-    asked += f" of seconds, within {units.format_duration(threshold.within)}" if threshold.within is not None else ""
-    if found is None:
-        return Bound(asked, "nothing was measured", Outcome.INCONCLUSIVE)
-    holds = found >= bound if key in LEAST else found <= bound
-    return Bound(asked, _shown(key, found), Outcome.HOLDS if holds else Outcome.VIOLATED)
+    condition = f"{about}{key} {direction} {_shown(key, bound)}"
+    condition += (
+        f" of seconds, within {units.format_duration(threshold.within)}" if threshold.within is not None else ""
+    )
+    if value is None:
+        return Bound(condition, "nothing was measured", Outcome.INCONCLUSIVE)
+    holds = value >= bound if key in LEAST else value <= bound
+    return Bound(condition, _shown(key, value), Outcome.HOLDS if holds else Outcome.VIOLATED)
 
 
 def _numbers(threshold: Threshold, labels: Sequence[dict[str, str]]) -> list[int]:
@@ -63,7 +65,7 @@ def _numbers(threshold: Threshold, labels: Sequence[dict[str, str]]) -> list[int
     ]
 
 
-def _found(key: str, numbers: Sequence[int], summary: Summary, unserved: int) -> float | None:
+def _value_of(key: str, numbers: Sequence[int], summary: Summary, unserved: int) -> float | None:
     """unserved: arrivals that failed before a request was sent."""
     timing = Timing()
     for number in numbers:

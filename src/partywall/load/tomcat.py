@@ -105,7 +105,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], base: Path) -> None:
     while time.monotonic() < deadline and process.poll() is None:
         try:
             for page in PAGES:
-                _visit(visitor, f"{url}/{page}")
+                _fetch(visitor, f"{url}/{page}")
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
         else:
@@ -114,7 +114,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], base: Path) -> None:
     raise TrialError(f"Tomcat did not start within {START_S:g} s: {' | '.join(said[-3:]) or 'no output'}")
 
 
-def _visit(visitor: urllib.request.OpenerDirector, page: str) -> None:
+def _fetch(visitor: urllib.request.OpenerDirector, page: str) -> None:
     try:
         visitor.open(page, timeout=20).close()
     except urllib.error.HTTPError as error:

@@ -47,7 +47,7 @@ def loads(raw: bytes, file: str, catalogue: Catalogue) -> MigrationPlan:
         mistakes += [mistake for mistake in check(plan, catalogue) if not follows(mistake.path, known)]
     problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
     if problems or plan is None:
-        raise UsageError(*sorted(problems, key=lambda found: found.line or 0))
+        raise UsageError(*sorted(problems, key=lambda each: each.line or 0))
     return plan
 
 

@@ -57,8 +57,8 @@ def lacking(methods: Mapping[str, Method], monitor: Monitor) -> list[str]:
 
 def defaults(monitor: Monitor) -> dict[str, Any]:
     """The parameters that methods may set, as a QEMU has them that was not told otherwise yet."""
-    found = monitor.execute("query-migrate-parameters")
-    return {name: found[name] for name in MANAGED if name in found}
+    parameters = monitor.execute("query-migrate-parameters")
+    return {name: parameters[name] for name in MANAGED if name in parameters}
 
 
 def prepare(method: Method, monitor: Monitor, usual: Mapping[str, Any], *, with_storage: bool = False) -> None:

@@ -177,7 +177,7 @@ class Series:
     def _serve(self, command: Sequence[str]) -> None:
         """Starts the service in the guest, and waits until it takes connections, if there are users for it."""
         self._start(SERVICE, command)
-        http = next((found for each in self.plan.workloads.values() if (found := self._http(each))), None)
+        http = next((served for each in self.plan.workloads.values() if (served := self._http(each))), None)
         if http is None:
             return
         probe = [*self.network.enter("clients"), sys.executable, "-c", CONNECT, GUEST.partition("/")[0], str(http.port)]
@@ -262,8 +262,8 @@ class Series:
             http = self._http(activity) if workload else None
             with self._using(http), self.working(activity), self._beside(plan.bystander):
                 self._take(plan.before / 1e9)
-                asked = plan.methods[method] if workload else families_of(plan)[method]
-                moved = mover.move(asked, plan.give_up, _watcher(emit))
+                wanted_method = plan.methods[method] if workload else families_of(plan)[method]
+                moved = mover.move(wanted_method, plan.give_up, _watcher(emit))
                 if moved.outcome not in GONE:
                     self._take(plan.after / 1e9)
             intact = None if moved.outcome in GONE else self._is_intact()
@@ -416,20 +416,20 @@ def _answers(pings: Pings, emit: Emit) -> Times:
 def _users(http: HttpSpec) -> dict[str, Any]:
     """The program of virtual users, who stay until they are stopped."""
     url = f"http://{GUEST.partition('/')[0]}:{http.port}{http.path}"
-    asked = Quick(
+    quick = Quick(
         url, FOREVER_NS, users=http.users, rate=http.rate, timeout_ns=http.timeout, keep_alive=http.keep_alive
     )
-    return program(asked)
+    return program(quick)
 
 
 def families_of(plan: MigrationPlan) -> dict[str, Method]:
     """Methods for calibration, one of each sort whose fixed costs differ. The link alone sets their rate."""
-    found = {PRECOPY: Method.model_construct(**{**Method().model_dump(), "bandwidth": UNLIMITED})}
+    families = {PRECOPY: Method.model_construct(**{**Method().model_dump(), "bandwidth": UNLIMITED})}
     for method in plan.methods.values():
         if method.postcopy is not None:
-            found[POSTCOPY] = found[PRECOPY].model_copy(update={"postcopy": method.postcopy})
+            families[POSTCOPY] = families[PRECOPY].model_copy(update={"postcopy": method.postcopy})
             break
-    return found
+    return families
 
 
 def _watcher(emit: Emit) -> Callable[[Progress], None]:

@@ -72,10 +72,10 @@ class Comparison(Frozen):
 
         Cells that only the run has do not count, unless the reference failed to measure them.
         """
-        found = {cell.change for cell in self.cells}
-        if Change.WORSE in found:
+        changes = {cell.change for cell in self.cells}
+        if Change.WORSE in changes:
             return Outcome.VIOLATED
         untold = self.only_reference or self.incomparable or self.incomplete
-        if Change.INCONCLUSIVE in found or untold or not found:
+        if Change.INCONCLUSIVE in changes or untold or not changes:
             return Outcome.INCONCLUSIVE
         return Outcome.HOLDS

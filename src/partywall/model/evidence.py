@@ -145,7 +145,7 @@ Emulated = Literal["victim", "neighbour"]
 class AgentFacts:
     """Facts that agents reported about a trial besides measurements, by workload.
 
-    facts: from each kernel's thread at the end of each visit. dropped: lines of output that arrived too fast to be
+    facts: from each kernel's thread at the end of each turn. dropped: lines of output that arrived too fast to be
     stored. emulated: sandboxes with an emulated processor.
     """
 

@@ -44,7 +44,7 @@ def targets(scenario: Scenario, path: str) -> tuple[At, ...]:
     `sandbox.{cpu_limit,cpu_reservation}` names several keys that get the same level.
     """
     if (several := spelled(path)) != (path,):
-        return tuple(at for one in several for at in targets(scenario, one))
+        return tuple(at for each in several for at in targets(scenario, each))
     head, _, rest = path.partition(".")
     if not rest:
         raise FactorError(
@@ -52,30 +52,32 @@ def targets(scenario: Scenario, path: str) -> tuple[At, ...]:
         )
     match head:
         case "victim":
-            found = [("victims", name, *_keys(rest)) for name in scenario.victims]
+            places = [("victims", name, *_keys(rest)) for name in scenario.victims]
         case "aggressor":
-            found = [("aggressors", name, *_keys(rest)) for name in scenario.aggressors]
+            places = [("aggressors", name, *_keys(rest)) for name in scenario.aggressors]
         case "sandbox":
-            found = [(kind, name, "sandbox", *_keys(rest)) for kind, name in _sandboxes(scenario)]
+            places = [(kind, name, "sandbox", *_keys(rest)) for kind, name in _sandboxes(scenario)]
         case "victims" | "aggressors":
-            found = [_named(scenario, head, rest)]
+            places = [_named(scenario, head, rest)]
         case _:
             heads = ("victim", "victims", "aggressor", "aggressors", "sandbox")
             raise FactorError(f"{path!r} begins with {head!r}", f"begin with one of {', '.join(heads)}", heads)
-    if not found:
+    if not places:
         raise FactorError(f"{path!r} names nothing: there are no aggressors", "add aggressors or leave the factor out")
-    for at in found:
+    for at in places:
         _must_vary(at)
-    return tuple(found)
+    return tuple(places)
 
 
 def spelled(path: str) -> tuple[str, ...]:
     """A path with braces expanded: one path for each name in them."""
-    found = re.search(r"\{([^{}]*)\}", path)
-    if found is None:
+    braces = re.search(r"\{([^{}]*)\}", path)
+    if braces is None:
         return (path,)
-    names = [name.strip() for name in found[1].split(",")]
-    return tuple(one for name in names for one in spelled(path[: found.start()] + name + path[found.end() :]))
+    names = [name.strip() for name in braces[1].split(",")]
+    return tuple(
+        spelling for name in names for spelling in spelled(path[: braces.start()] + name + path[braces.end() :])
+    )
 
 
 def setting(path: str) -> str:
@@ -148,7 +150,7 @@ def model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (Union, types.UnionType, Annotated):
-        return next((found for arg in get_args(annotation) if (found := model_in(arg))), None)
+        return next((inner for arg in get_args(annotation) if (inner := model_in(arg))), None)
     return None
 
 
@@ -178,7 +180,7 @@ def memory_levels(victim: Victim, live: Factors) -> tuple[int, ...]:
 
     live: the factors that concern this victim.
     """
-    levels = [level for path, found in live.items() if path.endswith("sandbox.memory") for level in found]
+    levels = [level for path, values in live.items() if path.endswith("sandbox.memory") for level in values]
     sizes = [_adapter(Sandbox, "memory").validate_python(level) for level in levels]
     own = [victim.sandbox.memory] if sizes and victim.sandbox.memory is not None else []
     return (*sizes, *own)
@@ -194,12 +196,12 @@ def _named(scenario: Scenario, kind: str, rest: str) -> At:
     for name in sorted(names, key=len, reverse=True):
         if rest.startswith(f"{name}."):
             return (kind, name, *_keys(rest.removeprefix(f"{name}.")))
-    asked = rest.partition(".")[0]
-    if asked in names:
+    key = rest.partition(".")[0]
+    if key in names:
         raise FactorError(
             f"{kind}.{rest!s} names a whole {kind[:-1]}, not a key of it", f"add the key: {kind}.{rest}.threads"
         )
-    raise FactorError(f"there is no {asked!r} among the {kind}", f"{kind} are {', '.join(names) or 'none'}", names)
+    raise FactorError(f"there is no {key!r} among the {kind}", f"{kind} are {', '.join(names) or 'none'}", names)
 
 
 def _keys(rest: str) -> At:
@@ -227,8 +229,8 @@ def _must_vary(at: At) -> None:
             if keys[depth + 1 :] in ([], [""]):
                 raise FactorError(f"{'.'.join(keys)!r} names no single value", f"add which: {key}.NAME")
             return
-        found = field_of(model, key)
-        model = model_in(found[1].annotation) if found else None
+        field = field_of(model, key)
+        model = model_in(field[1].annotation) if field else None
     if model is not None:
         first = next(iter(model.model_fields))
         raise FactorError(

@@ -244,9 +244,9 @@ class Findings(Frozen):
     @property
     def outcome(self) -> Outcome:
         """The worst of all verdicts; inconclusive if a trial is missing."""
-        found = {verdict.outcome for verdict in self.verdicts}
-        if Outcome.VIOLATED in found:
+        outcomes = {verdict.outcome for verdict in self.verdicts}
+        if Outcome.VIOLATED in outcomes:
             return Outcome.VIOLATED
-        if Outcome.INCONCLUSIVE in found or self.incomplete:
+        if Outcome.INCONCLUSIVE in outcomes or self.incomplete:
             return Outcome.INCONCLUSIVE
         return Outcome.HOLDS

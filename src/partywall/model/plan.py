@@ -97,12 +97,12 @@ class Trial(Frozen):
         return {t.id: t for t in self.treatments}[id_]
 
 
-def meet(one: Sandbox, cpus: Collection[int | str], other: Sandbox, theirs: Collection[int | str]) -> bool:
+def meet(sandbox: Sandbox, cpus: Collection[int | str], other: Sandbox, theirs: Collection[int | str]) -> bool:
     """True if two sandboxes share a CPU. The same number on two machines is not the same CPU.
 
     CPUs are numbers, or words if the numbers are not yet known.
     """
-    return one.machine == other.machine and not set(cpus).isdisjoint(theirs)
+    return sandbox.machine == other.machine and not set(cpus).isdisjoint(theirs)
 
 
 def null_cpus(trial: Trial) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ class Slot(Frozen):
 class Plan(Frozen):
     """The whole run.
 
-    Trials are visited in random order in each round, so that drift of the host affects all trials alike.
+    Trials are measured in random order in each round, so that drift of the host affects all trials alike.
     """
 
     scenario: Scenario

@@ -182,13 +182,13 @@ def chances(shares: Sequence[float], cpus: int) -> Array:
 
     A share above 1 is that many whole cores, and a rest. More busy threads than cores keep all cores busy.
     """
-    found = np.zeros(cpus + 1)
-    found[0] = 1.0
+    distribution = np.zeros(cpus + 1)
+    distribution[0] = 1.0
     for share in shares:
         whole = min(math.floor(share), cpus)
         for part in (*[1.0] * whole, min(max(share - whole, 0.0), 1.0)):
-            found = _one_more(found, part)
-    return found
+            distribution = _one_more(distribution, part)
+    return distribution
 
 
 def _one_more(chance: Array, share: float) -> Array:

@@ -29,13 +29,13 @@ class Forecast:
     def blocks(self, time_ns: int) -> dict[BlockKind, int]:
         """About how many blocks of each kind are measured in a time."""
         cycles, rest_ns = divmod(time_ns, self._cycle_ns)
-        found = {kind: cycles * self.beat.cycle.count(kind) for kind in self.took_ns}
+        counts = {kind: cycles * self.beat.cycle.count(kind) for kind in self.took_ns}
         for kind in self.beat.cycle:
             rest_ns -= self.took_ns[kind]
             if rest_ns < 0:
                 break
-            found[kind] += 1
-        return found
+            counts[kind] += 1
+        return counts
 
     def fewest(self, time_ns: int) -> int:
         """Blocks of the treatment that is measured least in a time."""
@@ -52,9 +52,9 @@ class Forecast:
 
     def _until_ns(self, kind: BlockKind, blocks: int) -> int:
         """When so many blocks of a kind are over."""
-        places = [at for at, one in enumerate(self.beat.cycle) if one is kind]
+        places = [at for at, slot in enumerate(self.beat.cycle) if slot is kind]
         cycles, last = divmod(blocks - 1, len(places))
-        return cycles * self._cycle_ns + sum(self.took_ns[one] for one in self.beat.cycle[: places[last] + 1])
+        return cycles * self._cycle_ns + sum(self.took_ns[slot] for slot in self.beat.cycle[: places[last] + 1])
 
 
 def forecast(
@@ -70,7 +70,7 @@ def forecast(
 
 def needed_ns(forecasts: Sequence[Forecast], blocks: int) -> list[int]:
     """The time each trial needs for its least number of blocks."""
-    return [one.needed_ns(blocks) for one in forecasts]
+    return [forecast.needed_ns(blocks) for forecast in forecasts]
 
 
 def shares(budget_ns: int, needed: Sequence[int]) -> list[int]:
@@ -81,5 +81,5 @@ def shares(budget_ns: int, needed: Sequence[int]) -> list[int]:
     """
     rest_ns = budget_ns - sum(needed)
     if rest_ns < 0:
-        return [budget_ns * one // sum(needed) for one in needed]
-    return [one + rest_ns // len(needed) for one in needed]
+        return [budget_ns * share // sum(needed) for share in needed]
+    return [share + rest_ns // len(needed) for share in needed]

@@ -54,11 +54,11 @@ def treatments(
     Short slots are all as long as the guards between them on average, so that about half of their time is measured.
     live: the factors switched by slot that concern it. shared: the aggressors on the victim's own CPUs.
     """
-    found = list(_treatments(scenario, victim, live, catalogue, shared))
-    quick = [t for t in found if is_quick(t, scenario.timing.long)]
+    listed = list(_treatments(scenario, victim, live, catalogue, shared))
+    quick = [t for t in listed if is_quick(t, scenario.timing.long)]
     grid_ns = scenario.timing.slice
     slot_ns = guard_ns(quick, grid_ns) // grid_ns * grid_ns if quick else 0
-    for treatment in found:
+    for treatment in listed:
         yield treatment.model_copy(update={"slot_ns": max(treatment.slot_ns, slot_ns)})
 
 
@@ -103,16 +103,16 @@ def _pressed(
     turns_guard_ns = max(TURNS_GUARD_NS, ceilings.GUARD_TURNS * held.turn_ns)
     for name, aggressor in aggressors.items():
         everyone = {other: aggressors[other] for other in (*aggressor.together, name)}
-        settling = [_settle(one, one.stressor, catalogue) for one in everyone.values()]
+        settling = [_settle(each, each.stressor, catalogue) for each in everyone.values()]
         rise_ns, release_ns = (max(times) for times in zip(*settling, strict=True))
         slot_ns = timing.slot
-        if any(one.command is not None for one in everyone.values()):
+        if any(each.command is not None for each in everyone.values()):
             slot_ns = max(slot_ns, COMMAND_SLOT_NS)
         if shared & everyone.keys():
             slot_ns, rise_ns = max(slot_ns, TURNS_SLOT_NS), max(rise_ns, turns_guard_ns)
             release_ns = max(release_ns, held.release_ns)
-        for one in everyone.values():
-            own = ceilings.of_sandbox(one, one.stressor, catalogue)
+        for each in everyone.values():
+            own = ceilings.of_sandbox(each, each.stressor, catalogue)
             slot_ns, rise_ns = own.slot_ns(slot_ns), max(rise_ns, own.guard_ns)
             release_ns = max(release_ns, own.release_ns)
         for intensity in aggressor.intensity:

@@ -13,6 +13,6 @@ def forecasts(plan: Plan) -> dict[str, pace.Forecast]:
 
 def shares(plan: Plan) -> dict[str, int]:
     """Each trial's part of the budget in ns, by trial."""
-    found = forecasts(plan)
-    needed = pace.needed_ns(list(found.values()), plan.scenario.min_blocks)
-    return dict(zip(found, pace.shares(plan.scenario.budget, needed), strict=True))
+    expected = forecasts(plan)
+    needed = pace.needed_ns(list(expected.values()), plan.scenario.min_blocks)
+    return dict(zip(expected, pace.shares(plan.scenario.budget, needed), strict=True))

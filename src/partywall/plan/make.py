@@ -18,7 +18,7 @@ from partywall.pace import treatments
 from partywall.plan.placement import Topology, aggressor_cpus, listed, victim_cpus
 from partywall.units import counted
 
-# A shorter visit would be mostly set-up. With many short visits, hosts compare as more alike than they are.
+# A shorter turn would be mostly set-up. With many short turns, hosts compare as more alike than they are.
 VISIT_MIN_NS = 12_000_000_000
 ROUNDS_MAX = 4
 # Measured on a two-core machine: sandboxes start within 0.1 s, calibration takes 0.15 s for each aggressor, and files
@@ -66,7 +66,7 @@ def make(
 
 
 def extended(plan: Plan, budget_ns: int, precision: float) -> Plan:
-    """The same plan with a larger budget or another precision. Further rounds of visits follow those planned so far."""
+    """The same plan with a larger budget or another precision. Further rounds of turns follow those planned so far."""
     more = budget_ns - plan.scenario.budget
     rounds = plan.rounds + (_rounds(more, len(plan.trials)) if more > 0 else 1)
     scenario = plan.scenario.model_copy(update={"budget": budget_ns, "precision": precision})

@@ -28,6 +28,6 @@ def order(seed: int, trial: Trial, block: int) -> tuple[str, ...]:
     return tuple(shuffled([treatment.id for treatment in trial.treatments], seed, trial.id, block))
 
 
-def visits(plan: Plan) -> Sequence[tuple[int, Trial]]:
+def turns(plan: Plan) -> Sequence[tuple[int, Trial]]:
     """(round, trial) in the order of a run: each round contains every trial once, in its own random order."""
     return rounds(plan.trials, plan.rounds, plan.seed, "round")

@@ -24,8 +24,8 @@ class HostCpus:
     """Busy seconds of each CPU: from the cgroup accounting in nanoseconds if there is one, else from /proc/stat."""
 
     def __init__(self, host: Host) -> None:
-        found = cgroups.read(host.root).v1.get("cpuacct")
-        self._fine = found / "cpuacct.usage_percpu" if found else None
+        mounted = cgroups.read(host.root).v1.get("cpuacct")
+        self._fine = mounted / "cpuacct.usage_percpu" if mounted else None
         if self._fine is not None and not self._fine.exists():
             self._fine = None
         self._stat = host.path("/proc/stat")
@@ -87,10 +87,10 @@ def containers(host: Host) -> list[Consumer]:
     if top is None:
         return []
     slices = [top, *sorted(top.glob("*.slice"))]
-    found = [folder for each in slices for folder in sorted(each.iterdir()) if folder.is_dir()]
+    folders = [folder for each in slices for folder in sorted(each.iterdir()) if folder.is_dir()]
     return [
         consumer(f"/{folder.relative_to(top)}", host)
-        for folder in found
+        for folder in folders
         if not folder.name.endswith(".slice") and (folder / "cgroup.procs").exists() and _members(folder)
     ]
 
@@ -142,10 +142,10 @@ def _comm(folder: Path, pid: str) -> str:
 
 def used(consumers: Mapping[str, Read], last: Mapping[str, float]) -> dict[str, float]:
     """CPU seconds of each consumer. One that has ended keeps its last value."""
-    found = {}
+    usage = {}
     for name, read in consumers.items():
         try:
-            found[name] = max(read(), last.get(name, 0.0))
+            usage[name] = max(read(), last.get(name, 0.0))
         except (OSError, ValueError, StopIteration):
-            found[name] = last.get(name, 0.0)
-    return found
+            usage[name] = last.get(name, 0.0)
+    return usage

@@ -20,30 +20,30 @@ def machine_facts(scenario: Scenario, work_root: Path = WORK_ROOT) -> dict[str, 
 
     CapabilityError, for all machines at once, if one is unreachable or lacks a required program.
     """
-    found: dict[str, dict[str, Any]] = {}
+    facts: dict[str, dict[str, Any]] = {}
     failures: list[Problem] = []
     for (backend, machine), programs in other_machines(scenario).items():
         try:
             if backend == "ssh":
-                found[machine] = ssh.survey(machine, str(work_root), sorted(programs))
+                facts[machine] = ssh.survey(machine, str(work_root), sorted(programs))
             else:
-                found[machine] = libvirt.survey(machine)
+                facts[machine] = libvirt.survey(machine)
                 failures += _unusable_domains(scenario, machine)
         except CapabilityError as error:
             failures += error.problems
     if failures:
         raise CapabilityError(*failures)
-    return found
+    return facts
 
 
 def other_machines(scenario: Scenario) -> dict[tuple[str, str], set[str]]:
     """The other machines of a scenario, by backend, with the programs required on each."""
-    found: dict[tuple[str, str], set[str]] = {}
+    machines: dict[tuple[str, str], set[str]] = {}
     for _, _, applied in factors.trials(scenario):
         for workload in workloads(applied).values():
             if machine := workload.sandbox.machine:
-                found.setdefault((workload.sandbox.backend, machine), set()).update((workload.command or ())[:1])
-    return found
+                machines.setdefault((workload.sandbox.backend, machine), set()).update((workload.command or ())[:1])
+    return machines
 
 
 def lacking_for_domains(scenario: Scenario) -> Iterator[Problem]:
@@ -64,13 +64,13 @@ def lacking_for_domains(scenario: Scenario) -> Iterator[Problem]:
 
 def _domains(scenario: Scenario, machine: str) -> dict[Sandbox, list[str]]:
     """The libvirt sandboxes on a machine, at all levels of factors, with the keys of their workloads."""
-    found: dict[Sandbox, list[str]] = {}
+    domains: dict[Sandbox, list[str]] = {}
     for _, _, applied in factors.trials(scenario):
         for key, workload in workloads(applied).items():
             if workload.sandbox.backend == "libvirt" and workload.sandbox.machine == machine:
-                keys = found.setdefault(workload.sandbox, [])
+                keys = domains.setdefault(workload.sandbox, [])
                 keys += [key] if key not in keys else []
-    return found
+    return domains
 
 
 def _unusable_domains(scenario: Scenario, machine: str) -> Iterator[Problem]:

@@ -96,15 +96,15 @@ def lacking_for_guests(scenario: Scenario, host: Host) -> Iterator[Problem]:
 
 def lacking_devices(scenario: Scenario) -> Iterator[Problem]:
     """What prevents the host's devices from being guests' disks."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for _, _, applied in factors.trials(scenario):
         for key, workload in workloads(applied).items():
             requested = workload.sandbox.disk
             if requested is None or requested.device is None:
                 continue
             if why := qemu.disk.unusable(Path(requested.device), overwrite=requested.overwrite):
-                found.append(Problem(why, key=f"{key}.sandbox.disk.device"))
-    yield from dict.fromkeys(found)
+                problems.append(Problem(why, key=f"{key}.sandbox.disk.device"))
+    yield from dict.fromkeys(problems)
 
 
 def _rooted(scenario: Scenario) -> Iterator[tuple[str, Workload, tuple[str, ...]]]:

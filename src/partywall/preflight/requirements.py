@@ -32,9 +32,9 @@ def commands(scenario: Scenario) -> list[str]:
     for _, _, applied in factors.trials(scenario):
         for key, workload in workloads(applied).items():
             if workload.command:
-                found = places.setdefault((key, " ".join(workload.command)), [])
-                found += [place] if (place := _place(workload.sandbox)) not in found else []
-    return [f"{key}.command, {' or '.join(found)}: {words}" for (key, words), found in places.items()]
+                sandboxes = places.setdefault((key, " ".join(workload.command)), [])
+                sandboxes += [place] if (place := _place(workload.sandbox)) not in sandboxes else []
+    return [f"{key}.command, {' or '.join(sandboxes)}: {words}" for (key, words), sandboxes in places.items()]
 
 
 def _place(box: Sandbox) -> str:

@@ -89,13 +89,13 @@ def lacking_controllers(settings: dict[str, str], host: Host) -> Iterator[Proble
 
 def controllers_by_setting(scenario: Scenario) -> dict[str, str]:
     """The cgroup controller of every setting that needs one at any time, by the setting's key."""
-    found: dict[str, str] = {}
+    controllers: dict[str, str] = {}
     for key, names in backends(scenario).items():
         for name in names:
             for setting, controller in BACKENDS[name].controllers.items():
                 if _is_set(scenario, key, setting):
-                    found[f"{key}.sandbox.{setting}"] = controller
-    return found
+                    controllers[f"{key}.sandbox.{setting}"] = controller
+    return controllers
 
 
 def _is_set(scenario: Scenario, key: str, setting: str) -> bool:

@@ -377,13 +377,13 @@ def efficiency(findings: Findings) -> AnyChart:
     ]
     base = inlined(rows).encode(y=alt.Y("what:N", sort=None, title=None, axis=alt.Axis(labelLimit=300, ticks=False)))
     q = alt.X("q:Q", title="efficiency q: share of the promised capacity", scale=alt.Scale(zero=False, padding=20))
-    one = inlined([{"q": 1.0}]).mark_rule(strokeDash=[4, 3]).encode(x=q)
+    reference = inlined([{"q": 1.0}]).mark_rule(strokeDash=[4, 3]).encode(x=q)
     whiskers = base.mark_rule(strokeWidth=2, color=TREATED).encode(x=alt.X("low:Q", title=None), x2=alt.X2("high:Q"))
     dots = base.mark_point(filled=True, size=70, color=TREATED, opacity=1).encode(
         x=q, tooltip=[alt.Tooltip("what:N"), alt.Tooltip("text:N")]
     )
     values = base.mark_text(dy=-12).encode(x=q, text=alt.Text("text:N"))
-    return alt.layer(one, whiskers, dots, values).properties(width=WIDTH - 160, height=48 * len(rows))
+    return alt.layer(reference, whiskers, dots, values).properties(width=WIDTH - 160, height=48 * len(rows))
 
 
 def all_charts(findings: Findings, evidence: Evidence) -> dict[str, dict[str, Any]]:

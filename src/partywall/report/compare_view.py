@@ -62,9 +62,9 @@ def _remark(text: str) -> Text:
 
 def worst(comparison: Comparison) -> Change:
     """The most important change: any worsening, then anything inconclusive, including cells that cannot be compared."""
-    found = {cell.change for cell in comparison.cells}
-    found |= {Change.INCONCLUSIVE} if comparison.outcome is Outcome.INCONCLUSIVE else set()
-    return next(change for change in ORDER if change in found)
+    changes = {cell.change for cell in comparison.cells}
+    changes |= {Change.INCONCLUSIVE} if comparison.outcome is Outcome.INCONCLUSIVE else set()
+    return next(change for change in ORDER if change in changes)
 
 
 def headline(comparison: Comparison) -> str:
@@ -83,12 +83,12 @@ def headline(comparison: Comparison) -> str:
 
 def _reasons(comparison: Comparison) -> Iterator[RenderableType]:
     """The reasons for changes that are worse or inconclusive. The table's figures show only a part of them."""
-    found = [cell for cell in _ordered(comparison) if cell.change in (Change.WORSE, Change.INCONCLUSIVE)]
-    for number, cell in enumerate(found[:REASONS_SHOWN]):
+    cells = [cell for cell in _ordered(comparison) if cell.change in (Change.WORSE, Change.INCONCLUSIVE)]
+    for number, cell in enumerate(cells[:REASONS_SHOWN]):
         mark = (f"{MARKS[cell.change].split()[0]} ", STYLES[cell.change])
         yield Text.assemble("" if number else "\n", mark, f"{_name(cell)}: {cell.reason}", overflow="fold")
-    if len(found) > REASONS_SHOWN:
-        yield Text(f"and {len(found) - REASONS_SHOWN} more", style="dim")
+    if len(cells) > REASONS_SHOWN:
+        yield Text(f"and {len(cells) - REASONS_SHOWN} more", style="dim")
 
 
 def _effect_mark(effect: Effect | None) -> str:

@@ -36,20 +36,20 @@ POLICY_COLUMNS = (
 STEP_COLUMNS = ("batch", "step", "why", "takes", "blackout", "p99", "energy")
 
 
-def show(found: ConsolidationFindings, console: Console) -> None:
+def show(findings: ConsolidationFindings, console: Console) -> None:
     """Everything, at the end."""
-    console.print(Text(found.headline, style="bold"), soft_wrap=True)
-    if (plan := found.evidence.plan) is not None:
-        _show_plan(plan, found.evidence, console)
-    elif found.compared:
+    console.print(Text(findings.headline, style="bold"), soft_wrap=True)
+    if (plan := findings.evidence.plan) is not None:
+        _show_plan(plan, findings.evidence, console)
+    elif findings.compared:
         table = Table(*POLICY_COLUMNS)
         for column in table.columns[1:]:
             column.justify = "right"
-        for each in found.compared:
+        for each in findings.compared:
             table.add_row(*policy_texts(each))
         console.print(table)
-        console.print(Text(_bound_text(found)), soft_wrap=True)
-    for note in found.notes:
+        console.print(Text(_bound_text(findings)), soft_wrap=True)
+    for note in findings.notes:
         console.print(Text(f"note: {note}"), soft_wrap=True)
 
 
@@ -162,21 +162,21 @@ def _time(seconds: float) -> str:
     return units.format_duration(seconds * 1e9)
 
 
-def _bound_text(found: ConsolidationFindings) -> str:
-    simulations = found.evidence.simulations
+def _bound_text(findings: ConsolidationFindings) -> str:
+    simulations = findings.evidence.simulations
     bounds = ", ".join(f"{each.bound_kwh:.1f}" for each in simulations[:4])
     text = f"no placement takes less than {bounds} kWh (with the whole day known, without moves and switching)"
-    if found.share_of_bound is not None:
-        share = found.share_of_bound
+    if findings.share_of_bound is not None:
+        share = findings.share_of_bound
         span = f" ({share.low:.1%} to {share.high:.1%})" if share.high > share.low else ""
         text += f"; partywall reaches {share.value:.1%}{span} of that saving"
     return text
 
 
-def rows(found: ConsolidationFindings) -> list[dict[str, Any]]:
+def rows(findings: ConsolidationFindings) -> list[dict[str, Any]]:
     """A step each, or a policy and trace each, as flat values."""
-    if (plan := found.evidence.plan) is not None:
-        outcomes = {entry.number: entry.outcome for entry in found.evidence.journal}
+    if (plan := findings.evidence.plan) is not None:
+        outcomes = {entry.number: entry.outcome for entry in findings.evidence.journal}
         return [
             {
                 **step.model_dump(include={"number", "batch", "action", "host", "guest", "source", "reason"}),
@@ -195,7 +195,7 @@ def rows(found: ConsolidationFindings) -> list[dict[str, Any]]:
             **result.model_dump(exclude={"samples"}),
             "slav": result.slav,
         }
-        for each in found.evidence.simulations
+        for each in findings.evidence.simulations
         for result in each.results
     ]
 
@@ -203,23 +203,23 @@ def rows(found: ConsolidationFindings) -> list[dict[str, Any]]:
 # Page
 
 
-def render(found: ConsolidationFindings) -> str:
+def render(findings: ConsolidationFindings) -> str:
     """The whole page."""
-    drawn = all_charts(found)
-    evidence, plan = found.evidence, found.evidence.plan
+    drawn = all_charts(findings)
+    evidence, plan = findings.evidence, findings.evidence.plan
     journal = {entry.number: entry for entry in evidence.journal}
     return page.framed(
         "consolidation.html.j2",
         {identity: page.fluid(chart) for identity, (_, _, chart) in drawn.items()},
-        found=found,
+        findings=findings,
         evidence=evidence,
         plan=plan,
         facts=plan_facts(plan) if plan else [],
         steps=[(step, step_texts(step), journal.get(step.number)) for step in plan.steps] if plan else [],
         step_columns=STEP_COLUMNS,
         policy_columns=POLICY_COLUMNS,
-        policies=[policy_texts(each) for each in found.compared],
-        bound=_bound_text(found) if found.compared else "",
+        policies=[policy_texts(each) for each in findings.compared],
+        bound=_bound_text(findings) if findings.compared else "",
         figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
         curves=[
             (name, evidence.cluster.curve(name))
@@ -232,9 +232,9 @@ def render(found: ConsolidationFindings) -> str:
 Drawn = dict[str, tuple[str, str, AnyChart | alt.VConcatChart]]
 
 
-def all_charts(found: ConsolidationFindings) -> Drawn:
+def all_charts(findings: ConsolidationFindings) -> Drawn:
     """(title, caption, chart) by id."""
-    evidence = found.evidence
+    evidence = findings.evidence
     if evidence.plan is not None:
         return _plan_charts(evidence.plan)
     if not evidence.simulations:
@@ -245,14 +245,14 @@ def all_charts(found: ConsolidationFindings) -> Drawn:
         "energy": (
             "Energy by policy",
             "Simulated; the mean over traces. No placement takes less than the line.",
-            energy(found),
+            energy(findings),
         )
     }
     if managed:
         drawn["trade"] = (
             "Energy and violations",
             "Simulated; a point is a policy over one trace. Lower left is better.",
-            trade(found),
+            trade(findings),
         )
         drawn["timeline"] = (
             "A day",
@@ -263,9 +263,9 @@ def all_charts(found: ConsolidationFindings) -> Drawn:
     return drawn
 
 
-def energy(found: ConsolidationFindings) -> AnyChart:
-    order = [each.policy for each in found.compared]
-    sims = found.evidence.simulations
+def energy(findings: ConsolidationFindings) -> AnyChart:
+    order = [each.policy for each in findings.compared]
+    sims = findings.evidence.simulations
     bound = sum(each.bound_kwh for each in sims) / len(sims)
     parts = [("hosts", TREATED), ("switching", MUTED), ("moves", BASELINE)]
     data = []
@@ -298,10 +298,10 @@ def energy(found: ConsolidationFindings) -> AnyChart:
     return alt.layer(bars, line, text).properties(width=WIDTH, height=alt.Step(26))
 
 
-def trade(found: ConsolidationFindings) -> AnyChart:
+def trade(findings: ConsolidationFindings) -> AnyChart:
     data = [
         {"policy": result.policy, "trace": each.trace, "kWh": result.energy_kwh, "unserved": 100 * result.unserved}
-        for each in found.evidence.simulations
+        for each in findings.evidence.simulations
         for result in each.results
         if result.policy != "static"
     ]
@@ -441,8 +441,8 @@ def alternatives(plan: ConsolidationPlan) -> AnyChart:
     return alt.layer(bars, text).properties(width=WIDTH, height=alt.Step(26))
 
 
-def _charts(found: ConsolidationFindings) -> dict[str, dict[str, Any]]:
-    return {name: charts.titled(chart, title) for name, (title, _, chart) in all_charts(found).items()}
+def _charts(findings: ConsolidationFindings) -> dict[str, dict[str, Any]]:
+    return {name: charts.titled(chart, title) for name, (title, _, chart) in all_charts(findings).items()}
 
 
 RAW: Any = {"evidence": {"simulations": {"__all__": {"results": {"__all__": {"samples"}}}}}}
@@ -452,7 +452,7 @@ FILES: Files[ConsolidationFindings] = Files(
     of="a consolidation",
     documents={
         "html": ("report.html", render),
-        "json": ("findings.json", lambda found: found.model_dump_json(indent=2, exclude=RAW) + "\n"),
+        "json": ("findings.json", lambda findings: findings.model_dump_json(indent=2, exclude=RAW) + "\n"),
     },
     charts=_charts,
 )

@@ -63,8 +63,8 @@ def headline(run: GuardRun) -> str:
     """The result in one line."""
     if not run.reports:
         return "The guard ended before its first report"
-    found = f"{units.counted(run.wrong, 'finding')}, see below" if run.wrong else "no problem was found"
-    return f"Kept for {units.format_duration(run.length_ns)}: {found}"
+    problems = f"{units.counted(run.wrong, 'finding')}, see below" if run.wrong else "no problem was found"
+    return f"Kept for {units.format_duration(run.length_ns)}: {problems}"
 
 
 def show(run: GuardRun, console: Console) -> None:

@@ -239,7 +239,7 @@ def _worst(findings: Findings, ids: dict[tuple[str, str], str]) -> str:
 
 def _sensitivities(findings: Findings, specs: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
     """(title, chart, slopes as text, emulated) for each trial with curves."""
-    found = []
+    rows = []
     for number, row in enumerate(matrix(findings).rows, start=1):
         curves = [curve for curve in findings.curves if curve.trial == row.trial]
         if not curves:
@@ -247,10 +247,10 @@ def _sensitivities(findings: Findings, specs: dict[str, Any]) -> list[tuple[str,
         identity = f"sensitivity-{number}"
         specs[identity] = page.fluid(charts.sensitivity(findings, row.trial))
         slopes = "; ".join(f"{c.aggressor} {figures.percent(c.slope)}" for c in curves if c.slope is not None)
-        found.append(
+        rows.append(
             (row.title, identity, slopes, any(emulated(cell) for cell in findings.cells if cell.trial == row.trial))
         )
-    return found
+    return rows
 
 
 def _efficiency(findings: Findings, specs: dict[str, Any]) -> str | None:
@@ -310,9 +310,9 @@ def _slots_of(evidence: Evidence, trials: Sequence[Trial]) -> dict[str, Any]:
 def _slots(evidence: Evidence, trial: Trial, limit: int) -> dict[str, Any]:
     """The slots of a trial for the block table, and the blocks whose slices are drawn."""
     scale = series.scale_of(evidence, trial.id)
-    found = series.observations_of(evidence, trial.id)
-    blocks = sorted({o.block for o in found})
-    every = -(-len(found) // limit) if found else 1
+    observations = series.observations_of(evidence, trial.id)
+    blocks = sorted({o.block for o in observations})
+    every = -(-len(observations) // limit) if observations else 1
     kept = set(blocks[::every])
     return {
         "figure": f"{scale.label} ({scale.direction})",
@@ -321,16 +321,16 @@ def _slots(evidence: Evidence, trial: Trial, limit: int) -> dict[str, Any]:
         "of": len(blocks),
         "drawn": series.drawn_blocks(evidence.timeline.get(trial.id, ())),
         "notes": {b: text for b, text in _disturbed(evidence, trial).items() if b in kept},
-        "slots": [_slot(o, scale) for o in found if o.block in kept],
+        "slots": [_slot(o, scale) for o in observations if o.block in kept],
     }
 
 
 def _disturbed(evidence: Evidence, trial: Trial) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
+    reasons: dict[int, list[str]] = {}
     for name, block, text in evidence.disturbances:
         if name == trial.id:
-            found.setdefault(block, []).append(text)
-    return found
+            reasons.setdefault(block, []).append(text)
+    return reasons
 
 
 def _slot(seen: Observation, scale: figures.Scale) -> list[Any]:

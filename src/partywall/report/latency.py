@@ -15,14 +15,14 @@ def quantiles(histogram: Histogram, shares: Iterable[float]) -> list[float]:
         return []
     indices = sorted(histogram.counts)
     reached_counts = list(itertools.accumulate(histogram.counts[index] for index in indices))
-    found: list[float] = []
+    values: list[float] = []
     for share in shares:
         index = next(
             (index for index, reached in zip(indices, reached_counts, strict=True) if reached >= share * total),
             indices[-1],
         )
-        found.append(sum(bucket_bounds(index)) / 2)
-    return found
+        values.append(sum(bucket_bounds(index)) / 2)
+    return values
 
 
 def known_quantiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
@@ -30,8 +30,8 @@ def known_quantiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[
     total = sum(counts.values())
     wanted = list(shares)
     known = [share for share in wanted if share <= 0.5 or round(total * (1 - share), 6) >= 1]
-    found = dict(zip(known, quantiles(Histogram(dict(counts)), known), strict=False))
-    return [found.get(share) for share in wanted]
+    values = dict(zip(known, quantiles(Histogram(dict(counts)), known), strict=False))
+    return [values.get(share) for share in wanted]
 
 
 def tail_shares(histogram: Histogram, per_decade: int = 16) -> list[float]:

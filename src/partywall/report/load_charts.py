@@ -120,11 +120,11 @@ def distribution(run: LoadRun) -> AnyChart:
     shown = sorted(run.labels, key=lambda label: -label.done)[:LINES_MAX]
     for label in shown:
         for sort, counts in (("from intended start", label.corrected), ("raw", label.raw)):
-            found = Histogram(dict(counts))
-            shares = tail_shares(found)
+            histogram = Histogram(dict(counts))
+            shares = tail_shares(histogram)
             rows += [
                 {"what": label.name, "time": sort, "slower": 1 - share, "value": _short(max(value, 1.0) / 1e6)}
-                for share, value in zip(shares, quantiles(found, shares), strict=False)
+                for share, value in zip(shares, quantiles(histogram, shares), strict=False)
             ]
     dashes = alt.Scale(domain=["from intended start", "raw"], range=[[1, 0], [5, 4]])
     chart: alt.Chart = (
@@ -172,18 +172,18 @@ def all_charts(run: LoadRun) -> dict[str, tuple[str, AnyChart]]:
     """Every chart that has something to draw: identity → (title, chart)."""
     if not run.seconds:
         return {}
-    found: dict[str, tuple[str, AnyChart]] = {}
+    charts: dict[str, tuple[str, AnyChart]] = {}
     if any(second.quantiles_ns for second in run.seconds):
-        found["percentiles"] = ("Response time over time", percentiles_over_time(run))
-    found["rate"] = ("Throughput and errors", rate_over_time(run))
-    found["users"] = ("Active users", users_over_time(run))
+        charts["percentiles"] = ("Response time over time", percentiles_over_time(run))
+    charts["rate"] = ("Throughput and errors", rate_over_time(run))
+    charts["users"] = ("Active users", users_over_time(run))
     if any(label.corrected for label in run.labels):
         beyond = len(run.labels) - LINES_MAX
         left_out = f", without {units.counted(beyond, 'name')} with fewer responses" if beyond > 0 else ""
-        found["distribution"] = (f"Response time by percentile{left_out}", distribution(run))
-    found["generator"] = ("Load of the generator", generator_over_time(run))
+        charts["distribution"] = (f"Response time by percentile{left_out}", distribution(run))
+    charts["generator"] = ("Load of the generator", generator_over_time(run))
     for group in dict.fromkeys(series.group for series in run.monitors):
         if any(value for s in run.monitors if s.group == group for _, value in s.points):
             slug = "".join(char if char.isalnum() else "-" for char in group.lower())
-            found[f"monitor-{slug}"] = (group, monitor(run, group))
-    return found
+            charts[f"monitor-{slug}"] = (group, monitor(run, group))
+    return charts

@@ -167,13 +167,13 @@ def uncontrolled(findings: Findings) -> dict[str, tuple[str, ...]]:
 
     Aggressors with the same differences are grouped: {"memory, disk": ("guard 10 ms, not 2 or 5",)}.
     """
-    found: dict[str, dict[str, dict[str, None]]] = {}
+    labels: dict[str, dict[str, dict[str, None]]] = {}
     for cell in findings.cells:
         for difference in cell.uncontrolled if cell.aggressor is not None else ():
             own, _, null = difference.partition(", not ")
-            found.setdefault(cell.aggressor or "", {}).setdefault(own, {})[null] = None
+            labels.setdefault(cell.aggressor or "", {}).setdefault(own, {})[null] = None
     alike: dict[tuple[str, ...], list[str]] = {}
-    for name, differences in found.items():
+    for name, differences in labels.items():
         texts = tuple(f"{own}, not {' or '.join(nulls)}" for own, nulls in differences.items())
         alike.setdefault(texts, []).append(name)
     return {", ".join(names): texts for texts, names in alike.items()}

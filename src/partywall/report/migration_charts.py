@@ -33,7 +33,7 @@ def all_charts(findings: MigrationFindings) -> dict[str, tuple[str, str, AnyChar
             "Mean over moves. The parts add up to the time that clients waited.",
             parts(findings),
         )
-    if used := [found for found in _typical(findings) if found.users_timeline]:
+    if used := [move for move in _typical(findings) if move.users_timeline]:
         drawn["users-timeline"] = (
             "Virtual users during a move",
             "One move of each workload by each method; a point a second. Slowest response (red) and median (blue); the "
@@ -53,11 +53,11 @@ def all_charts(findings: MigrationFindings) -> dict[str, tuple[str, str, AnyChar
 
 def blackouts(findings: MigrationFindings) -> AnyChart:
     rows = [
-        {"cell": _cell(found), "seen by": name, "ms": value * 1e3}
-        for found in _in_order(findings)
-        if found.clients_ns is not None
+        {"cell": _cell(move), "seen by": name, "ms": value * 1e3}
+        for move in _in_order(findings)
+        if move.clients_ns is not None
         for key, name in BLACKOUTS.items()
-        if (value := found.values.get(key)) is not None
+        if (value := move.values.get(key)) is not None
     ]
     chart: alt.Chart = (
         inlined(rows)
@@ -78,9 +78,9 @@ def blackouts(findings: MigrationFindings) -> AnyChart:
 def parts(findings: MigrationFindings) -> AnyChart:
     sums: dict[tuple[str, str], list[float]] = {}
     names: list[str] = []
-    for found in _in_order(findings):
-        for part in found.parts:
-            sums.setdefault((_cell(found), part.name), []).append(part.ns / 1e6)
+    for move in _in_order(findings):
+        for part in move.parts:
+            sums.setdefault((_cell(move), part.name), []).append(part.ns / 1e6)
             if part.name not in names:
                 names.append(part.name)
     rows = [
@@ -105,26 +105,26 @@ def parts(findings: MigrationFindings) -> AnyChart:
 def timeline(shown: list[MoveFinding], *, users: bool = False) -> alt.VConcatChart:
     """Response times over time, a row for each move."""
     layers = []
-    for found in shown:
+    for move in shown:
         rows = [
             {"s": each.at_s, "ms": each.slowest_ns / 1e6, "median": each.median_ns / 1e6}
-            for each in (found.users_timeline if users else found.timeline)
+            for each in (move.users_timeline if users else move.timeline)
         ]
-        span = {"begin": 0.0, "end": (found.move.end_ns - found.move.begin_ns) / 1e9}
+        span = {"begin": 0.0, "end": (move.move.end_ns - move.move.begin_ns) / 1e9}
         shade = inlined([span]).mark_rect(color=MUTED, opacity=0.18).encode(x="begin:Q", x2="end:Q")
         base = inlined(rows)
         x = alt.X("s:Q", title="s from the start of the move")
         y = alt.Y("ms:Q", title="ms", scale=alt.Scale(type="log"))
         slowest = base.mark_line(color=TREATED, strokeWidth=1.3).encode(x=x, y=y)
         median = base.mark_line(color=BASELINE, strokeWidth=1.3).encode(x=x, y=alt.Y("median:Q"))
-        layers.append(alt.layer(shade, slowest, median).properties(width=WIDTH, height=HEIGHT // 2, title=_cell(found)))
+        layers.append(alt.layer(shade, slowest, median).properties(width=WIDTH, height=HEIGHT // 2, title=_cell(move)))
     return alt.vconcat(*layers, spacing=14)
 
 
 def _in_order(findings: MigrationFindings) -> list[MoveFinding]:
     """The moves by their cells, as the plan lists them."""
     cells = [(cell.workload, cell.method) for cell in findings.cells]
-    return sorted(findings.moves, key=lambda found: cells.index(found.move.cell))
+    return sorted(findings.moves, key=lambda move: cells.index(move.move.cell))
 
 
 def _typical(findings: MigrationFindings) -> list[MoveFinding]:
@@ -132,14 +132,14 @@ def _typical(findings: MigrationFindings) -> list[MoveFinding]:
     shown = []
     for cell in findings.cells:
         own = [
-            found
-            for found in findings.moves
-            if found.move.cell == (cell.workload, cell.method) and found.clients_ns is not None
+            move
+            for move in findings.moves
+            if move.move.cell == (cell.workload, cell.method) and move.clients_ns is not None
         ]
         if own:
-            shown.append(sorted(own, key=lambda found: found.clients_ns or 0)[len(own) // 2])
+            shown.append(sorted(own, key=lambda move: move.clients_ns or 0)[len(own) // 2])
     return shown
 
 
-def _cell(found: MoveFinding) -> str:
-    return f"{found.move.workload}, {found.move.method}"
+def _cell(move: MoveFinding) -> str:
+    return f"{move.move.workload}, {move.move.method}"

@@ -37,14 +37,14 @@ SHOWN = (2, 3, 4, 5, 6)
 _KEYS = ("total_s", "downtime_s", "stopped_s", "clients_s", "start_s")
 
 
-def line(found: MoveFinding) -> str:
+def line(finding: MoveFinding) -> str:
     """A move in one line."""
-    move = found.move
+    move = finding.move
     text = f"{move.workload}, {move.method}: {move.outcome}"
     if move.total_ns is not None:
         text += f" in {_time(move.total_ns / 1e9)}, {units.format_bytes(move.memory.get('transferred', 0))}"
-    if found.clients_ns is not None:
-        text += f"; clients waited {_time(found.clients_ns / 1e9)}"
+    if finding.clients_ns is not None:
+        text += f"; clients waited {_time(finding.clients_ns / 1e9)}"
     if move.downtime_ns is not None:
         text += f" (QEMU says {_time(move.downtime_ns / 1e9)})"
     return text
@@ -95,38 +95,38 @@ def move_rows(findings: MigrationFindings) -> list[dict[str, Any]]:
     """A move each, as flat values; times in seconds."""
     return [
         {
-            "number": found.move.number,
-            "round": found.move.round,
-            "workload": found.move.workload,
-            "method": found.move.method,
-            "outcome": found.move.outcome,
-            **{name: found.values.get(name) for name in METRICS},
+            "number": finding.move.number,
+            "round": finding.move.round,
+            "workload": finding.move.workload,
+            "method": finding.move.method,
+            "outcome": finding.move.outcome,
+            **{name: finding.values.get(name) for name in METRICS},
         }
-        for found in findings.moves
+        for finding in findings.moves
     ]
 
 
-def render(found: MigrationReport) -> str:
+def render(report: MigrationReport) -> str:
     """The whole page."""
-    drawn = migration_charts.all_charts(found.findings)
+    drawn = migration_charts.all_charts(report.findings)
     return page.framed(
         "migration.html.j2",
         {identity: page.fluid(chart) for identity, (_, _, chart) in drawn.items()},
-        findings=found.findings,
-        plan=found.plan,
-        about=found.about,
-        link=rate_text(found.plan.link.rate),
+        findings=report.findings,
+        plan=report.plan,
+        about=report.about,
+        link=rate_text(report.plan.link.rate),
         columns=COLUMNS,
-        cells=[cell_texts(cell) for cell in found.findings.cells],
-        ratios=_ratios(found.findings.cells),
-        predictions=_predictions(found.findings.cells),
+        cells=[cell_texts(cell) for cell in report.findings.cells],
+        ratios=_ratios(report.findings.cells),
+        predictions=_predictions(report.findings.cells),
         models=MODELS,
-        users=_users(found.findings),
+        users=_users(report.findings),
         phases=PHASES,
-        numbers=_numbers(found.plan),
+        numbers=_numbers(report.plan),
         figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
-        host=page.facts(found.host),
-        json=found.findings.model_dump_json(indent=2, exclude=RAW),
+        host=page.facts(report.host),
+        json=report.findings.model_dump_json(indent=2, exclude=RAW),
     )
 
 
@@ -137,9 +137,11 @@ def _users(findings: MigrationFindings) -> list[tuple[str, str, list[str]]]:
     """(workload, method, (mean, p99, answers a second) before, during and after), medians over moves."""
     rows = []
     for cell in findings.cells:
-        own = [found for found in findings.moves if found.move.cell == (cell.workload, cell.method) and found.users]
+        own = [
+            finding for finding in findings.moves if finding.move.cell == (cell.workload, cell.method) and finding.users
+        ]
         texts = [
-            _users_text([found.users[phase] for found in own if phase in found.users], figure)
+            _users_text([finding.users[phase] for finding in own if phase in finding.users], figure)
             for figure in ("mean_ns", "p99_ns", "rate")
             for phase in PHASES
         ]
@@ -151,8 +153,8 @@ def _users(findings: MigrationFindings) -> list[tuple[str, str, list[str]]]:
 def _numbers(plan: MigrationPlan) -> dict[str, str]:
     """The virtual users of each workload."""
     usual = plan.clients.http
-    found = {name: each.users(usual) if each else usual for name, each in plan.workloads.items()}
-    return {name: _number(http) for name, http in found.items() if http is not None}
+    numbers = {name: each.users(usual) if each else usual for name, each in plan.workloads.items()}
+    return {name: _number(http) for name, http in numbers.items() if http is not None}
 
 
 def _number(http: HttpSpec) -> str:
@@ -176,13 +178,19 @@ def _predictions(cells: Sequence[CellFinding]) -> list[tuple[str, str, str, list
     """(workload, method, whether it converges, (predicted, measured, by simpler models) of each metric)."""
     rows = []
     for cell in cells:
-        if (told := cell.prediction) is not None:
-            ends = "yes" if told.chance > 0.95 else "no" if told.chance < 0.05 else f"{100 * told.chance:.0f} %"
+        if (predicted := cell.prediction) is not None:
+            ends = (
+                "yes"
+                if predicted.chance > 0.95
+                else "no"
+                if predicted.chance < 0.05
+                else f"{100 * predicted.chance:.0f} %"
+            )
             metrics = [
                 (
-                    _span(key, told.spans.get(key)),
+                    _span(key, predicted.spans.get(key)),
                     _plain(key, figure.value) if (figure := cell.figures.get(key)) else "–",
-                    [_plain(key, told.others[model].get(key)) for model in MODELS],
+                    [_plain(key, predicted.others[model].get(key)) for model in MODELS],
                 )
                 for key in PREDICTED
             ]
@@ -217,8 +225,8 @@ def _ratio(ratio: Estimate | None) -> str:
     return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})" if ratio else "–"
 
 
-def _charts(found: MigrationReport) -> dict[str, dict[str, Any]]:
-    drawn = migration_charts.all_charts(found.findings)
+def _charts(report: MigrationReport) -> dict[str, dict[str, Any]]:
+    drawn = migration_charts.all_charts(report.findings)
     return {name: charts.titled(chart, title) for name, (title, _, chart) in drawn.items()}
 
 
@@ -229,7 +237,7 @@ FILES: Files[MigrationReport] = Files(
     of="a migration",
     documents={
         "html": ("report.html", render),
-        "json": ("findings.json", lambda found: found.findings.model_dump_json(indent=2, exclude=RAW) + "\n"),
+        "json": ("findings.json", lambda report: report.findings.model_dump_json(indent=2, exclude=RAW) + "\n"),
     },
     charts=_charts,
     usual=("html", "json"),

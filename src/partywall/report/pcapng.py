@@ -49,8 +49,8 @@ def pcapng(request: TraceRequest, report: Report, wall_ns: int) -> bytes:
 
 
 def _sights(report: Report, flows: Mapping[str, Flow], hops: int) -> Iterator[_Sight]:
-    for way, found in enumerate(report.ways):
-        for packet in dict.fromkeys((*found.packets, *found.slowest)):
+    for way, seen in enumerate(report.ways):
+        for packet in dict.fromkeys((*seen.packets, *seen.slowest)):
             flow = flows.get(packet.flow)
             if flow is None:
                 continue

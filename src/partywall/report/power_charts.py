@@ -39,7 +39,7 @@ def all_charts(findings: PowerFindings) -> dict[str, tuple[str, str, Any]]:
     return drawn
 
 
-def shares(found: Attribution, title: str) -> AnyChart:
+def shares(attribution: Attribution, title: str) -> AnyChart:
     """Consumers with intervals, and the common rule beside them."""
     rows = [
         {
@@ -49,7 +49,7 @@ def shares(found: Attribution, title: str) -> AnyChart:
             "high": share.active.high,
             "common": share.common,
         }
-        for share in sorted(found.shares, key=lambda share: -share.active.value)
+        for share in sorted(attribution.shares, key=lambda share: -share.active.value)
     ]
     base = inlined(rows).encode(y=alt.Y("consumer:N", sort=None, title=None, axis=alt.Axis(labelLimit=300)))
     name = f"{title} of activity"

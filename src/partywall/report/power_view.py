@@ -109,7 +109,7 @@ def rung_texts(fit: Fit) -> list[tuple[str, ...]]:
     ]
 
 
-def share_texts(found: Attribution) -> list[list[str]]:
+def share_texts(attribution: Attribution) -> list[list[str]]:
     """The rows of consumers."""
     return [
         [
@@ -120,16 +120,16 @@ def share_texts(found: Attribution) -> list[list[str]]:
             watts_text(share.evenly),
             f"{share.common:.2f} W",
         ]
-        for share in found.shares
+        for share in attribution.shares
     ]
 
 
-def sum_text(found: Attribution) -> str:
+def sum_text(attribution: Attribution) -> str:
     """How the shares add up."""
-    active = sum(share.active.value for share in found.shares)
-    text = f"total {watts_text(found.total)} = idle {found.idle:.1f} W + activity {active:.1f} W"
-    where = "from the meter" if found.measured else "from the model"
-    error = "" if found.model_error is None else f"; the model alone gives {found.model_error:+.1%}"
+    active = sum(share.active.value for share in attribution.shares)
+    text = f"total {watts_text(attribution.total)} = idle {attribution.idle:.1f} W + activity {active:.1f} W"
+    where = "from the meter" if attribution.measured else "from the model"
+    error = "" if attribution.model_error is None else f"; the model alone gives {attribution.model_error:+.1%}"
     return f"{text}; the total is {where}{error}"
 
 
@@ -169,15 +169,15 @@ def rows(findings: PowerFindings) -> list[dict[str, Any]]:
     ]
 
 
-def render(found: PowerReport) -> str:
+def render(report: PowerReport) -> str:
     """The whole page."""
-    findings = found.findings
+    findings = report.findings
     drawn = power_charts.all_charts(findings)
     return page.framed(
         "power.html.j2",
         {identity: page.fluid(chart) for identity, (_, _, chart) in drawn.items()},
         findings=findings,
-        about=found.about,
+        about=report.about,
         mark=MARKS[findings.origin],
         meter_columns=METERS,
         meters=[meter_texts(meter) for meter in findings.meters],
@@ -192,7 +192,7 @@ def render(found: PowerReport) -> str:
         sums=sum_text(findings.attribution) if findings.attribution else "",
         states=[(core_state(name), s) for name, s in (findings.core_time.states if findings.core_time else {}).items()],
         figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
-        host=page.facts(found.host),
+        host=page.facts(report.host),
         json=findings.model_dump_json(indent=2, exclude=RAW),
     )
 
@@ -215,25 +215,25 @@ def _model_rows(model: NodeModel | None) -> list[tuple[str, str]]:
     if model is None:
         return []
     points = ", ".join(f"{watts:.1f} W with {cores:g}" for cores, watts in model.points)
-    found = [
+    rows = [
         ("name", model.name),
         ("from", f"{model.source} ({model.origin})"),
         ("watts by busy cores", points),
         ("error band", f"± {model.band:.1%}"),
     ]
     if model.break_even_s is not None:
-        found.append(("break-even of switching off", f"{model.break_even_s:.0f} s"))
-    return found
+        rows.append(("break-even of switching off", f"{model.break_even_s:.0f} s"))
+    return rows
 
 
-def _charts(found: PowerReport) -> dict[str, dict[str, Any]]:
-    mark = MARKS[found.findings.origin]
-    drawn = power_charts.all_charts(found.findings)
+def _charts(report: PowerReport) -> dict[str, dict[str, Any]]:
+    mark = MARKS[report.findings.origin]
+    drawn = power_charts.all_charts(report.findings)
     return {name: charts.titled(chart, title, mark) for name, (title, _, chart) in drawn.items()}
 
 
-def _model_file(found: PowerReport) -> str | None:
-    fit = found.findings.fit
+def _model_file(report: PowerReport) -> str | None:
+    fit = report.findings.fit
     return fit.model.model_dump_json(indent=1) + "\n" if fit else None
 
 
@@ -245,7 +245,7 @@ FILES: Files[PowerReport] = Files(
     of="a power record",
     documents={
         "html": ("report.html", render),
-        "json": ("findings.json", lambda found: found.findings.model_dump_json(indent=2, exclude=RAW) + "\n"),
+        "json": ("findings.json", lambda report: report.findings.model_dump_json(indent=2, exclude=RAW) + "\n"),
         "model": ("model.json", _model_file),
     },
     charts=_charts,

@@ -57,11 +57,11 @@ def baseline_id(evidence: Evidence, trial: str) -> str | None:
 
 def pairs_of(evidence: Evidence, cell: Cell) -> list[Pair]:
     """One pair for each block, ordered by time. Blocks that lack either are left out."""
-    found = [o for o in observations_of(evidence, cell.trial) if o.long == cell.long]
-    base = {o.block: o for o in found if o.treatment == baseline_id(evidence, cell.trial)}
+    observations = [o for o in observations_of(evidence, cell.trial) if o.long == cell.long]
+    base = {o.block: o for o in observations if o.treatment == baseline_id(evidence, cell.trial)}
     return [
         Pair(base[o.block], o)
-        for o in found
+        for o in observations
         if o.treatment == cell.treatment and o.block in base and base[o.block].rate > 0
     ]
 

@@ -19,9 +19,9 @@ from partywall.report.files import Files
 
 def headline(report: StudyReport) -> str:
     """How many tables and figures came out as in the paper."""
-    found = [judge(beside).likeness for beside in report.besides]
-    counted = {likeness: found.count(likeness) for likeness in dict.fromkeys(found)}
-    return f"Of {len(found)} tables and figures: " + ", ".join(
+    likenesses = [judge(beside).likeness for beside in report.besides]
+    counted = {likeness: likenesses.count(likeness) for likeness in dict.fromkeys(likenesses)}
+    return f"Of {len(likenesses)} tables and figures: " + ", ".join(
         f"{n} {_plural(likeness, n)}" for likeness, n in counted.items()
     )
 

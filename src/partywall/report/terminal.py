@@ -244,13 +244,13 @@ def _causes(findings: Findings) -> Iterator[RenderableType]:
 
 
 def _warnings(findings: Findings, evidence: Evidence) -> Iterator[RenderableType]:
-    found = warned(findings)
+    warnings = warned(findings)
     unfinished = (f"not finished: {text}" for text in (*findings.incomplete, *evidence.incomplete))
     plain = tuple(dict.fromkeys((*findings.warnings, *evidence.plan.warnings, *unfinished)))
-    if not found and not plain:
+    if not warnings and not plain:
         return
     yield Text("\nWarnings", style="bold")
-    for _, advice, cells in found:
+    for _, advice, cells in warnings:
         where = cell_title(cells[0]) + (f" and {len(cells) - 1} more" if len(cells) > 1 else "")
         yield _indented(("! ", "bold yellow"), (advice.title, "bold"), f" ({where}). {advice.remedy}")
     for text in plain[:PLAIN_SHOWN]:

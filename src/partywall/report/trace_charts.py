@@ -22,10 +22,10 @@ WATERFALLS = 25
 def steps(evidence: TraceEvidence, whole: Report, way: int) -> list[tuple[str, Delay]]:
     """(from → to, delays) of each step in one direction, and of the whole path if there is more than one step."""
     names = evidence.start.asked.names(way)
-    found = [
+    rows = [
         (f"{names[place - 1]} → {names[place]}", whole.ways[way].steps[place].delay) for place in range(1, len(names))
     ]
-    return found + ([("whole path", whole.ways[way].total)] if len(found) > 1 else [])
+    return rows + ([("whole path", whole.ways[way].total)] if len(rows) > 1 else [])
 
 
 def _colour(names: Sequence[str]) -> alt.Color:
@@ -192,19 +192,19 @@ def all_charts(evidence: TraceEvidence) -> dict[str, tuple[str, AnyChart]]:
     if not evidence.reports:
         return {}
     whole = merged(evidence.reports)
-    found: dict[str, tuple[str, AnyChart]] = {}
+    charts: dict[str, tuple[str, AnyChart]] = {}
     for way in range(1 if evidence.start.asked.one_way else len(WAYS)):
         name = WAYS[way]
         if not whole.ways[way].steps[0].packets:
             continue
         if any(step.lost or step.reordered or step.duplicates for step in whole.ways[way].steps):
-            found[f"{name}-losses"] = ("Lost, reordered and duplicated, by hop", losses(evidence, whole, way))
+            charts[f"{name}-losses"] = ("Lost, reordered and duplicated, by hop", losses(evidence, whole, way))
         if not any(delay.count for _, delay in steps(evidence, whole, way)):
             continue
-        found |= {
+        charts |= {
             f"{name}-histogram": ("Delay by hop", histogram(evidence, whole, way)),
             f"{name}-percentiles": ("Delay by percentile", percentiles(evidence, whole, way)),
             f"{name}-time": ("Delay over time", over_time(evidence, way)),
             f"{name}-waterfall": ("The slowest packets", waterfall(evidence, whole, way)),
         }
-    return found
+    return charts

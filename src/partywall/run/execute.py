@@ -1,4 +1,4 @@
-"""The loop over visits, and the loop over blocks inside a visit."""
+"""The loop over turns, and the loop over blocks inside a turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from partywall.model.observation import STRADDLE_MAX, Observation
 from partywall.model.plan import Plan, Slot, Treatment, Trial
 from partywall.model.scenario import SWITCH_AFTER_NS
 from partywall.pace import PLANNED, SLOW_SHARE, Stretch, forecast, rhythm
-from partywall.plan import lay_out, order, shares, visits
+from partywall.plan import lay_out, order, shares, turns
 from partywall.run.limiter import Limiter
 from partywall.run.recorder import Recorder
 from partywall.run.stage import MONITOR, Stage, staged
@@ -68,7 +68,7 @@ class Progress:
     """The progress of a trial: observations at the current slot length, and the total measured time.
 
     void_ns: the part of the measured time that counts for nothing, since limits were late or slices were lost.
-    visits_paid: how often each visit was begun. pilots_had: how many of PILOTS, at the present length. precision: what
+    turns_started: how often each turn was begun. pilots_had: how many of PILOTS, at the present length. precision: what
     was found at the last look. next_look: observations at the next.
     """
 
@@ -80,8 +80,8 @@ class Progress:
     void_ns: int = 0
     failures: int = 0
     finished: bool = False
-    visits_done: set[str] = field(default_factory=set)
-    visits_paid: Counter[str] = field(default_factory=Counter)
+    turns_done: set[str] = field(default_factory=set)
+    turns_started: Counter[str] = field(default_factory=Counter)
     pilots_had: int = 0
     coarse_tested: bool = False
     precision: Precision | None = None
@@ -90,8 +90,8 @@ class Progress:
     @property
     def slow_share(self) -> float:
         """Of its time, what its slow treatments get."""
-        found = self.precision.slow_share if self.precision else None
-        return SLOW_SHARE if found is None else found
+        share = self.precision.slow_share if self.precision else None
+        return SLOW_SHARE if share is None else share
 
     @property
     def effort(self) -> float | None:
@@ -138,15 +138,15 @@ def execute(
     plan = run.plan
     events = run.by_trial()
     progress_by_trial = {trial.id: progress_of(trial, events.get(trial.id, ()), observations) for trial in plan.trials}
-    visitor = Visitor(run, plan, label, decisions, emit, clock or Monotonic(), progress_by_trial, sessions)
+    taker = Turns(run, plan, label, decisions, emit, clock or Monotonic(), progress_by_trial, sessions)
     run.append("run_started", wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), pid=os.getpid())
-    visitor.tell_left()
+    taker.tell_left()
     try:
-        # Failed visits are repeated once, unless the failure is lasting: an agent may have been killed. Finished work
+        # Failed turns are repeated once, unless the failure is lasting: an agent may have been killed. Finished work
         # is not repeated.
         for _ in range(ATTEMPTS):
-            for round_, trial in visits(plan):
-                visitor.visit(round_, progress_by_trial[trial.id])
+            for round_, trial in turns(plan):
+                taker.take_turn(round_, progress_by_trial[trial.id])
     finally:
         # The controller had left each victim's CPU; its caller may need all CPUs again.
         os.sched_setaffinity(0, all_cpus())
@@ -162,19 +162,19 @@ def progress_of(trial: Trial, events: Sequence[dict[str, Any]], observations: Se
     done = blocks_done(events)
     stretch = _stretch(events)
     as_long = {number for number, event in done.items() if event["stretch"] == stretch.slots}
-    found = Progress(
+    progress = Progress(
         trial=trial,
         observations=[o for o in observations if o.trial == trial.id and o.block in as_long],
         next_block=max(done, default=-1) + 1,
         stretch=stretch,
         measured_ns=sum(_spent_ns(event) for event in done.values()),
         finished=_is_precise(events),
-        visits_done={event["visit"] for event in events if event["kind"] == "visit_ended"},
-        visits_paid=Counter(event["visit"].partition(".")[0] for event in events if event["kind"] == "visit"),
+        turns_done={event["visit"] for event in events if event["kind"] == "visit_ended"},
+        turns_started=Counter(event["visit"].partition(".")[0] for event in events if event["kind"] == "visit"),
     )
-    found.pilots_had = found.pilots_reached
-    found.coarse_tested = found.blocks_short >= COARSE_BLOCKS
-    return found
+    progress.pilots_had = progress.pilots_reached
+    progress.coarse_tested = progress.blocks_short >= COARSE_BLOCKS
+    return progress
 
 
 def _is_precise(events: Sequence[Mapping[str, Any]]) -> bool:
@@ -190,8 +190,8 @@ def _stretch(events: Sequence[Mapping[str, Any]]) -> Stretch:
 
 
 @dataclass
-class Visitor:
-    """Makes visits. Each gets a part of the remaining budget, according to the remaining visits."""
+class Turns:
+    """Makes turns. Each gets a part of the remaining budget, according to the remaining turns."""
 
     run: RunDirectory
     plan: Plan
@@ -205,28 +205,28 @@ class Visitor:
     def __post_init__(self) -> None:
         self._shares = shares(self.plan)
 
-    def visit(self, round_: int, progress: Progress) -> None:
-        """Makes one visit if the trial still needs it. After a failure, the run continues with other trials.
+    def take_turn(self, round_: int, progress: Progress) -> None:
+        """Makes one turn if the trial still needs it. After a failure, the run continues with other trials.
 
         A failed trial is repeated, unless an agent refused it for a lasting reason.
         """
-        visit = str(round_)
-        if progress.finished or progress.failures >= ATTEMPTS or visit in progress.visits_done:
+        turn = str(round_)
+        if progress.finished or progress.failures >= ATTEMPTS or turn in progress.turns_done:
             return
         share_ns = self._share_ns(round_, progress)
         try:
-            self._pay(visit, progress, share_ns, last=round_ == self.plan.rounds - 1)
+            self._pay(turn, progress, share_ns, last=round_ == self.plan.rounds - 1)
         except (TrialError, AgentError) as error:
             progress.failures = ATTEMPTS if _is_lasting(error) else progress.failures + 1
-            self.run.append("trial_failed", trial=progress.trial.id, visit=visit, reason=str(error))
+            self.run.append("trial_failed", trial=progress.trial.id, visit=turn, reason=str(error))
             self.emit(Note(f"failed: {error}"))
         else:
-            progress.visits_done.add(visit)
-            self.run.append("visit_ended", trial=progress.trial.id, visit=visit)
+            progress.turns_done.add(turn)
+            self.run.append("visit_ended", trial=progress.trial.id, visit=turn)
         self.run.compact()
 
     def _share_ns(self, round_: int, progress: Progress) -> int:
-        """The share of the remaining time, by the trials' parts of the budget and their remaining visits."""
+        """The share of the remaining time, by the trials' parts of the budget and their remaining turns."""
         spent_ns = sum(progress.measured_ns for progress in self.progress_by_trial.values())
         going = [
             progress
@@ -234,15 +234,16 @@ class Visitor:
             if not progress.finished and progress.failures < ATTEMPTS
         ]
         parts = {
-            one.trial.id: self._shares[one.trial.id] * worth for one, worth in zip(going, worths(going), strict=True)
+            other.trial.id: self._shares[other.trial.id] * worth
+            for other, worth in zip(going, worths(going), strict=True)
         }
-        left = sum(parts[one.trial.id] * self._visits_left(round_, one) for one in going)
+        left = sum(parts[other.trial.id] * self._turns_left(round_, other) for other in going)
         return int(max(0, self.plan.scenario.budget - spent_ns) * parts[progress.trial.id] / max(1, left))
 
-    def _visits_left(self, round_: int, progress: Progress) -> int:
-        return sum(str(r) not in progress.visits_done for r in range(round_, self.plan.rounds))
+    def _turns_left(self, round_: int, progress: Progress) -> int:
+        return sum(str(r) not in progress.turns_done for r in range(round_, self.plan.rounds))
 
-    def _pay(self, visit: str, progress: Progress, share_ns: int, *, last: bool) -> None:
+    def _pay(self, turn: str, progress: Progress, share_ns: int, *, last: bool) -> None:
         trial = progress.trial
         self.emit(Doing(f"{trial.id}: starting {len(trial.aggressors) + 3} sandboxes"))
         host_cpus = controller_cpus(trial)
@@ -251,7 +252,7 @@ class Visitor:
         with staged(
             trial, self.sessions(self.label), slice_ns=slice_ns, seed=self.plan.seed, host_cpus=host_cpus
         ) as stage:
-            attempt = _attempt(progress, visit)
+            attempt = _attempt(progress, turn)
             self.run.append(
                 "visit",
                 trial=trial.id,
@@ -335,7 +336,7 @@ class Visitor:
     def _goes_on(self, progress: Progress, elapsed_ns: int, share_ns: int, *, last: bool) -> bool:
         if last and progress.blocks < self.plan.scenario.min_blocks:
             return progress.measured_ns < OVERTIME * self._shares[progress.trial.id]
-        # Half of the next block, so that visits end as often a little late as early.
+        # Half of the next block, so that turns end as often a little late as early.
         blocks = forecast(progress.trial.treatments, self.plan.timing, progress.stretch, progress.slow_share)
         next_ns = blocks.block_ns(progress.next_block)
         return elapsed_ns + next_ns // 2 < share_ns
@@ -442,10 +443,10 @@ def worths(progress_by_trial: Sequence[Progress]) -> list[float]:
 
     In proportion to what narrows an interval, the sum of their variances is least.
     """
-    efforts = [one.effort for one in progress_by_trial]
+    efforts = [each.effort for each in progress_by_trial]
     known = [effort for effort in efforts if effort is not None]
     usual = statistics.fmean(known) if known else 0.0
-    return [min(max(one / usual, WORTH_MIN), WORTH_MAX) if one is not None and usual else 1.0 for one in efforts]
+    return [min(max(each / usual, WORTH_MIN), WORTH_MAX) if each is not None and usual else 1.0 for each in efforts]
 
 
 def _is_lasting(error: TrialError | AgentError) -> bool:
@@ -478,11 +479,11 @@ def _spent_ns(event: Mapping[str, Any]) -> int:
     return slots[-1]["end_ns"] - slots[0]["start_ns"] + SWITCH_AFTER_NS
 
 
-def _attempt(progress: Progress, visit: str) -> str:
-    """The name of this visit's records. An interrupted visit keeps its own, because it has its own calibration."""
-    before = progress.visits_paid[visit]
-    progress.visits_paid[visit] += 1
-    return f"{visit}.{before}" if before else visit
+def _attempt(progress: Progress, turn: str) -> str:
+    """The name of this turn's records. An interrupted turn keeps its own, because it has its own calibration."""
+    before = progress.turns_started[turn]
+    progress.turns_started[turn] += 1
+    return f"{turn}.{before}" if before else turn
 
 
 def controller_cpus(trial: Trial) -> tuple[int, ...]:

@@ -49,13 +49,13 @@ class Expected:
     def is_refuted(self) -> bool:
         return self.clock_off_ns > self.error_ns
 
-    def event(self, visit: str) -> dict[str, Any]:
+    def event(self, turn: str) -> dict[str, Any]:
         """The block as an event of the run."""
         off = {"clock_off_ns": self.clock_off_ns} if self.is_refuted else {}
         lost = {"slices_lost": self.lost} if self.lost else {}
         return {
             "trial": self.block.trial,
-            "visit": visit,
+            "visit": turn,
             "block": self.block.number,
             "stretch": self.stretch,
             "long": self.block.long,
@@ -64,12 +64,12 @@ class Expected:
 
 
 class Recorder:
-    """The receiver of one visit's messages."""
+    """The receiver of one turn's messages."""
 
-    def __init__(self, stage: Stage, pending: Pending, visit: str) -> None:
+    def __init__(self, stage: Stage, pending: Pending, turn: str) -> None:
         self._stage = stage
         self._pending = pending
-        self._visit = visit
+        self._turn = turn
         self._windows: dict[str, Window] = {}
         self._extractors = {name: Extractor(metric) for name, metric in metrics(stage.trial).items()}
         self._samples: deque[tuple[int, list[float | None]]] = deque(maxlen=1000)
@@ -99,7 +99,7 @@ class Recorder:
             expected = self._expected.popleft()
             yield (
                 () if expected.is_refuted or expected.lost else self._observe(expected.block),
-                expected.event(self._visit),
+                expected.event(self._turn),
             )
             self._forget(expected.block.slots[0].start_ns - KEPT_NS)
 

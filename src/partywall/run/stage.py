@@ -1,4 +1,4 @@
-"""The sandboxes of one visit: created, filled with workloads, calibrated, and always removed."""
+"""The sandboxes of one turn: created, filled with workloads, calibrated, and always removed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNREAD = {
 
 @dataclass
 class Stage:
-    """The workloads of one visit, in the sandboxes of a session."""
+    """The workloads of one turn, in the sandboxes of a session."""
 
     trial: Trial
     session: Session
@@ -165,7 +165,7 @@ def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]
     """
     everyone = {VICTIM: trial.victim.sandbox} | {name: a.sandbox for name, a in trial.aggressors.items()}
     weight = weights(everyone)
-    found = []
+    settings_of_all = []
     for name, sandbox in everyone.items():
         workload: Workload = trial.victim if name == VICTIM else trial.aggressors[name]
         cpus = trial.victim_cpus if name == VICTIM else trial.aggressor_cpus[name]
@@ -192,9 +192,9 @@ def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]
             domain=sandbox.domain,
             boot=sandbox.boot,
         )
-        found.append(settings)
-    like = next((s for s in found if s.name != VICTIM), found[0])
-    return [*found, _null(like, null_cpus(trial), host_cpus)]
+        settings_of_all.append(settings)
+    like = next((s for s in settings_of_all if s.name != VICTIM), settings_of_all[0])
+    return [*settings_of_all, _null(like, null_cpus(trial), host_cpus)]
 
 
 def switches_disk(trial: Trial) -> bool:
@@ -262,7 +262,7 @@ def _watched_cpus(trial: Trial) -> list[int]:
 def _counter(info: dict[str, Any], victim_pid: int | None) -> dict[str, Any]:
     """A column of the monitor as evidence.
 
-    The victim's process has a fixed name, because its number changes between visits.
+    The victim's process has a fixed name, because its number changes between turns.
     """
     subject = VICTIM if info["subject"] == str(victim_pid) else info["subject"]
     name = f"{subject}.{info['name']}" if subject else info["name"]

@@ -98,7 +98,7 @@ class Sandbox(ABC):
 
         TrialError if that fails, CapabilityError if the backend cannot change it.
         """
-        before, now = (one.over(self.settings.limits) for one in (self._live, limits))
+        before, now = (limit.over(self.settings.limits) for limit in (self._live, limits))
         if (now.cpu_limit, now.cpu_weight) != (before.cpu_limit, before.cpu_weight):
             self._hold_cpu(now.cpu_limit, now.cpu_weight)
         if now.disk != before.disk:

@@ -48,10 +48,10 @@ def mount_of(path: Path, root: Path = ROOT) -> Mount | None:
 def _number(path: Path, mount: Mount | None, root: Path) -> Device | None:
     """The device of a folder. For inaccessible folders, it is read from the table of mounts."""
     try:
-        found = _under(root, path).stat().st_dev
+        number = _under(root, path).stat().st_dev
     except OSError:
         return None if mount is None else mount.device
-    return os.major(found), os.minor(found)
+    return os.major(number), os.minor(number)
 
 
 def _behind(mount: Mount | None, root: Path) -> Device | None:
@@ -73,10 +73,10 @@ def _only_device(source: str, root: Path) -> Device | None:
     if [device.name] not in pools:
         return None
     try:
-        found = device.stat()
+        status = device.stat()
     except OSError:
         return None
-    return _whole((os.major(found.st_rdev), os.minor(found.st_rdev)), root) if stat.S_ISBLK(found.st_mode) else None
+    return _whole((os.major(status.st_rdev), os.minor(status.st_rdev)), root) if stat.S_ISBLK(status.st_mode) else None
 
 
 def _whole(device: Device | None, root: Path) -> Device | None:

@@ -207,14 +207,14 @@ class Lab:
         return f"10.9.{3 if counted else 2}.{self.names.index(name) + 1}"
 
     def _counters(self) -> dict[str, _Interface]:
-        found = _interfaces(self.holder.pid) if self.holder else {}
-        return found if "p1" in found else {}
+        interfaces = _interfaces(self.holder.pid) if self.holder else {}
+        return interfaces if "p1" in interfaces else {}
 
     def read(self) -> Counted:
         """Reads the counters of every sink's port."""
-        found = self._counters()
+        counters = self._counters()
         at_ns = time.monotonic_ns()
-        ports = {name: found[self.port(name)] for name in self.names}
+        ports = {name: counters[self.port(name)] for name in self.names}
         return Counted(
             at_ns,
             {name: port.sent for name, port in ports.items()},
@@ -233,12 +233,12 @@ class _Interface:
 
 def _interfaces(pid: int) -> dict[str, _Interface]:
     """Interfaces in the network namespace of a process."""
-    found = {}
+    interfaces = {}
     for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]:
         port, _, rest = line.partition(":")
         fields = [int(field) for field in rest.split()]
-        found[port.strip()] = _Interface(received=fields[1], sent=fields[9], sent_bytes=fields[8])
-    return found
+        interfaces[port.strip()] = _Interface(received=fields[1], sent=fields[9], sent_bytes=fields[8])
+    return interfaces
 
 
 def _port(number: int) -> str:

@@ -57,12 +57,12 @@ def made_state_root() -> Path:
 
 def not_ours(folder: Path) -> str:
     """Why the contents of a folder cannot be trusted; empty if only this user can write there."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        return "is a symbolic link" if stat.S_ISLNK(found.st_mode) else "is not a folder"
-    if found.st_uid != os.geteuid():
-        return f"belongs to user {found.st_uid}"
-    return "may be written to by others" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        return "is a symbolic link" if stat.S_ISLNK(status.st_mode) else "is not a folder"
+    if status.st_uid != os.geteuid():
+        return f"belongs to user {status.st_uid}"
+    return "may be written to by others" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
 
 
 def _state_path() -> Path:

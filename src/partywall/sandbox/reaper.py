@@ -93,12 +93,12 @@ def _label(state: Path, work: Path) -> Label:
 
 def _labelled(run: str) -> list[int]:
     wanted = f"{VARIABLE}={run}".encode()
-    found = []
+    labelled = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if int(folder.name) != os.getpid() and wanted in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-    return found
+                labelled.append(int(folder.name))
+    return labelled
 
 
 def _kill_processes(run: str) -> list[int]:

@@ -148,7 +148,9 @@ def _lacking_profile(host: Host) -> Problem | None:
     A trial shows nothing: the namespace is created, but without capabilities. Source: Ubuntu's apparmor(7), userns
     rule.
     """
-    name = os.environ.get("PARTYWALL_RUNTIME") or next((one for one in RUNTIMES if host.which(one)), RUNTIMES[0])
+    name = os.environ.get("PARTYWALL_RUNTIME") or next(
+        (runtime for runtime in RUNTIMES if host.which(runtime)), RUNTIMES[0]
+    )
     program, name = host.which(name) or name, Path(name).name
     rules = host.text(_PROFILES / name) or ""
     is_loaded = not host.exists(_PROFILES / "disable" / name)

@@ -39,8 +39,8 @@ class Runtime:
     ) -> Runtime:
         """Chooses crun, or else runc. CapabilityError if there is neither. which: searches the host's PATH."""
         candidates = [prefer] if prefer else RUNTIMES
-        found = next((name for name in candidates if which(name)), None)
-        if found is None:
+        program = next((name for name in candidates if which(name)), None)
+        if program is None:
             if prefer:
                 raise CapabilityError(
                     f"$PARTYWALL_RUNTIME names {prefer!r}, which is not installed or not on the PATH; "
@@ -50,8 +50,8 @@ class Runtime:
                 f"no OCI runtime was found (looked for {', '.join(candidates)}), so backend: container cannot run; "
                 f"install one ({install(host or Host.here(), RUNTIMES[0])}) or use backend: process"
             )
-        prefix: tuple[str, ...] = (found, "--root", str(state / "runtime"))
-        if found == "crun" and cgroups.v1 and cgroups.unified:
+        prefix: tuple[str, ...] = (program, "--root", str(state / "runtime"))
+        if program == "crun" and cgroups.v1 and cgroups.unified:
             prefix = (
                 "unshare",
                 "--mount",
@@ -63,7 +63,7 @@ class Runtime:
                 str(cgroups.unified),
                 *prefix,
             )
-        return cls(found, prefix)
+        return cls(program, prefix)
 
     def run(self, *arguments: str, given: str | None = None, timeout_s: float = 20) -> str:
         """Runs a subcommand to its end. TrialError with its error message if it fails."""

@@ -41,10 +41,10 @@ def forget(label: Label, name: str) -> None:
 def find(name: str) -> list[HostVif]:
     """Interfaces of sandboxes of all runs with this name, RUN/NAME or NAME, whose namespace exists."""
     run, _, own = name.rpartition("/")
-    found = []
+    vifs = []
     for file in sorted(state_root().glob(f"{run or '*'}/{FOLDER}/{own}.json")):
         content = json.loads(file.read_text())
         vif = HostVif(file.parts[-3], content["interface"], content["namespace"])
         if vif.path.exists():
-            found.append(vif)
-    return found
+            vifs.append(vif)
+    return vifs

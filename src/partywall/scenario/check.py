@@ -48,15 +48,15 @@ MACHINE_DISK = ("cache", "size", "device")
 
 def check(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
     """All mistakes of a scenario that has the right form."""
-    varied, found = usable_factors(scenario)
+    varied, mistakes = usable_factors(scenario)
     too_many = list(_too_many(scenario, varied))
-    found += too_many
-    found += check_parts(scenario, catalogue) if too_many else _every_combination(scenario, varied, catalogue)
-    found += [] if too_many else _held_by_nothing(scenario.model_copy(update={"factors": varied}), catalogue)
-    found += _timing(scenario)
-    if not found:
-        found += _budget(scenario, catalogue)
-    return found
+    mistakes += too_many
+    mistakes += check_parts(scenario, catalogue) if too_many else _every_combination(scenario, varied, catalogue)
+    mistakes += [] if too_many else _held_by_nothing(scenario.model_copy(update={"factors": varied}), catalogue)
+    mistakes += _timing(scenario)
+    if not mistakes:
+        mistakes += _budget(scenario, catalogue)
+    return mistakes
 
 
 def check_parts(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
@@ -345,12 +345,12 @@ def _unlimitable(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
 def _held_by_nothing(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
     """Switched disk limits for a victim that does not use a disk, or not in that direction."""
     live, _ = factors.split(scenario)
-    found: list[Mistake] = []
+    mistakes: list[Mistake] = []
     for name, _, applied in factors.trials(scenario):
         for path in factors.concerning(applied, live, name):
             keys = [at[4] for at in factors.targets(applied, path) if at[1] == name and at[3] == "disk"]
-            found += _without_effect(("factors", path), applied.victims[name], keys, catalogue) if keys else []
-    return list(dict.fromkeys(found))
+            mistakes += _without_effect(("factors", path), applied.victims[name], keys, catalogue) if keys else []
+    return list(dict.fromkeys(mistakes))
 
 
 def _without_effect(at: Path, victim: Victim, keys: list[str], catalogue: Catalogue) -> Iterator[Mistake]:
@@ -540,14 +540,14 @@ def _names(scenario: Scenario) -> Iterator[Mistake]:
 def usable_factors(scenario: Scenario) -> tuple[dict[str, tuple[Level, ...]], list[Mistake]]:
     """The applicable factors and levels, and the mistakes in the others."""
     usable: dict[str, tuple[Level, ...]] = {}
-    found: list[Mistake] = []
+    problems: list[Mistake] = []
     claimed: dict[factors.At, str] = {}
     for path, levels in scenario.factors.items():
         try:
             ats = factors.targets(scenario, path)
         except factors.FactorError as error:
             remedy = did_you_mean(path.split(".")[-1], error.near, error.remedy) if error.near else error.remedy
-            found.append(Mistake(("factors", path), str(error), remedy))
+            problems.append(Mistake(("factors", path), str(error), remedy))
             continue
         rival = next((claimed[at] for at in ats if at in claimed), None)
         claimed |= dict.fromkeys(ats, path)
@@ -555,12 +555,12 @@ def usable_factors(scenario: Scenario) -> tuple[dict[str, tuple[Level, ...]], li
             *_levels(path, levels, rival),
             *(m for i, level in enumerate(levels) for m in _level(scenario, path, i, level)),
         ]
-        found += mistakes
+        problems += mistakes
         spoiled = {mistake.path[2] for mistake in mistakes if len(mistake.path) > 2}
         kept = tuple(level for index, level in enumerate(levels) if index not in spoiled)
         if kept and rival is None:
             usable[path] = kept
-    return usable, found
+    return usable, problems
 
 
 def _levels(path: str, levels: tuple[Level, ...], rival: str | None) -> Iterator[Mistake]:
@@ -607,8 +607,8 @@ def _every_combination(scenario: Scenario, varied: dict[str, tuple[Level, ...]],
             applied = factors.apply(applied, path, level)
         for mistake in check_parts(applied, catalogue):
             where.setdefault(mistake, []).append(levels)
-    found = [_blame(scenario, mistake, levels, len(combined)) for mistake, levels in where.items()]
-    return list({(mistake.path, mistake.message): mistake for mistake in found}.values())
+    mistakes = [_blame(scenario, mistake, levels, len(combined)) for mistake, levels in where.items()]
+    return list({(mistake.path, mistake.message): mistake for mistake in mistakes}.values())
 
 
 def _blame(scenario: Scenario, mistake: Mistake, where: list[factors.Levels], combined: int) -> Mistake:
@@ -684,21 +684,21 @@ class Expected:
 
 def expected(scenario: Scenario, catalogue: Catalogue) -> list[Expected]:
     """Expected content by trial. The plan knows the host's CPUs, and may find more sharing and longer blocks."""
-    found = _forecasts(scenario, catalogue)
-    parts = shares(scenario.budget, needed_ns([blocks for _, _, blocks in found], scenario.min_blocks))
-    return [Expected(*one, share_ns) for one, share_ns in zip(found, parts, strict=True)]
+    forecasts = _forecasts(scenario, catalogue)
+    parts = shares(scenario.budget, needed_ns([blocks for _, _, blocks in forecasts], scenario.min_blocks))
+    return [Expected(*forecast, share_ns) for forecast, share_ns in zip(forecasts, parts, strict=True)]
 
 
 def _forecasts(scenario: Scenario, catalogue: Catalogue) -> list[tuple[str, int, Forecast]]:
     """For each trial: its victim, the number of treatments, and its blocks."""
     live, _ = factors.split(scenario)
-    found = []
+    forecasts = []
     for name, _, applied in factors.trials(scenario):
         concerned = factors.concerning(applied, live, name)
         victim = applied.victims[name]
         held = tuple(treatments(applied, victim, concerned, catalogue, _sharing(applied, victim)))
-        found.append((name, len(held), forecast(held, scenario.timing)))
-    return found
+        forecasts.append((name, len(held), forecast(held, scenario.timing)))
+    return forecasts
 
 
 def _sharing(scenario: Scenario, victim: Victim) -> frozenset[str]:
@@ -712,13 +712,13 @@ def _sharing(scenario: Scenario, victim: Victim) -> frozenset[str]:
 
 
 def _budget(scenario: Scenario, catalogue: Catalogue) -> Iterator[Mistake]:
-    found = _forecasts(scenario, catalogue)
-    needed = needed_ns([one for _, _, one in found], scenario.min_blocks)
+    forecasts = _forecasts(scenario, catalogue)
+    needed = needed_ns([forecast for _, _, forecast in forecasts], scenario.min_blocks)
     if sum(needed) <= scenario.budget:
         return
-    what = "the trial" if len(found) == 1 else f"each of the {len(found)} trials"
-    dearest = max(range(len(found)), key=needed.__getitem__)
-    name, count, blocks = found[dearest]
+    what = "the trial" if len(forecasts) == 1 else f"each of the {len(forecasts)} trials"
+    dearest = max(range(len(forecasts)), key=needed.__getitem__)
+    name, count, blocks = forecasts[dearest]
     slowest = max(blocks.judging, key=blocks.took_ns.__getitem__)
     message = (
         f"a budget of {units.format_duration(scenario.budget)} cannot hold {scenario.min_blocks} blocks of {what}: "

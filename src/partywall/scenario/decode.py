@@ -199,7 +199,7 @@ class _Walk:
         return [None if value is _ABSENT else value for value in values]
 
     def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         first: dict[str, int] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
@@ -219,8 +219,8 @@ class _Walk:
             self.lines[at] = line
             value = self.value(value_node, at)
             if value is not _ABSENT:
-                found[key] = value
-        return found
+                mapping[key] = value
+        return mapping
 
     def _key(self, node: Node, path: Path) -> str | None:
         line = node.start_mark.line + 1

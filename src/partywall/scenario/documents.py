@@ -17,14 +17,14 @@ def validated(model: type[M], content: bytes, file: str, remedy: str = "") -> M:
     """The document as a `model`. file: its name in messages; remedy: added to each. Raises UsageError."""
     document = decode(content, file)
     try:
-        found = model.model_validate(document.data)
+        value = model.model_validate(document.data)
     except ValidationError as error:
         messages = [(details["loc"], details["msg"]) for details in error.errors(include_url=False)]
         problems = [Problem(text, remedy, file, document.line(at), key_text(at)) for at, text in messages]
         raise UsageError(*document.problems, *problems) from None
     if document.problems:
         raise UsageError(*document.problems)
-    return found
+    return value
 
 
 def first_key(file: Path) -> str:

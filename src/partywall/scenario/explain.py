@@ -100,15 +100,15 @@ def explain(error: ValidationError, data: Any, base: Path = (), form: Form = Sce
     places: dict[Path, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
         places.setdefault(_place(details, data), []).append(details)
-    mistakes = [_translate((*base, *path), path, _first(found), data, form) for path, found in places.items()]
+    mistakes = [_translate((*base, *path), path, _first(errors), data, form) for path, errors in places.items()]
     misspelt = {meant(mistake) for mistake in mistakes}
     return [mistake for mistake in mistakes if mistake.path not in misspelt]  # not missing, but misspelt
 
 
 def meant(mistake: Mistake) -> Path | None:
     """The intended path, if an unknown key is close to a known one."""
-    found = _MEANT.fullmatch(mistake.remedy) if "not known here" in mistake.message else None
-    return (*mistake.path[:-1], found[1]) if found else None
+    match = _MEANT.fullmatch(mistake.remedy) if "not known here" in mistake.message else None
+    return (*mistake.path[:-1], match[1]) if match else None
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
@@ -139,10 +139,10 @@ def model_at(path: Path, form: Form = Scenario) -> type[BaseModel] | None:
         model = model_in(annotation)
         annotation = _bare(annotation)
         if model is not None:
-            found = field_of(model, str(part))
-            if found is None:
+            field = field_of(model, str(part))
+            if field is None:
                 return None
-            annotation = found[1].annotation
+            annotation = field[1].annotation
         elif get_origin(annotation) is dict:
             annotation = get_args(annotation)[1]
         elif get_origin(annotation) is tuple:
@@ -186,12 +186,12 @@ def _at(data: Any, path: Path) -> Any:
     return data
 
 
-def _first(found: list[ErrorDetails]) -> ErrorDetails:
+def _first(errors: list[ErrorDetails]) -> ErrorDetails:
     """The most specific error among a union's branches: a wrong range before a wrong type."""
-    typed = [details for details in found if details["type"] not in (*EXPECTED, "literal_error")]
-    texts = [details for details in found if details["type"] == "string_type"]
+    typed = [details for details in errors if details["type"] not in (*EXPECTED, "literal_error")]
+    texts = [details for details in errors if details["type"] == "string_type"]
     typed = typed or texts
-    return typed[0] if len(found) > 1 and typed else found[0]
+    return typed[0] if len(errors) > 1 and typed else errors[0]
 
 
 def _translate(path: Path, inner: Path, details: ErrorDetails, data: Any, form: Form) -> Mistake:  # noqa: PLR0911  one for each kind
@@ -262,10 +262,10 @@ def _bound(path: Path, bound: Any) -> str:
 
 def _purpose(path: Path, name: str, form: Form) -> str:
     model = model_at(path[:-1], form)
-    found = field_of(model, name) if model else None
+    field = field_of(model, name) if model else None
     if path == ("partywall",):
         return "add partywall: 1, the version of the format"
-    said = found[1].description if found else None
+    said = field[1].description if field else None
     return f"add {name}: …" + (f" ({said})" if said else "")
 
 

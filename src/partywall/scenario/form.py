@@ -44,21 +44,21 @@ def validate(
     mistakes. If there are mistakes, the returned model is only for further checks and must not be used.
     """
     known = set(document.spoiled | reported)
-    found: list[Mistake] = []
+    problems: list[Mistake] = []
     for _ in range(_REMOVALS_MAX):
         try:
-            return form.model_validate(data), found
+            return form.model_validate(data), problems
         except ValidationError as error:
             mistakes = _innermost(explain(error, data, form=form))
-        found += [mistake for mistake in mistakes if not follows(mistake.path, known)]
+        problems += [mistake for mistake in mistakes if not follows(mistake.path, known)]
         known |= {mistake.path for mistake in mistakes}
         repaired = [
             _rename(data, document, mistake) or _remove(data, mistake.path, stand_ins) for mistake in reversed(mistakes)
         ]
         if not all(repaired):
             break
-        found += [mistake for mistake in spell_out(data) if not follows(mistake.path, known)]
-    return None, found
+        problems += [mistake for mistake in spell_out(data) if not follows(mistake.path, known)]
+    return None, problems
 
 
 def _rename(data: Any, document: Document, mistake: Mistake) -> bool:

@@ -75,12 +75,12 @@ def located(path: FilePath, scenario: Scenario) -> Iterator[None]:
         raise type(error)(*(_placed(problem, str(path), lines) for problem in error.problems)) from None
 
 
-def _placed(found: Problem, file: str, lines: Mapping[str, int]) -> Problem:
+def _placed(problem: Problem, file: str, lines: Mapping[str, int]) -> Problem:
     """A problem with the line of its key, or the nearest that contains it; unchanged if there is neither."""
-    key = found.key.partition(", ")[0]
+    key = problem.key.partition(", ")[0]
     while key and key not in lines:
         key = key.rpartition(".")[0]
-    return found if found.file or not key else replace(found, file=file, line=lines[key])
+    return problem if problem.file or not key else replace(problem, file=file, line=lines[key])
 
 
 def names() -> tuple[str, ...]:
@@ -92,8 +92,8 @@ def shipped_as(wanted: Callable[[str], bool]) -> tuple[str, ...]:
     """Names of shipped files whose first key is wanted."""
     folder = FilePath(str(resources.files("partywall").joinpath("scenarios")))
     files = [*folder.glob("*.yaml"), *folder.glob("papers/*.yaml")]
-    found = [file for file in files if wanted(first_key(file))]
-    return tuple(sorted(str(file.relative_to(folder).with_suffix("")) for file in found))
+    matching = [file for file in files if wanted(first_key(file))]
+    return tuple(sorted(str(file.relative_to(folder).with_suffix("")) for file in matching))
 
 
 def shipped_file(name: str) -> FilePath:
@@ -124,8 +124,8 @@ def read(path: FilePath, what: str = "scenario", *, larger: int = 1) -> bytes:
     remedy = f"give the path of a {what} file"
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            found = "a directory" if path.is_dir() else "not a regular file"
-            raise UsageError(Problem(f"this is {found}", remedy, str(path)))
+            kind = "a directory" if path.is_dir() else "not a regular file"
+            raise UsageError(Problem(f"this is {kind}", remedy, str(path)))
         with path.open("rb") as file:
             return file.read(larger * BYTES_MAX + 1)
     except OSError as error:
@@ -147,7 +147,7 @@ def _loads(raw: bytes, file: str, catalogue: Catalogue | None) -> Scenario:
     mistakes, scenario = _build(document, catalogue or shipped())
     problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
     if problems or scenario is None:
-        raise UsageError(*sorted(problems, key=lambda found: found.line or 0))
+        raise UsageError(*sorted(problems, key=lambda each: each.line or 0))
     return scenario
 
 
@@ -164,7 +164,7 @@ def _build(document: Document, catalogue: Catalogue) -> tuple[list[Mistake], Sce
         return check(scenario, catalogue), scenario
     known = document.spoiled | {mistake.path for mistake in mistakes}
     return mistakes + [
-        found for found in check_parts(scenario, catalogue) if _is_news(found.path, known, document.lines)
+        each for each in check_parts(scenario, catalogue) if _is_news(each.path, known, document.lines)
     ], scenario
 
 

@@ -66,11 +66,11 @@ def analyse(evidence: Evidence) -> Findings:
         measured = Measured.of(evidence.observations, trial.id)
         own = bands_of(trial, measured)
         judged = cells_of(trial, measured, own, plan.scenario.min_blocks)
-        found = with_effects(
+        findings = with_effects(
             agent_facts.warned(trial, judged, evidence.agent_facts.get(trial.id)), own, plan.scenario.precision
         )
-        cells += _with_causes(measured.watched, found, evidence)
-        curves += curves_of(trial, measured, found)
+        cells += _with_causes(measured.watched, findings, evidence)
+        curves += curves_of(trial, measured, findings)
         bands += own
     return Findings(
         run=evidence.run,
@@ -116,12 +116,16 @@ def enough(
     measured = Measured.of(observations, observations[0].trial)
     slow = [t for t in treatments if measured.holding(t.id) is measured.long]
     quick = [t for t in treatments if t not in slow]
-    found = [_enough(measured.short, quick, precision, min_blocks)] if quick else []
-    found += [_enough(measured.long, [baseline, *slow], precision, min_blocks)] if slow else []
-    least = next((one for one in found if not one.reached), max(found, key=lambda one: one.half_width or 0.0))
-    least = least.model_copy(update={"factors": {name: at for one in found for name, at in one.factors.items()}})
-    efforts = [one.effort for one in found if one.effort is not None]
-    if len(efforts) < len(found):
+    results = [_enough(measured.short, quick, precision, min_blocks)] if quick else []
+    results += [_enough(measured.long, [baseline, *slow], precision, min_blocks)] if slow else []
+    least = next(
+        (result for result in results if not result.reached), max(results, key=lambda result: result.half_width or 0.0)
+    )
+    least = least.model_copy(
+        update={"factors": {name: at for result in results for name, at in result.factors.items()}}
+    )
+    efforts = [result.effort for result in results if result.effort is not None]
+    if len(efforts) < len(results):
         return least
     effort = math.fsum(efforts)
     slow_share = efforts[1] / effort if len(efforts) == 2 and effort else None

@@ -42,12 +42,12 @@ def said(trial: Trial, agent_facts: AgentFacts) -> Iterator[str]:
 
 
 def _warnings(trial: Trial, cell: Cell, agent_facts: AgentFacts) -> Iterator[Warn]:
-    pressing = next((one.pressing for one in trial.treatments if one.id == cell.treatment), ())
+    pressing = next((treatment.pressing for treatment in trial.treatments if treatment.id == cell.treatment), ())
     concerned = [VICTIM, *pressing]
     if agent_facts.emulation(pressing):
         yield Warn.EMULATED
-    found = (_by_facts(_workload(trial, name), agent_facts.facts.get(name, ())) for name in concerned)
-    yield from dict.fromkeys(itertools.chain.from_iterable(found))
+    warnings = (_by_facts(_workload(trial, name), agent_facts.facts.get(name, ())) for name in concerned)
+    yield from dict.fromkeys(itertools.chain.from_iterable(warnings))
 
 
 def _workload(trial: Trial, name: str) -> Workload | None:
@@ -59,11 +59,11 @@ def _called(trial: Trial, name: str) -> str:
 
 
 def _by_facts(workload: Workload | None, facts: Sequence[Mapping[str, object]]) -> Iterator[Warn]:
-    """Warnings that the kernel's catalogue entry derives from its facts after any visit."""
+    """Warnings that the kernel's catalogue entry derives from its facts after any turn."""
     kernel = getattr(workload, "probe", None) or getattr(workload, "stressor", None)
     info = shipped().kernel(kernel or "")
     known = info.warnings if info else ()
-    return (one.warning for one in known if any(_beyond(one, said) for said in facts))
+    return (fact.warning for fact in known if any(_beyond(fact, said) for said in facts))
 
 
 def _beyond(warning: FactWarning, facts: Mapping[str, object]) -> bool:

@@ -46,7 +46,7 @@ def carry_over_of(
     loss = abs(1 - pair.factor().value)
     tolerance = max(NEGLIGIBLE, NEGLIGIBLE_SHARE * loss)
     longer = _longer(pair, long, level) if long is not None and long.comparable else None
-    moving = any(_excludes_zero(found) and abs(found.value) > tolerance for found in (drift, longer) if found)
+    moving = any(_excludes_zero(effect) and abs(effect.value) > tolerance for effect in (drift, longer) if effect)
     if deferred is not None and abs(deferred.change.value) <= tolerance:
         deferred = None
     return CarryOver(

@@ -49,8 +49,8 @@ def causes_of(cell: Cell, cells: Sequence[Cell], series: Series, counters: Mappi
         for name in _holm({name: p_value(reading.change) for name, reading in readings.items()})
         if _telling(counters[name], readings[name].change, harmless)
     ]
-    found = [_cause(cell, pair, counters[name], readings[name]) for name in named]
-    return tuple(sorted(found, key=_rank)[:MOST])
+    causes = [_cause(cell, pair, counters[name], readings[name]) for name in named]
+    return tuple(sorted(causes, key=_rank)[:MOST])
 
 
 def _reading(pair: Pair, name: str) -> Reading | None:

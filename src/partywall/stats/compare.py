@@ -59,7 +59,7 @@ class Side:
     def spread(self, key: Key, figure: Figure) -> list[float]:
         """Logarithms of the figure in all runs that differ only by being different runs."""
         both = [cell for run in (*self.runs, *self.earlier) if (cell := _by_key(run).get(key))]
-        return [_log(found.value) for cell in both if (found := figure(cell))]
+        return [_log(estimate.value) for cell in both if (estimate := figure(cell))]
 
 
 def compare(
@@ -94,7 +94,9 @@ def compare(
         incomparable=tuple(f"{_name(new[key])}: {why}" for key, why in changed.items()),
         # The same run may be on both sides, and each reason is shown once.
         incomplete=tuple(
-            dict.fromkeys(f"{one.run}: {text}" for one in (*first.runs, *second.runs) for text in one.incomplete)
+            dict.fromkeys(
+                f"{side_run.run}: {text}" for side_run in (*first.runs, *second.runs) for text in side_run.incomplete
+            )
         ),
         host=tuple(host),
         notes=(*(() if known or not cells else (UNKNOWN_SPREAD,)), *map(_drift_in_words, drifted.items())),
@@ -182,8 +184,8 @@ def _times(percentile: str) -> Figure:
     return times
 
 
-def _by_key(found: Findings) -> dict[Key, Cell]:
-    return {_key(cell): cell for cell in found.cells if cell.role != "null"}
+def _by_key(findings: Findings) -> dict[Key, Cell]:
+    return {_key(cell): cell for cell in findings.cells if cell.role != "null"}
 
 
 def _key(cell: Cell) -> Key:
@@ -237,13 +239,13 @@ def _compared(first: Side, second: Side, key: Key, tolerance: float, latency_tol
         change=change,
         reason=reason,
         runs=runs,
-        emulated=any(Warn.EMULATED in one.warnings for one in (*now, *before)),
+        emulated=any(Warn.EMULATED in cell_run.warnings for cell_run in (*now, *before)),
     )
 
 
 def _ratio(first: Side, second: Side, key: Key, figure: Figure) -> tuple[Estimate, int]:
     """The ratio of a figure that both first runs have, and the number of runs behind its spread."""
-    now, before = ([found for cell in side.cells(key) if (found := figure(cell))] for side in (first, second))
+    now, before = ([estimate for cell in side.cells(key) if (estimate := figure(cell))] for side in (first, second))
     within = ratio_of(now[0], before[0])
     between, runs = _between(now, before, [side.spread(key, figure) for side in (first, second)])
     if between is None:
@@ -290,11 +292,11 @@ def _judge(name: str, ratio: Estimate, tolerance: float, *, more_is_worse: bool 
 
 def _joined(judged: Sequence[Judgement]) -> Judgement:
     """The most important judgement of several figures of one cell."""
-    found = {change for change, _ in judged}
+    changes = {change for change, _ in judged}
     change = next(
-        change for change in (Change.WORSE, Change.INCONCLUSIVE, Change.BETTER, Change.SAME) if change in found
+        change for change in (Change.WORSE, Change.INCONCLUSIVE, Change.BETTER, Change.SAME) if change in changes
     )
-    return change, "; ".join(reason for one, reason in judged if one is change)
+    return change, "; ".join(reason for kind, reason in judged if kind is change)
 
 
 def _doubted(change: Change, reason: str, now: Sequence[Cell], before: Sequence[Cell]) -> Judgement:

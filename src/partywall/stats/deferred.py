@@ -43,9 +43,9 @@ def deferred_of(series: Series, treatments: Sequence[Treatment], alpha: float) -
     before = [pressing.get(o.treatment) for o in order]
     tried = [(name, lag) for name in names for lag in range(1, lags + 1)]
     preceded = np.array([[before[at - lag] == name for name, lag in tried] for at in quiet], dtype=np.float64)
-    found = _significant(_detrended(_relative([order[at] for at in quiet])), _detrended(preceded), alpha / len(tried))
+    delay = _significant(_detrended(_relative([order[at] for at in quiet])), _detrended(preceded), alpha / len(tried))
     by_name: dict[str, Deferred] = {}
-    for column, change in found:
+    for column, change in delay:
         name, lag = tried[column]
         by_name.setdefault(name, Deferred(lag=lag, change=change))
     return {id_: by_name[name] for id_, name in pressing.items() if name in by_name}

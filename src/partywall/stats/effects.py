@@ -50,8 +50,8 @@ def bands_of(trial: Trial, measured: Measured) -> tuple[Band, ...]:
 
 def _band(trial: Trial, pair: Pair) -> Band:
     """The null treatment's interval, mirrored around 1 at its widest, and the same for its latency impacts."""
-    found = pair.factor()
-    reach = max(abs(math.log(max(found.low, 1e-9))), abs(math.log(found.high)))
+    factor = pair.factor()
+    reach = max(abs(math.log(max(factor.low, 1e-9))), abs(math.log(factor.high)))
     impacts = latency.impacts(pair.treated, pair.baseline)
     return Band(
         trial=trial.id,
@@ -59,7 +59,7 @@ def _band(trial: Trial, pair: Pair) -> Band:
         long=pair.long,
         low=math.exp(-reach),
         high=math.exp(reach),
-        null=found,
+        null=factor,
         latency={name: latency.band(impact) for name, impact in impacts.items()},
         null_latency=impacts,
     )
@@ -187,7 +187,7 @@ def _uncontrolled(trial: Trial, treatment: Treatment, *, long: bool) -> Iterator
         if own != control:
             yield f"{what} {own / 1e6:g} ms, not {control / 1e6:g}"
     cpus = trial.aggressor_cpus.get(treatment.aggressor, ())
-    machine, like = (trial.aggressors[one].sandbox.machine for one in (treatment.aggressor, _first(trial)))
+    machine, like = (trial.aggressors[aggressor].sandbox.machine for aggressor in (treatment.aggressor, _first(trial)))
     if machine != like:
         yield f"on {machine or 'this host'}, not {like or 'this host'}"
     elif cpus != null_cpus(trial):
@@ -255,8 +255,8 @@ def _intensity(treatment: Treatment, default: float) -> float:
 
 
 def _fell_short(trial: Trial, treatment: Treatment, achieved: float) -> bool:
-    asked = _intensity(treatment, 1.0)
-    short = achieved < asked * FELL_SHORT
+    planned = _intensity(treatment, 1.0)
+    short = achieved < planned * FELL_SHORT
     # If both need the same CPU, the aggressor's reduced share is part of the contention.
     return short and not trial.shares_cpu(treatment.aggressor or "")
 
@@ -266,8 +266,8 @@ def _mean(
 ) -> float | None:
     """The mean over slots of a value of a treatment's aggressor; None if no slot has one."""
     reported = (getattr(o, what).get(treatment.aggressor) for o in observations)
-    found = [value for value in reported if value is not None]
-    return float(np.mean(found)) if found else None
+    known = [value for value in reported if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _is_idle(used: float, moved: float | None) -> bool:

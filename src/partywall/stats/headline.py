@@ -140,7 +140,9 @@ def _failed_checks(trials: Mapping[str, Trial], bands: Sequence[Band]) -> list[s
 def _failed(trials: Mapping[str, Trial], failed: Sequence[tuple[str, Estimate, float]], what: str) -> str:
     """failed: (trial, effect of its null aggressor, size of that change)."""
     victims = ", ".join(dict.fromkeys(trials[trial].victim_name for trial, _, _ in failed))
-    _, worst, shift = max(failed, key=lambda one: max(abs(one[1].low + one[2]), abs(one[1].high + one[2])))
+    _, worst, shift = max(
+        failed, key=lambda verdict: max(abs(verdict[1].low + verdict[2]), abs(verdict[1].high + verdict[2]))
+    )
     ends = {name: getattr(worst, name) + shift for name in ("value", "low", "high")}
     change = written_percent(worst.model_copy(update=ends))
     return (
@@ -150,10 +152,10 @@ def _failed(trials: Mapping[str, Trial], failed: Sequence[tuple[str, Estimate, f
 
 
 def _first_of_each(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> list[Cell]:
-    found: dict[Hashable, Cell] = {}
+    first: dict[Hashable, Cell] = {}
     for cell in cells:
-        found.setdefault(key(cell), cell)
-    return list(found.values())
+        first.setdefault(key(cell), cell)
+    return list(first.values())
 
 
 def _costs(

@@ -176,12 +176,12 @@ def mean_interval(series: Array, level: float = 0.95) -> Estimate:
 
 def factor_interval(log_ratios: Array, level: float = 0.95) -> Estimate:
     """Exp of the mean of log ratios, with its interval: a typical factor, for rates that are never zero."""
-    found = mean_interval(log_ratios, level)
-    return found.model_copy(
+    interval = mean_interval(log_ratios, level)
+    return interval.model_copy(
         update={
-            "value": math.exp(found.value),
-            "low": math.exp(found.low),
-            "high": math.exp(found.high),
+            "value": math.exp(interval.value),
+            "low": math.exp(interval.low),
+            "high": math.exp(interval.high),
             "method": f"exp of {METHOD}",
         }
     )

@@ -66,11 +66,11 @@ BIN_NS = 50_000_000
 def findings(evidence: MigrationEvidence, table: Callable[[str, int], Table]) -> MigrationFindings:
     """Everything that is known of a series. table: of a move, by its name and the move's number."""
 
-    def found(move: Move) -> MoveFinding:
+    def finding_of(move: Move) -> MoveFinding:
         return move_finding(move, {name: table(name, move.number) for name in EMPTY})
 
-    moves = tuple(map(found, evidence.moves))
-    calibration = list(map(found, evidence.calibration))
+    moves = tuple(map(finding_of, evidence.moves))
+    calibration = list(map(finding_of, evidence.calibration))
     known, plan = basis(evidence, calibration), evidence.plan
     cells = tuple(_cells(evidence, moves, predictions(plan, known)))
     advice = tuple(
@@ -97,7 +97,7 @@ def move_finding(move: Move, tables: Tables) -> MoveFinding:
     gaps = _gaps(pings)
     handover = _handover(move, gaps)
     events_ns = move.resumed_ns - move.paused_ns if move.paused_ns and move.resumed_ns else None
-    found = MoveFinding(
+    finding = MoveFinding(
         move=move,
         clients_gap=handover,
         clients_ns=handover.ns if handover and not handover.is_open else None,
@@ -112,30 +112,30 @@ def move_finding(move: Move, tables: Tables) -> MoveFinding:
         users=_users(move, users),
         users_timeline=tuple(_users_timeline(move, users)),
     )
-    values = {name: value for name, value in _values(found).items() if value is not None}
-    return found.model_copy(update={"values": values})
+    values = {name: value for name, value in _values(finding).items() if value is not None}
+    return finding.model_copy(update={"values": values})
 
 
-def _values(found: MoveFinding) -> dict[str, float | None]:
+def _values(finding: MoveFinding) -> dict[str, float | None]:
     """See `model.migration.METRICS`."""
-    move = found.move
+    move = finding.move
     return {
         "total_s": _in_seconds(move.total_ns),
         "downtime_s": _in_seconds(move.downtime_ns),
-        "events_s": _in_seconds(found.events_ns),
+        "events_s": _in_seconds(finding.events_ns),
         "stopped_s": _in_seconds(move.stopped_ns),
-        "clients_s": _in_seconds(found.clients_ns),
-        "longest_s": found.longest_s if found.longest_s is not None and math.isfinite(found.longest_s) else None,
-        "start_s": _in_seconds(found.start_ns),
+        "clients_s": _in_seconds(finding.clients_ns),
+        "longest_s": finding.longest_s if finding.longest_s is not None and math.isfinite(finding.longest_s) else None,
+        "start_s": _in_seconds(finding.start_ns),
         "sent_bytes": move.memory.get("transferred"),
         "passes": move.memory.get("dirty-sync-count"),
-        "p50_ratio": _times(found, "p50_ns"),
-        "p99_ratio": _times(found, "p99_ns"),
-        "users_mean_ratio": _times(found, "mean_ns", users=True),
-        "users_p99_ratio": _times(found, "p99_ns", users=True),
-        "users_rate_ratio": _times(found, "rate", users=True),
-        "work_ratio": _share_of_work(found.work),
-        "bystander_ratio": _share_of_work(found.bystander),
+        "p50_ratio": _times(finding, "p50_ns"),
+        "p99_ratio": _times(finding, "p99_ns"),
+        "users_mean_ratio": _times(finding, "mean_ns", users=True),
+        "users_p99_ratio": _times(finding, "p99_ns", users=True),
+        "users_rate_ratio": _times(finding, "rate", users=True),
+        "work_ratio": _share_of_work(finding.work),
+        "bystander_ratio": _share_of_work(finding.bystander),
         "source_cpu_s": move.cpu_ns.get("source", 0) / 1e9,
         "destination_cpu_s": move.cpu_ns.get("destination", 0) / 1e9,
     }
@@ -161,11 +161,11 @@ def _gaps(pings: Table) -> list[Gap]:
     answered = np.sort(pings[pings[:, 2] > 0, 2])
     lengths = np.diff(answered)
     longest = np.argsort(lengths)[::-1][:100]
-    found = [Gap(begin_ns=int(answered[n]), end_ns=int(answered[n + 1])) for n in longest]
+    gaps = [Gap(begin_ns=int(answered[n]), end_ns=int(answered[n + 1])) for n in longest]
     begin_ns, end_ns = int(answered[-1]) if len(answered) else int(pings[0, 0]), int(pings[-1, 0])
     if end_ns > begin_ns:
-        found.append(Gap(begin_ns=begin_ns, end_ns=end_ns, is_open=True))
-    return sorted(found, key=lambda gap: -gap.ns)
+        gaps.append(Gap(begin_ns=begin_ns, end_ns=end_ns, is_open=True))
+    return sorted(gaps, key=lambda gap: -gap.ns)
 
 
 def _handover(move: Move, gaps: Sequence[Gap]) -> Gap | None:
@@ -178,10 +178,10 @@ def _handover(move: Move, gaps: Sequence[Gap]) -> Gap | None:
 
 def _longest(move: Move, gaps: Sequence[Gap]) -> float | None:
     """The longest gap from the start of the move on, in s; infinite if nobody answered any more."""
-    found = next((gap for gap in gaps if gap.end_ns > move.begin_ns), None)
-    if found is None:
+    gap_after = next((gap for gap in gaps if gap.end_ns > move.begin_ns), None)
+    if gap_after is None:
         return None
-    return math.inf if found.is_open and found.ns > OPEN_NS else found.ns / 1e9
+    return math.inf if gap_after.is_open and gap_after.ns > OPEN_NS else gap_after.ns / 1e9
 
 
 def _start(move: Move, gaps: Sequence[Gap], handover: Gap | None) -> int | None:
@@ -189,10 +189,10 @@ def _start(move: Move, gaps: Sequence[Gap], handover: Gap | None) -> int | None:
     until_ns = move.begin_ns + (move.setup_ns or 0) + SETTLED_NS
     if move.paused_ns is not None:
         until_ns = min(until_ns, move.paused_ns)
-    found = next(
+    begin = next(
         (gap for gap in gaps if gap != handover and gap.end_ns > move.begin_ns and gap.begin_ns < until_ns), None
     )
-    return found.ns if found else None
+    return begin.ns if begin else None
 
 
 def _parts(move: Move, gap: Gap | None) -> Iterator[Part]:
@@ -252,12 +252,12 @@ def _users(move: Move, users: Table) -> dict[str, Responses]:
     if not len(users):
         return {}
     edges = (float(users[:, 0].min()), float(move.begin_ns), move.end_ns + 1e9, float(users[:, 1].max()))
-    found = {}
+    users_by_phase = {}
     for name, (begin, end) in zip(("before", "during", "after"), itertools.pairwise(edges), strict=True):
         own = users[(users[:, 1] > begin) & (users[:, 1] <= end)]
         if end > begin:
-            found[name] = _of_seconds(own, (end - begin) / 1e9)
-    return found
+            users_by_phase[name] = _of_seconds(own, (end - begin) / 1e9)
+    return users_by_phase
 
 
 def _of_seconds(rows: Table, length_s: float) -> Responses:
@@ -283,10 +283,10 @@ def _of_seconds(rows: Table, length_s: float) -> Responses:
 
 def _users_timeline(move: Move, users: Table) -> Iterator[Bin]:
     for start, end in sorted({(start, end) for start, end in users[:, :2]}):
-        found = _of_seconds(users[users[:, 0] == start], (end - start) / 1e9)
-        if found.p50_ns is not None and found.max_ns is not None:
+        timeline = _of_seconds(users[users[:, 0] == start], (end - start) / 1e9)
+        if timeline.p50_ns is not None and timeline.max_ns is not None:
             at_s = ((start + end) / 2 - move.begin_ns) / 1e9
-            yield Bin(at_s=at_s, median_ns=found.p50_ns, slowest_ns=found.max_ns)
+            yield Bin(at_s=at_s, median_ns=timeline.p50_ns, slowest_ns=timeline.max_ns)
 
 
 def _work(move: Move, work: Table) -> dict[str, float]:
@@ -330,11 +330,11 @@ def basis(evidence: MigrationEvidence, calibration: Sequence[MoveFinding]) -> Ba
     fixed: dict[bool, prediction.Fixed] = {}
     for postcopy in (False, True):
         family = POSTCOPY if postcopy else PRECOPY
-        own = [found for found in calibration if found.move.method == family]
+        own = [finding for finding in calibration if finding.move.method == family]
         # Without a completed calibration move nothing is predicted.
         with contextlib.suppress(ValueError):
             fixed[postcopy] = prediction.fixed_of(
-                [found.move for found in own], [found.values.get("clients_s") for found in own]
+                [finding.move for finding in own], [finding.values.get("clients_s") for finding in own]
             )
     facts = {
         survey.workload: prediction.Facts(survey.memory, survey.content, math.inf, curve=_curve(survey))
@@ -370,20 +370,21 @@ def _cells(
     first = next(iter(evidence.plan.methods))
     goal_ns = evidence.plan.goal.downtime
     for workload, method in evidence.plan.cells:
-        own = [found for found in moves if found.move.cell == (workload, method)]
+        own = [finding for finding in moves if finding.move.cell == (workload, method)]
         base = {
-            found.move.round: found
-            for found in moves
-            if found.move.cell == (workload, first) and found.move.outcome == "completed"
+            finding.move.round: finding
+            for finding in moves
+            if finding.move.cell == (workload, first) and finding.move.outcome == "completed"
         }
         outcomes: dict[str, int] = {}
-        for found in own:
-            outcomes[found.move.outcome] = outcomes.get(found.move.outcome, 0) + 1
-        ended = [found for found in own if found.move.outcome in ("completed", "cancelled")]
+        for finding in own:
+            outcomes[finding.move.outcome] = outcomes.get(finding.move.outcome, 0) + 1
+        ended = [finding for finding in own if finding.move.outcome in ("completed", "cancelled")]
         reached = None
         if goal_ns is not None and own:
             reached = all(
-                found.move.outcome == "completed" and (found.longest_s or math.inf) <= goal_ns / 1e9 for found in own
+                finding.move.outcome == "completed" and (finding.longest_s or math.inf) <= goal_ns / 1e9
+                for finding in own
             )
         yield CellFinding(
             workload=workload,
@@ -397,16 +398,16 @@ def _cells(
 
 def _figures(moves: Sequence[MoveFinding], base: Mapping[int, MoveFinding]) -> Iterator[tuple[str, Figure]]:
     for name in METRICS:
-        values = [found.values[name] for found in moves if name in found.values]
+        values = [finding.values[name] for finding in moves if name in finding.values]
         # A percentile that is never reached is missing: of the other moves alone it would look better than it was.
         if not values or (name in PERCENTILES and len(values) < len(moves)):
             continue
         pairs = [
             (value, other)
-            for found in moves
-            if found.move.round in base
-            and (value := found.values.get(name, 0)) > 0
-            and (other := base[found.move.round].values.get(name, 0)) > 0
+            for finding in moves
+            if finding.move.round in base
+            and (value := finding.values.get(name, 0)) > 0
+            and (other := base[finding.move.round].values.get(name, 0)) > 0
         ]
         interval = rounds.student(values, LEVEL) if len(values) >= FEWEST else None
         if interval is not None:
@@ -425,8 +426,8 @@ def _in_seconds(ns: int | None) -> float | None:
     return None if ns is None else ns / 1e9
 
 
-def _times(found: MoveFinding, name: str, *, users: bool = False) -> float | None:
-    responses = found.users if users else found.responses
+def _times(finding: MoveFinding, name: str, *, users: bool = False) -> float | None:
+    responses = finding.users if users else finding.responses
     before, during = (getattr(responses.get(phase), name, None) for phase in ("before", "during"))
     return during / before if before and during else None
 
@@ -456,9 +457,9 @@ def _headline(evidence: MigrationEvidence, cells: Sequence[CellFinding], advice:
     text = f"Clients waited {_ms(worst[1])} at a hand-over ({worst[0].workload}, {worst[0].method})"
     if best != worst:
         text += f", and {_ms(best[1])} in the best case ({best[0].workload}, {best[0].method})"
-    told = [cell.figures["downtime_s"].value for cell, _ in shown if "downtime_s" in cell.figures]
+    downtimes = [cell.figures["downtime_s"].value for cell, _ in shown if "downtime_s" in cell.figures]
     seen = [each for _, each in shown]
-    share = sum(told) / sum(seen) if told else None
+    share = sum(downtimes) / sum(seen) if downtimes else None
     return f"{text}; QEMU's own figure is {100 * share:.0f} % of what clients saw." if share else f"{text}."
 
 
@@ -490,19 +491,19 @@ def _notes(evidence: MigrationEvidence, moves: Sequence[MoveFinding]) -> Iterato
     if evidence.interrupted:
         yield "The series was interrupted: not every combination was moved equally often."
     off = [
-        abs(found.events_ns - found.move.stopped_ns)
-        for found in moves
-        if found.events_ns is not None and found.move.stopped_ns is not None
+        abs(finding.events_ns - finding.move.stopped_ns)
+        for finding in moves
+        if finding.events_ns is not None and finding.move.stopped_ns is not None
     ]
     if off:
         yield (
             f"QEMU's events and the guest's clock agree on the blackout within {_ms(float(np.median(off)) / 1e9)} "
             f"(median; at most {_ms(max(off) / 1e9)})."
         )
-    spoilt = [found for found in moves if found.move.is_spoilt]
+    spoilt = [finding for finding in moves if finding.move.is_spoilt]
     if spoilt:
         yield f"After {units.counted(len(spoilt), 'move')} the guest's memory or disk was not what it had been."
-    checked = [found.move for found in moves if found.move.checked_pages is not None]
+    checked = [finding.move for finding in moves if finding.move.checked_pages is not None]
     if checked:
         last = checked[-1]
         where = "memory and disk" if evidence.plan.guest.root is not None else "memory"

@@ -211,13 +211,13 @@ def _line_of(pairs: Sequence[Pair], residual: float) -> Line:
 
 def held_out(pairs: Sequence[Pair]) -> list[HeldOut]:
     """Predicts every level in turn from its sandboxed rounds, by a model fitted without it."""
-    found = []
+    errors = []
     for level in sorted({pair.users for pair in pairs}):
         rest = [pair for pair in pairs if pair.users != level]
         own = [pair for pair in pairs if pair.users == level and pair.physical_s and pair.physical_rate]
         if own:
-            found.append(_judged(level, own, fit(rest)))
-    return found
+            errors.append(_judged(level, own, fit(rest)))
+    return errors
 
 
 def _judged(level: int, own: Sequence[Pair], model: Model) -> HeldOut:

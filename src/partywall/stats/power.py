@@ -94,9 +94,9 @@ def mean_watts(readings: Sequence[Reading]) -> Estimate | None:
         mean = float(values.mean())
     if len(values) < FEWEST:
         return None
-    found = mean_interval(values)
-    half = found.half_width
-    return found.model_copy(update={"value": mean, "low": mean - half, "high": mean + half})
+    interval = mean_interval(values)
+    half = interval.half_width
+    return interval.model_copy(update={"value": mean, "low": mean - half, "high": mean + half})
 
 
 def _joules(readings: Sequence[Reading]) -> float | None:
@@ -148,8 +148,10 @@ def _fit(evidence: PowerEvidence, meters: Sequence[MeterFinding]) -> Fit | None:
     if (chosen := _first(evidence, meters)) is None:
         return None
     meter, readings = chosen
-    found = power_fit.observations(evidence.slots, readings, evidence.activity, meter.timing, sends=meter.facts.sends)
-    return power_fit.fit(meter.facts, found, evidence.name)
+    observations = power_fit.observations(
+        evidence.slots, readings, evidence.activity, meter.timing, sends=meter.facts.sends
+    )
+    return power_fit.fit(meter.facts, observations, evidence.name)
 
 
 def _attribution(evidence: PowerEvidence, meters: Sequence[MeterFinding]) -> Attribution | None:

@@ -52,33 +52,33 @@ def observations(
     width_s = timing.refresh_ms.value / 1e3 if timing.refresh_ms else max(new.every_s, SHORT_S)
     ends = new.seen_s - lag_s
     begins = new.since_s - lag_s if new.counts_joules else ends - width_s
-    found = []
+    rows = []
     for slot in slots:
         inside = (begins >= slot.begin_ns / 1e9 + SETTLE_S) & (ends <= slot.end_ns / 1e9)
         inside &= load.holds(begins, ends)
         if inside.any():
             features = load.means(begins[inside], ends[inside]).mean(axis=0)
-            found.append(Observation(slot, float(new.watts[inside].mean()), features))
-    return found
+            rows.append(Observation(slot, float(new.watts[inside].mean()), features))
+    return rows
 
 
-def fit(facts: MeterFacts, found: Sequence[Observation], name: str) -> Fit:
+def fit(facts: MeterFacts, observed: Sequence[Observation], name: str) -> Fit:
     """The model of a ladder's observations. TrialError with too few levels."""
-    levels = list(dict.fromkeys(each.slot.level for each in found))
+    levels = list(dict.fromkeys(each.slot.level for each in observed))
     if len(levels) < LEAST_LEVELS:
         raise TrialError(
             f"{facts.meter} gave values at {counted(len(levels), 'level')} of load, but a model needs {LEAST_LEVELS}; "
             "give longer slots, or a faster meter"
         )
-    features, watts = np.array([each.features for each in found]), np.array([each.watts for each in found])
-    place = np.array([levels.index(each.slot.level) for each in found])
+    features, watts = np.array([each.features for each in observed]), np.array([each.watts for each in observed])
+    place = np.array([levels.index(each.slot.level) for each in observed])
     points = fitted(features, watts)
     rungs = []
     for number, level in enumerate(levels):
         own, others = place == number, place != number
         predicted = float((with_idle(features[own]) @ _steps(fitted(features[others], watts[others]))).mean())
         left = watts[own] - with_idle(features[own]) @ _steps(points)
-        rungs.append(_rung(level, [each for each in found if each.slot.level == level], predicted, left))
+        rungs.append(_rung(level, [each for each in observed if each.slot.level == level], predicted, left))
     errors = np.array([abs(rung.error or 0.0) for rung in rungs])
     generator = np.random.default_rng(0)
     draws = [_draw(features, watts, place, generator) for _ in range(DRAWS)]

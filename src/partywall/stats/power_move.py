@@ -23,11 +23,11 @@ from partywall.stats.rounds import student
 PARTS = ("source", "destination", "stretch")
 
 
-def core_seconds(found: MoveFinding, busy: float) -> dict[str, float]:
+def core_seconds(finding: MoveFinding, busy: float) -> dict[str, float]:
     """CPU seconds of one move by part. busy: cores that the guest uses when it does not move."""
-    length_s = (found.move.end_ns - found.move.begin_ns) / 1e9
-    done = min(1.0, found.values.get("work_ratio", 1.0))
-    source_s, destination_s = (found.values.get(f"{side}_cpu_s", 0.0) for side in PARTS[:2])
+    length_s = (finding.move.end_ns - finding.move.begin_ns) / 1e9
+    done = min(1.0, finding.values.get("work_ratio", 1.0))
+    source_s, destination_s = (finding.values.get(f"{side}_cpu_s", 0.0) for side in PARTS[:2])
     return {
         "source": max(0.0, source_s - busy * done * length_s),
         "destination": destination_s,
@@ -38,25 +38,25 @@ def core_seconds(found: MoveFinding, busy: float) -> dict[str, float]:
 def energy(moves: Sequence[MoveFinding], model: NodeModel) -> tuple[MoveEnergy, ...]:
     """Energy of the completed moves of each combination."""
     cells: dict[tuple[str, str], list[MoveFinding]] = {}
-    for found in moves:
-        if found.move.outcome == "completed" and "source_cpu_s" in found.values:
-            cells.setdefault(found.move.cell, []).append(found)
+    for finding in moves:
+        if finding.move.outcome == "completed" and "source_cpu_s" in finding.values:
+            cells.setdefault(finding.move.cell, []).append(finding)
     return tuple(_cell(cell, own, model) for cell, own in cells.items())
 
 
 def _cell(cell: tuple[str, str], own: Sequence[MoveFinding], model: NodeModel) -> MoveEnergy:
     # A workload of one thread keeps one core busy; an idle guest keeps none.
-    busy = 1.0 if any(found.work for found in own) else 0.0
-    each = [core_seconds(found, busy) for found in own]
+    busy = 1.0 if any(finding.work for finding in own) else 0.0
+    each = [core_seconds(finding, busy) for finding in own]
     beside = model.at(busy + 1) - model.at(busy)
     first = model.at(1) - model.idle_watts
     watts = {"source": beside, "destination": first, "stretch": first}
-    parts = {part: _estimate([one[part] for one in each], watts[part], model) for part in PARTS}
-    own_known = busy > 0 or not any(found.users for found in own)
+    parts = {part: _estimate([seconds_by_part[part] for seconds_by_part in each], watts[part], model) for part in PARTS}
+    own_known = busy > 0 or not any(finding.users for finding in own)
     if not own_known:
         parts["source"] = parts["source"].model_copy(update={"low": 0.0})
     sums = {name: sum(getattr(part, name) for part in parts.values()) for name in ("value", "low", "high")}
-    seconds = [(found.move.end_ns - found.move.begin_ns) / 1e9 for found in own]
+    seconds = [(finding.move.end_ns - finding.move.begin_ns) / 1e9 for finding in own]
     return MoveEnergy(
         workload=cell[0],
         method=cell[1],

@@ -70,59 +70,59 @@ def weights(used: Usage) -> Array:
     n = used.cpus
     own = [_distribution(used.busy[:, place], n) for place in range(len(used.names))]
     nodes, parts = np.polynomial.legendre.leggauss(len(own) // 2 + 1)
-    found = np.zeros((len(own), n + 1))
+    chances = np.zeros((len(own), n + 1))
     for q, part in zip((nodes + 1) / 2, parts / 2, strict=True):
         present = [_mixed(each, q) for each in own]
         before = _running(present)
         after = _running(present[::-1])[::-1]
         for place, each in enumerate(own):
             others = _sum(before[place], after[place + 1])
-            found[place] += part * (used.lengths_s @ (_sum(others, each) - others)) / used.lengths_s.sum()
-    return found
+            chances[place] += part * (used.lengths_s @ (_sum(others, each) - others)) / used.lengths_s.sum()
+    return chances
 
 
 def _distribution(busy: Array, n: int) -> Array:
     """Probability of 0…n busy cores of one consumer, in each interval, shape (intervals, n + 1)."""
-    found = _nothing(len(busy), n)
+    distribution = _nothing(len(busy), n)
     for thread in range(min(n, int(np.ceil(busy.max(initial=0.0))))):
         share = np.clip(busy - thread, 0.0, 1.0)[:, None]
-        moved = found * share
-        found = found - moved
-        found[:, 1:] += moved[:, :-1]
-        found[:, -1] += moved[:, -1]
-    return found
+        moved = distribution * share
+        distribution = distribution - moved
+        distribution[:, 1:] += moved[:, :-1]
+        distribution[:, -1] += moved[:, -1]
+    return distribution
 
 
 def _nothing(rows: int, n: int) -> Array:
-    found = np.zeros((rows, n + 1))
-    found[:, 0] = 1.0
-    return found
+    distribution = np.zeros((rows, n + 1))
+    distribution[:, 0] = 1.0
+    return distribution
 
 
 def _mixed(chance: Array, q: float) -> Array:
     """The distribution of a consumer that is present with probability q."""
-    found = q * chance
-    found[:, 0] += 1 - q
-    return found
+    mixed = q * chance
+    mixed[:, 0] += 1 - q
+    return mixed
 
 
 def _running(every: Sequence[Array]) -> list[Array]:
     """Sums of the first 0, 1, 2, … consumers."""
-    found = [_nothing(every[0].shape[0], every[0].shape[1] - 1)]
+    running = [_nothing(every[0].shape[0], every[0].shape[1] - 1)]
     for each in every:
-        found.append(_sum(found[-1], each))
-    return found
+        running.append(_sum(running[-1], each))
+    return running
 
 
 def _sum(left: Array, right: Array) -> Array:
     """The distribution of a sum, at most n."""
     n = left.shape[1] - 1
-    found = np.zeros_like(left)
+    total = np.zeros_like(left)
     for k in range(n + 1):
-        found[:, k:] += left[:, : n + 1 - k] * right[:, [k]]
+        total[:, k:] += left[:, : n + 1 - k] * right[:, [k]]
         if k:
-            found[:, n] += left[:, n + 1 - k :].sum(axis=1) * right[:, k]
-    return found
+            total[:, n] += left[:, n + 1 - k :].sum(axis=1) * right[:, k]
+    return total
 
 
 def attribution(model: NodeModel, used: Usage, total: Estimate | None) -> Attribution:
@@ -194,13 +194,13 @@ def _estimate(value: float, draws: Array, band: float, error: float) -> Estimate
     )  # fmt: skip
 
 
-def judged(found: Sequence[Observation], names: Sequence[str]) -> dict[str, Estimate]:
+def judged(observed: Sequence[Observation], names: Sequence[str]) -> dict[str, Estimate]:
     """What each consumer added to the power when it was switched on, as the meter saw it.
 
     Slots of a block switch one consumer on after the other, in random order, so the mean is a Shapley value.
     """
     added: dict[str, list[float]] = {name: [] for name in names}
-    for earlier, later in itertools.pairwise(found):
+    for earlier, later in itertools.pairwise(observed):
         came = set(later.slot.on) - set(earlier.slot.on)
         if later.slot.block == earlier.slot.block and len(came) == 1 and set(earlier.slot.on) < set(later.slot.on):
             added[came.pop()].append(later.watts - earlier.watts)
@@ -210,7 +210,7 @@ def judged(found: Sequence[Observation], names: Sequence[str]) -> dict[str, Esti
 def within(activity: Sequence[Activity], slots: Sequence[Slot]) -> Array:
     """True for the intervals of `usage` that lie in one of the slots."""
     times = np.array([each.time_ns for each in activity])
-    found = np.zeros(len(times) - 1, dtype=bool)
+    inside = np.zeros(len(times) - 1, dtype=bool)
     for slot in slots:
-        found |= (times[:-1] >= slot.begin_ns) & (times[1:] <= slot.end_ns)
-    return found
+        inside |= (times[:-1] >= slot.begin_ns) & (times[1:] <= slot.end_ns)
+    return inside

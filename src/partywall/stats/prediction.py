@@ -244,11 +244,11 @@ def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: 
     return Prediction(
         chance=len(ended) / len(courses),
         spans=spans,
-        others={name: _told(model(typical, method, give_up_s)) for name, model in BASELINES.items()},
+        others={name: _figures(model(typical, method, give_up_s)) for name, model in BASELINES.items()},
     )
 
 
-def _told(course: Course) -> dict[str, float]:
+def _figures(course: Course) -> dict[str, float]:
     """What a simpler model says. Those have no fixed costs, and clients wait as long as the downtime."""
     if not course.converges:
         return {}

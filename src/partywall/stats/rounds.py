@@ -77,5 +77,5 @@ def _paired(values: Mapping[Place, Rounds]) -> Iterator[Paired]:
     for (left, over), (right, under) in itertools.combinations(values.items(), 2):
         both = sorted(set(over) & set(under))
         if len(both) >= 2 and min(*(over[n] for n in both), *(under[n] for n in both)) > 0:
-            found = ratio([over[n] for n in both], [under[n] for n in both])
-            yield Paired(left=left, right=right, value=found.value, low=found.low, high=found.high)
+            quotient = ratio([over[n] for n in both], [under[n] for n in both])
+            yield Paired(left=left, right=right, value=quotient.value, low=quotient.low, high=quotient.high)

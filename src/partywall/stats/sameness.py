@@ -38,20 +38,20 @@ def workloads_differ(run: Plan, reference: Plan) -> dict[tuple[str, str], str]:
 
     A workload is its kernel or command, parameters, threads and sandbox; parameters as requested and as planned.
     """
-    found = _planned_otherwise(run, reference)
+    differences = _planned_otherwise(run, reference)
     for role in ("victims", "aggressors"):
         now, before = getattr(run.scenario, role), getattr(reference.scenario, role)
         for name in now.keys() & before.keys():
             pair = (now[name].model_dump(mode="json"), before[name].model_dump(mode="json"))
             # Intensities are separate treatments, which are matched individually.
             if changed := [text for text in _changes(*pair) if not text.startswith("intensity")]:
-                found[role.removesuffix("s"), name] = "; ".join(changed)
-    return found
+                differences[role.removesuffix("s"), name] = "; ".join(changed)
+    return differences
 
 
 def _planned_otherwise(run: Plan, reference: Plan) -> dict[tuple[str, str], str]:
     """Workloads whose parameters differ only because the plan derived sizes from the host."""
-    found = {}
+    differences = {}
     before = {trial.id: trial for trial in reference.trials}
     for trial in run.trials:
         if (same := before.get(trial.id)) is None or same.levels != trial.levels:
@@ -62,8 +62,8 @@ def _planned_otherwise(run: Plan, reference: Plan) -> dict[tuple[str, str], str]
         }
         for who, (now, then) in pairs.items():
             if changed := list(_changes(now, then, "params.")):
-                found[who] = "; ".join(changed)
-    return found
+                differences[who] = "; ".join(changed)
+    return differences
 
 
 def _changes(now: Mapping[str, Any], before: Mapping[str, Any], above: str = "") -> Iterator[str]:
@@ -76,10 +76,10 @@ def _changes(now: Mapping[str, Any], before: Mapping[str, Any], above: str = "")
 
 
 def _at(facts: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    found: Any = facts
+    value: Any = facts
     for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def _shown(value: Any) -> str:

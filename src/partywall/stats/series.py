@@ -24,7 +24,7 @@ _FINEST = 1e-4
 """Lower bound on the relative spread of a slot's rate, which keeps weights finite."""
 
 _NEIGHBOUR_GAPS = 2.0
-"""Blocks further apart than this many median distances are from different visits. Drift is not computed across them."""
+"""Blocks further apart than this many median distances are from different turns. Drift is not computed across them."""
 
 
 @dataclass(frozen=True)
@@ -149,11 +149,11 @@ class Measured:
 
 def baseline_of(treatments: Sequence[Treatment]) -> Treatment:
     """The baseline among a trial's treatments."""
-    found = next((t for t in treatments if t.role == "baseline"), None)
-    if found is None:
+    baseline = next((t for t in treatments if t.role == "baseline"), None)
+    if baseline is None:
         names = ", ".join(t.id for t in treatments)
         raise ValueError(f"no baseline among the treatments ({names}); every trial needs one to compare with")
-    return found
+    return baseline
 
 
 def reference_of(treatments: Sequence[Treatment], treatment: Treatment) -> Treatment | None:

@@ -63,14 +63,14 @@ def quantiles(delay: Delay) -> dict[str, float]:
     """
     if not delay.count:
         return {}
-    found = {
+    values = {
         name: delay.within(_quantile(delay.counts, share))
         for name, share in SHARES.items()
         if share <= 0.5 or delay.count * (1 - share) >= BEYOND_LEAST
     }
     ends = {"min": delay.min_ns, "max": delay.max_ns}
     return (
-        found | {"mean": delay.sum_ns / delay.count} | {name: float(ns) for name, ns in ends.items() if ns is not None}
+        values | {"mean": delay.sum_ns / delay.count} | {name: float(ns) for name, ns in ends.items() if ns is not None}
     )
 
 

@@ -55,22 +55,22 @@ def _owes_share(goal: Goal, cell: Cell) -> bool:
 def _of_cell(goal: Goal, cell: Cell, band: Band | None) -> Verdict:
     judged = [*_isolation(goal, cell, band), *_latency(goal, cell, band), *_efficiency(goal, cell)]
     outcome = _worst([outcome for outcome, _ in judged])
-    reasons = [reason for found, reason in judged if found == outcome]
+    reasons = [reason for outcome_of_goal, reason in judged if outcome_of_goal == outcome]
     limits = rough(cell)
     if Warn.FEW_BLOCKS in cell.warnings:
         outcome = Outcome.INCONCLUSIVE
         reasons = [f"only {cell.isolation.n} blocks; give the run more budget"]
     elif limits:
         reasons = [*reasons, limits]
-    doubts = [f"but {reason}" for reason in understated(cell)]
-    if outcome is Outcome.HOLDS and doubts:
+    reservations = [f"but {reason}" for reason in understated(cell)]
+    if outcome is Outcome.HOLDS and reservations:
         outcome = Outcome.INCONCLUSIVE
     return Verdict(
         goal=goal,
         trial=cell.trial,
         treatment=cell.treatment,
         outcome=outcome,
-        reason="; ".join([*reasons, *doubts]),
+        reason="; ".join([*reasons, *reservations]),
         blocks=cell.isolation.n,
         rough=bool(limits),
     )
@@ -86,12 +86,12 @@ def _worst(outcomes: Sequence[Outcome]) -> Outcome:
 def _isolation(goal: Goal, cell: Cell, band: Band | None) -> list[Judgement]:
     if goal.isolation_factor is None or cell.aggressor is None:
         return []
-    found, name = cell.isolation, "isolation factor"
+    estimate, name = cell.isolation, "isolation factor"
     if band is not None and Warn.NULL_EFFECT in cell.warnings:
         # A host that shows an effect of nothing may add the same error to any effect.
-        found = found.model_copy(update={"low": found.low * band.low, "high": found.high * band.high})
+        estimate = estimate.model_copy(update={"low": estimate.low * band.low, "high": estimate.high * band.high})
         name = f"{name} {_WIDENED}"
-    return [_judge(name, found, at_least=goal.isolation_factor)]
+    return [_judge(name, estimate, at_least=goal.isolation_factor)]
 
 
 def _latency(goal: Goal, cell: Cell, band: Band | None) -> list[Judgement]:
@@ -104,12 +104,12 @@ def _latency(goal: Goal, cell: Cell, band: Band | None) -> list[Judgement]:
                 "too few operations for a 99th percentile; give the run more budget or shorter operations",
             )
         ]
-    found, name = cell.latency[JUDGED], f"latency impact at {JUDGED}"
+    estimate, name = cell.latency[JUDGED], f"latency impact at {JUDGED}"
     if band is not None and Warn.NULL_LATENCY in cell.warnings:
         low, high = band.latency[JUDGED]
-        ends = {"low": (1 + found.low) * (1 + low) - 1, "high": (1 + found.high) * (1 + high) - 1}
-        found, name = found.model_copy(update=ends), f"{name} {_WIDENED}"
-    return [_judge(name, found, at_most=goal.latency_impact_p99)]
+        ends = {"low": (1 + estimate.low) * (1 + low) - 1, "high": (1 + estimate.high) * (1 + high) - 1}
+        estimate, name = estimate.model_copy(update=ends), f"{name} {_WIDENED}"
+    return [_judge(name, estimate, at_most=goal.latency_impact_p99)]
 
 
 def _efficiency(goal: Goal, cell: Cell) -> list[Judgement]:
@@ -120,14 +120,14 @@ def _efficiency(goal: Goal, cell: Cell) -> list[Judgement]:
     return [_judge("efficiency q", cell.efficiency, at_least=low, at_most=ceiling)]
 
 
-def _judge(name: str, found: Estimate, at_least: float | None = None, at_most: float | None = None) -> Judgement:
-    shown = f"{name} {found.value:.4g}, interval {found.low:.4g} to {found.high:.4g}"
-    if at_least is not None and found.high < at_least:
+def _judge(name: str, estimate: Estimate, at_least: float | None = None, at_most: float | None = None) -> Judgement:
+    shown = f"{name} {estimate.value:.4g}, interval {estimate.low:.4g} to {estimate.high:.4g}"
+    if at_least is not None and estimate.high < at_least:
         return Outcome.VIOLATED, f"{shown}: all of it below {at_least:g}"
-    if at_most is not None and found.low > at_most:
+    if at_most is not None and estimate.low > at_most:
         return Outcome.VIOLATED, f"{shown}: all of it above {at_most:g}"
-    inside = [f"{at_least:g}"] if at_least is not None and found.low < at_least else []
-    inside += [f"{at_most:g}"] if at_most is not None and found.high > at_most else []
+    inside = [f"{at_least:g}"] if at_least is not None and estimate.low < at_least else []
+    inside += [f"{at_most:g}"] if at_most is not None and estimate.high > at_most else []
     if inside:
         lie = f"{' and '.join(inside)} {'lies' if len(inside) == 1 else 'lie'} within it"
         return Outcome.INCONCLUSIVE, f"{shown}: {lie}; more blocks would narrow it"

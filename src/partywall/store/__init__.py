@@ -1,8 +1,8 @@
 """Run directories: plain files that survive a kill, and functions to read them.
 
   scenario.yaml   as given            events.jsonl   one event on each line, append-only
-  plan.json       the plan            slices/, samples/, output/   Parquet, one file for each visit
-  host.json       facts               pending/       lines of the current visit, converted to Parquet at its end
+  plan.json       the plan            slices/, samples/, output/   Parquet, one file for each turn
+  host.json       facts               pending/       lines of the current turn, converted to Parquet at its end
   journal.jsonl   events for those who watch from outside, see partywall.kinds.journal
 
 A kill at any time loses at most the current slots: a block counts once its `block_done` event is written.

@@ -54,18 +54,18 @@ class RunDirectory(Record):
 
         UsageError for a line that is neither an event nor the beginning of one.
         """
-        return (found for found in self._lines() if not kinds or found["kind"] in kinds)
+        return (event_line for event_line in self._lines() if not kinds or event_line["kind"] in kinds)
 
     def _lines(self, check: Callable[[dict[str, Any]], None] | None = None) -> Iterator[dict[str, Any]]:
         for number, line in self.lines():
             try:
-                found = event.decode(line)
-                if found and check:
-                    check(found)
+                decoded = event.decode(line)
+                if decoded and check:
+                    check(decoded)
             except ValueError as error:
                 raise self.damaged(self.LINES, first_line(error), number) from None
-            if found:
-                yield found
+            if decoded:
+                yield decoded
 
     def extend(self, plan: Plan) -> None:
         """Replaces the plan by an extended one. Trials that were precise enough are measured again."""
@@ -76,30 +76,30 @@ class RunDirectory(Record):
 
     @property
     def ended(self) -> bool:
-        """True if nothing is left to measure: the run reached its end, and no visit failed for good."""
-        kinds = [found["kind"] for found in self.events("run_ended", "run_started", "extended")]
+        """True if nothing is left to measure: the run reached its end, and no turn failed for good."""
+        kinds = [each["kind"] for each in self.events("run_ended", "run_started", "extended")]
         return kinds[-1:] == ["run_ended"] and not self.failures()
 
     def failures(self) -> list[str]:
-        """Why visits failed and were not repeated with success, each reason once."""
-        paid = {(found["trial"], found["visit"]) for found in self.events("visit_ended")}
-        failed = [found for found in self.events("trial_failed") if (found["trial"], found["visit"]) not in paid]
-        return list(dict.fromkeys(f"{found['trial']}: {found['reason']}" for found in failed))
+        """Why turns failed and were not repeated with success, each reason once."""
+        paid = {(each["trial"], each["visit"]) for each in self.events("visit_ended")}
+        failed = [each for each in self.events("trial_failed") if (each["trial"], each["visit"]) not in paid]
+        return list(dict.fromkeys(f"{each['trial']}: {each['reason']}" for each in failed))
 
     def by_trial(self) -> dict[str, list[dict[str, Any]]]:
         """The events of each trial, in order. Reads the file once for all trials."""
-        found: dict[str, list[dict[str, Any]]] = {}
-        for one in self._lines():
-            if "trial" in one:
-                found.setdefault(one["trial"], []).append(one)
-        return found
+        by_trial: dict[str, list[dict[str, Any]]] = {}
+        for event_line in self._lines():
+            if "trial" in event_line:
+                by_trial.setdefault(event_line["trial"], []).append(event_line)
+        return by_trial
 
-    def pending(self, trial: str, visit: str) -> Pending:
-        """The file for the lines of a visit."""
-        return Pending(self.path / "pending" / f"{trial}~{visit}.jsonl")
+    def pending(self, trial: str, turn: str) -> Pending:
+        """The file for the lines of a turn."""
+        return Pending(self.path / "pending" / f"{trial}~{turn}.jsonl")
 
     def compact(self) -> None:
-        """Converts the pending lines of finished or killed visits to Parquet."""
+        """Converts the pending lines of finished or killed turns to Parquet."""
         for file in sorted((self.path / "pending").glob("*.jsonl")):
             compact(file, self.path)
 
@@ -110,7 +110,7 @@ class RunDirectory(Record):
 
 
 def blocks_done(events: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The finished blocks among a trial's events by number, with their slots, visit and stretch."""
+    """The finished blocks among a trial's events by number, with their slots, turn and stretch."""
     return {done["block"]: done for done in events if done["kind"] == "block_done"}
 
 

@@ -72,15 +72,15 @@ KINDS: dict[str, type[BaseModel]] = {
 def decode(line: bytes) -> dict[str, Any] | None:
     """Parses an event. None for an empty or incomplete line; ValueError for any other. The content is not checked."""
     try:
-        found = decoded(line, BEGIN)
+        content = decoded(line, BEGIN)
     except ValueError:
         raise ValueError("this is not an event") from None
-    if found is not None and not isinstance(found.get("kind"), str):
+    if content is not None and not isinstance(content.get("kind"), str):
         raise ValueError("this is not an event")
-    return found
+    return content
 
 
-def check(found: dict[str, Any]) -> None:
+def check(content: dict[str, Any]) -> None:
     """ValueError if an event lacks required content."""
-    if found["kind"] in KINDS:
-        KINDS[found["kind"]].model_validate(found)
+    if content["kind"] in KINDS:
+        KINDS[content["kind"]].model_validate(content)

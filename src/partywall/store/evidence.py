@@ -38,11 +38,11 @@ def evidence(run: RunDirectory) -> Evidence:
     for trial in plan.trials:
         mine = events.get(trial.id, [])
         blocks = valid_blocks(mine, plan.scenario.min_blocks)
-        visits = {event["visit"]: event for event in mine if event["kind"] == "visit"}
+        turns = {event["visit"]: event for event in mine if event["kind"] == "visit"}
         tables = _Tables(run.path, trial)
-        samples = _samples(visits, tables)
-        for visit in samples.values():
-            counters |= {c.name: replace(c, phrase=monitor.phrase(c.name)) for c in visit.counters}
+        samples = _samples(turns, tables)
+        for turn in samples.values():
+            counters |= {c.name: replace(c, phrase=monitor.phrase(c.name)) for c in turn.counters}
         for event in blocks:
             block = _block(event)
             windows = tables.windows(event["visit"], block)
@@ -53,11 +53,11 @@ def evidence(run: RunDirectory) -> Evidence:
                 trial,
                 windows[VICTIM],
                 windows,
-                visits[event["visit"]]["rate_max"] if event["visit"] in visits else {},
+                turns[event["visit"]]["rate_max"] if event["visit"] in turns else {},
                 samples.get(event["visit"]),
                 tables.usage(event["visit"], block),
             )
-        agent_facts[trial.id] = _agent_facts(mine, visits, tables)
+        agent_facts[trial.id] = _agent_facts(mine, turns, tables)
         timeline[trial.id] = tuple(_timeline(tables, blocks[:TIMELINE_BLOCKS]))
     ended = [event["kind"] for event in run.events("run_started", "run_ended")]
     return Evidence(
@@ -80,16 +80,16 @@ def evidence(run: RunDirectory) -> Evidence:
 
 def _missing(host: Mapping[str, Any], agent_facts: Mapping[str, AgentFacts]) -> tuple[tuple[str, str, str], ...]:
     """Facts that the host could not provide and counters that its monitors could not read, each once."""
-    facts = [Unread.of(one) for one in host.get("missing", [])]
-    unread = [one for seen in agent_facts.values() for one in seen.unread]
-    found = {one.what: (one.what, one.why, one.remedy or one.cost) for one in reversed([*facts, *unread])}
-    return tuple(reversed(found.values()))
+    facts = [Unread.of(gap) for gap in host.get("missing", [])]
+    unread = [gap for seen in agent_facts.values() for gap in seen.unread]
+    known = {gap.what: (gap.what, gap.why, gap.remedy or gap.cost) for gap in reversed([*facts, *unread])}
+    return tuple(reversed(known.values()))
 
 
 def _agent_facts(
-    events: Sequence[Mapping[str, Any]], visits: Mapping[str, Mapping[str, Any]], tables: _Tables
+    events: Sequence[Mapping[str, Any]], turns: Mapping[str, Mapping[str, Any]], tables: _Tables
 ) -> AgentFacts:
-    """Facts that agents reported besides measurements, over all visits of a trial."""
+    """Facts that agents reported besides measurements, over all turns of a trial."""
     left = [event for event in events if event["kind"] == "visit_left"]
     facts: dict[str, list[dict[str, Any]]] = {}
     dropped: dict[str, int] = {}
@@ -99,15 +99,15 @@ def _agent_facts(
         for name, lines in event["dropped"].items():
             dropped[name] = dropped.get(name, 0) + lines
     readings: dict[str, Readings] = {}
-    for (_, name), one in tables.readings.items():
-        readings[name] = readings.get(name, Readings()) + one
-    unread = [Unread.of(one) for event in visits.values() for one in event.get("missing", [])]
+    for (_, name), reading in tables.readings.items():
+        readings[name] = readings.get(name, Readings()) + reading
+    unread = [Unread.of(reading) for event in turns.values() for reading in event.get("missing", [])]
     return AgentFacts(
         facts={name: tuple(threads) for name, threads in facts.items()},
         dropped={name: lines for name, lines in dropped.items() if lines},
         readings=readings,
         unread=tuple(dict.fromkeys(unread)),
-        emulated=tuple(dict.fromkeys(name for event in visits.values() for name in event.get("emulated", []))),
+        emulated=tuple(dict.fromkeys(name for event in turns.values() for name in event.get("emulated", []))),
     )
 
 
@@ -150,84 +150,84 @@ def _block(event: Mapping[str, Any]) -> Block:
     return Block(event["trial"], event["block"], slots, long=event.get("long", False))
 
 
-def _samples(visits: Mapping[str, Mapping[str, Any]], tables: _Tables) -> dict[str, Samples]:
-    """Samples by visit. Columns differ between visits, because processes have different numbers."""
-    found = {}
-    for visit, event in visits.items():
-        if columns := tables.samples(visit):
+def _samples(turns: Mapping[str, Mapping[str, Any]], tables: _Tables) -> dict[str, Samples]:
+    """Samples by turn. Columns differ between turns, because processes have different numbers."""
+    samples = {}
+    for turn, event in turns.items():
+        if columns := tables.samples(turn):
             counters = tuple(Counter(**counter) for counter in event["counters"])
             values = np.array([[np.nan if v is None else v for v in row] for row in columns["values"]], dtype=float)
-            found[visit] = Samples(
+            samples[turn] = Samples(
                 counters, np.array(columns["at_ns"], dtype=np.int64), values.reshape(len(columns["at_ns"]), -1)
             )
-    return found
+    return samples
 
 
 class _Tables:
     """The Parquet files of one trial.
 
-    Holds one visit's slices at a time, because those of a long run need too much memory.
+    Holds one turn's slices at a time, because those of a long run need too much memory.
     """
 
     def __init__(self, run: Path, trial: Trial) -> None:
         self._run = run
         self._trial = trial
         self.readings: dict[tuple[str, str], Readings] = {}
-        self._visit = ""
+        self._turn = ""
         self._windows: dict[str, Window] = {}
         self._usage: list[dict[str, Any]] = []
 
-    def samples(self, visit: str) -> dict[str, list[Any]] | None:
-        file = self._file("samples", visit)
+    def samples(self, turn: str) -> dict[str, list[Any]] | None:
+        file = self._file("samples", turn)
         return table(file, SAMPLES).to_pydict() if file.exists() else None
 
-    def windows(self, visit: str, block: Block) -> dict[str, Window]:
+    def windows(self, turn: str, block: Block) -> dict[str, Window]:
         """Slices by workload, for workloads that have any in a block."""
-        self._turn_to(visit)
+        self._switch_to(turn)
         start_ns, end_ns = block.slots[0].start_ns, block.slots[-1].end_ns
         return {name: window for name, window in self._windows.items() if any(window.touching(start_ns, end_ns))}
 
-    def usage(self, visit: str, block: Block) -> dict[str, list[dict[str, Any]]]:
+    def usage(self, turn: str, block: Block) -> dict[str, list[dict[str, Any]]]:
         """Resource use of commands between switches, for intervals that overlap a block, by workload."""
-        self._turn_to(visit)
+        self._switch_to(turn)
         start_ns, end_ns = block.slots[0].start_ns, block.slots[-1].end_ns
-        found: dict[str, list[dict[str, Any]]] = {}
+        usage: dict[str, list[dict[str, Any]]] = {}
         for row in self._usage:
             if row["end_ns"] > start_ns and row["start_ns"] < end_ns:
-                found.setdefault(row["workload"], []).append(row)
-        return found
+                usage.setdefault(row["workload"], []).append(row)
+        return usage
 
-    def _turn_to(self, visit: str) -> None:
-        if visit != self._visit:
-            self._visit, self._windows = visit, self._load(visit)
-            file = self._file("usage", visit)
+    def _switch_to(self, turn: str) -> None:
+        if turn != self._turn:
+            self._turn, self._windows = turn, self._load(turn)
+            file = self._file("usage", turn)
             self._usage = table(file, USAGE).to_pylist() if file.exists() else []
 
-    def _load(self, visit: str) -> dict[str, Window]:
+    def _load(self, turn: str) -> dict[str, Window]:
         rows: dict[str, list[dict[str, Any]]] = {}
-        for row in [*self._slice_rows(visit), *self._metric_rows(visit)]:
+        for row in [*self._slice_rows(turn), *self._metric_rows(turn)]:
             rows.setdefault(row["workload"], []).append(row)
-        return {name: Window(found) for name, found in rows.items()}
+        return {name: Window(of_name) for name, of_name in rows.items()}
 
-    def _file(self, kind: str, visit: str) -> Path:
-        return self._run / kind / f"{self._trial.id}~{visit}.parquet"
+    def _file(self, kind: str, turn: str) -> Path:
+        return self._run / kind / f"{self._trial.id}~{turn}.parquet"
 
-    def _slice_rows(self, visit: str) -> Iterator[dict[str, Any]]:
-        file = self._file("slices", visit)
+    def _slice_rows(self, turn: str) -> Iterator[dict[str, Any]]:
+        file = self._file("slices", turn)
         for row in table(file, SLICES).to_pylist() if file.exists() else []:
             row["latency"] = list(zip(row.pop("latency_bucket"), row.pop("latency_count"), strict=True))
             yield row
 
-    def _metric_rows(self, visit: str) -> Iterator[dict[str, Any]]:
+    def _metric_rows(self, turn: str) -> Iterator[dict[str, Any]]:
         """Slices of commands, from the lines they printed."""
-        file = self._file("output", visit)
+        file = self._file("output", turn)
         output = table(file, OUTPUT).to_pylist() if file.exists() else []
         lines = sorted((line for line in output if line["stream"] == "stdout"), key=lambda line: int(line["at_ns"]))
         for name, metric in metrics(self._trial).items():
             extractor = Extractor(metric)
             yield from metric_rows(name, extractor, [line for line in lines if line["workload"] == name])
             now = extractor.counts
-            self.readings[visit, name] = Readings(now.readings - now.bunched, now.bad + now.malformed, now.bunched)
+            self.readings[turn, name] = Readings(now.readings - now.bunched, now.bad + now.malformed, now.bunched)
 
 
 def metrics(trial: Trial) -> dict[str, Any]:

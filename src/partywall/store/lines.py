@@ -14,11 +14,11 @@ def decoded(line: bytes, begin: bytes = b"{") -> dict[str, Any] | None:
     if not line.strip():
         return None
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except ValueError:
         if line.startswith(begin) or begin.startswith(line):
             return None
         raise ValueError("it is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")  # noqa: TRY004 - damage, not a mistake in the program
-    return found
+    return value

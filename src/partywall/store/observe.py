@@ -72,11 +72,11 @@ class Window:
 
     def within(self, start_ns: int, end_ns: int) -> list[tuple[dict[str, Any], float]]:
         """Overlapping slices, each with the share of it inside."""
-        found = []
+        spans = []
         for row in self.touching(start_ns, end_ns):
             overlap = min(row["end_ns"], end_ns) - max(row["start_ns"], start_ns)
-            found.append((row, overlap / (row["end_ns"] - row["start_ns"])))
-        return found
+            spans.append((row, overlap / (row["end_ns"] - row["start_ns"])))
+        return spans
 
 
 Inside = Sequence[tuple[dict[str, Any], float]]
@@ -162,13 +162,13 @@ class Samples:
         # Readings of other slots say nothing about this one.
         if last <= first or seconds * 1e9 < (end_ns - start_ns) / 2:
             return {}
-        found = {}
+        values = {}
         for column, counter in enumerate(self.counters):
             a, b = self.values[first, column], self.values[last, column]
             value = b if counter.kind == "gauge" else (b - a) / seconds
             if np.isfinite(value):
-                found[counter.name] = float(value)
-        return found
+                values[counter.name] = float(value)
+        return values
 
 
 def observe(
@@ -184,12 +184,12 @@ def observe(
 
     maxima: calibrated work per second of each aggressor. usage: resource use of commands between their switches.
     """
-    found = [
+    observations = [
         _observation(block, position, slot, victim, aggressors, maxima, samples, usage or {}, trial)
         for position, slot in enumerate(block.slots)
     ]
-    known = [observation for observation in found if observation is not None]
-    return tuple(known) if len(known) == len(found) else ()
+    known = [observation for observation in observations if observation is not None]
+    return tuple(known) if len(known) == len(observations) else ()
 
 
 def _observation(

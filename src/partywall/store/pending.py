@@ -1,4 +1,4 @@
-"""Messages of agents during a visit: appended as lines immediately, converted to Parquet afterwards."""
+"""Messages of agents during a turn: appended as lines immediately, converted to Parquet afterwards."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ TABLES = {"slices": SLICES, "samples": SAMPLES, "output": OUTPUT, "usage": USAGE
 
 
 class Pending:
-    """An append-only file of one visit. Each record is flushed, so a kill loses none."""
+    """An append-only file of one turn. Each record is flushed, so a kill loses none."""
 
     def __init__(self, file: Path) -> None:
         file.parent.mkdir(exist_ok=True)
@@ -118,13 +118,13 @@ def compact(file: Path, run: Path) -> None:
 def table(file: Path, schema: pa.Schema) -> pa.Table:
     """A Parquet file written by `compact`. UsageError if it is damaged."""
     try:
-        found = pq.read_table(file)
-        if missing := [name for name in schema.names if name not in found.column_names]:
+        stored = pq.read_table(file)
+        if missing := [name for name in schema.names if name not in stored.column_names]:
             raise pa.ArrowInvalid(f"it has no column {missing[0]}")
     except (OSError, pa.ArrowException) as error:
         remedy = "it is damaged; restore it from a copy, or measure again"
         raise UsageError(Problem(f"cannot be read: {str(error).splitlines()[0]}", remedy, str(file))) from None
-    return found
+    return stored
 
 
 def _write(target: Path, table: pa.Table) -> None:

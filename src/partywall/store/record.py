@@ -113,13 +113,13 @@ class Record:
 
     def whole_lines(self) -> list[dict[str, Any]]:
         """The decoded lines without incomplete ones. UsageError for a line that is not the beginning of JSON."""
-        found = []
+        every = []
         for number, line in self.lines():
             try:
-                found.append(decoded(line))
+                every.append(decoded(line))
             except ValueError as error:
                 raise self.damaged(self.LINES, str(error), number) from None
-        return [one for one in found if one is not None]
+        return [content for content in every if content is not None]
 
     def decoded(self, name: str, decode: Callable[[str], T]) -> T:
         """A file's decoded content. UsageError if it is unreadable or invalid."""

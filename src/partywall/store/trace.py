@@ -39,13 +39,13 @@ class TraceDirectory(Record):
         """The stored evidence. UsageError if it is invalid."""
         start = self.decoded(self.MARK, Start.model_validate_json)
         events = list(self._events())
-        found = [(kind, content) for kind, content in events if kind in ("report", "clock")]
+        wanted = [(kind, content) for kind, content in events if kind in ("report", "clock")]
         return TraceEvidence(
             run=self.name,
             start=start,
             host=self.host,
-            reports=tuple(content for kind, content in found if kind == "report"),
-            clocks=tuple(content for kind, content in found if kind == "clock"),
+            reports=tuple(content for kind, content in wanted if kind == "report"),
+            clocks=tuple(content for kind, content in wanted if kind == "clock"),
             record_ns=next((content["record_ns"] for kind, content in events if kind == "hooked"), None),
             interrupted=not any(kind == "ended" for kind, _ in events),
         )
@@ -54,9 +54,9 @@ class TraceDirectory(Record):
         kinds: dict[str, type[Report | ClockBound]] = {"report": Report, "clock": ClockBound}
         for number, line in self.lines():
             try:
-                found = event.decode(line)
-                if found:
-                    kind = found.pop("kind")
-                    yield kind, kinds[kind].model_validate(found) if kind in kinds else found
+                decoded = event.decode(line)
+                if decoded:
+                    kind = decoded.pop("kind")
+                    yield kind, kinds[kind].model_validate(decoded) if kind in kinds else decoded
             except (ValueError, ValidationError) as error:
                 raise self.damaged(self.LINES, first_line(error), number) from None

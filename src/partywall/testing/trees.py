@@ -89,22 +89,22 @@ def _entries(text: str) -> Iterator[tuple[str, Entry]]:
             following = number
             while following < len(lines) and lines[following].startswith("|"):
                 following += 1
-            content = "\n".join(one[2:] for one in lines[number:following])
+            content = "\n".join(each[2:] for each in lines[number:following])
             number = following
             path, _, mark = line.rpartition(" ")
-            yield from ((one, Entry("=", content + ("\n" if mark == "|" else ""))) for one in _paths(path))
+            yield from ((each, Entry("=", content + ("\n" if mark == "|" else ""))) for each in _paths(path))
         else:
             yield from _single(line)
 
 
 def _single(line: str) -> Iterator[tuple[str, Entry]]:
     for mark, kind, end in ((" = ", "=", "\n"), (" := ", "=", ""), (" -> ", "->", ""), (" ! ", "!", "")):
-        path, found, text = line.partition(mark)
-        if found and " " not in path:
-            yield from ((one, Entry(kind, text + end)) for one in _paths(path))
+        path, mark_there, text = line.partition(mark)
+        if mark_there and " " not in path:
+            yield from ((name, Entry(kind, text + end)) for name in _paths(path))
             return
     kind, path = ("/", line[:-1]) if line.endswith("/") else ("=", line)
-    yield from ((one, Entry(kind)) for one in _paths(path))
+    yield from ((name, Entry(kind)) for name in _paths(path))
 
 
 def _paths(path: str) -> Iterator[str]:

@@ -55,16 +55,16 @@ def _runs(run: RunDirectory, reference: RunDirectory) -> Two:
     from partywall.stats import compare_runs  # noqa: PLC0415 - slow to import
 
     earlier = pipeline.earlier_runs(reference, [run.path, reference.path])
-    found = compare_runs(pipeline.analyse(run), pipeline.analyse(reference), TOLERANCE, earlier=earlier)
+    comparison = compare_runs(pipeline.analyse(run), pipeline.analyse(reference), TOLERANCE, earlier=earlier)
     noted = (Change.WORSE, Change.BETTER)
     return Two(
         kind="run",
         names=(run.name, reference.name),
-        comparison=found,
-        headline=compare_view.headline(found),
-        mark=compare_view.MARKS[compare_view.worst(found)],
-        changed=tuple(cell for cell in found.cells if cell.change in noted),
-        others=tuple(cell for cell in found.cells if cell.change not in noted),
+        comparison=comparison,
+        headline=compare_view.headline(comparison),
+        mark=compare_view.MARKS[compare_view.worst(comparison)],
+        changed=tuple(cell for cell in comparison.cells if cell.change in noted),
+        others=tuple(cell for cell in comparison.cells if cell.change not in noted),
     )
 
 
@@ -89,12 +89,12 @@ def _label(row: Mapping[str, Any]) -> str:
 
 def histories(folder: Folder) -> dict[str, list[Path]]:
     """The finished runs of each scenario, oldest first."""
-    found: dict[str, list[Path]] = {}
-    for one in reversed(records.named(folder.root)):
-        file = folder.root / one.name / "findings.json"
-        if one.kind == "run" and file.is_file() and (name := _scenario(file)):
-            found.setdefault(name, []).append(file.parent)
-    return dict(sorted(found.items(), key=lambda pair: -len(pair[1])))
+    by_scenario: dict[str, list[Path]] = {}
+    for named in reversed(records.named(folder.root)):
+        file = folder.root / named.name / "findings.json"
+        if named.kind == "run" and file.is_file() and (name := _scenario(file)):
+            by_scenario.setdefault(name, []).append(file.parent)
+    return dict(sorted(by_scenario.items(), key=lambda pair: -len(pair[1])))
 
 
 def _scenario(file: Path) -> str:
@@ -104,8 +104,8 @@ def _scenario(file: Path) -> str:
             start = stream.read(65536).decode("utf-8", "replace")
     except OSError:
         return ""
-    found = re.search(r'"scenario"\s*:\s*"([^"\\]{1,200})"', start)
-    return found.group(1) if found else ""
+    match = re.search(r'"scenario"\s*:\s*"([^"\\]{1,200})"', start)
+    return match.group(1) if match else ""
 
 
 @dataclass(frozen=True)
@@ -140,10 +140,10 @@ def lines(paths: Sequence[Path]) -> list[Line]:
     measured: dict[str, list[tuple[str, float, float, float]]] = {}
     for path in paths[-RUNS_MAX:]:
         try:
-            found = _findings(path / "findings.json")
+            findings = _findings(path / "findings.json")
         except (OSError, ValueError, PartywallError):
             continue
-        for cell in found.cells:
+        for cell in findings.cells:
             title = f"{cell.victim} · {cell.label}{''.join(f', {k} {v}' for k, v in cell.levels.items())}"
             factor = cell.isolation
             measured.setdefault(title, []).append((path.name, factor.value, factor.low, factor.high))

@@ -88,7 +88,7 @@ def check(text: str, *, allow_files: bool) -> list[Problem]:
             refuse_files(text, allowed=allow_files)
             _read(kind, file)
     except ProblemsError as error:
-        return sorted(map(_here, error.problems), key=lambda found: found.line or 0)
+        return sorted(map(_here, error.problems), key=lambda problem: problem.line or 0)
     except PartywallError as error:
         return [Problem(str(error))]
     return []
@@ -174,8 +174,8 @@ def _forecast(order: Order, file: Path, options: Options) -> Forecast:
 
 
 def _problems(error: PartywallError) -> Iterator[Problem]:
-    found = error.problems if isinstance(error, ProblemsError) else (Problem(str(error)),)
-    return map(_here, found)
+    problems = error.problems if isinstance(error, ProblemsError) else (Problem(str(error)),)
+    return map(_here, problems)
 
 
 def _job(order: Order, file: Path) -> Any:

@@ -21,18 +21,18 @@ BODY_S = 10.0
 
 async def body_of(request: Request) -> bytes:
     """The body of a request. HTTPException if it is too large, or comes too slowly."""
-    found = bytearray()
+    body = bytearray()
     try:
         with anyio.fail_after(BODY_S):
             async for piece in request.stream():
-                found += piece
-                if len(found) > BODY_BYTES_MAX:
+                body += piece
+                if len(body) > BODY_BYTES_MAX:
                     raise HTTPException(413, f"The request is larger than {BODY_BYTES_MAX >> 20} MiB.")
     except TimeoutError:
         raise HTTPException(408, "The request came too slowly.") from None
     except ClientDisconnect:
         raise HTTPException(400, "The connection was lost.") from None
-    return bytes(found)
+    return bytes(body)
 
 
 class Form:
@@ -58,34 +58,34 @@ async def form(secrets: Secrets, request: Request) -> Form:
     if request.headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
         raise HTTPException(415, "This is not a form.")
     try:
-        found = Form(form_of(await body_of(request)))
+        checked = Form(form_of(await body_of(request)))
     except ValueError:
         raise HTTPException(400, "The form has too many fields.") from None
-    if not secrets.is_ours(found.get("key")):
+    if not secrets.is_ours(checked.get("key")):
         raise HTTPException(403, "This form did not come from a page of this server. Reload the page.")
-    return found
+    return checked
 
 
-def order_of(found: Form) -> Order:
+def order_of(form: Form) -> Order:
     """The order of a form. UsageError that names each field with a mistake."""
     numbers = {"users": int, "seed": int, "rate": float}
-    content: dict[str, Any] = {"kind": found.get("kind") or "run", "long": found.get("long") == "on"}
+    content: dict[str, Any] = {"kind": form.get("kind") or "run", "long": form.get("long") == "on"}
     for name in ("shipped", "budget", "precision", "url", "duration", *numbers):
-        if text := found.get(name):
+        if text := form.get(name):
             content[name] = text
-    if found.document.strip() and not _is_shipped(found):
-        content["document"] = found.document
-        content["kind"] = documents.kind_of(found.document)
+    if form.document.strip() and not _is_shipped(form):
+        content["document"] = form.document
+        content["kind"] = documents.kind_of(form.document)
         content.pop("shipped", None)
-    if hops := found.get("hops").split():
+    if hops := form.get("hops").split():
         content["hops"] = hops
     return checked_order(content)
 
 
-def _is_shipped(found: Form) -> bool:
+def _is_shipped(form: Form) -> bool:
     """True if the editor has the unchanged text of something shipped, whose other files are then found beside it."""
-    kind, name = found.get("kind") or "run", found.get("shipped")
-    return name in documents.shipped_names(kind) and found.document.strip() == documents.text_of(kind, name).strip()
+    kind, name = form.get("kind") or "run", form.get("shipped")
+    return name in documents.shipped_names(kind) and form.document.strip() == documents.text_of(kind, name).strip()
 
 
 def checked_order(content: Mapping[str, Any]) -> Order:
@@ -93,11 +93,11 @@ def checked_order(content: Mapping[str, Any]) -> Order:
     try:
         return Order.model_validate(content)
     except ValidationError as error:
-        found = [
+        problems = [
             Problem(
                 f"{str(each.get('input'))[:80]!r} cannot be used", "see the example beside it", key=str(each["loc"][0])
             )
             for each in error.errors(include_url=False)
             if each["loc"]
         ]
-        raise UsageError(*(found or [Problem("this is not an order")])) from None
+        raise UsageError(*(problems or [Problem("this is not an order")])) from None

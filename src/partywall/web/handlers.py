@@ -55,23 +55,23 @@ class Handlers:
     async def home(self, request: Request) -> Response:
         query = request.query_params.get("q", "")[:200]
         number = _number(request.query_params.get("page"), 1)
-        found = await threaded(records.named, self._server.folder.root)
-        matching = await threaded(records.matching, found, query, self._server.folder)
+        named = await threaded(records.named, self._server.folder.root)
+        matching = await threaded(records.matching, named, query, self._server.folder)
         shown = matching[(number - 1) * records.PAGE : number * records.PAGE]
-        rows = await threaded(lambda: [records.row(self._server.folder, one) for one in shown])
+        rows = await threaded(lambda: [records.row(self._server.folder, named_record) for named_record in shown])
         jobs = [job for job in self._server.folder.all() if job.state in (State.RUNNING, State.QUEUED, State.PAUSED)]
         deleted = request.query_params.get("deleted", "")
         can_restore = (self._server.folder.trash / deleted).is_dir() if records.is_name(deleted) else False
         return self._page(
-            "home.html.j2", request, rows=rows, query=query, number=number, total=len(found), matching=len(matching),
+            "home.html.j2", request, rows=rows, query=query, number=number, total=len(named), matching=len(matching),
             pages=max(1, -(-len(matching) // records.PAGE)), jobs=jobs,
             live={job.id: self._server.watched(job.record).state for job in jobs},
             deleted=deleted if can_restore else "", doctor=self._server.known_doctor,
         )  # fmt: skip
 
     async def host_page(self, request: Request) -> Response:
-        found = await threaded(self._server.doctor, again=request.query_params.get("again") == "1")
-        return self._page("host.html.j2", request, checks=found["checks"])
+        checks = await threaded(self._server.doctor, again=request.query_params.get("again") == "1")
+        return self._page("host.html.j2", request, checks=checks["checks"])
 
     async def start_page(self, request: Request) -> Response:
         kind, name = request.query_params.get("kind", "run"), request.query_params.get("shipped", "")
@@ -97,14 +97,14 @@ class Handlers:
 
     async def simple(self, request: Request) -> Response:
         """The document for the common case, in the editor."""
-        found = await form(self._server.secrets, request)
+        sent = await form(self._server.secrets, request)
         names = pipeline.catalogue()
-        victim = found.get("victim")
-        neighbours = [name for name in found.list("neighbour") if name in names.names("stressor")]
+        victim = sent.get("victim")
+        neighbours = [name for name in sent.list("neighbour") if name in names.names("stressor")]
         if victim not in names.names("probe") or not neighbours:
             return self._wrong(request, UsageError(Problem("a victim or its neighbours are missing", "choose both")))
-        checked = checked_order({"kind": "run", **{k: v for k in ("budget", "precision") if (v := found.get(k))}})
-        limit = checked_order({"kind": "run", "budget": found.get("cpu_limit") or None}).budget or ""
+        checked = checked_order({"kind": "run", **{k: v for k in ("budget", "precision") if (v := sent.get(k))}})
+        limit = checked_order({"kind": "run", "budget": sent.get("cpu_limit") or None}).budget or ""
         text = documents.simple_scenario(
             victim, neighbours, cpu_limit=limit, budget=checked.budget or "", precision=checked.precision or ""
         )
@@ -123,23 +123,23 @@ class Handlers:
         }
 
     async def dry_run(self, request: Request) -> Response:
-        found = await form(self._server.secrets, request)
+        sent = await form(self._server.secrets, request)
         try:
-            order = order_of(found)
+            order = order_of(sent)
             forecast = await threaded(self._server.forecast, order)
         except PartywallError as error:
             problems = pages.problems_of(error)
-            if found.document.strip():
-                return self._page("start.html.j2", request, 400, **await self._editor(found.document, "run", problems))
+            if sent.document.strip():
+                return self._page("start.html.j2", request, 400, **await self._editor(sent.document, "run", problems))
             return self._wrong(request, error)
         queue = [job for job in self._server.folder.all() if job.state in (State.RUNNING, State.QUEUED)]
         return self._page("dry_run.html.j2", request, order=order, forecast=forecast, queue=queue)
 
     async def start(self, request: Request) -> Response:
-        found = await form(self._server.secrets, request)
+        sent = await form(self._server.secrets, request)
         try:
-            order = order_of(found)
-            done = await threaded(self._server.act, "start", key=found.get("key"), order=order.model_dump(mode="json"))
+            order = order_of(sent)
+            done = await threaded(self._server.act, "start", key=sent.get("key"), order=order.model_dump(mode="json"))
         except PartywallError as error:
             return self._wrong(request, error)
         return RedirectResponse(f"/records/{quote(done['record'])}", 303)
@@ -188,35 +188,37 @@ class Handlers:
 
     async def job_action(self, request: Request) -> Response:
         identity, action = request.path_params["id"], request.path_params["action"]
-        found, job = await form(self._server.secrets, request), self._server.folder.job(identity)
+        sent, job = await form(self._server.secrets, request), self._server.folder.job(identity)
         if action not in JOB_ACTIONS or job is None:
             raise HTTPException(404, "There is no such job or action.")
-        fields = {name: found.get(name) or None for name in ("budget", "precision")} if action == "extend" else {}
+        fields = {name: sent.get(name) or None for name in ("budget", "precision")} if action == "extend" else {}
         try:
-            await threaded(self._server.act, action, key=found.get("key"), job=identity, **fields)
+            await threaded(self._server.act, action, key=sent.get("key"), job=identity, **fields)
         except PartywallError as error:
             return self._wrong(request, error)
         return RedirectResponse(f"/records/{quote(job.record)}", 303)
 
     async def record_action(self, request: Request) -> Response:
         name, action = request.path_params["name"], request.path_params["action"]
-        found = await form(self._server.secrets, request)
+        sent = await form(self._server.secrets, request)
         if action not in RECORD_ACTIONS:
             raise HTTPException(404, "There is no such action.")
         fields: dict[str, Any] = {}
         if action == "annotate":
-            fields = {"note": found.get("note"), "tags": found.get("tags").replace(",", " ").split()}
+            fields = {"note": sent.get("note"), "tags": sent.get("tags").replace(",", " ").split()}
         try:
-            await threaded(self._server.act, action, key=found.get("key"), record=name, **fields)
+            await threaded(self._server.act, action, key=sent.get("key"), record=name, **fields)
         except PartywallError as error:
             return self._wrong(request, error)
         return RedirectResponse(f"/?deleted={quote(name)}" if action == "delete" else f"/records/{quote(name)}", 303)
 
     async def compare(self, request: Request) -> Response:
         wanted = request.query_params.getlist("record")[:2]
-        found = await threaded(records.named, self._server.folder.root)
+        records_named = await threaded(records.named, self._server.folder.root)
         if len(wanted) < 2:
-            return self._page("compare.html.j2", request, comparison=None, found=found[:200], wanted=wanted, rows=[])
+            return self._page(
+                "compare.html.j2", request, comparison=None, records_named=records_named[:200], wanted=wanted, rows=[]
+            )
         paths = [self._server.folder.record(name) for name in wanted]
         if None in paths:
             raise HTTPException(404, "One of the records does not exist.")
@@ -224,7 +226,7 @@ class Handlers:
             view = await threaded(compared.two, *(path for path in paths if path is not None))
         except PartywallError as error:
             return self._wrong(request, error)
-        return self._page("compare.html.j2", request, comparison=view, found=found[:200], wanted=wanted)
+        return self._page("compare.html.j2", request, comparison=view, records_named=records_named[:200], wanted=wanted)
 
     async def history(self, request: Request) -> Response:
         wanted = request.query_params.get("scenario", "")[:200]

@@ -51,12 +51,12 @@ class Interface:
     async def _content(self, request: Request) -> dict[str, Any]:
         raw = await body_of(request)
         try:
-            found = json.loads(raw or b"{}")
+            content = json.loads(raw or b"{}")
         except (ValueError, RecursionError):
             raise HTTPException(400, "The body is not JSON.") from None
-        if not isinstance(found, dict):
+        if not isinstance(content, dict):
             raise HTTPException(400, "The body is not a JSON object.")
-        return found
+        return content
 
     def _key_of(self, request: Request) -> str:
         key = request.headers.get("idempotency-key", "")
@@ -74,9 +74,9 @@ class Interface:
 
     async def listed(self, request: Request) -> Response:
         query = request.query_params.get("q", "")[:200]
-        found = await threaded(records.named, self._server.folder.root)
-        matching = await threaded(records.matching, found, query, self._server.folder)
-        return JSONResponse({"records": [asdict(one) for one in matching]})
+        named = await threaded(records.named, self._server.folder.root)
+        matching = await threaded(records.matching, named, query, self._server.folder)
+        return JSONResponse({"records": [asdict(record) for record in matching]})
 
     async def one(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -94,32 +94,32 @@ class Interface:
         )
 
     async def job(self, request: Request) -> Response:
-        found = self._server.folder.job(request.path_params["id"])
-        if found is None:
+        job = self._server.folder.job(request.path_params["id"])
+        if job is None:
             raise HTTPException(404, "There is no such job.")
-        return JSONResponse(found.model_dump(mode="json", exclude={"done"}))
+        return JSONResponse(job.model_dump(mode="json", exclude={"done"}))
 
     async def start(self, request: Request) -> Response:
         key, order = self._key_of(request), await self._content(request)
         try:
             checked = Order.model_validate(order)
         except ValidationError as error:
-            found = [
+            problems = [
                 {"key": ".".join(map(str, e["loc"])), "message": e["msg"]} for e in error.errors(include_url=False)
             ]
-            return JSONResponse({"problems": found}, 400)
+            return JSONResponse({"problems": problems}, 400)
         return await self._act("start", key=key, order=checked.model_dump(mode="json"))
 
     async def plan(self, request: Request) -> Response:
         try:
             order = Order.model_validate(await self._content(request))
-            found = await threaded(self._server.forecast, order)
+            forecast = await threaded(self._server.forecast, order)
         except ValidationError as error:
             return JSONResponse({"problems": [{"message": str(error)}]}, 400)
         except PartywallError as error:
             return _refused(error)
-        lacking = [plain(problem) for problem in found.lacking]
-        return JSONResponse({"lines": found.outline.lines, "seconds": found.outline.seconds, "lacking": lacking})
+        lacking = [plain(problem) for problem in forecast.lacking]
+        return JSONResponse({"lines": forecast.outline.lines, "seconds": forecast.outline.seconds, "lacking": lacking})
 
     def on_job(self, action: str) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
@@ -181,14 +181,14 @@ def openapi() -> dict[str, Any]:
         summary: str, *, body: dict[str, Any] | None = None, keyed: bool = False, at: str = ""
     ) -> dict[str, Any]:
         place = [{"name": at, "in": "path", "required": True, "schema": {"type": "string"}}] if at else []
-        found: dict[str, Any] = {
+        described: dict[str, Any] = {
             "summary": summary,
             "parameters": [*place, *([key] if keyed else [])],
             "responses": {"200": {"description": "done"}} | refusals,
         }
         if body is not None:
-            found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
-        return found
+            described["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+        return described
 
     order = {"$ref": "#/components/schemas/Order"}
     paths: dict[str, Any] = {

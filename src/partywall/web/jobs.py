@@ -142,8 +142,8 @@ class Folder:
             return None
         file = self.jobs / f"{id_}.json"
         try:
-            found = file.stat()
-            stamp = (found.st_mtime_ns, found.st_ino)
+            status = file.stat()
+            stamp = (status.st_mtime_ns, status.st_ino)
             known = self._known.get(id_)
             if known is None or known[0] != stamp:
                 known = self._known[id_] = stamp, Job.model_validate_json(file.read_bytes())
@@ -153,8 +153,8 @@ class Folder:
 
     def all(self) -> Sequence[Job]:
         """All jobs, oldest first."""
-        found = [job for file in self.jobs.glob("*.json") if (job := self.job(file.stem))]
-        return sorted(found, key=lambda job: (job.created, job.id))
+        jobs = [job for file in self.jobs.glob("*.json") if (job := self.job(file.stem))]
+        return sorted(jobs, key=lambda job: (job.created, job.id))
 
     def of_record(self, name: str) -> Job | None:
         """The job that made a record, if a page started it."""

@@ -96,18 +96,18 @@ class Offered:
 @cache
 def offered() -> tuple[Offered, ...]:
     """Everything that ships with Partywall and can be started."""
-    found = []
+    kinds = []
     for name in names():
         scenario = load(find(name))
-        found.append(Offered("run", name, scenario.description, scenario.budget / 1e9))
+        kinds.append(Offered("run", name, scenario.description, scenario.budget / 1e9))
     for name in study.names():
         file = study.find(name)
-        found.append(Offered("study", name, study.kind_of(file).read(read(file, "study"), str(file)).description))
+        kinds.append(Offered("study", name, study.kind_of(file).read(read(file, "study"), str(file)).description))
     catalogue = pipeline.catalogue()
     for name in migration_plans.names():
         plan = migration_plans.load(migration_plans.find(name), catalogue)
-        found.append(Offered("migration", name, plan.description))
-    return tuple(found)
+        kinds.append(Offered("migration", name, plan.description))
+    return tuple(kinds)
 
 
 def host_line() -> dict[str, Any]:
@@ -263,8 +263,8 @@ def left(live: Live, *, running: bool) -> float | None:
 
 def problems_of(error: PartywallError) -> list[Problem]:
     """The problems of an error, in the order of their lines."""
-    found = error.problems if isinstance(error, ProblemsError) else (Problem(str(error)),)
-    return sorted(found, key=lambda problem: problem.line or 0)
+    problems = error.problems if isinstance(error, ProblemsError) else (Problem(str(error)),)
+    return sorted(problems, key=lambda problem: problem.line or 0)
 
 
 def tail_of(file: Path, most: int = 8192) -> str:

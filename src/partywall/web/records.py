@@ -73,22 +73,22 @@ def kind_of(path: Path) -> str | None:
 
 def named(root: Path) -> list[Named]:
     """All records of a folder, newest first."""
-    found = []
+    records = []
     with os.scandir(root) as entries:
         for entry in entries:
             if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
                 path = Path(entry.path)
                 if (kind := kind_of(path)) is not None:
-                    found.append(Named(entry.name, kind, entry.stat().st_mtime))
-    return sorted(found, key=lambda one: one.changed, reverse=True)
+                    records.append(Named(entry.name, kind, entry.stat().st_mtime))
+    return sorted(records, key=lambda one: one.changed, reverse=True)
 
 
-def matching(found: Sequence[Named], query: str, folder: Folder) -> list[Named]:
+def matching(records: Sequence[Named], query: str, folder: Folder) -> list[Named]:
     """Records whose name, kind, tags or note contain every word of a query."""
     words = query.casefold().split()
     if not words:
-        return list(found)
-    return [one for one in found if all(word in _searched(one, folder) for word in words)]
+        return list(records)
+    return [one for one in records if all(word in _searched(one, folder) for word in words)]
 
 
 def _searched(one: Named, folder: Folder) -> str:
@@ -138,8 +138,8 @@ def opened(file: Path) -> IO[bytes]:
 def annotation(folder: Folder, name: str) -> tuple[str, tuple[str, ...]]:
     """A record's note and tags."""
     try:
-        found = json.loads((folder.notes / f"{name}.json").read_bytes())
-        return str(found["note"])[:2000], tuple(str(tag)[:40] for tag in found["tags"][:20])
+        content = json.loads((folder.notes / f"{name}.json").read_bytes())
+        return str(content["note"])[:2000], tuple(str(tag)[:40] for tag in content["tags"][:20])
     except (OSError, ValueError, KeyError, TypeError):
         return "", ()
 
@@ -151,9 +151,9 @@ def headline(path: Path) -> str:
             start = stream.read(TAIL_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
-    found = re.search(r'"headline"\s*:\s*("(?:[^"\\]|\\.)*")', start)
+    match = re.search(r'"headline"\s*:\s*("(?:[^"\\]|\\.)*")', start)
     try:
-        return str(json.loads(found.group(1)))[:300] if found else ""
+        return str(json.loads(match.group(1)))[:300] if match else ""
     except ValueError:
         return ""
 
@@ -166,16 +166,16 @@ def ending(path: Path) -> dict[str, Any] | None:
             lines = stream.read().split(b"\n")[:-1]
     except OSError:
         return None
-    return next((found for line in reversed(lines) if (found := event_of(line))), None)
+    return next((event for line in reversed(lines) if (event := event_of(line))), None)
 
 
 def event_of(line: bytes) -> dict[str, Any] | None:
     """An event of a journal. None if the line is not one."""
     try:
-        found = json.loads(line)
+        event = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
 
 
 def is_running(path: Path, end: Mapping[str, Any] | None) -> bool:
@@ -188,15 +188,15 @@ def is_running(path: Path, end: Mapping[str, Any] | None) -> bool:
 
 def last_start(path: Path) -> tuple[int, int] | None:
     """The process that began the latest attempt, as its ID and start time."""
-    found = None
+    start = None
     try:
         with opened(path / FILE) as stream:
             for line in stream:
                 if b'"event":"started"' in line and (event := event_of(line)):
-                    found = event.get("pid"), event.get("start_ticks")
+                    start = event.get("pid"), event.get("start_ticks")
     except OSError:
         return None
-    return found if found and all(isinstance(part, int) for part in found) else None  # type: ignore[return-value]
+    return start if start and all(isinstance(part, int) for part in start) else None  # type: ignore[return-value]
 
 
 def _sizes(path: Path) -> Iterator[int]:
@@ -227,8 +227,8 @@ def files(folder: Folder, name: str) -> list[tuple[str, int]]:
     record = folder.record(name)
     if record is None:
         return []
-    found = (path for path in sorted(record.rglob("*")) if path.is_file() and not path.is_symlink())
-    return [(str(path.relative_to(record)), path.stat().st_size) for path in itertools.islice(found, FILES_SHOWN)]
+    paths = (path for path in sorted(record.rglob("*")) if path.is_file() and not path.is_symlink())
+    return [(str(path.relative_to(record)), path.stat().st_size) for path in itertools.islice(paths, FILES_SHOWN)]
 
 
 def is_name(text: str) -> bool:

@@ -531,10 +531,10 @@ def request(folder: Folder, action: str, **fields: Any) -> dict[str, Any]:
         raise ConnectionError(error.errno or errno.ECONNRESET, "the runner does not answer") from error
     if not answer.endswith(b"\n"):
         raise ConnectionError(errno.ECONNRESET, "the runner has ended")
-    found: dict[str, Any] = json.loads(answer)
-    if "error" in found:
-        raise UsageError(found["error"])
-    return found
+    document: dict[str, Any] = json.loads(answer)
+    if "error" in document:
+        raise UsageError(document["error"])
+    return document
 
 
 def doctor() -> dict[str, Any]:
@@ -552,10 +552,10 @@ def start_runner(folder: Folder, *, user: int | None = None, allow_commands: boo
     """Starts a runner in a session of its own, if the folder has none, and waits until it answers."""
     folder.make()
     with contextlib.suppress(ConnectionError):
-        found = request(folder, "ping")
-        if found["allow_commands"] != allow_commands:
-            how = "with" if found["allow_commands"] else "without"
-            remedy = f"do the same, or end it first: kill {found['pid']}"
+        answer = request(folder, "ping")
+        if answer["allow_commands"] != allow_commands:
+            how = "with" if answer["allow_commands"] else "without"
+            remedy = f"do the same, or end it first: kill {answer['pid']}"
             raise UsageError(Problem(f"the runner of {folder.root} was started {how} --allow-commands", remedy))
         return
     words = [sys.executable, "-P", "-m", "partywall.web.runner", str(folder.root)]

@@ -111,10 +111,10 @@ def _kept(file: Path) -> bytes:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
-        found = file.read_bytes()
-        if len(found) < 32 or file.stat().st_mode & 0o077:
+        secret = file.read_bytes()
+        if len(secret) < 32 or file.stat().st_mode & 0o077:
             raise PartywallError(f"{file} can be read by others, or is damaged; remove it and start again") from None
-        return found
+        return secret
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(made := secrets.token_bytes(32))
     return made
@@ -216,8 +216,8 @@ def _is_navigation(scope: Scope, headers: Mapping[str, str]) -> bool:
 
 def _cookie(header: str, name: str) -> str:
     """The value of a cookie; empty if there is none, or several."""
-    found = [part.strip().partition("=")[2] for part in header.split(";") if part.strip().partition("=")[0] == name]
-    return found[0] if len(found) == 1 else ""
+    values = [part.strip().partition("=")[2] for part in header.split(";") if part.strip().partition("=")[0] == name]
+    return values[0] if len(values) == 1 else ""
 
 
 async def _answer(send: Send, status: int, text: str) -> None:

@@ -90,9 +90,9 @@ class Server:
                 # The oldest is read again if it is needed.
                 while len(self._watched) > WATCHED_MAX:
                     del self._watched[next(iter(self._watched))]
-            found = self._watched[name]
-            found.advance()
-            return found
+            watch = self._watched[name]
+            watch.advance()
+            return watch
 
     def stamp(self, name: str) -> object:
         """A value that changes when the page of a record may have to change. Found once a tick for all watchers."""

@@ -46,10 +46,10 @@ class Hwmon:
         begin_ns = now_ns()
         value = number(text_of(self._sensor.file, self._sensor.name), self._sensor.name, most=1e18) / 1e6
         end_ns = now_ns()
-        found = Reading(meter=self.facts.meter, time_ns=(begin_ns + end_ns) // 2, took_ns=end_ns - begin_ns)
+        reading = Reading(meter=self.facts.meter, time_ns=(begin_ns + end_ns) // 2, took_ns=end_ns - begin_ns)
         if self._sensor.is_energy:
-            return found.model_copy(update={"joules": self._counter.add(found.time_ns, value)})
-        return found.model_copy(update={"watts": number(value, self._sensor.name)})
+            return reading.model_copy(update={"joules": self._counter.add(reading.time_ns, value)})
+        return reading.model_copy(update={"watts": number(value, self._sensor.name)})
 
     def close(self) -> None:
         pass
@@ -71,7 +71,7 @@ def make(address: Address, host: Host) -> Hwmon:
 
 def sensors_of(host: Host) -> list[Sensor]:
     """The sensors of power and energy."""
-    found: dict[str, Sensor] = {}
+    sensors: dict[str, Sensor] = {}
     for folder in listed(host, FOLDER, "hwmon*"):
         try:
             device = (folder / "name").read_text(encoding="ascii", errors="replace").strip()
@@ -81,8 +81,8 @@ def sensors_of(host: Host) -> list[Sensor]:
             for ending in endings:
                 for file in sorted(folder.glob(f"{kind}[0-9]*{ending}")):
                     name = f"{folder.name}/{file.name.removesuffix(ending)}"
-                    found.setdefault(name, Sensor(name, device, file))
-    return list(found.values())
+                    sensors.setdefault(name, Sensor(name, device, file))
+    return list(sensors.values())
 
 
 def find(host: Host) -> list[Place]:

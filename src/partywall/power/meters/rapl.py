@@ -69,14 +69,14 @@ def make(address: Address, host: Host) -> Rapl:
 
 def zones_of(host: Host) -> list[Zone]:
     """Counters whose sum is the energy: packages, their memory, and psys. Not the cores, which packages include."""
-    found = []
+    zones = []
     for folder in listed(host, FOLDER, "*-rapl:*"):
         name = _text(folder / "name")
         if name.startswith(("package", "dram", "psys")):
             most = _text(folder / "max_energy_range_uj")
             wrap = float(most) / 1e6 if most.isdigit() else None
-            found.append(Zone(name, folder / "energy_uj", Counter(wrap, wrap / MOST_WATTS if wrap else None)))
-    return found
+            zones.append(Zone(name, folder / "energy_uj", Counter(wrap, wrap / MOST_WATTS if wrap else None)))
+    return zones
 
 
 def find(host: Host) -> list[Place]:

@@ -71,7 +71,7 @@ class Redfish:
         request = urllib.request.Request(self._base + path, headers=self._headers)  # noqa: S310 - http or https only
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._context) as answer:  # noqa: S310
-                found = json.loads(answer.read(MOST_BYTES))
+                document = json.loads(answer.read(MOST_BYTES))
         except urllib.error.HTTPError as error:
             error.close()
             if error.code == http.client.NOT_FOUND and not needed:
@@ -85,9 +85,9 @@ class Redfish:
             raise MeterError("silent" if silent else "gone", f"{path}: {error}") from None
         except ValueError:
             raise MeterError("garbage", f"{path} is not JSON") from None
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             raise MeterError("garbage", f"{path} is not a JSON object")
-        return found
+        return document
 
 
 def _unverified() -> ssl.SSLContext:

@@ -54,7 +54,7 @@ class Libvirt(Sandbox):
         self._clock: GuestClock | None = None
 
     def launch(self, sink: Sink) -> None:
-        self._domain = self._made() if self._ours else self._found()
+        self._domain = self._made() if self._ours else self._users_domain()
         self._tuner = Tuner(self._connection, self._domain, f"sandbox {self.settings.name}: domain {self._name}")
         if self._inner is not None:
             self._inner.launch(sink)
@@ -200,7 +200,7 @@ class Libvirt(Sandbox):
 
     # The user's own domains
 
-    def _found(self) -> Any:
+    def _users_domain(self) -> Any:
         with libvirt_errors(f"sandbox {self.settings.name}: domain {self._name}"):
             if why := lacking(self._connection, self._uri, self._name, by_ssh=self._inner is not None):
                 raise TrialError(f"sandbox {self.settings.name}: {why}")
@@ -212,7 +212,7 @@ class Libvirt(Sandbox):
             now = tuner.before()
             self._before = leftovers.note_before(self.label, self._uri, self._name, now)
             if now != self._before:
-                # An earlier visit could not restore it, so its current state is not its original one.
+                # An earlier turn could not restore it, so its current state is not its original one.
                 tuner.restore(self._before)
             tuner.pin(settings)
             if settings.limits.disk is not None or settings.disk_switched:

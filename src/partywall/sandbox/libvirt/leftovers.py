@@ -39,7 +39,7 @@ def note(label: Label, uri: str, domain: str) -> None:
 def note_before(label: Label, uri: str, domain: str, now: Before) -> Before:
     """Records the settings of a user's domain before they are changed, and returns them.
 
-    If an earlier visit could not restore them, the recorded settings are kept, because the current ones are not the
+    If an earlier turn could not restore them, the recorded settings are kept, because the current ones are not the
     original.
     """
     with _entries(label) as entries:
@@ -116,7 +116,7 @@ def _undo(entry: Entry) -> bool:
     """Undoes one note. Returns whether there was something to undo."""
     connection = connect(entry["uri"])
     try:
-        domain = _found(connection, entry["domain"])
+        domain = _domain_named(connection, entry["domain"])
         if domain is None:
             return False
         if entry["before"] is None:
@@ -126,7 +126,7 @@ def _undo(entry: Entry) -> bool:
         connection.close()
 
 
-def _found(connection: Any, name: str) -> Any:
+def _domain_named(connection: Any, name: str) -> Any:
     """The domain; None if there is none with this name."""
     libvirt = library()
     try:

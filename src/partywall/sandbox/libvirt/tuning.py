@@ -107,7 +107,7 @@ class Tuner:
         module = library()
         with libvirt_errors(self._what("its scheduler parameters cannot be read")):
             try:
-                found = (
+                parameters = (
                     self._domain.schedulerParametersFlags(self._live)
                     if self._live
                     else self._domain.schedulerParameters()
@@ -116,7 +116,7 @@ class Tuner:
                 if error.get_error_code() == module.VIR_ERR_CONFIG_UNSUPPORTED:
                     return None
                 raise
-        return {key: value for key, value in found.items() if isinstance(value, int)}
+        return {key: value for key, value in parameters.items() if isinstance(value, int)}
 
     def pin(self, settings: Settings) -> None:
         """Pins virtual CPU k to the k-th CPU, cyclically, and the emulator's own threads to host_cpus.
@@ -233,7 +233,7 @@ class Tuner:
 def _settable(scheduler: Parameters, kind: str) -> dict[str, int]:
     """The parameters that we change. An unset quota is reported as a large number."""
     keys = ("weight", "cap") if kind == XEN else ("cpu_shares", "vcpu_period", "vcpu_quota")
-    found = {key: scheduler[key] for key in keys if key in scheduler}
-    if found.get("vcpu_quota", -1) > 1_000_000_000:
-        found["vcpu_quota"] = -1
-    return found
+    settable = {key: scheduler[key] for key in keys if key in scheduler}
+    if settable.get("vcpu_quota", -1) > 1_000_000_000:
+        settable["vcpu_quota"] = -1
+    return settable

@@ -96,12 +96,12 @@ def holds(device: Path) -> str:
         return f"unknown content: blkid was not found ({install(Host.here(), 'util-linux')})"
     if done.returncode == HOLDS_NOTHING:
         return ""
-    found = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-    if (found.get("TYPE"), found.get("LABEL")) == ("ext4", LABEL):
+    values = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    if (values.get("TYPE"), values.get("LABEL")) == ("ext4", LABEL):
         return ""
-    if "TYPE" in found:
-        return f"{found['TYPE']}" + (f" called {found['LABEL']!r}" if "LABEL" in found else "")
-    return f"a partition table ({found['PTTYPE']})" if "PTTYPE" in found else "unknown content"
+    if "TYPE" in values:
+        return f"{values['TYPE']}" + (f" called {values['LABEL']!r}" if "LABEL" in values else "")
+    return f"a partition table ({values['PTTYPE']})" if "PTTYPE" in values else "unknown content"
 
 
 def _claim(device: Path) -> int:

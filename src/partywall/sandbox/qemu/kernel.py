@@ -88,8 +88,8 @@ def identity() -> str:
     for name in ("vmlinux", "vmlinuz"):
         image = cache_root() / "guest-kernel" / name
         with contextlib.suppress(OSError):
-            found = image.stat()
-            return f"{image} {found.st_size} {found.st_mtime_ns}"
+            status = image.stat()
+            return f"{image} {status.st_size} {status.st_mtime_ns}"
     return ""
 
 
@@ -159,8 +159,8 @@ def _package() -> str:
     """The newest image of the first meta package in this host's package lists."""
     for meta in META_PACKAGES:
         done = subprocess.run(["apt-cache", "depends", meta], capture_output=True, text=True, check=False)
-        if found := _IMAGE.findall(done.stdout):
-            return str(found[0])
+        if versions := _IMAGE.findall(done.stdout):
+            return str(versions[0])
     raise CapabilityError(
         f"the package lists contain none of {', '.join(META_PACKAGES)}; run apt-get update, or name a kernel: "
         "partywall vm prepare --kernel /boot/vmlinuz-… --modules /lib/modules/…"
@@ -177,15 +177,15 @@ def _run(argv: list[str], folder: Path) -> None:
 def _keep(image: Path, tree: Path, release: str, source: str) -> GuestKernel:
     """Copies the files that guests need to the cache, and replaces its folder atomically."""
     try:
-        found = modules.collect(tree)
-        kernel = GuestKernel(release, source, tuple(found))
+        kept_modules = modules.collect(tree)
+        kernel = GuestKernel(release, source, tuple(kept_modules))
         with _scratch() as folder:
             made = folder / "made"
             (made / "modules").mkdir(parents=True)
             shutil.copyfile(image, made / "vmlinuz")
             if (whole := unpacked(image.read_bytes())) is not None:
                 (made / "vmlinux").write_bytes(whole)
-            for file, content in found.items():
+            for file, content in kept_modules.items():
                 (made / "modules" / file).write_bytes(content)
             (made / "kernel.json").write_text(json.dumps(asdict(kernel)))
             if kernel.folder.exists():

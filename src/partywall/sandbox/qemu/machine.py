@@ -106,9 +106,9 @@ class Machine:
 
         Seen with QEMU 7.2: of four such migrations three left a dead guest, of 22 of other sizes none.
         """
-        asked = self.settings.memory or MEMORY
-        aligned = self.movable and self.accel == "tcg" and asked % LOSSY_MULTIPLE == 0
-        return asked - LOSSY_MULTIPLE // 2 if aligned else asked
+        bytes_wanted = self.settings.memory or MEMORY
+        aligned = self.movable and self.accel == "tcg" and bytes_wanted % LOSSY_MULTIPLE == 0
+        return bytes_wanted - LOSSY_MULTIPLE // 2 if aligned else bytes_wanted
 
     def argv(self) -> list[str]:
         """The command line."""

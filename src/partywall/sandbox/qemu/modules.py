@@ -54,19 +54,19 @@ def ordered(
     wanted: tuple[str, ...], read: Callable[[str], bytes], built_in: frozenset[str] = frozenset()
 ) -> dict[str, bytes]:
     """`wanted` and all dependencies by file name, dependencies first."""
-    found: dict[str, bytes] = {}
+    ordered_modules: dict[str, bytes] = {}
 
     def add(name: str) -> None:
-        if name in built_in or f"{name}.ko" in found:
+        if name in built_in or f"{name}.ko" in ordered_modules:
             return
         content = read(name)
         for other in depends(content):
             add(other)
-        found[f"{name}.ko"] = content
+        ordered_modules[f"{name}.ko"] = content
 
     for name in wanted:
         add(name)
-    return found
+    return ordered_modules
 
 
 def depends(module: bytes) -> tuple[str, ...]:

@@ -256,13 +256,13 @@ class _Progress:
     at: int = -1
 
     def stage(self, line: str) -> None:
-        found = next((n for n, (words, _, _) in enumerate(_STAGES) if words in line), None)
-        if found is None or found <= self.at:
+        number = next((n for n, (words, _, _) in enumerate(_STAGES) if words in line), None)
+        if number is None or number <= self.at:
             return
         now_ns = time.monotonic_ns()
-        self.began_ns, self.at = self.began_ns or now_ns, found
-        left = seconds_left(found, (now_ns - self.began_ns) / 1e9)
-        self.say(f"{_STAGES[found][1]} (about {max(1, round(left))} s left)")
+        self.began_ns, self.at = self.began_ns or now_ns, number
+        left = seconds_left(number, (now_ns - self.began_ns) / 1e9)
+        self.say(f"{_STAGES[number][1]} (about {max(1, round(left))} s left)")
 
 
 def seconds_left(stage: int, elapsed_s: float) -> float:
@@ -332,8 +332,8 @@ def own_sources(targets: Sequence[Target], release: str, distribution: Sequence[
 
     Another archive may replace packages of the base system, and one that does not answer would end every build.
     """
-    found = [t for t in targets if t.suite == release or t.suite.startswith(f"{release}-")]
-    return [t for t in found if t.origin.partition(" ")[0].casefold() in distribution] or found
+    sources = [t for t in targets if t.suite == release or t.suite.startswith(f"{release}-")]
+    return [t for t in sources if t.origin.partition(" ")[0].casefold() in distribution] or sources
 
 
 def signed_by(text: str, number: int, *, stanzas: bool) -> str:

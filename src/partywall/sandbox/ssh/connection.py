@@ -172,8 +172,8 @@ class Connection:
                 line = stream.readline(4096)
                 if not line:
                     raise CapabilityError(self._named(self._why_silent(noise, timeout_s)))
-                if found := bootstrap.answer(line):
-                    return found
+                if answer := bootstrap.answer(line):
+                    return answer
                 noise = line
         too_much = (
             f"its login shell printed more than {NOISE_LINES} lines; make it print nothing if it is not interactive"

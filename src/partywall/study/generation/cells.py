@@ -95,13 +95,13 @@ def observe(
         end_ns = (session.begin_ns or 0) + session.stages_ns
         inside = [s.start_ns >= begin_ns and s.end_ns <= end_ns for s in seconds]
         kept = [second for second, keep in zip(seconds, inside, strict=True) if keep]
-        doubts = [health for health, keep in zip(healths, inside, strict=True) if keep]
+        kept_health = [health for health, keep in zip(healths, inside, strict=True) if keep]
         readings = Readings("host", session.monitor.counters, session.monitor.readings)
         rows = [row for row in sample_rows(readings) if begin_ns - SECOND_NS <= row["at_ns"] <= end_ns]
         host = {
             f"{series.group}: {series.name}": series.mean for series in monitors.series(rows, begin_ns) if series.points
         }
-        values = _values(kept, doubts, session.started["labels"], study.within)
+        values = _values(kept, kept_health, session.started["labels"], study.within)
         values |= _of_host(host, cores, cell.sandboxes)
         emulated = setup.backend == "qemu" and accel == "tcg"
         return Observed(cell=cell, round=round_, values=values, emulated=emulated)
@@ -246,19 +246,19 @@ def besides(study: Study, observations: Sequence[Observed], differs: Sequence[st
 
 def places(study: Study, exhibit: str) -> frozenset[paper.Place]:
     """The places of a table or figure that the study's cells measure."""
-    found = (place(cell) for _, place in EXHIBITS[exhibit] for cell in study.cells)
-    return frozenset(paper.Place(*at) for at in found if at is not None)
+    listed = (place(cell) for _, place in EXHIBITS[exhibit] for cell in study.cells)
+    return frozenset(paper.Place(*at) for at in listed if at is not None)
 
 
 def _measured(observations: Sequence[Observed], exhibit: str) -> dict[paper.Place, dict[int, float]]:
     """Values by round, at each place of a table or figure."""
-    found: dict[paper.Place, dict[int, float]] = {}
+    by_place: dict[paper.Place, dict[int, float]] = {}
     for metric, place in EXHIBITS[exhibit]:
         for observed in observations:
             value, at = observed.values.get(metric), place(observed.cell)
             if value is not None and at is not None:
-                found.setdefault(paper.Place(*at), {})[observed.round] = value
-    return found
+                by_place.setdefault(paper.Place(*at), {})[observed.round] = value
+    return by_place
 
 
 def _deviations(observations: Sequence[Observed], exhibit: str) -> dict[paper.Place, float]:
@@ -266,12 +266,12 @@ def _deviations(observations: Sequence[Observed], exhibit: str) -> dict[paper.Pl
     metric, place = EXHIBITS[exhibit][0]
     if metric not in DEVIATIONS:
         return {}
-    found: dict[paper.Place, list[float]] = {}
+    by_place: dict[paper.Place, list[float]] = {}
     for observed in observations:
         value, at = observed.values.get(DEVIATIONS[metric]), place(observed.cell)
         if value is not None and at is not None:
-            found.setdefault(paper.Place(*at), []).append(value)
-    return {at: statistics.fmean(values) for at, values in found.items()}
+            by_place.setdefault(paper.Place(*at), []).append(value)
+    return {at: statistics.fmean(values) for at, values in by_place.items()}
 
 
 Place = tuple[str, float] | None
@@ -368,14 +368,14 @@ def pairs(study: Study, observations: Sequence[Observed], *, compress: bool = Tr
     mean_s = think_s(study)
     if mean_s is None:
         return []
-    found: dict[tuple[str, int, int], dict[str, float | None]] = {
+    figures: dict[tuple[str, int, int], dict[str, float | None]] = {
         (o.cell.generator, o.cell.users, o.round): o.values
         for o in observations
         if o.cell.compress == compress and not o.cell.kept and o.cell.sandboxes == 1
     }
     made = []
-    for (generator, users, number), values in sorted(found.items()):
-        bare = found.get(("physical", users, number))
+    for (generator, users, number), values in sorted(figures.items()):
+        bare = figures.get(("physical", users, number))
         response, used = values["response_s"], values["cpu_percent"]
         if generator == "sandbox" and bare is not None and response and used and bare["response_s"]:
             made.append(Pair(users, mean_s, response, used / 100, bare["response_s"], bare["iterations_per_s"]))

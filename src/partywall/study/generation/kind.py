@@ -125,8 +125,8 @@ class Generation:
             ),
             figures={
                 "cells": {
-                    metric: {cell: estimate.model_dump() for cell, estimate in found.items()}
-                    for metric, found in estimates.items()
+                    metric: {cell: estimate.model_dump() for cell, estimate in by_cell.items()}
+                    for metric, by_cell in estimates.items()
                 }
             },
         )
@@ -238,11 +238,11 @@ MODEL_COLUMNS = (
 )
 
 
-def model_section(found: Sequence[overhead.Pair]) -> Section | None:
+def model_section(pairs: Sequence[overhead.Pair]) -> Section | None:
     """The overhead model of a study's rounds, with each level held out in turn; None with too few levels."""
-    if len({pair.users for pair in found}) <= overhead.LEVELS_LEAST:
+    if len({pair.users for pair in pairs}) <= overhead.LEVELS_LEAST:
         return None
-    judged = overhead.held_out(found)
+    judged = overhead.held_out(pairs)
     time_error, rate_error = overhead.mean_errors(judged)
     covered, rounds = sum(level.covered for level in judged), sum(level.rounds for level in judged)
     return Section(
@@ -251,21 +251,21 @@ def model_section(found: Sequence[overhead.Pair]) -> Section | None:
         lead=f"Each number of users is predicted by a model fitted without it: mean error "
         f"{time_error:.1%} of response times and {rate_error:.1%} of throughputs, {covered} of {rounds} rounds "
         f"inside their 90 % intervals. "
-        f"{_formula(overhead.fit(found))}",
+        f"{_formula(overhead.fit(pairs))}",
         columns=MODEL_COLUMNS,
-        rows=tuple(_model_row(found, level) for level in judged),
+        rows=tuple(_model_row(pairs, level) for level in judged),
         short=True,
     )
 
 
-def _model_section(found: Sequence[overhead.Pair]) -> tuple[Section, ...]:
-    section = model_section(found)
+def _model_section(pairs: Sequence[overhead.Pair]) -> tuple[Section, ...]:
+    section = model_section(pairs)
     return () if section is None else (section,)
 
 
-def _model_row(found: Sequence[overhead.Pair], level: overhead.HeldOut) -> tuple[str, ...]:
-    rest = overhead.fit([pair for pair in found if pair.users != level.users])
-    own = overhead.mean_pair([pair for pair in found if pair.users == level.users])
+def _model_row(pairs: Sequence[overhead.Pair], level: overhead.HeldOut) -> tuple[str, ...]:
+    rest = overhead.fit([pair for pair in pairs if pair.users != level.users])
+    own = overhead.mean_pair([pair for pair in pairs if pair.users == level.users])
     forecast = rest.forecast(own)
     return (
         f"{level.users}",

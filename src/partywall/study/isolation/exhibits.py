@@ -24,7 +24,7 @@ BACKEND = "sandbox.backend"
 """The factor by which trials of several backends are in one run."""
 
 
-ONE = Estimate(value=1.0, low=1.0, high=1.0, n=1, method="by definition")
+UNITY = Estimate(value=1.0, low=1.0, high=1.0, n=1, method="by definition")
 
 
 @dataclass(frozen=True)
@@ -80,19 +80,19 @@ class PartRun:
         """The reference victim's trial at the same levels, or that of the same victim as a process."""
         levels = trial.levels if self.reference else {**trial.levels, BACKEND: "process"}
         every = self.trials(self.reference or trial.victim_name)
-        return next((one for one in every if one.levels == levels), None)
+        return next((each for each in every if each.levels == levels), None)
 
     def over_reference(self, trial: Trial, treatment: str) -> Estimate | None:
         """Rate divided by that of the bare host: the own isolation factor times the ratio of baselines.
 
-        The baselines are from different trials, which were visited alternately. Their errors are treated as
+        The baselines are from different trials, which were measured alternately. Their errors are treated as
         independent.
         """
         bare, own = self.bare(trial), self.baseline(trial)
         if bare is None or own is None:
             return None
-        within = ONE if treatment == BASELINE else self.factor(trial, treatment, BASELINE)
-        apart = ONE if self._stands_for_host(trial) == trial else over(own, bare)
+        within = UNITY if treatment == BASELINE else self.factor(trial, treatment, BASELINE)
+        apart = UNITY if self._stands_for_host(trial) == trial else over(own, bare)
         return None if within is None else times(within, apart)
 
 
@@ -106,11 +106,14 @@ def times(left: Estimate, right: Estimate) -> Estimate:
     value = left.value * right.value
     if value <= 0:
         return left.model_copy(update={"value": 0.0, "low": 0.0, "high": left.high * right.high})
-    below = math.hypot(*(math.log(max(one.low, 1e-12) / one.value) for one in (left, right)))
-    above = math.hypot(*(math.log(one.high / one.value) for one in (left, right)))
+    below = math.hypot(*(math.log(max(estimate.low, 1e-12) / estimate.value) for estimate in (left, right)))
+    above = math.hypot(*(math.log(estimate.high / estimate.value) for estimate in (left, right)))
     ends = {"value": value, "low": value * math.exp(-below), "high": value * math.exp(above)}
-    estimates = [one for one in (left, right) if one is not ONE] or [left]
-    about = {"n": min(one.n for one in estimates), "method": "; times ".join(one.method for one in estimates)}
+    estimates = [estimate for estimate in (left, right) if estimate is not UNITY] or [left]
+    about = {
+        "n": min(estimate.n for estimate in estimates),
+        "method": "; times ".join(estimate.method for estimate in estimates),
+    }
     return left.model_copy(update=ends | about)
 
 
@@ -137,8 +140,8 @@ class Point:
 
     @property
     def measured(self) -> Measured:
-        found = self.estimate
-        ends = {"value": found.value, "low": max(0.0, found.low), "high": found.high}
+        estimate = self.estimate
+        ends = {"value": estimate.value, "low": max(0.0, estimate.low), "high": estimate.high}
         return Measured(series=self.place.series, x=self.place.x, emulated=self.emulated, **ends)
 
     @property
@@ -195,11 +198,11 @@ def _point(rule: Shown, run: PartRun, trial: Trial, treatment: Treatment, suffix
     if place is None:
         return
     share = share_of(rule, trial, treatment)
-    found = _value(rule, run, trial, treatment.id, share, show)
+    value = _value(rule, run, trial, treatment.id, share, show)
     # With too few blocks, a rate may not be distinguishable from 0, and is not yet a point.
-    if found is None or not math.isfinite(found[0].high) or found[0].value <= 0:
+    if value is None or not math.isfinite(value[0].high) or value[0].value <= 0:
         return
-    estimate, power, by = found
+    estimate, power, by = value
     yield Point(place, estimate, run, trial, treatment.id, run.emulated(trial, treatment), power, by)
 
 
@@ -220,14 +223,14 @@ def _value(
     rule: Shown, run: PartRun, trial: Trial, treatment: str, share: float | None, show: Show
 ) -> tuple[Estimate, int, float] | None:
     if rule.value in ("relative", "efficiency"):
-        found = run.over_reference(trial, treatment)
+        estimate = run.over_reference(trial, treatment)
         by = 100 / share if rule.value == "efficiency" and share else 100.0
-        return None if found is None else (scaled(found, by), 1, by)
+        return None if estimate is None else (scaled(estimate, by), 1, by)
     if rule.value in ("factor", "times"):
-        found = run.factor(trial, treatment, BASELINE)
-        if found is None:
+        estimate = run.factor(trial, treatment, BASELINE)
+        if estimate is None:
             return None
-        return (found, 1, 1.0) if rule.value == "factor" else (inverted(found), -1, 1.0)
+        return (estimate, 1, 1.0) if rule.value == "factor" else (inverted(estimate), -1, 1.0)
     rate = _rate(run, trial, treatment)
     if rate is None or rate.value <= 0:
         return None
@@ -254,11 +257,11 @@ def inverted(estimate: Estimate) -> Estimate:
     return estimate.model_copy(update={"value": 1 / estimate.value, "low": 1 / estimate.high, "high": high})
 
 
-def paired(exhibit: Exhibit, found: Sequence[Point]) -> Iterator[Paired]:
+def paired(exhibit: Exhibit, points: Sequence[Point]) -> Iterator[Paired]:
     """Pairs of places in one trial that the paper compares, compared block by block."""
     wanted = {frozenset((claim.left, claim.than)) for claim in exhibit.claims}
     wanted |= {frozenset(both) for both in itertools.combinations(exhibit.values, 2)}
-    for left, right in itertools.combinations(found, 2):
+    for left, right in itertools.combinations(points, 2):
         same = left.run is right.run and left.trial.id == right.trial.id
         if not same or frozenset((left.place, right.place)) not in wanted:
             continue

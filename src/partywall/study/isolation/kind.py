@@ -117,7 +117,7 @@ class Isolation:
         place = Place.of(host)
         topology = Topology(place.cpus, tuple((cpu,) for cpu in place.cpus))
         jobs = [(job, make_plan(job.scenario, topology, pipeline.catalogue())) for job in _jobs(study, request, place)]
-        found = {
+        listed = {
             exhibit: frozenset(
                 at
                 for rule in rules
@@ -127,7 +127,7 @@ class Isolation:
             )
             for exhibit, rules in study.exhibits.items()
         }
-        return {**found, study.overview: resources.places(study.resources)} if study.overview else found
+        return {**listed, study.overview: resources.places(study.resources)} if study.overview else listed
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         request = directory.request
@@ -208,20 +208,20 @@ def _jobs(study: Study, request: StudyRequest, place: Place) -> Iterator[Job]:
     backends = request.backends or study.backends
     if unknown := [name for name in backends if name not in BACKENDS]:
         raise UsageError(Problem(f"no backend {unknown[0]!r}", f"there are {', '.join(BACKENDS)}", key="--backend"))
-    found: list[Job] = []
+    jobs: list[Job] = []
     problems: list[Problem] = []
     for name, values, backend in _variants(study, request, backends):
         try:
-            found.append(_job(study, request, place, name, values, backend))
+            jobs.append(_job(study, request, place, name, values, backend))
         except UsageError as error:
             where = f"{study.name}, part {_job_name(name, study.parts[name], values, backend)}"
             problems += [Problem(p.message, p.remedy, where, None, p.key) for p in error.problems]
     if problems:
         raise UsageError(*problems)
-    if not found:
+    if not jobs:
         names = ", ".join(study.parts)
         raise UsageError(Problem(f"no part is called {' or '.join(request.parts)}", f"there are {names}", key="--only"))
-    yield from found
+    yield from jobs
 
 
 def _variants(
@@ -233,15 +233,15 @@ def _variants(
         for own, other, backend in itertools.product(part.each, part.across, backends if apart else ("",)):
             values = {key: value for key, value in {**own, **other}.items() if key != ONLY}
             called = (name, _job_name(name, part, values, ""), _job_name(name, part, values, backend))
-            wanted = any(fnmatch.fnmatch(one, pattern) for pattern in request.parts for one in called)
-            in_form = all(one.get(ONLY, request.length) == request.length for one in (own, other))
+            wanted = any(fnmatch.fnmatch(each, pattern) for pattern in request.parts for each in called)
+            in_form = all(each.get(ONLY, request.length) == request.length for each in (own, other))
             if in_form and (wanted or not request.parts):
                 yield name, values, backend
 
 
 def _job_name(name: str, part: Part, values: Mapping[str, Any], backend: str) -> str:
     """A name from the first value of `each`, the second if needed to distinguish them, and the first of `across`."""
-    first = [str(next(iter(one.values()), "")) for one in part.each]
+    first = [str(next(iter(choice.values()), "")) for choice in part.each]
     count = 1 if len(set(first)) == len(first) else 2
     keys = [*list(part.each[0])[:count], *list(part.across[0])[:1]]
     labels = [str(values[key]).replace(" ", "-") for key in keys if key in values]
@@ -419,14 +419,14 @@ def _besides(study: Study, runs: Sequence[PartRun], first: str) -> Iterator[Besi
 
 def _beside(study: Study, paper: Paper, exhibit: Exhibit, runs: Sequence[PartRun], first: str) -> Beside:
     rules = study.exhibits.get(exhibit.id, ())
-    found = [point for rule in rules for point in exhibits.points(rule, runs, first, _shown)]
-    why = {point.place: text for point in found if (text := exhibits.reason(point))}
+    points = [point for rule in rules for point in exhibits.points(rule, runs, first, _shown)]
+    why = {point.place: text for point in points if (text := exhibits.reason(point))}
     return Beside(
         paper=paper,
         exhibit=exhibit,
-        measured=tuple(point.measured for point in found),
+        measured=tuple(point.measured for point in points),
         differs=study.differs,
-        paired=tuple(exhibits.paired(exhibit, found)),
+        paired=tuple(exhibits.paired(exhibit, points)),
         why=why,
     )
 
@@ -465,7 +465,7 @@ def _notes(
         notes.append(f"The processor's clock could not be kept at full speed, and was left unchanged: {why}")
     if asleep := [run.name for run in spent if run.evidence.plan.scenario.idle != "poll"]:
         notes.append(f"Idle CPUs slept and may have woken up slower, because they could not poll: {', '.join(asleep)}")
-    notes += [_scaling_text(*found) for found in exhibits.scaling(list(exhibits.entries(study.board, runs)))]
+    notes += [_scaling_text(*each) for each in exhibits.scaling(list(exhibits.entries(study.board, runs)))]
     left = _incomplete(runs)
     if left:
         notes.append(f"Some parts were not measured: {'; '.join(left[:3])}{'; …' if len(left) > 3 else ''}")
@@ -534,7 +534,7 @@ def _board(study: Study, runs: Sequence[PartRun]) -> Iterator[BoardEntry]:
 
 def _plain(entry: BoardEntry) -> dict[str, Any]:
     shares = {"relative": entry.relative, "q": entry.q}
-    shares_json = {name: None if one is None else one.model_dump() for name, one in shares.items()}
+    shares_json = {name: None if share is None else share.model_dump() for name, share in shares.items()}
     return {**entry.places, "absolute": entry.absolute, **shares_json, "emulated": entry.emulated}
 
 
@@ -545,11 +545,11 @@ Texts = dict[tuple[str, ...], dict[str, str]]
 
 
 def _by_backend(runs: Sequence[PartRun]) -> Section:
-    found: Texts = {}
+    filled: Texts = {}
     for run in runs:
         for trial in run.evidence.plan.trials:
-            _fill(found, run, trial)
-    backends = list(dict.fromkeys(name for texts in found.values() for name in texts))
+            _fill(filled, run, trial)
+    backends = list(dict.fromkeys(name for texts in filled.values() for name in texts))
     return Section(
         id="backends",
         title="Every cell, by backend",
@@ -557,12 +557,12 @@ def _by_backend(runs: Sequence[PartRun]) -> Section:
         "Beside a neighbour: the isolation factor, 1 is unharmed. Under a limit: its share of the rate without. "
         + figures.EMULATED,
         columns=("part", "victim", "beside", *backends),
-        rows=tuple((*key, *(texts.get(name, "not measured") for name in backends)) for key, texts in found.items()),
+        rows=tuple((*key, *(texts.get(name, "not measured") for name in backends)) for key, texts in filled.items()),
         short=len(backends) > 1,
     )
 
 
-def _fill(found: Texts, run: PartRun, trial: Trial) -> None:
+def _fill(texts: Texts, run: PartRun, trial: Trial) -> None:
     backend = run.backend_of(trial)
     levels = [_level_text(path, level) for path, level in trial.levels.items() if path != BACKEND]
     victim = " ".join([trial.victim_name, *levels])
@@ -577,7 +577,7 @@ def _fill(found: Texts, run: PartRun, trial: Trial) -> None:
             continue
         text += figures.mark(run.emulated(trial, treatment))
         # If the bare host was measured in the run of each backend, the first result is shown.
-        found.setdefault((run.name, victim, beside), {}).setdefault(backend, text)
+        texts.setdefault((run.name, victim, beside), {}).setdefault(backend, text)
 
 
 def _level_text(path: str, level: Level) -> str:

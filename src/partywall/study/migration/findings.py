@@ -21,21 +21,21 @@ DIFFERS = (
 
 def besides(study: Study, moves: Sequence[MoveFinding], bare: Sequence[Bare], paper: Paper) -> tuple[Beside, ...]:
     """Every figure that the paper has of it."""
-    found = [_users(workload, figure, moves, paper) for workload, figure in study.users.items()]
-    found.append(_transfer(study, moves, paper))
+    finding = [_users(workload, figure, moves, paper) for workload, figure in study.users.items()]
+    finding.append(_transfer(study, moves, paper))
     if study.computing is not None:
-        found.append(_gflops(study.computing, moves, bare, paper))
-    return tuple(found)
+        finding.append(_gflops(study.computing, moves, bare, paper))
+    return tuple(finding)
 
 
 def _users(workload: str, figure: str, moves: Sequence[MoveFinding], paper: Paper) -> Beside:
     """Mean response times before, during and after a move."""
     values: dict[Place, dict[int, float]] = {Place("response", phase): {} for phase in PHASES}
-    for found in _of(workload, moves):
+    for finding in _of(workload, moves):
         for phase in PHASES:
-            mean_ns = found.users[phase].mean_ns if phase in found.users else None
+            mean_ns = finding.users[phase].mean_ns if phase in finding.users else None
             if mean_ns is not None:
-                values[Place("response", phase)][found.move.round] = mean_ns / 1e6
+                values[Place("response", phase)][finding.move.round] = mean_ns / 1e6
     return rounds.beside(paper, paper.exhibit(figure), values, DIFFERS)
 
 
@@ -43,11 +43,11 @@ def _transfer(study: Study, moves: Sequence[MoveFinding], paper: Paper) -> Besid
     """How long moves take, and how much they send, by load."""
     values: dict[Place, dict[int, float]] = {}
     for workload in study.users:
-        for found in _of(workload, moves):
-            for series, value in (("seconds", found.values.get("total_s")), ("MB", found.values.get("sent_bytes"))):
+        for finding in _of(workload, moves):
+            for series, value in (("seconds", finding.values.get("total_s")), ("MB", finding.values.get("sent_bytes"))):
                 if value is not None:
                     scaled = value if series == "seconds" else value / 1e6
-                    values.setdefault(Place(series, workload), {})[found.move.round] = scaled
+                    values.setdefault(Place(series, workload), {})[finding.move.round] = scaled
     return rounds.beside(paper, paper.exhibit(TRANSFER), values, DIFFERS)
 
 
@@ -58,21 +58,21 @@ def _gflops(workload: str, moves: Sequence[MoveFinding], bare: Sequence[Bare], p
         Place("GFLOPS", "guest"): {},
         Place("GFLOPS", "moving guest"): {},
     }
-    for found in _of(workload, moves):
+    for finding in _of(workload, moves):
         for place, phase in (("guest", "before"), ("moving guest", "during")):
-            if phase in found.work:
-                values[Place("GFLOPS", place)][found.move.round] = found.work[phase] / 1e9
+            if phase in finding.work:
+                values[Place("GFLOPS", place)][finding.move.round] = finding.work[phase] / 1e9
     return rounds.beside(paper, paper.exhibit(GFLOPS), values, DIFFERS[:1])
 
 
 def places(study: Study) -> dict[str, frozenset[Place]]:
     """The places of every figure that are measured."""
     phases = frozenset(Place("response", phase) for phase in PHASES)
-    found = dict.fromkeys(study.users.values(), phases)
-    found[TRANSFER] = frozenset(Place(series, workload) for series in ("seconds", "MB") for workload in study.users)
+    finding = dict.fromkeys(study.users.values(), phases)
+    finding[TRANSFER] = frozenset(Place(series, workload) for series in ("seconds", "MB") for workload in study.users)
     if study.computing is not None:
-        found[GFLOPS] = frozenset(Place("GFLOPS", x) for x in ("host", "guest", "moving guest"))
-    return found
+        finding[GFLOPS] = frozenset(Place("GFLOPS", x) for x in ("host", "guest", "moving guest"))
+    return finding
 
 
 def table(moves: Sequence[MoveFinding]) -> Section:
@@ -83,23 +83,24 @@ def table(moves: Sequence[MoveFinding]) -> Section:
         lead="Clients waited: the longest time without an answer at the hand-over. The moves are a record of "
         "their own: partywall report runs/moves in this folder.",
         columns=("block", "workload", "outcome", "time", "sent", "QEMU's downtime", "clients waited"),
-        rows=tuple(_row(found) for found in moves),
+        rows=tuple(_row(finding) for finding in moves),
     )
 
 
 def notes(moves: Sequence[MoveFinding]) -> Iterator[str]:
     """What became of moves that did not end."""
-    for found in moves:
-        if found.move.outcome != "completed":
-            yield f"{found.move.workload}, block {found.move.round + 1}: {found.move.outcome}: {found.move.reason}"
+    for finding in moves:
+        if finding.move.outcome != "completed":
+            move = finding.move
+            yield f"{move.workload}, block {move.round + 1}: {move.outcome}: {move.reason}"
 
 
 def _of(workload: str, moves: Sequence[MoveFinding]) -> list[MoveFinding]:
-    return [found for found in moves if found.move.workload == workload and found.move.outcome == "completed"]
+    return [finding for finding in moves if finding.move.workload == workload and finding.move.outcome == "completed"]
 
 
-def _row(found: MoveFinding) -> tuple[str, ...]:
-    move, values = found.move, found.values
+def _row(finding: MoveFinding) -> tuple[str, ...]:
+    move, values = finding.move, finding.values
     times = [
         format_duration(values[name] * 1e9) if name in values else "–"
         for name in ("total_s", "downtime_s", "clients_s")

@@ -115,7 +115,7 @@ class MigrationStudy:
             host=directory.about.get("host", {}),
             rows=tuple(_rows(moves)),
             sections=(exhibits.table(moves),),
-            figures={"moves": [found.values for found in moves]},
+            figures={"moves": [finding.values for finding in moves]},
         )
 
 
@@ -132,8 +132,13 @@ def _emulated(about: dict[str, Any]) -> Sequence[str]:
 
 def _rows(moves: Sequence[MoveFinding]) -> Sequence[dict[str, Any]]:
     return [
-        {"block": found.move.round, "workload": found.move.workload, "outcome": found.move.outcome, **found.values}
-        for found in moves
+        {
+            "block": finding.move.round,
+            "workload": finding.move.workload,
+            "outcome": finding.move.outcome,
+            **finding.values,
+        }
+        for finding in moves
     ]
 
 

@@ -34,19 +34,19 @@ def shares(cells: Sequence[Cell]) -> dict[tuple[int, Size], float]:
 
 
 def _shares(study: Study, cells: Sequence[Cell]) -> dict[Place, dict[int, float]]:
-    found: dict[Place, dict[int, float]] = {Place("target", float(size)): {} for size in study.neighbour_bytes}
+    by_place: dict[Place, dict[int, float]] = {Place("target", float(size)): {} for size in study.neighbour_bytes}
     for (block, size), share in shares(cells).items():
         if size is not None:
-            found[Place("target", float(size))][block] = share
-    return found
+            by_place[Place("target", float(size))][block] = share
+    return by_place
 
 
 def hops(traces: Sequence[tuple[Traced, TraceFindings]], places: Sequence[str]) -> Section:
     """Where the target's datagrams wait and are lost, by the neighbour's size. places: names of the hops for people."""
     rows = [
-        (size_text(traced.bytes), *map(_step, way.steps), _whole(way), _missing(traced, way, found))
-        for traced, found in traces
-        for way in found.ways[:1]
+        (size_text(traced.bytes), *map(_step, way.steps), _whole(way), _missing(traced, way, findings))
+        for traced, findings in traces
+        for way in findings.ways[:1]
     ]
     return Section(
         id="hops",
@@ -65,11 +65,11 @@ def size_text(size: Size) -> str:
     return "a quiet neighbour" if size is None else units.counted(size, "byte")
 
 
-def unexplained(traced: Traced, found: TraceFindings) -> int:
+def unexplained(traced: Traced, findings: TraceFindings) -> int:
     """Difference between the losses in the trace and in the counters, beyond the packets that the tracer missed."""
-    way = found.ways[0]
+    way = findings.ways[0]
     account = way.lost + sum(step.astray for step in way.steps)
-    return max(0, abs(traced.missing - account) - way.unfinished - sum(found.missed.values()))
+    return max(0, abs(traced.missing - account) - way.unfinished - sum(findings.missed.values()))
 
 
 def figures(traces: Sequence[tuple[Traced, TraceFindings]]) -> Mapping[str, object]:
@@ -80,10 +80,10 @@ def figures(traces: Sequence[tuple[Traced, TraceFindings]]) -> Mapping[str, obje
                 "neighbour_bytes": traced.bytes,
                 "run": traced.run,
                 "missing": traced.missing,
-                "unexplained": unexplained(traced, found),
-                "way": found.ways[0].model_dump(),
+                "unexplained": unexplained(traced, findings),
+                "way": findings.ways[0].model_dump(),
             }
-            for traced, found in traces
+            for traced, findings in traces
         ]
     }
 
@@ -100,8 +100,8 @@ def _delays(quantiles: Mapping[str, float]) -> str:
     return ", ".join(units.format_duration(quantiles[name]) for name in ("p50", "p99") if name in quantiles) or "—"
 
 
-def _missing(traced: Traced, way: WayFinding, found: TraceFindings) -> str:
+def _missing(traced: Traced, way: WayFinding, findings: TraceFindings) -> str:
     """Losses by counters, with a mark if the trace differs."""
     share = f"{traced.missing} of {units.format_decimals(way.sent, 0)}"
-    beyond = unexplained(traced, found)
+    beyond = unexplained(traced, findings)
     return share + (f" (trace: {way.lost})" if beyond else "")

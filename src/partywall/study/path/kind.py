@@ -114,7 +114,7 @@ class PathStudy:
         cells, request = _cells(directory), directory.request
         if not any(block for block, _ in stats.shares(cells)):
             raise TrialError(f"{directory.path}: no size was measured twice, so there is no interval; measure again")
-        traces = list(_found(directory))
+        traces = list(_findings(directory))
         places = tuple(name for *_, name in slots.PLACES)
         return StudyReport(
             run=directory.name,
@@ -141,8 +141,8 @@ def _left_s(study: Study, extent: Extent, seed: int, cells: Sequence[Cell], trac
     return slots.START_S + slots_s + (len(study.traced) - len(traces)) * slots.trace_s(extent)
 
 
-def _keep(directory: StudyDirectory, found: Cell | Traced) -> None:
-    directory.append(found.model_dump_json())
+def _keep(directory: StudyDirectory, measured: Cell | Traced) -> None:
+    directory.append(measured.model_dump_json())
 
 
 def _cells(directory: StudyDirectory) -> list[Cell]:
@@ -153,7 +153,7 @@ def _traced(directory: StudyDirectory) -> list[Traced]:
     return [Traced.model_validate(row) for row in directory.observations() if "run" in row]
 
 
-def _found(directory: StudyDirectory) -> Sequence[tuple[Traced, TraceFindings]]:
+def _findings(directory: StudyDirectory) -> Sequence[tuple[Traced, TraceFindings]]:
     """Every trace with its findings."""
     runs = [(traced, TraceDirectory(directory.path / RUNS / traced.run)) for traced in _traced(directory)]
     return [(traced, findings(run.evidence())) for traced, run in runs]
@@ -164,12 +164,12 @@ def _notes(traces: Sequence[tuple[Traced, TraceFindings]]) -> Sequence[str]:
     differ = [
         f"beside {stats.size_text(traced.bytes)}, {units.counted(beyond, 'packet')} are lost according to the "
         "interfaces' counters but not according to the trace, or vice versa"
-        for traced, found in traces
-        if (beyond := stats.unexplained(traced, found))
+        for traced, findings in traces
+        if (beyond := stats.unexplained(traced, findings))
     ]
     return [
         *differ,
-        *(f"trace beside {stats.size_text(of.bytes)}: {note}" for of, found in traces for note in found.notes),
+        *(f"trace beside {stats.size_text(of.bytes)}: {note}" for of, findings in traces for note in findings.notes),
     ]
 
 

@@ -37,21 +37,23 @@ def besides(
         "fig 7": virtualized(points, guest),
         "consolidation": consolidation(points, states),
     }
-    return tuple(rounds.beside(paper, paper.exhibit(name), found, differs) for name, found in values.items())
+    return tuple(
+        rounds.beside(paper, paper.exhibit(name), values_there, differs) for name, values_there in values.items()
+    )
 
 
 def places(cpus: int, states: NodeModel, *, with_guest: bool) -> Mapping[str, frozenset[Place]]:
     """The points of each table and figure that a node with so many CPUs has."""
     points = {0: np.arange(cpus + 1.0)}
-    found = {
+    listed = {
         "table I": table(points),
         "increments": increments(points),
         "fig 7": virtualized(points, ()),
         "consolidation": consolidation(points, states),
     }
-    measured = {name: {place for place, values in rows.items() if values} for name, rows in found.items()}
+    measured = {name: {place for place, values in rows.items() if values} for name, rows in listed.items()}
     if with_guest:
-        measured["fig 7"] |= set(found["fig 7"])
+        measured["fig 7"] |= set(listed["fig 7"])
     return {name: frozenset(own) for name, own in measured.items()}
 
 
@@ -59,13 +61,13 @@ def block_points(ladder: Sequence[Observation]) -> dict[int, Array]:
     """Watts with 0, 1, 2, … busy cores, fitted for each block on its own. TrialError if there is no slot."""
     if not ladder:
         raise TrialError("the meter gave no value in any slot; measure again with longer slots")
-    found = {}
+    points = {}
     for block in dict.fromkeys(each.slot.block for each in ladder):
         own = [each for each in ladder if each.slot.block == block]
-        found[block] = power_fit.fitted(
+        points[block] = power_fit.fitted(
             np.array([each.features for each in own]), np.array([each.watts for each in own])
         )
-    return found
+    return points
 
 
 def table(points: Mapping[int, Array]) -> Rounds:
@@ -92,7 +94,7 @@ def virtualized(points: Mapping[int, Array], guest: Sequence[Observation]) -> Ro
 
     A guest that did not get a whole core is scaled to one: within a core, watts follow its busy share.
     """
-    found: dict[Place, dict[int, float]] = {
+    by_place: dict[Place, dict[int, float]] = {
         Place("host", "idle"): {block: float(each[0]) for block, each in points.items()},
         Place("host", "1 core"): {block: float(each[1]) for block, each in points.items()},
         Place("guest", "idle"): {},
@@ -102,15 +104,15 @@ def virtualized(points: Mapping[int, Array], guest: Sequence[Observation]) -> Ro
     for block in {each.slot.block for each in guest}:
         idle, works = slots.get((GUEST_IDLE, block)), slots.get((GUEST_WORKS, block))
         if idle is not None and works is not None and works.busy > idle.busy + LEAST_BUSY:
-            found[Place("guest", "idle")][block] = idle.watts
+            by_place[Place("guest", "idle")][block] = idle.watts
             per_core = (works.watts - idle.watts) / (works.busy - idle.busy)
-            found[Place("guest", "1 core")][block] = idle.watts + per_core
-    return found
+            by_place[Place("guest", "1 core")][block] = idle.watts + per_core
+    return by_place
 
 
 def consolidation(points: Mapping[int, Array], states: NodeModel) -> Rounds:
     """Four one-core loads on four nodes, or on one. Cores that this node does not have cost as much as its last."""
-    found: dict[Place, dict[int, float]] = {}
+    by_place: dict[Place, dict[int, float]] = {}
     for block, each in points.items():
         node = states.model_copy(update={"points": tuple(enumerate(map(float, each))), "per": "core", "draws": ()})
         full = node.at(LOADS)
@@ -120,8 +122,8 @@ def consolidation(points: Mapping[int, Array], states: NodeModel) -> Rounds:
             "all on one, three idle": full + (LOADS - 1) * node.idle_watts,
         }
         for x, watts in values.items():
-            found.setdefault(Place("four nodes", x), {})[block] = watts
-    return found
+            by_place.setdefault(Place("four nodes", x), {})[block] = watts
+    return by_place
 
 
 def moving(moves: Sequence[Move], activity: Sequence[Activity], model: NodeModel) -> Section:
@@ -132,8 +134,8 @@ def moving(moves: Sequence[Move], activity: Sequence[Activity], model: NodeModel
             for node, phase, value in _phases(move, activity, model):
                 watts.setdefault((move.workload, node), {}).setdefault(phase, []).append(value)
     rows = [
-        (workload, node, *(_text(found.get(phase, ())) for phase in PHASES))
-        for (workload, node), found in watts.items()
+        (workload, node, *(_text(measured.get(phase, ())) for phase in PHASES))
+        for (workload, node), measured in watts.items()
     ]
     return Section(
         id="moving",
@@ -167,5 +169,5 @@ def _text(values: Sequence[float]) -> str:
         return "–"
     if len(values) == 1:
         return f"{values[0]:.1f} W"
-    found = student(values)
-    return f"{found.value:.1f} ± {found.half_width:.1f} W"
+    interval = student(values)
+    return f"{interval.value:.1f} ± {interval.half_width:.1f} W"

@@ -109,10 +109,10 @@ class PowerStudy:
         if not PowerDirectory.is_one(runs / LADDER):
             raise TrialError(f"{directory.path}: nothing was read yet; measure again")
         evidence = PowerDirectory(runs / LADDER).evidence()
-        found = _observations(evidence)
+        observations = _observations(evidence)
         guest = _observations(PowerDirectory(runs / GUEST).evidence(), evidence) if (runs / GUEST).exists() else []
         paper, origin = papers.load(study.name), origin_of(evidence)
-        fit = power_fit.fit(evidence.meters[0], found, study.name)
+        fit = power_fit.fit(evidence.meters[0], observations, study.name)
         states = profiles.find(study.states)
         meter = meter_finding(evidence.meters[0], evidence)
         return StudyReport(
@@ -120,11 +120,11 @@ class PowerStudy:
             name=study.name,
             description=study.description,
             length=directory.request.length,
-            besides=findings.besides(found, guest, states, paper, _differs(evidence, states)),
-            notes=tuple(_notes(evidence, fit.model, found)),
+            besides=findings.besides(observations, guest, states, paper, _differs(evidence, states)),
+            notes=tuple(_notes(evidence, fit.model, observations)),
             facts=(
                 ("meter", f"{study.meter} ({origin})"),
-                ("blocks", str(len({each.slot.block for each in found}))),
+                ("blocks", str(len({each.slot.block for each in observations}))),
                 ("refresh, lag", _timing(meter)),
                 ("left-out levels are predicted within", f"{fit.left_out_error:.1%}"),
             ),
@@ -132,7 +132,7 @@ class PowerStudy:
             host=directory.about.get("host", {}),
             rows=tuple(
                 {"block": each.slot.block, "level": each.slot.level, "busy": each.busy, "watts": each.watts}
-                for each in [*found, *guest]
+                for each in [*observations, *guest]
             ),
             sections=_moving(runs, fit.model),
             figures={"model": fit.model.model_dump(mode="json", exclude={"draws"})},
@@ -220,20 +220,22 @@ def _observations(evidence: PowerEvidence, timing_of: PowerEvidence | None = Non
 
 
 def _differs(evidence: PowerEvidence, states: NodeModel) -> tuple[str, ...]:
-    found = [f"the power of a node that is off is that of {states.name}"]
+    differences = [f"the power of a node that is off is that of {states.name}"]
     if evidence.meters[0].origin == "simulated":
-        found.insert(0, "the meter is simulated: a stated model of this node, driven by CPU time that is really used")
-    return tuple(found)
+        differences.insert(
+            0, "the meter is simulated: a stated model of this node, driven by CPU time that is really used"
+        )
+    return tuple(differences)
 
 
-def _notes(evidence: PowerEvidence, model: NodeModel, found: list[Observation]) -> list[str]:
+def _notes(evidence: PowerEvidence, model: NodeModel, observations: list[Observation]) -> list[str]:
     notes = []
     if evidence.meters[0].origin == "simulated":
         notes.append(
             "Simulated meter: its model has the paper's watts. Agreement only shows that they are recovered from late "
             "and noisy readings."
         )
-    most = max(each.busy for each in found)
+    most = max(each.busy for each in observations)
     if most < 0.9 * model.cpus:
         notes.append(f"At most {most:.1f} of {model.cpus} cores were busy in any slot; watts beyond are extrapolated.")
     return notes

@@ -60,15 +60,15 @@ def _why(study: Study, cells: Sequence[Cell], exhibit: Exhibit) -> dict[Place, s
     if exhibit.id not in VALUES:
         return {}
     scenario, _ = VALUES[exhibit.id]
-    found: dict[Place, str] = {}
+    reasons: dict[Place, str] = {}
     for way in study.ways:
         of_way = [cell for cell in cells if (cell.scenario, cell.way, cell.period_ns) == (scenario, way, None)]
         handed = [sum(map(_handed_bps, cell.tenants.values())) for cell in of_way]
         if handed and statistics.fmean(handed) < ENOUGH * study.link:
             share = statistics.fmean(handed) / study.link
             text = f"{way}: the tenants offered {share:.0%} of the link's capacity, so its queue had almost no choice"
-            found |= {Place(way, tenant): text for tenant in study.tenants}
-    return found
+            reasons |= {Place(way, tenant): text for tenant in study.tenants}
+    return reasons
 
 
 def _handed_bps(got: TenantCell) -> float:
@@ -76,12 +76,12 @@ def _handed_bps(got: TenantCell) -> float:
 
 
 def _differs(exhibit: Exhibit, *, virtual: bool, counted: bool) -> tuple[str, ...]:
-    found = (*(VIRTUAL if virtual else NAMESPACES), *DIFFERS)
+    differences = (*(VIRTUAL if virtual else NAMESPACES), *DIFFERS)
     if virtual and exhibit.id in ("fig 6 (delay)", "fig 6 (jitter)"):
-        found += (NO_PROBES,)
+        differences += (NO_PROBES,)
     if exhibit.id == "fig 4":
-        found += (NO_MOST,)
-    return (*found, NO_COUNTERS) if exhibit.id in ("fig 4", "fig 8") and not counted else found
+        differences += (NO_MOST,)
+    return (*differences, NO_COUNTERS) if exhibit.id in ("fig 4", "fig 8") and not counted else differences
 
 
 Value = Callable[[TenantCell], float | None]
@@ -122,16 +122,16 @@ def _measured(study: Study, cells: Sequence[Cell], exhibit: Exhibit) -> dict[Pla
     if exhibit.id not in VALUES:
         return {}
     scenario, value = VALUES[exhibit.id]
-    found: dict[Place, dict[int, float]] = {Place(way, tenant): {} for way in study.ways for tenant in study.tenants}
+    by_place: dict[Place, dict[int, float]] = {Place(way, tenant): {} for way in study.ways for tenant in study.tenants}
     for cell in cells:
         if cell.scenario == scenario and cell.period_ns is None:
             for tenant, got in cell.tenants.items():
                 if (amount := value(got)) is not None:
-                    found[Place(cell.way, tenant)][cell.block] = amount
+                    by_place[Place(cell.way, tenant)][cell.block] = amount
             if exhibit.id == "fig 3":
                 total = sum(got.pps for got in cell.tenants.values()) / 1e3
-                found.setdefault(Place(cell.way, ALL), {})[cell.block] = total
-    return found
+                by_place.setdefault(Place(cell.way, ALL), {})[cell.block] = total
+    return by_place
 
 
 def _by_period(

@@ -29,9 +29,9 @@ def htb(made: Lab, link_bps: float, classes: Mapping[str, Class]) -> Iterator[No
             switch,
             *f"class add dev nic parent 1: classid 1:1 htb rate {link_bps:.0f}bit ceil {link_bps:.0f}bit".split(),
         )
-        for name, one in classes.items():
+        for name, leaf in classes.items():
             number = 1 + made.names.index(name)
-            kind = f"htb rate {one.rate:.0f}bit ceil {one.ceiling:.0f}bit prio {one.priority}"
+            kind = f"htb rate {leaf.rate:.0f}bit ceil {leaf.ceiling:.0f}bit prio {leaf.priority}"
             tc(switch, *f"class add dev nic parent 1:1 classid 1:{number + 10:x} {kind}".split())
             match = f"u32 match ip src 10.9.1.{number}/32 flowid 1:{number + 10:x}"
             tc(switch, *f"filter add dev nic parent 1: protocol ip {match}".split())

@@ -67,7 +67,7 @@ def list_(format_: output.FormatOption = output.Format.TEXT) -> int:
     if format_ == output.Format.JSON:
         shipped = {name: load(find(name)) for name in names()}
         listed = [
-            {"name": name, "budget_ns": known.budget, "description": scenario.description}
+            {"name": name, "budget_ns": scenario.budget, "description": scenario.description}
             for name, scenario in shipped.items()
         ]
         return output.write("scenario list", {"scenarios": listed})

@@ -85,6 +85,23 @@ def test_every_request_gets_the_one_reason_for_which_the_connection_ended(hostil
     assert params["reason"] in reasons[0]
 
 
+def test_a_request_that_begins_while_the_connection_ends_gets_its_reason(hostile, monkeypatch):
+    client = hostile("say('null' + chr(10)); time.sleep(60)")
+    begin, reasons = client._begin, []
+
+    def late():
+        begun = begin()
+        monkeypatch.setattr(client, "_begin", begin)
+        reasons.append(reason_of(client))
+        client._threads[0].join(10)
+        assert client.process.stdin.closed
+        return begun
+
+    monkeypatch.setattr(client, "_begin", late)
+    reasons.append(reason_of(client))
+    assert len(set(reasons)) == 1
+
+
 def test_an_answer_that_comes_too_late_is_no_violation(hostile):
     client = hostile("time.sleep(0.5); answer({}); line = sys.stdin.readline(); answer({'good': 1}); time.sleep(60)")
     with pytest.raises(AgentError, match=r"not answered within 0.1 s"):

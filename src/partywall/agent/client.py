@@ -169,10 +169,10 @@ class AgentClient:
         # First, because it is a kind of OSError.
         except TimeoutError:
             raise AgentError(f"agent {self.name}: {method} was not answered within {timeout_s:g} s") from None
-        except (OSError, ValueError) as error:
-            if isinstance(error, BrokenPipeError):
-                self._fail_as_lost()
-            raise AgentError(f"agent {self.name}: {method}: {self._last_words(str(error))}") from error
+        except ValueError as error:
+            raise AgentError(f"agent {self.name}: {method} cannot be sent: {error}") from error
+        except OSError:
+            self._fail_as_lost()
         finally:
             with self._lock:
                 if self._open.pop(number, None) is not None and self._lost is None:
@@ -213,7 +213,11 @@ class AgentClient:
         if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise TimeoutError
         try:
-            descriptor = cast("IO[bytes]", self.process.stdin).fileno()
+            stdin = cast("IO[bytes]", self.process.stdin)
+            # The reading thread closes it when the connection has ended.
+            if stdin.closed:
+                raise BrokenPipeError
+            descriptor = stdin.fileno()
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             left = memoryview(line)
@@ -244,7 +248,10 @@ class AgentClient:
         """Raises the reason why this agent ended, which the reading thread is about to know."""
         if threading.current_thread() is not self._threads[0]:
             self._threads[0].join(5)
-        raise AgentError(self._lost or f"agent {self.name}: {self._last_words(self._end())}")
+        if self._lost is None:
+            # On a busy host the reading thread takes longer. It keeps this reason then.
+            self._lose(self._last_words(self._end()))
+        raise AgentError(cast("str", self._lost))
 
     def _last_words(self, fallback: str) -> str:
         return " | ".join(self._stderr[-5:]) or fallback

@@ -139,6 +139,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: None,
         unit: Unit::Operations,
         figure: Figure::PerOperation { label: "ns per addition" },
+        also: None,
         latency: Latency::Step("65536 additions"),
         roles: Roles::Both,
         settle: Settle { rise_ns: 1_000_000, release_ns: 1_000_000 },
@@ -295,8 +296,9 @@ from typing import Literal
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
+from partywall.model.paper import Place
 from partywall.model.scenario import Frozen
-from partywall.model.study import StudyRequest, Outline, StudyReport
+from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.plan import rounds
 from partywall.scenario.documents import validated
 from partywall.store.study import StudyDirectory
@@ -320,12 +322,12 @@ class Coins:
     def read(self, content: bytes, file: str) -> Study:
         return validated(Study, content, file)
 
-    def outline(self, study: Study, asked: StudyRequest, host: Host) -> Outline:
+    def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         del host
-        refuse_parts(study.name, asked)
+        refuse_parts(study.name, request)
         return Outline((f"{study.tosses} tosses",), float(study.tosses))
 
-    def check(self, study: Study, asked: StudyRequest, host: Host, root: Path, *, allow_commands: bool) -> None: ...
+    def check(self, study: Study, request: StudyRequest, host: Host, root: Path, *, allow_commands: bool) -> None: ...
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del host, work_root
@@ -334,6 +336,9 @@ class Coins:
             emit(Doing(f"toss {number + 1}"))
             emit(Left(float(study.tosses - number)))
             directory.append(json.dumps({"round": number, "side": side}))
+
+    def places(self, study: Study, request: StudyRequest, host: Host) -> dict[str, frozenset[Place]]:
+        return {}
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         rows = tuple(directory.observations())
@@ -352,7 +357,7 @@ def study_files(copy: Copy) -> None:
     copy.write("src/partywall/study/coins/__init__.py", STUDY)
     place = "src/partywall/study/__init__.py"
     copy.insert(place, "from partywall.study.generation import", "from partywall.study.coins import Coins\n")
-    copy.replace(place, "Promises(), PathStudy())", "Promises(), PathStudy(), Coins())")
+    copy.insert(place, ")\nKINDS:", "    Coins(),\n")
 
 
 def study_it(copy: Copy) -> None:

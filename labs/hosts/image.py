@@ -1,16 +1,19 @@
 """Root file systems of stock hosts: Debian's packages, Partywall's dependencies, and a way in by ssh.
 
 Nothing of Partywall itself is in an image: the wheel is brought to the running host, so one image serves all versions.
-An image is kept under the hash of what it was made of, in the cache folder that guests' kernels are kept in too.
+An image is kept under the hash of what it was made of, this file included, in the cache folder that guests' kernels are
+kept in too. What nobody has used for a month is removed when an image is made.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,8 +27,7 @@ HERE = Path(__file__).parent
 CACHE = cache_root() / "hosts"
 CLONE = HERE.parents[1]
 DISK_MIB = 8192
-# Raised when what follows in this file changes what an image holds.
-VERSION = 1
+UNUSED_S = 30 * 24 * 3600
 USER = "alice"
 VENV = "/opt/partywall"
 WHEELS = "/opt/wheels"
@@ -57,15 +59,26 @@ def key() -> Path:
 
 def built(image: Image, say: Say) -> Built:
     """The image, made if it is not in the cache."""
-    folder = CACHE / f"{image.name}-{_digest(image)}"
+    folder = CACHE / f"{image.name}-{digest(image)}"
     if not folder.exists():
+        prune(CACHE, say)
         wheels = _wheels(image, say)
         part = folder.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         _build(image, part, wheels, say)
         part.rename(folder)
+    os.utime(folder)
     return Built(folder / "disk.img", folder / "vmlinuz", folder / "initrd.img")
+
+
+def prune(cache: Path, say: Say, now_s: float | None = None) -> None:
+    """Removes images and wheels that were last used a month ago or longer, and what was begun and never finished."""
+    now_s = time.time() if now_s is None else now_s
+    for folder in sorted(cache.glob("*/")):
+        if now_s - folder.stat().st_mtime > UNUSED_S:
+            say(f"{folder.name}: removing it, since nobody has used it for a month")
+            shutil.rmtree(folder)
 
 
 def requirements() -> list[str]:
@@ -79,8 +92,10 @@ def _name(requirement: str) -> str:
     return requirement.split(">")[0].split("=")[0].split("<")[0].strip()
 
 
-def _digest(image: Image) -> str:
-    made_of = {"version": VERSION, "image": asdict(image), "requirements": requirements(), "key": _public_key()}
+def digest(image: Image) -> str:
+    """The name of what an image is made of."""
+    recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    made_of = {"recipe": recipe, "image": asdict(image), "requirements": requirements(), "key": _public_key()}
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -98,6 +113,7 @@ def _wheels(image: Image, say: Say) -> Path:
         only = ("--only-binary=:all:", "--python-version", image.python)
         run(sys.executable, "-m", "pip", "download", "--quiet", *only, "-d", part, *requirements())
         part.rename(folder)
+    os.utime(folder)
     return folder
 
 

@@ -164,12 +164,13 @@ def chosen(options: argparse.Namespace, host: Host) -> list[str]:
     return [name for name in host.only or CHECKS if name not in LONG or name in host.long]
 
 
-def remembered(path: Path, name: str, results: Mapping[str, Result], accel: str) -> dict[str, Any]:
-    """The record with a host's results in it: those of earlier runs stay until the same check is done again."""
+def remembered(path: Path, name: str, results: Mapping[str, Result], about: Mapping[str, str]) -> dict[str, Any]:
+    """The record with a host's results in it: those of earlier runs stay until the same check is done again.
+
+    about: how all of them came about, for each result.
+    """
     record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"hosts": {}}
-    today = datetime.datetime.now().astimezone().date().isoformat()
-    about = {"date": today, "accelerator": accel, "commit": _commit()}
-    added = {check: asdict(result) | about for check, result in results.items()}
+    added = {check: asdict(result) | dict(about) for check, result in results.items()}
     # Faults of a kernel are of one boot.
     before = {check: result for check, result in record["hosts"].get(name, {}).items() if check != "kernel"}
     record["hosts"][name] = before | added
@@ -178,8 +179,8 @@ def remembered(path: Path, name: str, results: Mapping[str, Result], accel: str)
 
 
 def _commit() -> str:
-    """Of this clone, as far as that says what the wheel holds; empty outside a clone."""
-    asked = ["git", "-C", str(image.CLONE), "rev-parse", "--short", "HEAD"]
+    """Of this clone, which says what the wheel holds; `-dirty` if files were changed; empty outside a clone."""
+    asked = ["git", "-C", str(image.CLONE), "describe", "--always", "--dirty", "--exclude=*"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
 
@@ -193,13 +194,15 @@ def unexpected(host: Host, results: Mapping[str, Result]) -> list[str]:
 
 def _tried_all(options: argparse.Namespace) -> tuple[int, list[str]]:
     """How many checks were done, and what came out unexpected. Each host is written down once it is done."""
-    wheel, count, wrong = _wheel(), 0, list[str]()
+    wheel, commit, count, wrong = _wheel(), _commit(), 0, list[str]()
     for host in [HOSTS[name] for name in options.host or HOSTS]:
         try:
             results = tried(host, wheel, chosen(options, host), options)
         except TrialError as error:
             results = {"install": Result("failed", str(error), 0.0)}
-        record = remembered(options.out / RECORD, host.name, results, options.accel)
+        today = datetime.datetime.now().astimezone().date().isoformat()
+        about = {"date": today, "accelerator": options.accel, "commit": commit, "image": image.digest(host.image)}
+        record = remembered(options.out / RECORD, host.name, results, about)
         count += len(results)
         wrong += unexpected(host, results)
         if options.write_docs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Collection
 from typing import Any
 
 from labs.hosts.catalogue import HOSTS
@@ -29,21 +30,25 @@ def matrix(record: dict[str, Any]) -> str:
     there = {check for results in hosts.values() for check in results}
     checks = [*(check for check in CHECKS if check in there), *sorted(there - set(CHECKS))]
     done = [result for results in hosts.values() for result in results.values()]
-    dates = sorted({result["date"] for result in done})
     emulated = any(result["accelerator"] == "tcg" for result in done)
     how = "emulated by QEMU, so figures are emulated" if emulated else "on KVM"
-    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-    commits = sorted({result["commit"] for result in done if result.get("commit")})
-    of = f" at {', '.join(commits)}" if commits else ""
-    lines = [f"Tried {when}{of}, {how}.", "", f"| host | {' | '.join(checks)} |", "|---" * (len(checks) + 1) + "|"]
+    lines = [f"{_tried(done)}, {how}.", "", f"| host | {' | '.join(checks)} |", "|---" * (len(checks) + 1) + "|"]
     for name, results in hosts.items():
         cells = (MARKS[results[check]["status"]] if check in results else "–" for check in checks)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     for name, results in hosts.items():
-        lines += ["", f"**{name}**: {HOSTS[name].summary}", ""]
+        about = f"**{name}**: {HOSTS[name].summary}. {_tried(results.values())}."
+        lines += ["", *textwrap.wrap(about, WIDTH, break_on_hyphens=False), ""]
         for check, result in sorted(results.items(), key=lambda pair: checks.index(pair[0])):
             lines += textwrap.wrap(f"- {check}: {_said(result)}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines) + "\n"
+
+
+def _tried(results: Collection[dict[str, Any]]) -> str:
+    """When, and at which commits, as far as they are known."""
+    dates = sorted({result["date"] for result in results})
+    commits = sorted({result["commit"] for result in results if result.get("commit")})
+    return f"Tried {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" + f" at {', '.join(commits)}" * bool(commits)
 
 
 def _said(result: dict[str, Any]) -> str:

@@ -1,12 +1,14 @@
 """The lab of stock hosts judges what it sees, and its matrix says what was seen."""
 
 import argparse
+import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from labs.hosts import lab, matrix
+from labs.hosts import image, lab, matrix
 from labs.hosts.bench import Bench, FailedError, LackingError
 from labs.hosts.catalogue import BACKPORTS, HOSTS, TRIXIE, Host, Shortfall
 from labs.hosts.checks import CHECKS
@@ -82,11 +84,16 @@ def test_shortfalls_and_long_checks_name_checks_that_there_are():
 def test_the_matrix_has_a_row_a_host_and_says_what_was_seen(tmp_path):
     path = tmp_path / "results.json"
     works = {"install": Result("works", "0.1.0", 1.0), "guard": Result("failed", "a traceback", 1.0)}
-    lab.remembered(path, "debian-13", works, "tcg")
-    lab.remembered(path, "debian-13-user", {"install": Result("cannot", "needs root", 1.0)}, "tcg")
+    tcg = {"accelerator": "tcg"}
+    lab.remembered(path, "debian-13", works, tcg | {"date": "2026-01-01", "commit": "abc"})
+    refused = {"install": Result("cannot", "needs root", 1.0)}
+    lab.remembered(path, "debian-13-user", refused, tcg | {"date": "2026-01-02", "commit": "abc"})
     # Done again: the other check's result stays.
-    record = lab.remembered(path, "debian-13", {"guard": Result("works", "2 of 2 Mbit/s", 1.0)}, "tcg")
+    again = {"guard": Result("works", "2 of 2 Mbit/s", 1.0)}
+    record = lab.remembered(path, "debian-13", again, tcg | {"date": "2026-01-02", "commit": "def"})
     text = matrix.matrix(record)
+    assert "as root. Tried 2026-01-01 to 2026-01-02 at abc, def." in text
+    assert "of his own. Tried 2026-01-02 at abc." in " ".join(text.split())
     assert "emulated" in text
     assert "| debian-13 | ✓ | ✓ |" in text
     assert "| debian-13-user | cannot | – |" in text
@@ -113,6 +120,26 @@ def test_an_image_asks_for_every_dependency_and_only_for_tools_that_run_tests():
     assert "hypothesis" in names
     assert "mypy" not in names
     assert "ruff" not in names
+
+
+def test_an_image_is_made_anew_when_what_it_is_made_of_changes(monkeypatch, tmp_path):
+    monkeypatch.setattr(image, "CACHE", tmp_path)
+    monkeypatch.setattr(image, "_public_key", lambda: "key")
+    names = [image.digest(TRIXIE), image.digest(replace(TRIXIE, packages=("fio",)))]
+    monkeypatch.setattr(image, "__file__", str(tmp_path / "image.py"))
+    (tmp_path / "image.py").write_text("# made in another way")
+    assert len({*names, image.digest(TRIXIE)}) == 3
+
+
+def test_what_nobody_used_for_a_month_is_removed(tmp_path):
+    now_s, day_s, said = 1e9, 86400, []
+    for name, days in (("debian-13-old", 31), ("wheels-3.13-old", 90), ("debian-13-new", 29), ("key", 400)):
+        path = tmp_path / name
+        path.write_text("") if name == "key" else path.mkdir()
+        os.utime(path, (now_s, now_s - days * day_s))
+    image.prune(tmp_path, said.append, now_s)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["debian-13-new", "key"]
+    assert len(said) == 2
 
 
 def test_backports_are_pinned_for_the_packages_that_want_them():

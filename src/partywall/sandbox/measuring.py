@@ -12,25 +12,43 @@ import os
 from collections.abc import Iterator
 
 from partywall.errors import UsageError
-from partywall.sandbox.label import made_state_root
+from partywall.sandbox.label import made_state_root, state_root
 
 
-def opened() -> int:
-    """What is locked, as a descriptor: the folder of states, so that no file is left."""
-    return os.open(made_state_root(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def locked(how: int) -> int | None:
+    """The lock, held in a mode of flock, as a descriptor; None if others hold it. Never waits.
+
+    The folder of states itself is locked, so that no file is left.
+    """
+    while True:
+        descriptor = os.open(made_state_root(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        # It may have been removed before it was locked.
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
 def measuring() -> Iterator[None]:
-    """Says that this host is measured, so that a queue of jobs waits. Never waits itself."""
+    """Says that this host is measured, so that a queue of jobs waits. Leaves no folder that it made and nobody uses."""
     try:
-        descriptor = opened()
+        was_there = state_root().exists()
+        descriptor = locked(fcntl.LOCK_SH)
     except (OSError, UsageError):
+        descriptor = None
+    if descriptor is None:
         yield
         return
     try:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield
     finally:
+        if not was_there:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                state_root().rmdir()
         os.close(descriptor)

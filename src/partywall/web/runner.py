@@ -31,8 +31,8 @@ from partywall import kinds
 from partywall.errors import PartywallError, Problem, UsageError
 from partywall.files import write_whole
 from partywall.kinds.journal import INTERRUPTED
+from partywall.sandbox import measuring
 from partywall.sandbox.label import start_ticks
-from partywall.sandbox.measuring import opened as measuring_lock
 from partywall.store.record import stamped
 from partywall.web.jobs import Folder, Frozen, Job, Key, Order, Plain, State, Want
 
@@ -269,14 +269,8 @@ class Runner:
     def _locked(self) -> bool:
         """True if this runner holds the lock for measurements of this host."""
         if self._lock is None:
-            descriptor = measuring_lock()
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                return False
-            self._lock = descriptor
-        return True
+            self._lock = measuring.locked(fcntl.LOCK_EX)
+        return self._lock is not None
 
     def _launch(self, job: Job) -> None:
         folder, record = self._folder, self._folder.root / job.record

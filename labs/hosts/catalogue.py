@@ -13,7 +13,7 @@ Expected = Literal["works", "loss", "cannot"]
 
 BASE = (
     *("systemd-sysv", "dbus", "dbus-user-session", "libpam-systemd", "udev", "kmod", "openssh-server"),
-    *("python3-venv", "crun", "iproute2", "procps", "nginx-light", "linux-image-cloud-amd64"),
+    *("python3-venv", "crun", "iproute2", "libcap2-bin", "procps", "nginx-light", "linux-image-cloud-amd64"),
 )
 # What the host-marked tests start; without these they skip by name.
 TESTS = ("fio", "stress-ng", "nftables", "iperf3", "openssh-client", "strace")
@@ -144,7 +144,7 @@ HOSTS = {
             TRIXIE,
             place="user",
             shortfalls=dict.fromkeys(("container-limits", "guard", "trace"), NEEDS_ROOT),
-            long=("no-root",),
+            long=("no-root", "recipes"),
         ),
         Host(
             "debian-13-scope",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from labs.hosts import image, limits
+from labs.hosts import image, limits, recipes
 from labs.hosts import topology as shape
 from labs.hosts.bench import BOX, CAPABILITY, MEASURED, USAGE, Bench, FailedError, expect, lacking
 
@@ -222,6 +222,7 @@ CHECKS: dict[str, Callable[[Bench], str]] = {
     "trace": trace,
     "reap": reap,
     "no-root": no_root,
+    "recipes": recipes.tried,
     "tests": tests,
     "limits-short": lambda bench: judged(limits.measured(bench, quick=True)),
     "limits-full": lambda bench: judged(limits.measured(bench, quick=False)),

@@ -47,7 +47,7 @@ def _get_scope(host: Host, argv: Sequence[str] | None) -> str:
     if not manager_runs(host):
         return (
             "run with sudo; or log in over ssh or at a console, since su and sudo start no systemd manager for a user, "
-            "and try again"
+            "or have an administrator start one (loginctl enable-linger USER), and try again"
         )
     return f"run with sudo, or in a delegated scope: {in_scope(command_line() if argv is None else argv)}"
 

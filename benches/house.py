@@ -346,7 +346,7 @@ class Coins:
             raise TrialError(f"{directory.path}: no toss yet")
         return StudyReport(
             run=directory.name, name=study.name, description=study.description, length=directory.request.length,
-            besides=(), notes=(), facts=(("tosses", str(len(rows))),), how="Tossed.",
+            comparisons=(), notes=(), facts=(("tosses", str(len(rows))),), how="Tossed.",
             host=directory.about.get("host", {}), rows=rows,
         )
 '''

@@ -27,7 +27,7 @@ from partywall.events import silent
 from partywall.kinds.kind import Options
 from partywall.kinds.study import Studies, StudyJob
 from partywall.model.agreement import Bounded, Pair, judge
-from partywall.model.paper import Beside, Claim, Exhibit, Measured, Paper, Place
+from partywall.model.paper import Beside, Claim, Measured, Paper, PaperTable, Place
 from partywall.model.study import StudyRequest
 from partywall.sandbox import WORK_ROOT
 from partywall.scenario import papers
@@ -64,13 +64,13 @@ def of_claims(name: str, paper: Paper) -> Iterator[str]:
         yield from (f"{name}: {problem}" for problem in _undecided(paper, exhibit, known))
 
 
-def _undecided(paper: Paper, exhibit: Exhibit, known: frozenset[Place]) -> Iterator[str]:
+def _undecided(paper: Paper, exhibit: PaperTable, known: frozenset[Place]) -> Iterator[str]:
     """Statements that get no verdict although all known places are measured. Values rise, so no two are alike."""
     points = tuple(
         Measured(series=place.series, x=place.x, value=1.0 + number, low=0.9 + number, high=1.1 + number)
         for number, place in enumerate(sorted(known, key=str))
     )
-    yield from undecided(Beside(paper=paper, exhibit=exhibit, measured=points))
+    yield from undecided(Beside(paper=paper, table=exhibit, measured=points))
 
 
 def undecided(beside: Beside) -> Iterator[str]:
@@ -78,12 +78,12 @@ def undecided(beside: Beside) -> Iterator[str]:
     pairs = judge(beside).pairs
     judged = {(pair.left, pair.right, pair.direction) for pair in pairs if isinstance(pair, Pair)}
     bounds = {pair.bound for pair in pairs if isinstance(pair, Bounded)}
-    for claim in beside.exhibit.claims:
+    for claim in beside.table.claims:
         if (claim.left, claim.than, claim.direction) not in judged:
-            yield f"{beside.exhibit.id}: no verdict on {claim.left} against {claim.than}"
-    for bound in beside.exhibit.bounds:
+            yield f"{beside.table.id}: no verdict on {claim.left} against {claim.than}"
+    for bound in beside.table.bounds:
         if bound not in bounds:
-            yield f"{beside.exhibit.id}: no verdict on {bound.series}, {bound}"
+            yield f"{beside.table.id}: no verdict on {bound.series}, {bound}"
 
 
 def of_page() -> Iterator[str]:
@@ -103,9 +103,9 @@ def measured(name: str) -> Iterator[str]:
     kept = Studies()
     print(f"{name}: measuring", flush=True)
     report = kept.findings(kept.measure(StudyJob.read(f"papers/{name}", request), options, silent))
-    for beside in report.besides:
-        print(f"{name}, {beside.exhibit.id}: {judge(beside).likeness}", flush=True)
-        lacking = [] if beside.measured else [f"{name}, {beside.exhibit.id}: not measured on this host"]
+    for beside in report.comparisons:
+        print(f"{name}, {beside.table.id}: {judge(beside).likeness}", flush=True)
+        lacking = [] if beside.measured else [f"{name}, {beside.table.id}: not measured on this host"]
         print("\n".join(lacking), end="\n" if lacking else "")
         if beside.measured:
             yield from (f"{name}: {problem}" for problem in undecided(_of_measured(beside)))
@@ -114,10 +114,10 @@ def measured(name: str) -> Iterator[str]:
 def _of_measured(beside: Beside) -> Beside:
     """Without the claims about places that this host or the short form cannot measure."""
     known = beside.points
-    claims = [claim for claim in beside.exhibit.claims if claim.left in known and claim.than in known]
-    bounds = [bound for bound in beside.exhibit.bounds if any(bound.covers(place) for place in known)]
-    exhibit = beside.exhibit.model_copy(update={"claims": tuple(claims), "bounds": tuple(bounds)})
-    return beside.model_copy(update={"exhibit": exhibit})
+    claims = [claim for claim in beside.table.claims if claim.left in known and claim.than in known]
+    bounds = [bound for bound in beside.table.bounds if any(bound.covers(place) for place in known)]
+    exhibit = beside.table.model_copy(update={"claims": tuple(claims), "bounds": tuple(bounds)})
+    return beside.model_copy(update={"table": exhibit})
 
 
 def _by_precision(name: str) -> bool:

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from partywall import study as studies
 from partywall.model.agreement import judge
-from partywall.model.paper import Exhibit, Measured, Number, Paper
+from partywall.model.paper import Measured, Number, Paper, PaperTable
 from partywall.model.scenario import Frozen, Name
 from partywall.report.paper import measured_text
 from partywall.scenario import papers
@@ -138,7 +138,7 @@ def misprinted(rows: PaperRows) -> Iterator[str]:
                 yield f"{name}, {exhibit.id}: the paper prints {printed}, the file has {filed}"
 
 
-def _numbers(exhibit: Exhibit) -> Iterator[float]:
+def _numbers(exhibit: PaperTable) -> Iterator[float]:
     """Numbers that the paper prints for a table or figure: values, bounds and ranges, but nothing inferred."""
     for number in exhibit.values.values():
         if not number.inferred:
@@ -206,7 +206,7 @@ def _beside(paper: Paper, name: str, recorded: Recorded | None) -> Iterator[str]
     yield "\n".join(lines)
 
 
-def _exhibit(exhibit: Exhibit, shown: Shown | None) -> Iterator[str]:
+def _exhibit(exhibit: PaperTable, shown: Shown | None) -> Iterator[str]:
     """A line for each published number, and one for the figure's verdict if it has none."""
     points = {point.place: point for point in shown.measured} if shown else {}
     verdict = shown.likeness if shown else "not recorded"
@@ -239,11 +239,11 @@ def record(folder: Path) -> Path:
     cpus = len(directory.about.get("host", {}).get("cpus_allowed", ()))
     shown = [
         {
-            "exhibit": beside.exhibit.id,
+            "exhibit": beside.table.id,
             "likeness": judge(beside).likeness,
             "measured": [_rounded(point) for point in beside.measured],
         }
-        for beside in report.besides
+        for beside in report.comparisons
     ]
     found: dict[str, Any] = {
         "study": report.name,

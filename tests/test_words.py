@@ -102,9 +102,21 @@ def test_the_list_has_one_phrase_a_line_and_comments():
     assert words.phrases("# a comment\n\ntally   # progress\nof what\n") == ["tally", "of what"]
 
 
-def test_identifiers_comments_and_messages_of_source_are_counted_and_plain_code_is_not():
-    source = 'tally_max = 1  # of what is sent\nraise Error("a tally")\nround_go = 2\n'
-    assert words.in_source(source, LISTED) == 3
+def test_identifiers_comments_and_messages_of_source_are_checked_and_plain_code_is_not():
+    source = 'tally_max = 1  # of what is sent\nraise Error("a tally")\nround_go = f"{x[\'tally\']}"\nfound = 2\n'
+    assert [fault.line for fault in words.in_source(source, LISTED)] == [1, 1, 2, 4]
+
+
+def test_names_that_files_contain_may_be_attributes_and_keys_and_nothing_else():
+    source = "class Row:\n    tally: int\nrow.tally = f(tally=row['tally'])\ntally = 1\ndef tally(): ...\n"
+    assert [fault.line for fault in words.in_source(source, LISTED, ["tally"])] == [4, 5]
+    assert {fault.line for fault in words.in_source(source, LISTED)} == {2, 3, 4, 5}
+
+
+def test_a_planted_word_in_the_source_is_counted(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text("# a tally\nheir = 1\n")
+    assert words.check_source(tmp_path, LISTED, []) == 1
 
 
 def test_the_list_that_ships_holds_the_words_of_the_style_and_none_twice():

@@ -180,7 +180,7 @@ def trace(bench: Bench) -> str:
 
 def reap(bench: Bench) -> str:
     """A run that is killed leaves things behind, and the next start takes them away."""
-    # Where containers may be made, a run of these: they leave cgroups besides processes.
+    # Where containers may be made, a run of these: they leave cgroups beside processes.
     scenario = "limits" if bench.host.place in ("root", "scope") else "short"
     output = bench.shell(f"bash /opt/try/inside/killed.sh /opt/try/scenarios/{scenario}.yaml", timeout_s=240)
     expect(output.code == 0, f"after kill -9: {output.last}")

@@ -1,6 +1,6 @@
 """What the libraries that Partywall builds on need of an x86-64 processor.
 
-Without this check they end the process with an illegal instruction. Of other architectures nothing is asked.
+Without this check they end the process with an illegal instruction. Other architectures are not checked.
 """
 
 from __future__ import annotations

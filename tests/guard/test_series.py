@@ -109,13 +109,13 @@ def measured(path: Path, asked: Study) -> StudyDirectory:
 
 def test_a_study_comes_beside_the_papers_figures_and_says_what_was_not_measured(tmp_path: Path) -> None:
     report = studies.report(measured(tmp_path / "study", load()))
-    points = {beside.exhibit.id: beside.points for beside in report.besides}
+    points = {beside.table.id: beside.points for beside in report.comparisons}
     native = points["fig 2 (scenario 1)"]["native", "VM2"]
     assert native.low < native.value < native.high
     assert native.value == pytest.approx(20, rel=0.02)
     assert points["fig 6 (loss)"]["tbf", "VM3"].value == pytest.approx(10)
     assert [name for name, found in points.items() if not found] == ["fig 4", "fig 6 (delay)", "fig 7", "fig 8"]
-    memory = next(beside for beside in report.besides if beside.exhibit.id == "fig 8")
+    memory = next(beside for beside in report.comparisons if beside.table.id == "fig 8")
     assert stats.NO_COUNTERS in memory.differs
     content = study_page.render(report)
     assert "Beside the paper" in content
@@ -131,7 +131,7 @@ def test_memory_transactions_stand_beside_the_papers_where_they_were_counted(tmp
             one = cell(asked.periods.scenario, way, block, period_ns, chance)
             memory = chance.uniform(0.99, 1.01) * (40 if way == "native" else 30)
             directory.append(one.model_copy(update={"memory": memory}).model_dump_json())
-    shown = next(beside for beside in studies.report(directory).besides if beside.exhibit.id == "fig 8")
+    shown = next(beside for beside in studies.report(directory).comparisons if beside.table.id == "fig 8")
     assert stats.NO_COUNTERS not in shown.differs
     assert shown.points[Place("guard", 0.6)].value == pytest.approx(30, rel=0.02)
     assert shown.points[Place("native", 0.6)].value == pytest.approx(40, rel=0.02)
@@ -139,7 +139,7 @@ def test_memory_transactions_stand_beside_the_papers_where_they_were_counted(tmp
 
 def test_a_link_that_the_tenants_cannot_fill_is_told_where_promises_do_not_show(tmp_path: Path) -> None:
     report = studies.report(measured(tmp_path / "study", load()))
-    shown = next(beside for beside in report.besides if beside.exhibit.id == "fig 2 (scenario 1)")
+    shown = next(beside for beside in report.comparisons if beside.table.id == "fig 2 (scenario 1)")
     text = shown.why[Place("htb", "VM2")]
     assert "offered 7% of the link's capacity" in text
     assert "htb: the tenants offered 7% of" in study_page.render(report)
@@ -147,7 +147,7 @@ def test_a_link_that_the_tenants_cannot_fill_is_told_where_promises_do_not_show(
 
 def test_ways_are_compared_in_the_same_blocks(tmp_path: Path) -> None:
     report = studies.report(measured(tmp_path / "study", load()))
-    shown = next(beside for beside in report.besides if beside.exhibit.id == "fig 2 (scenario 1)")
+    shown = next(beside for beside in report.comparisons if beside.table.id == "fig 2 (scenario 1)")
     native, guard = Place("native", "VM1"), Place("guard", "VM1")
     ratio = next(pair for pair in shown.paired if {pair.left, pair.right} == {native, guard})
     assert ratio.low < (2.0 if ratio.left == guard else 0.5) < ratio.high
@@ -164,11 +164,11 @@ def test_a_study_in_emulated_guests_is_one_in_small_and_marked(tmp_path: Path) -
     for line in measured(tmp_path / "other", asked).observations():
         directory.append(Cell.model_validate(line | {"emulated": True}).model_dump_json())
     report = studies.report(directory)
-    points = [point for beside in report.besides for point in beside.measured]
+    points = [point for beside in report.comparisons for point in beside.measured]
     assert {point.emulated for point in points} == {"victim"}
     assert "0.05 of the paper's" in report.notes[0]
     assert ("link", "50 Mbit/s") in report.facts
-    by_id = {beside.exhibit.id: beside.differs for beside in report.besides}
+    by_id = {beside.table.id: beside.differs for beside in report.comparisons}
     assert stats.NO_PROBES in by_id["fig 6 (delay)"]
     assert stats.NO_PROBES not in by_id["fig 6 (loss)"]
     assert not set(stats.NAMESPACES) & set(by_id["fig 3"])

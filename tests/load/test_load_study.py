@@ -86,19 +86,19 @@ def test_kept_cpus_are_the_hosts_and_one_is_always_the_generators(study, tmp_pat
 
 def test_every_exhibit_of_the_paper_has_its_metric_and_points(study):
     paper = papers.load(study.paper)
-    assert set(studies.EXHIBITS) == {exhibit.id for exhibit in paper.exhibits}
-    for beside in studies.besides(study, list(made_up(study))):
-        claimed = {place for claim in beside.exhibit.claims for place in (claim.left, claim.than)}
+    assert set(studies.TABLES) == {exhibit.id for exhibit in paper.exhibits}
+    for beside in studies.comparisons(study, list(made_up(study))):
+        claimed = {place for claim in beside.table.claims for place in (claim.left, claim.than)}
         measured = set(beside.points)
-        assert len(measured & (claimed | set(beside.exhibit.values))) >= 2, beside.exhibit.id
+        assert len(measured & (claimed | set(beside.table.values))) >= 2, beside.table.id
 
 
 def test_verdicts_follow_from_what_was_measured(study):
-    shown = {beside.exhibit.id: judge(beside) for beside in studies.besides(study, list(made_up(study)))}
+    shown = {beside.table.id: judge(beside) for beside in studies.comparisons(study, list(made_up(study)))}
     assert shown["fig 4a"].likeness in (Likeness.SAME_ORDER, Likeness.SAME_DIRECTION)
     assert shown["fig 7"].likeness is Likeness.SAME_ORDER
     assert shown["fig 10"].likeness is Likeness.DIFFERS
-    assert {beside.likeness for beside in [judge(b) for b in studies.besides(study, [])]} == {Likeness.MISSING}
+    assert {beside.likeness for beside in [judge(b) for b in studies.comparisons(study, [])]} == {Likeness.MISSING}
 
 
 def test_a_study_is_reported_from_its_files(study, tmp_path):

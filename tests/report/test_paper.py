@@ -47,7 +47,7 @@ def beside(values: dict[tuple[str, object], float], spread: float = 0.01, exhibi
         Measured(series=series, x=x, value=v, low=v * (1 - spread), high=v * (1 + spread))
         for (series, x), v in values.items()
     )
-    return Beside(paper=PAPER, exhibit=PAPER.exhibit(exhibit), measured=points, differs=("loopback, no NIC",))
+    return Beside(paper=PAPER, table=PAPER.table(exhibit), measured=points, differs=("loopback, no NIC",))
 
 
 AS_PUBLISHED = {("VM", 25): 4.0, ("VM", 50): 8.0, ("physical", 25): 1.0, ("physical", 50): 1.0}
@@ -77,7 +77,7 @@ def test_intervals_that_overlap_tell_nothing():
 
 def test_ratios_of_the_same_rounds_tell_apart_what_wide_intervals_cannot():
     wide = beside(AS_PUBLISHED, spread=0.9)
-    places = list(wide.exhibit.values)
+    places = list(wide.table.values)
     ratios = [
         Paired(left=a, right=b, value=v, low=v * 0.98, high=v * 1.02)
         for a, b in itertools.combinations(places, 2)
@@ -102,12 +102,12 @@ def test_claims_of_the_text_are_judged_where_no_number_is_printed():
 
 def test_what_the_text_says_of_two_places_counts_before_printed_numbers_that_hardly_differ():
     vits = papers.load("vits")
-    exhibit = vits.exhibit("fig 5")
+    exhibit = vits.table("fig 5")
 
     def verdict(interference: float) -> Likeness:
         values = {"normal": 10.0, "interference": interference}
         points = [Measured(series="cache", x=x, value=v, low=v * 0.99, high=v * 1.01) for x, v in values.items()]
-        return judge(Beside(paper=vits, exhibit=exhibit, measured=tuple(points))).likeness
+        return judge(Beside(paper=vits, table=exhibit, measured=tuple(points))).likeness
 
     assert verdict(13.0) is Likeness.SAME_ORDER
     assert verdict(10.0) is Likeness.UNTOLD
@@ -194,7 +194,7 @@ def test_a_ratio_that_may_be_nothing_turned_round_has_no_upper_end():
 
 
 def claiming(**claim: object) -> Paper:
-    exhibit = PAPER.exhibit("fig 1").model_dump(by_alias=True)
+    exhibit = PAPER.table("fig 1").model_dump(by_alias=True)
     said = {"claims": [{"left": ["VM", 50], "is": "larger", "than": ["VM", 25], **claim}]}
     return Paper.model_validate({**PAPER.model_dump(by_alias=True), "exhibits": [{**exhibit, **said}]})
 
@@ -204,7 +204,7 @@ def of_ratio(value: float, low: float, high: float, **claim: object) -> Agreemen
     paper_ = claiming(**claim)
     points = tuple(Measured(series="VM", x=x, value=1.0, low=0.5, high=2.0) for x in (25.0, 50.0))
     ratio = Paired(left=Place("VM", 50.0), right=Place("VM", 25.0), value=value, low=low, high=high)
-    found = judge(Beside(paper=paper_, exhibit=paper_.exhibits[0], measured=points, paired=(ratio,)))
+    found = judge(Beside(paper=paper_, table=paper_.exhibits[0], measured=points, paired=(ratio,)))
     return found.pairs[0].agreement
 
 
@@ -236,10 +236,10 @@ def test_another_size_is_the_same_direction_and_never_the_same_order():
 
 
 def bounded(value: float, low: float, high: float, **bound: object) -> Likeness:
-    exhibit = {**PAPER.exhibit("fig 1").model_dump(by_alias=True), "claims": [], "bounds": [{"series": "VM", **bound}]}
+    exhibit = {**PAPER.table("fig 1").model_dump(by_alias=True), "claims": [], "bounds": [{"series": "VM", **bound}]}
     paper_ = Paper.model_validate({**PAPER.model_dump(by_alias=True), "exhibits": [exhibit]})
     point = Measured(series="VM", x=50.0, value=value, low=low, high=high)
-    return judge(Beside(paper=paper_, exhibit=paper_.exhibits[0], measured=(point,))).likeness
+    return judge(Beside(paper=paper_, table=paper_.exhibits[0], measured=(point,))).likeness
 
 
 def test_a_bound_holds_if_the_whole_interval_is_inside_and_differs_if_it_is_all_outside():
@@ -253,10 +253,10 @@ def test_a_bound_holds_if_the_whole_interval_is_inside_and_differs_if_it_is_all_
 
 def publishing(**numbers: object) -> Beside:
     """Our value at 50 is half of that at 25."""
-    exhibit = {**PAPER.exhibit("table I").model_dump(by_alias=True), "published": {"VM": numbers}}
+    exhibit = {**PAPER.table("table I").model_dump(by_alias=True), "published": {"VM": numbers}}
     paper_ = Paper.model_validate({**PAPER.model_dump(by_alias=True), "exhibits": [exhibit]})
     points = [Measured(series="VM", x=x, value=v, low=v * 0.99, high=v * 1.01) for x, v in ((25.0, 2.0), (50.0, 1.0))]
-    return Beside(paper=paper_, exhibit=paper_.exhibits[0], measured=tuple(points))
+    return Beside(paper=paper_, table=paper_.exhibits[0], measured=tuple(points))
 
 
 def test_a_published_bound_is_compared_only_if_it_settles_the_order():
@@ -291,15 +291,15 @@ def test_a_published_number_is_one_value_or_bounds(number, said):
 
 def test_numbers_that_a_paper_does_not_print_are_marked_as_inferred_or_as_bounds():
     dba = papers.load("dba-vm")
-    assert dba.exhibit("fig 2 (scenario 1)").values[Place("htb", "VM2")].inferred
-    assert dba.exhibit("fig 5a (scenario 1)").values[Place("guard", "VM2")].inferred
-    assert dba.exhibit("fig 5b").values[Place("guard", "VM1")].value == pytest.approx(9.1e3 / (64 * 8), rel=0.01)
-    assert dba.exhibit("fig 5b").values[Place("guard", "VM3")].value == pytest.approx(22e3 / (64 * 8), rel=0.01)
-    assert dba.exhibit("fig 6 (delay)").values[Place("guard", "VM2")].at_most == 1
-    energy = papers.load("hyperv-quality").exhibit("fig 3").values[Place("integer, no load", 25.0)]
+    assert dba.table("fig 2 (scenario 1)").values[Place("htb", "VM2")].inferred
+    assert dba.table("fig 5a (scenario 1)").values[Place("guard", "VM2")].inferred
+    assert dba.table("fig 5b").values[Place("guard", "VM1")].value == pytest.approx(9.1e3 / (64 * 8), rel=0.01)
+    assert dba.table("fig 5b").values[Place("guard", "VM3")].value == pytest.approx(22e3 / (64 * 8), rel=0.01)
+    assert dba.table("fig 6 (delay)").values[Place("guard", "VM2")].at_most == 1
+    energy = papers.load("hyperv-quality").table("fig 3").values[Place("integer, no load", 25.0)]
     assert (energy.at_least, energy.at_most) == (25, 28)
 
 
 def test_throughput_of_the_load_generation_study_is_data_per_time():
     netto = papers.load("load-generation-netto")
-    assert {netto.exhibit(id_).y.unit for id_ in ("fig 4b", "fig 6", "fig 8")} == {"10³ bytes/s"}
+    assert {netto.table(id_).y.unit for id_ in ("fig 4b", "fig 6", "fig 8")} == {"10³ bytes/s"}

@@ -13,8 +13,8 @@ from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.scenario import loads
 from partywall.stats import analyse
-from partywall.study.isolation.exhibits import PartRun
 from partywall.study.isolation.kind import _kernels
+from partywall.study.isolation.tables import PartRun
 
 SLOT_NS = 100_000_000
 TWO = Topology((0, 1), ((0, 1),))

@@ -44,8 +44,8 @@ def all_moves(**times):
 
 def besides(moves, bare=(1.75e9, 1.76e9, 1.74e9)):
     rows = [Bare(block=block, rate=rate) for block, rate in enumerate(bare)]
-    found = findings.besides(shipped(), moves, rows, papers.load("migration-energy"))
-    return {each.exhibit.id: each for each in found}
+    found = findings.comparisons(shipped(), moves, rows, papers.load("migration-energy"))
+    return {each.table.id: each for each in found}
 
 
 def test_every_exhibit_of_the_paper_file_is_measured():
@@ -74,7 +74,7 @@ def test_a_move_that_did_not_end_is_a_note_and_no_point():
     lost = moved("20-users", 0).model_copy(update={"values": {}})
     lost = lost.model_copy(update={"move": lost.move.model_copy(update={"outcome": "gave up", "reason": "too slow"})})
     assert list(findings.notes([lost])) == ["20-users, block 1: gave up: too slow"]
-    assert findings.besides(shipped(), [lost], [], papers.load("migration-energy"))[0].measured == ()
+    assert findings.comparisons(shipped(), [lost], [], papers.load("migration-energy"))[0].measured == ()
 
 
 @pytest.mark.parametrize("asked", [{"backends": ("qemu",)}, {"parts": ("x",)}])

@@ -144,7 +144,7 @@ def test_a_small_one_on_this_host_has_its_figure_its_traces_and_goes_on_after_a_
     assert ran.exit_code == 0, ran.output
     directory = StudyDirectory.open(out)
     found = study.report(directory)
-    assert {point.x for point in found.besides[0].measured} == {256.0, 16384.0}
+    assert {point.x for point in found.comparisons[0].measured} == {256.0, 16384.0}
     path = json.loads((out / "findings.json").read_text())["path"]
     assert [(entry["neighbour_bytes"], entry["unexplained"]) for entry in path] == [(None, 0), (16384, 0)]
     assert all(entry["way"]["sent"] > 0 for entry in path)

@@ -42,8 +42,8 @@ def guest(idle, works, busy=1.0, blocks=3):
 
 
 def besides(points=(50, 72, 90, 100, 110), with_guest=None):
-    found = findings.besides(slots(points), with_guest or [], PAPER, papers.load("power-cervera"), ())
-    return {each.exhibit.id: each for each in found}
+    found = findings.comparisons(slots(points), with_guest or [], PAPER, papers.load("power-cervera"), ())
+    return {each.table.id: each for each in found}
 
 
 def test_the_shipped_study_is_read_and_every_table_is_measured():

@@ -17,7 +17,7 @@ def beside(alone: float, loaded: float, spread: float = 0.01) -> dict[str, Besid
     measured = tuple(
         Measured(series=name, x=75.0, value=v, low=v * (1 - spread), high=v * (1 + spread)) for name, v in points
     )
-    return {"fig 4": Beside(paper=PAPER, exhibit=PAPER.exhibit("fig 4"), measured=measured)}
+    return {"fig 4": Beside(paper=PAPER, table=PAPER.table("fig 4"), measured=measured)}
 
 
 DISK = Resource(

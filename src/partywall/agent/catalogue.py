@@ -239,7 +239,7 @@ class Catalogue:
         return self._kernels.get(name)
 
     def names(self, role: Role | None = None) -> tuple[str, ...]:
-        """Names of all kernels, or of those that can be used as `role`, in the agent's order."""
+        """Names of all kernels, or of the kernels that can be used as `role`, in the agent's order."""
         return tuple(name for name, info in self._kernels.items() if role is None or info.can_be(role))
 
     def check_params(self, name: str, params: Mapping[str, Any]) -> list[ParamMistake]:

@@ -73,7 +73,7 @@ def _as_number(name: str, value: Any) -> Any:
 
 
 def sized(kernel: str | None, workload: Workload, catalogue: Catalogue, caches: Caches) -> Params:
-    """Parameters with sizes that are derived from these caches, instead of those that the agent would see.
+    """Parameters with sizes that are derived from these caches, instead of the caches that the agent would see.
 
     A guest's kernel may report other caches than its host has. A buffer meant for a cache would then be in memory.
     """

@@ -117,7 +117,7 @@ class _Content:
 
 
 def _second(event: Second, requests: set[int]) -> dict[str, Any]:
-    """A second of a load, and the reasons to doubt it with their figures."""
+    """A second of a load, and the reasons why its generator may be wrong, with their figures."""
     from partywall.load.second import Timing, histogram  # noqa: PLC0415 - of loads alone
     from partywall.report.latency import quantiles  # noqa: PLC0415
 

@@ -99,7 +99,7 @@ class HostSecond:
 
 @dataclass(frozen=True)
 class Health:
-    """doubts: the reasons with the figure that crossed each bound; empty for a good second."""
+    """`doubts`: reasons with the figure that crossed each bound; empty for a good second."""
 
     doubts: Mapping[Reason, str]
 

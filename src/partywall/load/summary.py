@@ -24,9 +24,9 @@ class Summary:
 
     length_s: completed part of the stages, of planned_s; less if the load was ended from outside. seconds: number of
     seconds within the stages. Only these are judged, because a generator is almost idle afterwards. doubtful: number of
-    seconds with each doubt; good: number without any. within: responses within the stages, by label; all other counts
-    are of the whole load. late_effects: the effect of late sending on percentiles of the whole load. full: the full
-    seconds within the stages.
+    seconds with each reason for a warning; good: number without any. within: responses within the stages, by label; all
+    other counts are of the whole load. late_effects: the effect of late sending on percentiles of the whole load. full:
+    the full seconds within the stages.
     """
 
     length_s: float
@@ -68,7 +68,7 @@ class Summary:
 
 
 def summarise(seconds: Sequence[Second], healths: Sequence[Health], begin_ns: int, stages_ns: int) -> Summary:
-    """The sum of all seconds. Rates and doubts cover only the stages, because only remaining requests follow."""
+    """The sum of all seconds. Rates and warnings cover only the stages, because only remaining requests follow."""
     end_ns = begin_ns + stages_ns
     judged = [health for second, health in zip(seconds, healths, strict=True) if second.start_ns < end_ns]
     counted: Counter[Reason] = Counter(reason for health in judged for reason in health.doubts)

@@ -99,7 +99,7 @@ def _lay_out(base: Path, port: int) -> None:
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], base: Path) -> None:
-    """Waits for the first page, and then visits all, because each is compiled at its first request."""
+    """Waits for the first page, and then requests all, because each is compiled at its first request."""
     deadline = time.monotonic() + START_S
     visitor = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     while time.monotonic() < deadline and process.poll() is None:

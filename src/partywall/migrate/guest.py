@@ -95,7 +95,7 @@ class MovableGuest(Qemu):
         return self.there
 
     def hold(self) -> None:
-        """What is asked of the agent waits until the guest has arrived or stays."""
+        """Requests to the agent wait until the guest has arrived, or the move has failed."""
         self._stream().hold()
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""What the agents of a series send: slices of work, response times, pages checked, and the end of what must not end.
+"""Messages from the agents of a series: slices of work, response times, checked pages, and unexpected ends.
 
 It collects and judges nothing else. It starts nothing and reads no clock.
 """
@@ -48,11 +48,11 @@ class Messages:
         self._extractor = Extractor(metric) if metric else None
 
     def forget(self, workload: str) -> None:
-        """A table begins anew."""
+        """Restarts a table."""
         self._rows[workload] = []
 
     def tables(self) -> dict[str, Table]:
-        """See `store.migration.COLUMNS`. They begin anew."""
+        """See `store.migration.COLUMNS`. The table restarts."""
         tables = {name: np.array(rows, np.float64).reshape(-1, len(COLUMNS[name])) for name, rows in self._rows.items()}
         self._rows = {name: [] for name in self._rows}
         return tables

@@ -56,7 +56,7 @@ def lacking(methods: Mapping[str, Method], monitor: Monitor) -> list[str]:
 
 
 def defaults(monitor: Monitor) -> dict[str, Any]:
-    """The parameters that methods may set, as a QEMU has them that was not told otherwise yet."""
+    """The default values of the parameters that methods may set, from a fresh QEMU."""
     parameters = monitor.execute("query-migrate-parameters")
     return {name: parameters[name] for name in MANAGED if name in parameters}
 

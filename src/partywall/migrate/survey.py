@@ -1,6 +1,6 @@
 """What is to be known of a guest before it moves: how much of its memory has content, and how fast that changes.
 
-The guest's memory is shared with this host, so both are read from outside, without a word to the guest or its QEMU.
+The guest's memory is shared with this host, so both are read from outside, without a request to the guest or its QEMU.
 QEMU's own ways to measure a dirty rate need KVM, give one window, or end an emulating QEMU (dirty-ring and dirty-bitmap
 of 7.2).
 """

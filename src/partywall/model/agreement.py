@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from partywall.model.paper import Beside, Bound, Exhibit, Measured, Number, Place
+from partywall.model.paper import Beside, Bound, Measured, Number, PaperTable, Place
 from partywall.units import counted
 
 STEADY = 0.05
@@ -31,10 +31,10 @@ class Agreement(StrEnum):
     """Whether a statement or a relation of the paper's numbers is confirmed here."""
 
     AGREES = "as in the paper"
-    SIZE_UNTOLD = "same direction, size not told apart"
+    SIZE_UNTOLD = "same direction, size not distinguished"
     OTHER_SIZE = "same direction, another size"
     CONTRADICTS = "not as in the paper"
-    UNTOLD = "not told apart"
+    UNTOLD = "not distinguished"
 
     @property
     def same_direction(self) -> bool:
@@ -113,12 +113,12 @@ class Likeness(StrEnum):
     SAME_ORDER = "same order"
     SAME_DIRECTION = "same direction"
     DIFFERS = "differs"
-    UNTOLD = "not told apart"
+    UNTOLD = "not distinguished"
     MISSING = "not measured"
 
 
 class Verdict(NamedTuple):
-    """pairs: all comparisons. scale: (smallest, largest) ratio of ours to the paper's; None if it prints no numbers."""
+    """pairs: all comparisons. scale: (smallest, largest) ratio of our values to the paper's; None without numbers."""
 
     likeness: Likeness
     reason: str
@@ -131,7 +131,7 @@ def judge(beside: Beside) -> Verdict:
 
     same order: all comparisons agree, stated sizes and bounds included. same direction: all main ones agree in
     direction: claims, bounds, trends over a whole series, and series against each other at their end. differs: a main
-    one contradicts the paper. not told apart: our intervals are too wide.
+    one contradicts the paper. not distinguished: our intervals are too wide.
     """
     pairs: tuple[Comparison, ...] = (*_claims(beside), *_bounds(beside), *_numbers(beside))
     count = {agreement: [p for p in pairs if p.agreement is agreement] for agreement in Agreement}
@@ -159,7 +159,7 @@ def _reason(pairs: Sequence[Comparison], count: Mapping[Agreement, Sequence[Comp
     for agreement in (Agreement.SIZE_UNTOLD, Agreement.OTHER_SIZE):
         text += f", {len(count[agreement])} in the {agreement}" if count[agreement] else ""
     if untold := count[Agreement.UNTOLD]:
-        text += f", {len(untold)} not told apart here"
+        text += f", {len(untold)} not distinguished here"
     if against := sorted(count[Agreement.CONTRADICTS], key=lambda pair: not pair.main):
         text += f", {len(against)} different: {sentence(against[0])}"
         text += "; …" if len(against) > 1 else ""
@@ -191,36 +191,36 @@ def _ratio_text(ratio: Number) -> str:
 
 
 def _claims(beside: Beside) -> Iterator[Pair]:
-    for claim in beside.exhibit.claims:
+    for claim in beside.table.claims:
         if (ours := ratio(beside, claim.left, claim.than)) is not None:
             published = None if claim.by is None else Number(value=1 + claim.direction * claim.by)
             yield Pair(claim.left, claim.than, claim.direction, published, ours, main=True, by=claim.by)
 
 
 def _bounds(beside: Beside) -> Iterator[Bounded]:
-    for bound in beside.exhibit.bounds:
+    for bound in beside.table.bounds:
         yield from (Bounded(bound, point) for point in beside.measured if bound.covers(point.place))
 
 
 def _numbers(beside: Beside) -> Iterator[Pair]:
     """The paper's numbers that we measured, along x and between series."""
-    values = beside.exhibit.values
+    values = beside.table.values
     # A statement about two places takes precedence over their numbers, which may hardly differ.
-    said = {frozenset((claim.left, claim.than)) for claim in beside.exhibit.claims}
-    for left, right, main in _places(beside.exhibit):
+    said = {frozenset((claim.left, claim.than)) for claim in beside.table.claims}
+    for left, right, main in _places(beside.table):
         ours, published = ratio(beside, left, right), _over(values[left], values[right])
         direction = None if published is None else _direction(published)
         if ours is not None and direction is not None and frozenset((left, right)) not in said:
             yield Pair(left, right, direction, published, ours, main)
 
 
-def _places(exhibit: Exhibit) -> Iterator[tuple[Place, Place, bool]]:
+def _places(paper_table: PaperTable) -> Iterator[tuple[Place, Place, bool]]:
     """(later, earlier, main) along each series, and (other, first, main) at each x."""
-    for name, points in exhibit.published.items():
+    for name, points in paper_table.published.items():
         xs = list(points)
         for (i, early), (j, late) in itertools.combinations(enumerate(xs), 2):
             yield Place(name, late), Place(name, early), (i, j) == (0, len(xs) - 1)
-    for first, second in itertools.combinations(exhibit.published.items(), 2):
+    for first, second in itertools.combinations(paper_table.published.items(), 2):
         both = [x for x in first[1] if x in second[1]]
         for x in both:
             yield Place(second[0], x), Place(first[0], x), x == both[-1]
@@ -262,6 +262,6 @@ def ratio(beside: Beside, left: Place, right: Place) -> tuple[float, float, floa
 
 def _scale(beside: Beside) -> tuple[float, float] | None:
     """Bounds and ranges have no single value to divide by."""
-    values = {place: number.value for place, number in beside.exhibit.values.items()}
+    values = {place: number.value for place, number in beside.table.values.items()}
     ratios = [point.value / value for place, point in beside.points.items() if (value := values.get(place))]
     return (min(ratios), max(ratios)) if ratios else None

@@ -15,7 +15,7 @@ MACHINE = ("vcpus", "host_cpus", "accel", "network")
 # Settings that say where a sandbox is, if not on this host.
 ELSEWHERE = ("host", "uri", "domain", "boot")
 SETTINGS = (*LIMITS, *MACHINE, *ELSEWHERE)
-"""Settings of a sandbox besides backend and CPUs. Every backend can pin."""
+"""Settings of a sandbox other than backend and CPUs. Every backend can pin."""
 
 LIVE_DISK = tuple(f"disk.{way}_{what}" for what in ("bps", "iops") for way in ("read", "write"))
 """The limits of `scenario.Throttle`."""

@@ -143,7 +143,7 @@ Emulated = Literal["victim", "neighbour"]
 
 @dataclass(frozen=True)
 class AgentFacts:
-    """Facts that agents reported about a trial besides measurements, by workload.
+    """Facts that agents reported about a trial beside measurements, by workload.
 
     facts: from each kernel's thread at the end of each turn. dropped: lines of output that arrived too fast to be
     stored. emulated: sandboxes with an emulated processor.

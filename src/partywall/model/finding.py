@@ -106,7 +106,7 @@ class Cell(Frozen):
     """One victim under one treatment, against the baseline of the same blocks.
 
     baseline: id of the treatment it is compared with; for a neighbour beside a limited victim, the limit alone. long:
-    measured in long blocks, for it is slow by its nature.
+    measured in long blocks, because it is slow.
     isolation: isolation factor, measured/baseline throughput. latency: latency impact by percentile ("p50", "p99"…).
     efficiency: q = v/(v_ref·s) where a setting promises s of the unlimited baseline. promise: which kind of setting;
     a reservation is a floor, so more than it promises is no fault. variation: standard deviation of the true effect
@@ -115,7 +115,7 @@ class Cell(Frozen):
     excludes. latency_effect, latency_bound: the same of the latency impact, by percentile.
     used, used_off: CPU time over wall time of an aggressor that is a command, while it was on, and in the baseline.
     latency_seen: percentiles whose latency impact lies outside the A/A band of that percentile. uncontrolled: in what
-    the null aggressor behind the A/A band differed from this aggressor besides its pressure; empty where in nothing.
+    the null aggressor behind the A/A band differed from this aggressor beside its pressure; empty where in nothing.
     """
 
     trial: str

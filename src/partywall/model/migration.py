@@ -68,7 +68,7 @@ class ClientsSpec(Frozen):
     pings: float = Field(
         1000, gt=0, le=5000, description="datagrams a second on a fixed schedule, which the guest answers"
     )
-    http: HttpSpec | None = Field(None, description="virtual users besides; needs guest.service")
+    http: HttpSpec | None = Field(None, description="further virtual users; needs guest.service")
 
 
 class Bystander(Frozen):
@@ -349,7 +349,7 @@ METRICS = {
     "source_cpu_s": "CPU time of the source's QEMU, s",
     "destination_cpu_s": "CPU time of the destination's QEMU, s",
 }
-"""What is told of a move, by name."""
+"""The reported figures of a move, by name."""
 
 
 class MoveFinding(Frozen):
@@ -397,7 +397,7 @@ class Span(Frozen):
 
 
 class Prediction(Frozen):
-    """What a move will cost, told before it is made. chance: that it converges. spans: by metric.
+    """The predicted cost of a move. chance: that it converges. spans: by metric.
 
     others: what simpler models say, by model and metric; a metric is missing where the model expects no end.
     """

@@ -154,7 +154,7 @@ class Bound(Bounds):
         return self
 
 
-class Exhibit(Frozen):
+class PaperTable(Frozen):
     """A table or figure. published: numbers in the paper, by series and x; claims, bounds: statements in the text."""
 
     id: str = Field(description="its name in the paper, e.g. fig 8")
@@ -181,14 +181,14 @@ class Paper(Frozen):
     venue: str
     year: int
     testbed: str = Field("", description="what it was measured on")
-    exhibits: tuple[Exhibit, ...] = Field(min_length=1)
+    exhibits: tuple[PaperTable, ...] = Field(min_length=1)
 
     @property
     def cite(self) -> str:
         return f"{self.authors}: {self.title}. {self.venue}, {self.year}"
 
-    def exhibit(self, id_: str) -> Exhibit:
-        return next(exhibit for exhibit in self.exhibits if exhibit.id == id_)
+    def table(self, id_: str) -> PaperTable:
+        return next(paper_table for paper_table in self.exhibits if paper_table.id == id_)
 
 
 class Measured(Frozen):
@@ -228,7 +228,7 @@ class Beside(Frozen):
     """
 
     paper: Paper
-    exhibit: Exhibit
+    table: PaperTable
     measured: tuple[Measured, ...] = ()
     differs: tuple[str, ...] = ()
     paired: tuple[Paired, ...] = ()

@@ -87,7 +87,7 @@ class Ceilings(Frozen):
 
 
 class Total(Ceilings):
-    """Ceilings of the packets that a tenant's vifs send, and of those that they receive."""
+    """Ceilings of the packets that a tenant's vifs send, and of the packets that they receive."""
 
     receive: Ceilings | None = Field(None, description="ceilings of received packets; default: none")
 

@@ -78,7 +78,7 @@ class StudyReport:
     name: str
     description: str
     length: Length
-    besides: tuple[Beside, ...]
+    comparisons: tuple[Beside, ...]
     notes: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     how: str

@@ -12,7 +12,7 @@ from partywall.pace.rhythm import PLANNED, SLOW_SHARE, BlockKind, Rhythm, Stretc
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a trial's blocks take. took_ns: by kind, of those that the trial has."""
+    """The length of a trial's blocks. took_ns: by kind, for the kinds that the trial has."""
 
     beat: Rhythm
     took_ns: Mapping[BlockKind, int] = field(hash=False)

@@ -101,7 +101,7 @@ def rhythm(
     """The kinds of block of a trial with these treatments.
 
     Short blocks leave the host's drift the least room. Counters need long slots, and only beside longer slots does it
-    show that an effect needs longer to come or to go. A treatment that is slow by its nature would fill short blocks
+    show that an effect needs longer to come or to go. An inherently slow treatment would fill short blocks
     with its guards, and in long blocks of all treatments it would be measured too seldom.
     """
     quick = [t for t in treatments if is_quick(t, timing.long, stretch)]

@@ -19,7 +19,7 @@ from partywall.plan.placement import Topology, aggressor_cpus, listed, victim_cp
 from partywall.units import counted
 
 # A shorter turn would be mostly set-up. With many short turns, hosts compare as more alike than they are.
-VISIT_MIN_NS = 12_000_000_000
+TURN_MIN_NS = 12_000_000_000
 ROUNDS_MAX = 4
 # Measured on a two-core machine: sandboxes start within 0.1 s, calibration takes 0.15 s for each aggressor, and files
 # and pages take the rest.
@@ -107,7 +107,7 @@ def _set_up_ns(trial: Trial) -> int:
 
 
 def _rounds(budget_ns: int, trials: int) -> int:
-    return max(1, min(ROUNDS_MAX, budget_ns // (trials * VISIT_MIN_NS)))
+    return max(1, min(ROUNDS_MAX, budget_ns // (trials * TURN_MIN_NS)))
 
 
 def _trial(

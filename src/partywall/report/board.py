@@ -1,6 +1,6 @@
 """The board of a study: figures by levels, from the environment down to the cores. The page shows one at a time.
 
-Without a script, the page shows all of them as one table. The figures are chosen in `study.isolation.exhibits`.
+Without a script, the page shows all of them as one table. The figures are chosen in `study.isolation.tables`.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tup
         promised = (
             f"promised {figures.bare_percent(cell.promised)}"
             if cell.promised is not None
-            else "share of what its settings promise"
+            else "share of its promised CPU time"
         )
         yield "Efficiency q", figures.ratio(cell.efficiency), promised
     band = next((b for b in findings.bands if b.of(cell)), None)

@@ -53,7 +53,7 @@ UNDER = {None: "", "victim": " under emulation", "neighbour": " beside an emulat
 
 def rows(beside: Beside) -> list[tuple[str, str, str, str]]:
     """(series, x, published, here) of every point that the paper or we have a value for."""
-    values, ours = beside.exhibit.values, beside.points
+    values, ours = beside.table.values, beside.points
     return [
         (
             place.series,
@@ -73,8 +73,8 @@ def measured_text(point: Measured) -> str:
 
 def _places(beside: Beside) -> list[Place]:
     """All points, grouped by series: those with published values, those that only the paper mentions, and ours."""
-    claimed = [place for claim in beside.exhibit.claims for place in (claim.than, claim.left)]
-    every = dict.fromkeys([*beside.exhibit.values, *claimed, *beside.points])
+    claimed = [place for claim in beside.table.claims for place in (claim.than, claim.left)]
+    every = dict.fromkeys([*beside.table.values, *claimed, *beside.points])
     series = list(dict.fromkeys(place.series for place in every))
     xs = list(dict.fromkeys(place.x for place in every))
 
@@ -110,8 +110,8 @@ def scale_text(verdict: Verdict) -> str:
 
 
 def title(beside: Beside) -> str:
-    name = beside.exhibit.id
-    return f"{name[0].upper()}{name[1:]}: {beside.exhibit.title}"
+    name = beside.table.id
+    return f"{name[0].upper()}{name[1:]}: {beside.table.title}"
 
 
 def verdict_text(verdict: Verdict) -> str:
@@ -121,36 +121,38 @@ def verdict_text(verdict: Verdict) -> str:
 # Terminal
 
 
-def show(besides: Sequence[Beside], console: Console) -> None:
+def show(comparisons: Sequence[Beside], console: Console) -> None:
     """Shows the papers, and then every table and figure in order."""
-    for part in parts(besides):
+    for part in parts(comparisons):
         console.print(part)
 
 
-def parts(besides: Sequence[Beside]) -> Iterator[RenderableType]:
-    for cite in dict.fromkeys(beside.paper.cite for beside in besides):
+def parts(comparisons: Sequence[Beside]) -> Iterator[RenderableType]:
+    for cite in dict.fromkeys(beside.paper.cite for beside in comparisons):
         yield Text(f"\nBeside {cite}", style="bold")
-    shared = common(besides)
+    shared = common(comparisons)
     yield from (Text(f"differs here: {text}", style="dim") for text in shared)
-    yield from (_exhibit(beside, shared) for beside in besides)
+    yield from (_group(beside, shared) for beside in comparisons)
 
 
-def common(besides: Sequence[Beside]) -> list[str]:
+def common(comparisons: Sequence[Beside]) -> list[str]:
     """Differences that apply to all tables and figures."""
-    return [text for text in (besides[0].differs if besides else ()) if all(text in b.differs for b in besides)]
+    return [
+        text for text in (comparisons[0].differs if comparisons else ()) if all(text in b.differs for b in comparisons)
+    ]
 
 
-def _exhibit(beside: Beside, shared: Sequence[str] = ()) -> Group:
+def _group(beside: Beside, shared: Sequence[str] = ()) -> Group:
     verdict = judge(beside)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for heading in ("", str(beside.exhibit.x), f"paper ({beside.exhibit.y})", "here"):
+    for heading in ("", str(beside.table.x), f"paper ({beside.table.y})", "here"):
         table.add_column(heading)
     for row in rows(beside):
         table.add_row(*row)
     notes = [Text(f"measured: {text}") for text in reasons(beside, verdict)]
     notes += [Text(f"differs here: {text}", style="dim") for text in beside.differs if text not in shared]
     judged = Text.assemble((verdict.likeness, STYLES[verdict.likeness]), f" – {verdict_text(verdict)}")
-    about = Text(f"the paper: {beside.exhibit.says}" if beside.exhibit.says else "", style="dim")
+    about = Text(f"the paper: {beside.table.says}" if beside.table.says else "", style="dim")
     inside = Padding(Group(table, judged, about, *notes), (0, 0, 0, 2))
     return Group(Text(f"\n{title(beside)}", style="bold"), inside)
 
@@ -162,7 +164,7 @@ def chart(beside: Beside) -> AnyChart:
     """Hollow marks with dashes: published. Filled marks with intervals and lines: measured here."""
     known = list(_drawn(beside))
     names = list(dict.fromkeys(row["series"] for row in known))
-    y = alt.Y("value:Q", title=str(beside.exhibit.y), scale=_scale(known))
+    y = alt.Y("value:Q", title=str(beside.table.y), scale=_scale(known))
     x = _axis(beside, known)
     colour = alt.Color("series:N", title=None, sort=names, scale=alt.Scale(domain=names))
     base = alt.Chart(alt.InlineData(values=known)).encode(x=x, y=y, color=colour, tooltip=_tooltips(beside))
@@ -175,16 +177,14 @@ def chart(beside: Beside) -> AnyChart:
         scale=alt.Scale(domain=["paper", "here"], range=["circle", "circle"]),
     )
     layers = [
-        here.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=str(beside.exhibit.y)), y2=alt.Y2("high:Q")),
+        here.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=str(beside.table.y)), y2=alt.Y2("high:Q")),
         here.mark_point(filled=True, size=70, opacity=1).encode(shape=shape),
         paper.mark_point(filled=False, size=80, strokeWidth=2, opacity=1).encode(shape=shape),
     ]
     if any(row["low"] < row["high"] for row in known if row["from"] == "paper"):
         layers.append(paper.mark_rule(strokeWidth=1.5, strokeDash=[2, 3]).encode(y="low:Q", y2="high:Q"))
     if any("above" in row for row in known):
-        spread = here.mark_bar(size=9, opacity=0.22).encode(
-            y=alt.Y("below:Q", title=str(beside.exhibit.y)), y2="above:Q"
-        )
+        spread = here.mark_bar(size=9, opacity=0.22).encode(y=alt.Y("below:Q", title=str(beside.table.y)), y2="above:Q")
         layers.append(spread)
     if any(row["mark"] for row in known):
         layers.append(base.mark_text(align="left", dx=7, fontSize=11).encode(text="mark:N"))
@@ -194,7 +194,7 @@ def chart(beside: Beside) -> AnyChart:
 
 
 def _drawn(beside: Beside) -> Iterator[dict[str, Any]]:
-    values, ours = beside.exhibit.values, beside.points
+    values, ours = beside.table.values, beside.points
     for place in _places(beside):
         if place in values:
             yield _published(place, values[place])
@@ -237,7 +237,7 @@ def _numeric(known: Sequence[Mapping[str, Any]]) -> bool:
 def _axis(beside: Beside, known: Sequence[Mapping[str, Any]]) -> alt.X:
     if not _numeric(known):
         order = list(dict.fromkeys(str(row["x"]) for row in known))
-        return alt.X("x:N", title=str(beside.exhibit.x), sort=order, axis=alt.Axis(labelAngle=0))
+        return alt.X("x:N", title=str(beside.table.x), sort=order, axis=alt.Axis(labelAngle=0))
     ticks = sorted({row["x"] for row in known})
     above = [tick for tick in ticks if tick > 0]
     # Sizes that double each time, including 0.
@@ -245,7 +245,7 @@ def _axis(beside: Beside, known: Sequence[Mapping[str, Any]]) -> alt.X:
     padded = alt.Scale(type="symlog" if wide else "linear", nice=False, zero=False, padding=24)
     return alt.X(
         "x:Q",
-        title=str(beside.exhibit.x),
+        title=str(beside.table.x),
         scale=padded,
         axis=alt.Axis(values=ticks, labelExpr="datum.value", grid=False),
     )
@@ -262,18 +262,18 @@ def _scale(known: Sequence[Mapping[str, Any]]) -> alt.Scale:
 def _tooltips(beside: Beside) -> list[alt.Tooltip]:
     return [
         alt.Tooltip("series:N"),
-        alt.Tooltip("x:N", title=beside.exhibit.x.title),
-        alt.Tooltip("text:N", title=beside.exhibit.y.title),
+        alt.Tooltip("x:N", title=beside.table.x.title),
+        alt.Tooltip("text:N", title=beside.table.y.title),
     ]
 
 
 # Page
 
 
-def section(besides: Sequence[Beside], specs: dict[str, Any]) -> Markup:
+def section(comparisons: Sequence[Beside], specs: dict[str, Any]) -> Markup:
     """A section for a page. Its charts are added to `specs`, which the page packs with its own."""
     shown = []
-    for number, beside in enumerate(besides, start=1):
+    for number, beside in enumerate(comparisons, start=1):
         identity = None
         if any(True for _ in _drawn(beside)):
             identity = f"paper-{number}-{slug(beside)}"
@@ -283,8 +283,8 @@ def section(besides: Sequence[Beside], specs: dict[str, Any]) -> Markup:
     template = page.plain().get_template("paper.html.j2")
     text = template.render(
         shown=shown,
-        papers={beside.paper.cite: beside.paper for beside in besides}.values(),
-        differs=list(dict.fromkeys(text for beside in besides for text in beside.differs)),
+        papers={beside.paper.cite: beside.paper for beside in comparisons}.values(),
+        differs=list(dict.fromkeys(text for beside in comparisons for text in beside.differs)),
         title=title,
         rows=rows,
         emulated=figures.EMULATED,
@@ -300,8 +300,8 @@ def section(besides: Sequence[Beside], specs: dict[str, Any]) -> Markup:
 def _statements(beside: Beside, verdict: Verdict) -> list[tuple[str, str]]:
     """The text's claims and bounds, each with its result here."""
     return [
-        *((claim_text(claim), _of_claim(claim, verdict.pairs)) for claim in beside.exhibit.claims),
-        *((bound_text(bound), _of_bound(bound, verdict.pairs)) for bound in beside.exhibit.bounds),
+        *((claim_text(claim), _of_claim(claim, verdict.pairs)) for claim in beside.table.claims),
+        *((bound_text(bound), _of_bound(bound, verdict.pairs)) for bound in beside.table.bounds),
     ]
 
 
@@ -320,4 +320,4 @@ def _of_bound(bound: Bound, pairs: Sequence[Comparison]) -> str:
 
 
 def slug(beside: Beside) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "-", beside.exhibit.id).strip("-").lower()
+    return re.sub(r"[^A-Za-z0-9]+", "-", beside.table.id).strip("-").lower()

@@ -19,7 +19,7 @@ from partywall.report.files import Files
 
 def headline(report: StudyReport) -> str:
     """How many tables and figures came out as in the paper."""
-    likenesses = [judge(beside).likeness for beside in report.besides]
+    likenesses = [judge(beside).likeness for beside in report.comparisons]
     counted = {likeness: likenesses.count(likeness) for likeness in dict.fromkeys(likenesses)}
     return f"Of {len(likenesses)} tables and figures: " + ", ".join(
         f"{n} {_plural(likeness, n)}" for likeness, n in counted.items()
@@ -32,7 +32,7 @@ def _plural(likeness: Likeness, count: int) -> str:
 
 def show(report: StudyReport, console: Console) -> None:
     """Shows the whole report on a terminal, with the headline last."""
-    paper.show(report.besides, console)
+    paper.show(report.comparisons, console)
     for section in report.sections:
         if section.short:
             console.print(_table(section))
@@ -54,7 +54,7 @@ def _table(section: Section) -> Table:
 def render(report: StudyReport) -> str:
     """The whole page."""
     specs: dict[str, Any] = {}
-    exhibits = paper.section(report.besides, specs)
+    tables = paper.section(report.comparisons, specs)
     return page.framed(
         "study.html.j2",
         specs,
@@ -62,28 +62,28 @@ def render(report: StudyReport) -> str:
         scripts=("board.js",),
         report=report,
         headline=headline(report),
-        exhibits=exhibits,
+        tables=tables,
         board=board.section(report.board),
         host=page.facts(report.host),
     )
 
 
 def _json(report: StudyReport) -> str:
-    exhibits = [
+    tables = [
         {
-            "exhibit": beside.exhibit.id,
+            "exhibit": beside.table.id,
             "likeness": judge(beside).likeness,
             "reason": judge(beside).reason,
             "published": [
                 {**place._asdict(), **number.model_dump(exclude_defaults=True)}
-                for place, number in beside.exhibit.values.items()
+                for place, number in beside.table.values.items()
             ],
             "measured": [point.model_dump() for point in beside.measured],
         }
-        for beside in report.besides
+        for beside in report.comparisons
     ]
     about = {"run": report.run, "study": report.name, "form": report.length, "notes": report.notes}
-    return json.dumps({**about, **report.figures, "exhibits": exhibits}, indent=1)
+    return json.dumps({**about, **report.figures, "exhibits": tables}, indent=1)
 
 
 def _csv(report: StudyReport) -> str:
@@ -98,8 +98,8 @@ def _csv(report: StudyReport) -> str:
 def _charts(report: StudyReport) -> dict[str, dict[str, Any]]:
     return {
         paper.slug(beside): charts.titled(paper.chart(beside), paper.title(beside), judge(beside).likeness)
-        for beside in report.besides
-        if beside.measured or beside.exhibit.published
+        for beside in report.comparisons
+        if beside.measured or beside.table.published
     }
 
 

@@ -111,7 +111,7 @@ class Progress:
 
     @property
     def blocks_short(self) -> int:
-        """Blocks that are not long, of the treatment with the fewest of those that are in any."""
+        """The number of short blocks of the treatment with the fewest, among treatments that have any."""
         short = Counter(o.treatment for o in self.observations if not o.long)
         return min(short.values(), default=0)
 
@@ -389,7 +389,7 @@ class Turns:
         half = progress.precision.half_width if progress.precision else None
         if half is None or progress.blocks < self.plan.scenario.min_blocks:
             return ""
-        return f"widest interval ±{half:.1%} (asked ±{100 * self.plan.scenario.precision:g}%)"
+        return f"widest interval ±{half:.1%} (requested ±{100 * self.plan.scenario.precision:g}%)"
 
     def _too_short(self, progress: Progress) -> tuple[Stretch, str] | None:
         """How long slots must be, and why; None if they are long enough. Each length is looked at a few times only."""

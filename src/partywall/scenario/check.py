@@ -505,7 +505,7 @@ def _together(scenario: Scenario) -> Iterator[Mistake]:
             if other == name:
                 yield Mistake(at, f"{name!r} is listed together with itself", "name others, or leave it out")
             elif other not in scenario.aggressors:
-                names = tuple(one for one in scenario.aggressors if one != name)
+                names = tuple(pressing for pressing in scenario.aggressors if pressing != name)
                 remedy = did_you_mean(other, names, f"known: {', '.join(names) or 'no others'}")
                 yield Mistake(at, f"there is no {other!r} among the aggressors", remedy)
             elif other in aggressor.together[:index]:

@@ -1,4 +1,4 @@
-"""Warnings from agents' facts besides measurements: conditions that kernels found, lost output, emulation.
+"""Warnings from agents' facts beside measurements: conditions that kernels found, lost output, emulation.
 
 Only facts that affect the reading of a figure become warnings. Missing counters are listed with the host.
 """

@@ -460,7 +460,7 @@ def _headline(evidence: MigrationEvidence, cells: Sequence[CellFinding], advice:
     downtimes = [cell.figures["downtime_s"].value for cell, _ in shown if "downtime_s" in cell.figures]
     seen = [each for _, each in shown]
     share = sum(downtimes) / sum(seen) if downtimes else None
-    return f"{text}; QEMU's own figure is {100 * share:.0f} % of what clients saw." if share else f"{text}."
+    return f"{text}; QEMU's own figure is {100 * share:.0f} % of the time that clients saw." if share else f"{text}."
 
 
 def _ms(seconds: float) -> str:

@@ -9,7 +9,7 @@ from partywall.model.migration import Advice, Choice, Goal, Method, Prediction
 from partywall.stats.prediction import Facts, Fixed, predict
 
 DOWNTIMES_MS = (30, 100, 300, 1000)
-"""Downtime limits that are considered besides those of the plan."""
+"""Downtime limits that are considered beside those of the plan."""
 SURE = 0.95
 """Chance of an end below which a method is not advised."""
 
@@ -75,7 +75,7 @@ def _text(chosen: Choice, goal_s: float | None, reaches: bool) -> str:
     if goal_s is None:
         return f"use {chosen.name}: {cost}"
     if reaches:
-        return f"use {chosen.name}, the fastest of those that reach the goal of {_time(goal_s)}: {cost}"
+        return f"use {chosen.name}, the fastest method that reaches the goal of {_time(goal_s)}: {cost}"
     return f"no method is sure to reach the goal of {_time(goal_s)}; {chosen.name} comes closest: {cost}"
 
 

@@ -11,7 +11,7 @@ response times is relevant. Therefore ln D on the bare host is fitted as a + w·
 between 0 and 1. The prediction is R and N/(R+Z) for the resulting D. Its interval comes from the errors of the same
 model on a level that it was fitted without.
 
-Published work asked for such a model without giving one (Netto et al., section VI).
+Published work calls for such a model without giving one (Netto et al., section VI).
 """
 
 from __future__ import annotations

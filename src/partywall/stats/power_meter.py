@@ -254,7 +254,7 @@ def _searched(new: Updates, load: Load, width: Array, lags: Array, keep: NDArray
 
 
 def _left_over(features: Array, values: Array, *known: Array) -> float:
-    """Share of the variance that a linear fit leaves over, of what the `known` columns alone leave over."""
+    """The residual variance of a linear fit as a share of the residual variance with the `known` columns alone."""
     least = np.column_stack([np.ones(len(values)), *known])
     return _squares(np.column_stack([least, features]), values) / _squares(least, values)
 

@@ -1,6 +1,6 @@
 """Each consumer's watts. Pure.
 
-The watts of activity are divided by the Shapley value: a consumer gets the mean of what it adds to the power, over all
+The watts of activity are divided by the Shapley value: a consumer gets the mean of the power that it adds, over all
 orders in which the consumers could be switched on. Shares add up to the whole, and two consumers that do the same get
 the same. Because cores that are busy already make the next one cheaper, neither "switched on first" nor "switched off
 last" alone is fair. `judged` measures the same quantity by experiment: consumers are switched on in random order.

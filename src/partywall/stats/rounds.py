@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from partywall.model.finding import Estimate
-from partywall.model.paper import Beside, Exhibit, Measured, Paired, Paper, Place
+from partywall.model.paper import Beside, Measured, Paired, Paper, PaperTable, Place
 from partywall.stats.quantile import student_reach
 
 
@@ -41,7 +41,7 @@ Rounds = Mapping[int, float]
 
 def beside(
     paper: Paper,
-    exhibit: Exhibit,
+    paper_table: PaperTable,
     values: Mapping[Place, Rounds],
     differs: Sequence[str] = (),
     why: Mapping[Place, str] | None = None,
@@ -55,7 +55,7 @@ def beside(
     means = {place: student(list(rounds.values())) for place, rounds in known.items()}
     return Beside(
         paper=paper,
-        exhibit=exhibit,
+        table=paper_table,
         measured=tuple(
             Measured(
                 series=place.series,

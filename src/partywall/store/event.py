@@ -21,18 +21,18 @@ class _OfTrial(BaseModel):
     trial: str
 
 
-class _OfVisit(_OfTrial):
+class _OfTurn(_OfTrial):
     visit: str
 
 
-class _Visit(_OfVisit):
+class _Turn(_OfTurn):
     rate_max: dict[str, float]
     counters: list[Counter]
     missing: list[dict[str, Any]] = []
     emulated: list[str] = []
 
 
-class _Left(_OfVisit):
+class _Left(_OfTurn):
     facts: dict[str, list[dict[str, Any]]]
     dropped: dict[str, int]
 
@@ -41,14 +41,14 @@ class _Stretched(_OfTrial):
     stretch: int
 
 
-class _BlockDone(_OfVisit):
+class _BlockDone(_OfTurn):
     block: int
     stretch: int
     long: bool = False
     slots: list[Slot] = Field(min_length=1)
 
 
-class _Failed(_OfVisit):
+class _Failed(_OfTurn):
     reason: str
 
 
@@ -58,14 +58,14 @@ class _Started(BaseModel):
 
 KINDS: dict[str, type[BaseModel]] = {
     "run_started": _Started,
-    "visit": _Visit,
+    "visit": _Turn,
     "visit_left": _Left,
     "block_done": _BlockDone,
     "stretched": _Stretched,
     "trial_precise": _OfTrial,
     "extended": _OfTrial,
     "trial_failed": _Failed,
-    "visit_ended": _OfVisit,
+    "visit_ended": _OfTurn,
 }
 
 

@@ -89,7 +89,7 @@ def _missing(host: Mapping[str, Any], agent_facts: Mapping[str, AgentFacts]) -> 
 def _agent_facts(
     events: Sequence[Mapping[str, Any]], turns: Mapping[str, Mapping[str, Any]], tables: _Tables
 ) -> AgentFacts:
-    """Facts that agents reported besides measurements, over all turns of a trial."""
+    """Facts that agents reported beside measurements, over all turns of a trial."""
     left = [event for event in events if event["kind"] == "visit_left"]
     facts: dict[str, list[dict[str, Any]]] = {}
     dropped: dict[str, int] = {}

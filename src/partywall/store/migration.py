@@ -29,7 +29,7 @@ COLUMNS = {
     "users": ("start_ns", "end_ns", "response_ns", "count"),
 }
 """Tables of a move. pings: a request each, answered_ns is 0 if it never was. work: a slice each, on the guest's clock.
-bystander: a slice each of what runs beside the guest.
+bystander: one slice each of the work beside the guest.
 
 users: responses of virtual users in each second, by response time; −1 for those that failed.
 """

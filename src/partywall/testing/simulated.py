@@ -82,10 +82,10 @@ class SimulatedHost:
     keeps: what a victim keeps of its rate beside an aggressor at full intensity, by its name; 1 for others. rate: work
     per second. noise: relative standard deviation of a slice's work. wander: that of a random walk over one second,
     which all slots of a block share. drifts: (relative standard deviation, ns) of parts of the victim's speed that
-    return to their mean in that time. effect_drift: the same of what every aggressor takes. cpu_limit: the share of
-    each period of 100 ms in which the victim runs, until it has used it up. reports_ns: how long each of the victim's
-    slices lasts; 0 for as long as asked. loses: times (ns on the virtual clock) between which its slices are lost.
-    dies: (agent's name, ns on the virtual clock); it ends then, once.
+    return to their mean in that time. effect_drift: the same for the loss that each aggressor causes. cpu_limit: the
+    share of each period of 100 ms in which the victim runs, until it has used it up. reports_ns: how long
+    each of the victim's slices lasts; 0 for as long as requested. loses: times (ns on the virtual clock) between which
+    its slices are lost. dies: (agent's name, ns on the virtual clock); it ends then, once.
     """
 
     def __init__(

@@ -122,11 +122,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """The history of a cell. shift: the run from which on all later intervals exclude the median before it."""
+    """The history of a cell. shift: the run from which on all later intervals exclude the median before it.
+
+    unity, low, high: positions of the isolation factor 1 and of both ends of the axis.
+    """
 
     title: str
     points: tuple[Point, ...]
-    one: float
+    unity: float
     low: float
     high: float
     shift: str

@@ -66,7 +66,7 @@ def kind_of(text: str) -> str:
 
 
 def shipped_names(kind: str) -> tuple[str, ...]:
-    """The names of what ships with Partywall, by kind."""
+    """The names of the shipped documents, by kind."""
     listed = {"run": scenario_names, "study": study.names, "migration": migration_plans.names}
     return listed[kind]() if kind in listed else ()
 

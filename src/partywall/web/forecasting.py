@@ -29,10 +29,10 @@ def answered(order: Order, *, allow_commands: bool) -> dict[str, Any]:
     given = order.model_dump_json().encode()
     try:
         done = subprocess.run(words, input=given, capture_output=True, check=False, timeout=FORECAST_S)
-        found: dict[str, Any] = json.loads(done.stdout)
+        document: dict[str, Any] = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
         raise PartywallError("the host could not be examined; run the command in a terminal with --dry-run") from None
-    return found
+    return document
 
 
 def read(answer: dict[str, Any]) -> Forecast:

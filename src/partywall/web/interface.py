@@ -32,7 +32,7 @@ def routes(server: Server) -> list[Route]:
         Route("/openapi.json", on.described),
         Route("/scenario.schema.json", on.schema),
         Route("/records", on.listed),
-        Route("/records/{name}", on.one),
+        Route("/records/{name}", on.shown),
         Route("/jobs", on.jobs, methods=["GET"]),
         Route("/jobs", on.start, methods=["POST"]),
         Route("/plan", on.plan, methods=["POST"]),
@@ -78,7 +78,7 @@ class Interface:
         matching = await threaded(records.matching, named, query, self._server.folder)
         return JSONResponse({"records": [asdict(record) for record in matching]})
 
-    async def one(self, request: Request) -> Response:
+    async def shown(self, request: Request) -> Response:
         name = request.path_params["name"]
         path = self._server.folder.record(name)
         if path is None or (kind := records.kind_of(path)) is None:

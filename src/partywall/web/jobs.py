@@ -59,7 +59,7 @@ class State(StrEnum):
 
 
 class Want(StrEnum):
-    """What a running job was asked to do."""
+    """What a running job was requested to do."""
 
     PAUSE = "pause"
     STOP = "stop"

@@ -146,8 +146,8 @@ def _second(event: Mapping[str, Any]) -> dict[str, Any]:
     figures = {name: event.get(name) for name in FIGURES}
     if not all(isinstance(figure, int | float | None) for figure in figures.values()) or figures["rate"] is None:
         raise ValueError("this is not a second of a load")
-    doubts = list(event.get("doubts", {}).items())[:20]
-    return figures | {"doubts": {cut(reason): cut(figure) for reason, figure in doubts}}
+    reasons = list(event.get("doubts", {}).items())[:20]
+    return figures | {"doubts": {cut(reason): cut(figure) for reason, figure in reasons}}
 
 
 class Watched:

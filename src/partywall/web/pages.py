@@ -171,11 +171,11 @@ def seconds_of(live: Live) -> Iterator[dict[str, Any]]:
     """The last seconds of a load, newest first."""
     count = live.seconds_count
     for back, second in enumerate(reversed(live.seconds)):
-        doubts = [
+        reasons = [
             f"{ADVICE[Reason(name)][0]} ({figure})" if name in set(Reason) else name
             for name, figure in second.get("doubts", {}).items()
         ]
-        yield dict(second) | {"number": count - back, "doubts": doubts}
+        yield dict(second) | {"number": count - back, "doubts": reasons}
 
 
 CHART = (600, 120)
@@ -233,10 +233,10 @@ def status(  # noqa: PLR0911 - one for each state
 ) -> str:
     """What a record or job does now, in one line."""
     if job is not None and job.state is State.QUEUED:
-        ahead = [one for one in waiting if one.created < job.created or one.state is State.RUNNING]
-        ahead = [one for one in ahead if one.id != job.id]
+        ahead = [other for other in waiting if other.created < job.created or other.state is State.RUNNING]
+        ahead = [other for other in ahead if other.id != job.id]
         if ahead:
-            return f"waiting for {', '.join(one.name for one in ahead)}: two measurements would spoil each other"
+            return f"waiting for {', '.join(other.name for other in ahead)}: two measurements would spoil each other"
         return "next: it starts as soon as no other measurement runs on this host"
     if job is not None and job.state is State.RUNNING and job.want is not None:
         wants = {

@@ -18,7 +18,7 @@ PUBLISHED_MAX = 2000
 
 def files(folder: Folder) -> Iterator[tuple[str, bytes]]:
     """The files to publish: a page that lists the records, and the report and findings of each that has them."""
-    rows = [records.row(folder, one) for one in records.named(folder.root)[:PUBLISHED_MAX]]
+    rows = [records.row(folder, named) for named in records.named(folder.root)[:PUBLISHED_MAX]]
     rows = [row for row in rows if not row.running and (folder.root / row.name / FILES[0]).is_file()]
     yield "index.html", pages.render("published.html.j2", rows=rows, assets={"report.css": _style()}).encode()
     for row in rows:

@@ -80,7 +80,7 @@ def named(root: Path) -> list[Named]:
                 path = Path(entry.path)
                 if (kind := kind_of(path)) is not None:
                     records.append(Named(entry.name, kind, entry.stat().st_mtime))
-    return sorted(records, key=lambda one: one.changed, reverse=True)
+    return sorted(records, key=lambda named_record: named_record.changed, reverse=True)
 
 
 def matching(records: Sequence[Named], query: str, folder: Folder) -> list[Named]:
@@ -88,24 +88,26 @@ def matching(records: Sequence[Named], query: str, folder: Folder) -> list[Named
     words = query.casefold().split()
     if not words:
         return list(records)
-    return [one for one in records if all(word in _searched(one, folder) for word in words)]
+    return [named_record for named_record in records if all(word in _searched(named_record, folder) for word in words)]
 
 
-def _searched(one: Named, folder: Folder) -> str:
-    note, tags = annotation(folder, one.name)
-    return f"{one.name} {one.kind} {' '.join(tags)} {note}".casefold()
+def _searched(named_record: Named, folder: Folder) -> str:
+    note, tags = annotation(folder, named_record.name)
+    return f"{named_record.name} {named_record.kind} {' '.join(tags)} {note}".casefold()
 
 
-def row(folder: Folder, one: Named) -> Row:
+def row(folder: Folder, named_record: Named) -> Row:
     """Everything that the table shows of a record."""
-    path = folder.root / one.name
-    note, tags = annotation(folder, one.name)
+    path = folder.root / named_record.name
+    note, tags = annotation(folder, named_record.name)
     end = ending(path)
     running = is_running(path, end)
     code = end.get("exit") if end and end["event"] == "ended" else None
     badge = ("running", "running") if running else outcome(path, code) or ("none", "stopped" if end else "")
     size = sum(_sizes(path))
-    return Row(one.name, one.kind, one.changed, badge, headline(path), size, note, tags, running)
+    return Row(
+        named_record.name, named_record.kind, named_record.changed, badge, headline(path), size, note, tags, running
+    )
 
 
 def outcome(path: Path | None, code: Any) -> tuple[str, str] | None:

@@ -430,7 +430,7 @@ def _said(error: Any) -> str:
 
 
 def serve(folder: Folder, *, user: int, allow_commands: bool = False) -> None:
-    """Runs until nothing was to be done for some time. user: who may connect, besides this process's own user.
+    """Runs until nothing was to be done for some time. user: who may connect, beside this process's own user.
 
     Returns at once if the folder has a runner already.
     """
@@ -536,10 +536,10 @@ def doctor() -> dict[str, Any]:
     words = [sys.executable, "-P", "-m", "partywall", "doctor", "--format", "json"]
     try:
         done = subprocess.run(words, capture_output=True, check=False, timeout=120)
-        found: dict[str, Any] = json.loads(done.stdout)["result"]
+        document: dict[str, Any] = json.loads(done.stdout)["result"]
     except (subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
         return {"checks": []}
-    return found or {"checks": []}
+    return document or {"checks": []}
 
 
 def start_runner(folder: Folder, *, user: int | None = None, allow_commands: bool = False) -> None:

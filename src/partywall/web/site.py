@@ -138,7 +138,9 @@ class Server:
         watched = self.watched(name)
         live = watched.state
         running = live.running
-        waiting = [one for one in self.folder.all() if one.state in (State.QUEUED, State.RUNNING)]
+        waiting = [
+            waiting_job for waiting_job in self.folder.all() if waiting_job.state in (State.QUEUED, State.RUNNING)
+        ]
         plan = self.plan(name)
         content = {
             "name": name,

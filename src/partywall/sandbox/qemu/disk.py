@@ -89,7 +89,7 @@ def unusable(device: Path, *, overwrite: bool) -> str:
 
 
 def holds(device: Path) -> str:
-    """The content of a device according to its signatures; empty if there is none, or a file system of ours."""
+    """The content of a device according to its signatures; empty for none, or a file system made by Partywall."""
     try:
         done = subprocess.run(["blkid", "-p", "-o", "export", str(device)], capture_output=True, text=True, check=False)
     except FileNotFoundError:

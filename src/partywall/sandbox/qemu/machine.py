@@ -145,7 +145,7 @@ class Machine:
         if self.nic is not None:
             yield ("-netdev", self.nic.backend, "-device", f"virtio-net-pci,netdev=nic,mac={self.nic.mac},romfile=")
         if self.incoming:
-            # It starts only when it is told to: after the source has let the guest go.
+            # It starts only on command, after the source has released the guest.
             yield ("-incoming", "defer", "-S")
 
     def _root(self, image: Path) -> str:

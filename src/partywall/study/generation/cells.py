@@ -36,7 +36,7 @@ from partywall.study.generation.model import COUNTERS, PERCENTILES, Cell, Form, 
 
 RAMP_NS = 500_000_000
 OVERHEAD_S = 2.5
-"""Time of a cell besides its hold: creating and removing sandboxes."""
+"""Time of a cell beside its hold: creating and removing sandboxes."""
 GUEST_S = 6.0
 """Additional time for each guest to start."""
 
@@ -228,32 +228,32 @@ def estimates(observations: Sequence[Observed], metric: str) -> Iterator[tuple[C
             yield cell, student(known)
 
 
-def besides(study: Study, observations: Sequence[Observed], differs: Sequence[str] = ()) -> list[Beside]:
+def comparisons(study: Study, observations: Sequence[Observed], differs: Sequence[str] = ()) -> list[Beside]:
     """The paper's tables and figures with our measurements."""
     published = papers.load(study.paper)
     every = (*study.differs, *differs)
     return [
         beside(
             published,
-            exhibit,
-            _measured(observations, exhibit.id),
+            paper_table,
+            _measured(observations, paper_table.id),
             every,
-            deviations=_deviations(observations, exhibit.id),
+            deviations=_deviations(observations, paper_table.id),
         )
-        for exhibit in published.exhibits
+        for paper_table in published.exhibits
     ]
 
 
-def places(study: Study, exhibit: str) -> frozenset[paper.Place]:
+def places(study: Study, paper_table: str) -> frozenset[paper.Place]:
     """The places of a table or figure that the study's cells measure."""
-    listed = (place(cell) for _, place in EXHIBITS[exhibit] for cell in study.cells)
+    listed = (place(cell) for _, place in TABLES[paper_table] for cell in study.cells)
     return frozenset(paper.Place(*at) for at in listed if at is not None)
 
 
-def _measured(observations: Sequence[Observed], exhibit: str) -> dict[paper.Place, dict[int, float]]:
+def _measured(observations: Sequence[Observed], paper_table: str) -> dict[paper.Place, dict[int, float]]:
     """Values by round, at each place of a table or figure."""
     by_place: dict[paper.Place, dict[int, float]] = {}
-    for metric, place in EXHIBITS[exhibit]:
+    for metric, place in TABLES[paper_table]:
         for observed in observations:
             value, at = observed.values.get(metric), place(observed.cell)
             if value is not None and at is not None:
@@ -261,9 +261,9 @@ def _measured(observations: Sequence[Observed], exhibit: str) -> dict[paper.Plac
     return by_place
 
 
-def _deviations(observations: Sequence[Observed], exhibit: str) -> dict[paper.Place, float]:
+def _deviations(observations: Sequence[Observed], paper_table: str) -> dict[paper.Place, float]:
     """The mean standard deviation of single values at each place, for figures whose metric has one."""
-    metric, place = EXHIBITS[exhibit][0]
+    metric, place = TABLES[paper_table][0]
     if metric not in DEVIATIONS:
         return {}
     by_place: dict[paper.Place, list[float]] = {}
@@ -315,7 +315,7 @@ def _count_text(sandboxes: int) -> str:
 
 Rule = tuple[str, Callable[[Cell], Place]]
 
-EXHIBITS: dict[str, tuple[Rule, ...]] = {
+TABLES: dict[str, tuple[Rule, ...]] = {
     "fig 4a": (("response_s", _by_users),),
     "fig 4a (spread)": (("response_deviation_s", _by_users),),
     "fig 4b": (("received_kbps", _by_users),),

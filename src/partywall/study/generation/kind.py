@@ -99,7 +99,7 @@ class Generation:
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
         del request, host
-        return {exhibit: cells.places(study, exhibit) for exhibit in cells.EXHIBITS}
+        return {paper_table: cells.places(study, paper_table) for paper_table in cells.TABLES}
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         request, observations = directory.request, _observations(directory)
@@ -112,7 +112,7 @@ class Generation:
             name=study.name,
             description=study.description,
             length=request.length,
-            besides=tuple(cells.besides(study, observations, _differs(form, request, observations))),
+            comparisons=tuple(cells.comparisons(study, observations, _differs(form, request, observations))),
             notes=(*_left_out(study, observations), *_notes(observations)),
             facts=_facts(form, request, observations, str(directory.about.get("partywall", ""))),
             how=HOW,

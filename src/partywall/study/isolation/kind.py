@@ -22,7 +22,7 @@ from partywall.host import Host
 from partywall.model import factors
 from partywall.model import paper as model_paper
 from partywall.model.finding import BASELINE, Cell, Estimate
-from partywall.model.paper import Beside, Exhibit, Paper
+from partywall.model.paper import Beside, Paper, PaperTable
 from partywall.model.plan import Trial
 from partywall.model.scenario import Level, Sandbox, Scenario
 from partywall.model.study import BoardEntry, Outline, Section, StudyReport, StudyRequest
@@ -36,9 +36,9 @@ from partywall.scenario import loads, papers
 from partywall.scenario.documents import validated
 from partywall.store import RunDirectory
 from partywall.store.study import StudyDirectory
-from partywall.study.isolation import exhibits, resources
-from partywall.study.isolation.exhibits import BACKEND, PartRun
+from partywall.study.isolation import resources, tables
 from partywall.study.isolation.model import Form, Part, Study
+from partywall.study.isolation.tables import BACKEND, PartRun
 from partywall.study.kind import form_of
 
 RUNS = "runs"
@@ -118,14 +118,14 @@ class Isolation:
         topology = Topology(place.cpus, tuple((cpu,) for cpu in place.cpus))
         jobs = [(job, make_plan(job.scenario, topology, pipeline.catalogue())) for job in _jobs(study, request, place)]
         listed = {
-            exhibit: frozenset(
+            paper_table: frozenset(
                 at
                 for rule in rules
                 for job, plan in jobs
                 if job.part == rule.part
-                for at in exhibits.places(rule, job.values, plan.trials)
+                for at in tables.places(rule, job.values, plan.trials)
             )
-            for exhibit, rules in study.exhibits.items()
+            for paper_table, rules in study.exhibits.items()
         }
         return {**listed, study.overview: resources.places(study.resources)} if study.overview else listed
 
@@ -139,14 +139,14 @@ class Isolation:
         refused = directory.about.get("host", {}).get("governors_refused", {})
         notes = _notes(study, request, place, runs, refused)
         board = tuple(_board(study, runs))
-        besides = tuple(_besides(study, runs, first))
-        overview = {beside.exhibit.id: beside for beside in besides}
+        comparisons = tuple(_comparisons(study, runs, first))
+        overview = {beside.table.id: beside for beside in comparisons}
         return StudyReport(
             run=directory.name,
             name=study.name,
             description=study.description,
             length=request.length,
-            besides=besides,
+            comparisons=comparisons,
             notes=notes,
             facts=_facts(study, request, runs, str(directory.about.get("partywall", ""))),
             how=HOW,
@@ -300,7 +300,7 @@ def _filled(value: Any, known: Mapping[str, Any]) -> Any:
         return [_filled(item, known) for item in value]
     if isinstance(value, str) and value.startswith("$") and value[1:] in known:
         return known[value[1:]]
-    return exhibits.named(value, known) if isinstance(value, str) else value
+    return tables.named(value, known) if isinstance(value, str) else value
 
 
 def _form(study: Study, request: StudyRequest) -> Form:
@@ -310,7 +310,7 @@ def _form(study: Study, request: StudyRequest) -> Form:
 def _unknown(study: Study) -> Iterator[Problem]:
     """References to tables, figures, parts and victims that do not exist."""
     paper = papers.load(study.paper)
-    published = {exhibit.id for exhibit in paper.exhibits}
+    published = {paper_table.id for paper_table in paper.exhibits}
     for name, rules in study.exhibits.items():
         if name not in published:
             yield Problem(f"the paper has no {name!r}", f"there are {', '.join(published)}", key=f"exhibits.{name}")
@@ -408,25 +408,25 @@ def _measured(study: Study, directory: StudyDirectory, place: Place) -> Iterator
             yield PartRun(name, job.part, job.values, job.reference, evidence, findings)
 
 
-def _besides(study: Study, runs: Sequence[PartRun], first: str) -> Iterator[Beside]:
+def _comparisons(study: Study, runs: Sequence[PartRun], first: str) -> Iterator[Beside]:
     paper = papers.load(study.paper)
-    made = {exhibit.id: _beside(study, paper, exhibit, runs, first) for exhibit in paper.exhibits}
+    made = {paper_table.id: _beside(study, paper, paper_table, runs, first) for paper_table in paper.exhibits}
     if study.overview in made:
         graded = tuple(resources.measured(study.resources, made))
         made[study.overview] = made[study.overview].model_copy(update={"measured": graded})
     yield from made.values()
 
 
-def _beside(study: Study, paper: Paper, exhibit: Exhibit, runs: Sequence[PartRun], first: str) -> Beside:
-    rules = study.exhibits.get(exhibit.id, ())
-    points = [point for rule in rules for point in exhibits.points(rule, runs, first, _shown)]
-    why = {point.place: text for point in points if (text := exhibits.reason(point))}
+def _beside(study: Study, paper: Paper, paper_table: PaperTable, runs: Sequence[PartRun], first: str) -> Beside:
+    rules = study.exhibits.get(paper_table.id, ())
+    points = [point for rule in rules for point in tables.points(rule, runs, first, _shown)]
+    why = {point.place: text for point in points if (text := tables.reason(point))}
     return Beside(
         paper=paper,
-        exhibit=exhibit,
+        table=paper_table,
         measured=tuple(point.measured for point in points),
         differs=study.differs,
-        paired=tuple(exhibits.paired(exhibit, points)),
+        paired=tuple(tables.paired(paper_table, points)),
         why=why,
     )
 
@@ -465,7 +465,7 @@ def _notes(
         notes.append(f"The processor's clock could not be kept at full speed, and was left unchanged: {why}")
     if asleep := [run.name for run in spent if run.evidence.plan.scenario.idle != "poll"]:
         notes.append(f"Idle CPUs slept and may have woken up slower, because they could not poll: {', '.join(asleep)}")
-    notes += [_scaling_text(*each) for each in exhibits.scaling(list(exhibits.entries(study.board, runs)))]
+    notes += [_scaling_text(*each) for each in tables.scaling(list(tables.entries(study.board, runs)))]
     left = _incomplete(runs)
     if left:
         notes.append(f"Some parts were not measured: {'; '.join(left[:3])}{'; …' if len(left) > 3 else ''}")
@@ -527,7 +527,7 @@ def _row(run: PartRun, cell: Cell) -> dict[str, Any]:
 
 
 def _board(study: Study, runs: Sequence[PartRun]) -> Iterator[BoardEntry]:
-    for entry in exhibits.entries(study.board, runs):
+    for entry in tables.entries(study.board, runs):
         absolute = figures.rate(entry.absolute, figures.scale_of(entry.trial.victim, _kernels()))
         yield BoardEntry(entry.places, absolute, entry.relative, entry.q, entry.emulated)
 
@@ -597,4 +597,4 @@ def _alone(run: PartRun, trial: Trial) -> str:
     text = figures.rate(own, figures.scale_of(trial.victim, _kernels()))
     if bare is None or run.backend_of(trial) == "process":
         return text
-    return f"{text}, {figures.percent(exhibits.over(own, bare))} of a bare process"
+    return f"{text}, {figures.percent(tables.over(own, bare))} of a bare process"

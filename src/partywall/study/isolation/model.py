@@ -2,7 +2,7 @@
 
 The format of study files that begin with `partywall_study`. A text `$name` in a part's scenario stands for a value of
 the form or of the part's own `each`; `$backend` stands for the backend. Carrying out a study is in `kind`, processing
-of findings in `exhibits`.
+of findings in `tables`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Resource(Frozen):
 
 
 class Study(Frozen):
-    """A study file. resources: the paper's overview of them, in its exhibit `overview`."""
+    """A study file. resources: the paper's overview of them, in its table `overview`."""
 
     partywall_study: Literal[1] = Field(description="version of this format")
     name: Name

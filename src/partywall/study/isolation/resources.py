@@ -1,4 +1,4 @@
-"""A paper's overview of resources, with the isolation that it expects beside a grade of what was measured. Pure.
+"""A paper's overview of resources, with the isolation that it expects beside a grade of the measured values. Pure.
 
 A resource is graded by one ratio: the victim's rate beside a load of the same kind, divided by its rate alone under the
 same setting.
@@ -38,10 +38,10 @@ def grade(low: float, high: float) -> str:
     return " or ".join(name for name, _ in GRADES[first : last + 1])
 
 
-def measured(resources: Sequence[Resource], besides: Mapping[str, Beside]) -> Iterator[Measured]:
+def measured(resources: Sequence[Resource], comparisons: Mapping[str, Beside]) -> Iterator[Measured]:
     """The share that the victim keeps of each resource that was measured, in percent."""
     for resource in resources:
-        kept = _kept(resource, besides)
+        kept = _kept(resource, comparisons)
         if kept is not None:
             value, low, high = (100 * end for end in kept)
             yield Measured(series=KEPT, x=resource.name, value=value, low=low, high=high)
@@ -51,20 +51,20 @@ def places(resources: Sequence[Resource]) -> frozenset[Place]:
     return frozenset(Place(KEPT, resource.name) for resource in resources if resource.graded is not None)
 
 
-def section(resources: Sequence[Resource], besides: Mapping[str, Beside]) -> Section:
+def section(resources: Sequence[Resource], comparisons: Mapping[str, Beside]) -> Section:
     """The overview as a table."""
     return Section(
         id="resources",
         title="Resources: expected and measured isolation",
         lead=METHOD,
         columns=("resource", "type", "expected", "measured", "rate kept"),
-        rows=tuple(_row(resource, besides) for resource in resources),
+        rows=tuple(_row(resource, comparisons) for resource in resources),
         short=True,
     )
 
 
-def _row(resource: Resource, besides: Mapping[str, Beside]) -> tuple[str, ...]:
-    kept = _kept(resource, besides)
+def _row(resource: Resource, comparisons: Mapping[str, Beside]) -> tuple[str, ...]:
+    kept = _kept(resource, comparisons)
     head = (resource.name, resource.type, resource.expected)
     if kept is None:
         return (*head, "not graded", resource.lacks or "not measured in this form")
@@ -72,7 +72,7 @@ def _row(resource: Resource, besides: Mapping[str, Beside]) -> tuple[str, ...]:
     return (*head, grade(*kept[1:]), f"{figures.interval(value, low, high)} %")
 
 
-def _kept(resource: Resource, besides: Mapping[str, Beside]) -> tuple[float, float, float] | None:
+def _kept(resource: Resource, comparisons: Mapping[str, Beside]) -> tuple[float, float, float] | None:
     graded = resource.graded
-    beside = besides.get(graded.exhibit) if graded else None
+    beside = comparisons.get(graded.exhibit) if graded else None
     return None if graded is None or beside is None else ratio(beside, graded.left, graded.than)

@@ -19,7 +19,7 @@ DIFFERS = (
 )
 
 
-def besides(study: Study, moves: Sequence[MoveFinding], bare: Sequence[Bare], paper: Paper) -> tuple[Beside, ...]:
+def comparisons(study: Study, moves: Sequence[MoveFinding], bare: Sequence[Bare], paper: Paper) -> tuple[Beside, ...]:
     """Every figure that the paper has of it."""
     finding = [_users(workload, figure, moves, paper) for workload, figure in study.users.items()]
     finding.append(_transfer(study, moves, paper))
@@ -36,7 +36,7 @@ def _users(workload: str, figure: str, moves: Sequence[MoveFinding], paper: Pape
             mean_ns = finding.users[phase].mean_ns if phase in finding.users else None
             if mean_ns is not None:
                 values[Place("response", phase)][finding.move.round] = mean_ns / 1e6
-    return rounds.beside(paper, paper.exhibit(figure), values, DIFFERS)
+    return rounds.beside(paper, paper.table(figure), values, DIFFERS)
 
 
 def _transfer(study: Study, moves: Sequence[MoveFinding], paper: Paper) -> Beside:
@@ -48,7 +48,7 @@ def _transfer(study: Study, moves: Sequence[MoveFinding], paper: Paper) -> Besid
                 if value is not None:
                     scaled = value if series == "seconds" else value / 1e6
                     values.setdefault(Place(series, workload), {})[finding.move.round] = scaled
-    return rounds.beside(paper, paper.exhibit(TRANSFER), values, DIFFERS)
+    return rounds.beside(paper, paper.table(TRANSFER), values, DIFFERS)
 
 
 def _gflops(workload: str, moves: Sequence[MoveFinding], bare: Sequence[Bare], paper: Paper) -> Beside:
@@ -62,7 +62,7 @@ def _gflops(workload: str, moves: Sequence[MoveFinding], bare: Sequence[Bare], p
         for place, phase in (("guest", "before"), ("moving guest", "during")):
             if phase in finding.work:
                 values[Place("GFLOPS", place)][finding.move.round] = finding.work[phase] / 1e9
-    return rounds.beside(paper, paper.exhibit(GFLOPS), values, DIFFERS[:1])
+    return rounds.beside(paper, paper.table(GFLOPS), values, DIFFERS[:1])
 
 
 def places(study: Study) -> dict[str, frozenset[Place]]:

@@ -25,7 +25,7 @@ from partywall.stats.migration import findings
 from partywall.store.migration import MigrationDirectory
 from partywall.store.study import StudyDirectory
 from partywall.study.kind import in_blocks, refuse_parts
-from partywall.study.migration import findings as exhibits
+from partywall.study.migration import findings as tables
 from partywall.study.migration.model import Bare, Extent, Study
 
 RUNS = "runs"
@@ -92,7 +92,7 @@ class MigrationStudy:
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
         del request, host
-        return exhibits.places(study)
+        return tables.places(study)
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         folder = directory.path / RUNS / MOVES
@@ -108,13 +108,13 @@ class MigrationStudy:
             name=study.name,
             description=study.description,
             length=request.length,
-            besides=exhibits.besides(study, moves, bare, papers.load(study.name)),
-            notes=(*_emulated(evidence.about), *exhibits.notes(moves)),
+            comparisons=tables.comparisons(study, moves, bare, papers.load(study.name)),
+            notes=(*_emulated(evidence.about), *tables.notes(moves)),
             facts=_facts(evidence.plan, evidence.about),
             how=HOW,
             host=directory.about.get("host", {}),
             rows=tuple(_rows(moves)),
-            sections=(exhibits.table(moves),),
+            sections=(tables.table(moves),),
             figures={"moves": [finding.values for finding in moves]},
         )
 

@@ -21,7 +21,7 @@ def beside(study: Study, cells: Sequence[Cell], paper: Paper) -> Beside:
     """Figure 10: the target's bandwidth beside each size, as a share of its bandwidth alone in the same block."""
     rate = f"{units.format_decimals(study.neighbour_rate, 0)} datagrams a second"
     differs = (*DIFFERS, f"the neighbour sends {rate} at every size; the paper does not say its rate")
-    return rounds.beside(paper, paper.exhibit("fig 10"), _shares(study, cells), differs)
+    return rounds.beside(paper, paper.table("fig 10"), _shares(study, cells), differs)
 
 
 def shares(cells: Sequence[Cell]) -> dict[tuple[int, Size], float]:

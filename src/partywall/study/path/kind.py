@@ -121,7 +121,7 @@ class PathStudy:
             name=study.name,
             description=study.description,
             length=request.length,
-            besides=(stats.beside(study, cells, papers.load(study.name)),),
+            comparisons=(stats.beside(study, cells, papers.load(study.name)),),
             notes=tuple(_notes(traces)),
             facts=_facts(study, _extent(study, request), request.seed),
             how=HOW,

@@ -30,7 +30,7 @@ CALIBRATE_NS = 20_000_000
 START_S = 1.5
 """Set-up time of the lab, for the estimate of the time left."""
 TRACE_S = 1.0
-"""Time of a trace besides the traced time."""
+"""Time of a trace beside the traced time."""
 PLACES = (
     ("target", "eth0", "out", "the target's interface"),
     ("switch", "p1", "in", "the bridge's port"),

@@ -26,7 +26,7 @@ LEAST_BUSY = 0.1
 Rounds = Mapping[Place, Mapping[int, float]]
 
 
-def besides(
+def comparisons(
     ladder: Sequence[Observation], guest: Sequence[Observation], states: NodeModel, paper: Paper, differs: Sequence[str]
 ) -> tuple[Beside, ...]:
     """Every table and figure of the paper's file. ladder, guest: slots on the host, and with a guest."""
@@ -38,7 +38,7 @@ def besides(
         "consolidation": consolidation(points, states),
     }
     return tuple(
-        rounds.beside(paper, paper.exhibit(name), values_there, differs) for name, values_there in values.items()
+        rounds.beside(paper, paper.table(name), values_there, differs) for name, values_there in values.items()
     )
 
 

@@ -120,7 +120,7 @@ class PowerStudy:
             name=study.name,
             description=study.description,
             length=directory.request.length,
-            besides=findings.besides(observations, guest, states, paper, _differs(evidence, states)),
+            comparisons=findings.comparisons(observations, guest, states, paper, _differs(evidence, states)),
             notes=tuple(_notes(evidence, fit.model, observations)),
             facts=(
                 ("meter", f"{study.meter} ({origin})"),

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from partywall.model.evidence import Emulated
-from partywall.model.paper import Beside, Exhibit, Paper, Place
+from partywall.model.paper import Beside, Paper, PaperTable, Place
 from partywall.stats import rounds
 from partywall.study.promises.model import Cell, Study, TenantCell
 
@@ -21,7 +21,7 @@ VIRTUAL = ("losses count from a guest's tap on; drops in its own kernel are not 
 DIFFERS = ("senders, bridges and sinks share this host's CPUs; the paper's sink was another machine",)
 
 
-def besides(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: bool = False) -> tuple[Beside, ...]:
+def comparisons(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: bool = False) -> tuple[Beside, ...]:
     """Every table and figure of the paper with its measurements. The slots of one block are a round.
 
     study: with the rates it was carried out with; virtual: True if tenants are guests.
@@ -32,14 +32,14 @@ def besides(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: bool 
             rounds.beside(
                 paper,
                 # Bounds in absolute rates are those of the paper's link.
-                exhibit.model_copy(update={"bounds": ()}) if emulated else exhibit,
-                _measured(study, cells, exhibit),
-                _differs(exhibit, virtual=virtual, counted=any(cell.memory is not None for cell in cells)),
-                _why(study, cells, exhibit),
+                paper_table.model_copy(update={"bounds": ()}) if emulated else paper_table,
+                _measured(study, cells, paper_table),
+                _differs(paper_table, virtual=virtual, counted=any(cell.memory is not None for cell in cells)),
+                _why(study, cells, paper_table),
             ),
             emulated,
         )
-        for exhibit in paper.exhibits
+        for paper_table in paper.exhibits
     )
 
 
@@ -55,11 +55,11 @@ ENOUGH = 1.1
 """Share of the link. Less offered traffic leaves its queue no choice."""
 
 
-def _why(study: Study, cells: Sequence[Cell], exhibit: Exhibit) -> dict[Place, str]:
+def _why(study: Study, cells: Sequence[Cell], paper_table: PaperTable) -> dict[Place, str]:
     """Ways in which the tenants hardly filled the link, so that it did not need to be shared."""
-    if exhibit.id not in VALUES:
+    if paper_table.id not in VALUES:
         return {}
-    scenario, _ = VALUES[exhibit.id]
+    scenario, _ = VALUES[paper_table.id]
     reasons: dict[Place, str] = {}
     for way in study.ways:
         of_way = [cell for cell in cells if (cell.scenario, cell.way, cell.period_ns) == (scenario, way, None)]
@@ -75,13 +75,13 @@ def _handed_bps(got: TenantCell) -> float:
     return got.bps / (1 - got.lost) if got.lost is not None and got.lost < 1 else got.bps
 
 
-def _differs(exhibit: Exhibit, *, virtual: bool, counted: bool) -> tuple[str, ...]:
+def _differs(paper_table: PaperTable, *, virtual: bool, counted: bool) -> tuple[str, ...]:
     differences = (*(VIRTUAL if virtual else NAMESPACES), *DIFFERS)
-    if virtual and exhibit.id in ("fig 6 (delay)", "fig 6 (jitter)"):
+    if virtual and paper_table.id in ("fig 6 (delay)", "fig 6 (jitter)"):
         differences += (NO_PROBES,)
-    if exhibit.id == "fig 4":
+    if paper_table.id == "fig 4":
         differences += (NO_MOST,)
-    return (*differences, NO_COUNTERS) if exhibit.id in ("fig 4", "fig 8") and not counted else differences
+    return (*differences, NO_COUNTERS) if paper_table.id in ("fig 4", "fig 8") and not counted else differences
 
 
 Value = Callable[[TenantCell], float | None]
@@ -100,13 +100,13 @@ VALUES: Mapping[str, tuple[str, Value]] = {
 """The scenario of each figure, and the value of a tenant's slot."""
 
 
-def places(study: Study, exhibit: str) -> frozenset[Place]:
+def places(study: Study, paper_table: str) -> frozenset[Place]:
     """The places of a figure that are measured, if the host has the counters for them."""
-    if exhibit in ("fig 7", "fig 8"):
+    if paper_table in ("fig 7", "fig 8"):
         return frozenset(Place(way, ns / 1e9) for ns in study.periods.every for way in ("guard", "native"))
-    if exhibit not in VALUES:
+    if paper_table not in VALUES:
         return frozenset()
-    names = [*study.tenants, *([ALL] if exhibit == "fig 3" else [])]
+    names = [*study.tenants, *([ALL] if paper_table == "fig 3" else [])]
     return frozenset(Place(way, name) for way in study.ways for name in names)
 
 
@@ -114,21 +114,21 @@ def _ms(ns: float | None) -> float | None:
     return None if ns is None else ns / 1e6
 
 
-def _measured(study: Study, cells: Sequence[Cell], exhibit: Exhibit) -> dict[Place, dict[int, float]]:
-    if exhibit.id == "fig 7":
+def _measured(study: Study, cells: Sequence[Cell], paper_table: PaperTable) -> dict[Place, dict[int, float]]:
+    if paper_table.id == "fig 7":
         return _by_period(study, cells, lambda cell: cell.cpu_ns / 1e3)
-    if exhibit.id == "fig 8":
+    if paper_table.id == "fig 8":
         return _by_period(study, cells, lambda cell: cell.memory)
-    if exhibit.id not in VALUES:
+    if paper_table.id not in VALUES:
         return {}
-    scenario, value = VALUES[exhibit.id]
+    scenario, value = VALUES[paper_table.id]
     by_place: dict[Place, dict[int, float]] = {Place(way, tenant): {} for way in study.ways for tenant in study.tenants}
     for cell in cells:
         if cell.scenario == scenario and cell.period_ns is None:
             for tenant, got in cell.tenants.items():
                 if (amount := value(got)) is not None:
                     by_place[Place(cell.way, tenant)][cell.block] = amount
-            if exhibit.id == "fig 3":
+            if paper_table.id == "fig 3":
                 total = sum(got.pps for got in cell.tenants.values()) / 1e3
                 by_place.setdefault(Place(cell.way, ALL), {})[cell.block] = total
     return by_place

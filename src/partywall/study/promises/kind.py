@@ -91,7 +91,7 @@ class Promises:
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
         del request, host
-        return {exhibit.id: stats.places(study, exhibit.id) for exhibit in papers.load(study.name).exhibits}
+        return {paper_table.id: stats.places(study, paper_table.id) for paper_table in papers.load(study.name).exhibits}
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         cells = _cells(directory)
@@ -105,7 +105,7 @@ class Promises:
             name=study.name,
             description=study.description,
             length=request.length,
-            besides=stats.besides(carried_out, cells, papers.load(study.name), virtual=bool(request.backends)),
+            comparisons=stats.comparisons(carried_out, cells, papers.load(study.name), virtual=bool(request.backends)),
             notes=(_scale(study),) if emulated else (),
             facts=_facts(carried_out, _extent(study, request), len(cells), request.seed),
             how=HOW,

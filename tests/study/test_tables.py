@@ -6,10 +6,10 @@ import pytest
 from made_up import part
 
 from partywall.model.finding import Estimate
-from partywall.model.paper import Axis, Claim, Exhibit, Place
+from partywall.model.paper import Axis, Claim, PaperTable, Place
 from partywall.report import figures
-from partywall.study.isolation import exhibits
 from partywall.study.isolation import kind as isolation
+from partywall.study.isolation import tables
 from partywall.study.isolation.kind import _kernels
 from partywall.study.isolation.model import Board, Shown
 
@@ -27,7 +27,7 @@ def rule(**keys):
 
 
 def places(rule_, *runs, first="process"):
-    return {point.place: point for point in exhibits.points(rule_, runs, first, shown)}
+    return {point.place: point for point in tables.points(rule_, runs, first, shown)}
 
 
 def slower(by):
@@ -44,8 +44,8 @@ def test_a_latency_is_shown_per_access_and_compared_block_by_block():
     assert normal.estimate.value == pytest.approx(10, rel=0.01)
     assert pressed.estimate.value == pytest.approx(12.5, rel=0.01)
     claim = Claim.model_validate({"left": ["s", "interference"], "is": "larger", "than": ["s", "normal"]})
-    exhibit = Exhibit(id="e", title="t", where="1", x=Axis(title="x"), y=Axis(title="y"), claims=(claim,))
-    (pair,) = exhibits.paired(exhibit, [pressed, normal])
+    exhibit = PaperTable(id="e", title="t", where="1", x=Axis(title="x"), y=Axis(title="y"), claims=(claim,))
+    (pair,) = tables.paired(exhibit, [pressed, normal])
     assert (pair.left, pair.right) == (pressed.place, normal.place)
     assert pair.low < 1.25 < pair.high
     assert pair.high - pair.low < 0.02
@@ -94,9 +94,9 @@ def test_a_bare_victim_beside_an_emulated_neighbour_has_its_own_figures_and_says
             "loads": {"none": "none", "ring": "ring"},
         }
     )
-    told = {entry.places["load"]: entry.emulated for entry in exhibits.entries([board], [run])}
+    told = {entry.places["load"]: entry.emulated for entry in tables.entries([board], [run])}
     assert told == {"none": None, "ring": "neighbour"}
-    assert "the neighbour is emulated" in exhibits.reason(found[Place("s", "ring")])
+    assert "the neighbour is emulated" in tables.reason(found[Place("s", "ring")])
     table = {row[2]: row[3] for row in isolation._by_backend([run]).rows}
     assert not table["nobody"].endswith("E")
     assert table["ring"].endswith(" (E)")
@@ -144,7 +144,7 @@ def test_the_board_has_the_host_and_each_setting_with_what_was_expected_of_it():
         Board.model_validate(common | {"victim": "host", "environment": "bare host"}),
         Board.model_validate(common | {"victim": "tested", "environment": "$backend, $share", "x": "limit"}),
     ]
-    board = {tuple(entry.places.values()): entry for entry in exhibits.entries(rules, [run, run])}
+    board = {tuple(entry.places.values()): entry for entry in tables.entries(rules, [run, run])}
     environments = dict.fromkeys(at[0] for at in board)
     assert list(environments) == ["bare host", "container, no limit", "container, 25 %", "container, 50 %"]
     assert len(board) == 8
@@ -162,12 +162,12 @@ def test_what_all_cpus_of_the_bare_host_do_is_held_against_one():
         for scenario, rate, cores in zip(both, (1e6, 1.2e6), ("one", "all"), strict=True)
     ]
     keys = {"part": "p", "victim": "host", "environment": "bare host", "benchmark": "integer", "cores": "$cores"}
-    board = list(exhibits.entries([Board.model_validate(keys | {"loads": {"none": "none", "load": "l"}})], runs))
-    ((benchmark, ratio, cpus),) = exhibits.scaling(board)
+    board = list(tables.entries([Board.model_validate(keys | {"loads": {"none": "none", "load": "l"}})], runs))
+    ((benchmark, ratio, cpus),) = tables.scaling(board)
     assert (benchmark, cpus) == ("integer", 2)
     assert ratio.low < 1.2 < ratio.high
     assert "the CPUs share cores, or other hosts use them" in isolation._scaling_text(benchmark, ratio, cpus)
-    assert "share cores" not in isolation._scaling_text(benchmark, exhibits.scaled(ratio, 1.6), cpus)
+    assert "share cores" not in isolation._scaling_text(benchmark, tables.scaled(ratio, 1.6), cpus)
 
 
 def test_what_a_busy_neighbours_setting_leaves_is_the_rest_and_an_idle_one_leaves_all():
@@ -185,7 +185,7 @@ def test_what_a_busy_neighbours_setting_leaves_is_the_rest_and_an_idle_one_leave
             "loads": {"none": "none", "load": "integer"},
         }
     )
-    found = {entry.places["load"]: entry for entry in exhibits.entries([board], [run])}
+    found = {entry.places["load"]: entry for entry in tables.entries([board], [run])}
     assert found["none"].places["environment"] == "neighbour 75 %"
     assert found["integer"].q.value == pytest.approx(1, rel=0.02)
     assert found["none"].q.value == pytest.approx(1, rel=0.02)
@@ -193,12 +193,12 @@ def test_what_a_busy_neighbours_setting_leaves_is_the_rest_and_an_idle_one_leave
 
 def test_where_no_effect_shows_it_is_said_that_both_had_what_they_wanted():
     (point,) = places(rule(beside={"ring": "interference"}), part(RING, slower(0.0))).values()
-    text = exhibits.reason(point)
+    text = tables.reason(point)
     assert "not clearly outside the band of a neighbour that loads nothing" in text
     assert "the resource is not scarce here" in text
     (hurt,) = places(rule(beside={"ring": "interference"}), part(RING, slower(0.4))).values()
-    assert "not short" not in exhibits.reason(hurt)
-    assert "outside the band" in exhibits.reason(hurt)
+    assert "not short" not in tables.reason(hurt)
+    assert "outside the band" in tables.reason(hurt)
 
 
 def estimate(value, half):
@@ -206,14 +206,14 @@ def estimate(value, half):
 
 
 def test_errors_of_independent_figures_add_up():
-    product = exhibits.times(estimate(2.0, 0.02), estimate(3.0, 0.03))
+    product = tables.times(estimate(2.0, 0.02), estimate(3.0, 0.03))
     assert product.value == pytest.approx(6)
     assert product.high - product.value == pytest.approx(6 * 0.01 * 2**0.5, rel=0.02)
-    ratio = exhibits.over(estimate(2.0, 0.02), estimate(4.0, 0.0))
+    ratio = tables.over(estimate(2.0, 0.02), estimate(4.0, 0.0))
     assert (ratio.low, ratio.high) == (pytest.approx(0.495), pytest.approx(0.505))
 
 
 def test_a_victim_that_gets_nothing_has_a_share_of_nothing_and_not_an_error():
-    product = exhibits.times(estimate(0.0, 0.01), estimate(2.0, 0.1))
+    product = tables.times(estimate(0.0, 0.01), estimate(2.0, 0.1))
     assert (product.value, product.low) == (0, 0)
     assert product.high == pytest.approx(0.01 * 2.1)

@@ -15,7 +15,7 @@ from typing import Any
 
 from partywall.model.evidence import Emulated, Evidence
 from partywall.model.finding import BASELINE, Band, Cell, Estimate, Findings
-from partywall.model.paper import Exhibit, Measured, Paired, Place
+from partywall.model.paper import Measured, Paired, PaperTable, Place
 from partywall.model.plan import Treatment, Trial
 from partywall.stats import series
 from partywall.study.isolation.model import ALONE, Board, Setting, Shown
@@ -257,10 +257,10 @@ def inverted(estimate: Estimate) -> Estimate:
     return estimate.model_copy(update={"value": 1 / estimate.value, "low": 1 / estimate.high, "high": high})
 
 
-def paired(exhibit: Exhibit, points: Sequence[Point]) -> Iterator[Paired]:
+def paired(paper_table: PaperTable, points: Sequence[Point]) -> Iterator[Paired]:
     """Pairs of places in one trial that the paper compares, compared block by block."""
-    wanted = {frozenset((claim.left, claim.than)) for claim in exhibit.claims}
-    wanted |= {frozenset(both) for both in itertools.combinations(exhibit.values, 2)}
+    wanted = {frozenset((claim.left, claim.than)) for claim in paper_table.claims}
+    wanted |= {frozenset(both) for both in itertools.combinations(paper_table.values, 2)}
     for left, right in itertools.combinations(points, 2):
         same = left.run is right.run and left.trial.id == right.trial.id
         if not same or frozenset((left.place, right.place)) not in wanted:

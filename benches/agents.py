@@ -149,6 +149,11 @@ class Resident:
                 raise TrialError(f"{self.id} sent no slice of the last 20 s")
             time.sleep(0.05)
 
+    def come(self) -> list[dict[str, Any]]:
+        """The slices that have come so far. One that idles sends none."""
+        self.alive()
+        return list(self._slices)
+
     def forget(self) -> None:
         """Lets go of the slices that have come, so that long benchmarks stay small."""
         self._slices.clear()
@@ -159,16 +164,17 @@ class Resident:
         off_ns = on_ns + int((settle_s + seconds) * 1e9)
         self.schedule([(on_ns, intensity), (off_ns, 0.0)])
         sleep_until(off_ns)
-        found = rate(self.slices(off_ns), on_ns + int(settle_s * 1e9), off_ns)
+        # The last step ends after the switch.
+        found = rate(self.slices(off_ns), on_ns + int(settle_s * 1e9), now_ns())
         self.forget()
         return found
 
 
 def rate(slices: Iterable[dict[str, Any]], first_ns: int, last_ns: int) -> float:
-    """Work per second of the slices between two moments. Threads add up."""
+    """Work per second of the slices that lie between two moments. Threads add up."""
     totals: dict[int, tuple[float, int]] = {}
     for piece in slices:
-        if piece["start_ns"] >= first_ns and piece["start_ns"] < last_ns and piece["intensity"] > 0:
+        if piece["start_ns"] >= first_ns and piece["end_ns"] <= last_ns and piece["intensity"] > 0:
             work, time_ns = totals.get(piece["thread"], (0.0, 0))
             totals[piece["thread"]] = work + piece["work"], time_ns + piece["end_ns"] - piece["start_ns"]
     return sum(work * 1e9 / time_ns for work, time_ns in totals.values() if time_ns)

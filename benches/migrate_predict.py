@@ -35,7 +35,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "long": {"downtime": "800ms"},
 }
 QUICK_WRITERS, QUICK_METHODS = ((8, 32), (80, 128)), ("default",)
-METRICS = ("total_s", "sent_bytes", "downtime_s", "clients_s")
+METRICS = ("total_s", "sent_bytes", "downtime_s", "clients_s", "p99_s")
 TIME, BYTES, DOWNTIME = METRICS[:3]
 
 
@@ -123,7 +123,7 @@ def _errors(pairs: Sequence[tuple[Prediction, MoveFinding]], metric: str) -> flo
 def _others(pairs: Sequence[tuple[Prediction, MoveFinding]], model: str, metric: str) -> float:
     """A model that expects no end is as far off as can be."""
     shares = [
-        abs(told.others[model][metric] / came.values[metric] - 1) if metric in told.others[model] else math.inf
+        abs(told.others[model][metric].value / came.values[metric] - 1) if metric in told.others[model] else math.inf
         for told, came in pairs
     ]
     return statistics.median(shares) if shares else math.inf
@@ -131,7 +131,13 @@ def _others(pairs: Sequence[tuple[Prediction, MoveFinding]], model: str, metric:
 
 def _line(told: Prediction, came: MoveFinding) -> str:
     text = f"{came.move.workload:>12} {came.move.method:8} {came.move.outcome:9} (ends: {100 * told.chance:3.0f} %)"
-    for metric, unit, scale in ((TIME, "s", 1.0), (BYTES, "MB", 1e-6), (DOWNTIME, "ms", 1e3), ("clients_s", "ms", 1e3)):
+    for metric, unit, scale in (
+        (TIME, "s", 1.0),
+        (BYTES, "MB", 1e-6),
+        (DOWNTIME, "ms", 1e3),
+        ("clients_s", "ms", 1e3),
+        ("p99_s", "ms", 1e3),
+    ):
         if metric in told.spans:
             span = told.spans[metric]
             value = came.values.get(metric)

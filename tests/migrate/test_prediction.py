@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from partywall.model.migration import Method, Move, Progress
+from partywall.model.migration import Method, Move, MoveFinding, Progress
 from partywall.stats import prediction
+from partywall.stats.migration_response import Service, p99_during, quantiles, until_answered
 from partywall.stats.prediction import Curve, Facts, Fixed
 
 MIB = 1 << 20
@@ -112,7 +113,7 @@ def calibration(rate, empty_rate, content, memory, setup_s=0.1, downtime_s=0.1):
 
 def test_calibration_tells_the_link_s_rate_from_that_of_zero_pages():
     moves = [calibration(50 * MIB, 400 * MIB, 80 * MIB, 256 * MIB) for _ in range(3)]
-    fixed = prediction.fixed_of(moves, [0.2, 0.2, 0.2])
+    fixed = prediction.fixed_of([MoveFinding(move=each, values={"clients_s": 0.2}) for each in moves])
     assert fixed.rates == pytest.approx([50 * MIB] * 3, rel=0.05)
     assert fixed.empty_rates == pytest.approx([400 * MIB] * 3, rel=0.1)
     assert fixed.waited_s == pytest.approx([0.1] * 3)
@@ -120,7 +121,7 @@ def test_calibration_tells_the_link_s_rate_from_that_of_zero_pages():
 
 def test_without_a_completed_calibration_move_there_is_no_prediction():
     with pytest.raises(ValueError, match="none of the calibration moves"):
-        prediction.fixed_of([], [])
+        prediction.fixed_of([])
 
 
 def test_a_prediction_has_intervals_and_what_simpler_models_say():
@@ -132,6 +133,50 @@ def test_a_prediction_has_intervals_and_what_simpler_models_say():
         assert span.low <= span.value <= span.high
     assert told.spans["clients_s"].value > told.spans["downtime_s"].value
     assert set(told.others) == {"geometric", "piecewise"}
+    for model in told.others.values():
+        assert model["total_s"].low < model["total_s"].value < model["total_s"].high
+        # They have no fixed costs.
+        assert model["downtime_s"].value < told.spans["downtime_s"].value
+    assert "p99_s" not in told.spans, "nobody watched the service"
+
+
+@pytest.mark.parametrize("users", [None, 20])
+def test_the_p99_response_during_a_move_is_that_of_a_simulated_service(users):
+    """Requests on a schedule, or users who wait for their answer, against a service that stands still twice."""
+    chance = np.random.default_rng(3)
+    length_s, pauses, rate = 4.0, ((0.1, 0.15), (3.5, 0.25)), 500.0
+    base = chance.lognormal(math.log(0.004), 0.5, 20_000)
+    waits = []
+    if users is None:
+        due = np.arange(0, length_s, 1 / rate)
+        waits = list(chance.choice(base, len(due)))
+        for begin, spent in pauses:
+            waits = [wait + max(0.0, begin + spent - at) * (begin <= at) * (at < begin + spent)
+                     for wait, at in zip(waits, due, strict=True)]  # fmt: skip
+    else:
+        calm_s = length_s - sum(spent for _, spent in pauses)
+        waits = list(chance.choice(base, int(calm_s * rate)))
+        waits += [spent + wait for _, spent in pauses for wait in chance.choice(base, users)]
+    service = Service(quantiles(base), rate, users)
+    told = p99_during(service, [0.0] * 10, [spent for _, spent in pauses], length_s)
+    assert told == pytest.approx(float(np.quantile(waits, 0.99)), rel=0.15)
+
+
+def test_a_request_without_an_answer_waits_for_the_next_one():
+    due = np.arange(5) * 10
+    waits = until_answered(due, np.array([5, 0, 0, 45, 0]))
+    assert list(waits) == [5, 35, 25, 15]
+
+
+def test_a_prediction_tells_the_p99_of_the_service():
+    fixed = Fixed(
+        (0.1, 0.12), (0.0, 0.01), (50 * MIB, 55 * MIB), (400 * MIB, math.inf), (0.05, 0.07), (0.1, 0.15),
+        start_s=(0.1, 0.12), slower_s=((0.0,) * 10, (0.001,) * 10),
+    )  # fmt: skip
+    service = Service((0.004,) * 10, 1000.0)
+    facts = Facts(256 * MIB, 100 * MIB, math.inf, curve=writer(10 * MIB, 64 * MIB), service=service)
+    spans = prediction.predict(facts, fixed, Method(), 60).spans
+    assert 0.004 < spans["p99_s"].low < spans["p99_s"].value < spans["clients_s"].high
 
 
 def test_few_calibration_moves_still_give_intervals_that_hold():

@@ -12,9 +12,10 @@ from partywall import units
 from partywall.cli import leftovers
 from partywall.cli.execution import carry_out
 from partywall.cli.live import Live, wide_console
+from partywall.errors import Problem, UsageError
 from partywall.events import Event, Note, Report
 from partywall.kinds.kind import Options
-from partywall.kinds.migration import MigrationJob, Migrations
+from partywall.kinds.migration import Foretold, MigrationJob, Migrations
 from partywall.migrate import plan as plans
 from partywall.sandbox import WORK_ROOT
 
@@ -29,8 +30,21 @@ def migrate(
         ),
     ],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the plan, say what would be done, and do nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Check the plan, say what would be done, predict it if an earlier record allows, and do nothing.",
+        ),
     ] = False,
+    known: Annotated[
+        Path | None,
+        typer.Option(
+            "--known",
+            help="Record that predictions of --dry-run rest on. Default: the newest in runs/ with the same guest, link "
+            "and workloads.",
+            metavar="DIR",
+        ),
+    ] = None,
     advise: Annotated[
         bool,
         typer.Option(
@@ -64,9 +78,25 @@ def migrate(
         outline = kind.outline(job, options)
         for line in (*outline.lines, f"about {units.format_duration(outline.seconds * 1e9)}"):
             console.print(line, highlight=False, markup=False)
+        _foretell(kind.foretold(job, known, Path("runs")), console)
         return 0
+    if known is not None:
+        raise UsageError(Problem("--known is for --dry-run", "add --dry-run, or leave it out"))
     leftovers.clean_up()
     return carry_out(lambda emit: kind.measure(job, options, emit), options, _View(console), console)
+
+
+def _foretell(told: Foretold | None, console: Console) -> None:
+    """What is predicted, and what that rests on."""
+    if told is None:
+        text = "no prediction: no record in runs/ has the same guest, link and workloads; --advise makes one"
+        console.print(text, highlight=False, markup=False)
+        return
+    from partywall.report.migration_view import show_predictions  # noqa: PLC0415 - what draws is slow to import
+
+    when = f" of {told.started}" if told.started else ""
+    console.print(f"predicted from {told.record}{when}:", highlight=False, markup=False, soft_wrap=True)
+    show_predictions(told.predictions, console)
 
 
 class _View:

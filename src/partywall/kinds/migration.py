@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,7 @@ from partywall.events import Emit, Report, Started
 from partywall.kinds.kind import EXITS, Options, refuse_to_resume
 from partywall.migrate import plan as plans
 from partywall.migrate import series
-from partywall.model.migration import MigrationPlan, MigrationReport, rate_text
+from partywall.model.migration import MigrationPlan, MigrationReport, Prediction, rate_text
 from partywall.model.study import Outline
 from partywall.store import migration as store
 from partywall.store.migration import MigrationDirectory
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from partywall.report.files import Files
+
+MISSING = object()
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,15 @@ class MigrationJob:
             problem = Problem("calibration is 0, so nothing can be predicted", "set it to 3, for example", str(file))
             raise UsageError(problem)
         return cls(plan, only_advise)
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """Predictions by workload and method. record, started: what they rest on, and when it was measured."""
+
+    record: Path
+    started: str
+    predictions: Mapping[tuple[str, str], Prediction]
 
 
 class Migrations:
@@ -61,6 +74,25 @@ class Migrations:
             f"methods: {', '.join(plan.methods)}",
         )
         return Outline(lines, survey_s + (moves + idle) * (watched_s + series.MOVE_S))
+
+    def foretold(self, job: MigrationJob, known: Path | None, runs: Path) -> Foretold | None:
+        """What the moves will cost, by a record whose guest, link and workloads are those of the job.
+
+        known: the record; None for the newest that fits in `runs`. None if there is none. UsageError if `known` does
+        not fit.
+        """
+        if known is not None:
+            told = _told(MigrationDirectory.open(known), job.plan)
+            if isinstance(told, str):
+                remedy = "make one: partywall migrate PLAN --advise"
+                raise UsageError(Problem(f"nothing can be predicted from it: {told}", remedy, str(known)))
+            return told
+        for record in _newest_first(runs):
+            # One that is damaged is passed over.
+            with contextlib.suppress(UsageError):
+                if isinstance(told := _told(record, job.plan), Foretold):
+                    return told
+        return None
 
     def check(self, job: MigrationJob, options: Options) -> None:
         del job
@@ -118,6 +150,38 @@ class Migrations:
         from partywall.report import migration_view  # noqa: PLC0415
 
         migration_view.show(findings.findings, console)
+
+
+def _newest_first(runs: Path) -> list[MigrationDirectory]:
+    """Records of migrations in a folder."""
+    found = [path for path in runs.glob("*") if MigrationDirectory.is_one(path)] if runs.is_dir() else []
+    return [MigrationDirectory(path) for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
+
+
+def _told(record: MigrationDirectory, plan: MigrationPlan) -> Foretold | str:
+    """Predictions for a plan by what a record knows; or why there are none."""
+    from partywall.stats import migration  # noqa: PLC0415 - slow to import
+
+    evidence = record.evidence()
+    if differs := _differs(evidence.plan, plan):
+        return f"its {differs} is not that of the plan"
+    moves = [
+        migration.move_finding(move, {name: record.table(name, move.number) for name in store.COLUMNS})
+        for move in evidence.calibration
+    ]
+    told = migration.predictions(plan, migration.basis(evidence, moves))
+    if not told:
+        return "it has no completed calibration moves for these methods"
+    return Foretold(record.path, str(evidence.about.get("started_at", "")), told)
+
+
+def _differs(known: MigrationPlan, asked: MigrationPlan) -> str | None:
+    """What of two plans differs so that figures of one do not hold for the other; None if nothing does."""
+    for name in ("guest", "link", "clients"):
+        if getattr(known, name) != getattr(asked, name):
+            return name
+    missing = [name for name, activity in asked.workloads.items() if known.workloads.get(name, MISSING) != activity]
+    return f"workload {missing[0]}" if missing else None
 
 
 def _about(moves: series.Series) -> dict[str, Any]:

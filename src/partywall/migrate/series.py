@@ -28,7 +28,7 @@ from partywall.migrate.messages import BYSTANDER, DIGEST, PEER, SERVICE, USERS, 
 from partywall.migrate.move import GONE, Mover
 from partywall.migrate.network import GUEST, Link, Network
 from partywall.migrate.pings import Pings, Times
-from partywall.migrate.survey import survey
+from partywall.migrate.survey import seen_service, survey
 from partywall.model.migration import (
     POSTCOPY,
     PRECOPY,
@@ -40,6 +40,7 @@ from partywall.model.migration import (
     MigrationPlan,
     Move,
     Progress,
+    ServiceSeen,
     Survey,
 )
 from partywall.plan.order import rounds
@@ -63,7 +64,8 @@ SLICE_NS = 20_000_000
 ANSWERS_S = 10.0
 WATCH_S = 3.0
 CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close()"
-SURVEY_S = 6.0
+CALM_S = 2.0
+SURVEY_S = 9.0
 MOVE_S = 4.0
 """What a move takes, about, while nothing is known of it."""
 
@@ -192,9 +194,22 @@ class Series:
         """What is known of the guest at a workload, before any move."""
         emit(Doing(f"watching the memory of the guest: {workload}"))
         activity = self.plan.workloads[workload]
-        with self._using(self._http(activity)), self.working(activity):
+        http = self._http(activity)
+        with self._using(http), self.working(activity):
             self._take(SETTLE_S)
-            return survey(workload, self.guest.current().memory, self._host_agent())
+            service = self._seen_by_clients(workload, http, emit)
+            found = survey(workload, self.guest.current().memory, self._host_agent())
+        return found.model_copy(update={"service": service})
+
+    def _seen_by_clients(self, workload: str, http: HttpSpec | None, emit: Emit) -> ServiceSeen | None:
+        """Response times of a guest that stays where it is."""
+        file = self.label.work / f"pings-{workload}.npy"
+        with self._pinged(file) as pings:
+            self._heard.tables()
+            self._take(CALM_S)
+            times = _answers(pings, emit)
+        file.unlink(missing_ok=True)
+        return seen_service(times, self._heard.tables()[USERS], http)
 
     def calibrate(self, emit: Emit, keep: Callable[[Seen], None]) -> None:
         """Moves of the idle guest, for the costs that do not depend on what it does."""
@@ -255,8 +270,7 @@ class Series:
         plan = self.plan
         source = self.guest.current().place
         file = self.label.work / f"pings-{number}.npy"
-        pings = Pings(GUEST.partition("/")[0], PEER_PORT, plan.clients.pings, file, self.network.enter("clients"))
-        try:
+        with self._pinged(file) as pings:
             activity = plan.workloads[workload] if workload else None
             # The guest is calibrated idle, without users.
             http = self._http(activity) if workload else None
@@ -268,8 +282,6 @@ class Series:
                     self._take(plan.after / 1e9)
             intact = None if moved.outcome in GONE else self._is_intact()
             times = _answers(pings, emit)
-        finally:
-            pings.close()
         file.unlink(missing_ok=True)
         checked, wrong = (None, None) if moved.outcome in GONE else self.pages() or (None, None)
         move = Move(
@@ -285,6 +297,16 @@ class Series:
         )
         tables = {"pings": times, **self._heard.tables()}
         return Seen(move, tables)
+
+    @contextlib.contextmanager
+    def _pinged(self, file: Path) -> Iterator[Pings]:
+        """A client asks the guest while the block runs."""
+        address = GUEST.partition("/")[0]
+        pings = Pings(address, PEER_PORT, self.plan.clients.pings, file, self.network.enter("clients"))
+        try:
+            yield pings
+        finally:
+            pings.close()
 
     @contextlib.contextmanager
     def working(self, activity: Activity | None) -> Iterator[None]:

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from partywall.agent.client import AgentClient
-from partywall.model.migration import Survey
+from partywall.model.migration import HttpSpec, ServiceSeen, Survey
+from partywall.stats.migration_response import quantiles, until_answered, weighted
 
 INTERVAL_NS = 50_000_000
 SAMPLES = 100
@@ -49,6 +51,23 @@ def survey(workload: str, memory: Path, agent: AgentClient) -> Survey:
         windows_ns=tuple(window * INTERVAL_NS for window in WINDOWS),
         changed=tuple(tuple(None if count is None else count * scale for count in row) for row in rows),
     )
+
+
+def seen_service(
+    pings: npt.NDArray[np.int64], users: npt.NDArray[np.float64], http: HttpSpec | None
+) -> ServiceSeen | None:
+    """What clients saw: virtual users if there are any. Tables are those of `store.migration.COLUMNS`."""
+    answered = users[users[:, 2] >= 0] if len(users) else users
+    if http is not None and len(answered):
+        length_s = (answered[:, 1].max() - answered[:, 0].min()) / 1e9
+        spread = weighted(answered[:, 2], answered[:, 3])
+        waiting = http.users if http.rate is None else None
+        return ServiceSeen(quantiles_ns=spread, rate=float(answered[:, 3].sum() / length_s), users=waiting)
+    waits = until_answered(pings[:, 0], pings[:, 2])
+    if not len(waits):
+        return None
+    length_s = float(pings[-1, 0] - pings[0, 0]) / 1e9
+    return ServiceSeen(quantiles_ns=quantiles(waits), rate=len(waits) / max(length_s, 1e-3))
 
 
 def _content(memory: Path) -> tuple[int, int]:

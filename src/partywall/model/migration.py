@@ -260,6 +260,18 @@ class Move(Frozen):
         return self.intact is False or bool(self.wrong_pages)
 
 
+class ServiceSeen(Frozen):
+    """What clients saw of a guest that does not move: response times at stats.migration_response.SHARES.
+
+    rate: answers a second. users: virtual users who wait for an answer before they ask again; None for requests on a
+    schedule.
+    """
+
+    quantiles_ns: tuple[float, ...]
+    rate: float
+    users: int | None = None
+
+
 class Survey(Frozen):
     """What is known of a guest at work before it moves.
 
@@ -272,6 +284,7 @@ class Survey(Frozen):
     content: int
     windows_ns: tuple[int, ...]
     changed: tuple[tuple[float | None, ...], ...]
+    service: ServiceSeen | None = None
 
 
 class MigrationEvidence(Frozen):
@@ -341,6 +354,7 @@ METRICS = {
     "passes": "passes over the memory",
     "p50_ratio": "median response during the move, as a multiple of that before",
     "p99_ratio": "p99 response during the move, as a multiple of that before",
+    "p99_s": "p99 response during the move, s: of virtual users, or of datagrams until any answer",
     "users_mean_ratio": "mean response of virtual users during the move, as a multiple of that before",
     "users_p99_ratio": "p99 response of virtual users during the move, as a multiple of that before",
     "users_rate_ratio": "answers a second to virtual users during the move, as a share of those before",
@@ -374,6 +388,9 @@ class MoveFinding(Frozen):
     values: dict[str, float] = Field(default_factory=dict)
     timeline: tuple[Bin, ...] = ()
     users_timeline: tuple[Bin, ...] = ()
+    slower_ns: tuple[float, ...] = Field(
+        (), description="by how much answers were slower than before, outside the pauses, at several quantiles"
+    )
 
 
 class Figure(Frozen):
@@ -399,12 +416,13 @@ class Span(Frozen):
 class Prediction(Frozen):
     """The predicted cost of a move. chance: that it converges. spans: by metric.
 
-    others: what simpler models say, by model and metric; a metric is missing where the model expects no end.
+    others: what simpler models say, by model and metric; a metric is missing where the model expects no end. They get
+    the same facts, and their intervals come from the same draws.
     """
 
     chance: float
     spans: dict[str, Span]
-    others: dict[str, dict[str, float]] = Field(default_factory=dict)
+    others: dict[str, dict[str, Span]] = Field(default_factory=dict)
 
     @property
     def converges(self) -> bool:
@@ -432,8 +450,21 @@ class Advice(Frozen):
     reaches: bool = False
 
 
+class Came(Frozen):
+    """What came of a predicted figure: the mean of n moves with its 90 % interval, if there are enough.
+
+    inside: how many of the moves were within the interval that was predicted.
+    """
+
+    value: float
+    n: int
+    inside: int
+    low: float | None = None
+    high: float | None = None
+
+
 class CellFinding(Frozen):
-    """One workload by one method. figures: by metric, see METRICS."""
+    """One workload by one method. figures: by metric, see METRICS. came: of each predicted metric."""
 
     workload: str
     method: str
@@ -441,6 +472,7 @@ class CellFinding(Frozen):
     figures: dict[str, Figure] = Field(default_factory=dict)
     reaches_goal: bool | None = None
     prediction: Prediction | None = None
+    came: dict[str, Came] = Field(default_factory=dict)
 
 
 class MigrationFindings(Frozen):

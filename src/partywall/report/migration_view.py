@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from partywall import units
 from partywall.model.finding import Estimate
 from partywall.model.migration import (
     METRICS,
+    Came,
     CellFinding,
     Figure,
     HttpSpec,
@@ -21,6 +22,7 @@ from partywall.model.migration import (
     MigrationPlan,
     MigrationReport,
     MoveFinding,
+    Prediction,
     Responses,
     Span,
     rate_text,
@@ -61,10 +63,23 @@ def show(findings: MigrationFindings, console: Console) -> None:
         table.add_row(", ".join(texts[:2]), *(texts[place] for place in SHOWN))
     if findings.moves:
         console.print(table)
+        _show_came(findings.cells, console)
     for each in findings.advice:
         console.print(Text(f"advice for {each.workload}: {each.text}"), soft_wrap=True)
     for note in findings.notes:
         console.print(Text(f"note: {note}"), soft_wrap=True)
+
+
+def _show_came(cells: Sequence[CellFinding], console: Console) -> None:
+    """Predicted against what came."""
+    rows = _predictions(cells)
+    table = Table("workload, method", "ends", "", "predicted (90 %)", "came (90 %)", "moves inside")
+    for workload, method, will_end, figures in rows:
+        for place, texts in enumerate(figures or [["–"] * 4]):
+            head = (f"{workload}, {method}", will_end) if place == 0 else ("", "")
+            table.add_row(*head, *texts[:4], end_section=place == len(figures) - 1)
+    if rows:
+        console.print(table)
 
 
 def cell_texts(cell: CellFinding) -> list[str]:
@@ -170,32 +185,57 @@ def _users_text(responses: Sequence[Responses], figure: str) -> str:
     return f"{middle:.0f}/s" if figure == "rate" else units.format_duration(middle)
 
 
-PREDICTED = ("total_s", "sent_bytes", "downtime_s", "clients_s")
+PREDICTED = {
+    "total_s": "time of the move",
+    "sent_bytes": "bytes sent",
+    "downtime_s": "QEMU's downtime",
+    "clients_s": "clients waited",
+    "p99_s": "p99 response",
+}
+"""Figures that are predicted, and how they are called."""
 MODELS = ("geometric", "piecewise")
 
 
-def _predictions(cells: Sequence[CellFinding]) -> list[tuple[str, str, str, list[tuple[str, str, list[str]]]]]:
-    """(workload, method, whether it converges, (predicted, measured, by simpler models) of each metric)."""
-    rows = []
-    for cell in cells:
-        if (predicted := cell.prediction) is not None:
-            ends = (
-                "yes"
-                if predicted.chance > 0.95
-                else "no"
-                if predicted.chance < 0.05
-                else f"{100 * predicted.chance:.0f} %"
-            )
-            metrics = [
-                (
-                    _span(key, predicted.spans.get(key)),
-                    _plain(key, figure.value) if (figure := cell.figures.get(key)) else "–",
-                    [_plain(key, predicted.others[model].get(key)) for model in MODELS],
-                )
-                for key in PREDICTED
-            ]
-            rows.append((cell.workload, cell.method, ends, metrics))
-    return rows
+def _predictions(cells: Sequence[CellFinding]) -> list[tuple[str, str, str, list[list[str]]]]:
+    """(workload, method, whether it ends, (figure, predicted, what came, moves inside, by simpler models) each)."""
+    return [
+        (cell.workload, cell.method, ends(cell.prediction), list(_figures(cell.prediction, cell.came)))
+        for cell in cells
+        if cell.prediction is not None
+    ]
+
+
+def ends(told: Prediction) -> str:
+    """Whether a move is predicted to end."""
+    return "yes" if told.chance > 0.95 else "no" if told.chance < 0.05 else f"{100 * told.chance:.0f} %"
+
+
+def _figures(told: Prediction, came: Mapping[str, Came]) -> Iterator[list[str]]:
+    for key, name in PREDICTED.items():
+        if key in told.spans:
+            seen = came.get(key)
+            inside = f"{seen.inside} of {seen.n}" if seen else "–"
+            models = [_span(key, told.others[model].get(key)) for model in MODELS]
+            yield [name, _span(key, told.spans[key]), _came(key, seen), inside, *models]
+
+
+def show_predictions(predictions: Mapping[tuple[str, str], Prediction], console: Console) -> None:
+    """What moves will cost, and what the simpler models say."""
+    table = Table("workload, method", "ends", "", "predicted (90 %)", *(f"{model} model" for model in MODELS))
+    for cell, told in predictions.items():
+        figures = list(_figures(told, {})) or [["–"] * 6]
+        for place, (name, span, _, _, *models) in enumerate(figures):
+            head = (", ".join(cell), ends(told)) if place == 0 else ("", "")
+            table.add_row(*head, name, span, *models, end_section=place == len(figures) - 1)
+    console.print(table)
+
+
+def _came(key: str, came: Came | None) -> str:
+    """A mean, with its interval if there are enough moves."""
+    if came is None:
+        return "–"
+    text = _plain(key, came.value)
+    return text if came.low is None else f"{text} ({_plain(key, came.low)} to {_plain(key, came.high)})"
 
 
 def _span(key: str, span: Span | None) -> str:

@@ -25,6 +25,7 @@ from partywall.model.migration import (
     PRECOPY,
     Advice,
     Bin,
+    Came,
     CellFinding,
     Figure,
     Gap,
@@ -40,6 +41,7 @@ from partywall.model.migration import (
 )
 from partywall.stats import prediction, rounds
 from partywall.stats.migration_advice import advise, is_modelled
+from partywall.stats.migration_response import Service, quantiles, until_answered
 
 Table = npt.NDArray[Any]
 Tables = Mapping[str, Table]
@@ -54,7 +56,8 @@ EMPTY = {
 FEWEST = 3
 """Moves of a cell below which no interval is given."""
 LEVEL = 0.95
-PERCENTILES = ("p50_ratio", "p99_ratio", "users_p99_ratio")
+PREDICTED_LEVEL = 0.90
+PERCENTILES = ("p50_ratio", "p99_ratio", "p99_s", "users_p99_ratio")
 SETTLED_NS = 200_000_000
 """A gap that begins this much after the set-up of a move is over is not the set-up's."""
 OPEN_NS = 200_000_000
@@ -101,7 +104,7 @@ def move_finding(move: Move, tables: Tables) -> MoveFinding:
         move=move,
         clients_gap=handover,
         clients_ns=handover.ns if handover and not handover.is_open else None,
-        start_ns=_start(move, gaps, handover),
+        start_ns=start.ns if (start := _start_gap(move, gaps)) else None,
         events_ns=events_ns,
         parts=tuple(_parts(move, handover)),
         longest_s=_longest(move, gaps),
@@ -111,12 +114,13 @@ def move_finding(move: Move, tables: Tables) -> MoveFinding:
         timeline=tuple(_timeline(move, pings)),
         users=_users(move, users),
         users_timeline=tuple(_users_timeline(move, users)),
+        slower_ns=_slower(move, pings, gaps),
     )
-    values = {name: value for name, value in _values(finding).items() if value is not None}
+    values = {name: value for name, value in _values(finding, pings).items() if value is not None}
     return finding.model_copy(update={"values": values})
 
 
-def _values(finding: MoveFinding) -> dict[str, float | None]:
+def _values(finding: MoveFinding, pings: Table) -> dict[str, float | None]:
     """See `model.migration.METRICS`."""
     move = finding.move
     return {
@@ -131,6 +135,7 @@ def _values(finding: MoveFinding) -> dict[str, float | None]:
         "passes": move.memory.get("dirty-sync-count"),
         "p50_ratio": _times(finding, "p50_ns"),
         "p99_ratio": _times(finding, "p99_ns"),
+        "p99_s": _in_seconds(_p99(finding, pings)),
         "users_mean_ratio": _times(finding, "mean_ns", users=True),
         "users_p99_ratio": _times(finding, "p99_ns", users=True),
         "users_rate_ratio": _times(finding, "rate", users=True),
@@ -139,6 +144,31 @@ def _values(finding: MoveFinding) -> dict[str, float | None]:
         "source_cpu_s": move.cpu_ns.get("source", 0) / 1e9,
         "destination_cpu_s": move.cpu_ns.get("destination", 0) / 1e9,
     }
+
+
+def _p99(found: MoveFinding, pings: Table) -> float | None:
+    """p99 response during the move, of virtual users if there are any."""
+    if found.users:
+        return found.users["during"].p99_ns if "during" in found.users else None
+    move = found.move
+    # A request may be answered by a later one that was due after the move.
+    after = pings[pings[:, 0] >= move.begin_ns]
+    waits = until_answered(after[:, 0], after[:, 2])[: int((after[:, 0] < move.end_ns).sum())]
+    return float(np.quantile(waits, 0.99)) if len(waits) else None
+
+
+def _slower(move: Move, pings: Table, gaps: Sequence[Gap]) -> tuple[float, ...]:
+    """By how much answers during the move were slower than before, without those that waited for a pause."""
+    before, during = (
+        pings[(pings[:, 2] > 0) & (pings[:, 0] >= begin) & (pings[:, 0] < end)]
+        for begin, end in (_phases(move)[name] for name in ("before", "during"))
+    )
+    own = [gap for gap in gaps if gap in (_handover(move, gaps), _start_gap(move, gaps))]
+    waited = np.zeros(len(during), bool)
+    for gap in own:
+        waited |= (during[:, 0] < gap.end_ns) & (during[:, 2] >= gap.end_ns)
+    usual, slow = (quantiles(each[:, 2] - each[:, 0]) for each in (before, during[~waited]))
+    return tuple(max(0.0, late - soon) for late, soon in zip(slow, usual, strict=True)) if usual and slow else ()
 
 
 def _timeline(move: Move, pings: Table) -> Iterator[Bin]:
@@ -184,15 +214,15 @@ def _longest(move: Move, gaps: Sequence[Gap]) -> float | None:
     return math.inf if gap_after.is_open and gap_after.ns > OPEN_NS else gap_after.ns / 1e9
 
 
-def _start(move: Move, gaps: Sequence[Gap], handover: Gap | None) -> int | None:
+def _start_gap(move: Move, gaps: Sequence[Gap]) -> Gap | None:
     """The longest gap while the move was set up."""
+    handover = _handover(move, gaps)
     until_ns = move.begin_ns + (move.setup_ns or 0) + SETTLED_NS
     if move.paused_ns is not None:
         until_ns = min(until_ns, move.paused_ns)
-    begin = next(
+    return next(
         (gap for gap in gaps if gap != handover and gap.end_ns > move.begin_ns and gap.begin_ns < until_ns), None
     )
-    return begin.ns if begin else None
 
 
 def _parts(move: Move, gap: Gap | None) -> Iterator[Part]:
@@ -333,15 +363,23 @@ def basis(evidence: MigrationEvidence, calibration: Sequence[MoveFinding]) -> Ba
         own = [finding for finding in calibration if finding.move.method == family]
         # Without a completed calibration move nothing is predicted.
         with contextlib.suppress(ValueError):
-            fixed[postcopy] = prediction.fixed_of(
-                [finding.move for finding in own], [finding.values.get("clients_s") for finding in own]
-            )
+            fixed[postcopy] = prediction.fixed_of(own)
     facts = {
-        survey.workload: prediction.Facts(survey.memory, survey.content, math.inf, curve=_curve(survey))
+        survey.workload: prediction.Facts(
+            survey.memory, survey.content, math.inf, curve=_curve(survey), service=_service(survey)
+        )
         for survey in evidence.surveys
         if any(value is not None for row in survey.changed for value in row)
     }
     return Basis(facts, fixed)
+
+
+def _service(survey: Survey) -> Service | None:
+    """What clients saw before the moves."""
+    if survey.service is None or not survey.service.quantiles_ns:
+        return None
+    seen = survey.service
+    return Service(tuple(each / 1e9 for each in seen.quantiles_ns), seen.rate, seen.users)
 
 
 def _curve(survey: Survey) -> prediction.Curve:
@@ -392,8 +430,27 @@ def _cells(
             outcomes=outcomes,
             figures=dict(_figures(ended, base if method != first else {})),
             reaches_goal=reached,
-            prediction=predicted.get((workload, method)),
+            prediction=(told := predicted.get((workload, method))),
+            came=dict(_came(told, own)) if told else {},
         )
+
+
+def _came(told: Prediction, moves: Sequence[MoveFinding]) -> Iterator[tuple[str, Came]]:
+    """What came of each figure that was predicted."""
+    for name, span in told.spans.items():
+        values = [found.values[name] for found in moves if found.move.outcome == "completed" and name in found.values]
+        if values:
+            mean = rounds.student(values, PREDICTED_LEVEL) if len(values) >= FEWEST else None
+            yield (
+                name,
+                Came(
+                    value=float(np.mean(values)),
+                    n=len(values),
+                    inside=sum(span.low <= value <= span.high for value in values),
+                    low=max(0.0, mean.low) if mean else None,
+                    high=mean.high if mean else None,
+                ),
+            )
 
 
 def _figures(moves: Sequence[MoveFinding], base: Mapping[int, MoveFinding]) -> Iterator[tuple[str, Figure]]:

@@ -14,14 +14,15 @@ in windows of different lengths (its dirty curve; pages that change twice in a w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
-from partywall.model.migration import Method, Move, Prediction, Span
+from partywall.model.migration import Method, Move, MoveFinding, Prediction, Span
+from partywall.stats.migration_response import SHARES, Service, p99_during
 
 Floats = npt.NDArray[np.float64]
 
@@ -82,7 +83,8 @@ class Facts:
     """What is known of a guest and its link.
 
     memory: bytes; content: bytes of pages that are not zero; rate: bytes/s over the link; empty_rate: bytes/s of zero
-    pages, which are looked at and hardly sent; sync_s: to read the dirty bitmap between two passes.
+    pages, which are looked at and hardly sent; sync_s: to read the dirty bitmap between two passes; service: what
+    clients saw before the move, if it was watched.
     """
 
     memory: float
@@ -91,6 +93,7 @@ class Facts:
     empty_rate: float = math.inf
     sync_s: float = 0.0
     curve: Curve = NOTHING
+    service: Service | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,8 @@ class Fixed:
 
     setup_s: before the first pass. sync_s: to read the dirty bitmap between two passes. rates, empty_rates: bytes/s of
     pages that are sent, and of zero pages. downtime_s: what QEMU's downtime is beyond the time for the bytes that were
-    left. waited_s: how much longer clients wait than QEMU's downtime.
+    left. waited_s: how much longer clients wait than QEMU's downtime. start_s: how long clients wait at the start.
+    slower_s: by how much answers are slower outside the pauses, at stats.migration_response.SHARES.
     """
 
     setup_s: tuple[float, ...]
@@ -108,6 +112,8 @@ class Fixed:
     empty_rates: tuple[float, ...]
     downtime_s: tuple[float, ...]
     waited_s: tuple[float, ...]
+    start_s: tuple[float, ...] = ()
+    slower_s: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,7 @@ class Course:
     passes: int
     downtime_s: float
     waited_s: float
+    p99_s: float = math.nan
 
 
 Model = Callable[[Facts, Method, float], Course]
@@ -206,9 +213,12 @@ BASELINES: dict[str, Model] = {"geometric": geometric, "piecewise": piecewise}
 
 
 def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: int = 0) -> Prediction:
-    """Our prediction. Each draw takes one calibration move's costs and one dirty curve that might have been seen."""
+    """Our prediction. Each draw takes one calibration move's costs and one dirty curve that might have been seen.
+
+    The simpler models get the same draws of the link's rate and the curve.
+    """
     chance = np.random.default_rng(seed)
-    courses = []
+    courses, others = [], {name: list[Course]() for name in BASELINES}
     for _ in range(DRAWS):
         drawn = replace(
             facts,
@@ -217,68 +227,71 @@ def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: 
             sync_s=_drawn(fixed.sync_s, chance),
             curve=facts.curve.draw(chance),
         )
-        course = replayed(drawn, method, give_up_s)
-        extra_s = _drawn(fixed.downtime_s, chance)
-        courses.append(
-            replace(
-                course,
-                total_s=course.total_s + _drawn(fixed.setup_s, chance) + extra_s,
-                downtime_s=course.downtime_s + extra_s,
-                waited_s=course.downtime_s + extra_s + _drawn(fixed.waited_s, chance),
-            )
-        )
+        courses.append(_with_costs(replayed(drawn, method, give_up_s), drawn, fixed, chance))
+        for name, model in BASELINES.items():
+            others[name].append(model(drawn, method, give_up_s))
     ended = [course for course in courses if course.converges]
-    shown = ended
-    spans = (
-        {}
-        if not ended
-        else {
-            "total_s": _span([course.total_s for course in shown]),
-            "sent_bytes": _span([course.bytes for course in shown]),
-            "passes": _span([float(course.passes) for course in shown]),
-            "downtime_s": _span([course.downtime_s for course in shown]),
-            "clients_s": _span([course.waited_s for course in shown]),
-        }
-    )
-    typical = replace(facts, rate=float(np.median(fixed.rates)), empty_rate=float(np.median(fixed.empty_rates)))
     return Prediction(
         chance=len(ended) / len(courses),
-        spans=spans,
-        others={name: _figures(model(typical, method, give_up_s)) for name, model in BASELINES.items()},
+        spans=_spans(ended, OURS if facts.service is None else {**OURS, "p99_s": "p99_s"}),
+        others={name: _told(found) for name, found in others.items()},
     )
 
 
-def _figures(course: Course) -> dict[str, float]:
-    """What a simpler model says. Those have no fixed costs, and clients wait as long as the downtime."""
-    if not course.converges:
+THEIRS = {"total_s": "total_s", "sent_bytes": "bytes", "downtime_s": "downtime_s"}
+"""What all models predict: metrics, and where a course has them."""
+OURS = {**THEIRS, "passes": "passes", "clients_s": "waited_s"}
+
+
+def _with_costs(course: Course, facts: Facts, fixed: Fixed, chance: np.random.Generator) -> Course:
+    """With the fixed costs of a move that might have been seen."""
+    extra_s = _drawn(fixed.downtime_s, chance)
+    total_s = course.total_s + _drawn(fixed.setup_s, chance) + extra_s
+    waited_s = course.downtime_s + extra_s + _drawn(fixed.waited_s, chance)
+    p99_s = math.nan
+    if facts.service is not None and course.converges:
+        start_s = _drawn(fixed.start_s, chance) if fixed.start_s else 0.0
+        none = tuple(0.0 for _ in SHARES)
+        slower_s = fixed.slower_s[chance.integers(len(fixed.slower_s))] if fixed.slower_s else none
+        p99_s = p99_during(facts.service, slower_s, (start_s, waited_s), total_s)
+    return replace(course, total_s=total_s, downtime_s=course.downtime_s + extra_s, waited_s=waited_s, p99_s=p99_s)
+
+
+def _spans(courses: Sequence[Course], metrics: Mapping[str, str]) -> dict[str, Span]:
+    """None if there are no courses."""
+    if not courses:
         return {}
-    return {"total_s": course.total_s, "sent_bytes": course.bytes, "downtime_s": course.downtime_s}
+    return {name: _span([float(getattr(course, key)) for course in courses]) for name, key in metrics.items()}
 
 
-def fixed_of(moves: Sequence[Move], waited: Sequence[float | None]) -> Fixed:
-    """The fixed costs that calibration moves showed. waited: how long clients waited at each, in seconds.
+def _told(courses: Sequence[Course]) -> dict[str, Span]:
+    """What a simpler model says; nothing if it expects no end. It has no fixed costs and no clients."""
+    ended = [course for course in courses if course.converges]
+    return _spans(ended, THEIRS) if len(ended) * 2 >= len(courses) else {}
+
+
+def fixed_of(moves: Sequence[MoveFinding]) -> Fixed:
+    """The fixed costs that calibration moves showed.
 
     Raises ValueError if none of the moves was completed.
     """
-    usable = [
-        (move, wait)
-        for move, wait in zip(moves, waited, strict=True)
-        if move.outcome == "completed" and wait is not None
-    ]
+    usable = [found for found in moves if found.move.outcome == "completed" and "clients_s" in found.values]
     if not usable:
         raise ValueError("none of the calibration moves was completed")
-    rates = [_rates(move) for move, _ in usable]
-    downtimes = [(move.downtime_ns or 0) / 1e9 for move, _ in usable]
+    rates = [_rates(found.move) for found in usable]
+    downtimes = [(found.move.downtime_ns or 0) / 1e9 for found in usable]
     return Fixed(
-        setup_s=tuple((move.setup_ns or 0) / 1e9 for move, _ in usable),
-        sync_s=tuple(_sync_s(move, *rate) for (move, _), rate in zip(usable, rates, strict=True)),
+        setup_s=tuple((found.move.setup_ns or 0) / 1e9 for found in usable),
+        sync_s=tuple(_sync_s(found.move, *rate) for found, rate in zip(usable, rates, strict=True)),
         rates=tuple(rate for rate, _ in rates),
         empty_rates=tuple(empty for _, empty in rates),
         downtime_s=tuple(
-            max(0.0, downtime - move.memory.get("downtime-bytes", 0) / rate)
-            for (move, _), downtime, (rate, _) in zip(usable, downtimes, rates, strict=True)
+            max(0.0, downtime - found.move.memory.get("downtime-bytes", 0) / rate)
+            for found, downtime, (rate, _) in zip(usable, downtimes, rates, strict=True)
         ),
-        waited_s=tuple(wait - downtime for (_, wait), downtime in zip(usable, downtimes, strict=True)),
+        waited_s=tuple(found.values["clients_s"] - downtime for found, downtime in zip(usable, downtimes, strict=True)),
+        start_s=tuple(found.values["start_s"] for found in usable if "start_s" in found.values),
+        slower_s=tuple(tuple(each / 1e9 for each in found.slower_ns) for found in usable if found.slower_ns),
     )
 
 

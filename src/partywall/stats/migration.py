@@ -358,12 +358,14 @@ class Basis:
 def basis(evidence: MigrationEvidence, calibration: Sequence[MoveFinding]) -> Basis:
     """From surveys and calibration moves alone."""
     fixed: dict[bool, prediction.Fixed] = {}
+    # The guest is calibrated idle, so with the least content.
+    content = min((survey.content for survey in evidence.surveys), default=None)
     for postcopy in (False, True):
         family = POSTCOPY if postcopy else PRECOPY
         own = [finding for finding in calibration if finding.move.method == family]
         # Without a completed calibration move nothing is predicted.
         with contextlib.suppress(ValueError):
-            fixed[postcopy] = prediction.fixed_of(own)
+            fixed[postcopy] = prediction.fixed_of(own, content)
     facts = {
         survey.workload: prediction.Facts(
             survey.memory, survey.content, math.inf, curve=_curve(survey), service=_service(survey)

@@ -102,8 +102,9 @@ class Fixed:
 
     setup_s: before the first pass. sync_s: to read the dirty bitmap between two passes. rates, empty_rates: bytes/s of
     pages that are sent, and of zero pages. downtime_s: what QEMU's downtime is beyond the time for the bytes that were
-    left. waited_s: how much longer clients wait than QEMU's downtime. start_s: how long clients wait at the start.
-    slower_s: by how much answers are slower outside the pauses, at stats.migration_response.SHARES.
+    left. waited_s: how much longer clients wait than QEMU's downtime. extra_bytes: what an idle guest sends beyond its
+    content. start_s: how long clients wait at the start. slower_s: by how much answers are slower outside the pauses,
+    at stats.migration_response.SHARES.
     """
 
     setup_s: tuple[float, ...]
@@ -112,6 +113,7 @@ class Fixed:
     empty_rates: tuple[float, ...]
     downtime_s: tuple[float, ...]
     waited_s: tuple[float, ...]
+    extra_bytes: tuple[float, ...] = (0.0,)
     start_s: tuple[float, ...] = ()
     slower_s: tuple[tuple[float, ...], ...] = ()
 
@@ -247,6 +249,7 @@ def _with_costs(course: Course, facts: Facts, fixed: Fixed, chance: np.random.Ge
     """With the fixed costs of a move that might have been seen."""
     extra_s = _drawn(fixed.downtime_s, chance)
     total_s = course.total_s + _drawn(fixed.setup_s, chance) + extra_s
+    sent = course.bytes + _drawn(fixed.extra_bytes, chance)
     waited_s = course.downtime_s + extra_s + _drawn(fixed.waited_s, chance)
     p99_s = math.nan
     if facts.service is not None and course.converges:
@@ -254,7 +257,9 @@ def _with_costs(course: Course, facts: Facts, fixed: Fixed, chance: np.random.Ge
         none = tuple(0.0 for _ in SHARES)
         slower_s = fixed.slower_s[chance.integers(len(fixed.slower_s))] if fixed.slower_s else none
         p99_s = p99_during(facts.service, slower_s, (start_s, waited_s), total_s)
-    return replace(course, total_s=total_s, downtime_s=course.downtime_s + extra_s, waited_s=waited_s, p99_s=p99_s)
+    return replace(
+        course, total_s=total_s, bytes=sent, downtime_s=course.downtime_s + extra_s, waited_s=waited_s, p99_s=p99_s
+    )
 
 
 def _spans(courses: Sequence[Course], metrics: Mapping[str, str]) -> dict[str, Span]:
@@ -270,8 +275,8 @@ def _told(courses: Sequence[Course]) -> dict[str, Span]:
     return _spans(ended, THEIRS) if len(ended) * 2 >= len(courses) else {}
 
 
-def fixed_of(moves: Sequence[MoveFinding]) -> Fixed:
-    """The fixed costs that calibration moves showed.
+def fixed_of(moves: Sequence[MoveFinding], content: float | None = None) -> Fixed:
+    """The fixed costs that calibration moves showed. content: bytes that the guest had in use, if they are known.
 
     Raises ValueError if none of the moves was completed.
     """
@@ -290,6 +295,9 @@ def fixed_of(moves: Sequence[MoveFinding]) -> Fixed:
             for found, downtime, (rate, _) in zip(usable, downtimes, rates, strict=True)
         ),
         waited_s=tuple(found.values["clients_s"] - downtime for found, downtime in zip(usable, downtimes, strict=True)),
+        extra_bytes=(0.0,)
+        if content is None
+        else tuple(max(0.0, found.move.memory.get("transferred", 0) - content) for found in usable),
         start_s=tuple(found.values["start_s"] for found in usable if "start_s" in found.values),
         slower_s=tuple(tuple(each / 1e9 for each in found.slower_ns) for found in usable if found.slower_ns),
     )

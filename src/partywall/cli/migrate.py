@@ -15,7 +15,7 @@ from partywall.cli.live import Live, wide_console
 from partywall.errors import Problem, UsageError
 from partywall.events import Event, Note, Report
 from partywall.kinds.kind import Options
-from partywall.kinds.migration import Foretold, MigrationJob, Migrations
+from partywall.kinds.migration import Forecast, MigrationJob, Migrations
 from partywall.migrate import plan as plans
 from partywall.sandbox import WORK_ROOT
 
@@ -78,7 +78,7 @@ def migrate(
         outline = kind.outline(job, options)
         for line in (*outline.lines, f"about {units.format_duration(outline.seconds * 1e9)}"):
             console.print(line, highlight=False, markup=False)
-        _foretell(kind.foretold(job, known, Path("runs")), console)
+        _show_forecast(kind.forecast(job, known, Path("runs")), console)
         return 0
     if known is not None:
         raise UsageError(Problem("--known is for --dry-run", "add --dry-run, or leave it out"))
@@ -86,17 +86,17 @@ def migrate(
     return carry_out(lambda emit: kind.measure(job, options, emit), options, _View(console), console)
 
 
-def _foretell(told: Foretold | None, console: Console) -> None:
+def _show_forecast(forecast: Forecast | None, console: Console) -> None:
     """What is predicted, and what that rests on."""
-    if told is None:
+    if forecast is None:
         text = "no prediction: no record in runs/ has the same guest, link and workloads; --advise makes one"
         console.print(text, highlight=False, markup=False)
         return
     from partywall.report.migration_view import show_predictions  # noqa: PLC0415 - what draws is slow to import
 
-    when = f" of {told.started}" if told.started else ""
-    console.print(f"predicted from {told.record}{when}:", highlight=False, markup=False, soft_wrap=True)
-    show_predictions(told.predictions, console)
+    when = f" of {forecast.started}" if forecast.started else ""
+    console.print(f"predicted from {forecast.record}{when}:", highlight=False, markup=False, soft_wrap=True)
+    show_predictions(forecast.predictions, console)
 
 
 class _View:

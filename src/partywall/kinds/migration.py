@@ -47,7 +47,7 @@ class MigrationJob:
 
 
 @dataclass(frozen=True)
-class Foretold:
+class Forecast:
     """Predictions by workload and method. record, started: what they rest on, and when it was measured."""
 
     record: Path
@@ -75,23 +75,23 @@ class Migrations:
         )
         return Outline(lines, survey_s + (moves + idle) * (watched_s + series.MOVE_S))
 
-    def foretold(self, job: MigrationJob, known: Path | None, runs: Path) -> Foretold | None:
+    def forecast(self, job: MigrationJob, known: Path | None, runs: Path) -> Forecast | None:
         """What the moves will cost, by a record whose guest, link and workloads are those of the job.
 
         known: the record; None for the newest that fits in `runs`. None if there is none. UsageError if `known` does
         not fit.
         """
         if known is not None:
-            told = _told(MigrationDirectory.open(known), job.plan)
-            if isinstance(told, str):
+            forecast = _forecast(MigrationDirectory.open(known), job.plan)
+            if isinstance(forecast, str):
                 remedy = "make one: partywall migrate PLAN --advise"
-                raise UsageError(Problem(f"nothing can be predicted from it: {told}", remedy, str(known)))
-            return told
+                raise UsageError(Problem(f"nothing can be predicted from it: {forecast}", remedy, str(known)))
+            return forecast
         for record in _newest_first(runs):
             # One that is damaged is passed over.
             with contextlib.suppress(UsageError):
-                if isinstance(told := _told(record, job.plan), Foretold):
-                    return told
+                if isinstance(forecast := _forecast(record, job.plan), Forecast):
+                    return forecast
         return None
 
     def check(self, job: MigrationJob, options: Options) -> None:
@@ -158,7 +158,7 @@ def _newest_first(runs: Path) -> list[MigrationDirectory]:
     return [MigrationDirectory(path) for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
 
 
-def _told(record: MigrationDirectory, plan: MigrationPlan) -> Foretold | str:
+def _forecast(record: MigrationDirectory, plan: MigrationPlan) -> Forecast | str:
     """Predictions for a plan by what a record knows; or why there are none."""
     from partywall.stats import migration  # noqa: PLC0415 - slow to import
 
@@ -169,10 +169,10 @@ def _told(record: MigrationDirectory, plan: MigrationPlan) -> Foretold | str:
         migration.move_finding(move, {name: record.table(name, move.number) for name in store.COLUMNS})
         for move in evidence.calibration
     ]
-    told = migration.predictions(plan, migration.basis(evidence, moves))
-    if not told:
+    forecast = migration.predictions(plan, migration.basis(evidence, moves))
+    if not forecast:
         return "it has no completed calibration moves for these methods"
-    return Foretold(record.path, str(evidence.about.get("started_at", "")), told)
+    return Forecast(record.path, str(evidence.about.get("started_at", "")), forecast)
 
 
 def _differs(known: MigrationPlan, asked: MigrationPlan) -> str | None:

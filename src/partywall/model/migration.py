@@ -450,8 +450,8 @@ class Advice(Frozen):
     reaches: bool = False
 
 
-class Came(Frozen):
-    """What came of a predicted figure: the mean of n moves with its 90 % interval, if there are enough.
+class Measured(Frozen):
+    """What was measured of a predicted figure: the mean of n moves with its 90 % interval, if there are enough.
 
     inside: how many of the moves were within the interval that was predicted.
     """
@@ -464,7 +464,7 @@ class Came(Frozen):
 
 
 class CellFinding(Frozen):
-    """One workload by one method. figures: by metric, see METRICS. came: of each predicted metric."""
+    """One workload by one method. figures: by metric, see METRICS. measured: of each predicted metric."""
 
     workload: str
     method: str
@@ -472,7 +472,7 @@ class CellFinding(Frozen):
     figures: dict[str, Figure] = Field(default_factory=dict)
     reaches_goal: bool | None = None
     prediction: Prediction | None = None
-    came: dict[str, Came] = Field(default_factory=dict)
+    measured: dict[str, Measured] = Field(default_factory=dict)
 
 
 class MigrationFindings(Frozen):

@@ -14,10 +14,10 @@ from partywall import units
 from partywall.model.finding import Estimate
 from partywall.model.migration import (
     METRICS,
-    Came,
     CellFinding,
     Figure,
     HttpSpec,
+    Measured,
     MigrationFindings,
     MigrationPlan,
     MigrationReport,
@@ -63,17 +63,17 @@ def show(findings: MigrationFindings, console: Console) -> None:
         table.add_row(", ".join(texts[:2]), *(texts[place] for place in SHOWN))
     if findings.moves:
         console.print(table)
-        _show_came(findings.cells, console)
+        _show_measured(findings.cells, console)
     for each in findings.advice:
         console.print(Text(f"advice for {each.workload}: {each.text}"), soft_wrap=True)
     for note in findings.notes:
         console.print(Text(f"note: {note}"), soft_wrap=True)
 
 
-def _show_came(cells: Sequence[CellFinding], console: Console) -> None:
-    """Predicted against what came."""
+def _show_measured(cells: Sequence[CellFinding], console: Console) -> None:
+    """Predicted and measured figures."""
     rows = _predictions(cells)
-    table = Table("workload, method", "ends", "", "predicted (90 %)", "came (90 %)", "moves inside")
+    table = Table("workload, method", "ends", "", "predicted (90 %)", "measured (90 %)", "moves inside")
     for workload, method, will_end, figures in rows:
         for place, texts in enumerate(figures or [["–"] * 4]):
             head = (f"{workload}, {method}", will_end) if place == 0 else ("", "")
@@ -197,45 +197,45 @@ MODELS = ("geometric", "piecewise")
 
 
 def _predictions(cells: Sequence[CellFinding]) -> list[tuple[str, str, str, list[list[str]]]]:
-    """(workload, method, whether it ends, (figure, predicted, what came, moves inside, by simpler models) each)."""
+    """(workload, method, whether it ends, (figure, predicted, measured, moves inside, by simpler models) each)."""
     return [
-        (cell.workload, cell.method, ends(cell.prediction), list(_figures(cell.prediction, cell.came)))
+        (cell.workload, cell.method, ends(cell.prediction), list(_figures(cell.prediction, cell.measured)))
         for cell in cells
         if cell.prediction is not None
     ]
 
 
-def ends(told: Prediction) -> str:
+def ends(forecast: Prediction) -> str:
     """Whether a move is predicted to end."""
-    return "yes" if told.chance > 0.95 else "no" if told.chance < 0.05 else f"{100 * told.chance:.0f} %"
+    return "yes" if forecast.chance > 0.95 else "no" if forecast.chance < 0.05 else f"{100 * forecast.chance:.0f} %"
 
 
-def _figures(told: Prediction, came: Mapping[str, Came]) -> Iterator[list[str]]:
+def _figures(forecast: Prediction, measured: Mapping[str, Measured]) -> Iterator[list[str]]:
     for key, name in PREDICTED.items():
-        if key in told.spans:
-            seen = came.get(key)
+        if key in forecast.spans:
+            seen = measured.get(key)
             inside = f"{seen.inside} of {seen.n}" if seen else "–"
-            models = [_span(key, told.others[model].get(key)) for model in MODELS]
-            yield [name, _span(key, told.spans[key]), _came(key, seen), inside, *models]
+            models = [_span(key, forecast.others[model].get(key)) for model in MODELS]
+            yield [name, _span(key, forecast.spans[key]), _measured(key, seen), inside, *models]
 
 
 def show_predictions(predictions: Mapping[tuple[str, str], Prediction], console: Console) -> None:
     """What moves will cost, and what the simpler models say."""
     table = Table("workload, method", "ends", "", "predicted (90 %)", *(f"{model} model" for model in MODELS))
-    for cell, told in predictions.items():
-        figures = list(_figures(told, {})) or [["–"] * 6]
+    for cell, forecast in predictions.items():
+        figures = list(_figures(forecast, {})) or [["–"] * 6]
         for place, (name, span, _, _, *models) in enumerate(figures):
-            head = (", ".join(cell), ends(told)) if place == 0 else ("", "")
+            head = (", ".join(cell), ends(forecast)) if place == 0 else ("", "")
             table.add_row(*head, name, span, *models, end_section=place == len(figures) - 1)
     console.print(table)
 
 
-def _came(key: str, came: Came | None) -> str:
+def _measured(key: str, measured: Measured | None) -> str:
     """A mean, with its interval if there are enough moves."""
-    if came is None:
+    if measured is None:
         return "–"
-    text = _plain(key, came.value)
-    return text if came.low is None else f"{text} ({_plain(key, came.low)} to {_plain(key, came.high)})"
+    text = _plain(key, measured.value)
+    return text if measured.low is None else f"{text} ({_plain(key, measured.low)} to {_plain(key, measured.high)})"
 
 
 def _span(key: str, span: Span | None) -> str:

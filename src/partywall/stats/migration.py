@@ -25,10 +25,10 @@ from partywall.model.migration import (
     PRECOPY,
     Advice,
     Bin,
-    Came,
     CellFinding,
     Figure,
     Gap,
+    Measured,
     MigrationEvidence,
     MigrationFindings,
     MigrationPlan,
@@ -276,7 +276,7 @@ def _response(pings: Table) -> Responses:
 def _users(move: Move, users: Table) -> dict[str, Responses]:
     """Response times of virtual users by phase.
 
-    An answer counts in the second in which it came. One that waited for the hand-over comes in the second after the
+    An answer counts in the second in which it measured. One that waited for the hand-over comes in the second after the
     move, so that second belongs to the move. Seconds without an answer are no rows, but they are time.
     """
     if not len(users):
@@ -432,20 +432,20 @@ def _cells(
             outcomes=outcomes,
             figures=dict(_figures(ended, base if method != first else {})),
             reaches_goal=reached,
-            prediction=(told := predicted.get((workload, method))),
-            came=dict(_came(told, own)) if told else {},
+            prediction=(forecast := predicted.get((workload, method))),
+            measured=dict(_measured(forecast, own)) if forecast else {},
         )
 
 
-def _came(told: Prediction, moves: Sequence[MoveFinding]) -> Iterator[tuple[str, Came]]:
-    """What came of each figure that was predicted."""
-    for name, span in told.spans.items():
+def _measured(forecast: Prediction, moves: Sequence[MoveFinding]) -> Iterator[tuple[str, Measured]]:
+    """What was measured of each figure that was predicted."""
+    for name, span in forecast.spans.items():
         values = [found.values[name] for found in moves if found.move.outcome == "completed" and name in found.values]
         if values:
             mean = rounds.student(values, PREDICTED_LEVEL) if len(values) >= FEWEST else None
             yield (
                 name,
-                Came(
+                Measured(
                     value=float(np.mean(values)),
                     n=len(values),
                     inside=sum(span.low <= value <= span.high for value in values),

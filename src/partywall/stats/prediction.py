@@ -236,7 +236,7 @@ def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: 
     return Prediction(
         chance=len(ended) / len(courses),
         spans=_spans(ended, OURS if facts.service is None else {**OURS, "p99_s": "p99_s"}),
-        others={name: _told(found) for name, found in others.items()},
+        others={name: _spans_of_model(found) for name, found in others.items()},
     )
 
 
@@ -269,7 +269,7 @@ def _spans(courses: Sequence[Course], metrics: Mapping[str, str]) -> dict[str, S
     return {name: _span([float(getattr(course, key)) for course in courses]) for name, key in metrics.items()}
 
 
-def _told(courses: Sequence[Course]) -> dict[str, Span]:
+def _spans_of_model(courses: Sequence[Course]) -> dict[str, Span]:
     """What a simpler model says; nothing if it expects no end. It has no fixed costs and no clients."""
     ended = [course for course in courses if course.converges]
     return _spans(ended, THEIRS) if len(ended) * 2 >= len(courses) else {}

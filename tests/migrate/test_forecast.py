@@ -74,22 +74,22 @@ def record(path, asked, *, moves=0):
     return made
 
 
-def foretold(asked, runs, known=None):
-    return Migrations().foretold(MigrationJob(asked), known, runs)
+def forecast(asked, runs, known=None):
+    return Migrations().forecast(MigrationJob(asked), known, runs)
 
 
 def test_the_newest_record_of_such_a_guest_is_used(tmp_path):
     record(tmp_path / "other", plan("512MiB"))
     made = record(tmp_path / "fits", plan())
-    told = foretold(plan(), tmp_path)
-    assert told.record == made.path
-    spans = told.predictions["idle", "default"].spans
+    forecasts = forecast(plan(), tmp_path)
+    assert forecasts.record == made.path
+    spans = forecasts.predictions["idle", "default"].spans
     assert spans["total_s"].value == pytest.approx(2.0, rel=0.03)
     # 100 to 120 ms pass between STOP and the next answer.
     assert 0.1 < spans["clients_s"].value < 0.15
     assert 0.02 < spans["p99_s"].value < spans["clients_s"].high
     console = Console(width=200, record=True)
-    show_predictions(told.predictions, console)
+    show_predictions(forecasts.predictions, console)
     text = console.export_text()
     for name in ("idle, default", "p99 response", "geometric model", "piecewise model"):
         assert name in text
@@ -97,20 +97,20 @@ def test_the_newest_record_of_such_a_guest_is_used(tmp_path):
 
 def test_nothing_is_predicted_without_a_record_that_fits(tmp_path):
     made = record(tmp_path / "other", plan("512MiB"))
-    assert foretold(plan(), tmp_path) is None
-    assert foretold(plan(), tmp_path / "nothing") is None
+    assert forecast(plan(), tmp_path) is None
+    assert forecast(plan(), tmp_path / "nothing") is None
     with pytest.raises(UsageError, match="its guest is not that of the plan"):
-        foretold(plan(), tmp_path, made.path)
+        forecast(plan(), tmp_path, made.path)
 
 
 def test_the_report_shows_what_came_beside_what_was_predicted(tmp_path):
     kind, made = Migrations(), record(tmp_path / "record", plan(), moves=3)
     found = kind.findings(made)
     (cell,) = found.findings.cells
-    came = cell.came["total_s"]
-    assert came.n == came.inside == 3
-    assert came.low <= came.value <= came.high
-    assert cell.came["p99_s"].value > 0
+    measured = cell.measured["total_s"]
+    assert measured.n == measured.inside == 3
+    assert measured.low <= measured.value <= measured.high
+    assert cell.measured["p99_s"].value > 0
     console = Console(width=200, record=True)
     show(found.findings, console)
     assert "3 of 3" in console.export_text()

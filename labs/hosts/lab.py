@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,19 @@ class Result:
     seconds: float
 
 
-def tried(host: Host, wheel: Path, names: Sequence[str], options: argparse.Namespace) -> dict[str, Result]:
+Keep = Callable[[Mapping[str, Result]], object]
+
+
+def _forgotten(_: Mapping[str, Result]) -> None:
+    """What is done with results that nobody keeps."""
+
+
+def tried(
+    host: Host, wheel: Path, names: Sequence[str], options: argparse.Namespace, keep: Keep = _forgotten
+) -> dict[str, Result]:
     """Boots a host and does the checks; a check that fails does not keep the others from being done.
+
+    keep: called with the results after each check, so that those of a lab that is killed are not lost.
 
     A kernel that ends of the emulator's own fault is booted again, once, and goes on with the check that it ended in.
     """
@@ -60,10 +72,10 @@ def tried(host: Host, wheel: Path, names: Sequence[str], options: argparse.Names
                 bench = Bench(machine, wheel)
                 # What is tried on a host that was booted again needs Partywall installed again.
                 first, *rest = left if "install" in left else ["install", *left]
-                _check_all(bench, [first], results, say)
+                _check_all(bench, [first], results, say, keep)
                 if options.record and (fault := _record(bench, options.out / f"{host.name}.tree")):
                     results["record"] = Result("failed", fault, 0.0)
-                _check_all(bench, rest if results[first].status != "failed" else (), results, say)
+                _check_all(bench, rest if results[first].status != "failed" else (), results, say, keep)
         except HostEndedError as ended:
             say(str(ended))
             if last or options.accel == "kvm" or not ended.is_emulators:
@@ -75,7 +87,9 @@ def tried(host: Host, wheel: Path, names: Sequence[str], options: argparse.Names
     return results
 
 
-def _check_all(bench: Bench, names: Sequence[str], results: dict[str, Result], say: building.Say) -> None:
+def _check_all(
+    bench: Bench, names: Sequence[str], results: dict[str, Result], say: building.Say, keep: Keep = _forgotten
+) -> None:
     for name in names:
         began = time.monotonic()
         status, text = _outcome(bench, name)
@@ -87,6 +101,7 @@ def _check_all(bench: Bench, names: Sequence[str], results: dict[str, Result], s
             text += f" (second try; the first: {first})"
         results[name] = Result(status, text, round(time.monotonic() - began, 1))
         say(f"{name}: {status}: {text} ({results[name].seconds:.0f} s)")
+        keep(results)
     if faults := bench.machine.faults():
         results["kernel"] = Result("failed", f"its kernel found faults in itself: {'; '.join(faults)}", 0.0)
 
@@ -164,7 +179,7 @@ def chosen(options: argparse.Namespace, host: Host) -> list[str]:
     return [name for name in host.only or CHECKS if name not in LONG or name in host.long]
 
 
-def remembered(path: Path, name: str, results: Mapping[str, Result], about: Mapping[str, str]) -> dict[str, Any]:
+def remembered(path: Path, name: str, about: Mapping[str, str], results: Mapping[str, Result]) -> dict[str, Any]:
     """The record with a host's results in it: those of earlier runs stay until the same check is done again.
 
     about: how all of them came about, for each result.
@@ -196,13 +211,14 @@ def _tried_all(options: argparse.Namespace) -> tuple[int, list[str]]:
     """How many checks were done, and what came out unexpected. Each host is written down once it is done."""
     wheel, commit, count, wrong = _wheel(), _commit(), 0, list[str]()
     for host in [HOSTS[name] for name in options.host or HOSTS]:
-        try:
-            results = tried(host, wheel, chosen(options, host), options)
-        except TrialError as error:
-            results = {"install": Result("failed", str(error), 0.0)}
         today = datetime.datetime.now().astimezone().date().isoformat()
         about = {"date": today, "accelerator": options.accel, "commit": commit, "image": image.digest(host.image)}
-        record = remembered(options.out / RECORD, host.name, results, about)
+        keep = functools.partial(remembered, options.out / RECORD, host.name, about)
+        try:
+            results = tried(host, wheel, chosen(options, host), options, keep)
+        except TrialError as error:
+            results = {"install": Result("failed", str(error), 0.0)}
+        record = keep(results)
         count += len(results)
         wrong += unexpected(host, results)
         if options.write_docs:

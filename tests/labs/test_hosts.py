@@ -85,12 +85,12 @@ def test_the_matrix_has_a_row_a_host_and_says_what_was_seen(tmp_path):
     path = tmp_path / "results.json"
     works = {"install": Result("works", "0.1.0", 1.0), "guard": Result("failed", "a traceback", 1.0)}
     tcg = {"accelerator": "tcg"}
-    lab.remembered(path, "debian-13", works, tcg | {"date": "2026-01-01", "commit": "abc"})
+    lab.remembered(path, "debian-13", tcg | {"date": "2026-01-01", "commit": "abc"}, works)
     refused = {"install": Result("cannot", "needs root", 1.0)}
-    lab.remembered(path, "debian-13-user", refused, tcg | {"date": "2026-01-02", "commit": "abc"})
+    lab.remembered(path, "debian-13-user", tcg | {"date": "2026-01-02", "commit": "abc"}, refused)
     # Done again: the other check's result stays.
     again = {"guard": Result("works", "2 of 2 Mbit/s", 1.0)}
-    record = lab.remembered(path, "debian-13", again, tcg | {"date": "2026-01-02", "commit": "def"})
+    record = lab.remembered(path, "debian-13", tcg | {"date": "2026-01-02", "commit": "def"}, again)
     text = matrix.matrix(record)
     assert "as root. Tried 2026-01-01 to 2026-01-02 at abc, def." in text
     assert "of his own. Tried 2026-01-02 at abc." in " ".join(text.split())
@@ -222,8 +222,9 @@ def test_a_check_that_fails_is_done_once_more_and_the_first_failure_is_told(monk
         return "2 of 2"
 
     monkeypatch.setitem(CHECKS, "guard", check)
-    results = {}
+    results, kept = {}, []
     bench = argparse.Namespace(host=HOSTS["debian-13"], machine=EndingMachine(HOSTS["debian-13"]))
-    lab._check_all(bench, ["guard"], results, print)
+    lab._check_all(bench, ["guard"], results, print, lambda found: kept.append(dict(found)))
     assert results["guard"].status == status
+    assert kept == [results]
     assert ("too late, try 1" in results["guard"].text) is (failures > 0)

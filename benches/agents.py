@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -168,6 +169,15 @@ class Resident:
         found = rate(self.slices(off_ns), on_ns + int(settle_s * 1e9), now_ns())
         self.forget()
         return found
+
+    def typical(self, seconds: float, *, settle_s: float = 0.05) -> float:
+        """The median of the slices' rates of one thread that runs flat out, from settle_s on."""
+        first_ns = now_ns() + int(settle_s * 1e9)
+        last_ns = first_ns + int(seconds * 1e9)
+        sleep_until(last_ns)
+        pieces = [piece for piece in self.slices(last_ns) if piece["start_ns"] >= first_ns]
+        self.forget()
+        return statistics.median(rate([piece], first_ns, piece["end_ns"]) for piece in pieces)
 
 
 def rate(slices: Iterable[dict[str, Any]], first_ns: int, last_ns: int) -> float:

@@ -15,12 +15,11 @@ Bar: slope 0.97 to 1.03; intercept at most 0.5 points of a CPU for the CPU, 1 po
 time reported within 0.5 points. An item is measured until its intervals are as narrow as the bar, for ten minutes at
 most, and is not met if they stay wider. Items whose full effect is below 5 % on this host cannot be judged, and say so.
 
---quick: the CPU alone. --plant POINTS: asks for so many points more than it says, to see the benchmark fail.
+--quick: the CPU alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import signal
@@ -34,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from agents import Kernel, Resident, now_ns, sleep_until
-from common import conclude
+from common import arguments, conclude
 from partywall.sandbox import WORK_ROOT, Label, reap, reaper
 
 SLOT_NS, GUARD_NS, LEAD_NS = 100_000_000, 20_000_000, 50_000_000
@@ -47,6 +46,7 @@ BLOCKS, QUICK_BLOCKS = 40, 30
 MOST_S, QUICK_MOST_S = 540, 40
 # Slices of both come at about the same time.
 COMING_S = 0.05
+PLANTED_POINTS = 2.0
 # A turn is left out if others had more of a shared CPU than this.
 OTHERS_MOST = 0.02
 FIRST, OTHER = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
@@ -248,17 +248,15 @@ def verdict(item: Item, label: Label, blocks: int, most_s: float, plant: float) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="under a minute: the CPU alone")
-    parser.add_argument("--plant", type=float, default=0.0, metavar="POINTS", help="ask for so many points more")
-    parser.add_argument("--only", action="append", choices=[item.name for item in ITEMS], help="may be given again")
-    given = parser.parse_args()
+    plants = {"points": f"intensities are {PLANTED_POINTS:g} points larger than said"}
+    given = arguments(__doc__ or "", [item.name for item in ITEMS], plants)
+    plant = PLANTED_POINTS if given.plant else 0.0
     reap()
     names = given.only or [item.name for item in (ITEMS[:1] if given.quick else ITEMS)]
     blocks, most_s = (QUICK_BLOCKS, QUICK_MOST_S) if given.quick else (BLOCKS, MOST_S)
     label = Label.create("bench-dose", WORK_ROOT)
     try:
-        results = {item.name: verdict(item, label, blocks, most_s, given.plant) for item in ITEMS if item.name in names}
+        results = {item.name: verdict(item, label, blocks, most_s, plant) for item in ITEMS if item.name in names}
     finally:
         reaper.clean(label)
     judged = [result for result in results.values() if result is not None]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use partywall_clock as clock;
-use partywall_kernels::{self as kernels, Environment, Kernel, KernelError};
+use partywall_kernels::{self as kernels, Environment, Kernel, KernelError, PacedBy};
 use partywall_load::{Load, Options};
 use partywall_probe::Probe;
 use partywall_record::Tape;
@@ -57,8 +57,8 @@ impl Kernel for Remembered {
         self.kernel.pause()
     }
 
-    fn paces_itself(&self) -> bool {
-        self.kernel.paces_itself()
+    fn paced_by(&self) -> PacedBy {
+        self.kernel.paced_by()
     }
 
     fn facts(&self) -> Map<String, Value> {

@@ -29,15 +29,26 @@ pub trait Kernel: Send {
         Ok(())
     }
 
-    /// Whether it keeps its own rate and catches up after a short pause. A stressor then paces it by its work and not by time.
-    fn paces_itself(&self) -> bool {
-        false
+    /// What a partial intensity is a share of.
+    fn paced_by(&self) -> PacedBy {
+        PacedBy::Time
     }
 
     /// Facts to store with the result: chosen sizes, fallbacks used.
     fn facts(&self) -> Params {
         Params::new()
     }
+}
+
+/// What a stressor counts to keep a partial intensity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacedBy {
+    /// The time in which it is active.
+    Time,
+    /// Its work: it keeps its own rate, and catches up after a short pause.
+    Work,
+    /// The larger of the two: a peer works off a buffer while it pauses, so that more is done in a burst than the time says.
+    TimeOrWork,
 }
 
 /// Receives the latencies of a kernel's operations.

@@ -43,7 +43,7 @@ mod wake_up;
 pub mod worker;
 
 pub use contract::{
-    Build, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Params, Resource, Roles, Settle, Sink, Unit,
+    Build, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, PacedBy, Params, Resource, Roles, Settle, Sink, Unit,
 };
 pub use needs::{Direction, Held, Holder, Implied, Needs, Requests, Source, Waits, Warning};
 

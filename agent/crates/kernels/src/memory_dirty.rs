@@ -14,7 +14,8 @@ use crate::chance::Chance;
 use crate::limits::{multiple, within};
 use crate::pace::{Pace, Turn};
 use crate::{
-    noise, Entry, Environment, Figure, Held, Holder, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit,
+    noise, Entry, Environment, Figure, Held, Holder, Kernel, KernelError, KernelInfo, Latency, Needs, PacedBy, Resource, Roles, Settle,
+    Sink, Unit,
 };
 
 const PAGE_BYTES: usize = 4096;
@@ -184,8 +185,12 @@ impl Kernel for MemoryDirty {
         Ok((due * PAGE_BYTES) as f64)
     }
 
-    fn paces_itself(&self) -> bool {
-        self.pace.is_some()
+    fn paced_by(&self) -> PacedBy {
+        if self.pace.is_some() {
+            PacedBy::Work
+        } else {
+            PacedBy::Time
+        }
     }
 
     fn facts(&self) -> crate::Params {

@@ -14,8 +14,8 @@ use serde_json::json;
 use crate::batch;
 use crate::peer::Peer;
 use crate::{
-    limits, noise, Entry, Environment, Figure, Held, Holder, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle,
-    Sink, Unit,
+    limits, noise, Entry, Environment, Figure, Held, Holder, Kernel, KernelError, KernelInfo, Latency, Needs, PacedBy, Resource, Roles,
+    Settle, Sink, Unit,
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -88,6 +88,10 @@ fn receive(arrivals: &Receiver<Block>, give_back: &SyncSender<Block>, mut copy: 
 impl Kernel for SharedMemory {
     fn step(&mut self, sink: &mut dyn Sink) -> Result<f64, KernelError> {
         batch::timed(sink, || self.send())
+    }
+
+    fn paced_by(&self) -> PacedBy {
+        PacedBy::TimeOrWork
     }
 
     fn facts(&self) -> crate::Params {

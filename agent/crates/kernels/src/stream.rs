@@ -17,8 +17,8 @@ use serde_json::json;
 use crate::batch::STEP_NS;
 use crate::peer::Peer;
 use crate::{
-    address, limits, noise, Build, Entry, Figure, Held, Holder, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle,
-    Sink, Unit,
+    address, limits, noise, Build, Entry, Figure, Held, Holder, Kernel, KernelError, KernelInfo, Latency, Needs, PacedBy, Resource, Roles,
+    Settle, Sink, Unit,
 };
 
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -174,6 +174,10 @@ impl Kernel for Stream {
                 return Ok(total as f64);
             }
         }
+    }
+
+    fn paced_by(&self) -> PacedBy {
+        PacedBy::TimeOrWork
     }
 
     fn facts(&self) -> crate::Params {

@@ -18,8 +18,8 @@ use crate::pace::{Pace, Turn};
 use crate::peer::Peer;
 use crate::request::{stop_receiving, towards, udp_pair};
 use crate::{
-    address, limits, noise, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink,
-    Unit,
+    address, limits, noise, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Needs, PacedBy, Resource, Roles, Settle,
+    Sink, Unit,
 };
 
 const MAX_BATCH: usize = 256;
@@ -142,8 +142,12 @@ impl Kernel for UdpSend {
         }
     }
 
-    fn paces_itself(&self) -> bool {
-        self.pace.is_some()
+    fn paced_by(&self) -> PacedBy {
+        if self.pace.is_some() {
+            PacedBy::Work
+        } else {
+            PacedBy::TimeOrWork
+        }
     }
 
     fn facts(&self) -> crate::Params {

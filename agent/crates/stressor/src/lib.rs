@@ -21,7 +21,7 @@ use meter::Meter;
 pub use calibration::{Calibration, CalibrationError};
 pub use dose::Dose;
 pub use pacer::Pacer;
-pub use schedule::{Full, Hold, Schedule, ScheduleError};
+pub use schedule::{Full, Hold, Schedule, ScheduleError, Worth};
 
 /// A running stressor. It is off until its schedule switches it on. Dropping it stops it.
 pub struct Stressor {
@@ -197,11 +197,12 @@ impl Worker {
         }
         let mut now = clock::now();
         let mut meter = Meter::start(now);
+        let mut worth = Worth::new(full, self.kernel.paced_by());
         let mut begun = now;
         while now < hold.until_ns && !self.schedule.has_changed(hold) {
             let (work, ended, next) = self.step(begun)?;
             (now, begun) = (ended, next);
-            let worth_ns = full.worth_ns(work, meter.pressed(now), self.kernel.paces_itself());
+            let worth_ns = worth.add(work, meter.pressed(now));
             dose.pressed_ns += worth_ns;
             if worth_ns > 0.0 {
                 self.piece_ns = worth_ns;

@@ -68,6 +68,7 @@ class Resident:
         self, label: Label, workload: Kernel | Command, cpus: Iterable[int], *, flat_out: bool = False, seed: int = 1
     ) -> None:
         self.id = f"w{next(_numbers)}"
+        self.is_kernel = isinstance(workload, Kernel)
         self._slices: list[dict[str, Any]] = []
         self._ended = ""
         self.sandbox = make(Settings(name=self.id, backend="process", cpus=tuple(cpus)), label)

@@ -11,6 +11,7 @@ Bar: all inputs answered clearly, no traceback, no decoder that fails.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -30,7 +31,7 @@ sys.path.insert(0, str(TESTS / "cli"))
 
 import corpus  # noqa: E402 - it is a neighbour of the tests
 
-from common import arguments, conclude  # noqa: E402
+from common import MUTE, arguments, conclude, spoilt_python  # noqa: E402
 from partywall.agent import binary  # noqa: E402
 from partywall.agent.client import start_agent  # noqa: E402
 from partywall.errors import UsageError  # noqa: E402
@@ -188,14 +189,18 @@ def _answer(stream: Any) -> dict[str, Any]:
     return {}
 
 
+PLANTS = {"mute": "errors that do not say what is wrong"}
+
+
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants=PLANTS)
     seed = 7 if options.quick else time.time_ns()
     print(f"seed {seed}", flush=True)
     chance = random.Random(seed)
     fuzzed, failed = fuzz_scenarios(5 if options.quick else 300, chance)
     sent, refused = fuzz_agent(1_000 if options.quick else 20_000, chance)
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+    faulty = spoilt_python(MUTE) if options.plant else contextlib.nullcontext()
+    with faulty, tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         os.chmod(name, 0o755)  # noqa: PTH101, S103 - another user enters it
         answered = [*scenarios(Path(name), quick=options.quick), *command_lines(Path(name), quick=options.quick)]
     wrong = [(name, complaints) for name, complaints in answered if complaints]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -101,6 +103,44 @@ def _record(parts: Mapping[str, tuple[str, bool]]) -> None:
         [found.model_copy(update={"part": part, "figure": each, "met": met}) for part, (each, met) in parts.items()]
     )
     print("recorded in benches/results.jsonl; `make generate` writes docs/benchmarks.md")
+
+
+# Faults to plant
+
+
+@contextlib.contextmanager
+def spoilt_python(code: str) -> Iterator[None]:
+    """Every Python program that is started meanwhile runs `code` first."""
+    before = os.environ.get("PYTHONPATH")
+    with tempfile.TemporaryDirectory() as folder:
+        # Python imports a module of this name at its start, see the documentation of `site`.
+        Path(folder, "sitecustomize.py").write_text(code)
+        # Other users run such programs too.
+        Path(folder).chmod(0o755)
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *([before] if before else [])])
+        try:
+            yield
+        finally:
+            os.environ.pop("PYTHONPATH")
+            os.environ.update({"PYTHONPATH": before} if before else {})
+
+
+MUTE = """
+import partywall.errors as errors
+errors.Problem.__str__ = lambda self: "something is wrong"
+"""
+"""Code after which no error says what is wrong, nor what to do."""
+
+
+@contextlib.contextmanager
+def busy_cpu(cpu: int, programs: int = 1) -> Iterator[None]:
+    """Programs that want all of a CPU."""
+    command = ["taskset", "-c", str(cpu), "sh", "-c", "while :; do :; done"]
+    with contextlib.ExitStack() as stack:
+        for _ in range(programs):
+            loop = stack.enter_context(subprocess.Popen(command))
+            stack.callback(loop.kill)
+        yield
 
 
 def measure(content: dict[str, Any], seed: int = 1) -> tuple[Evidence, Findings]:

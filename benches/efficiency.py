@@ -34,7 +34,7 @@ from partywall.model.plan import Slot, Treatment, Trial
 from partywall.model.scenario import Scenario, Timing
 from partywall.pace import rhythm
 from partywall.plan import lay_out
-from partywall.run.execute import BATCH_NS, aside, readings, send
+from partywall.run.execute import BATCH_NS, controller_cpus, readings, send
 from partywall.run.recorder import Recorder
 from partywall.run.stage import Stage, staged
 from partywall.sandbox import WORK_ROOT, Label, reap, reaper
@@ -235,7 +235,7 @@ def measured(pair: str, count: int, total_ns: int) -> list[Repeat]:
     directory = RunDirectory(Path(label.work) / "run")
     directory.path.mkdir()
     try:
-        with staged(trial, Session(label), slice_ns=Timing().slice, seed=1, host_cpus=aside(trial)) as stage:
+        with staged(trial, Session(label), slice_ns=Timing().slice, seed=1, host_cpus=controller_cpus(trial)) as stage:
             recorder = Recorder(stage, directory.pending(trial.id, "0"), "0")
             recorder.wait_for_first(Monotonic())
             return list(Bench(trial, recorder, stage, total_ns).repeats(count, seed=1))

@@ -14,6 +14,7 @@ or faster for a reason that is printed and was checked on this host in the same 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -31,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from agents import Kernel, Resident, now_ns, sleep_until
-from common import Ratio, arguments, conclude, interleaved, not_measured
+from common import Ratio, arguments, busy_cpu, conclude, interleaved, not_measured
 from partywall.sandbox import WORK_ROOT, Label, reap, reaper
 
 LOW, HIGH = 0.97, 1.03
@@ -156,8 +157,10 @@ def running(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
 class Bench:
     """Makes the items."""
 
-    def __init__(self, label: Label, folder: Path, effort: Effort) -> None:
+    def __init__(self, label: Label, folder: Path, effort: Effort, *, shared: bool = False) -> None:
+        """shared: a kernel that is started for a measurement shares its CPU with another program."""
         self.label, self.folder, self.effort, self.seconds = label, folder, effort, effort.seconds
+        self.shared = shared
         self.number = 0
 
     def by_program(self, name: str, ours: Callable[[], float], peer: Callable[[], float]) -> Item:
@@ -180,7 +183,8 @@ class Bench:
     def fresh(self, kernel: Kernel) -> float:
         """The rate of a kernel that is started for this measurement, as the peers are."""
         self.number += 1
-        with Resident(self.label, kernel, [CPU], seed=self.number) as resident:
+        others = busy_cpu(CPU) if self.shared else contextlib.nullcontext()
+        with others, Resident(self.label, kernel, [CPU], seed=self.number) as resident:
             return resident.stretch(self.seconds, settle_s=SETTLE_S)
 
     # Memory
@@ -384,7 +388,7 @@ def iperf_server() -> Iterator[None]:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"shared": "another program on the CPU of our kernels"})
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if missing:
         not_measured("fidelity", f"cannot compare without {', '.join(missing)}; run make bench-setup")
@@ -393,7 +397,7 @@ def main() -> None:
     outcomes: list[Outcome] = []
     try:
         with tempfile.TemporaryDirectory() as folder:
-            bench = Bench(label, Path(folder), QUICK if options.quick else LONG)
+            bench = Bench(label, Path(folder), QUICK if options.quick else LONG, shared=bool(options.plant))
             for item in bench.items(quick=options.quick):
                 ratio = item.ratio()
                 reason = item.why() if ratio.median > HIGH else None

@@ -145,12 +145,13 @@ def compare(
 
 
 def main() -> None:
-    quick = arguments(__doc__ or "").quick
-    seconds = 4.0 if quick else 60.0
-    first, _ = compare("scenario 1 (1500 bytes)", three(LARGE, None), seconds, 1e9, "1gbit")
+    options = arguments(__doc__ or "", plants={"link": "the link carries a tenth less than the policy says"})
+    seconds = 4.0 if options.quick else 60.0
+    wire = {True: ("900mbit", "360mbit"), False: ("1gbit", "420mbit")}[bool(options.plant)]
+    first, _ = compare("scenario 1 (1500 bytes)", three(LARGE, None), seconds, 1e9, wire[0])
     second = three(SMALL, ("20k/s", "60k/s", "60k/s"))
-    _, packets = compare("scenario 2 (64 bytes against 1500)", second, seconds, 1e9, "1gbit")
-    mixed, _ = compare("16 vifs on 400 Mb/s", mix(400e6), seconds, 400e6, "420mbit")
+    _, packets = compare("scenario 2 (64 bytes against 1500)", second, seconds, 1e9, wire[0])
+    mixed, _ = compare("16 vifs on 400 Mb/s", mix(400e6), seconds, 400e6, wire[1])
     figure = f"worst miss {first:.2%} and {mixed:.2%} of bit/s (bar 1%), {packets:.2%} of packets/s (bar 2%)"
     conclude("guard-accuracy", figure, met=max(first, mixed) <= BITS_BAR and packets <= PACKETS_BAR)
 

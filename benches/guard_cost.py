@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents import Kernel, Resident, now_ns, rate
-from common import arguments, conclude, interval_of_median
+from common import arguments, busy_cpu, conclude, interval_of_median
 from partywall import guard
 from partywall.guard.run import keep
 from partywall.model.policy import Policy
@@ -85,6 +85,17 @@ WAYS: dict[str, Way] = {
     "guard, holding": guarded,
     "guard, dropping": dropping,
 }
+
+
+def beside(way: Way) -> Way:
+    """A way that shares its core with another program."""
+
+    @contextlib.contextmanager
+    def both(made: Lab, bps: float) -> Iterator[None]:
+        with busy_cpu(min(os.sched_getaffinity(0))), way(made, bps):
+            yield
+
+    return both
 
 
 def has_fq() -> bool:
@@ -264,7 +275,10 @@ def rounds_of_many() -> Rounds:
 
 
 def main() -> None:
-    quick = arguments(__doc__ or "").quick
+    options = arguments(__doc__ or "", plants={"shared": "another program on the core while the guard is there"})
+    quick = options.quick
+    if options.plant:
+        WAYS.update({way: beside(WAYS[way]) for way in WAYS if way.startswith("guard")})
     free = {size: passing(size, 3 if quick else 20) for size in (64, FRAME)}
     cases = [Limited(64, 50e3), Limited(FRAME, 20e3), Limited(FRAME, 20e3, tcp=True)]
     extent = (("HTB", "guard, holding"), 2, 0.5) if quick else (tuple(WAYS)[1:], 10, 2.0)
@@ -279,7 +293,12 @@ def main() -> None:
     parts.append(f"{VIFS} vifs in {rounds.median / 1e6:.2f} ms a round, {rounds.deciding / 1e6:.2f} to decide (bar 5)")
     judged = [*free.values(), *(cost for case, cost in bound.items() if not case.tcp)]
     cheaper = all(cost.less > 0 for cost in judged)
-    conclude("guard-cost", "; ".join(parts), met=cheaper and rounds.median < ROUND_BAR_NS)
+    found = {"passing": ("; ".join(parts[: len(free)]), all(cost.less > 0 for cost in free.values()))}
+    for case, cost in bound.items():
+        if not case.tcp:
+            found[f"limited {case.size} bytes"] = (str(cost), cost.less > 0)
+    found["round"] = (f"{rounds.median / 1e6:.2f} ms", rounds.median < ROUND_BAR_NS)
+    conclude("guard-cost", "; ".join(parts), met=cheaper and rounds.median < ROUND_BAR_NS, parts=found)
 
 
 if __name__ == "__main__":

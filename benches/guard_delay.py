@@ -48,8 +48,11 @@ def waits(
 
 
 def main() -> None:
-    seconds, rounds = (3.0, 2) if arguments(__doc__ or "").quick else (20.0, 5)
-    ways = {"no guard": (None, False), "no goal": (None, True), "a goal of 3 ms": ("3ms", True)}
+    options = arguments(__doc__ or "", plants={"forgotten": "the guard does not get the goal"})
+    seconds, rounds = (3.0, 2) if options.quick else (20.0, 5)
+    goal = None if options.plant else "3ms"
+    ways: dict[str, tuple[str | None, bool]]
+    ways = {"no guard": (None, False), "no goal": (None, True), "a goal of 3 ms": (goal, True)}
     found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
     with lab(list(VIFS), "180mbit") as made, sender(made, "gold", 1514, 4800), sender(made, "bulk", 1514, 20_000):
         sink = NETNS / made.namespace("gold-sink")

@@ -105,7 +105,9 @@ DEATHS = (
 
 
 def main() -> None:
-    kills = 6 if arguments(__doc__ or "").quick else 30
+    options = arguments(__doc__ or "", plants={"swapped": "the kernel does the opposite of the policy after a death"})
+    kills = 6 if options.quick else 30
+    does = {"guarantees": "keep", "keep": "guarantees"} if options.plant else {}
     vifs = {
         name: {"send": {"guarantee": f"{bps:.0f}bit/s", "ceiling": f"{CEILING_BPS:.0f}bit/s"}}
         for name, bps in GUARANTEES.items()
@@ -118,7 +120,7 @@ def main() -> None:
         flat = guard.flatten(asked, guard.resolve(asked))
         for number in range(kills):
             death = DEATHS[number % len(DEATHS)]
-            with death.kept(content | {"if_daemon_dies": death.then}) as pid:
+            with death.kept(content | {"if_daemon_dies": does.get(death.then, death.then)}) as pid:
                 time.sleep(0.3)
                 os.kill(pid, signal.SIGKILL)
                 # The gap until the fall-back, then the fall-back itself.

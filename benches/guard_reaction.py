@@ -134,13 +134,15 @@ def left_out(stalled: list[Steps]) -> str:
 
 
 def main() -> None:
-    steps, calm_s = (8, 10.0) if arguments(__doc__ or "").quick else (40, 300.0)
+    options = arguments(__doc__ or "", plants={"period": "a period of 400 ms instead of 50"})
+    steps, calm_s = (8, 10.0) if options.quick else (40, 300.0)
     vifs = {
         "patient": {"send": {"guarantee": "60Mbit/s"}},
         "eager": {"service_class": "gold", "send": {"guarantee": "140Mbit/s", "ceiling": "140Mbit/s"}},
     }
     with lab(list(vifs), "220mbit") as made, sender(made, "patient", 1514, 20_000):
-        asked = Policy.model_validate(policy(made, vifs, "200Mbit/s"))
+        period = {"period": "400ms"} if options.plant else {}
+        asked = Policy.model_validate(policy(made, vifs, "200Mbit/s", **period))
         with guard.keep(guard.flatten(asked, guard.resolve(asked))):
             tried: list[Steps] = []
             while sum(not one.stalled for one in tried) < steps and len(tried) < steps + steps // 4:

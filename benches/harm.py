@@ -232,8 +232,10 @@ def _mean(losses: np.ndarray) -> np.ndarray:
     return np.asarray(stats.trim_mean(losses, 0.05, axis=-1))
 
 
-def measure(family: Family, victim: Resident, aggressors: dict[str, Resident], blocks: int, seed: int) -> Losses:
-    """Each aggressor and the baseline get one slot a block, in random order."""
+def measure(
+    family: Family, victim: Resident, aggressors: dict[str, Resident], blocks: int, seed: int, ours: float = 1.0
+) -> Losses:
+    """ours: intensity of our stressors. Each aggressor and the baseline get one slot a block, in random order."""
     chance = random.Random(seed)
     at = now_ns() + LEAD_NS
     slots: list[dict[str, int]] = []
@@ -243,7 +245,7 @@ def measure(family: Family, victim: Resident, aggressors: dict[str, Resident], b
         for name in chance.sample([BASELINE, *aggressors], len(aggressors) + 1):
             end = at + family.guard_ns + SLOT_NS
             if name:
-                switches[name] += [(at, 1.0), (end, 0.0)]
+                switches[name] += [(at, ours if aggressors[name].is_kernel else 1.0), (end, 0.0)]
             block[name] = at + family.guard_ns
             at = end
         slots.append(block)
@@ -270,8 +272,8 @@ def stress_ng(options: str, folder: str) -> Command:
 
 
 class Bench:
-    def __init__(self, label: Label) -> None:
-        self.label = label
+    def __init__(self, label: Label, intensity: float) -> None:
+        self.label, self.intensity = label, intensity
         self.folder = str(label.work)
 
     def workload(self, name: str | Kernel) -> Kernel | Command:
@@ -311,7 +313,7 @@ class Bench:
             theirs = self.strongest(family, victim, family.theirs, screening)
             ours = self.strongest(family, victim, family.ours, screening)
             with self.aggressor(family, ours) as one, self.aggressor(family, theirs) as other:
-                losses = measure(family, victim, {str(ours): one, str(theirs): other}, blocks, seed=7)
+                losses = measure(family, victim, {str(ours): one, str(theirs): other}, blocks, 7, self.intensity)
         ratio = losses.ratio(str(ours), str(theirs))
         print(
             f"  {family.name}: ours {ours} loss {losses.typical(str(ours)):.1%}, "
@@ -355,7 +357,7 @@ def stressors() -> list[Kernel]:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"half": "our stressors press at half intensity"})
     if shutil.which("stress-ng") is None:
         not_measured("harm", "cannot compare without stress-ng; run make bench-setup")
     families = [f for f in FAMILIES if f.name in ("cpu, same core", "memory bandwidth")] if options.quick else FAMILIES
@@ -363,7 +365,7 @@ def main() -> None:
     paced = [k for k in stressors() if not options.quick or k.name in QUICK]
     reap()
     label = Label.create("harm", WORK_ROOT)
-    bench = Bench(label)
+    bench = Bench(label, 0.5 if options.plant else 1.0)
     try:
         ratios = {family.name: bench.family(family, screening, blocks) for family in families}
         print("rate against intensity, 0.1 to 1.0:", flush=True)

@@ -10,6 +10,8 @@ coverage in simulation 93 to 97 %.
 
 from __future__ import annotations
 
+from typing import Any
+
 from common import arguments, conclude, measure
 from honesty_simulation import coverage_table
 
@@ -21,11 +23,13 @@ VICTIMS = {
     "pipe": {"probe": "pipe"},
 }
 CELLS = 10
+NULL: dict[str, Any] = {"stressor": "null"}
+PRESSING: dict[str, Any] = {"stressor": "integer", "sandbox": {"cpus": "same"}}
 
 
-def null_cells(victim: str, seconds: float, seed: int) -> list[tuple[float, float, float]]:
+def null_cells(victim: str, seconds: float, seed: int, aggressor: dict[str, Any]) -> list[tuple[float, float, float]]:
     """(low, value, high) of each null cell of one run."""
-    nulls = {f"nothing-{n}": {"stressor": "null"} for n in range(CELLS)}
+    nulls = {f"nothing-{n}": aggressor for n in range(CELLS)}
     content = {
         "name": f"honesty-{victim}",
         "victims": {victim: VICTIMS[victim]},
@@ -43,13 +47,13 @@ def null_cells(victim: str, seconds: float, seed: int) -> list[tuple[float, floa
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"press": "null aggressors compute on the victim's CPU"})
     runs, seconds, allowed = (4, 8.0, 0.15) if options.quick else (22, 15.0, 0.08)
     victims = list(VICTIMS)
     cells: list[tuple[float, float, float]] = []
     for number in range(runs):
         victim = victims[number % len(victims)]
-        found = null_cells(victim, seconds, seed=number + 1)
+        found = null_cells(victim, seconds, seed=number + 1, aggressor=PRESSING if options.plant else NULL)
         wrong = sum(not low <= 1 <= high for low, _, high in found)
         widest = max((high - low) / 2 for low, _, high in found)
         print(

@@ -68,11 +68,12 @@ ATTACKS = {
 }
 
 
-def vifs(ceiling_bps: float) -> dict[str, dict[str, Any]]:
+def vifs(ceiling_bps: float, whole_bps: float) -> dict[str, dict[str, Any]]:
     """Of the policy. ceiling_bps: of the tenant."""
     hostile = {"guarantee": "10Mbit/s", "ceiling": f"{ceiling_bps:.0f}bit/s", "packets": "20k/s"}
     send = {"guarantee": "40Mbit/s", "ceiling": f"{CEILING_BPS:.0f}bit/s"}
-    return {HOSTILE: {"send": hostile}, "whole": {"send": send}, "parts": {"send": send, "flows": FLOWS}}
+    whole = send | {"guarantee": f"{whole_bps:.0f}bit/s"}
+    return {HOSTILE: {"send": hostile}, "whole": {"send": whole}, "parts": {"send": send, "flows": FLOWS}}
 
 
 class HostileLab(Lab):
@@ -134,9 +135,10 @@ class Outcome:
     latest: str
 
 
-def tried(made: HostileLab, attack: str, seconds: float) -> Outcome:
+def tried(made: HostileLab, attack: str, seconds: float, whole_bps: float) -> Outcome:
+    """whole_bps: what the policy guarantees the neighbour `whole`."""
     ceilings = dict.fromkeys(GUARANTEED_BPS, CEILING_BPS) | {HOSTILE: ATTACKS[attack].ceiling_bps}
-    asked = Policy.model_validate(policy(made, vifs(ceilings[HOSTILE]), LINK))
+    asked = Policy.model_validate(policy(made, vifs(ceilings[HOSTILE], whole_bps), LINK))
     with guard.keep(guard.flatten(asked, guard.resolve(asked))) as kept:
         with contextlib.ExitStack() as senders:
             for name, bytes_ in BYTES.items():
@@ -184,9 +186,11 @@ def fullest(readings: list[Counted], name: str, ceiling_bps: float) -> float:
 
 
 def main() -> None:
-    seconds = 5.0 if arguments(__doc__ or "").quick else 60.0
+    options = arguments(__doc__ or "", plants={"half": "the kernel guarantees a neighbour half of what it should"})
+    seconds = 5.0 if options.quick else 60.0
+    kernel_bps = GUARANTEED_BPS["whole"] / (2 if options.plant else 1)
     with hostile_lab() as made:
-        found = {attack: tried(made, attack, seconds) for attack in ATTACKS}
+        found = {attack: tried(made, attack, seconds, kernel_bps) for attack in ATTACKS}
     wrong = []
     for attack, outcome in found.items():
         kinds, wanted = set(outcome.findings), ATTACKS[attack]

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common import arguments, conclude
@@ -360,6 +360,12 @@ def study_files(copy: Copy) -> None:
     copy.insert(place, ")\nKINDS:", "    Coins(),\n")
 
 
+def unlisted_study(copy: Copy) -> None:
+    """The kind without its entry in the list."""
+    (copy.root / "src/partywall/study/coins").mkdir()
+    copy.write("src/partywall/study/coins/__init__.py", STUDY)
+
+
 def study_it(copy: Copy) -> None:
     """It is measured, stored, reported and queried by the commands of every study."""
     file, out = copy.root.parent / "coins.yaml", copy.root.parent / "study"
@@ -382,6 +388,9 @@ ADDITIONS = [
     Addition("backend", 3, backend_files, schema, run_in_it, needs_build=False),
     Addition("study kind", 3, study_files, nothing, study_it, needs_build=False),
 ]
+
+
+UNLISTED = {"study kind": unlisted_study}
 
 
 def made(addition: Addition) -> tuple[str, bool]:
@@ -446,8 +455,10 @@ def concluded(found: Sequence[tuple[str, bool]]) -> None:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"unlisted": "a kind of study that is in no list"})
     wanted = [addition for addition in ADDITIONS if not (options.quick and addition.needs_build)]
+    if options.plant:
+        wanted = [replace(addition, apply=UNLISTED.get(addition.name, addition.apply)) for addition in wanted]
     concluded([quick(), *map(made, wanted)])
 
 

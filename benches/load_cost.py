@@ -12,6 +12,7 @@ Bar: medians of pairs, CPU time a request at most wrk's and requests a second at
 
 from __future__ import annotations
 
+import contextlib
 import re
 import resource
 import statistics
@@ -21,7 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from common import Ratio, arguments, conclude, idle_s
+from common import Ratio, arguments, busy_cpu, conclude, idle_s
 from generators import GENERATOR_CPU, SERVER_CPU, load, nginx
 from partywall.load.quick import Quick, program
 from partywall.sandbox import reap
@@ -72,7 +73,7 @@ def watched(which: Callable[[str, int], Turn], url: str, seconds: int) -> Turn:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"shared": "another program on the core of our generator"})
     seconds, pairs = (2, 9) if options.quick else (4, 17)
     reap()
     turns: list[Callable[[str, int], Turn]] = [ours, wrk]
@@ -80,7 +81,8 @@ def main() -> None:
     with nginx() as url:
         for number in range(pairs):
             for which in turns if number % 2 == 0 else turns[::-1]:
-                found[which.__name__].append(watched(which, url, seconds))
+                with busy_cpu(GENERATOR_CPU) if options.plant and which is ours else contextlib.nullcontext():
+                    found[which.__name__].append(watched(which, url, seconds))
             said = [
                 f"{name} {t[-1].rate:8.0f}/s {t[-1].cost:5.2f} µs, core idle {t[-1].idle:5.1%}"
                 for name, t in found.items()

@@ -18,35 +18,21 @@ half of the seconds left alone are not healthy, the host was too busy to tell, a
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
-from common import arguments, conclude, stolen_s
+from common import arguments, busy_cpu, conclude, stolen_s
 from generators import GENERATOR_CPU, Found, load, nginx
-from partywall.load.health import Reason
+from partywall.load.health import Health, Reason
 from partywall.load.prepared import PreparedLoad
 from partywall.load.quick import Quick, program
 from partywall.load.second import FULL_S, Second
 from partywall.sandbox import cgroups, reap
 
 SECOND = 1_000_000_000
-
-
-@contextlib.contextmanager
-def busy() -> Iterator[None]:
-    """Three programs that want all of the generator's core."""
-    loops = [
-        subprocess.Popen(["taskset", "-c", str(GENERATOR_CPU), "sh", "-c", "while :; do :; done"]) for _ in range(3)
-    ]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
 
 
 PERIOD_US = 100_000
@@ -168,10 +154,11 @@ def show(name: str, found: Found) -> list[bool]:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"deaf": "lateness and throttling of the generator go unnoticed"})
+    deaf = mock.patch("generators.judge", return_value=Health({}))
     healthy_s, starved_s = (32, 7) if options.quick else (300, 30)
     reap()
-    with nginx() as url:
+    with deaf if options.plant else contextlib.nullcontext(), nginx() as url:
 
         def rate(seconds: int) -> Quick:
             return Quick(url=url, for_ns=seconds * SECOND, rate=500, poisson=True, users=100)
@@ -179,7 +166,7 @@ def main() -> None:
         alone = load(program(rate(healthy_s)), around=watched)
         left = show("left alone", alone)
         healthy = undisturbed(alone, cores[0])
-        with busy():
+        with busy_cpu(GENERATOR_CPU, 3):
             starved = show("busy neighbours", load(program(rate(starved_s))))
         full_speed = Quick(url=url, for_ns=starved_s * SECOND, users=50)
         starved += show("CPU limit", load(program(full_speed), around=limited))

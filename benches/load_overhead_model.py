@@ -14,6 +14,7 @@ few), so the quick form shows the coverage and judges errors only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import statistics
@@ -21,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import arguments, conclude
+from common import arguments, busy_cpu, conclude
 from generators import GENERATOR_CPU, load, nginx
 from partywall.load import plan
 from partywall.load.compiling import program
@@ -76,12 +77,17 @@ def observe(url: str, users: int, backend: str, hold_s: float) -> tuple[float, f
     return mean_s, total.done / length_s, found.cpu_ns / 1e9 / every * users / (mean_s + THINK_S)
 
 
-def measured(url: str, numbers: Sequence[int], rounds: int, hold_s: float) -> list[Pair]:
+def measured(url: str, numbers: Sequence[int], rounds: int, hold_s: float, *, shared: int | None = None) -> list[Pair]:
+    """shared: with so many users, the process has to share its core."""
     chance = random.Random(1)
     pairs = []
     for _ in range(rounds):
         for users in chance.sample(numbers, len(numbers)):
-            found = {b: observe(url, users, b, hold_s) for b in chance.sample(["process", "container"], 2)}
+            found = {}
+            for backend in chance.sample(["process", "container"], 2):
+                others = users == shared and backend == "process"
+                with busy_cpu(GENERATOR_CPU) if others else contextlib.nullcontext():
+                    found[backend] = observe(url, users, backend, hold_s)
             boxed, bare = found["container"], found["process"]
             pairs.append(Pair(users, THINK_S, boxed[0], boxed[2] / LIMIT, bare[0], bare[1]))
             print(f"{users} users: process {bare[0] * 1e3:.2f} ms, container {boxed[0] * 1e3:.2f} ms", flush=True)
@@ -98,10 +104,12 @@ def repeats(pairs: Sequence[Pair]) -> float:
 
 
 def main() -> None:
-    quick = arguments(__doc__ or "").quick
+    options = arguments(__doc__ or "", plants={"shared": "another program on the core, at one number of users"})
+    quick = options.quick
     reap()
     with nginx() as url:
-        pairs = measured(url, LEVELS_QUICK, 1, HOLD_QUICK_S) if quick else measured(url, LEVELS, ROUNDS, HOLD_S)
+        extent = (LEVELS_QUICK, 1, HOLD_QUICK_S) if quick else (LEVELS, ROUNDS, HOLD_S)
+        pairs = measured(url, *extent, shared=140 if options.plant else None)
     levels = held_out(pairs)
     for level in levels:
         print(

@@ -8,8 +8,10 @@ Bar: 99 % leave within 50 µs, and every one that did not is counted as late.
 
 from __future__ import annotations
 
-from common import arguments, conclude
-from generators import load, nginx
+import contextlib
+
+from common import arguments, busy_cpu, conclude
+from generators import GENERATOR_CPU, load, nginx
 from partywall.load.quick import Quick, program
 from partywall.load.second import histogram
 from partywall.model.observation import bucket_bounds
@@ -21,13 +23,14 @@ LATE_NS = 50_000
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"shared": "another program on the generator's core"})
     seconds = 20 if options.quick else 60
     reap()
     with nginx() as url:
         capacity = load(program(Quick(url=url, for_ns=3 * SECOND, users=50))).summary.rate
         asked = Quick(url=url, for_ns=seconds * SECOND, rate=capacity / 2, poisson=True, users=500)
-        found = load(program(asked))
+        with busy_cpu(GENERATOR_CPU) if options.plant else contextlib.nullcontext():
+            found = load(program(asked))
     summary = found.summary
     lateness = histogram(summary.lateness)
     within = sum(count for bucket, count in summary.lateness.items() if bucket_bounds(bucket)[1] <= LATE_NS)

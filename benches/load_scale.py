@@ -70,16 +70,19 @@ class Generator(threading.Thread):
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"gone": "the server ends in the middle"})
     hold_s = 15 if options.quick else 60
     reap()
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     parts = 1 if limit == resource.RLIM_INFINITY else -(-USERS // max(1, limit - 100))
     # Started one after the other, for each reaps what dead ones left before it begins.
-    with nginx(workers=parts) as url:
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(nginx(workers=parts))
         generators = [Generator(url, (USERS + number) // parts, hold_s) for number in range(parts)]
         for generator in generators:
             generator.start()
+        if options.plant:
+            threading.Timer(hold_s, stack.close).start()
         for generator in generators:
             generator.join()
     users = max(sum((g.users for g in generators), Counter()).values())

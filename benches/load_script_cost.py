@@ -75,8 +75,11 @@ def program(url: str, seconds: int) -> dict[str, Any]:
     }
 
 
-def ours(url: str, seconds: int) -> float:
-    found = load(program(url, seconds))
+def ours(url: str, seconds: int, *, compress: bool = False) -> float:
+    asked = program(url, seconds)
+    if compress:
+        asked["kinds"][0]["actions"].append({"compress": {"name": "more", "file_bytes": 20_000, "level": 6}})
+    found = load(asked)
     assert not found.summary.errors, found.summary.errors
     return found.summary.responses / (found.cpu_ns / 1e9)
 
@@ -129,14 +132,14 @@ def find(name: str) -> str | None:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"work": "our users also compress 20 kB each time"})
     seconds, pairs = (2, 3) if options.quick else (6, 7)
     reap()
     peers = {name: found for name in BARS if (found := find(name))}
     ratios: dict[str, list[float]] = {name: [] for name in peers}
     with nginx() as url:
         for _ in range(pairs):
-            own = ours(url, seconds)
+            own = ours(url, seconds, compress=bool(options.plant))
             said = [f"ours {own:8.0f}"]
             for name, program_ in peers.items():
                 theirs = marginal(name, program_, url, seconds)

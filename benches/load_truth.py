@@ -173,7 +173,7 @@ def errors(found: dict[str, Found], log: Log) -> bool:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"log": "the server logs 5 % less than each request took"})
     scale = 1 if options.quick else 4
     reap()
     found: dict[str, Found] = {}
@@ -185,6 +185,8 @@ def main() -> None:
             found[path] = ask(there.url + path, 2 * scale, users=2)
         found["/silent"] = ask(f"{there.url}/silent", 1, users=5, timeout_ns=SECOND // 5)
         log = there.log()
+    if options.plant:
+        log = {path: [(at, round(took * 0.95), what) for at, took, what in rows] for path, rows in log.items()}
     worst, frozen, right = delays(waited, log), freeze(found["/freeze"]), errors(found, log)
     figure = (
         f"percentiles within {worst:.2%} of the server's log; the freeze {'shows' if frozen else 'FAILS'}; "

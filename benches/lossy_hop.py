@@ -1,7 +1,8 @@
 """A lossy hop of our own: carries packets from one tun device to another; loses, doubles and overtakes some by chance.
 
 It runs as a program (`python lossy_hop.py SPACE_A TUN_A SPACE_B TUN_B LOSS DOUBLE OVERTAKE SEED`), says `ready`, and at
-the end of its standard input says as JSON what it did, which is the truth that a trace is held against.
+the end of its standard input says as JSON what it did, which is the truth that a trace is held against. With
+$LOSSY_HOP_LIES it keeps one loss to itself.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ def main() -> None:
         elif sys.stdin in ready:
             break
     hop.flush()
+    if os.environ.get("LOSSY_HOP_LIES"):
+        hop.truth["lost"] -= 1
     print(json.dumps(hop.truth), flush=True)
 
 

@@ -31,7 +31,7 @@ ROUNDS, QUICK_ROUNDS = 3, 2
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"slow": "a fourth of the bandwidth is advised"})
     if why := moves.lacking():
         not_measured("migrate-advise", why)
     writers, goals = (QUICK_WRITERS, QUICK_GOALS_MS) if options.quick else (WRITERS, GOALS_MS)
@@ -44,7 +44,7 @@ def main() -> None:
             moves=QUICK_ROUNDS if options.quick else ROUNDS, give_up="20s",
         )  # fmt: skip
         with moves.series(plan) as series:
-            for advice in advised(series):
+            for advice in map(slowed, advised(series)) if options.plant else advised(series):
                 outcome, text = tried(series, plan, advice)
                 outcomes.append(outcome)
                 print(f"{advice.workload}, goal {goal_ms} ms: {advice.text}: {outcome}: {text}", flush=True)
@@ -69,6 +69,14 @@ def advised(series: Series) -> Sequence[Advice]:
         name="bench", plan=series.plan, host={}, about={}, moves=(), surveys=tuple(surveys), calibration=calibration
     )
     return migration.findings(evidence, lambda name, number: seen[number].tables[name]).advice
+
+
+def slowed(advice: Advice) -> Advice:
+    """A fourth of the link's bandwidth, in place of what is advised."""
+    if advice.chosen is None:
+        return advice
+    method = advice.chosen.method.model_copy(update={"bandwidth": 100_000_000})
+    return advice.model_copy(update={"chosen": advice.chosen.model_copy(update={"method": method})})
 
 
 def tried(series: Series, plan: MigrationPlan, advice: Advice) -> tuple[str, str]:

@@ -51,8 +51,8 @@ class Stop:
     usual: float
 
 
-def stop(series: Series, asked_ms: float) -> Stop:
-    """Stops the guest for a time, with clients before and after."""
+def stop(series: Series, asked_ms: float, again_ms: float) -> Stop:
+    """Stops the guest for a time, with clients before and after. again_ms: of a second stop before."""
     monitor = series.guest.current().monitor
     with tempfile.TemporaryDirectory() as folder:
         address, enter = GUEST.partition("/")[0], series.network.enter("clients")
@@ -61,6 +61,10 @@ def stop(series: Series, asked_ms: float) -> Stop:
             time.sleep(0.8)
             before = offset(series)
             list(qmp.announced(monitor))
+            if again_ms:
+                monitor.execute("stop")
+                time.sleep(again_ms / 1e3)
+                monitor.execute("cont")
             monitor.execute("stop")
             time.sleep(asked_ms / 1e3)
             monitor.execute("cont")
@@ -95,7 +99,7 @@ def offset(series: Series) -> int:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"again": "a second stop, of 20 ms, that the first one hides"})
     if why := moves.lacking():
         not_measured("migrate-blackout", why)
     stops_ms = STOPS_MS[::4] if options.quick else STOPS_MS * 3
@@ -105,7 +109,7 @@ def main() -> None:
         before="1s", after="1s",
     )  # fmt: skip
     with moves.series(plan) as series:
-        stops = [stop(series, asked) for asked in stops_ms]
+        stops = [stop(series, asked, again_ms=20 if options.plant else 0) for asked in stops_ms]
         for each in stops:
             print(
                 f"stop of {each.truth:7.1f} ms: the guest's clock {each.guest - each.truth:+6.2f} ms, "

@@ -32,7 +32,8 @@ LEVEL = 0.95
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"slower": "watched moves get half of the bandwidth"})
+    watched = Method(bandwidth="200Mbit/s") if options.plant else Method()
     if why := moves.lacking():
         not_measured("migrate-cost", why)
     chance = random.Random(1)
@@ -42,7 +43,7 @@ def main() -> None:
         mover = Mover(series.guest, Monotonic())
         for _ in range(4 if options.quick else 20):
             for way in chance.sample(WAYS, len(WAYS)):
-                taken[way].append(moved(series, mover, way))
+                taken[way].append(moved(series, mover, way, watched))
     ratios = {name: compared(taken, name) for name in ("total_ns", "downtime_ns")}
     for name, (same, cost) in ratios.items():
         print(f"{name[:-3]:9} again/watched {text(same)}; watched/unwatched {text(cost)}", flush=True)
@@ -51,14 +52,14 @@ def main() -> None:
     conclude("migrate-cost", f"watched by unwatched: {figures}", met=met)
 
 
-def moved(series: Series, mover: Mover, way: str) -> Moved:
-    """One move, with a client or without."""
+def moved(series: Series, mover: Mover, way: str, watched: Method) -> Moved:
+    """One move, with a client and the method `watched`, or without."""
     if way == "unwatched":
         return mover.move(Method(), GIVE_UP_NS)
     file = series.label.work / "pings.npy"
     pings = Pings(GUEST.partition("/")[0], PEER_PORT, RATE, file, series.network.enter("clients"))
     try:
-        return mover.move(Method(), GIVE_UP_NS)
+        return mover.move(watched, GIVE_UP_NS)
     finally:
         pings.close()
 

@@ -90,6 +90,11 @@ def link_blinks(series: Series) -> None:
     ip("-n", series.network.namespace("a"), "link", "set", "mig0", "up")
 
 
+def both(series: Series) -> None:
+    destination(series)
+    source(series)
+
+
 FAULTS: dict[str, Callable[[Series], None]] = {
     "source": source,
     "destination": destination,
@@ -220,7 +225,9 @@ def client(chance: random.Random) -> Trial:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"both": "source and destination are killed together"})
+    if options.plant:
+        FAULTS["destination"] = both
     if why := moves.lacking():
         not_measured("migrate-faults", why)
     chance = random.Random(1)

@@ -32,12 +32,14 @@ QUICK = ("default", "post-copy-after-1")
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"once": "one move a setting, as guestperf makes"})
     if why := moves.lacking():
         not_measured("migrate-guestperf", why)
     plan = plans.load(plans.find("comparisons"), shipped())
     if options.quick:
         plan = plan.model_copy(update={"methods": {name: plan.methods[name] for name in QUICK}})
+    if options.plant:
+        plan = plan.model_copy(update={"moves": 1})
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         record, all_s = carried_out(plan, Path(folder))
         found = findings(record.evidence(), record.table)

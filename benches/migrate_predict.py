@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,10 @@ import numpy as np
 import moves
 from common import arguments, conclude, not_measured
 from partywall.events import silent
+from partywall.migrate import network as networks
+from partywall.migrate.series import Series
 from partywall.model.migration import MigrationEvidence, MoveFinding, Prediction
+from partywall.sandbox.lab import tc
 from partywall.stats import migration
 
 MIB = 1 << 20
@@ -40,7 +44,7 @@ TIME, BYTES, DOWNTIME = METRICS[:3]
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"slower": "the link carries half after the calibration"})
     if why := moves.lacking():
         not_measured("migrate-predict", why)
     writers = QUICK_WRITERS if options.quick else WRITERS
@@ -60,10 +64,19 @@ def main() -> None:
         calibration: list[MoveFinding] = []
         found: list[MoveFinding] = []
         series.calibrate(silent, lambda seen: calibration.append(migration.move_finding(seen.move, seen.tables)))
+        if options.plant:
+            slow_down(series)
         series.carry_out(silent, lambda seen: found.append(migration.move_finding(seen.move, seen.tables)))
     evidence = MigrationEvidence(name="bench", plan=plan, host={}, about={}, moves=(), surveys=tuple(surveys))
     predicted = migration.predictions(plan, migration.basis(evidence, calibration))
     judge([(predicted[each.move.cell], each) for each in found], quick=options.quick)
+
+
+def slow_down(series: Series) -> None:
+    """Gives the link half of its rate."""
+    queue = replace(series.network.link, rate=(series.network.link.rate or 0) // 2).queue()
+    for place in networks.PLACES:
+        tc(series.network.namespace(place), "qdisc", "replace", "dev", networks.LINK_PORT, "root", *queue)
 
 
 def writer(rate: int, wide: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ Bar: all of it.
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import os
 import re
@@ -30,7 +31,7 @@ from typing import Any
 
 import left_behind
 import partywall
-from common import arguments, conclude
+from common import MUTE, arguments, conclude, spoilt_python
 
 # A user that no other program of this host is: what is his was made here.
 NOBODY = 2_000_000 + os.getpid()
@@ -94,7 +95,8 @@ class User:
     def environment(self) -> Mapping[str, str]:
         own = {"PARTYWALL_STATE": str(self.state), "HOME": str(self.folder), "COLUMNS": "4000"}
         # Where this Partywall is, as seen from any folder.
-        own["PYTHONPATH"] = f"{Path(partywall.__file__).parents[1]}:{sysconfig.get_path('purelib')}"
+        before = f"{os.environ['PYTHONPATH']}:" if os.environ.get("PYTHONPATH") else ""
+        own["PYTHONPATH"] = f"{before}{Path(partywall.__file__).parents[1]}:{sysconfig.get_path('purelib')}"
         dropped = {key for key in ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS") if self._drop}
         return {key: value for key, value in os.environ.items() if key not in dropped} | own
 
@@ -246,7 +248,12 @@ def served() -> http.server.ThreadingHTTPServer:
 
 
 def main() -> None:
-    quick = arguments(__doc__ or "").quick
+    options = arguments(__doc__ or "", plants={"mute": "refusals that name no remedy"})
+    with spoilt_python(MUTE) if options.plant else contextlib.nullcontext():
+        judge(quick=options.quick)
+
+
+def judge(*, quick: bool) -> None:
     server = served()
     in_scope = in_delegated_scope()
     if in_scope:

@@ -8,12 +8,13 @@ Bar: `--help` in at most 0.2 s, `doctor` in 1 s, `run demo --dry-run` in 1.5 s.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import subprocess
 import sys
 import time
 
-from common import arguments, conclude
+from common import arguments, conclude, spoilt_python
 
 PARTYWALL = [sys.executable, "-m", "partywall"]
 COMMANDS = {
@@ -22,6 +23,9 @@ COMMANDS = {
     "doctor": ([*PARTYWALL, "doctor"], 1.0),
     "run --dry-run": ([*PARTYWALL, "run", "demo", "--dry-run"], 1.5),
 }
+
+
+PLANTS = {"import": "an import that takes 0.15 s"}
 
 
 def taken_s(argv: list[str]) -> float:
@@ -33,7 +37,13 @@ def taken_s(argv: list[str]) -> float:
 
 
 def main() -> None:
-    rounds = 7 if arguments(__doc__ or "").quick else 25
+    options = arguments(__doc__ or "", plants=PLANTS)
+    slow = spoilt_python("import time; time.sleep(0.15)") if options.plant else contextlib.nullcontext()
+    with slow:
+        judge(7 if options.quick else 25)
+
+
+def judge(rounds: int) -> None:
     for argv, _ in COMMANDS.values():
         taken_s(argv)
     seconds: dict[str, list[float]] = {name: [] for name in COMMANDS}

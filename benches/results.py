@@ -150,11 +150,15 @@ def _hypervisor() -> str:
 
 
 def commit() -> str:
-    """Of the sources that are measured, with `-dirty` if they differ from it; empty without a repository."""
-    said = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return said.stdout.strip()
+    """Of the sources, with `-dirty` if they differ from it, results apart; empty without a repository."""
+    if not (known := _git("rev-parse", "--short", "HEAD")):
+        return ""
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", "agent", "benches", "src", f":!{RESULTS}")
+    return f"{known}-dirty" if changed else known
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def now() -> str:

@@ -38,6 +38,7 @@ SANDBOX: dict[str, Any] = {}
 PATIENCE_S = 120
 # Run directories are called so, and with them all that their runs make on the host.
 NAME = "robust-run"
+PLANTS = {"unreaped": "nothing takes away what a kill left"}
 
 
 def scenario(folder: Path, **changes: Any) -> Path:
@@ -101,7 +102,7 @@ def victims_of_kill(controller: int, chance: random.Random) -> int:
     return controller if chance.random() < 0.4 else chance.choice(mine)
 
 
-def one_kill(number: int, chance: random.Random, within_s: float = 9, **changes: Any) -> str:
+def one_kill(number: int, chance: random.Random, within_s: float = 9, *, reaps: bool = True, **changes: Any) -> str:
     """Kills once, reaps, resumes; returns what went wrong, or nothing. changes: to the scenario."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
@@ -116,7 +117,7 @@ def one_kill(number: int, chance: random.Random, within_s: float = 9, **changes:
             output, _ = process.communicate(timeout=PATIENCE_S)
         if "Traceback" in output:
             return f"kill {number}: a traceback: {output[-600:]}"
-        reaped = partywall("reap", cwd=folder)
+        reaped = partywall("reap" if reaps else "kernels", cwd=folder)
         if left := left_over():
             return f"kill {number}: left: {left}"
         if reaped.returncode:
@@ -230,15 +231,16 @@ def dead_agent(folder: Path) -> str:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants=PLANTS)
     kills = 3 if options.quick else 50
     chance = random.Random(time.time_ns() if not options.quick else 7)
     subprocess.run([*PARTYWALL, "reap"], check=False, capture_output=True)
     wrong = []
     for number in range(kills):
-        problem = one_kill(number, chance)
+        problem = one_kill(number, chance, reaps=not options.plant)
         print(problem or f"kill {number}: clean, resumed", flush=True)
         wrong += [problem] if problem else []
+    subprocess.run([*PARTYWALL, "reap"], check=False, capture_output=True)
     named = faults() if not options.quick else []
     for problem in named:
         print(problem, flush=True)

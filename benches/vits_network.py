@@ -32,7 +32,7 @@ QUICK_ROUNDS = 12
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"unseen": "the trace leaves out what the target lost"})
     file = study.find(STUDY)
     kind, content = study.kind_of(file), read(file, "study")
     wanted = kind.read(content, str(file))

@@ -94,15 +94,15 @@ class Pulse:
     ended_late_ns: int
 
 
-def look(guest: Sandbox, used: ThreadClock, after_ns: int, count: int) -> Look:
-    """Pulses from so long after a look on."""
+def look(guest: Sandbox, used: ThreadClock, after_ns: int, count: int, late_ns: int) -> Look:
+    """Pulses from so long after a look on. late_ns: how much later than is meant the guest is told to press."""
     looked_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     bound_ns = guest.clock_error_ns(after_ns + (count - 1) * EVERY_NS)
     made = []
     for number in range(count):
         at_ns = looked_ns + after_ns + number * EVERY_NS
         time.sleep(max(0, at_ns - TOLD_NS - time.clock_gettime_ns(time.CLOCK_MONOTONIC)) / 1e9)
-        began_ns, ended_ns = pulse(guest, used, at_ns - LONG_NS, at_ns)
+        began_ns, ended_ns = pulse(guest, used, at_ns - LONG_NS + late_ns, at_ns + late_ns)
         made.append(Pulse(began_ns - (at_ns - LONG_NS), ended_ns - at_ns))
     return Look(bound_ns, made)
 
@@ -176,7 +176,8 @@ class Look:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"late": "the guest is told each time 2 ms too late"})
+    late_ns = 2_000_000 if options.plant else 0
     needed("vm-clock")
     # The host watches from CPU 0; the guest has CPU 1.
     with guests(1, cpus=(1,), host_cpus=(1,)) as made:
@@ -189,9 +190,11 @@ def main() -> None:
         client(guest).call("workload.calibrate", id="pulse", for_ns=100_000_000)
         # Opened once: opening waits for all CPUs of the host, for some milliseconds.
         with ThreadClock(guest.cgroup_member or client(guest).process.pid) as used:
-            short = [look(guest, used, SPAN_NS - EVERY_NS, AFTER_LOOK) for _ in range(10 if options.quick else 40)]
+            short = [
+                look(guest, used, SPAN_NS - EVERY_NS, AFTER_LOOK, late_ns) for _ in range(10 if options.quick else 40)
+            ]
             # A correction that stays in force for as long as this has the time to carry a clock away.
-            long = [look(guest, used, 8_000_000_000 if options.quick else 30_000_000_000, LONG_AFTER)]
+            long = [look(guest, used, 8_000_000_000 if options.quick else 30_000_000_000, LONG_AFTER, late_ns)]
             idle = [guest.clock_error_ns(SPAN_NS) for _ in range(10)]
         client(guest).call("workload.start", id="busy", pace="flat_out", **start)
         busy = []

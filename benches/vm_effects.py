@@ -136,10 +136,11 @@ def memory_shows(inside: dict[str, Cell], seconds: int) -> bool:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"idle": "the neighbour on the same CPU does nothing"})
+    neighbour = "null" if options.plant else "integer"
     needed("vm-effects")
     seconds = 9 if options.quick else 90
-    cpu = run({"probe": "integer"}, {"cpu": {"stressor": "integer", "sandbox": {"cpus": "same"}}}, seconds)
+    cpu = run({"probe": "integer"}, {"cpu": {"stressor": neighbour, "sandbox": {"cpus": "same"}}}, seconds)
     for name, cell in cpu[0].items():
         print(told(name, cell), flush=True)
     memory = beside_copies(GUEST, seconds)

@@ -37,7 +37,7 @@ def shared_root() -> root.RootImage | None:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants=robustness.PLANTS)
     needed("vm-kill")
     kills = 1 if options.quick else 20
     chance = random.Random(7 if options.quick else time.time_ns())
@@ -52,9 +52,10 @@ def main() -> None:
     subprocess.run([*robustness.PARTYWALL, "reap"], check=False, capture_output=True)
     wrong = []
     for number in range(kills):
-        problem = robustness.one_kill(number, chance, within_s=RUN_S, budget="14s")
+        problem = robustness.one_kill(number, chance, within_s=RUN_S, reaps=not options.plant, budget="14s")
         print(problem or f"kill {number}: clean, resumed", flush=True)
         wrong += [problem] if problem else []
+    subprocess.run([*robustness.PARTYWALL, "reap"], check=False, capture_output=True)
     if image and image.file.stat().st_mtime_ns != before:
         wrong.append("the root image was written to")
     figure = f"{kills - len(wrong)} of {kills} kills left nothing and resumed to all blocks, none twice"

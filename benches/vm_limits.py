@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import arguments, conclude, measure
+from common import arguments, busy_cpu, conclude, measure
 from guests import client, needed
 from partywall.host import Host
 from partywall.model.evidence import Evidence
@@ -239,13 +240,17 @@ def judged(limits: Sequence[float], guest: dict[float, Held], losses: Callable[[
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"shared": "other programs on all CPUs"})
     needed("vm-limits")
     limits, seconds, rounds = (QUICK_LIMITS, 7, 3) if options.quick else (LIMITS, 75, 24)
     why = idle.why_not(Host.here())
     if why:
         print(f"idle CPUs sleep, and may come back slower: {why}")
-    with contextlib.nullcontext() if why else idle.polled():
+    with contextlib.ExitStack() as stack:
+        if not why:
+            stack.enter_context(idle.polled())
+        for cpu in os.sched_getaffinity(0) if options.plant else ():
+            stack.enter_context(busy_cpu(cpu, 2))
         container, guest = (efficiencies(name, limits, seconds) for name in BACKENDS)
         limited = all(limit in container and container[limit].as_promised for limit in limits)
         explained = judged(limits, guest, lambda: lost(rounds))

@@ -23,6 +23,11 @@ CASES: dict[str, tuple[float, dict[str, Any], dict[str, Any]]] = {
     "weight 300 to 100": (0.75, {"cpu_weight": 300}, {"cpu_weight": 100}),
 }
 
+LESS: dict[str, dict[str, Any]] = {
+    "reservation 70%": {"cpu_reservation": "50%"},
+    "weight 300 to 100": {"cpu_weight": 150},
+}
+
 
 def share(own: dict[str, Any], other: dict[str, Any], seconds: int) -> tuple[float, float, float] | None:
     """What the victim keeps beside the neighbour, with its interval."""
@@ -41,12 +46,13 @@ def share(own: dict[str, Any], other: dict[str, Any], seconds: int) -> tuple[flo
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"less": "a reservation of 50 %, and a weight of 150"})
+    given = LESS if options.plant else {}
     needed("vm-shares")
     version = "version 2" if cgroups.read().is_v2 else "version 1"
     held, told, known = 0, [], KNOWN_QUICK if options.quick else KNOWN
     for name, (promise, own, other) in CASES.items():
-        found = share(own, other, 14 if options.quick else 90)
+        found = share(own | given.get(name, {}), other, 14 if options.quick else 90)
         if found is None:
             print(f"{name}: not measured")
             continue

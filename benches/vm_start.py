@@ -13,8 +13,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,16 +25,28 @@ from pathlib import Path
 from common import arguments, conclude
 from guests import client, come_up, guests, needed
 from partywall import pipeline
-from partywall.sandbox import qemu
+from partywall.sandbox import Sandbox, qemu
 from partywall.sandbox.qemu import Accelerator
 from partywall.sandbox.qemu.machine import PROGRAM
 
 
-def seconds(count: int) -> tuple[float, float]:
-    """What a user waits, and the time since the first guest's kernel started."""
+def seconds(count: int, stopped_s: float = 0.0) -> tuple[float, float]:
+    """What a user waits, and the time since the first guest's kernel started. stopped_s: how long it is stopped."""
     with guests(count) as made:
+        if stopped_s:
+            threading.Thread(target=stop, args=(made[0], stopped_s)).start()
         waited = come_up(made)
         return waited, client(made[0]).call("clock")["monotonic_ns"] / 1e9
+
+
+def stop(guest: Sandbox, for_s: float) -> None:
+    """Stops a guest that is booting."""
+    while not guest.pid:
+        time.sleep(0.05)
+    time.sleep(1.0)
+    os.kill(guest.pid, signal.SIGSTOP)
+    time.sleep(for_s)
+    os.kill(guest.pid, signal.SIGCONT)
 
 
 # Under KVM a QEMU whose guest never says a word, as where nested page tables are missing; else the host's own.
@@ -79,12 +93,12 @@ def falling_back(*, hanging: bool) -> FallBack:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"stopped": "each guest is stopped for 3.5 s while it boots"})
     needed("vm-start")
     rounds = 2 if options.quick else 8
     alone, four = [], []
     for number in range(rounds):
-        alone.append(seconds(1))
+        alone.append(seconds(1, stopped_s=3.5 if options.plant else 0.0))
         four.append(seconds(4))
         (one, kernel), (all_four, _) = alone[-1], four[-1]
         print(f"round {number}: one {one:.2f} s, of it {kernel:.2f} s its kernel's; four {all_four:.2f} s", flush=True)

@@ -49,8 +49,15 @@ def start(label: Label, name: str, sink: list[dict[str, Any]], cpu: int) -> Sand
     return sandbox
 
 
-def idle(label: Label, seconds: float) -> float:
+def idle(label: Label, seconds: float, intensity: float) -> float:
+    """intensity: of a stressor that computes in it."""
     sandbox = start(label, "idle", [], 0)
+    if intensity and sandbox.client is not None:
+        work = {"kernel": {"name": "integer", "params": {}}}
+        sandbox.client.call("workload.start", id="idle", work=work, pace="scheduled", work_dir="/var/tmp")
+        sandbox.client.call("workload.calibrate", id="idle", for_ns=200_000_000)
+        switches = [{"at_ns": time.clock_gettime_ns(time.CLOCK_MONOTONIC), "intensity": intensity}]
+        sandbox.client.call("workload.schedule", id="idle", switches=switches)
     pid = sandbox.pid or 0
     before = cpu_ns(pid)
     time.sleep(seconds)
@@ -138,12 +145,12 @@ def monitors(label: Label, pairs: int) -> tuple[Any, float]:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"awake": "the idle agent computes for 1 % of the time"})
     seconds, pairs = (8.0, 300) if options.quick else (30.0, 1500)
     reap()
     label = Label.create("watching-cost", WORK_ROOT)
     try:
-        idle_share = idle(label, seconds)
+        idle_share = idle(label, seconds, 0.01 if options.plant else 0.0)
         ratio, sending = slices(label, pairs)
         watched, reading = monitors(label, pairs)
     finally:

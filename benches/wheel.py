@@ -85,7 +85,7 @@ def complaints(step: Step, code: int, output: str) -> list[str]:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants={"agent": "a wheel without the agent"})
     env = {key: value for key, value in os.environ.items() if key not in OURS}
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
@@ -100,6 +100,8 @@ def main() -> None:
         if code:
             print(output)
             conclude("wheel", "it cannot be installed", met=False)
+        if options.plant:
+            next(folder.glob("venv/lib/*/site-packages/partywall/_bin/partywall-agent")).unlink()
         passed, steps = use(folder, env, QUICK if options.quick else QUICK + LONG)
         size_mib = wheel.stat().st_size / 2**20
     figure = f"built in {build_s:.1f} s ({size_mib:.1f} MiB), installed in {install_s:.0f} s, {passed} of {steps} pass"

@@ -109,8 +109,8 @@ def _record(parts: Mapping[str, tuple[str, bool]]) -> None:
 
 
 @contextlib.contextmanager
-def spoilt_python(code: str) -> Iterator[None]:
-    """Every Python program that is started meanwhile runs `code` first."""
+def spoilt_python(code: str) -> Iterator[str]:
+    """Every Python program that is started meanwhile runs `code` first. Gives the folder for $PYTHONPATH."""
     before = os.environ.get("PYTHONPATH")
     with tempfile.TemporaryDirectory() as folder:
         # Python imports a module of this name at its start, see the documentation of `site`.
@@ -119,7 +119,7 @@ def spoilt_python(code: str) -> Iterator[None]:
         Path(folder).chmod(0o755)
         os.environ["PYTHONPATH"] = os.pathsep.join([folder, *([before] if before else [])])
         try:
-            yield
+            yield folder
         finally:
             os.environ.pop("PYTHONPATH")
             os.environ.update({"PYTHONPATH": before} if before else {})

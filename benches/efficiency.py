@@ -125,8 +125,9 @@ class Repeat:
 class Bench:
     """One pair of victim and aggressor, resident, measured by both methods in turn."""
 
-    def __init__(self, trial: Trial, recorder: Recorder, stage: Stage, total_ns: int) -> None:
+    def __init__(self, trial: Trial, recorder: Recorder, stage: Stage, total_ns: int, slot_ns_min: int) -> None:
         self.trial, self.recorder, self.stage, self.total_ns = trial, recorder, stage, total_ns
+        self.slot_ns_min = slot_ns_min
         self.timing = Timing()
         self.clock = Monotonic()
         self.number = 0
@@ -162,7 +163,8 @@ class Bench:
             while at - first < BATCH_NS and at - began < self.total_ns:
                 order = [self.trial.treatment(name) for name in chance.sample([BASELINE, NULL, REAL], 3)]
                 long = beat.is_long(number)
-                block = self.lay_out(order, at, before, long=long, at_least_ns=beat.slot_ns_min(number))
+                at_least_ns = max(self.slot_ns_min, beat.slot_ns_min(number))
+                block = self.lay_out(order, at, before, long=long, at_least_ns=at_least_ns)
                 batch, before = [*batch, *block], order[-1]
                 read += readings(block) if beat.slot_ns_min(number) else []
                 number, at = number + 1, block[-1].end_ns
@@ -229,7 +231,8 @@ def gain(repeats: Sequence[Repeat], treatment: str) -> Gain:
     return Gain(sequential, np.array([math.log(repeat.switched(treatment).value) for repeat in repeats]))
 
 
-def measured(pair: str, count: int, total_ns: int) -> list[Repeat]:
+def measured(pair: str, count: int, total_ns: int, slot_ns_min: int) -> list[Repeat]:
+    """slot_ns_min: of the switched method."""
     trial = trial_of(PAIRS[pair])
     label = Label.create(f"efficiency-{list(PAIRS).index(pair)}", WORK_ROOT)
     directory = RunDirectory(Path(label.work) / "run")
@@ -238,13 +241,16 @@ def measured(pair: str, count: int, total_ns: int) -> list[Repeat]:
         with staged(trial, Session(label), slice_ns=Timing().slice, seed=1, host_cpus=controller_cpus(trial)) as stage:
             recorder = Recorder(stage, directory.pending(trial.id, "0"), "0")
             recorder.wait_for_first(Monotonic())
-            return list(Bench(trial, recorder, stage, total_ns).repeats(count, seed=1))
+            return list(Bench(trial, recorder, stage, total_ns, slot_ns_min).repeats(count, seed=1))
     finally:
         reaper.clean(label)
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", [resource(pair) for pair in PAIRS])
+    options = arguments(
+        __doc__ or "", [resource(pair) for pair in PAIRS], {"slow": "switched slots last half a second"}
+    )
+    slot_ns_min = 500_000_000 if options.plant else 0
     count, total_ns = (10, 2_100_000_000) if options.quick else (20, 12_000_000_000)
     pairs = list(PAIRS)[:1] if options.quick else list(PAIRS)
     pairs = [pair for pair in PAIRS if resource(pair) in options.only] if options.only else pairs
@@ -253,7 +259,7 @@ def main() -> None:
     gains: dict[str, list[float]] = {NULL: [], REAL: []}
     honest: list[bool] = []
     for pair in pairs:
-        repeats = measured(pair, count, total_ns)
+        repeats = measured(pair, count, total_ns, slot_ns_min)
         for name, found in gains.items():
             one = gain(repeats, name)
             found.append(one.value)

@@ -12,12 +12,10 @@ can be carried out in parts: the same command continues where the last one stopp
 
 Bar: at most 5 % of the bands fail, for throughput and latency each; at most 5 % of the judged pairs disagree, within
 the simulated chance of as many runs; no judged cell is heterogeneous. --quick judges twenty short simulated demos.
---plant effect: its null neighbour takes 3 %. --plant shift: a neighbour takes 10 points more in every second run.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import shutil
@@ -33,7 +31,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from benches.common import conclude
+from common import Parser, conclude, not_measured
 from partywall import pipeline
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
@@ -228,11 +226,11 @@ def judge(runs: Sequence[Measured], wanted: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="under a minute; simulated demos")
-    parser.add_argument(
-        "--plant", choices=("effect", "shift"), help="a fault of the simulated demos; must miss the bar"
-    )
+    plants = {
+        "effect": "the null neighbour of simulated demos takes 3 %",
+        "shift": "a neighbour takes 10 points more in every second simulated demo",
+    }
+    parser = Parser(__doc__ or "", plants=plants)
     parser.add_argument("--runs", type=int, default=RUNS, help="demos")
     parser.add_argument("--each", metavar="SECONDS", type=float, help="budget of a demo; default: the demo's own")
     parser.add_argument("--folder", type=Path, default=Path("/var/tmp/partywall-twenty-demos"), help="keeps the runs")
@@ -246,7 +244,7 @@ def main() -> None:
     each = f"{options.each:g}s" if options.each else None
     runs = demos(options.folder, options.runs, each, time.monotonic() + options.at_most)
     if len(runs) < options.runs:
-        conclude("twenty_demos", f"{len(runs)} of {options.runs} demos; the same command continues", met=False)
+        not_measured("twenty_demos", f"{len(runs)} of {options.runs} demos; the same command continues")
     judge([pipeline.analyse(run) for run in runs], options.runs)
 
 

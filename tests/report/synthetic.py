@@ -360,8 +360,8 @@ def findings(seen: Evidence, shape: Shape = DEFAULT) -> Findings:
     return Findings(
         run=seen.run,
         scenario=seen.plan.scenario.name,
-        headline="A memory-copying neighbour on the next core costs you 18 % ± 1 of memory bandwidth; "
-        "a disk-writing one 62 % ± 2 of disk throughput; nothing else was seen above ±0.6 %.",
+        headline="A memory-copying neighbour on the next core costs 18 % ± 1 of memory bandwidth; "
+        "a disk-writing one 62 % ± 2 of disk throughput; nothing else seen above ±0.6 %.",
         cells=tuple(cells),
         bands=tuple(bands),
         curves=tuple(curves),

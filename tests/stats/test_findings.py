@@ -132,7 +132,9 @@ def test_a_treatment_measured_in_too_few_blocks_is_named_as_missing():
 def test_an_effect_of_nothing_is_reported_everywhere():
     found = findings(Host().measure(ONE, 60, {"null": 0.95, "memory-copy": 0.8}))
     assert Warn.NULL_EFFECT in cell(found, "memory-copy").warnings
-    assert found.headline.startswith("The A/A check failed for copy")
+    assert found.headline.startswith(
+        "Not reliable: a neighbour that does nothing seemed to change the rate of copy by "
+    )
     assert any("A/A check failed" in warning for warning in found.warnings)
 
 
@@ -344,7 +346,7 @@ def test_a_null_that_lengthens_the_latency_is_reported_and_widens_what_decides_a
     assert found.verdicts[0].outcome is Outcome.INCONCLUSIVE
     assert "latency impact at p99 (widened, because the A/A check failed)" in found.verdicts[0].reason
     assert found.headline.startswith(
-        "The A/A check failed for copy: a neighbour that does nothing seemed to change its p99 latency by "
+        "Not reliable: a neighbour that does nothing seemed to change the p99 latency of copy by "
     )
     assert any("had an effect on the p99 latency; the A/A check failed" in warning for warning in found.warnings)
 

@@ -1,6 +1,7 @@
 """Findings of a trace say what was found, and what must be said with it."""
 
 import sys
+import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -21,11 +22,25 @@ from partywall.stats.trace import findings, quantiles
 def test_the_headline_names_the_loss_its_place_and_where_time_goes():
     found = findings(evidence())
     assert found.headline == (
-        "Forward: 10 packets from a/eth0 to vm/eth0, 20 % lost, all of it between va and vm/eth0; "
-        "half take up to 50 ns; "
-        "60 % of the time from va to vm/eth0."
+        "Forward: 20 % of 10 packets lost, all between va and vm/eth0; "
+        "60 % of the time from va to vm/eth0; half take up to 50 ns."
     )
     assert [(step.lost, step.duplicates, step.reordered) for step in found.ways[0].steps] == [(0, 0, 1), (2, 1, 0)]
+
+
+def test_both_directions_are_in_two_lines_and_the_larger_loss_is_first():
+    busy = forward(
+        steps=tuple(
+            step.model_copy(update={"packets": 123_456_789 - 1_000_000 * n, "lost": 1_000_000 * n})
+            for n, step in enumerate(forward().steps)
+        ),
+        total=delay(*[50_000] * 2000),
+    )
+    calm = forward(steps=tuple(step.model_copy(update={"lost": 0, "packets": 2000}) for step in forward().steps))
+    line = findings(evidence(report(ways=(calm, busy)))).headline
+    assert line.startswith("Backward: ")
+    assert "Forward: none of 2\u202f000 packets lost" in line
+    assert len(textwrap.wrap(line, 80)) <= 2
 
 
 def test_losses_that_may_be_the_tracers_own_are_bounds():
@@ -102,7 +117,7 @@ def test_reports_add_up():
 
 def test_the_page_holds_every_figure_without_its_script():
     page = render(findings(evidence()), evidence())
-    for text in ("2 (20 %)", "a/eth0 → va", "All hops were on one clock", "20 % lost", "<script>"):
+    for text in ("2 (20 %)", "a/eth0 → va", "All hops were on one clock", "20 % of 10 packets lost", "<script>"):
         assert text in page, text
 
 

@@ -6,6 +6,7 @@ The headline, the terminal, the pages and the tables all use these functions.
 from __future__ import annotations
 
 import math
+import textwrap
 
 from partywall.model.finding import Estimate
 from partywall.units import format_decimals, magnitude
@@ -19,6 +20,14 @@ TIMES = 5.0
 UNTOLD = "not known"
 UNTOLD_REACH = 10.0
 """If the ends of a ratio's interval differ by more than this factor, no digit of it is reliable."""
+
+WIDTH, LINES = 80, 2
+"""The room of a headline on a terminal. Long names may need more."""
+
+
+def fits(headline: str) -> bool:
+    """True if a terminal shows it in two lines."""
+    return len(textwrap.wrap(headline, WIDTH)) <= LINES
 
 
 def interval(value: float, low: float, high: float, unit: str = "", *, sign: bool = False) -> str:

@@ -1,28 +1,34 @@
-"""The headline: the cost of neighbours in one line, worst first, and the effects that were not seen, with their bound.
+"""The headline: the cost of neighbours in at most two lines of a terminal, most surprising first.
 
-It contains less than the table by design: the worst neighbour of each victim, for at most three victims, then counts.
+That a neighbour on the victim's own core takes half of it is expected; a loss to a neighbour on another core is not.
+So losses are ordered by what nobody would have guessed: the whole loss beside a neighbour elsewhere, and the loss
+beyond an equal share beside one on the same core. The rest is counted. Everything is in the table.
 """
 
 from __future__ import annotations
 
 import math
+import textwrap
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from partywall import units
 from partywall.agent.catalogue import shipped
 from partywall.model.finding import Band, Cell, Effect, Estimate, Warn
 from partywall.model.plan import Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor
-from partywall.model.wording import impact, loss
+from partywall.model.wording import LINES, WIDTH, fits, impact, loss
 from partywall.model.wording import percent as written_percent
 from partywall.stats.latency import JUDGED, is_effect
 from partywall.stats.reliability import understated
 from partywall.stats.series import compared
 from partywall.stats.states import reach_of
 
-SHOWN = 3
+EQUAL_SHARE = 0.5
+"""The isolation factor that everybody expects beside one neighbour on the same core."""
 
 _LOST = {
     "cpu": "CPU speed",
@@ -46,11 +52,7 @@ def headline(
 ) -> str:
     """The line. kernels: the agent's catalogue, for names of resources; incomplete: why trials failed."""
     if not cells and incomplete:
-        more = len(incomplete) - 1
-        first = incomplete[0].splitlines()[0].rstrip(".")
-        first = next((first.removeprefix(f"{t.id}: ") for t in plan.trials if first.startswith(f"{t.id}: ")), first)
-        beside = f" (and {more} more, among the warnings)" if more else ""
-        return _sentences([f"nothing was measured: {first}{beside}"])
+        return _nothing(plan, incomplete)
     trials = {trial.id: trial for trial in plan.trials}
     planned = {(trial.id, t.id): t.aggressor for trial in plan.trials for t in compared(trial) if _presses_alone(t)}
     neighbours = [cell for cell in cells if (cell.trial, cell.treatment) in planned]
@@ -62,17 +64,55 @@ def headline(
     shown = [*harmful, *helped, *slower]
     unseen = [cell for cell in neighbours if cell not in shown and not understated(cell)]
     mark = _Marks(emulated=not all(map(_emulated, neighbours)))
-    parts = [
-        _costs(_first_of_each(harmful, _pair), trials, kernels, mark),
-        _slower(_first_of_each(slower, _pair), trials, mark),
-        _helped(helped, mark),
-        _rest(unseen, bands, mark, nothing_seen=not shown),
-        "" if neighbours else _limits(cells),
-    ]
-    said = [part for part in parts if part]
-    said += _unjudged(_left_open(planned, shown, unseen), alone=not said)
-    label = "emulated: " if neighbours and all(map(_emulated, neighbours)) else ""
-    return _sentences([*_failed_checks(trials, bands), label + "; ".join(said) if said else ""])
+    harms = _by_surprise(_first_of_each(harmful, _pair), trials)
+    later = _first_of_each(slower, _pair)
+    failed = _failed_checks(trials, bands)
+    left = _left_open(planned, shown, unseen)
+
+    def text(room: Counter[str]) -> str:
+        """room: the number of parts of each kind; what must be said is there with none."""
+        said = [
+            _costs(harms, room["costs"], trials, kernels, mark),
+            _slower(later, trials, mark) if room["slower"] else _slower_count(later),
+            _rest(unseen, bands, mark, nothing_seen=not shown) if room["rest"] or not shown else "",
+            f"{len(helped)} made the victim faster{mark.among(helped)}" if helped and room["helped"] else "",
+            "" if neighbours else _limits(cells),
+        ]
+        said = [part for part in said if part]
+        said += _unjudged(left, alone=not (said or helped))
+        label = "emulated: " if neighbours and all(map(_emulated, neighbours)) else ""
+        return _sentences([*failed, label + "; ".join(said) if said else ""])
+
+    surprising = sum(_surprise(cell, trials) > 0 for cell in harms)
+    room = Counter({"costs": 0 if failed else 1, "helped": not (harms or later)})
+    for part in ["costs"] * (surprising - 1) + ["slower", "rest"] + ["costs"] * len(harms) + ["helped"]:
+        if fits(text(room + Counter([part]))):
+            room[part] += 1
+    return text(room)
+
+
+def _nothing(plan: Plan, incomplete: Sequence[str]) -> str:
+    first = incomplete[0].splitlines()[0].rstrip(".")
+    first = next((first.removeprefix(f"{t.id}: ") for t in plan.trials if first.startswith(f"{t.id}: ")), first)
+    more = len(incomplete) - 1
+    beside = f" (and {more} more, among the warnings)" if more else ""
+    room = WIDTH * LINES - len(f"nothing was measured: {beside}.") - WIDTH // 4
+    return _sentences([f"nothing was measured: {textwrap.shorten(first, room, placeholder=' …')}{beside}"])
+
+
+def _surprise(cell: Cell, trials: Mapping[str, Trial]) -> float:
+    """The loss that nobody would expect: all of it, or what exceeds an equal share of a core used by both."""
+    if trials[cell.trial].shares_cpu(cell.aggressor or ""):
+        return max(0.0, 1 - cell.isolation.high / EQUAL_SHARE)
+    return 1 - cell.isolation.value
+
+
+def _by_surprise(harms: Sequence[Cell], trials: Mapping[str, Trial]) -> list[Cell]:
+    """Surprising harms first, beginning with the worst of each victim; then expected ones. harms: worst first."""
+    ordered = sorted(harms, key=lambda cell: -_surprise(cell, trials))
+    surprising = [cell for cell in ordered if _surprise(cell, trials) > 0]
+    firsts = _first_of_each(surprising, lambda cell: cell.victim)
+    return [*firsts, *(cell for cell in ordered if cell not in firsts)]
 
 
 def _presses_alone(treatment: Treatment) -> bool:
@@ -108,14 +148,14 @@ class _Marks:
         return f" ({'; '.join(marks)})" if marks else ""
 
     def among(self, cells: Sequence[Cell]) -> str:
-        """' (1 of them emulated)', or nothing."""
+        """' (1 emulated)', or nothing."""
         counts = {
             "perhaps more": sum(bool(understated(cell)) for cell in cells),
-            "on too few blocks": sum(Warn.FEW_BLOCKS in cell.warnings for cell in cells),
+            "on few blocks": sum(Warn.FEW_BLOCKS in cell.warnings for cell in cells),
             "emulated": sum(map(_emulated, cells)) if self.emulated else 0,
         }
-        marks = [f"{count} of them {what}" for what, count in counts.items() if count]
-        return f" ({'; '.join(marks)})" if marks else ""
+        marks = [f"{count} {what}" for what, count in counts.items() if count]
+        return f" ({', '.join(marks)})" if marks else ""
 
 
 def percent(estimate: Estimate) -> str:
@@ -131,24 +171,20 @@ def _sentences(parts: Sequence[str]) -> str:
 
 
 def _failed_checks(trials: Mapping[str, Trial], bands: Sequence[Band]) -> list[str]:
-    """If an aggressor that loads nothing seems to have an effect, effects up to that size are doubtful."""
+    """If an aggressor that loads nothing seems to have an effect, effects up to that size are not reliable."""
     rates = [(band.trial, band.null, -1.0) for band in bands if band.null.low > 1 or band.null.high < 1]
     late = [(band.trial, band.null_latency[JUDGED], 0.0) for band in bands if is_effect(band.null_latency.get(JUDGED))]
-    return [_failed(trials, failed, what) for failed, what in ((rates, "rate"), (late, f"{JUDGED} latency")) if failed]
+    failed = [_failed(trials, some, what) for some, what in ((rates, "rate"), (late, f"{JUDGED} latency")) if some]
+    return [f"not reliable: a neighbour that does nothing seemed to change {_listed(failed)}"] if failed else []
 
 
 def _failed(trials: Mapping[str, Trial], failed: Sequence[tuple[str, Estimate, float]], what: str) -> str:
-    """failed: (trial, effect of its null aggressor, size of that change)."""
-    victims = ", ".join(dict.fromkeys(trials[trial].victim_name for trial, _, _ in failed))
-    _, worst, shift = max(
-        failed, key=lambda verdict: max(abs(verdict[1].low + verdict[2]), abs(verdict[1].high + verdict[2]))
-    )
+    """'the rate of copy by −2.0 % ± 0.5'. failed: (trial, effect of its null aggressor, size of that change)."""
+    victims = list(dict.fromkeys(trials[trial].victim_name for trial, _, _ in failed))
+    _, worst, shift = max(failed, key=lambda each: max(abs(each[1].low + each[2]), abs(each[1].high + each[2])))
     ends = {name: getattr(worst, name) + shift for name in ("value", "low", "high")}
-    change = written_percent(worst.model_copy(update=ends))
-    return (
-        f"the A/A check failed for {victims}: a neighbour that does nothing seemed to change its {what} by {change}, "
-        "so effects of that size are not reliable"
-    )
+    whose, up_to = (victims[0], "") if len(victims) == 1 else (f"{len(victims)} victims", "up to ")
+    return f"the {what} of {whose} by {up_to}{written_percent(worst.model_copy(update=ends))}"
 
 
 def _first_of_each(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> list[Cell]:
@@ -159,19 +195,20 @@ def _first_of_each(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> li
 
 
 def _costs(
-    harms: Sequence[Cell], trials: Mapping[str, Trial], kernels: Mapping[str, Mapping[str, Any]], mark: _Marks
+    harms: Sequence[Cell],
+    count: int,
+    trials: Mapping[str, Trial],
+    kernels: Mapping[str, Mapping[str, Any]],
+    mark: _Marks,
 ) -> str:
-    """harms: the worst of each victim and aggressor, worst first."""
-    shown = _first_of_each(harms, lambda cell: cell.victim)[:SHOWN]
-    more = [cell for cell in harms if cell not in shown]
-    if len(more) == 1:
-        # "1 more" is as long as the neighbour's own entry.
-        shown, more = [*shown, *more], []
+    """harms: the worst of each victim and aggressor, most surprising first. count: how many to spell out."""
+    shown, more = harms[:count], harms[count:]
     lost = {cell.victim: _lost(trials[cell.trial], kernels) for cell in shown}
     same_words = len(set(lost.values())) < len(lost)
     by_neighbour: dict[str, list[Cell]] = {}
     for cell in shown:
         by_neighbour.setdefault(_who(trials[cell.trial], cell, "a neighbour"), []).append(cell)
+    first = _where(trials[shown[0].trial], shown[0].aggressor or "") if shown else ""
     clauses: list[str] = []
     for who, cells in by_neighbour.items():
         costs = [
@@ -179,20 +216,22 @@ def _costs(
             f"{mark.beside(cell, *([cell.victim] if same_words else []))}"
             for cell in cells
         ]
-        name = _who(trials[cells[0].trial], cells[0], "one") if clauses else f"{who} costs you"
+        name = _who(trials[cells[0].trial], cells[0], "one").removesuffix(first) if clauses else f"{who} costs"
         clauses.append(f"{name} {_listed(costs)}")
     if more:
-        clauses.append(_more(more) + mark.among(more))
+        clauses.append(_more(more, trials, alone=not shown) + mark.among(more))
     return "; ".join(clauses)
 
 
-def _more(harms: Sequence[Cell]) -> str:
-    """The number of other effects and their range. harms: at least two, worst first."""
-    least, most = percent(harms[-1].isolation), percent(harms[0].isolation)
-    same = most.partition(" %")[0]
-    if least.partition(" %")[0] == same:
-        return f"{len(harms)} more cost about {same} % each"
-    return f"{len(harms)} more cost between {least} and {most}"
+def _more(harms: Sequence[Cell], trials: Mapping[str, Trial], *, alone: bool) -> str:
+    """'3 more on the same core cost 18 to 23 %': the number of other losses and their range. alone: of all losses."""
+    values = sorted(1 - cell.isolation.value for cell in harms)
+    (least, most), several = (f"{100 * end:.2g}" for end in (values[0], values[-1])), len(harms) > 1
+    where = " on the same core" if all(trials[c.trial].shares_cpu(c.aggressor or "") for c in harms) else ""
+    who = f"{units.counted(len(harms), 'neighbour') if alone else f'{len(harms)} more'}{where}"
+    if least == most:
+        return f"{who} cost{'' if several else 's'} about {most} %{' each' if several else ''}"
+    return f"{who} cost {least} to {most} %"
 
 
 def _slowdown(cell: Cell) -> float:
@@ -210,6 +249,11 @@ def _slower(slower: Sequence[Cell], trials: Mapping[str, Trial], mark: _Marks) -
     more = len(slower) - 1
     others = f", and {more} more lengthen{'s' if more == 1 else ''} one by less" if more else ""
     return f"{first}{mark.beside(worst)}{others}"
+
+
+def _slower_count(slower: Sequence[Cell]) -> str:
+    count = units.counted(len(slower), "neighbour")
+    return f"{count} lengthen{'s' if len(slower) == 1 else ''} latency, see the table" if slower else ""
 
 
 def _longer(slowdown: Estimate) -> str:
@@ -271,10 +315,6 @@ def _where(trial: Trial, aggressor: str) -> str:
     return " on the next core" if placed in ("auto", "next") else " on another core"
 
 
-def _helped(helped: Sequence[Cell], mark: _Marks) -> str:
-    return f"{len(helped)} made the victim faster, which the table shows{mark.among(helped)}" if helped else ""
-
-
 def _left_open(
     planned: Mapping[tuple[str, str], str | None], shown: Sequence[Cell], unseen: Sequence[Cell]
 ) -> set[tuple[str, str | None]]:
@@ -301,7 +341,7 @@ def _rest(unseen: Sequence[Cell], bands: Sequence[Band], mark: _Marks, *, nothin
         return _unknown(unknown, bands, some, nothing_seen=nothing_seen) if unknown else ""
     # Rounded up, so that the statement is true.
     above = f"above ±{math.ceil(1000 * _reach(none, bands) - 1e-9) / 10:g} %{some}"
-    first = f"no neighbour was seen to cost you anything {above}" if nothing_seen else f"nothing else was seen {above}"
+    first = f"no neighbour was seen to cost you anything {above}" if nothing_seen else f"nothing else seen {above}"
     return first + (f", but {_more_unknown(unknown, unseen, bands)}" if unknown else "")
 
 

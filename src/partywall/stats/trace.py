@@ -26,6 +26,7 @@ from partywall.model.trace import (
     WayFinding,
     merged,
 )
+from partywall.model.wording import fits
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 # A percentile needs several packets beyond it.
@@ -152,13 +153,14 @@ def _clocks(evidence: TraceEvidence) -> tuple[ClockBound, ...]:
 
 
 def headline(ways: Sequence[WayFinding], sampled: float = 1.0) -> str:
-    """The most important result: losses and their place, and where the time is spent.
+    """The most important result in at most two lines: losses and their place, and where the time is spent.
 
-    sampled: the share of traced flows.
+    The direction with the larger loss is first. sampled: the share of traced flows.
     """
-    sentences = [_sentence(way) for way in ways if way.sent]
-    if sentences:
-        return " ".join(sentences)
+    used = sorted((way for way in ways if way.sent), key=lambda way: -(way.lost / way.sent))
+    if used:
+        texts = [" ".join(_sentence(way, parts) for way in used) for parts in range(len(_PARTS), -1, -1)]
+        return next(filter(fits, texts), texts[-1])
     others = sum(way.other for way in ways)
     if others:
         return (
@@ -167,34 +169,40 @@ def headline(ways: Sequence[WayFinding], sampled: float = 1.0) -> str:
         )
     if sampled < 1:
         return (
-            f"No packet was seen, but only {100 * sampled:.3g} % of the flows were traced to stay within the budget of "
-            "CPU time: give a larger --budget."
+            f"No packet was seen, but only {100 * sampled:.3g} % of the flows were traced, "
+            "to stay within the budget of CPU time: give a larger --budget."
         )
     return "No packet was seen: nothing was sent along this path, or packets take another path."
 
 
-def _sentence(way: WayFinding) -> str:
+def _sentence(way: WayFinding, parts: int) -> str:
+    """One direction: what was lost, and as many of the other parts as there is room for."""
+    return f"{way.way.capitalize()}: {_lost(way)}{''.join(part(way) for part in _PARTS[:parts])}."
+
+
+def _tail(way: WayFinding) -> str:
+    tail = (way.total_ns or {}).get("p99")
+    return f"; 99 % take up to {units.format_duration(tail)}" if tail is not None else ""
+
+
+def _half(way: WayFinding) -> str:
+    return f"; half take up to {units.format_duration(way.total_ns['p50'])}" if way.total_ns else ""
+
+
+def _astray(way: WayFinding) -> str:
     elsewhere = sum(step.astray for step in way.steps)
-    gone = (
-        f" ({units.format_decimals(elsewhere, 0)} more took another path, or were lost entirely)" if elsewhere else ""
-    )
-    went = _count(way.sent - elsewhere, "packet")
-    text = f"{way.way.capitalize()}: {went} from {way.hops[0]} to {way.hops[-1]}{gone}, {_lost(way)}"
-    if not way.total_ns:
-        return text + "."
-    tail = way.total_ns.get("p99")
-    delay = f"; half take up to {units.format_duration(way.total_ns['p50'])}"
-    delay += f", 99 % up to {units.format_duration(tail)}" if tail is not None else ""
-    return f"{text}{delay}{_longest(way)}."
+    packets = f"{units.format_decimals(elsewhere, 0)} more"
+    return f"; {packets} took another path, or were lost entirely" if elsewhere else ""
 
 
 def _lost(way: WayFinding) -> str:
+    followed = way.sent - sum(step.astray for step in way.steps)
+    packets = _count(followed, "packet")
     if not way.lost:
-        return "none lost"
+        return f"none of {packets} lost"
     worst = max(way.steps, key=lambda step: step.lost)
-    where = f"between {worst.origin} and {worst.hop}"
-    share = f"{100 * way.lost / (way.sent - sum(step.astray for step in way.steps)):.2g} % lost"
-    return f"{share}, {'all' if worst.lost == way.lost else 'most'} of it {where}"
+    part = "all" if worst.lost == way.lost else "most"
+    return f"{100 * way.lost / followed:.2g} % of {packets} lost, {part} between {worst.origin} and {worst.hop}"
 
 
 def _longest(way: WayFinding) -> str:
@@ -204,6 +212,10 @@ def _longest(way: WayFinding) -> str:
         return ""
     step = max(way.steps, key=lambda step: means[step.hop])
     return f"; {100 * means[step.hop] / total:.0f} % of the time from {step.origin} to {step.hop}"
+
+
+# Of a headline, most important first.
+_PARTS = (_tail, _longest, _half, _astray)
 
 
 def _notes(evidence: TraceEvidence, whole: Report, ways: Sequence[WayFinding]) -> Iterator[str]:

@@ -17,8 +17,9 @@ from typing import Any
 
 from partywall import units
 from partywall.agent import binary
+from partywall.agent.agents import Agents
 from partywall.agent.catalogue import Catalogue, shipped
-from partywall.agent.client import AgentClient, start_agent
+from partywall.agent.client import AgentClient
 from partywall.errors import (
     AgentError,
     CapabilityError,
@@ -75,13 +76,8 @@ def catalogue() -> Catalogue:
 @contextlib.contextmanager
 def host_agent() -> Iterator[AgentClient]:
     """An agent on the host, outside any sandbox, for facts and checks."""
-    process = start_agent([str(binary.find()), "serve", "--die-with-parent", "--only", "memory"])
-    client = AgentClient("host", process, lambda _method, _params: None)
-    try:
-        client.greet()
-        yield client
-    finally:
-        client.close()
+    with Agents() as agents:
+        yield agents.attach("host", [str(binary.find()), "serve", "--die-with-parent", "--only", "memory"])
 
 
 def this_host() -> Host:

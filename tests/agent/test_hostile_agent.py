@@ -5,12 +5,13 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from partywall.agent import client as client_module
 from partywall.agent.client import AgentClient
-from partywall.agent.inbox import Inbox
+from partywall.agent.inbox import Inbox, Received
 from partywall.errors import AgentError
 
 PIPE = subprocess.PIPE
@@ -122,6 +123,24 @@ def test_an_agent_that_does_not_read_runs_into_the_timeout_of_whoever_writes(hos
     assert time.monotonic() - begin < 5
     # Half a request has gone; nothing can follow it.
     assert "in the middle of a request" in reason_of(client, 1)
+
+
+def test_a_lossy_inbox_drops_what_is_above_its_limit_and_the_agent_goes_on():
+    inbox = Inbox(most=2400, lossy=True)
+    for number in range(10):
+        inbox.put("guard", "guard", Received.of({"number": number}, "guard", 1000))
+    inbox.put("guard", "gone", {"reason": "killed"})
+    assert [inbox.get_nowait()[2] for _ in range(3)] == [{"number": 0}, {"number": 1}, {"reason": "killed"}]
+    inbox.put("guard", "guard", Received.of({"number": 10}, "guard", 1000))
+    assert inbox.get_nowait()[2] == {"number": 10}, "it takes messages again once they are read"
+
+
+def test_only_sandboxes_and_the_shared_session_start_agents():
+    source = Path(client_module.__file__).parents[1]
+    places = {
+        file.relative_to(source).parts[0] for file in source.rglob("*.py") if "start_agent(" in file.read_text("utf-8")
+    }
+    assert places == {"agent", "sandbox"}
 
 
 def test_a_flood_that_nobody_reads_ends_the_connection(hostile):

@@ -1,7 +1,8 @@
 """Messages of agents that wait to be handled: one queue for a session, with a limit for each agent.
 
 A slow reader loses nothing while an agent stays below the limit. Above it, the agent is faulty or its reader is stuck,
-and its connection ends with that reason. Messages are not interpreted here.
+and its connection ends with that reason, or, for an agent that must go on, its messages are dropped until they are read
+again. Messages are not interpreted here.
 """
 
 from __future__ import annotations
@@ -42,22 +43,27 @@ class FloodError(ValueError):
 
 
 class Inbox:
-    """Messages as (agent, method, params), in order of arrival."""
+    """Messages as (agent, method, params), in order of arrival.
 
-    def __init__(self, most: int = WAITING_MAX) -> None:
-        self._most = most
+    most: limit on an agent's waiting messages, in bytes. lossy: drops what is above it; the connection stays.
+    """
+
+    def __init__(self, most: int = WAITING_MAX, *, lossy: bool = False) -> None:
+        self._most, self._lossy = most, lossy
         self._queue: queue.SimpleQueue[tuple[Message, int]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting: Counter[str] = Counter()
 
     def put(self, name: str, method: str, params: dict[str, Any]) -> None:
-        """Adds a message. FloodError if too many of this agent's messages are waiting.
+        """Adds a message. FloodError if too many of this agent's messages are waiting, unless the inbox is lossy.
 
         Messages that did not come from an agent's stream, such as `gone`, have no size and are always accepted.
         """
         weight = params.weight if isinstance(params, Received) else 0
         with self._lock:
             if weight and self._waiting[name] + weight > self._most:
+                if self._lossy:
+                    return
                 raise FloodError(f"it sends faster than its messages are read: {self._most >> 20} MiB of them wait")
             self._waiting[name] += weight
         self._queue.put(((name, method, params), weight))

@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from partywall.agent import binary
-from partywall.agent.client import AgentClient, start_agent
+from partywall.agent.agents import Agents
+from partywall.agent.client import AgentClient
+from partywall.agent.inbox import Inbox, Message
 from partywall.errors import AgentError, Problem, TrialError, UsageError
 from partywall.files import write_whole
 from partywall.guard import left
@@ -22,7 +23,9 @@ from partywall.guard.flatten import Flat, vif_of
 from partywall.guard.resolve import VifPlace, identity
 from partywall.sandbox.label import made_state_root, start_ticks, state_root
 
-_REPORTS_MAX = 4096
+AGENT = "guard"
+UNREAD_MAX = 64 << 20
+"""Limit on reports that wait, in bytes. A reader that stops reading loses reports; the guard never waits for it."""
 
 
 @dataclass(frozen=True)
@@ -46,21 +49,17 @@ class Report:
 class Kept:
     """A policy that is being enforced."""
 
-    def __init__(self, flat: Flat) -> None:
+    def __init__(self, flat: Flat, agents: Agents) -> None:
         self.flat = flat
+        self.client = _attached(agents)
+        self._agents = agents
+        self._waiting: list[Message] = []
         self.hooks: list[Any] = list(flat.start["hooks"])
         """Places where this guard has hooks, or may have left some."""
         self._placed: dict[int, Any] = dict(enumerate(flat.start["hooks"]))
-        self._messages: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(_REPORTS_MAX)
-        self.client = _agent(self._receive)
         self.excess: dict[str, str] = {}
         self.queue = ""
         self.without_backstop: tuple[str, ...] = ()
-
-    def _receive(self, method: str, params: dict[str, Any]) -> None:
-        # A reader that stops reading loses reports; the guard never waits for it.
-        with contextlib.suppress(queue.Full):
-            self._messages.put_nowait((method, params))
 
     def start(self) -> None:
         """Attaches all hooks and starts."""
@@ -91,10 +90,10 @@ class Kept:
 
     def report(self, timeout_s: float) -> Report | None:
         """The next report; None if none arrived in time. TrialError if the agent has ended."""
-        try:
-            method, params = self._messages.get(timeout=timeout_s)
-        except queue.Empty:
+        self._waiting += [] if self._waiting else self._agents.take(timeout_s)
+        if not self._waiting:
             return None
+        _, method, params = self._waiting.pop(0)
         if method == "gone":
             raise TrialError(f"the guard's agent ended: {params['reason']}; the kernel continues as the policy says")
         return self._report(params) if method == "guard" else None
@@ -115,8 +114,8 @@ def keep(flat: Flat, *, leave: bool = False) -> Iterator[Kept]:
     _refuse(name, flat)
     earlier = left.located(name, left.hooks(left.state(name)))
     stale = [hook for hook in earlier if _place(hook) not in {_place(new) for new in flat.start["hooks"]}]
-    kept = Kept(flat)
-    try:
+    with Agents(messages=Inbox(UNREAD_MAX, lossy=True)) as agents:
+        kept = Kept(flat, agents)
         _write(name, [*flat.start["hooks"], *stale])
         _start(kept, name, earlier)
         # Removes hooks that an edited policy no longer contains.
@@ -132,8 +131,6 @@ def keep(flat: Flat, *, leave: bool = False) -> Iterator[Kept]:
                     kept.client.call("guard.stop", id=name)
                 with contextlib.suppress(AgentError):
                     _remove(kept.client, name, kept.hooks)
-    finally:
-        kept.client.close()
 
 
 def _start(kept: Kept, name: str, earlier: list[Any]) -> None:
@@ -157,11 +154,8 @@ def remove(name: str, hooks: list[Any]) -> list[str]:
 
     TrialError if some places could not be read; these stay recorded.
     """
-    client = _agent(lambda _method, _params: None)
-    try:
-        return _remove(client, name, hooks)
-    finally:
-        client.close()
+    with Agents() as agents:
+        return _remove(_attached(agents), name, hooks)
 
 
 def _remove(client: AgentClient, name: str, hooks: list[Any]) -> list[str]:
@@ -211,13 +205,5 @@ def _write(name: str, hooks: list[Any], *, kept: bool = True) -> None:
     write_whole(left.state(name), json.dumps(written))
 
 
-def _agent(sink: Any) -> AgentClient:
-    client = AgentClient(
-        "guard", start_agent([str(binary.find()), "serve", "--die-with-parent", "--only", "guard"]), sink
-    )
-    try:
-        client.greet()
-    except AgentError:
-        client.close()
-        raise
-    return client
+def _attached(agents: Agents) -> AgentClient:
+    return agents.attach(AGENT, [str(binary.find()), "serve", "--die-with-parent", "--only", "guard"])

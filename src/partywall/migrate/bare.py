@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from partywall.agent.client import AgentClient, start_agent
+from partywall.agent.agents import Agents
 from partywall.errors import TrialError
 from partywall.model.migration import Activity
 
@@ -19,15 +18,8 @@ def rate_of(activity: Activity | None, for_ns: int, agent: Sequence[str], work_d
     """Work a second of a kernel, by an agent of its own that runs for some time. agent: its program."""
     if activity is None or activity.kernel is None:
         raise TrialError("only a workload with a kernel can be measured on the host itself")
-    slices: list[dict[str, Any]] = []
-
-    def take(method: str, params: dict[str, Any]) -> None:
-        if method == "slices":
-            slices.extend(params["slices"])
-
-    client = AgentClient(ID, start_agent([*agent, "serve", "--die-with-parent", "--only", "probe"]), take)
-    try:
-        client.greet()
+    with Agents() as agents:
+        client = agents.attach(ID, [*agent, "serve", "--die-with-parent", "--only", "probe"])
         work = {"kernel": {"name": activity.kernel, "params": activity.params}}
         client.call(
             "workload.start",
@@ -35,8 +27,7 @@ def rate_of(activity: Activity | None, for_ns: int, agent: Sequence[str], work_d
         )  # fmt: skip
         time.sleep(for_ns / 1e9)
         client.call("workload.stop", id=ID)
-    finally:
-        client.close()
+        slices = [each for _, method, params in agents.take(0) if method == "slices" for each in params["slices"]]
     if not slices:
         raise TrialError(f"{activity.kernel} did nothing on the host within {for_ns / 1e9:g} s")
     length_ns = max(each["end_ns"] for each in slices) - min(each["start_ns"] for each in slices)

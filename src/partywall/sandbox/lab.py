@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from partywall.agent import binary
-from partywall.agent.client import AgentClient, start_agent
+from partywall.agent.agents import Agents
+from partywall.agent.client import AgentClient
+from partywall.agent.inbox import Inbox
 from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.host import Host, install
 from partywall.sandbox import networks
@@ -318,7 +320,5 @@ def _sending(made: Lab, name: str) -> Iterator[tuple[AgentClient, str]]:
 def agent(made: Lab, name: str, *options: str) -> Iterator[AgentClient]:
     """An agent in a tenant's namespace while the block runs. options: of its command line."""
     command = ["ip", "netns", "exec", made.namespace(name), str(binary.find()), "serve", "--die-with-parent", *options]
-    process = start_agent(command, env=os.environ | made.label.environment)
-    with contextlib.closing(AgentClient(name, process, lambda _method, _params: None)) as client:
-        client.greet()
-        yield client
+    with Agents(messages=Inbox(0, lossy=True)) as agents:  # Nobody reads what it reports.
+        yield agents.attach(name, command, os.environ | made.label.environment)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Self, cast
 
 from partywall.agent import binary
+from partywall.agent.agents import Agents
 from partywall.agent.client import AgentClient
 from partywall.errors import CapabilityError
 from partywall.host import Host, install
@@ -250,9 +251,5 @@ def machine_agent(destination: str, base: str, run: str) -> Iterator[AgentClient
     """An agent on another machine, for facts and checks."""
     connection = Connection(destination, base, run, ["serve", "--die-with-parent", "--patience", str(PATIENCE_S)], {})
     connection.ready()
-    client = AgentClient(destination, connection.process, lambda _method, _params: None)
-    try:
-        client.greet()
-        yield client
-    finally:
-        client.close()
+    with Agents() as agents:
+        yield agents.adopt(destination, connection.process)

@@ -7,6 +7,7 @@ are used, because the command line does not need them.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,49 +15,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-INTERFACE = frozenset(
-    [
-        "Block",
-        "Broken",
-        "CapabilityError",
-        "Doing",
-        "Event",
-        "Exit",
-        "Left",
-        "Note",
-        "PartywallError",
-        "Report",
-        "Result",
-        "Second",
-        "Started",
-        "TrialError",
-        "UsageError",
-        "attribute_power",
-        "calibrate_power",
-        "compare_runs",
-        "open_record",
-        "plan_consolidation",
-        "plan_scenario",
-        "print_event",
-        "read_power",
-        "run_guard",
-        "run_load",
-        "run_migration",
-        "run_scenario",
-        "run_study",
-        "run_trace",
-        "simulate_consolidation",
-        "this_host",
-    ]
-)
-"""The names that `partywall.api` offers. Looking up any other name there would import it for every submodule."""
-
 
 def __getattr__(name: str) -> Any:
-    if name not in INTERFACE:
-        raise AttributeError(f"module 'partywall' has no attribute {name!r}")
-    return getattr(importlib.import_module("partywall.api"), name)
+    # `from partywall import units` looks here first. It must not import the whole interface.
+    if not name.startswith("_") and not importlib.util.find_spec(f"{__name__}.{name}"):
+        api = importlib.import_module("partywall.api")
+        if name in api.__all__:
+            return getattr(api, name)
+    raise AttributeError(f"module 'partywall' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *INTERFACE])
+    return sorted([*globals(), *importlib.import_module("partywall.api").__all__])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from partywall import kinds, pipeline, units
 from partywall.consolidate import load as clusters
-from partywall.errors import CapabilityError, Exit, PartywallError, Problem, TrialError, UsageError, parsed
+from partywall.errors import CapabilityError, Exit, PartywallError, Problem, TrialError, UsageError, parsed_above_zero
 from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note, Report, Second, Started, silent
 from partywall.host import Host
 from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
@@ -25,7 +25,7 @@ from partywall.kinds.kind import Options
 from partywall.kinds.load import LoadJob, Loads
 from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.kinds.power import PowerJob, Powers
-from partywall.kinds.run import RunJob, Runs
+from partywall.kinds.run import RunJob, Runs, changes
 from partywall.kinds.study import Studies, StudyJob
 from partywall.kinds.trace import TraceJob, Traces
 from partywall.load import plan as load_plans
@@ -155,7 +155,8 @@ def plan_scenario(
 
     scenario: a file, or the name of one that ships with Partywall. budget: such as 5min. precision: such as 1%.
     """
-    return Runs().plan(RunJob.read(scenario, _changes(budget, precision), seed), Options(host or this_host()))[0]
+    job = RunJob.read(scenario, changes(budget or None, precision or None), seed)
+    return Runs().plan(job, Options(host or this_host()))[0]
 
 
 def run_scenario(
@@ -174,7 +175,7 @@ def run_scenario(
     options = _options(out, work_dir, allow_commands=allow_commands)
     if resume is not None:
         return _resumed(resume, options, on_event)
-    job = RunJob.read(scenario, _changes(budget, precision), seed)
+    job = RunJob.read(scenario, changes(budget or None, precision or None), seed)
     return _measured(lambda: Runs().measure(job, options, on_event))
 
 
@@ -353,17 +354,8 @@ def _options(out: str | Path | None, work_dir: str | Path = WORK_ROOT, *, allow_
     return Options(this_host(), Path(out) if out else None, Path(work_dir), allow_commands)
 
 
-def _changes(budget: str, precision: str) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    if budget:
-        changes["budget"] = _ns("budget", budget)
-    if precision:
-        changes["precision"] = parsed("precision", precision, units.parse_share)
-    return changes
-
-
 def _ns(name: str, text: str) -> int:
-    return parsed(name, text, units.parse_duration_ns)
+    return parsed_above_zero(name, text, units.parse_duration_ns, "10s")
 
 
 def _pandas() -> Any:

@@ -20,6 +20,7 @@ from enum import IntEnum, StrEnum
 from typing import TypeVar
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 
 class Exit(IntEnum):
@@ -166,3 +167,11 @@ def parsed(key: str, text: str, parse: Callable[[str], T]) -> T:
         return parse(text)
     except ValueError as error:
         raise UsageError(Problem(str(error), key=key)) from None
+
+
+def parsed_above_zero(key: str, text: str, parse: Callable[[str], N], example: str) -> N:
+    """Like `parsed`, for a number that must be greater than 0."""
+    value = parsed(key, text, parse)
+    if value <= 0:
+        raise UsageError(Problem(f"must be greater than 0, not {text}", f"give for example {example}", key=key))
+    return value

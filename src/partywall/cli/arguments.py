@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from partywall import units
-from partywall.errors import Problem, UsageError, parsed
+from partywall.errors import Problem, UsageError, parsed, parsed_above_zero
 
 SEED_MOST = 2**63 - 1
 """The same limit as in a scenario."""
@@ -25,10 +25,7 @@ RunPath = Annotated[Path, typer.Argument(help="A run directory, as printed by 'p
 
 def duration_ns(option: str, text: str, example: str = "10s") -> int:
     """The value of an option that must be greater than 0. UsageError that names the option if it is not."""
-    value = parsed(option, text, units.parse_duration_ns)
-    if value <= 0:
-        raise UsageError(Problem(f"must be greater than 0, not {text}", f"give for example {example}", key=option))
-    return value
+    return parsed_above_zero(option, text, units.parse_duration_ns, example)
 
 
 def allowed_cpus(text: str | None) -> tuple[int, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +19,10 @@ from partywall import events, guard, units
 from partywall.cli import output
 from partywall.cli.arguments import duration_ns
 from partywall.cli.execution import carry_out
-from partywall.cli.live import wide_console
+from partywall.cli.live import Elapsed, wide_console
 from partywall.cli.report import show_record
 from partywall.errors import Exit, Problem, UsageError
-from partywall.events import Event, Left, Note, Started, reports
+from partywall.events import Event, Note, reports
 from partywall.files import write_whole
 from partywall.guard import prometheus
 from partywall.guard.flatten import RECEIVES
@@ -162,8 +161,7 @@ class _View:
     def __init__(self, console: Console, job: GuardJob) -> None:
         self._console = console
         self._job = job
-        self._begun = time.monotonic()
-        self._left_s = (job.for_ns or 0) / 1e9
+        self._elapsed = Elapsed(job.for_ns)
         self._live = Live(console=console, auto_refresh=False)
 
     def __enter__(self) -> Self:
@@ -178,22 +176,15 @@ class _View:
                 self._console.print()
 
     def __call__(self, event: Event) -> None:
+        self._elapsed(event)
         match event:
-            case Started():
-                self._begun = time.monotonic()
-            case Left(seconds):
-                self._left_s = seconds
             case Note(text, is_warning):
                 style = "yellow" if is_warning else ""
                 self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
             case events.Report(report):
                 for hook, kind, text in report.notes:
                     self._console.print(f"{hook}: {kind}: {text}", style="yellow", highlight=False)
-                self._live.update(_table(self._job.policy, report, self._extent()), refresh=True)
-
-    def _extent(self) -> str:
-        left = f"{units.format_duration(self._left_s * 1e9)} left" if self._job.for_ns else "Ctrl-C ends it"
-        return f"kept for {units.format_duration((time.monotonic() - self._begun) * 1e9)}, {left}"
+                self._live.update(_table(self._job.policy, report, f"kept {self._elapsed}"), refresh=True)
 
 
 def _check_file(file: Path) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Self
 
 from rich.console import Console
+from rich.live import Live as RichLive
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.progress import Task as RichTask
 from rich.text import Text
 
 from partywall import units
-from partywall.events import Block, Doing, Event, Left, Note
+from partywall.events import Block, Doing, Event, Left, Note, Started
 
 PIPED_WIDTH = 160
 
@@ -38,14 +40,60 @@ def _left(seconds: float) -> str:
     return f"about {units.format_duration(max(1, round(seconds)) * 10**9)} left"
 
 
-class Live:
-    """A listener that shows a bar on a terminal, and elsewhere a line from time to time."""
+class Drawn:
+    """Draws on a terminal while its `with` block runs. In a pipe, a line from time to time takes its place."""
 
     EVERY_S = 5.0
 
+    def __init__(self, console: Console, drawing: RichLive | Progress) -> None:
+        self._console, self._drawing = console, drawing
+        self._printed = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._drawing.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Without a terminal, this would print an empty line.
+        if self._console.is_terminal:
+            self._drawing.stop()
+
+    def line(self, text: Callable[[], str], *, force: bool = False) -> None:
+        """Prints a line if there is no terminal and it is time for one."""
+        if not self._console.is_terminal and (force or time.monotonic() - self._printed >= self.EVERY_S):
+            self._printed = time.monotonic()
+            self._console.print(text(), highlight=False, markup=False, soft_wrap=True)
+
+
+class Elapsed:
+    """A listener that counts how long a job goes on, and how long it will. for_ns: its length; None until Ctrl-C."""
+
+    def __init__(self, for_ns: int | None) -> None:
+        self._ends = for_ns is not None
+        self._left_s = (for_ns or 0) / 1e9
+        self._begun = time.monotonic()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._begun = time.monotonic()
+            case Left(seconds):
+                self._left_s = seconds
+
+    def __str__(self) -> str:
+        left = f"{_whole(self._left_s)} left" if self._ends else "Ctrl-C ends it"
+        return f"for {_whole(time.monotonic() - self._begun)}, {left}"
+
+
+def _whole(seconds: float) -> str:
+    return units.format_duration(round(seconds) * 10**9)
+
+
+class Live(Drawn):
+    """A listener that shows a bar on a terminal, and elsewhere a line from time to time."""
+
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._printed = 0.0
         self._doing = "starting"
         self._text = ""
         self._whole_s = 0.0
@@ -53,16 +101,7 @@ class Live:
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), _Left(""))
         self._bar = Progress(*columns, console=console, transient=True, refresh_per_second=2)
         self._task = self._bar.add_task(self._doing, total=None, left_s=None)
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # Without a terminal, this would print an empty line.
-        if self._console.is_terminal:
-            self._bar.stop()
+        super().__init__(console, self._bar)
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -85,37 +124,20 @@ class Live:
     def _show(self, *, force: bool = False) -> None:
         description = ", ".join(part for part in (self._doing, self._text) if part)
         self._bar.update(self._task, description=description)
-        if self._console.is_terminal or not (force or time.monotonic() - self._printed > self.EVERY_S):
-            return
-        self._printed = time.monotonic()
         left_s = self._bar.tasks[0].fields["left_s"]
-        left = "" if left_s is None else f" · {_left(left_s)}"
-        self._console.print(f"{description}{left}", highlight=False, markup=False, soft_wrap=True)
+        self.line(lambda: description + ("" if left_s is None else f" · {_left(left_s)}"), force=force)
 
 
-class Steps:
+class Steps(Drawn):
     """Progress of a job with several steps: a bar on a terminal, elsewhere a line from time to time."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._printed = time.monotonic()
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24))
         self._bar = Progress(*columns, MofNCompleteColumn(), console=console, transient=True, refresh_per_second=4)
         self._task = self._bar.add_task("")
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # Without a terminal, this would print an empty line.
-        if self._console.is_terminal:
-            self._bar.stop()
+        super().__init__(console, self._bar)
 
     def show(self, doing: str, done: int, of: int) -> None:
         """Shows the current step, the number of steps done, and their total."""
         self._bar.update(self._task, description=doing, completed=done, total=of)
-        if not self._console.is_terminal and time.monotonic() - self._printed > Live.EVERY_S:
-            self._printed = time.monotonic()
-            self._console.print(f"{doing}: {done} of {of}", highlight=False, markup=False)
+        self.line(lambda: f"{doing}: {done} of {of}")

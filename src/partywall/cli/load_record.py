@@ -12,9 +12,10 @@ from rich.console import Console
 
 from partywall import pipeline, preflight, units
 from partywall.cli import leftovers
+from partywall.cli.arguments import duration_ns
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
-from partywall.errors import Exit, Problem, UsageError, parsed
+from partywall.errors import Exit, Problem, UsageError
 from partywall.load import plan as plans
 from partywall.load.har import plan_of
 from partywall.load.recording import OWN_HOSTS, Recording
@@ -85,9 +86,7 @@ def record(
         _refuse_existing(file, force=force)
     if wrong := wrong_with(url):
         raise UsageError(Problem(*wrong, key="URL"))
-    length_ns = None if for_ is None else parsed("--for", for_, units.parse_duration_ns)
-    if length_ns is not None and length_ns <= 0:
-        raise UsageError(Problem(f"must be greater than 0, not {for_}", "give for example 5min", key="--for"))
+    length_ns = None if for_ is None else duration_ns("--for", for_, "5min")
     job = Recording(
         url=url,
         browser=browser,

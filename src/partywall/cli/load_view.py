@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Collection
 
@@ -12,37 +11,28 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
+from partywall.cli.live import Drawn
 from partywall.events import Event, Left, Second, Started
 from partywall.load.health import ADVICE, Health
 from partywall.load.second import Second as LoadSecond
 from partywall.load.second import Timing, histogram
 from partywall.report.latency import quantiles
 
-PRINT_EVERY_S = 5.0
 ROWS = 8
 
 
-class View:
+class View(Drawn):
     """A listener that shows the last seconds of a load: a table on a terminal, elsewhere a line from time to time."""
 
     def __init__(self, console: Console, title: str) -> None:
-        self._console = console
         self._title = title
         self._requests: set[int] = set()
-        self._printed = 0.0
         self._last: Second | None = None
         # A second does not change after it is reported, so its row is drawn once: drawing may use the service's CPU.
         self._rows: deque[tuple[str, ...]] = deque(maxlen=ROWS)
         self._live = Live(console=console, refresh_per_second=4, transient=True, auto_refresh=False)
         self.seconds = 0
-
-    def __enter__(self) -> None:
-        self._printed = time.monotonic()
-        if self._console.is_terminal:
-            self._live.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
+        super().__init__(console, self._live)
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -61,10 +51,8 @@ class View:
         left = f"{units.format_duration(round(left_s) * 1e9)} left" if left_s > 0.5 else "ending"
         if self._console.is_terminal:
             self._live.update(self._table(left), refresh=True)
-        elif self._last and time.monotonic() - self._printed >= PRINT_EVERY_S:
-            self._printed = time.monotonic()
-            line = _line(self._last.second, self._last.health, self._requests)
-            self._console.print(f"{line} · {left}", highlight=False, markup=False, soft_wrap=True)
+        elif last := self._last:
+            self.line(lambda: f"{_line(last.second, last.health, self._requests)} · {left}")
 
     def _table(self, left: str) -> Group:
         table = Table("", "users", "requests/s", "p50", "p90", "p99", "raw p99", "errors", "generator", box=None)

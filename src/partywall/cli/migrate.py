@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -99,18 +99,8 @@ def _show_forecast(forecast: Forecast | None, console: Console) -> None:
     show_predictions(forecast.predictions, console)
 
 
-class _View:
+class _View(Live):
     """A progress bar, and a line for each move."""
-
-    def __init__(self, console: Console) -> None:
-        self._live = Live(console)
-
-    def __enter__(self) -> Self:
-        self._live.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._live.__exit__(*exception)
 
     def __call__(self, event: Event) -> None:
         from partywall.report.migration_view import line  # noqa: PLC0415 - what draws is slow to import
@@ -118,6 +108,6 @@ class _View:
 
         match event:
             case Report(seen):
-                self._live(Note(line(move_finding(seen.move, seen.tables))))
+                super().__call__(Note(line(move_finding(seen.move, seen.tables))))
             case _:
-                self._live(event)
+                super().__call__(event)

@@ -8,17 +8,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from partywall import preflight, units
+from partywall import preflight
 from partywall.cli import leftovers, show
 from partywall.cli.arguments import SEED_MOST
 from partywall.cli.execution import carry_out
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
-from partywall.errors import Exit, Problem, UsageError, parsed
+from partywall.errors import Exit, UsageError
 from partywall.events import Emit, Started
 from partywall.host import Host
 from partywall.kinds.kind import Options
-from partywall.kinds.run import RunJob, Runs
+from partywall.kinds.run import RunJob, Runs, changes
 from partywall.model.scenario import Scenario
 from partywall.sandbox import WORK_ROOT
 from partywall.store import RunDirectory
@@ -72,8 +72,8 @@ def run(
             raise UsageError(f"--resume continues {resume} with its own scenario; leave out {scenario!r}")
         leftovers.clean_up()
         directory = RunDirectory.open(resume)
-        if changes := _overrides(budget, precision):
-            runs.extend(directory, changes)
+        if changed := changes(budget, precision, "--"):
+            runs.extend(directory, changed)
         if directory.ended:
             console.print(f"{resume} is finished; nothing is left to measure", highlight=False)
         options = Options(context.obj(), out, work_dir, allow_commands)
@@ -89,7 +89,7 @@ def run(
     if scenario is None:
         raise UsageError(MISSING)
     leftovers.clean_up()
-    job = RunJob.read(scenario, _overrides(budget, precision), seed)
+    job = RunJob.read(scenario, changes(budget, precision, "--"), seed)
     options = Options(context.obj(), out, work_dir, allow_commands)
     say_if_kvm_is_tried(job.scenario, options.host, console)
     if dry_run:
@@ -97,20 +97,3 @@ def run(
         show.plan(console, plan, list(preflight.roots_to_build(plan.scenario, options.host)))
         return Exit.HOLDS
     return carry_out(lambda emit: runs.measure(job, options, emit), options, Live(console), console)
-
-
-def _overrides(budget: str | None, precision: str | None) -> dict[str, float]:
-    overrides: dict[str, float] = {}
-    if budget is not None:
-        overrides["budget"] = parsed("--budget", budget, units.parse_duration_ns)
-    if precision is not None:
-        overrides["precision"] = parsed("--precision", precision, units.parse_share)
-    if overrides.get("budget", 1) <= 0:
-        raise UsageError(Problem(f"must be greater than 0, not {budget}", "give for example 5min", key="--budget"))
-    if not 0 < overrides.get("precision", 0.5) <= 1:
-        raise UsageError(
-            Problem(
-                f"must be greater than 0 and at most 100%, not {precision}", "give for example 1%", key="--precision"
-            )
-        )
-    return overrides

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
 import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from partywall import units
 from partywall.cli import leftovers
 from partywall.cli.arguments import duration_ns
 from partywall.cli.execution import carry_out
-from partywall.cli.live import wide_console
-from partywall.events import Event, Left, Report, Started
+from partywall.cli.live import Drawn, Elapsed, wide_console
+from partywall.events import Event, Left, Report
 from partywall.kinds.kind import Options
 from partywall.kinds.trace import TraceJob, Traces
 from partywall.model.trace import TraceEvidence
 from partywall.stats.trace import findings
 from partywall.trace import ask
-
-LINE_EVERY_S = 5.0
 
 
 def trace(
@@ -90,47 +86,31 @@ def trace(
     return carry_out(lambda emit: Traces().measure(job, options, emit), options, _View(console, job), console)
 
 
-class _View:
+class _View(Drawn):
     """Shows results so far: tables on a terminal, elsewhere a line from time to time."""
 
     def __init__(self, console: Console, job: TraceJob) -> None:
         from partywall.report import trace_view  # noqa: PLC0415 - what draws is slow to import
 
         self._view = trace_view
-        self._console = console
-        self._ends = job.duration_ns is not None
-        self._left_s = (job.duration_ns or 0) / 1e9
+        self._elapsed = Elapsed(job.duration_ns)
         self._whole: TraceEvidence | None = None
-        self._begun = self._printed = time.monotonic()
         self._live = Live(console=console, refresh_per_second=2, transient=True)
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
+        super().__init__(console, self._live)
 
     def __call__(self, event: Event) -> None:
+        self._elapsed(event)
         match event:
-            case Started():
-                self._begun = time.monotonic()
-            case Left(seconds):
-                self._left_s = seconds
+            case Left():
                 self._show()
             case Report(_, so_far):
                 self._whole = so_far
                 self._show()
 
     def _show(self) -> None:
-        spent = units.format_duration(round(time.monotonic() - self._begun) * 10**9)
-        left = f"{units.format_duration(round(self._left_s) * 10**9)} left" if self._ends else "Ctrl-C ends it"
-        status = f"tracing for {spent} · {left}"
+        status = f"tracing {self._elapsed}"
         if self._console.is_terminal:
             tables = [self._view.summary(findings(self._whole))] if self._whole else []
             self._live.update(Group(*tables, Text(status)))
-        elif time.monotonic() - self._printed > LINE_EVERY_S:
-            self._printed = time.monotonic()
-            seen = findings(self._whole).headline if self._whole else "nothing seen yet"
-            self._console.print(f"{status} · {seen}", highlight=False, soft_wrap=True)
+        seen = self._whole
+        self.line(lambda: f"{status} · {findings(seen).headline if seen else 'nothing seen yet'}")

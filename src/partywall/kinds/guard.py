@@ -69,13 +69,15 @@ class Guards:
 
     def check(self, job: GuardJob, options: Options) -> None:
         del options
+        self._checked(job)
+
+    def _checked(self, job: GuardJob) -> tuple[Mapping[str, guard.Found], guard.Flat]:
         pipeline.check_hooks("a guard")
-        self.places(job)
+        return self.places(job)
 
     def measure(self, job: GuardJob, options: Options, emit: Emit) -> GuardDirectory | None:
         """Enforces the policy until the time is up or Ctrl-C, the normal end. Keeps a record if `out` is given."""
-        pipeline.check_hooks("a guard")
-        located, flat = self.places(job)
+        located, flat = self._checked(job)
         record = GuardDirectory.create(options.out, text(job.file)) if options.out else None
         sinks = Sinks(KEEPS)
         if record is not None:

@@ -65,11 +65,14 @@ class Kind(Protocol[J_contra, R, F]):
         ...
 
     def check(self, job: J_contra, options: Options) -> None:
-        """Raises a UsageError or CapabilityError with everything that prevents the job."""
+        """Raises a UsageError or CapabilityError with everything that prevents the job.
+
+        For callers that measure nothing: `measure` plans and checks the job itself.
+        """
         ...
 
     def measure(self, job: J_contra, options: Options, emit: Emit) -> R | None:
-        """Carries out a checked job. Afterwards the host is as before, even after an error.
+        """Plans, checks and carries out a job. Afterwards the host is as before, even after an error.
 
         Returns None if the job keeps no record. Raises KeyboardInterrupt if it was interrupted before its end.
         """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partywall import pipeline, preflight, units
-from partywall.errors import Exit, Problem, UsageError
+from partywall.errors import Exit, Problem, UsageError, parsed_above_zero
 from partywall.events import Emit, Started
 from partywall.host import Host
 from partywall.kinds.kind import EXITS, Options
@@ -45,6 +45,24 @@ class RunJob:
         return cls(pipeline.with_loads(changed(load(path), dict(changes or {})), path.parent), path, seed)
 
 
+def changes(budget: str | None, precision: str | None, prefix: str = "") -> dict[str, float]:
+    """A user's changes of a scenario. UsageError that names the option, its name beginning with `prefix`."""
+    found: dict[str, float] = {}
+    if budget is not None:
+        found["budget"] = parsed_above_zero(f"{prefix}budget", budget, units.parse_duration_ns, "5min")
+    if precision is not None:
+        found["precision"] = parsed_above_zero(f"{prefix}precision", precision, units.parse_share, "1%")
+    if found.get("precision", 0) > 1:
+        problem = Problem(f"must be at most 100%, not {precision}", "give for example 1%", key=f"{prefix}precision")
+        raise UsageError(problem)
+    return found
+
+
+def outlined(plan: Plan) -> Outline:
+    """A plan in words, with its length."""
+    return Outline(tuple(f"trial {trial.id}" for trial in plan.trials), plan.estimate_ns / 1e9)
+
+
 class Runs:
     record = RunDirectory
     resumable = True
@@ -60,8 +78,7 @@ class Runs:
             return pipeline.plan(job.scenario, host, job.seed, options.work_root), host
 
     def outline(self, job: RunJob, options: Options) -> Outline:
-        plan, _ = self.plan(job, options)
-        return Outline(tuple(f"trial {trial.id}" for trial in plan.trials), plan.estimate_ns / 1e9)
+        return outlined(self.plan(job, options)[0])
 
     def check(self, job: RunJob, options: Options) -> None:
         self.plan(job, options)

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from partywall import guard, kinds, pipeline, study, units
+from partywall import guard, kinds, pipeline, preflight, study, units
 from partywall.errors import PartywallError, Problem, ProblemsError, UsageError, parsed
 from partywall.host import Host
 from partywall.kinds.guard import GuardJob
 from partywall.kinds.kind import Options
 from partywall.kinds.load import LoadJob
 from partywall.kinds.migration import MigrationJob
-from partywall.kinds.run import RunJob, Runs
+from partywall.kinds.run import RunJob, Runs, outlined
 from partywall.kinds.study import StudyJob
 from partywall.kinds.trace import TraceJob
 from partywall.load import plan as load_plans
@@ -157,17 +157,15 @@ def forecast(order: Order, host: Host, *, allow_commands: bool) -> Forecast:
 
 def _forecast(order: Order, file: Path, options: Options) -> Forecast:
     kind, job = kinds.kind(order.kind), _job(order, file)
-    plan = None
+    outline, plan = Outline((), 0), None
     try:
         if isinstance(job, RunJob):
             plan, _ = Runs().plan(job, options)
-            outline = Outline(tuple(f"trial {trial.id}" for trial in plan.trials), plan.estimate_ns / 1e9)
+            outline = outlined(plan)
+            preflight.check_commands(plan.scenario, allowed=options.allow_commands)
         else:
             outline = kind.outline(job, options)
-    except PartywallError as error:
-        return Forecast(order.kind, Outline((), 0), None, tuple(_problems(error)))
-    try:
-        kind.check(job, options)
+            kind.check(job, options)
     except PartywallError as error:
         return Forecast(order.kind, outline, plan, tuple(_problems(error)))
     return Forecast(order.kind, outline, plan, ())

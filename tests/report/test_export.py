@@ -11,7 +11,7 @@ from partywall.report import charts, export
 
 
 def test_findings_come_back_from_json_unchanged(run, tmp_path):
-    (path,) = export.export_all(*run, tmp_path, ["json"])
+    (path,) = export.FILES.write(run, tmp_path, ["json"])
     assert Findings.model_validate_json(path.read_text()) == run[0]
 
 
@@ -30,7 +30,7 @@ def test_csv_marks_emulated_cells(emulated_run):
 
 
 def test_parquet_has_one_row_an_observation_and_null_for_what_is_missing(run, tmp_path):
-    (path,) = export.export_all(*run, tmp_path, ["parquet"])
+    (path,) = export.FILES.write(run, tmp_path, ["parquet"])
     table = pq.read_table(path)
     assert table.num_rows == len(run[1].observations)
     first = table.to_pylist()[0]
@@ -44,7 +44,7 @@ def test_parquet_has_one_row_an_observation_and_null_for_what_is_missing(run, tm
 def test_every_chart_is_written_as_svg_and_png(run, tmp_path):
     findings, evidence = run
     few = findings.model_copy(update={"cells": findings.cells[:2], "curves": findings.curves[:1]})
-    written = export.export_all(few, evidence, tmp_path, ["svg", "png"])
+    written = export.FILES.write((few, evidence), tmp_path, ["svg", "png"])
     names = set(charts.all_charts(few, evidence))
     assert {path.name for path in written} == {f"{name}.{suffix}" for name in names for suffix in ("svg", "png")}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written if path.suffix == ".png")
@@ -52,12 +52,12 @@ def test_every_chart_is_written_as_svg_and_png(run, tmp_path):
 
 def test_an_unknown_format_is_refused_by_name_before_anything_is_written(run, tmp_path):
     with pytest.raises(UsageError, match=r"--format pdf: the formats of a run are html, json"):
-        export.export_all(*run, tmp_path / "out", ["json", "pdf"])
+        export.FILES.write(run, tmp_path / "out", ["json", "pdf"])
     assert not (tmp_path / "out").exists()
 
 
 def test_a_machine_reads_the_same_outcome_that_people_do(run, tmp_path):
-    (path,) = export.export_all(*run, tmp_path, ["json"])
+    (path,) = export.FILES.write(run, tmp_path, ["json"])
     verdicts = json.loads(path.read_text())["verdicts"]
     assert [verdict["outcome"] for verdict in verdicts] == ["violated", "holds"]
 
@@ -67,7 +67,7 @@ def test_charts_are_drawn_with_progress_up_to_the_last(run, tmp_path, monkeypatc
     specs = dict(list(charts.all_charts(*run).items())[:3])
     monkeypatch.setattr(charts, "all_charts", lambda *_: specs)
     told = []
-    written = export.export_all(*run, tmp_path, ["csv", "svg", "png"], lambda *step: told.append(step))
+    written = export.FILES.write(run, tmp_path, ["csv", "svg", "png"], lambda *step: told.append(step))
     assert [path.name for path in written[1:]] == [f"{name}.{kind}" for kind in ("svg", "png") for name in specs]
     assert all(path.stat().st_size > 0 for path in written)
     assert told[-1] == ("drawing charts", 6, 6)

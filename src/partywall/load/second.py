@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from partywall.model.observation import Histogram, bucket_bounds
+from partywall.model.observation import Histogram
 
 SECOND_NS = 1_000_000_000
 # The first and last second of a load are partial.
@@ -214,11 +214,6 @@ def merged(seconds: Iterable[Second]) -> dict[int, Timing]:
         for label, timing in second.timings.items():
             total[label].merge(timing)
     return dict(total)
-
-
-def longest_ns(counts: Mapping[int, int]) -> int | None:
-    """Upper bound of the highest bucket; None if it is empty."""
-    return bucket_bounds(max(counts))[1] if counts else None
 
 
 def histogram(counts: Mapping[int, int]) -> Histogram:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -18,24 +17,10 @@ from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.observation import Observation, bucket_bounds
 from partywall.report import charts, html, latency
-from partywall.report.files import Files, Step, parquet
+from partywall.report.files import Files, parquet
 from partywall.report.rows import row_of
 
 Run = tuple[Findings, Evidence]
-
-
-def export_all(
-    findings: Findings,
-    evidence: Evidence,
-    directory: Path,
-    formats: Sequence[str] | None = None,
-    step: Step = lambda _doing, _done, _of: None,
-) -> tuple[Path, ...]:
-    """Writes the report in each of `formats`. Returns the written files.
-
-    Raises UsageError for an unknown format before anything is written.
-    """
-    return FILES.write((findings, evidence), directory, formats, step)
 
 
 def csv_text(findings: Findings) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from partywall.model.evidence import Evidence, SlicePoint
 from partywall.model.finding import Cell, Estimate
 from partywall.model.observation import Histogram, Observation
-from partywall.model.plan import Treatment, Trial
+from partywall.model.plan import Trial
 from partywall.report import figures, latency
 
 MAX_SLICES = 1500
@@ -36,10 +36,6 @@ class Pair:
 
 def trial_of(evidence: Evidence, trial: str) -> Trial:
     return next(t for t in evidence.plan.trials if t.id == trial)
-
-
-def treatment_of(evidence: Evidence, trial: str, treatment: str) -> Treatment:
-    return next(t for t in trial_of(evidence, trial).treatments if t.id == treatment)
 
 
 def scale_of(evidence: Evidence, trial: str) -> figures.Scale:

@@ -138,15 +138,6 @@ def error_of_mean(series: Array) -> Mixture:
     return Mixture(np.asarray(scales, dtype=np.float64), np.asarray(weights, dtype=np.float64), used)
 
 
-def centres_and_half_widths(series: Array, level: float = 0.95) -> tuple[Array, Array]:
-    """Mean and half-width for a batch of series, shape (series…, blocks).
-
-    No outlier is trimmed. Its size does not show whether the host or the treatment caused it, and a rule that compares
-    counts on the two sides still mistakes six real stalls for two disturbances of the host.
-    """
-    return np.asarray(series.mean(axis=-1), dtype=np.float64), error_of_mean(series).half_width(level)
-
-
 def linearised_ratio(treated: Array, baseline: Array) -> Array:
     """Block values whose mean is mean(treated) / mean(baseline), and whose spread gives that ratio's error.
 
@@ -172,19 +163,6 @@ def mean_interval(series: Array, level: float = 0.95) -> Estimate:
     values = _checked(series)
     centre, half = float(values.mean()), float(error_of_mean(values).half_width(level))
     return _estimate(centre, centre - half, centre + half, values, half, level, METHOD)
-
-
-def factor_interval(log_ratios: Array, level: float = 0.95) -> Estimate:
-    """Exp of the mean of log ratios, with its interval: a typical factor, for rates that are never zero."""
-    interval = mean_interval(log_ratios, level)
-    return interval.model_copy(
-        update={
-            "value": math.exp(interval.value),
-            "low": math.exp(interval.low),
-            "high": math.exp(interval.high),
-            "method": f"exp of {METHOD}",
-        }
-    )
 
 
 def ratio_of_means(treated: Array, baseline: Array, level: float = 0.95) -> Estimate:

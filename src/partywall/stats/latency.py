@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from partywall.model.finding import Estimate
-from partywall.model.observation import Histogram, Observation, bucket_bounds
+from partywall.model.observation import Observation, bucket_bounds
 from partywall.stats.interval import FEWEST, Array, error_of_mean
 from partywall.stats.quantile import normal_reach
 
@@ -29,16 +29,6 @@ _LEAST = 1e-6 - 1
 
 _RESAMPLES = 400
 _SEED = 0x9A11
-
-
-def percentile_ns(histogram: Histogram, share: float) -> float:
-    """The value that `share` of the operations do not exceed, linear within its bucket.
-
-    The histogram must not be empty.
-    """
-    buckets = sorted(histogram.counts)
-    counts = np.array([[histogram.counts[b] for b in buckets]], dtype=np.float64)
-    return float(_percentiles(counts, _edges(buckets), share)[0])
 
 
 def impacts(

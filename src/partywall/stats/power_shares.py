@@ -59,12 +59,6 @@ def usage(activity: Sequence[Activity]) -> Usage:
     return Usage((*names, REST), busy, lengths, len(activity[0].cpus_s))
 
 
-def middles_s(activity: Sequence[Activity]) -> Array:
-    """The middle of each interval of `usage`."""
-    times = np.array([each.time_ns for each in activity]) / 1e9
-    return np.asarray((times[1:] + times[:-1]) / 2, dtype=np.float64)
-
-
 def weights(used: Usage) -> Array:
     """For each consumer, its mean share of each level: watts of activity are `weights @ model.levels(cpus)`."""
     n = used.cpus

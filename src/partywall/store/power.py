@@ -63,12 +63,6 @@ class PowerDirectory(Record):
         """Everything was read."""
         self.append_line(json.dumps({"kind": "ended"}))
 
-    def write_model(self, model: NodeModel) -> Path:
-        """Writes a fitted model, for `partywall power attribute --model`."""
-        file = self.path / MODEL
-        file.write_text(model.model_dump_json(indent=1) + "\n")
-        return file
-
     def evidence(self) -> PowerEvidence:
         """All of it. UsageError if it cannot be understood."""
         content = self.decoded(self.MARK, lambda text: dict(json.loads(text)))

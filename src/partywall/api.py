@@ -109,7 +109,7 @@ class Result:
 
     def rows(self) -> list[dict[str, Any]]:
         """The findings as flat rows: one for each cell, second, vif, hop or observation. Unknown values are None."""
-        return kinds.of(self.record).rows(self.findings)
+        return kinds.of(self.record).files().rows(self.findings)
 
     def frame(self, query: str = "") -> pd.DataFrame:
         """The findings as a data frame, or the result of an SQL query over the raw tables (as `partywall sql`)."""

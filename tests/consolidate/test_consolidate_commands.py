@@ -71,7 +71,7 @@ def test_a_simulation_is_a_record_with_a_report(tmp_path):
     record = Consolidations().measure(job, Options(fake_host(), tmp_path / "simulation"), silent)
     found = Consolidations().findings(record)
     assert [each.policy for each in found.compared] == ["partywall", "lr-mmt", "static"]
-    assert len(Consolidations().rows(found)) == 6
+    assert len(Consolidations().files().rows(found)) == 6
     page, *_ = Consolidations().files().write(found, record.path)
     assert "simulated" in page.read_text()
 

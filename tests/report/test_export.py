@@ -8,6 +8,7 @@ import pytest
 from partywall.errors import UsageError
 from partywall.model.finding import Findings
 from partywall.report import charts, export
+from partywall.report.files import csv_text
 
 
 def test_findings_come_back_from_json_unchanged(run, tmp_path):
@@ -16,7 +17,7 @@ def test_findings_come_back_from_json_unchanged(run, tmp_path):
 
 
 def test_csv_has_one_row_a_cell_with_all_digits_and_empty_cells_for_what_is_not_known(run):
-    rows = list(csv.DictReader(io.StringIO(export.csv_text(run[0]))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(export.rows(run)))))
     assert len(rows) == len(run[0].cells)
     assert float(rows[0]["isolation_factor"]) == run[0].cells[0].isolation.value
     null = next(row for row in rows if row["role"] == "null")
@@ -26,7 +27,7 @@ def test_csv_has_one_row_a_cell_with_all_digits_and_empty_cells_for_what_is_not_
 
 
 def test_csv_marks_emulated_cells(emulated_run):
-    assert {row["emulated"] for row in csv.DictReader(io.StringIO(export.csv_text(emulated_run[0])))} == {"True"}
+    assert {row["emulated"] for row in csv.DictReader(io.StringIO(csv_text(export.rows(emulated_run))))} == {"True"}
 
 
 def test_parquet_has_one_row_an_observation_and_null_for_what_is_missing(run, tmp_path):

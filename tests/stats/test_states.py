@@ -1,6 +1,5 @@
 """The three states of an effect, where they are decided, and everywhere they are shown."""
 
-import csv
 import io
 import re
 
@@ -97,7 +96,7 @@ def test_what_is_not_known_is_nowhere_shown_as_no_effect(open_run):
     }  # fmt: skip
     assert '">?</span>not known' in page
     assert "no effect above ±5 %" in page
-    rows = {row["treatment"]: row["effect"] for row in csv.DictReader(io.StringIO(export.csv_text(findings)))}
+    rows = {row["treatment"]: row["effect"] for row in export.rows((findings, made))}
     assert (rows[COPY.id], rows[RING.id]) == ("not_known", "none")
     out = Console(file=io.StringIO(), width=160)
     terminal.show(findings, made, out)

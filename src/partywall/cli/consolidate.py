@@ -133,7 +133,7 @@ def apply(
     options = Options(context.obj())
     evidence = kept.evidence()
     if evidence.plan is not None and not yes:
-        Consolidations().show(Consolidations().findings(kept), console)
+        Consolidations().files().show(Consolidations().findings(kept), console)
         question = f"Carry out {len(evidence.plan.steps)} steps"
         typer.confirm(f"Go on with {question.lower()}?" if evidence.journal else f"{question}?", abort=True)
 

@@ -33,7 +33,7 @@ def show_record(record: Record, console: Console, formats: Sequence[str] | None 
     code = kind.outcome(findings)
     if output.JSON in (formats or ()):
         return output.write("report", files.value(findings), code)
-    kind.show(findings, console)
+    files.show(findings, console)
     show.written(console, written)
     return code
 

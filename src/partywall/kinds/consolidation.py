@@ -32,8 +32,6 @@ from partywall.store.consolidation import ConsolidationDirectory
 from partywall.store.record import stamped
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from partywall.report.files import Files
 
 SIMULATED_S = 12.0
@@ -144,21 +142,10 @@ class Consolidations:
     def outcome(self, findings: ConsolidationFindings) -> Exit:
         return EXITS[findings.outcome]
 
-    def rows(self, findings: ConsolidationFindings) -> list[dict[str, Any]]:
-        """A step each, or a policy and trace each."""
-        from partywall.report.consolidation_view import rows  # noqa: PLC0415 - what draws is slow to import
-
-        return rows(findings)
-
     def files(self) -> Files[ConsolidationFindings]:
         from partywall.report.consolidation_view import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
-
-    def show(self, findings: ConsolidationFindings, console: Console) -> None:
-        from partywall.report import consolidation_view  # noqa: PLC0415
-
-        consolidation_view.show(findings, console)
 
 
 def planned(job: PlanJob) -> ConsolidationPlan:

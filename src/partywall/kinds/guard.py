@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from partywall import events, guard, pipeline
 from partywall.errors import AgentError, Exit
@@ -21,8 +21,6 @@ from partywall.scenario import text
 from partywall.store.guard import GuardDirectory
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from partywall.report.files import Files
 
 KEEPS = "the policy is still enforced"
@@ -100,21 +98,10 @@ class Guards:
     def outcome(self, findings: GuardRun) -> Exit:
         return EXITS[findings.outcome]
 
-    def rows(self, findings: GuardRun) -> list[dict[str, Any]]:
-        """One row for each vif."""
-        from partywall.report.guard_view import figures  # noqa: PLC0415 - what draws is slow to import
-
-        return [{"vif": vif, **means} for vif, means in figures(findings)["vifs"].items()] if findings.reports else []
-
     def files(self) -> Files[GuardRun]:
         from partywall.report.guard_view import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
-
-    def show(self, findings: GuardRun, console: Console) -> None:
-        from partywall.report import guard_view  # noqa: PLC0415
-
-        guard_view.show(findings, console)
 
 
 def _watch(job: GuardJob, follower: guard.Follower, kept: Kept, emit: Emit) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit
@@ -15,8 +15,6 @@ from partywall.sandbox import WORK_ROOT
 from partywall.store.record import Record
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from partywall.report.files import Files
 
 J_contra = TypeVar("J_contra", contravariant=True)
@@ -90,16 +88,8 @@ class Kind(Protocol[J_contra, R, F]):
         """The exit code for the findings."""
         ...
 
-    def rows(self, findings: F) -> list[dict[str, Any]]:
-        """The findings as flat rows of plain values, for other programs. Unknown values are None."""
-        ...
-
     def files(self) -> Files[F]:
-        """The report as files: the page, and formats for other programs."""
-        ...
-
-    def show(self, findings: F, console: Console) -> None:
-        """The report as text."""
+        """The report: as text, as rows, as the page, and in formats for other programs."""
         ...
 
 

@@ -23,8 +23,6 @@ from partywall.model.study import Outline
 from partywall.store.record import stamped
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from partywall.report.files import Files
 
 
@@ -83,21 +81,10 @@ class Loads:
     def outcome(self, findings: LoadRun) -> Exit:
         return Exit.FAILED if findings.failure else EXITS[findings.outcome]
 
-    def rows(self, findings: LoadRun) -> list[dict[str, Any]]:
-        """One row for each second."""
-        from partywall.report.load_page import second_rows  # noqa: PLC0415 - what draws is slow to import
-
-        return second_rows(findings)
-
     def files(self) -> Files[LoadRun]:
         from partywall.report.load_page import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
-
-    def show(self, findings: LoadRun, console: Console) -> None:
-        from partywall.report import load_text  # noqa: PLC0415
-
-        load_text.show(findings, console)
 
 
 def _prepared(job: LoadJob, setup: Setup) -> PreparedLoad:

@@ -22,8 +22,6 @@ from partywall.store.migration import MigrationDirectory
 from partywall.store.record import stamped
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from partywall.report.files import Files
 
 MISSING = object()
@@ -135,21 +133,10 @@ class Migrations:
     def outcome(self, findings: MigrationReport) -> Exit:
         return EXITS[findings.findings.outcome]
 
-    def rows(self, findings: MigrationReport) -> list[dict[str, Any]]:
-        """A move each."""
-        from partywall.report.migration_view import move_rows  # noqa: PLC0415 - what draws is slow to import
-
-        return move_rows(findings.findings)
-
     def files(self) -> Files[MigrationReport]:
         from partywall.report.migration_view import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
-
-    def show(self, findings: MigrationReport, console: Console) -> None:
-        from partywall.report import migration_view  # noqa: PLC0415
-
-        migration_view.show(findings.findings, console)
 
 
 def _newest_first(runs: Path) -> list[MigrationDirectory]:

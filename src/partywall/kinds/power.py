@@ -22,8 +22,6 @@ from partywall.store.power import PowerDirectory
 from partywall.store.record import stamped
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from partywall.report.files import Files
 
 LEAST_EVERY_NS = 20_000_000
@@ -130,21 +128,10 @@ class Powers:
     def outcome(self, findings: PowerReport) -> Exit:
         return EXITS[findings.findings.outcome]
 
-    def rows(self, findings: PowerReport) -> list[dict[str, Any]]:
-        """A consumer, a level, or a meter each."""
-        from partywall.report.power_view import rows  # noqa: PLC0415 - what draws is slow to import
-
-        return rows(findings.findings)
-
     def files(self) -> Files[PowerReport]:
         from partywall.report.power_view import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
-
-    def show(self, findings: PowerReport, console: Console) -> None:
-        from partywall.report import power_view  # noqa: PLC0415
-
-        power_view.show(findings.findings, console)
 
 
 def move_energy(path: Path, model: str) -> tuple[MoveEnergy, ...]:

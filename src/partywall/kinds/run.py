@@ -23,8 +23,6 @@ from partywall.store import RunDirectory
 from partywall.store.record import stamped
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from partywall.report.files import Files
 
 Derived = tuple[Findings, Evidence]
@@ -123,18 +121,7 @@ class Runs:
         findings, evidence = derived
         return Exit.FAILED if evidence.incomplete else EXITS[findings.outcome]
 
-    def rows(self, findings: Derived) -> list[dict[str, Any]]:
-        """One row for each cell."""
-        from partywall.report.rows import row_of  # noqa: PLC0415 - what draws is slow to import
-
-        return [row_of(cell, findings[0]) for cell in findings[0].cells]
-
     def files(self) -> Files[Derived]:
         from partywall.report.export import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
-
-    def show(self, findings: Derived, console: Console) -> None:
-        from partywall.report import terminal  # noqa: PLC0415
-
-        terminal.show(*findings, console)

@@ -15,8 +15,6 @@ from partywall.store.record import stamped
 from partywall.store.study import FILE, StudyDirectory
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from partywall.report.files import Files
 
 
@@ -80,16 +78,7 @@ class Studies:
     def outcome(self, findings: StudyReport) -> Exit:
         return Exit.FAILED if findings.incomplete else Exit.HOLDS
 
-    def rows(self, findings: StudyReport) -> list[dict[str, Any]]:
-        """One row for each observation."""
-        return [dict(row) for row in findings.rows]
-
     def files(self) -> Files[StudyReport]:
         from partywall.report.study_page import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
-
-    def show(self, findings: StudyReport, console: Console) -> None:
-        from partywall.report import study_page  # noqa: PLC0415
-
-        study_page.show(findings, console)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from partywall import pipeline
 from partywall.errors import Exit
 from partywall.events import Emit, Left
 from partywall.kinds.kind import Options, refuse_to_resume
 from partywall.model.study import Outline
-from partywall.model.trace import HopFinding, TraceEvidence, TraceFindings, TraceRequest, WayFinding
+from partywall.model.trace import TraceEvidence, TraceFindings, TraceRequest
 from partywall.store.trace import TraceDirectory
 from partywall.trace import Tracing, trace_while
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from partywall.report.files import Files
 
 Derived = tuple[TraceFindings, TraceEvidence]
@@ -74,21 +72,7 @@ class Traces:
         del findings
         return Exit.HOLDS
 
-    def rows(self, findings: Derived) -> list[dict[str, Any]]:
-        """One row for each step between two hops, in each direction."""
-        return [_row(way, step) for way in findings[0].ways for step in way.steps]
-
     def files(self) -> Files[Derived]:
         from partywall.report.trace_view import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
-
-    def show(self, findings: Derived, console: Console) -> None:
-        from partywall.report import trace_view  # noqa: PLC0415
-
-        trace_view.show(findings[0], console)
-
-
-def _row(way: WayFinding, step: HopFinding) -> dict[str, Any]:
-    delays = {f"delay_ns_{name}": value for name, value in step.delay_ns.items()}
-    return {"way": way.way, **step.model_dump(exclude={"delay_ns"}), **delays}

@@ -450,10 +450,13 @@ RAW: Any = {"evidence": {"simulations": {"__all__": {"results": {"__all__": {"sa
 
 FILES: Files[ConsolidationFindings] = Files(
     of="a consolidation",
+    show=show,
     documents={
         "html": ("report.html", render),
         "json": ("findings.json", lambda findings: findings.model_dump_json(indent=2, exclude=RAW) + "\n"),
     },
+    rows=rows,
+    table="rows.csv",
     charts=_charts,
 )
 """Formats; adding one is one function and one entry."""

@@ -6,8 +6,6 @@ all digits. An unknown figure is an empty cell or null, never 0.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,22 +14,16 @@ import pyarrow as pa
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.observation import Observation, bucket_bounds
-from partywall.report import charts, html, latency
+from partywall.report import charts, html, latency, terminal
 from partywall.report.files import Files, parquet
 from partywall.report.rows import row_of
 
 Run = tuple[Findings, Evidence]
 
 
-def csv_text(findings: Findings) -> str:
+def rows(run: Run) -> list[dict[str, Any]]:
     """One row for each cell. Estimates become NAME, NAME_low and NAME_high."""
-    rows = [row_of(cell, findings) for cell in findings.cells]
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    return [row_of(cell, run[0]) for cell in run[0].cells]
 
 
 def observation_table(evidence: Evidence) -> pa.Table:
@@ -90,12 +82,14 @@ def _bucket(index: int, count: int) -> dict[str, int]:
 
 FILES: Files[Run] = Files(
     of="a run",
+    show=lambda run, console: terminal.show(*run, console),
     documents={
         "html": ("report.html", lambda run: html.render(*run)),
         "json": ("findings.json", lambda run: run[0].model_dump_json(indent=2, by_alias=True) + "\n"),
-        "csv": ("cells.csv", lambda run: csv_text(run[0])),
         "parquet": ("observations.parquet", lambda run: parquet(observation_table(run[1]))),
     },
+    rows=rows,
+    table="cells.csv",
     charts=lambda run: charts.all_charts(*run),
 )
 """The formats. A new one needs one function and one entry."""

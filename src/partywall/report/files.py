@@ -1,10 +1,11 @@
-"""A report as files. Each report has a table of its own formats; writing them is the same for all.
+"""A report as text, rows and files. Each report has a table of its own formats; writing them is the same for all.
 
 Documents are texts or bytes with a fixed name. Every chart becomes an image file. The contents are defined elsewhere.
 """
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -17,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 import vl_convert
+from rich.console import Console
 
 from partywall.errors import Problem, UsageError
 from partywall.report.page import written
@@ -38,16 +40,27 @@ IMAGES: Mapping[str, Callable[[str], bytes]] = {
 
 @dataclass(frozen=True)
 class Files(Generic[T]):
-    """The formats of one kind of report. of: the kind. charts: stand-alone specifications by file name."""
+    """One kind of report. of: the kind. show: prints it as text. charts: stand-alone specifications by file name.
+
+    rows: the findings as flat rows of plain values, for other programs; unknown values are None. table: the name of
+    their CSV file.
+    """
 
     of: str
+    show: Callable[[T, Console], None]
     documents: Mapping[str, Document[T]]
+    rows: Callable[[T], list[dict[str, Any]]]
+    table: str
     charts: Callable[[T], Mapping[str, dict[str, Any]]]
     usual: tuple[str, ...] = ("html", "json")
 
     @property
     def formats(self) -> tuple[str, ...]:
-        return (*self.documents, *IMAGES)
+        return (*self._made, *IMAGES)
+
+    @property
+    def _made(self) -> Mapping[str, Document[T]]:
+        return {**self.documents, "csv": (self.table, lambda content: csv_text(self.rows(content)))}
 
     def chosen(self, formats: Sequence[str] | None) -> list[str]:
         """The requested formats without duplicates, or the default ones. UsageError for an unknown format."""
@@ -81,7 +94,7 @@ class Files(Generic[T]):
             raise UsageError(Problem(f"cannot be written: {error.strerror or error}", remedy, place)) from None
 
     def _write(self, content: T, folder: Path, wanted: Sequence[str], step: Step) -> Iterator[Path]:
-        documents = [self.documents[name] for name in wanted if name in self.documents]
+        documents = [self._made[name] for name in wanted if name in self._made]
         for number, (name, make) in enumerate(documents):
             step(f"writing {name}", number, len(documents))
             if (made := make(content)) is not None:
@@ -99,6 +112,16 @@ def _images(specs: Mapping[str, dict[str, Any]], folder: Path, formats: Sequence
         for done, path in enumerate(drawn, start=1):
             step("drawing charts", done, len(jobs))
             yield path
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV, with a column for every name that any row has."""
+    out = io.StringIO()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
 
 
 def parquet(table: pa.Table) -> bytes:

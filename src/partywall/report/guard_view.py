@@ -153,12 +153,20 @@ def _charts(run: GuardRun) -> Mapping[str, dict[str, Any]]:
     }
 
 
+def rows(run: GuardRun) -> list[dict[str, Any]]:
+    """One row for each vif."""
+    return [{"vif": vif, **means} for vif, means in figures(run)["vifs"].items()] if run.reports else []
+
+
 FILES: Files[GuardRun] = Files(
     of="a guard",
+    show=show,
     documents={
         "html": ("report.html", render),
         "json": ("findings.json", lambda run: json.dumps(figures(run), indent=2) + "\n"),
     },
+    rows=rows,
+    table="vifs.csv",
     charts=_charts,
 )
 """Formats."""

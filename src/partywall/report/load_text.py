@@ -9,7 +9,7 @@ from rich.text import Text
 from partywall import units
 from partywall.model.load_run import LoadRun
 from partywall.report.figures import bare_percent
-from partywall.report.load_page import SHARES, headline, other_rows, time_rows
+from partywall.report.load_rows import SHARES, headline, other_rows, time_rows
 from partywall.report.page import BADGES
 from partywall.report.terminal import OUTCOMES
 

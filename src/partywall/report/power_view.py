@@ -243,11 +243,14 @@ RAW: Any = {"timeline": True, "busy": True, "fit": DRAWS, "attribution": DRAWS}
 
 FILES: Files[PowerReport] = Files(
     of="a power record",
+    show=lambda found, console: show(found.findings, console),
     documents={
         "html": ("report.html", render),
         "json": ("findings.json", lambda report: report.findings.model_dump_json(indent=2, exclude=RAW) + "\n"),
         "model": ("model.json", _model_file),
     },
+    rows=lambda found: rows(found.findings),
+    table="rows.csv",
     charts=_charts,
     usual=("html", "json", "model"),
 )

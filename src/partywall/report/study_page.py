@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from typing import Any
 
@@ -86,15 +84,6 @@ def _json(report: StudyReport) -> str:
     return json.dumps({**about, **report.figures, "exhibits": tables}, indent=1)
 
 
-def _csv(report: StudyReport) -> str:
-    out = io.StringIO()
-    columns = list(dict.fromkeys(name for row in report.rows for name in row))
-    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(report.rows)
-    return out.getvalue()
-
-
 def _charts(report: StudyReport) -> dict[str, dict[str, Any]]:
     return {
         paper.slug(beside): charts.titled(paper.chart(beside), paper.title(beside), judge(beside).likeness)
@@ -105,11 +94,13 @@ def _charts(report: StudyReport) -> dict[str, dict[str, Any]]:
 
 FILES: Files[StudyReport] = Files(
     of="a study",
+    show=show,
     documents={
         "html": ("report.html", render),
         "json": ("findings.json", _json),
-        "csv": ("observations.csv", _csv),
     },
+    rows=lambda report: [dict(row) for row in report.rows],
+    table="observations.csv",
     charts=_charts,
     usual=("html", "json", "csv"),
 )

@@ -118,13 +118,29 @@ def _charts(trace: Traced) -> dict[str, dict[str, Any]]:
     return {name: charts.titled(chart, title) for name, (title, chart) in trace_charts.all_charts(trace[1]).items()}
 
 
+def rows(trace: Traced) -> list[dict[str, Any]]:
+    """One row for each step between two hops, in each direction."""
+    return [
+        {
+            "way": way.way,
+            **step.model_dump(exclude={"delay_ns"}),
+            **{f"delay_ns_{name}": value for name, value in step.delay_ns.items()},
+        }
+        for way in trace[0].ways
+        for step in way.steps
+    ]
+
+
 FILES: Files[Traced] = Files(
     of="a trace",
+    show=lambda trace, console: show(trace[0], console),
     documents={
         "html": ("report.html", lambda trace: render(*trace)),
         "json": ("findings.json", lambda trace: trace[0].model_dump_json(indent=2) + "\n"),
         "pcapng": ("packets.pcapng", _pcapng),
     },
+    rows=rows,
+    table="steps.csv",
     charts=_charts,
     usual=("html", "json", "pcapng"),
 )

@@ -73,7 +73,7 @@ def _others(kind: str, first: Path, second: Path) -> Two:
     tables: list[dict[str, dict[str, Any]]] = []
     for path in (first, second):
         record = kinds.opened(path)
-        rows = kinds.of(record).rows(kinds.of(record).findings(record))
+        rows = kinds.of(record).files().rows(kinds.of(record).findings(record))
         tables.append({_label(row): row for row in rows[:500]})
     shared = [label for label in tables[0] if label in tables[1]]
     columns = [key for key, value in next(iter(tables[0].values()), {}).items() if isinstance(value, int | float)][:8]

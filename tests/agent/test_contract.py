@@ -1,6 +1,7 @@
 """The schema of the contract is generated from the agent's types and checked in; the controller keeps to it."""
 
 import ast
+import functools
 import json
 import subprocess
 from pathlib import Path
@@ -22,12 +23,14 @@ GOLDEN = ROOT / "schema" / "golden"
 OWN = {"timeout_s"}
 
 
+@functools.cache
 def calls():
     """Every call of a method in the controller's source: the method, names of parameters, whether there are more.
 
     A method is a string with a known group, or without a point one that the schema has.
     """
     groups = {name.partition(".")[0] for name in SCHEMA["methods"]}
+    found = []
     for path in sorted((ROOT / "src" / "partywall").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -38,7 +41,9 @@ def calls():
             for method in texts:
                 if method.partition(".")[0] in groups or len(texts) == 1:
                     names = {keyword.arg for keyword in node.keywords} - OWN
-                    yield pytest.param(method, names - {None}, None in names, id=f"{path.name}:{node.lineno}:{method}")
+                    here = f"{path.name}:{node.lineno}:{method}"
+                    found.append(pytest.param(method, names - {None}, None in names, id=here))
+    return found
 
 
 def golden(name):

@@ -203,7 +203,7 @@ def test_a_command_ends_when_its_machine_does(tmp_path):
         machine._process = process
         machine._ssh = lambda _user, command: ["sh", "-c", command]
         assert machine.run("echo there").last == "there"
-        assert machine.run("sleep 9", timeout_s=0.1).code == 124
+        assert machine.run("exec sleep 9", timeout_s=0.1).code == 124
         process.kill()
         process.wait()
         with pytest.raises(HostEndedError, match=r"ended during: true; .*\n  BUG: unable[^\n]*\n  RIP"):

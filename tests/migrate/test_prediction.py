@@ -183,11 +183,11 @@ def test_few_calibration_moves_still_give_intervals_that_hold():
     """Three moves of a normal distribution; the next one lies within 90 % intervals about 90 times in 100."""
     chance = np.random.default_rng(1)
     held = 0
-    for _ in range(400):
+    for _ in range(250):
         seen, coming = chance.normal(1.0, 0.1, 3), chance.normal(1.0, 0.1)
-        low, high = np.quantile([prediction._drawn(tuple(seen), chance) for _ in range(400)], (0.05, 0.95))
+        low, high = np.quantile([prediction._drawn(tuple(seen), chance) for _ in range(200)], (0.05, 0.95))
         held += low <= coming <= high
-    assert 0.85 <= held / 400 <= 0.95
+    assert 0.85 <= held / 250 <= 0.95
 
 
 def test_a_move_that_never_ends_has_no_figures():

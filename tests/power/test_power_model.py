@@ -111,6 +111,7 @@ def test_refresh_and_lag_of_a_counter_are_recovered(lag_s, refresh_s):
     assert found.lag_ms.value == pytest.approx(1e3 * lag_s, abs=60)
 
 
+@pytest.mark.long
 def test_intervals_of_the_lag_contain_it():
     held = 0
     for seed in range(12):

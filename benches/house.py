@@ -8,11 +8,16 @@ agent/target, so that only what changed is built, and this checkout keeps its ow
 --quick builds no agent: it makes the additions that are Python alone, checks the layers with lint-imports, counts
 lines, and runs the tests that use the same commands on a record of every kind.
 
-Bar: every addition works after at most 3 files by hand, no import breaks the layers, and every kind of record passes.
+Lines of src/partywall are counted in two parts: LATER, the capabilities that came after the bar on lines was set (live
+migration, power, consolidation, the web page, recording of loads), and the rest, which the bar is for.
+
+Bar: every addition works after at most 3 files by hand, no import breaks the layers, every kind of record passes, and
+the rest has at most LINES_MOST lines.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import shutil
 import subprocess
@@ -37,6 +42,21 @@ GENERATED = (
 )
 """What `make generate` writes, wholly or, of pages, in a marked part."""
 AGENT = Path("src/partywall/_bin/partywall-agent")
+LINES_MOST = 31_000
+LATER = (
+    "*migrat*",
+    "*power*",
+    "*consolidat*",
+    "*cluster*",
+    "placement/*",
+    "web/*",
+    "cli/serve.py",
+    "kinds/journal.py",
+    "*recording.py",
+    "*load_record.py",
+    "stats/prediction.py",
+)
+"""Files below src/partywall of later capabilities, as patterns of their paths there."""
 
 
 class StepError(Exception):
@@ -432,9 +452,11 @@ def quick() -> tuple[str, bool]:
     tools = Path(sys.executable).parent
     layers = passes(str(tools / "lint-imports"), "--no-cache")
     kinds = passes(sys.executable, "-m", "pytest", "-q", "tests/test_kinds.py", "-m", "not host")
-    python, rust = lines("src/partywall", ".py"), lines("agent/crates", ".rs")
+    rest, later = lines_of_python()
     said = f"layers {'hold' if layers else 'broken'}, kinds of record {'pass' if kinds else 'fail'}"
-    return f"{said}, {python} lines of Python and {rust} of Rust", layers and kinds
+    figure = f"{rest} lines of Python (at most {LINES_MOST}) and {later} of later capabilities"
+    rust = lines("agent/crates", ".rs")
+    return f"{said}, {figure}, {rust} lines of Rust", layers and kinds and rest <= LINES_MOST
 
 
 def passes(*argv: str) -> bool:
@@ -448,6 +470,18 @@ def passes(*argv: str) -> bool:
 
 def lines(folder: str, suffix: str) -> int:
     return sum(len(file.read_text("utf-8").splitlines()) for file in (ROOT / folder).rglob(f"*{suffix}"))
+
+
+def lines_of_python() -> tuple[int, int]:
+    """Lines of src/partywall: without the later capabilities, and of these."""
+    root, rest, later = ROOT / "src" / "partywall", 0, 0
+    for file in root.rglob("*.py"):
+        count = len(file.read_text("utf-8").splitlines())
+        if any(fnmatch.fnmatch(str(file.relative_to(root)), pattern) for pattern in LATER):
+            later += count
+        else:
+            rest += count
+    return rest, later
 
 
 def concluded(found: Sequence[tuple[str, bool]]) -> None:

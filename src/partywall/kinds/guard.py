@@ -69,7 +69,7 @@ class Guards:
         del options
         self._checked(job)
 
-    def _checked(self, job: GuardJob) -> tuple[Mapping[str, guard.Found], guard.Flat]:
+    def _checked(self, job: GuardJob) -> tuple[Mapping[str, guard.VifPlace], guard.Flat]:
         pipeline.check_hooks("a guard")
         return self.places(job)
 

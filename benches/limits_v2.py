@@ -11,13 +11,13 @@ by the CPU time that the kernel accounted to the container; the text says which.
 from __future__ import annotations
 
 from common import arguments, conclude
-from stock import on_host
+from stock import PLANTS, on_host
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants=PLANTS)
     check = "limits-short" if options.quick else "limits-full"
-    results = on_host("debian-13", check)
+    results = on_host("debian-13", check, plant=options.plant)
     result = results[check]
     conclude("limits-v2", f"{result['text']} (emulated)", met=result["status"] == "works")
 

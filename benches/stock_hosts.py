@@ -13,17 +13,17 @@ from __future__ import annotations
 import time
 
 from common import arguments, conclude
-from stock import lab
+from stock import PLANTS, lab
 
 QUICK = ("doctor", "topology", "container-limits", "guard", "trace")
 QUICK_S = 300
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", plants=PLANTS)
     quick = ("--host", "debian-13", *(word for check in QUICK for word in ("--check", check)))
     began = time.monotonic()
-    hosts, as_promised = lab(*(quick if options.quick else ()))
+    hosts, as_promised = lab(*(quick if options.quick else ()), plant=options.plant)
     results = [result for checks in hosts.values() for result in checks.values()]
     failed = sum(result["status"] == "failed" for result in results)
     checked_s = sum(result["seconds"] for result in results)

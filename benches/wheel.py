@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common import arguments, conclude
+from stock import PLANTS, without_agent
 
 ROOT = Path(__file__).parents[1]
 SCENARIO = """\
@@ -85,7 +86,7 @@ def complaints(step: Step, code: int, output: str) -> list[str]:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"agent": "a wheel without the agent"})
+    options = arguments(__doc__ or "", plants=PLANTS)
     env = {key: value for key, value in os.environ.items() if key not in OURS}
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
@@ -95,13 +96,13 @@ def main() -> None:
             print(output)
             conclude("wheel", "it cannot be built", met=False)
         (wheel,) = folder.glob("*.whl")
+        if options.plant:
+            without_agent(wheel)
         subprocess.run([sys.executable, "-m", "venv", "venv"], cwd=folder, env=env, check=True)
         install_s, code, output = timed(["venv/bin/pip", "install", "--quiet", wheel.name], folder, env)
         if code:
             print(output)
             conclude("wheel", "it cannot be installed", met=False)
-        if options.plant:
-            next(folder.glob("venv/lib/*/site-packages/partywall/_bin/partywall-agent")).unlink()
         passed, steps = use(folder, env, QUICK if options.quick else QUICK + LONG)
         size_mib = wheel.stat().st_size / 2**20
     figure = f"built in {build_s:.1f} s ({size_mib:.1f} MiB), installed in {install_s:.0f} s, {passed} of {steps} pass"

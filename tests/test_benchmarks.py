@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -38,6 +39,15 @@ def test_every_benchmark_has_a_claim_and_every_claim_a_benchmark():
     files = {file.stem for file in BENCHES.glob("*.py") if re.search(r"^ +conclude\(", file.read_text(), re.MULTILINE)}
     listed = {claim.bench for rows in results.claims().values() for claim in rows}
     assert files - {"common", "guests"} == listed
+
+
+def test_every_benchmark_plants_a_fault():
+    """Of `arguments(text, parts, plants)` and `Parser(...)`, the last one."""
+    for claim in {claim.bench for rows in results.claims().values() for claim in rows}:
+        tree = ast.parse((BENCHES / f"{claim}.py").read_text("utf-8"))
+        calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)]
+        reads = [call for call in calls if call.func.id in ("arguments", "Parser")]
+        assert any(len(call.args) == 3 or "plants" in {word.arg for word in call.keywords} for call in reads), claim
 
 
 def test_a_short_form_is_honest_if_it_passes_and_fails_with_each_fault(monkeypatch: pytest.MonkeyPatch):

@@ -13,10 +13,15 @@ Reads README.md, ARCHITECTURE.md and all pages below docs/. Touches nothing and 
 * Source: the same words in comments, docstrings, messages and identifiers of src/. `found` and `one` are no names
   either. Names that are stored in files or sent between processes stay: docs/internals/kept-words.txt lists them.
 
+* Messages: every error for users, as far as its text stands where it is raised. It states a remedy, in an argument of
+  its own or after "; ". It names its thing or the value: an inserted value, a quotation, an option, a figure or an
+  example. It has at most 40 words and no full stop at its end. A text that another function made is judged there.
+  `TrialError` and `AgentError` need no remedy: what failed there is not the user's input, and its cause follows.
+
 Sentences above 25 words are counted too, and only reported.
 
-Bar: no line above 120 characters, no banned word in a page or in src/, no sentence above 40 words, no page above grade
-11.
+Bar: no line above 120 characters, no banned word in a page or in the source, no message without its form, no sentence
+above 40 words, no page above grade 11.
 """
 
 from __future__ import annotations
@@ -52,6 +57,11 @@ TABLE = re.compile(r"^ *\|.*$", re.MULTILINE)
 HEADING = re.compile(r"^#+ .*$", re.MULTILINE)
 SENTENCE_END = re.compile(r"(?<=[.!?])[)\"”*_]*\s+|\n\s*\n")
 WORD = re.compile(r"[^\W\d_]+(?:['’\-][^\W\d_]+)*")
+# Functions and classes that carry an error's text: with a place and a remedy, with a remedy, and without.
+PLACED, REMEDIED, FAILED = ("Problem", "Mistake"), ("UsageError", "CapabilityError"), ("TrialError", "AgentError")
+# The last form passes on the text of another error, which states its own remedy.
+REMEDY = re.compile(r"; | — |\n|: \{\}$")
+CONCRETE = re.compile(r"[{'\"`\d]|--|/\w|for example|pip install")
 # What an f-string inserts.
 FIELD = re.compile(r"\{[^{}]*\}")
 # Full stops that end no sentence.
@@ -173,6 +183,66 @@ def _names(tree: ast.Module, kept: Collection[str]) -> Iterator[tuple[int, str]]
                 yield node.value.lineno, name
 
 
+def messages(text: str) -> list[Fault]:
+    """Errors for users whose message lacks its form."""
+    faults = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and (made := _message(node)):
+            faults += [Fault(node.lineno, f"{fault}: {made.said[:80]!r}") for fault in made.faults()]
+    return faults
+
+
+@dataclass(frozen=True)
+class _Message:
+    """said: the text, with {} for inserted values. is_placed: it has a key, an option or a file beside it."""
+
+    said: str
+    remedy: str | None
+    is_placed: bool
+    needs_remedy: bool
+
+    def faults(self) -> Iterator[str]:
+        whole = f"{self.said} {self.remedy or ''}"
+        if self.needs_remedy and not self.remedy and not REMEDY.search(self.said):
+            yield "no remedy"
+        if not self.is_placed and not CONCRETE.search(whole):
+            yield "neither the thing nor the value is named"
+        if len(WORD.findall(whole)) > LONGEST_SENTENCE:
+            yield f"more than {LONGEST_SENTENCE} words"
+        if re.search(r"[.?!]$", whole.strip()):
+            yield "ends with a full stop"
+
+
+def _message(call: ast.Call) -> _Message | None:
+    """What a call raises for a user, if its text stands there."""
+    name = call.func.id if isinstance(call.func, ast.Name) else ""
+    if name not in (*PLACED, *REMEDIED, *FAILED) or any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    own = call.args[name == "Mistake" :]
+    said = _text(own[0] if own else keywords.get("message"))
+    remedy = (own[1] if len(own) > 1 else keywords.get("remedy")) if name in PLACED else None
+    if said is None:
+        return None
+    is_placed = name == "Mistake" or len(own) > 2 or not keywords.keys().isdisjoint(("key", "file"))
+    known = None if remedy is None else (_text(remedy) if _text(remedy) is not None else "{}")
+    return _Message(said, known, is_placed, name not in FAILED)
+
+
+def _text(node: ast.expr | None) -> str | None:
+    """The text of an expression, with {} for each value that is inserted; None if it is made elsewhere."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(_text(value) or "{}" for value in values)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return (_text(left) or "{}") + (_text(right) or "{}")
+        case ast.IfExp(body=body):
+            return _text(body)
+    return None
+
+
 def pages(root: Path) -> Iterator[Path]:
     yield root / "README.md"
     yield root / "ARCHITECTURE.md"
@@ -204,10 +274,11 @@ def check(root: Path, listed: Sequence[str]) -> tuple[str, bool]:
 
 
 def check_source(root: Path, listed: Sequence[str], kept: Collection[str]) -> int:
-    """Prints every banned word of the source; returns how many there are."""
+    """Prints every banned word and every formless message of the source; returns how many there are."""
     count = 0
     for file in sorted(path for folder in SOURCES for path in (root / folder).rglob("*.py")):
-        for fault in in_source(file.read_text("utf-8"), listed, kept):
+        text = file.read_text("utf-8")
+        for fault in [*in_source(text, listed, kept), *messages(text)]:
             count += 1
             print(f"{file.relative_to(root)}:{fault.line}: {fault.text}")
     return count
@@ -234,7 +305,7 @@ def main() -> None:
     with planted(ROOT) if options.plant else contextlib.nullcontext(ROOT) as root:
         figure, met = check(root, listed)
     source = check_source(ROOT, listed, phrases(KEPT.read_text("utf-8")))
-    conclude("words", f"{figure}; {source} in source", met=met and not source)
+    conclude("words", f"{figure}; {source} words or messages in the source", met=met and not source)
 
 
 if __name__ == "__main__":

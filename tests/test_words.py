@@ -142,3 +142,26 @@ def test_a_planted_fault_fails_the_bench(tmp_path):
 def test_every_page_is_checked():
     names = {str(page.relative_to(ROOT)) for page in words.pages(ROOT)}
     assert {"README.md", "ARCHITECTURE.md", "docs/guard.md", "docs/kernels/cpu.md", "docs/internals/guard.md"} <= names
+
+
+@pytest.mark.parametrize(
+    ("call", "fault"),
+    [
+        ('Problem(f"must be positive, not {n}", "give for example 3", key="--n")', None),
+        ('UsageError(f"{path} is empty; give another file")', None),
+        ('CapabilityError(f"sandbox {name}: {error}")', None),
+        ('TrialError(f"the agent of {name} ended")', None),
+        ("UsageError(text)", None),
+        ('Problem(f"{path} is empty")', "no remedy"),
+        ('Problem("cannot be read", "", str(path))', "no remedy"),
+        ('UsageError("the file is empty")', "no remedy"),
+        ('Problem("nothing is given", "give more")', "neither the thing nor the value"),
+        ('TrialError("it ended")', "neither the thing nor the value"),
+        ('Problem(f"{path} is empty.", "Give another file.")', "full stop"),
+        (f'Problem("{"very " * 40}long", "give 1")', "more than 40 words"),
+    ],
+)
+def test_every_message_names_its_thing_and_a_remedy(call: str, fault: str | None):
+    faults = [each.text for each in words.messages(f"raise {call}\n")]
+    assert len(faults) <= 1 if fault is None else faults
+    assert all(fault and fault in text for text in faults[:1])

@@ -340,7 +340,7 @@ def print_event(event: Event) -> None:
 def _measured(measure: Callable[[], Record | None]) -> Result:
     record = measure()
     if record is None:
-        raise TrialError("the job kept no record; give out=FOLDER")
+        raise TrialError("the job kept no record, because `out` is not set; give for example out='record'")
     return Result(record)
 
 

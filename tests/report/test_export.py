@@ -52,7 +52,7 @@ def test_every_chart_is_written_as_svg_and_png(run, tmp_path):
 
 
 def test_an_unknown_format_is_refused_by_name_before_anything_is_written(run, tmp_path):
-    with pytest.raises(UsageError, match=r"--format pdf: the formats of a run are html, json"):
+    with pytest.raises(UsageError, match=r"--format: a run cannot be written as 'pdf' — choose html, json"):
         export.FILES.write(run, tmp_path / "out", ["json", "pdf"])
     assert not (tmp_path / "out").exists()
 

@@ -35,7 +35,12 @@ def main() -> NoReturn:
         sys.exit(_failed(error.exit, *problems))
     except KeyboardInterrupt:
         sys.stderr.write("partywall: interrupted\n")
-        sys.exit(_failed(INTERRUPTED, Problem("interrupted")))
+        sys.exit(
+            _failed(
+                INTERRUPTED,
+                Problem("interrupted by Ctrl-C", "run the same command again, with --resume if it kept a record"),
+            )
+        )
     except BrokenPipeError:
         # The reader of our output, such as `head`, has closed the pipe: this is no error.
         _stop_output()

@@ -251,7 +251,7 @@ def _sandbox(cpus: str | None, work_dir: Path) -> Iterator[tuple[Sandbox, Inbox]
 def _start(sandbox: Sandbox, info: KernelInfo, params: dict[str, Any], threads: int, pace: str) -> AgentClient:
     client = sandbox.client
     if client is None:
-        raise TrialError("the agent did not start")
+        raise TrialError(f"the agent of sandbox {sandbox.settings.name} did not start")
     work = {"kernel": {"name": info.name, "params": params}}
     client.call(
         "workload.start", timeout_s=300, id=ID, work=work, pace=pace, threads=threads, work_dir=sandbox.work_dir

@@ -66,7 +66,8 @@ def prepare(
         raise UsageError("--kernel and --modules belong together; give both, or neither")
     for option, path, is_right in (("--kernel", kernel, Path.is_file), ("--modules", modules, Path.is_dir)):
         if path is not None and not is_right(path):
-            raise UsageError(f"{option} {path}: no such {'file' if option == '--kernel' else 'folder'}")
+            what = "file" if option == "--kernel" else "folder"
+            raise UsageError(Problem(f"{path} is no {what}", f"give the path of a {what}", key=option))
     console = Console()
     ready = None if fetch or kernel else _ready()
     made = ready or qemu.prepare(
@@ -139,7 +140,7 @@ def check(
 ) -> int:
     """Start a guest, and show its accelerator, how soon its agent answers, and how precisely its clock is known."""
     if accel not in ("auto", "kvm", "tcg"):
-        raise UsageError(Problem(f"must be auto, kvm or tcg, not {accel!r}", key="--accel"))
+        raise UsageError(Problem(f"must be auto, kvm or tcg, not {accel!r}", "leave it out for auto", key="--accel"))
     console = Console()
     leftovers.clean_up()
     version = qemu.version(Host.here())

@@ -141,8 +141,8 @@ class Migrations:
 
 def _newest_first(runs: Path) -> list[MigrationDirectory]:
     """Records of migrations in a folder."""
-    found = [path for path in runs.glob("*") if MigrationDirectory.is_one(path)] if runs.is_dir() else []
-    return [MigrationDirectory(path) for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
+    records = [path for path in runs.glob("*") if MigrationDirectory.is_one(path)] if runs.is_dir() else []
+    return [MigrationDirectory(path) for path in sorted(records, key=lambda path: path.stat().st_mtime, reverse=True)]
 
 
 def _forecast(record: MigrationDirectory, plan: MigrationPlan) -> Forecast | str:
@@ -162,12 +162,12 @@ def _forecast(record: MigrationDirectory, plan: MigrationPlan) -> Forecast | str
     return Forecast(record.path, str(evidence.about.get("started_at", "")), forecast)
 
 
-def _differs(known: MigrationPlan, asked: MigrationPlan) -> str | None:
+def _differs(known: MigrationPlan, wanted: MigrationPlan) -> str | None:
     """What of two plans differs so that figures of one do not hold for the other; None if nothing does."""
     for name in ("guest", "link", "clients"):
-        if getattr(known, name) != getattr(asked, name):
+        if getattr(known, name) != getattr(wanted, name):
             return name
-    missing = [name for name, activity in asked.workloads.items() if known.workloads.get(name, MISSING) != activity]
+    missing = [name for name, activity in wanted.workloads.items() if known.workloads.get(name, MISSING) != activity]
     return f"workload {missing[0]}" if missing else None
 
 

@@ -112,7 +112,7 @@ class Powers:
                 raise UsageError(Problem(f"{name} is given twice", "name it differently: NAME=…", key=name))
         failures.tell()
         if job.task == "calibrate" and not every:
-            raise CapabilityError("a model needs a meter; partywall power meters lists what this host has")
+            raise CapabilityError("a model needs a meter; add --meter, with a name that `partywall power meters` lists")
         return every, consumers
 
     def resume(self, record: PowerDirectory, options: Options, emit: Emit) -> None:

@@ -293,7 +293,7 @@ class PreparedLoad:
             said = (
                 f"{params['count']} seconds of {name} were not read in time, so the load's figures would not be whole"
             )
-            raise TrialError(f"{said}; was this process stopped, or its host overloaded?")
+            raise TrialError(f"{said}; this process was stopped, or its host is overloaded")
         elif method == "sample":
             self.monitors[GENERATOR if name == MONITOR else name].add(params)
         return method == "ended"

@@ -17,7 +17,7 @@ SLICE_NS = 20_000_000
 def rate_of(activity: Activity | None, for_ns: int, agent: Sequence[str], work_dir: Path) -> float:
     """Work a second of a kernel, by an agent of its own that runs for some time. agent: its program."""
     if activity is None or activity.kernel is None:
-        raise TrialError("only a workload with a kernel can be measured on the host itself")
+        raise TrialError("a workload without `kernel` cannot be measured on the host itself")
     with Agents() as agents:
         client = agents.attach(ID, [*agent, "serve", "--die-with-parent", "--only", "probe"])
         work = {"kernel": {"name": activity.kernel, "params": activity.params}}

@@ -379,7 +379,7 @@ class Mover:
         """Of the guest's clock, now."""
         client = self._guest.client
         if client is None:
-            raise AgentError("the guest has no agent")
+            raise AgentError(f"the guest of sandbox {self._guest.settings.name} has no agent")
         alignment = Alignment(client, self._clock, timeout_s=ANSWER_S)
         alignment.ask(LOOKS)
         return alignment.best

@@ -42,7 +42,7 @@ class Pings:
         self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, process_group=0)
         if not self._process.stdout or not self._process.stdout.readline():
             self.close()
-            raise TrialError("the client of the guest did not start")
+            raise TrialError(f"the client of the guest at {address}:{port} did not start")
 
     def stop(self) -> Times:
         """Ends the client, after waiting a second for the last answers. Its times."""

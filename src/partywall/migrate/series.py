@@ -130,7 +130,7 @@ class Series:
     @property
     def guest(self) -> MovableGuest:
         if self._guest is None:
-            raise TrialError("the guest was not started")
+            raise TrialError(f"the guest of {self.label.run} was not started")
         return self._guest
 
     def about(self) -> dict[str, Any]:
@@ -198,8 +198,8 @@ class Series:
         with self._using(http), self.working(activity):
             self._take(SETTLE_S)
             service = self._seen_by_clients(workload, http, emit)
-            found = survey(workload, self.guest.current().memory, self._host_agent())
-        return found.model_copy(update={"service": service})
+            surveyed = survey(workload, self.guest.current().memory, self._host_agent())
+        return surveyed.model_copy(update={"service": service})
 
     def _seen_by_clients(self, workload: str, http: HttpSpec | None, emit: Emit) -> ServiceSeen | None:
         """Response times of a guest that stays where it is."""

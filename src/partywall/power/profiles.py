@@ -29,4 +29,6 @@ def find(name_or_path: str) -> NodeModel:
         remedy = "give a file that partywall power calibrate wrote"
         raise UsageError(Problem(f"is not a power model: {first_line(error)}", remedy, str(path))) from None
     except OSError as error:
-        raise UsageError(Problem(f"cannot be read: {error.strerror}", "", str(path))) from None
+        raise UsageError(
+            Problem(f"cannot be read: {error.strerror}", "check the path and its permissions", str(path))
+        ) from None

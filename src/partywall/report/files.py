@@ -66,7 +66,13 @@ class Files(Generic[T]):
         """The requested formats without duplicates, or the default ones. UsageError for an unknown format."""
         wanted = list(dict.fromkeys(formats or self.usual))
         if unknown := [name for name in wanted if name not in self.formats]:
-            raise UsageError(f"--format {unknown[0]}: the formats of {self.of} are {', '.join(self.formats)}")
+            raise UsageError(
+                Problem(
+                    f"{self.of} cannot be written as {unknown[0]!r}",
+                    f"choose {', '.join(self.formats)}",
+                    key="--format",
+                )
+            )
         return wanted
 
     def value(self, content: T) -> Any:

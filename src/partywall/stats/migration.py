@@ -146,11 +146,11 @@ def _values(finding: MoveFinding, pings: Table) -> dict[str, float | None]:
     }
 
 
-def _p99(found: MoveFinding, pings: Table) -> float | None:
+def _p99(finding: MoveFinding, pings: Table) -> float | None:
     """p99 response during the move, of virtual users if there are any."""
-    if found.users:
-        return found.users["during"].p99_ns if "during" in found.users else None
-    move = found.move
+    if finding.users:
+        return finding.users["during"].p99_ns if "during" in finding.users else None
+    move = finding.move
     # A request may be answered by a later one that was due after the move.
     after = pings[pings[:, 0] >= move.begin_ns]
     waits = until_answered(after[:, 0], after[:, 2])[: int((after[:, 0] < move.end_ns).sum())]
@@ -440,7 +440,9 @@ def _cells(
 def _measured(forecast: Prediction, moves: Sequence[MoveFinding]) -> Iterator[tuple[str, Measured]]:
     """What was measured of each figure that was predicted."""
     for name, span in forecast.spans.items():
-        values = [found.values[name] for found in moves if found.move.outcome == "completed" and name in found.values]
+        values = [
+            finding.values[name] for finding in moves if finding.move.outcome == "completed" and name in finding.values
+        ]
         if values:
             mean = rounds.student(values, PREDICTED_LEVEL) if len(values) >= FEWEST else None
             yield (

@@ -236,7 +236,7 @@ def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: 
     return Prediction(
         chance=len(ended) / len(courses),
         spans=_spans(ended, OURS if facts.service is None else {**OURS, "p99_s": "p99_s"}),
-        others={name: _spans_of_model(found) for name, found in others.items()},
+        others={name: _spans_of_model(courses_of) for name, courses_of in others.items()},
     )
 
 
@@ -280,26 +280,28 @@ def fixed_of(moves: Sequence[MoveFinding], content: float | None = None) -> Fixe
 
     Raises ValueError if none of the moves was completed.
     """
-    usable = [found for found in moves if found.move.outcome == "completed" and "clients_s" in found.values]
+    usable = [finding for finding in moves if finding.move.outcome == "completed" and "clients_s" in finding.values]
     if not usable:
         raise ValueError("none of the calibration moves was completed")
-    rates = [_rates(found.move) for found in usable]
-    downtimes = [(found.move.downtime_ns or 0) / 1e9 for found in usable]
+    rates = [_rates(finding.move) for finding in usable]
+    downtimes = [(finding.move.downtime_ns or 0) / 1e9 for finding in usable]
     return Fixed(
-        setup_s=tuple((found.move.setup_ns or 0) / 1e9 for found in usable),
-        sync_s=tuple(_sync_s(found.move, *rate) for found, rate in zip(usable, rates, strict=True)),
+        setup_s=tuple((finding.move.setup_ns or 0) / 1e9 for finding in usable),
+        sync_s=tuple(_sync_s(finding.move, *rate) for finding, rate in zip(usable, rates, strict=True)),
         rates=tuple(rate for rate, _ in rates),
         empty_rates=tuple(empty for _, empty in rates),
         downtime_s=tuple(
-            max(0.0, downtime - found.move.memory.get("downtime-bytes", 0) / rate)
-            for found, downtime, (rate, _) in zip(usable, downtimes, rates, strict=True)
+            max(0.0, downtime - finding.move.memory.get("downtime-bytes", 0) / rate)
+            for finding, downtime, (rate, _) in zip(usable, downtimes, rates, strict=True)
         ),
-        waited_s=tuple(found.values["clients_s"] - downtime for found, downtime in zip(usable, downtimes, strict=True)),
+        waited_s=tuple(
+            finding.values["clients_s"] - downtime for finding, downtime in zip(usable, downtimes, strict=True)
+        ),
         extra_bytes=(0.0,)
         if content is None
-        else tuple(max(0.0, found.move.memory.get("transferred", 0) - content) for found in usable),
-        start_s=tuple(found.values["start_s"] for found in usable if "start_s" in found.values),
-        slower_s=tuple(tuple(each / 1e9 for each in found.slower_ns) for found in usable if found.slower_ns),
+        else tuple(max(0.0, finding.move.memory.get("transferred", 0) - content) for finding in usable),
+        start_s=tuple(finding.values["start_s"] for finding in usable if "start_s" in finding.values),
+        slower_s=tuple(tuple(each / 1e9 for each in finding.slower_ns) for finding in usable if finding.slower_ns),
     )
 
 

@@ -21,7 +21,7 @@ def table(folder: Path, query: str) -> tuple[Sequence[str], Sequence[Sequence[An
     A view is a Parquet file, a folder of them, or a file of lines, by its name.
     """
     if not query.strip():
-        raise UsageError("the query is empty; try: show tables")
+        raise UsageError("the query is empty; try 'show tables'")
     check_processor(processor.CPU_INFO, version("duckdb"))
     import duckdb  # noqa: PLC0415 - only once the processor is known to carry it
 

@@ -92,6 +92,6 @@ class _Log:
 
     def end(self) -> TraceDirectory:
         if self._directory is None:
-            raise TrialError("the trace ended before it began")
+            raise TrialError("the trace ended before its first event `start`")
         self._directory.append("ended", {})
         return self._directory

@@ -100,4 +100,6 @@ def checked_order(content: Mapping[str, Any]) -> Order:
             for each in error.errors(include_url=False)
             if each["loc"]
         ]
-        raise UsageError(*(problems or [Problem("this is not an order")])) from None
+        raise UsageError(
+            *(problems or [Problem("this order has no known `kind`", "send for example kind=run")])
+        ) from None

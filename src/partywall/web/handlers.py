@@ -102,7 +102,10 @@ class Handlers:
         victim = sent.get("victim")
         neighbours = [name for name in sent.list("neighbour") if name in names.names("stressor")]
         if victim not in names.names("probe") or not neighbours:
-            return self._wrong(request, UsageError(Problem("a victim or its neighbours are missing", "choose both")))
+            return self._wrong(
+                request,
+                UsageError(Problem("`victim` or `neighbour` is missing", "choose a victim and at least one neighbour")),
+            )
         checked = checked_order({"kind": "run", **{k: v for k in ("budget", "precision") if (v := sent.get(k))}})
         limit = checked_order({"kind": "run", "budget": sent.get("cpu_limit") or None}).budget or ""
         text = documents.simple_scenario(

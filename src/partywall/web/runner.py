@@ -165,7 +165,7 @@ class Runner:
         given = {"budget": request.budget, "precision": request.precision}
         changes = tuple(f"--{name}={value}" for name, value in given.items() if value)
         if not changes:
-            raise UsageError(Problem("nothing is extended", "give a budget or a precision"))
+            raise UsageError(Problem("no new bound is given", "give for example budget=10min or precision=1%"))
         _check_extension(self._folder, job, given)
         if job.state is State.RUNNING:
             self._interrupt(job, request.key, Want.EXTEND, changes)

@@ -94,7 +94,7 @@ def _run(command: Sequence[str], expected: tuple[int, ...]) -> subprocess.Comple
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     except FileNotFoundError:
-        raise CapabilityError(f"{command[0]} is not installed") from None
+        raise CapabilityError(f"{command[0]} is not installed; install it, or choose another control") from None
     except subprocess.TimeoutExpired:
         raise TrialError(f"{command[0]} did not end within {TIMEOUT_S:g} s") from None
     if done.returncode not in expected:

@@ -99,7 +99,9 @@ def prepare(say: Say, *, image: Path | None = None, tree: Path | None = None, fe
     image and tree: a kernel and its /lib/modules/RELEASE to use. fetch: ignores the host's own.
     """
     if platform.machine() != ARCHITECTURE:
-        raise CapabilityError(f"backend: qemu supports {ARCHITECTURE} hosts only, and this one is {platform.machine()}")
+        raise CapabilityError(
+            f"backend: qemu supports {ARCHITECTURE} hosts, and this is {platform.machine()}; use another backend"
+        )
     if image is not None and tree is not None:
         return _keep(image, tree, tree.name, f"{image}")
     if not fetch and (own := _own()):

@@ -78,7 +78,9 @@ def depends(module: bytes) -> tuple[str, ...]:
 
 def _read(path: Path | None, name: str, tree: Path) -> bytes:
     if path is None:
-        raise CapabilityError(f"the kernel of {tree} has no module {name}, which guests need")
+        raise CapabilityError(
+            f"the kernel of {tree} has no module {name}, which guests need; use another: partywall vm prepare --fetch"
+        )
     return _UNPACK[path.suffix](path.read_bytes())
 
 

@@ -176,7 +176,9 @@ def _built(recipe: Recipe, say: Say) -> RootImage:
         reaper.clean(label)
     image = cached(recipe)
     if image is None:
-        raise CapabilityError(f"{folder}: the root image that was just built cannot be read")
+        raise CapabilityError(
+            f"{folder}: the root image that was just built cannot be read; delete this folder and try again"
+        )
     return image
 
 
@@ -278,7 +280,7 @@ def _release(host: Host) -> str:
     release = _of_host("VERSION_CODENAME", host)
     if not release:
         raise CapabilityError(
-            "/etc/os-release names no VERSION_CODENAME, so the release of a root image is unknown; "
+            "`/etc/os-release` names no VERSION_CODENAME, so the release of a root image is unknown; "
             "root images need a Debian or Ubuntu host"
         )
     return release
@@ -293,7 +295,7 @@ def _sources(release: str, host: Host) -> tuple[str, ...]:
     """The distribution's own sources of this release on the host, in any format."""
     if not host.which("apt-get"):
         raise CapabilityError(
-            "apt-get was not found, so no root image for guests can be built; use a Debian or Ubuntu host"
+            "`apt-get` was not found, so no root image for guests can be built; use a Debian or Ubuntu host"
         )
     lines = _targets("$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(SOURCESENTRY)", host)
     targets = [Target(*parts) for line in lines if len(parts := line.split("|")) == len(dataclasses.fields(Target))]

@@ -163,7 +163,7 @@ def _values(
 ) -> dict[str, float | None]:
     """The metrics of the load itself."""
     if not seconds:
-        raise TrialError("no whole second of the load was recorded; give it a longer hold")
+        raise TrialError("no whole second of the load was recorded; give it a `hold` of at least 2s")
     iteration, pages = _timing(seconds, labels, "transaction"), _timing(seconds, labels, "http")
     length_s = sum(second.length_s for second in seconds)
     received = [second.received_bytes / second.length_s / 1e3 for second in seconds]

@@ -322,7 +322,9 @@ def _unknown(study: Study) -> Iterator[Problem]:
                 yield Problem("seconds needs the size of a task", "add task", key=f"exhibits.{name}[{number}].task")
     for number, board in enumerate(study.board):
         if board.part not in study.parts:
-            yield Problem(f"there is no part {board.part!r}", "", key=f"board[{number}].part")
+            yield Problem(
+                f"there is no part {board.part!r}", f"there are {', '.join(study.parts)}", key=f"board[{number}].part"
+            )
 
 
 def _unsound(study: Study) -> Iterator[Problem]:

@@ -102,7 +102,9 @@ def measure(
         yield block, size
         bps, pps = ready.slot(size, extent.slot)
         if size is None and not bps:
-            raise TrialError("no datagram of the target arrived at its sink, although its neighbour was quiet")
+            raise TrialError(
+                f"block {block}: no datagram of the target arrived at its sink, although its neighbour was quiet"
+            )
         take(Cell(block=block, bytes=size, bps=bps, pps=pps))
 
 

@@ -60,7 +60,7 @@ def places(cpus: int, states: NodeModel, *, with_guest: bool) -> Mapping[str, fr
 def block_points(ladder: Sequence[Observation]) -> dict[int, Array]:
     """Watts with 0, 1, 2, … busy cores, fitted for each block on its own. TrialError if there is no slot."""
     if not ladder:
-        raise TrialError("the meter gave no value in any slot; measure again with longer slots")
+        raise TrialError("the meter gave no value in any of the slots; measure again with a longer `slot`")
     points = {}
     for block in dict.fromkeys(each.slot.block for each in ladder):
         own = [each for each in ladder if each.slot.block == block]

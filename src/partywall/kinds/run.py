@@ -45,15 +45,15 @@ class RunJob:
 
 def changes(budget: str | None, precision: str | None, prefix: str = "") -> dict[str, float]:
     """A user's changes of a scenario. UsageError that names the option, its name beginning with `prefix`."""
-    found: dict[str, float] = {}
+    changed: dict[str, float] = {}
     if budget is not None:
-        found["budget"] = parsed_above_zero(f"{prefix}budget", budget, units.parse_duration_ns, "5min")
+        changed["budget"] = parsed_above_zero(f"{prefix}budget", budget, units.parse_duration_ns, "5min")
     if precision is not None:
-        found["precision"] = parsed_above_zero(f"{prefix}precision", precision, units.parse_share, "1%")
-    if found.get("precision", 0) > 1:
+        changed["precision"] = parsed_above_zero(f"{prefix}precision", precision, units.parse_share, "1%")
+    if changed.get("precision", 0) > 1:
         problem = Problem(f"must be at most 100%, not {precision}", "give for example 1%", key=f"{prefix}precision")
         raise UsageError(problem)
-    return found
+    return changed
 
 
 def outlined(plan: Plan) -> Outline:

@@ -275,12 +275,12 @@ RAW: Any = {"moves": {"__all__": {"timeline": True, "move": {"progress", "passes
 
 FILES: Files[MigrationReport] = Files(
     of="a migration",
-    show=lambda found, console: show(found.findings, console),
+    show=lambda report, console: show(report.findings, console),
     documents={
         "html": ("report.html", render),
         "json": ("findings.json", lambda report: report.findings.model_dump_json(indent=2, exclude=RAW) + "\n"),
     },
-    rows=lambda found: move_rows(found.findings),
+    rows=lambda report: move_rows(report.findings),
     table="moves.csv",
     charts=_charts,
     usual=("html", "json"),

@@ -243,13 +243,13 @@ RAW: Any = {"timeline": True, "busy": True, "fit": DRAWS, "attribution": DRAWS}
 
 FILES: Files[PowerReport] = Files(
     of="a power record",
-    show=lambda found, console: show(found.findings, console),
+    show=lambda report, console: show(report.findings, console),
     documents={
         "html": ("report.html", render),
         "json": ("findings.json", lambda report: report.findings.model_dump_json(indent=2, exclude=RAW) + "\n"),
         "model": ("model.json", _model_file),
     },
-    rows=lambda found: rows(found.findings),
+    rows=lambda report: rows(report.findings),
     table="rows.csv",
     charts=_charts,
     usual=("html", "json", "model"),

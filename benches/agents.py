@@ -65,7 +65,14 @@ class Resident:
     """One workload in an agent of its own, in a process pinned to `cpus`. Off until scheduled, unless `flat_out`."""
 
     def __init__(
-        self, label: Label, workload: Kernel | Command, cpus: Iterable[int], *, flat_out: bool = False, seed: int = 1
+        self,
+        label: Label,
+        workload: Kernel | Command,
+        cpus: Iterable[int],
+        *,
+        flat_out: bool = False,
+        seed: int = 1,
+        slice_ns: int = SLICE_NS,
     ) -> None:
         self.id = f"w{next(_numbers)}"
         self.is_kernel = isinstance(workload, Kernel)
@@ -81,7 +88,7 @@ class Resident:
                 work=workload.work,
                 pace="flat_out" if flat_out else "scheduled",
                 threads=workload.threads,
-                slice_ns=SLICE_NS,
+                slice_ns=slice_ns,
                 work_dir=self.sandbox.work_dir,
                 seed=seed,
             )

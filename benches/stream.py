@@ -2,8 +2,8 @@
 
 Ours run as probes. Both sides use arrays of 64 MiB, the same kind of pages, one CPU and fresh memory for each
 measurement, and take turns. Each figure is the median over pairs of our MB/s (STREAM) over the peer's, with its
-interval. A side's rate is a median, which a moment of foreign load does not move: of its slices of 10 ms, or of its
-rounds of 4 to 9 ms. The peer is compiled with -O3: with -O2, GCC 12 uses 8-byte stores in scale and triad, where the
+interval. A side's rate is a median, which a moment of foreign load does not move: of its slices, or of its rounds,
+both of some 6 ms. The peer is compiled with -O3: with -O2, GCC 12 uses 8-byte stores in scale and triad, where the
 kernels and other compilers use 16-byte stores.
 
 Bar: copy, scale and triad within 3 %, with ordinary pages and with huge pages.
@@ -27,6 +27,7 @@ BLOCK_BYTES = 64 << 20
 LOW, HIGH = 0.97, 1.03
 CPU = 0
 SECONDS = 0.6
+SLICE_NS = 6_000_000
 ROUNDS = 25
 PLANTED_FACTOR = 0.9
 PAGES = {"ordinary pages": ("mapped", False), "huge pages": ("huge", True)}
@@ -52,7 +53,7 @@ def ours(item: Item, label: Label, plant: float) -> float:
     figure = kernel.also or kernel.figure
     assert figure["label"] == "MB/s (STREAM)"
     params = {"block_bytes": BLOCK_BYTES, "huge_pages": item.huge}
-    with Resident(label, Kernel(kernel.name, params), (CPU,), flat_out=True) as resident:
+    with Resident(label, Kernel(kernel.name, params), (CPU,), flat_out=True, slice_ns=SLICE_NS) as resident:
         return plant * resident.typical(SECONDS) / float(figure["divisor"])
 
 

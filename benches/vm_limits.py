@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from common import arguments, busy_cpu, conclude, measure
+from disturbance import undisturbed
 from guests import client, needed
 from partywall.host import Host
 from partywall.model.evidence import Evidence
@@ -115,7 +116,15 @@ def efficiency(backend: str, limit: float, seconds: int) -> Held | None:
 
 def efficiencies(backend: str, limits: Sequence[float], seconds: int) -> dict[float, Held]:
     """By limit, of those that could be measured."""
-    found = {limit: efficiency(backend, limit, seconds) for limit in limits}
+
+    def known(held: Held | None) -> bool:
+        # A guest's efficiency may have a reason, which `judged` looks for; it must be known in any case.
+        return held is not None and (held.as_promised or (backend == "guest" and half(held.q) <= 2 * KNOWN))
+
+    def measured(limit: float) -> Held | None:
+        return undisturbed(lambda: efficiency(backend, limit, seconds), known)
+
+    found = {limit: measured(limit) for limit in limits}
     return {limit: held for limit, held in found.items() if held is not None}
 
 

@@ -14,8 +14,13 @@ import corpus
 import pytest
 
 from partywall.cli import main, output
+from partywall.cli.app import COMMANDS, command
 from partywall.model.finding import Estimate
 
+WITHOUT_FIGURES = {
+    "consolidate watch", "guard check", "guard remove", "load check", "load import", "load record", "load schema",
+    "publish", "reap", "scenario schema", "scenario show", "serve", "vm check", "vm export", "vm prepare",
+}  # fmt: skip
 SHAPE = ["command", "exit", "result", "problems"]
 
 
@@ -60,6 +65,38 @@ def test_a_list_is_one_document(partywall, arguments, command, key, part):
     assert ended.document["problems"] == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "command", "key"),
+    [
+        (("run", "demo", "--dry-run"), "run", "lines"),
+        (("study", "papers/vits", "--dry-run"), "study", "lines"),
+        (("power", "profiles"), "power profiles", "profiles"),
+        (("power", "meters"), "power meters", "meters"),
+        (("consolidate", "plan", "cluster", "--out", "PLAN"), "consolidate plan", "headline"),
+        (("consolidate", "explain", "PLAN"), "consolidate explain", "lines"),
+        (("report", "PLAN"), "report", "headline"),
+        (("sql", "PLAN", "select 1 as one"), "sql", "rows"),
+    ],
+)
+def test_a_job_and_its_figures_are_one_document(partywall, tmp_path, arguments, command, key):
+    plan = tmp_path / "plan"
+    if command in ("consolidate explain", "report", "sql"):
+        partywall("consolidate", "plan", "cluster", "--out", str(plan))
+    ended = partywall(*(str(plan) if word == "PLAN" else word for word in arguments))
+    assert (ended.exit, ended.document["command"]) == (0, command)
+    assert ended.document["result"][key]
+
+
+def test_every_command_that_prints_figures_prints_them_as_json_too():
+    lacking = set()
+    for name in COMMANDS:
+        group = command(name)
+        for path, each in getattr(group, "commands", {"": group}).items():
+            if not any("--format" in parameter.opts for parameter in each.params):
+                lacking.add(f"{name} {path}".strip())
+    assert lacking == WITHOUT_FIGURES
+
+
 def test_a_scenario_with_mistakes_gives_each_with_its_place(partywall, tmp_path):
     file = tmp_path / "bad.yaml"
     file.write_text("partywall: 1\nname: bad\nvictims: {v: {probe: integr}}\nbudget: 5\n")
@@ -82,7 +119,7 @@ def test_a_scenario_with_mistakes_gives_each_with_its_place(partywall, tmp_path)
         (("compare", "one"), "compare", "Missing argument"),
         (("report", "nothing-here"), "report", "is not a record of a run"),
         (("guard", "report", "nothing-here"), "guard report", "is not a record of a guard"),
-        (("study", "papers/vits"), "study", "only for the list of studies"),
+        (("study", "papers/none"), "study", "no study"),
         (("nope",), "", "No such command"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from partywall.cli import output
 from partywall.cli.arguments import SEED_MOST, duration_ns
 from partywall.cli.execution import carry_out
 from partywall.cli.live import Live, wide_console
@@ -53,6 +54,7 @@ def plan(
         typer.Option(help="exact: OR-tools; auto: exact for up to 40 hosts and 200 guests, else the heuristic."),
     ] = SolverName.AUTO,
     out: Out = None,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Show what would move and what that saves.
 
@@ -62,10 +64,13 @@ def plan(
 
     Changes nothing. Figures of energy come from power curves, so they are modelled. Each has an interval.
     """
-    console = wide_console()
+    console = wide_console(format_)
     job = PlanJob.read(load.find(cluster), solver.value)
     options = Options(context.obj(), out)
-    return carry_out(lambda emit: Consolidations().measure(job, options, emit), options, Live(console), console)
+    document = output.document("consolidate plan", format_)
+    return carry_out(
+        lambda emit: Consolidations().measure(job, options, emit), options, Live(console), console, document=document
+    )
 
 
 @app.command()
@@ -87,6 +92,7 @@ def simulate(
     ] = 1,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.", min=0, max=SEED_MOST)] = 1,
     out: Out = None,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Simulate policies over load traces.
 
@@ -99,13 +105,16 @@ def simulate(
     Every policy starts from the same placement. Exit code: 1 if a published policy takes less energy, or violates
     less, than Partywall's.
     """
-    console = wide_console()
+    console = wide_console(format_)
     if absent := [path for path in traces or () if not path.exists()]:
         remedy = "give a folder or a tar archive of traces"
         raise UsageError(*(Problem(f"{str(path)!r} does not exist", remedy, key="--traces") for path in absent))
     job = SimulationJob.read(load.find(cluster), tuple(traces or ()), tuple(policy or ()), days, orders, seed)
     options = Options(context.obj(), out)
-    return carry_out(lambda emit: Consolidations().measure(job, options, emit), options, Live(console), console)
+    document = output.document("consolidate simulate", format_)
+    return carry_out(
+        lambda emit: Consolidations().measure(job, options, emit), options, Live(console), console, document=document
+    )
 
 
 Record_ = Annotated[Path, typer.Argument(help="A directory that 'consolidate plan' has made.", metavar="RECORD")]
@@ -117,6 +126,7 @@ def apply(
     record: Record_,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the first step.")] = False,
     settle: Annotated[str, typer.Option(help="Longest time for a host to start or to end.")] = "5min",
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Carry out a plan, step by step.
 
@@ -127,7 +137,7 @@ def apply(
     Exit code: 0 all steps are done; 1 a step failed, and the others were undone; 2 the plan does not fit the cluster;
     5 a guest is lost or runs twice, and nothing more was done.
     """
-    console = wide_console()
+    console = wide_console(format_)
     timing = Timing(settle_s=duration_ns("--settle", settle, "1s") / 1e9)
     kept = ConsolidationDirectory.open(record)
     options = Options(context.obj())
@@ -142,7 +152,8 @@ def apply(
         applied(kept, emit, timing)
         return kept
 
-    return carry_out(carry, options, Live(console), console, "the plan goes on")
+    document = output.document("consolidate apply", format_)
+    return carry_out(carry, options, Live(console), console, "the plan goes on", document=document)
 
 
 @app.command()
@@ -178,6 +189,7 @@ def watch(
 def explain(
     record: Record_,
     guest: Annotated[str | None, typer.Option(help="Only this guest.")] = None,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Say why a plan is as it is.
 
@@ -191,7 +203,10 @@ def explain(
     known = evidence.cluster.guest_names()
     if guest is not None and guest not in known:
         raise UsageError(Problem(f"there is no guest {guest!r}", did_you_mean(guest, known), key="--guest"))
+    lines = list(explained(evidence.plan, evidence.cluster, guest))
+    if format_ == output.Format.JSON:
+        return output.write("consolidate explain", {"lines": lines})
     console = wide_console()
-    for line in explained(evidence.plan, evidence.cluster, guest):
+    for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return Exit.HOLDS

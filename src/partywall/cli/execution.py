@@ -35,6 +35,10 @@ class _Course:
         self.path: Path | None = None
         self.broken = False
 
+    def exit_of(self, code: int) -> int:
+        """The exit code of the job, given that of its findings."""
+        return Exit.FAILED if self.broken and code != Exit.VIOLATED else code
+
     def __call__(self, event: Event) -> None:
         match event:
             case Started(path):
@@ -52,10 +56,12 @@ def carry_out(
     console: Console,
     keeps: str = "the measurement goes on",
     sinks: Mapping[str, Emit] | None = None,
+    document: str = "",
 ) -> int:
     """Calls `measure` with a listener, shows the report, and returns the exit code.
 
-    keeps: what continues if a listener fails. sinks: further listeners by name.
+    keeps: what continues if a listener fails. sinks: further listeners by name. document: the command whose JSON
+    document is printed instead of text.
     """
     course, every, journal = _Course(), Sinks(keeps), Journal()
     every.add("the course", course)
@@ -71,8 +77,10 @@ def carry_out(
             if course.path is not None:
                 _interrupted(kinds.opened(course.path), options, console)
             raise
-        code = show_record(record, console) if record is not None else Exit.HOLDS
-        journal.exit = Exit.FAILED if course.broken and code != Exit.VIOLATED else code
+        if record is None:
+            journal.exit = course.exit_of(Exit.HOLDS)
+        else:
+            journal.exit = show_record(record, console, document=document, exit_of=course.exit_of)
     return journal.exit
 
 

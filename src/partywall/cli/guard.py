@@ -71,6 +71,7 @@ def run(
         bool,
         typer.Option("--leave", help="Keep hooks and rates in the kernel at the end; 'guard remove' removes them."),
     ] = False,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Enforce a policy until Ctrl-C, with a live table. Afterwards the host is as before.
 
@@ -82,19 +83,21 @@ def run(
     kept_for = duration_ns("--for", for_, "1s") if for_ is not None else None
     every_ns = duration_ns("--every", every, "1s")
     job = replace(GuardJob.read(policy), every_ns=every_ns, for_ns=kept_for, leave=leave)
-    options, console = Options(context.obj(), out), wide_console()
+    options, console = Options(context.obj(), out), wide_console(format_)
+    document = output.document("guard run", format_)
+    if document and out is None and not dry_run:
+        remedy = "add --out FOLDER: the document holds the findings of a record"
+        raise UsageError(Problem("json needs a record", remedy, key="--format"))
     if dry_run:
         _show_policy(console, job.policy)
-        for line in Guards().outline(job, options).lines:
-            console.print(line, highlight=False, soft_wrap=True)
-        return Exit.HOLDS
+        return output.outline("guard run", Guards().outline(job, options), format_, console)
     totals = prometheus.Totals()
     sinks = {"the findings": reports(totals.add)}
     if prometheus_file is not None:
         metrics, name = prometheus_file, job.policy.name
         sinks[str(metrics)] = reports(lambda place: write_whole(metrics, prometheus.text(name, place, totals)))
     view = _View(console, job)
-    code = carry_out(lambda emit: Guards().measure(job, options, emit), options, view, console, KEEPS, sinks)
+    code = carry_out(lambda emit: Guards().measure(job, options, emit), options, view, console, KEEPS, sinks, document)
     return Exit.VIOLATED if totals.wrong else code
 
 
@@ -104,8 +107,8 @@ def report(
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Write the page of a time series again, and show its path."""
-    formats = [output.JSON] if format_ == output.Format.JSON else None
-    return show_record(GuardDirectory.open(folder), output.console(format_), formats)
+    document = output.document("guard report", format_)
+    return show_record(GuardDirectory.open(folder), output.console(format_), document=document)
 
 
 @app.command()

@@ -51,6 +51,7 @@ def probe(
     threads: Threads = 1,
     cpus: Cpus = None,
     work_dir: WorkDir = WORK_ROOT,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Measure one resource: run a kernel flat out and show its rate.
 
@@ -68,8 +69,7 @@ def probe(
     with _sandbox(cpus, work_dir) as (sandbox, messages):
         _start(sandbox, info, params, threads, "flat_out")
         rates = _watch(info, messages, duration_ns, f"{info.name}")
-    _conclude(Console(), info, rates)
-    return Exit.HOLDS
+    return _conclude(output.document("probe", format_), info, rates)
 
 
 def stress(
@@ -80,6 +80,7 @@ def stress(
     threads: Threads = 1,
     cpus: Cpus = None,
     work_dir: WorkDir = WORK_ROOT,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Load one resource: run a kernel at an intensity and show the rate achieved.
 
@@ -100,8 +101,7 @@ def stress(
         client.call("workload.schedule", id=ID, switches=switches)
         cpu = CpuTime()
         rates = _watch(info, messages, duration_ns, f"{info.name} at intensity {share:g}", most, share, cpu)
-    _conclude(Console(), info, rates, most, cpu.share)
-    return Exit.HOLDS
+    return _conclude(output.document("stress", format_), info, rates, most, cpu.share)
 
 
 @dataclass
@@ -320,18 +320,23 @@ def _of_cpu(share: float | None) -> str:
 
 
 def _conclude(
-    console: Console, info: KernelInfo, rates: Sequence[float], most: float | None = None, cpu: float | None = None
-) -> None:
+    document: str, info: KernelInfo, rates: Sequence[float], most: float | None = None, cpu: float | None = None
+) -> int:
     if not rates:
         raise TrialError(f"{info.name} finished no work in that time; give a longer --for")
     middle = statistics.median(rates)
+    if document:
+        spread_of = {"median": middle, "least": min(rates), "most": max(rates)}
+        unthrottled = {"calibrated": most, "cpu_share": cpu}
+        return output.write(document, {"kernel": info.name, "unit": f"{info.unit}/s", "rate": spread_of} | unthrottled)
     low, high = (max(rates), min(rates)) if figures.scale_of_kernel(info.figure).inverse else (min(rates), max(rates))
     share = f", {middle / most:.1%} of its maximum{_of_cpu(cpu)}" if most else ""
     spread = f" (windows of half a second: {_shown(info, low)} to {_shown(info, high)})" if len(rates) > 1 else ""
     also = f" = {figures.value(middle, figures.scale_of_kernel(info.also))}" if info.also else ""
-    console.print(
+    Console().print(
         f"{info.name}: {_shown(info, middle)}{also}{share}{spread}", highlight=False, markup=False, soft_wrap=True
     )
+    return Exit.HOLDS
 
 
 def _shown(info: KernelInfo, rate: float) -> str:

@@ -14,15 +14,18 @@ from rich.progress import Task as RichTask
 from rich.text import Text
 
 from partywall import units
+from partywall.cli import output
 from partywall.events import Block, Doing, Event, Left, Note, Started
 
 PIPED_WIDTH = 160
 
 
-def wide_console() -> Console:
-    """A console as wide as the terminal. In a pipe it is as wide as the tables need, unless COLUMNS is set."""
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPED_WIDTH)
+def wide_console(format_: str = "") -> Console:
+    """The console for text, as `output.console`. In a pipe it is as wide as the tables need, unless COLUMNS is set."""
+    console = output.console(format_)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPED_WIDTH
+    return console
 
 
 class _Left(TextColumn):

@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from partywall import preflight, units
-from partywall.cli import leftovers
+from partywall.cli import leftovers, output
 from partywall.cli.arguments import SEED_MOST, allowed_cpus
 from partywall.cli.execution import carry_out
 from partywall.cli.kernel import Cpus, WorkDir
@@ -181,6 +181,7 @@ def run(
         ),
     ] = None,
     work_dir: WorkDir = WORK_ROOT,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Put a service under load, and show whether the figures are the service's or the generator's own.
 
@@ -248,8 +249,9 @@ def run(
         job = dataclasses.replace(job, program=inlined(job.program) | {"addresses": resolved})
     job = dataclasses.replace(job, setup=setup)
     leftovers.clean_up()
-    console, options = Console(), Options(host, out, work_dir)
-    return carry_out(lambda emit: Loads().measure(job, options, emit), options, View(console, job.title), console)
+    console, options = output.console(format_), Options(host, out, work_dir)
+    view, document = View(console, job.title), output.document("load", format_)
+    return carry_out(lambda emit: Loads().measure(job, options, emit), options, view, console, document=document)
 
 
 def _backend(name: str, cpu_limit: str | None) -> str:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from partywall import study as studies
 from partywall import units
+from partywall.cli import output
 from partywall.errors import Exit, Problem, UsageError
 from partywall.stats import overhead
 from partywall.stats.overhead import Pair
@@ -26,6 +27,7 @@ def model(
     users: Annotated[int | None, typer.Option(help="Number of users of the load to predict from.", min=1)] = None,
     response: Annotated[str | None, typer.Option(help="Mean response time measured in the sandbox, e.g. 45ms.")] = None,
     used: Annotated[str | None, typer.Option(help="Share of its CPUs' time that the sandbox used, e.g. 40%.")] = None,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Predict what the bare host would have measured, from what a generator in a sandbox measured.
 
@@ -44,7 +46,8 @@ def model(
         raise UsageError(
             Problem(f"{run} has too few numbers of users measured both ways, or a pause without a plain mean", remedy)
         )
-    console = Console()
+    console = output.console(format_)
+    result = {"columns": section.columns, "rows": section.rows, "forecast": None}
     table = Table(*section.columns, box=None)
     for row in section.rows:
         table.add_row(*row)
@@ -54,12 +57,12 @@ def model(
     if missing := [option for option, value in given.items() if value is None]:
         if len(missing) < len(given):
             raise UsageError(Problem(f"{' and '.join(missing)}: missing", "give all three or none"))
-        return Exit.HOLDS
+        return output.write("load model", result) if format_ == output.Format.JSON else Exit.HOLDS
     pair = _requested_pair(users or 1, response or "", used or "", pairs[0].think_s)
     forecast = overhead.fit(pairs).forecast(pair)
     said = f"{generation.time_span(forecast)} on the bare host, {generation.rate_span(forecast)} iterations/s"
     _say(console, f"{users} users: {said}")
-    return Exit.HOLDS
+    return output.write("load model", {**result, "forecast": forecast}) if format_ == output.Format.JSON else Exit.HOLDS
 
 
 def _requested_pair(users: int, response: str, used: str, think_s: float) -> Pair:

@@ -8,11 +8,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from partywall import units
-from partywall.cli import leftovers
+from partywall.cli import leftovers, output
 from partywall.cli.execution import carry_out
 from partywall.cli.live import Live, wide_console
-from partywall.errors import Problem, UsageError
+from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Event, Note, Report
 from partywall.kinds.kind import Options
 from partywall.kinds.migration import Forecast, MigrationJob, Migrations
@@ -55,6 +54,7 @@ def migrate(
         Path | None, typer.Option(help="Directory to make. Default: runs/migration-NAME-TIME-CHANCE.")
     ] = None,
     work_dir: Annotated[Path, typer.Option(help="Folder for temporary files.")] = WORK_ROOT,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Move a guest between hosts while it works, and measure what that does to its users.
 
@@ -69,21 +69,22 @@ def migrate(
     Needs root and QEMU. Exit code: 0 all moves done and the goal reached, 1 a guest was lost or no method reaches the
     goal, 2 bad plan or option, 3 inconclusive, 4 the host lacks something.
     """
-    console = wide_console()
+    console, document = wide_console(format_), output.document("migrate", format_)
     job = MigrationJob.read(plans.find(plan), only_advise=advise)
     options = Options(context.obj(), out, work_dir)
     kind = Migrations()
     if dry_run:
         kind.check(job, options)
-        outline = kind.outline(job, options)
-        for line in (*outline.lines, f"about {units.format_duration(outline.seconds * 1e9)}"):
-            console.print(line, highlight=False, markup=False)
-        _show_forecast(kind.forecast(job, known, Path("runs")), console)
-        return 0
+        forecast, outline = kind.forecast(job, known, Path("runs")), kind.outline(job, options)
+        if document:
+            return output.write(document, {"outline": outline, "forecast": forecast})
+        output.outline("migrate", outline, format_, console)
+        _show_forecast(forecast, console)
+        return Exit.HOLDS
     if known is not None:
         raise UsageError(Problem("--known is for --dry-run", "add --dry-run, or leave it out"))
     leftovers.clean_up()
-    return carry_out(lambda emit: kind.measure(job, options, emit), options, _View(console), console)
+    return carry_out(lambda emit: kind.measure(job, options, emit), options, _View(console), console, document=document)
 
 
 def _show_forecast(forecast: Forecast | None, console: Console) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from partywall import units
 from partywall.errors import Exit, Problem
 from partywall.plain import plain
 
@@ -30,6 +31,8 @@ __all__ = ["Format", "FormatOption", "console", "failed", "plain", "requested", 
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from partywall.model.study import Outline
 
 OPTIONS = ("--format", "-f")
 JSON = "json"
@@ -66,6 +69,20 @@ def write(command: str, result: Any, code: int = Exit.HOLDS) -> int:
     """Prints the document of a command that has a result. Returns the exit code."""
     _print(command, code, result, [])
     return code
+
+
+def document(command: str, format_: str) -> str:
+    """The command, if its document is printed; else empty."""
+    return command if format_ == JSON else ""
+
+
+def outline(command: str, outline: Outline, format_: str, console: Console) -> int:
+    """Shows what a job would measure, and how long it would take."""
+    if format_ == JSON:
+        return write(command, {"lines": outline.lines, "seconds": outline.seconds})
+    for line in (*outline.lines, f"about {units.format_duration(outline.seconds * 1e9)}"):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return Exit.HOLDS
 
 
 def failed(arguments: Sequence[str], code: int, problems: Iterable[Problem]) -> None:

@@ -43,11 +43,14 @@ WorkDir = Annotated[Path, typer.Option(help="Folder for temporary files.")]
 
 
 @app.command()
-def meters(context: typer.Context) -> int:
+def meters(context: typer.Context, format_: output.FormatOption = output.Format.TEXT) -> int:
     """List the meters of this host, those that need a name, and what is missing for the others."""
+    places = every_meter.find(context.obj())
+    if format_ == output.Format.JSON:
+        return output.write("power meters", {"meters": places})
     console = wide_console()
     table = Table("meter", "what it is", "here", "remedy", box=None, pad_edge=False)
-    for place in every_meter.find(context.obj()):
+    for place in places:
         table.add_row(
             place.name, place.what, place.missing or "yes", place.remedy, style="" if not place.missing else "dim"
         )
@@ -58,8 +61,10 @@ def meters(context: typer.Context) -> int:
 
 
 @app.command(name="profiles")
-def list_profiles() -> int:
+def list_profiles(format_: output.FormatOption = output.Format.TEXT) -> int:
     """List the published power profiles that stand in for a model, with their watts."""
+    if format_ == output.Format.JSON:
+        return output.write("power profiles", {"profiles": list(profiles.PROFILES.values())})
     table = Table("profile", "source", "cores", "idle", "full", "off", "break-even", box=None, pad_edge=False)
     for profile in profiles.PROFILES.values():
         off = "–" if profile.off_watts is None else f"{profile.off_watts:g} W"
@@ -77,6 +82,7 @@ def read(
     for_: For = "10s",
     every: Every = "100ms",
     out: Out = None,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Read one or more meters for some time, with the host's CPU time beside them.
 
@@ -85,7 +91,7 @@ def read(
     Exit code: 0 every meter was read, 3 one was not, 2 bad name or option.
     """
     job = PowerJob("read", tuple(meter), duration_ns("--for", for_), duration_ns("--every", every, "100ms"))
-    return _carried_out(job, Options(context.obj(), out))
+    return _carried_out(job, Options(context.obj(), out), format_)
 
 
 @app.command()
@@ -99,6 +105,7 @@ def calibrate(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
     out: Out = None,
     work_dir: WorkDir = WORK_ROOT,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Fit a power model of this host: watts by busy cores, from a load ladder that Partywall runs itself.
 
@@ -121,12 +128,9 @@ def calibrate(
     if dry_run:
         kind = Powers()
         kind.check(job, options)
-        outline = kind.outline(job, options)
-        for line in (*outline.lines, f"about {units.format_duration(outline.seconds * 1e9)}"):
-            wide_console().print(line, highlight=False, markup=False)
-        return Exit.HOLDS
+        return output.outline("power calibrate", kind.outline(job, options), format_, wide_console())
     leftovers.clean_up()
-    return _carried_out(job, options)
+    return _carried_out(job, options, format_)
 
 
 @app.command()
@@ -148,6 +152,7 @@ def attribute(
     for_: For = "10s",
     every: Every = "100ms",
     out: Out = None,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Show each consumer's watts: containers, guests, services or processes.
 
@@ -173,7 +178,7 @@ def attribute(
         consumers=chosen,
         model=profiles.find(model),
     )
-    return _carried_out(job, Options(host, out))
+    return _carried_out(job, Options(host, out), format_)
 
 
 @app.command()
@@ -207,6 +212,8 @@ def migration(
     return Exit.HOLDS
 
 
-def _carried_out(job: PowerJob, options: Options) -> int:
-    console = wide_console()
-    return carry_out(lambda emit: Powers().measure(job, options, emit), options, Live(console), console)
+def _carried_out(job: PowerJob, options: Options, format_: output.Format) -> int:
+    console, document = wide_console(format_), output.document(f"power {job.task}", format_)
+    return carry_out(
+        lambda emit: Powers().measure(job, options, emit), options, Live(console), console, document=document
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -20,8 +20,18 @@ from partywall.store.record import Record
 PAGE = "html"
 
 
-def show_record(record: Record, console: Console, formats: Sequence[str] | None = None) -> int:
-    """Derives, writes and shows the findings of a record of any kind. Returns its exit code."""
+def show_record(
+    record: Record,
+    console: Console,
+    formats: Sequence[str] | None = None,
+    document: str = "",
+    exit_of: Callable[[int], int] = int,
+) -> int:
+    """Derives, writes and shows the findings of a record of any kind. Returns its exit code.
+
+    document: the command whose JSON document is printed instead of text. exit_of: the exit code for that of the
+    findings.
+    """
     kind = kinds.of(record)
     files = kind.files()
     files.chosen(formats)
@@ -30,9 +40,9 @@ def show_record(record: Record, console: Console, formats: Sequence[str] | None 
         record.settle()
         findings = kind.findings(record)
         written = files.write(findings, record.path, formats, steps.show)
-    code = kind.outcome(findings)
-    if output.JSON in (formats or ()):
-        return output.write("report", files.value(findings), code)
+    code = exit_of(kind.outcome(findings))
+    if document:
+        return output.write(document, files.value(findings), code)
     files.show(findings, console)
     show.written(console, written)
     return code
@@ -62,7 +72,8 @@ def report(
     console = output.console(output.JSON if output.JSON in (formats or ()) else "")
     if open_ and formats and PAGE not in formats:
         formats = [*formats, PAGE]
-    code = show_record(kinds.opened(directory), console, formats)
+    document = "report" if output.JSON in (formats or ()) else ""
+    code = show_record(kinds.opened(directory), console, formats, document)
     if open_:
         _open(directory / "report.html", console)
     return code
@@ -82,6 +93,7 @@ def sql(
             help="SQL over the record's tables. 'show tables' lists them; 'describe slices' lists a table's columns."
         ),
     ],
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Query the raw facts of a record of any kind with DuckDB.
 
@@ -94,5 +106,8 @@ def sql(
     from partywall.store.query import table  # noqa: PLC0415 - DuckDB is slow to import
 
     kinds.opened(directory).settle()
-    show.table(Console(), *table(directory, query))
+    columns, rows = table(directory, query)
+    if format_ == output.Format.JSON:
+        return output.write("sql", {"rows": [dict(zip(columns, row, strict=True)) for row in rows]})
+    show.table(Console(), columns, rows)
     return Exit.HOLDS

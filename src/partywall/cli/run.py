@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from partywall import preflight
-from partywall.cli import leftovers, show
+from partywall.cli import leftovers, output, show
 from partywall.cli.arguments import SEED_MOST
 from partywall.cli.execution import carry_out
 from partywall.cli.kernel import WorkDir
@@ -18,7 +18,7 @@ from partywall.errors import Exit, UsageError
 from partywall.events import Emit, Started
 from partywall.host import Host
 from partywall.kinds.kind import Options
-from partywall.kinds.run import RunJob, Runs, changes
+from partywall.kinds.run import RunJob, Runs, changes, outlined
 from partywall.model.scenario import Scenario
 from partywall.sandbox import WORK_ROOT
 from partywall.store import RunDirectory
@@ -59,13 +59,14 @@ def run(
         bool, typer.Option("--allow-commands", help="Run the commands that the scenario contains.")
     ] = False,
     work_dir: WorkDir = WORK_ROOT,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Measure how well this host isolates its tenants.
 
     Exit code: 0 all goals hold, 1 a goal is violated, 3 inconclusive, 2 bad scenario, 4 the host lacks something, 5 a
     trial failed.
     """
-    console = Console()
+    console, document = output.console(format_), output.document("run", format_)
     runs = Runs()
     if resume is not None:
         if scenario is not None:
@@ -85,7 +86,7 @@ def run(
                 runs.resume(directory, options, emit)
             return directory
 
-        return carry_out(go_on, options, Live(console), console)
+        return carry_out(go_on, options, Live(console), console, document=document)
     if scenario is None:
         raise UsageError(MISSING)
     leftovers.clean_up()
@@ -94,6 +95,8 @@ def run(
     say_if_kvm_is_tried(job.scenario, options.host, console)
     if dry_run:
         plan, _ = runs.plan(job, options)
+        if document:
+            return output.outline(document, outlined(plan), format_, console)
         show.plan(console, plan, list(preflight.roots_to_build(plan.scenario, options.host)))
         return Exit.HOLDS
-    return carry_out(lambda emit: runs.measure(job, options, emit), options, Live(console), console)
+    return carry_out(lambda emit: runs.measure(job, options, emit), options, Live(console), console, document=document)

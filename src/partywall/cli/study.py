@@ -16,7 +16,7 @@ from partywall.cli.arguments import SEED_MOST
 from partywall.cli.execution import carry_out
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
-from partywall.errors import Exit, Problem, UsageError
+from partywall.errors import Exit, UsageError
 from partywall.events import Emit
 from partywall.kinds.kind import Options
 from partywall.kinds.study import Studies, StudyJob
@@ -54,12 +54,7 @@ def study(
         bool, typer.Option("--allow-commands", help="Run the commands that the study's scenarios contain.")
     ] = False,
     work_dir: WorkDir = WORK_ROOT,
-    format_: Annotated[
-        output.Format,
-        typer.Option(
-            "--format", "-f", help="Format of the list of studies: text, or json: one JSON document (docs/report.md)."
-        ),
-    ] = output.Format.TEXT,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Repeat a published measurement, and compare its tables and figures with the results of this host.
 
@@ -68,10 +63,7 @@ def study(
 
     Exit code: 0 measured, 2 bad study or option, 4 the host lacks something, 5 a part failed.
     """
-    console = Console()
-    if format_ == output.Format.JSON and (name is not None or resume is not None):
-        remedy = "leave it out, and afterwards use: partywall report FOLDER --format json"
-        raise UsageError(Problem("json is only for the list of studies", remedy, key="--format"))
+    console, document = output.console(format_), output.document("study", format_)
     kept = Studies()
     options = Options(context.obj(), out, work_dir, allow_commands) if name or resume else None
     if resume is not None and options:
@@ -84,7 +76,7 @@ def study(
             kept.resume(record, options, emit)
             return record
 
-        return carry_out(go_on, options, Live(console), console)
+        return carry_out(go_on, options, Live(console), console, document=document)
     if name is None or not options:
         return _list(console, format_)
     request = StudyRequest(
@@ -95,14 +87,17 @@ def study(
         seed=seed,
     )
     job = StudyJob.read(name, request)
-    _outline(console, kept.outline(job, options), job.wanted.name, request.length, whole=dry_run)
+    outline = kept.outline(job, options)
+    _outline(console, outline, job.wanted.name, request.length, whole=dry_run)
     leftovers.clean_up()
     if dry_run:
         # As with `run --dry-run`, a plan may contain commands that are not allowed to run.
         kept.check(job, replace(options, allow_commands=True))
+        if document:
+            return output.outline(document, outline, format_, console)
         _say(console, "This host can run the study. Nothing was measured.")
         return Exit.HOLDS
-    return carry_out(lambda emit: kept.measure(job, options, emit), options, Live(console), console)
+    return carry_out(lambda emit: kept.measure(job, options, emit), options, Live(console), console, document=document)
 
 
 def _list(console: Console, format_: output.Format) -> int:

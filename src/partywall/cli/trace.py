@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from partywall.cli import leftovers
+from partywall.cli import leftovers, output
 from partywall.cli.arguments import duration_ns
 from partywall.cli.execution import carry_out
 from partywall.cli.live import Drawn, Elapsed, wide_console
@@ -57,6 +57,7 @@ def trace(
         int, typer.Option(help="Packets a second, in each direction, to keep in the pcapng file.")
     ] = 2000,
     out: Annotated[Path | None, typer.Option(help="Directory to create. Default: runs/trace-TIME-CHANCE.")] = None,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Follow packets along a path of interfaces: delay, loss and reordering from hop to hop.
 
@@ -68,7 +69,7 @@ def trace(
 
     Needs root. Exit code: 0 traced, 2 bad hop or option, 4 the host or a permission lacks something, 5 an agent ended.
     """
-    console = wide_console()
+    console, document = wide_console(format_), output.document("trace", format_)
     request = ask(
         hops,
         horizon=horizon,
@@ -83,7 +84,8 @@ def trace(
     job = TraceJob(request, None if for_ is None else duration_ns("--for", for_))
     leftovers.clean_up()
     options = Options(context.obj(), out)
-    return carry_out(lambda emit: Traces().measure(job, options, emit), options, _View(console, job), console)
+    view = _View(console, job)
+    return carry_out(lambda emit: Traces().measure(job, options, emit), options, view, console, document=document)
 
 
 class _View(Drawn):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
 import subprocess
@@ -59,6 +60,15 @@ def test_a_short_form_is_honest_if_it_passes_and_fails_with_each_fault(monkeypat
     assert not planted.honest("one", only_planted=False)
     monkeypatch.setattr(planted, "plants", lambda _: [])
     assert not planted.honest("one", only_planted=True)
+
+
+def test_the_short_form_of_fidelity_judges_what_few_pairs_can_show(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(BENCHES)
+    common, fidelity = importlib.import_module("common"), importlib.import_module("fidelity")
+    wide, off = common.Ratio([0.94, 0.95, 0.96, 0.98, 1.01]), common.Ratio([0.47, 0.5, 0.5, 0.5, 0.53])
+    assert fidelity.Outcome("copy", wide, None, quick=True).met
+    assert not fidelity.Outcome("copy", wide, None).met
+    assert not fidelity.Outcome("copy", off, None, quick=True).met
 
 
 def test_every_result_is_of_a_listed_claim():

@@ -247,9 +247,7 @@ def measured(pair: str, count: int, total_ns: int, slot_ns_min: int) -> list[Rep
 
 
 def main() -> None:
-    options = arguments(
-        __doc__ or "", [resource(pair) for pair in PAIRS], {"slow": "switched slots last 60 ms"}
-    )
+    options = arguments(__doc__ or "", [resource(pair) for pair in PAIRS], {"slow": "switched slots last 60 ms"})
     slot_ns_min = 60_000_000 if options.plant else 0
     count, total_ns = (10, 2_100_000_000) if options.quick else (20, 12_000_000_000)
     pairs = list(PAIRS)[:1] if options.quick else list(PAIRS)

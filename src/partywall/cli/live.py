@@ -131,12 +131,22 @@ class Live(Drawn):
         self.line(lambda: description + ("" if left_s is None else f" · {_left(left_s)}"), force=force)
 
 
+class _StepsLeft(TextColumn):
+    """Time left, if the remaining steps take as long as those that are done."""
+
+    def render(self, task: RichTask) -> Text:
+        if not task.completed or task.total is None or task.finished or not task.elapsed:
+            return Text("")
+        return Text(_left(task.elapsed * (task.total - task.completed) / task.completed), style="cyan")
+
+
 class Steps(Drawn):
     """Progress of a job with several steps: a bar on a terminal, elsewhere a line from time to time."""
 
     def __init__(self, console: Console) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24))
-        self._bar = Progress(*columns, MofNCompleteColumn(), console=console, transient=True, refresh_per_second=4)
+        more = (MofNCompleteColumn(), _StepsLeft(""))
+        self._bar = Progress(*columns, *more, console=console, transient=True, refresh_per_second=4)
         self._task = self._bar.add_task("")
         super().__init__(console, self._bar)
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from partywall import units
+from partywall.cli.live import Steps
 from partywall.errors import Exit, Problem, UsageError
 
 
@@ -84,5 +86,7 @@ def publish(
 
     if not runs.is_dir():
         raise UsageError(Problem("is not a folder", "give a folder of records", str(runs)))
-    typer.echo(f"{units.counted(write(Folder(runs), out), 'record')}: {out / 'index.html'}")
+    with Steps(Console(stderr=True)) as steps:
+        count = write(Folder(runs), out, steps.show)
+    typer.echo(f"{units.counted(count, 'record')}: {out / 'index.html'}")
     return Exit.HOLDS

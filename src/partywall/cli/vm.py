@@ -16,7 +16,9 @@ from rich.console import Console
 from partywall import pipeline, units
 from partywall.agent import binary
 from partywall.cli import leftovers
+from partywall.cli.live import Live
 from partywall.errors import CapabilityError, Exit, Problem, UsageError
+from partywall.events import Doing, Left
 from partywall.host import Host, install
 from partywall.sandbox import WORK_ROOT, Label, Settings, make, qemu, reaper
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
@@ -70,9 +72,8 @@ def prepare(
             raise UsageError(Problem(f"{path} is no {what}", f"give the path of a {what}", key=option))
     console = Console()
     ready = None if fetch or kernel else _ready()
-    made = ready or qemu.prepare(
-        lambda text: console.print(text, highlight=False), image=kernel, tree=modules, fetch=fetch
-    )
+    with Live(console) as live:
+        made = ready or qemu.prepare(lambda text: live(Doing(text)), image=kernel, tree=modules, fetch=fetch)
     words = "ready: guests boot" if ready else "guests boot"
     console.print(f"{words} {made.release} ({made.source}), kept in {made.folder}", highlight=False, soft_wrap=True)
     return Exit.HOLDS
@@ -93,14 +94,15 @@ def _prepare_root(packages: list[str]) -> int:
         raise UsageError(f"--root: {wrong[0]!r} cannot be the name of a package; write for example fio,stress-ng")
     console = Console()
     leftovers.clean_up()
-    with console.status("looking for the image") as status:
-
-        def say(text: str) -> None:
-            status.update(text) if console.is_terminal else console.print(text, highlight=False)
-
-        with pipeline.terminated_as_interrupt():
-            host = Host.here()
-            image = qemu.root.build(qemu.root.Recipe.of(names, host), say, host)
+    with Live(console) as live, pipeline.terminated_as_interrupt():
+        live(Doing("looking for the image"))
+        host = Host.here()
+        image = qemu.root.build(
+            qemu.root.Recipe.of(names, host),
+            lambda text: live(Doing(text)),
+            host,
+            lambda seconds: live(Left(seconds)),
+        )
     size = units.format_bytes(image.file.stat().st_blocks * 512)
     held = ", ".join(image.packages) or "no added packages"
     console.print(f"a root with {held}, {size}, kept in {image.folder}", highlight=False, soft_wrap=True)

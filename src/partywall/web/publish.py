@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from partywall.errors import Problem, UsageError
@@ -32,16 +32,20 @@ def _style() -> str:
     return page.asset("report.css") + own.decode()
 
 
-def write(folder: Folder, out: Path) -> int:
-    """Writes the files to a new folder. Returns the number of records. UsageError if something exists there."""
+def write(folder: Folder, out: Path, show: Callable[[str, int, int], None] = lambda *_: None) -> int:
+    """Writes the files to a new folder. Returns the number of records. UsageError if something exists there.
+
+    show: gets the current file, the number of records written, and their total.
+    """
     try:
         out.mkdir(parents=True)
     except FileExistsError:
         raise UsageError(Problem(f"{out} exists already", "give another --out")) from None
     except OSError as error:
         raise UsageError(Problem(f"{out} cannot be created: {error.strerror}", "give another --out")) from None
-    count = 0
+    count, total = 0, min(PUBLISHED_MAX, len(records.named(folder.root)))
     for name, content in files(folder):
+        show(f"writing {name}", count, total)
         (out / name).parent.mkdir(exist_ok=True)
         (out / name).write_bytes(content)
         count += name.endswith(f"/{FILES[0]}")

@@ -36,6 +36,7 @@ SPARE_BYTES = 512 << 20
 # The PATH in a guest, see agent/crates/init.
 PROGRAM_FOLDERS = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
 Say = Callable[[str], None]
+TimeLeft = Callable[[float], None]
 # A prefix for a command that ends with this process, together with all its children. Its mounts end with it, so that
 # nobody removes files through a mount.
 _BY_ITSELF = (
@@ -126,11 +127,12 @@ def unbuildable(recipe: Recipe, host: Host) -> list[str]:
     return [why for why in (lacking(host), _no_package(recipe, unknown) if unknown else "") if why]
 
 
-def build(recipe: Recipe, say: Say, host: Host) -> RootImage:
+def build(recipe: Recipe, say: Say, host: Host, left: TimeLeft | None = None) -> RootImage:
     """The image of this recipe: from the cache, or built now, which takes about a minute.
 
-    say: receives the current stage and the time left. A failed or killed build leaves only what the next start removes.
-    A cache entry appears only when it is complete. CapabilityError if it cannot be built.
+    say: receives the current stage, with the time left unless `left` receives it in seconds. A failed or killed build
+    leaves only what the next start removes. A cache entry appears only when it is complete. CapabilityError if it
+    cannot be built.
     """
     if (image := cached(recipe)) is not None:
         return image
@@ -138,7 +140,7 @@ def build(recipe: Recipe, say: Say, host: Host) -> RootImage:
         raise CapabilityError(*reasons)
     with _alone(cache_root()):
         # Another process may have built it while we waited.
-        return cached(recipe) or _built(recipe, say)
+        return cached(recipe) or _built(recipe, say, left)
 
 
 @contextmanager
@@ -155,13 +157,13 @@ def _alone(root: Path) -> Iterator[None]:
         ) from error
 
 
-def _built(recipe: Recipe, say: Say) -> RootImage:
+def _built(recipe: Recipe, say: Say, left: TimeLeft | None) -> RootImage:
     # In the cache folder, so that the image is moved instead of copied. Labelled, so that the next start finds it.
     label = Label.create(f"vm-root-{secrets.token_hex(4)}", cache_root())
     try:
         tree, made = label.work / "tree", label.work / "made"
         made.mkdir()
-        progress = _Progress(say)
+        progress = _Progress(say, left)
         _bootstrap(recipe, tree, label, progress)
         progress.stage("making the image")
         _write_image(tree, made / "root.ext4", label)
@@ -251,9 +253,10 @@ def _write_image(tree: Path, file: Path, label: Label) -> None:
 
 @dataclass
 class _Progress:
-    """Reports the current stage of a build, and the estimated time left."""
+    """Reports the current stage of a build, and the estimated time left: to `left`, or else in the text."""
 
     say: Say
+    left: TimeLeft | None = None
     began_ns: int = 0
     at: int = -1
 
@@ -263,8 +266,12 @@ class _Progress:
             return
         now_ns = time.monotonic_ns()
         self.began_ns, self.at = self.began_ns or now_ns, number
-        left = seconds_left(number, (now_ns - self.began_ns) / 1e9)
-        self.say(f"{_STAGES[number][1]} (about {max(1, round(left))} s left)")
+        left_s, what = seconds_left(number, (now_ns - self.began_ns) / 1e9), _STAGES[number][1]
+        if self.left is None:
+            self.say(f"{what} (about {max(1, round(left_s))} s left)")
+        else:
+            self.left(left_s)
+            self.say(what)
 
 
 def seconds_left(stage: int, elapsed_s: float) -> float:

@@ -20,7 +20,8 @@ import moves
 from common import arguments, conclude, not_measured
 from migrate_predict import writer
 from partywall.events import silent
-from partywall.migrate.series import Seen, Series
+from partywall.migrate.seen import Seen
+from partywall.migrate.series import Series
 from partywall.model.migration import Advice, MigrationEvidence, MigrationPlan
 from partywall.stats import migration
 

@@ -75,13 +75,13 @@ def stop(series: Series, asked_ms: float, again_ms: float) -> Stop:
             pings.close()
     # Events arrive during the next command.
     monitor.execute("query-status")
-    events = {name: at_ns for at_ns, name, _ in qmp.announced(monitor) if name in ("STOP", "RESUME")}
+    events = {event.name: event.at_ns for event in qmp.announced(monitor)}
     answered = np.sort(table[table[:, 2] > 0, 2])
     waits = np.diff(answered)
-    around = (answered[:-1] < events["RESUME"] + 50_000_000) & (answered[1:] > events["STOP"] - 5_000_000)
+    around = (answered[:-1] < events["resume"] + 50_000_000) & (answered[1:] > events["stop"] - 5_000_000)
     return Stop(
         asked_ms,
-        (events["RESUME"] - events["STOP"]) / 1e6,
+        (events["resume"] - events["stop"]) / 1e6,
         (after - before) / 1e6,
         float(waits[around].max()) / 1e6,
         float(np.quantile(waits[~around], 0.99)) / 1e6,

@@ -31,7 +31,8 @@ from partywall.clock import Monotonic
 from partywall.errors import TrialError
 from partywall.events import Broken
 from partywall.migrate.move import Moved, Mover
-from partywall.migrate.series import Seen, Series
+from partywall.migrate.seen import Seen
+from partywall.migrate.series import Series
 from partywall.model.migration import Activity, Method
 from partywall.sandbox import networks
 from partywall.sandbox.lab import ip

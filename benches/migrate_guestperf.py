@@ -21,7 +21,7 @@ from common import arguments, conclude, not_measured
 from partywall.agent.catalogue import shipped
 from partywall.events import silent
 from partywall.migrate import plan as plans
-from partywall.migrate.series import Seen
+from partywall.migrate.seen import Seen
 from partywall.model.migration import MigrationPlan
 from partywall.pipeline import this_host
 from partywall.stats.migration import findings

@@ -45,7 +45,7 @@ def test_what_a_qemu_lacks_is_named():
     monitor = Monitor()
     del monitor.capabilities["xbzrle"], monitor.parameters["multifd-compression"]
     methods = {"small": Method(xbzrle=True), "packed": Method(multifd=2, compression="zstd"), "plain": Method()}
-    reasons = qmp.lacking(methods, monitor)
+    reasons = qmp.lacking(methods, qmp.features(monitor), f"QEMU {qmp.version(monitor)}")
     assert len(reasons) == 2
     assert "method small: this QEMU 7.2.0 has no xbzrle" in reasons[0]
     assert "method packed: this QEMU 7.2.0 has no multifd-compression" in reasons[1]

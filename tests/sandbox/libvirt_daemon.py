@@ -29,12 +29,16 @@ def lacking():
 
 
 class Daemon:
-    """user: whom its QEMU runs as."""
+    """user: whom its QEMU runs as. hostname, host_uuid: of its own, for libvirt moves no guest to the same host.
 
-    def __init__(self, folder, user="root"):
+    hosts: lines that its /etc/hosts has besides.
+    """
+
+    def __init__(self, folder, user="root", hostname=None, host_uuid=None, hosts=""):
         self.folder = Path(folder)
         (self.folder / "libvirtd.conf").write_text(
             f'listen_tls = 0\nauth_unix_rw = "none"\nunix_sock_group = "root"\nunix_sock_dir = "{self.folder}"\n'
+            + (f'host_uuid = "{host_uuid}"\n' if host_uuid else "")
         )
         mounts = []
         for number, place in enumerate(PRIVATE):
@@ -46,6 +50,7 @@ class Daemon:
         for name, line in (
             ("passwd", "libvirt-qemu:x:64055:64055::/nonexistent:/bin/false"),
             ("group", "libvirt-qemu:x:64055:"),
+            ("hosts", hosts),
         ):
             own = self.folder / name
             own.write_text(Path(f"/etc/{name}").read_text() + f"{line}\n")
@@ -55,8 +60,19 @@ class Daemon:
             'stdio_handler = "file"\n'
         )
         # The shell reaps what libvirt's processes leave, as the first process must.
-        script = "; ".join([*mounts, f"libvirtd -f {self.folder}/libvirtd.conf -p {self.folder}/pid & wait"])
-        separate = ["--mount", "--net", "--pid", "--propagation", "private", "--mount-proc", "--fork", "--kill-child"]
+        named = [f"hostname {hostname}"] if hostname else []
+        script = "; ".join([*mounts, *named, f"libvirtd -f {self.folder}/libvirtd.conf -p {self.folder}/pid & wait"])
+        separate = [
+            "--mount",
+            "--uts",
+            "--net",
+            "--pid",
+            "--propagation",
+            "private",
+            "--mount-proc",
+            "--fork",
+            "--kill-child",
+        ]
         self._log = (self.folder / "log").open("wb")
         self.process = subprocess.Popen(
             ["unshare", *separate, "sh", "-ec", script], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log

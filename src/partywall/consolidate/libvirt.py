@@ -12,7 +12,11 @@ from typing import Any
 
 from partywall.consolidate.seams import Observed
 from partywall.errors import CapabilityError, Problem, TrialError
+from partywall.migrate.owned import move_domain
 from partywall.model.cluster import Cluster
+from partywall.model.migration import Method
+
+GIVE_UP_NS = 900_000_000_000
 
 
 class Libvirt:
@@ -79,8 +83,8 @@ class Libvirt:
         return False
 
     def move(self, guest: str, source: str, destination: str, limit_ms: int) -> None:
-        with self._connected(source) as connection:
-            domain = connection.lookupByName(guest)
-            domain.migrateSetMaxDowntime(limit_ms)
-            flags = self._libvirt.VIR_MIGRATE_LIVE | self._libvirt.VIR_MIGRATE_PEER2PEER
-            domain.migrateToURI3(self._uris[destination], {}, flags)
+        moved = move_domain(
+            guest, self._uris[source], self._uris[destination], Method(downtime=f"{limit_ms}ms"), GIVE_UP_NS
+        )
+        if moved.outcome != "completed":
+            raise TrialError(f"{guest} was not moved from {source} to {destination}: {moved.reason or moved.outcome}")

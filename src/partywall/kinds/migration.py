@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partywall import __version__, pipeline, preflight
+from partywall import __version__, pipeline, preflight, units
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit, Report, Started
 from partywall.kinds.kind import EXITS, Options, refuse_to_resume
+from partywall.migrate import owned, series
 from partywall.migrate import plan as plans
-from partywall.migrate import series
+from partywall.migrate.seen import Seen
 from partywall.model.migration import MigrationPlan, MigrationReport, Prediction, rate_text
 from partywall.model.study import Outline
 from partywall.store import migration as store
@@ -66,6 +67,13 @@ class Migrations:
         idle = plan.calibration * len(series.families_of(plan))
         survey_s = len(plan.workloads) * series.SURVEY_S if plan.calibration else 0.0
         link = rate_text(plan.link.rate)
+        if plan.hosts is not None:
+            with_clients = f", asked at {plan.clients.address}" if plan.clients.address else ", without clients"
+            own = (
+                f"a guest of your own moves {units.counted(moves, 'time')}{with_clients}",
+                f"methods: {', '.join(plan.methods)}",
+            )
+            return Outline(own, moves * (watched_s + series.MOVE_S))
         lines = (
             f"a guest of {plan.guest.memory >> 20} MiB moves {moves + idle} times over a link, {link}",
             f"workloads: {', '.join(plan.workloads)}",
@@ -93,20 +101,29 @@ class Migrations:
         return None
 
     def check(self, job: MigrationJob, options: Options) -> None:
-        del job
-        series.check(options.host)
         preflight.check_folder(options.work_root)
+        if job.plan.hosts is None:
+            series.check(options.host)
+            return
+        if job.only_advise:
+            remedy = "try --dry-run, which looks at both hosts and changes nothing"
+            raise UsageError(Problem("nothing is tried out on a guest of your own", remedy, key="--advise"))
+        # Looks at both ends, and changes nothing.
+        with owned.OwnSeries(job.plan, stamped("migration-check"), options.work_root):
+            pass
 
     def measure(self, job: MigrationJob, options: Options, emit: Emit) -> MigrationDirectory:
         self.check(job, options)
         name = stamped(f"migration-{job.plan.name}")
+        if job.plan.hosts is not None:
+            return self._measure_own(job.plan, name, options, emit)
         series.prepare(job.plan, options.host, emit)
         with series.Series(job.plan, options.host, name, options.work_root) as moves:
             record = MigrationDirectory.create(options.folder(name), job.plan, options.host.facts, _about(moves))
             with record.exclusive():
                 emit(Started(record.path, moves.about()))
 
-                def keep(seen: series.Seen) -> None:
+                def keep(seen: Seen) -> None:
                     record.append(seen.move, seen.tables)
                     emit(Report(seen))
 
@@ -116,6 +133,21 @@ class Migrations:
                     moves.calibrate(emit, lambda seen: record.append(seen.move, seen.tables, store.CALIBRATION))
                 if not job.only_advise:
                     moves.carry_out(emit, keep)
+                record.end()
+        return record
+
+    def _measure_own(self, plan: MigrationPlan, name: str, options: Options, emit: Emit) -> MigrationDirectory:
+        """Moves a guest of the user's own."""
+        with owned.OwnSeries(plan, name, options.work_root) as moves:
+            record = MigrationDirectory.create(options.folder(name), plan, options.host.facts, _about(moves))
+            with record.exclusive():
+                emit(Started(record.path, moves.about()))
+
+                def keep(seen: Seen) -> None:
+                    record.append(seen.move, seen.tables)
+                    emit(Report(seen))
+
+                moves.carry_out(emit, keep)
                 record.end()
         return record
 
@@ -171,6 +203,6 @@ def _differs(known: MigrationPlan, wanted: MigrationPlan) -> str | None:
     return f"workload {missing[0]}" if missing else None
 
 
-def _about(moves: series.Series) -> dict[str, Any]:
+def _about(moves: series.Series | owned.OwnSeries) -> dict[str, Any]:
     started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     return {"partywall": __version__, "started_at": started, **moves.about()}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import Host, install
-from partywall.migrate.network import Network, Place
+from partywall.migrate.end import Look
+from partywall.migrate.network import LINK, Network, Place
+from partywall.migrate.qemu_end import QemuEnd
+from partywall.migrate.storage import Mirror
 from partywall.sandbox.base import Settings
 from partywall.sandbox.label import Label
 from partywall.sandbox.qemu import counter
@@ -23,27 +26,64 @@ from partywall.sandbox.qemu.relay import Relay
 from partywall.sandbox.qemu.vcpus import pin
 
 END_S = 30.0
+TICKS = os.sysconf("SC_CLK_TCK")
+PATIENCE = 5
+STARVED_NS = 3_000_000_000
+"""Of the time that a question may take. A main thread that waits for a CPU for so long hangs on nothing else."""
 OVERLAY = "root.qcow2"
 MEMFD = "memfd:memory-backend-memfd"
 
 
-@dataclass(frozen=True)
-class Side:
-    """One QEMU. stream: our end of the agent's stream."""
+class Side(QemuEnd):
+    """One QEMU of ours. stream: our end of the agent's stream."""
 
-    place: Place
-    process: subprocess.Popen[bytes]
-    monitor: Monitor
-    stream: socket.socket
+    def __init__(self, place: Place, process: subprocess.Popen[bytes], monitor: Monitor, stream: socket.socket) -> None:
+        super().__init__(place, monitor, LINK[place])
+        self.process = process
+        self.stream = stream
 
     def end(self) -> None:
         """Ends it at once."""
-        self.process.kill()
-        self.process.wait(END_S)
+        self.kill()
         self.monitor.close()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream:
                 stream.close()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(END_S)
+
+    def has_ended(self, within_s: float = 0.0) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(within_s)
+        return self.process.poll() is not None
+
+    def look(self) -> Look:
+        """A QEMU that gets no CPU is not one that hangs: it is asked again."""
+        for _ in range(PATIENCE):
+            waited_ns = self._waited_ns()
+            try:
+                return super().look()
+            except TrialError:
+                if self.has_ended() or self._waited_ns() - waited_ns < STARVED_NS:
+                    raise
+        return super().look()
+
+    def cpu_ns(self) -> int:
+        """CPU time so far; 0 if it is gone."""
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0
+        return (int(fields[11]) + int(fields[12])) * 1_000_000_000 // TICKS
+
+    def _waited_ns(self) -> int:
+        """For how long its main thread has waited for a CPU; 0 if the kernel does not tell."""
+        try:
+            return int(Path(f"/proc/{self.process.pid}/schedstat").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0
 
     @property
     def memory(self) -> Path:
@@ -63,7 +103,7 @@ class MovableGuest(Qemu):
     def __init__(self, settings: Settings, label: Label, network: Network, *, moves_storage: bool = False) -> None:
         super().__init__(settings, label, network.port("a"))
         self._network = network
-        self.moves_storage = moves_storage
+        self._moves_storage = moves_storage
         self._number = 0
         self.here: Side | None = None
         self.there: Side | None = None
@@ -94,9 +134,19 @@ class MovableGuest(Qemu):
         self._stream().listen(self.there.stream)
         return self.there
 
+    def mirror(self, port: int) -> Mirror | None:
+        """Of a disk that moves along; None if it does not. Both ends are there."""
+        if not self._moves_storage or self.there is None:
+            return None
+        return Mirror(self.current().monitor, self.there.monitor, LINK[self.there.place], port)
+
     def hold(self) -> None:
         """Requests to the agent wait until the guest has arrived, or the move has failed."""
         self._stream().hold()
+
+    def answers(self) -> bool | None:
+        """It has an agent, which is asked instead."""
+        return None
 
     def release(self) -> None:
         """What was held goes to the guest where it is."""
@@ -177,7 +227,7 @@ class MovableGuest(Qemu):
         if self._root is None:
             return None
         # Each host has a disk of its own if the content moves along.
-        overlay = self._own_work_dir() / (f"{self._number}-{OVERLAY}" if self.moves_storage else OVERLAY)
+        overlay = self._own_work_dir() / (f"{self._number}-{OVERLAY}" if self._moves_storage else OVERLAY)
         if not overlay.exists():
             command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(self._root), "-F", "raw", str(overlay)]
             try:

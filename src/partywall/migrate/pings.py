@@ -3,11 +3,14 @@
 The schedule does not wait for answers, so a guest that stands still is seen for as long as it does. Arrival times are
 the kernel's (SO_TIMESTAMPNS), so a busy client does not look like a slow guest. The client runs as a program of its
 own in the clients' namespace: `python -m partywall.migrate.pings ADDRESS PORT RATE FILE`, until its standard input
-ends. FILE then holds an (n, 3) array of int64: intended start, sent, answered; monotonic nanoseconds, 0 if never.
+ends. Port 0 asks any guest by ICMP echo requests, which needs root. FILE then holds an (n, 3) array of int64: intended
+start, sent, answered; monotonic nanoseconds, 0 if never.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import select
 import socket
 import struct
@@ -27,6 +30,10 @@ SO_TIMESTAMPNS = 35
 TIMESPEC = struct.Struct("qq")
 NUMBER = struct.Struct("<Q")
 DATAGRAM_BYTES = 64
+ECHO = struct.Struct("!BBHHH")
+ECHO_REQUEST, ECHO_REPLY = 8, 0
+LARGEST_HEADERS = 68
+AGAIN_S = 1.0
 LAST_ANSWERS_S = 1.0
 
 Times = npt.NDArray[np.int64]
@@ -64,6 +71,27 @@ class Pings:
         self._process.wait(LAST_ANSWERS_S + 10)
 
 
+def answers(address: str, within_s: float) -> bool:
+    """Whether an address answers an echo request within some time. TrialError without the right to ask."""
+    own, deadline = os.getpid() & 0xFFFF, time.monotonic() + within_s
+    try:
+        talk = _socket(0)
+    except PermissionError:
+        raise TrialError("echo requests need root (CAP_NET_RAW); run as root, or remove clients.address") from None
+    with talk:
+        talk.settimeout(AGAIN_S)
+        with contextlib.suppress(OSError):
+            talk.connect((address, 0))
+        while time.monotonic() < deadline:
+            _send(talk, 0, own)
+            again_s = time.monotonic() + AGAIN_S
+            with contextlib.suppress(OSError):
+                while time.monotonic() < again_s:
+                    if echo_reply(talk.recv(DATAGRAM_BYTES + LARGEST_HEADERS), own) is not None:
+                        return True
+    return False
+
+
 def ping(address: str, port: int, rate: float) -> Times:
     """Sends `rate` datagrams a second until standard input ends."""
     period_ns = round(1e9 / rate)
@@ -71,7 +99,8 @@ def ping(address: str, port: int, rate: float) -> Times:
     answered: dict[int, int] = {}
     # Kernel timestamps are of the real-time clock.
     offset_ns = realtime_offset_ns()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as talk:
+    own = os.getpid() & 0xFFFF
+    with _socket(port) as talk:
         talk.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         talk.setblocking(False)
         talk.connect((address, port))
@@ -82,36 +111,66 @@ def ping(address: str, port: int, rate: float) -> Times:
         while last_ns is None or time.monotonic_ns() < last_ns:
             now_ns = time.monotonic_ns()
             while last_ns is None and due_ns <= now_ns:
-                _send(talk, len(sent))
+                _send(talk, len(sent), own if port == 0 else None)
                 sent.append((due_ns, time.monotonic_ns()))
                 due_ns += period_ns
             wait_s = LAST_ANSWERS_S if last_ns else max(0, due_ns - time.monotonic_ns()) / 1e9
             watched = [talk] if last_ns else [talk, sys.stdin]
             ready, _, _ = select.select(watched, [], [], wait_s)
             if talk in ready:
-                _receive(talk, answered, offset_ns)
+                _receive(talk, answered, offset_ns, own if port == 0 else None)
             if sys.stdin in ready:
                 last_ns = time.monotonic_ns() + round(LAST_ANSWERS_S * 1e9)
     return np.array([(*times, answered.get(number, 0)) for number, times in enumerate(sent)], np.int64).reshape(-1, 3)
 
 
-def _send(talk: socket.socket, number: int) -> None:
+def _socket(port: int) -> socket.socket:
+    if port:
+        return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+
+
+def echo_request(own: int, number: int) -> bytes:
+    """An ICMP echo request (RFC 792). own: tells our requests from those of others."""
+    content = NUMBER.pack(number).ljust(DATAGRAM_BYTES, b"\1")
+    header = ECHO.pack(ECHO_REQUEST, 0, 0, own, number & 0xFFFF)
+    total = sum(struct.unpack(f"!{(len(header) + len(content)) // 2}H", header + content))
+    total = (total & 0xFFFF) + (total >> 16)
+    total += total >> 16
+    return ECHO.pack(ECHO_REQUEST, 0, ~total & 0xFFFF, own, number & 0xFFFF) + content
+
+
+def echo_reply(packet: bytes, own: int) -> bytes | None:
+    """The content of an answer to one of ours; None for any other packet. packet: with its IP header."""
+    header = (packet[0] & 0xF) * 4
+    if len(packet) < header + ECHO.size + NUMBER.size:
+        return None
+    kind, _, _, whose, _ = ECHO.unpack_from(packet, header)
+    return packet[header + ECHO.size :] if (kind, whose) == (ECHO_REPLY, own) else None
+
+
+def _send(talk: socket.socket, number: int, own: int | None) -> None:
     try:
-        talk.send(NUMBER.pack(number).ljust(DATAGRAM_BYTES, b"\1"))
+        talk.send(NUMBER.pack(number).ljust(DATAGRAM_BYTES, b"\1") if own is None else echo_request(own, number))
     except OSError:
         # Nobody answers for the address now, or the queue is full: an answer that never comes.
         return
 
 
-def _receive(talk: socket.socket, answered: dict[int, int], offset_ns: int) -> None:
+def _receive(talk: socket.socket, answered: dict[int, int], offset_ns: int, own: int | None) -> None:
     while True:
         try:
-            data, extra, _, _ = talk.recvmsg(DATAGRAM_BYTES, 64)
+            data, extra, _, _ = talk.recvmsg(DATAGRAM_BYTES + LARGEST_HEADERS, 64)
         except BlockingIOError:
             return
         except OSError:
             # An ICMP error of an earlier datagram.
             continue
+        if own is not None:
+            reply = echo_reply(data, own)
+            if reply is None:
+                continue
+            data = reply
         for level, kind, value in extra:
             if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
                 seconds, nanoseconds = TIMESPEC.unpack(value)

@@ -10,7 +10,7 @@ from typing import Any
 from partywall.agent.catalogue import Catalogue
 from partywall.agent.metric import MetricError, reader
 from partywall.errors import Problem, UsageError
-from partywall.model.migration import Activity, GuestSpec, Method, MigrationPlan
+from partywall.model.migration import Activity, GuestSpec, HostSpec, HostsSpec, Method, MigrationPlan
 from partywall.scenario.decode import decode
 from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import follows, problem, validate
@@ -54,11 +54,24 @@ def loads(raw: bytes, file: str, catalogue: Catalogue) -> MigrationPlan:
 def check(plan: MigrationPlan, catalogue: Catalogue) -> Iterator[Mistake]:
     """Everything that is wrong with a plan of the right form."""
     yield from _kernels(plan, catalogue)
+    for name, method in plan.methods.items():
+        yield from _method(("methods", name), method)
+    if plan.hosts is not None:
+        yield from _own_hosts(plan, plan.hosts)
+        yield from _untouched(plan)
+    else:
+        yield from _our_guest(plan)
+
+
+def _our_guest(plan: MigrationPlan) -> Iterator[Mistake]:
+    """A guest that is started for the plan."""
+    if plan.guest.domain is not None:
+        yield Mistake(("guest", "domain"), "a domain is on hosts of your own", "add hosts:, or remove it")
+    if plan.clients.address is not None:
+        yield Mistake(("clients", "address"), "the guest of this plan has an address of ours", "remove it")
     for name, activity in plan.workloads.items():
         if activity is not None:
             yield from _activity(("workloads", name), activity, plan.guest)
-    for name, method in plan.methods.items():
-        yield from _method(("methods", name), method)
     if plan.calibration == 1:
         yield Mistake(("calibration",), "one move does not show how much costs vary", "give 2 or more, or 0")
     if plan.guest.storage == "moved" and plan.guest.root is None:
@@ -73,6 +86,47 @@ def check(plan: MigrationPlan, catalogue: Catalogue) -> Iterator[Mistake]:
     if plan.guest.service is not None and plan.guest.root is None and "/" not in plan.guest.service[0]:
         said = f"{plan.guest.service[0]} is not in the guest, which has no root image"
         yield Mistake(("guest", "service"), said, "add root: with the package that has it, e.g. [nginx-light]")
+
+
+def _own_hosts(plan: MigrationPlan, hosts: HostsSpec) -> Iterator[Mistake]:
+    for name, host in (("a", hosts.a), ("b", hosts.b)):
+        yield from _own_host(("hosts", name), host)
+    if (hosts.a.uri is None) != (hosts.b.uri is None):
+        yield Mistake(("hosts",), "one host has libvirt and the other has not", "use the same on both")
+    if hosts.a.uri is not None and hosts.a.uri == hosts.b.uri:
+        yield Mistake(("hosts", "b", "uri"), "both hosts are the same", "name another daemon")
+    if hosts.a.uri is not None and plan.guest.domain is None:
+        yield Mistake(("guest",), "the domain that moves is not named", "add domain: with its name")
+    if hosts.a.qmp is not None and len(plan.cells) * plan.moves > 1:
+        yield Mistake(("moves",), "a QEMU that waits for a guest takes it once", "write one method, and moves: 1")
+
+
+def _own_host(at: tuple[str, ...], host: HostSpec) -> Iterator[Mistake]:
+    if (host.uri is None) == (host.qmp is None):
+        remedy = "write uri: qemu+ssh://HOST/system for libvirt, or qmp: /PATH of QEMU's monitor"
+        yield Mistake(at, "a host has a libvirt daemon or a monitor of QEMU", remedy)
+    if host.ssh is not None and host.uri is not None:
+        remedy = f"write uri: qemu+ssh://{host.ssh}/system"
+        yield Mistake((*at, "ssh"), "a libvirt URI has its own way to the host", remedy)
+    if host.qmp is not None and host.address is None:
+        remedy = "add address: 10.0.0.2, for example"
+        yield Mistake(at, "QEMU needs an address on which it takes the guest", remedy)
+
+
+def _untouched(plan: MigrationPlan) -> Iterator[Mistake]:
+    """A guest of the user's own moves as it is: nothing is started in it or beside it."""
+    given = plan.guest.model_fields_set & {"root", "service", "verify", "memory", "vcpus", "accel", "storage"}
+    for name in sorted(given):
+        yield Mistake(("guest", name), "a guest of your own is as it is", "remove it")
+    if plan.calibration:
+        yield Mistake(("calibration",), "nothing is tried out on a guest of your own", "remove it")
+    if any(activity is not None for activity in plan.workloads.values()):
+        yield Mistake(("workloads",), "a guest of your own has work of its own", "remove workloads")
+    if plan.clients.http is not None:
+        said = "virtual users of a guest of your own are not part of a migration"
+        yield Mistake(("clients", "http"), said, "run 'partywall load' beside it, and remove http")
+    if plan.bystander is not None:
+        yield Mistake(("bystander",), "no neighbour is started on hosts of your own", "remove it")
 
 
 def _kernels(plan: MigrationPlan, catalogue: Catalogue) -> Iterator[Mistake]:

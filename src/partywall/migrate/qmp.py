@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from partywall.clock import realtime_offset_ns
 from partywall.errors import CapabilityError
+from partywall.migrate.end import Announced, Look
 from partywall.model.migration import Method, Progress
 from partywall.sandbox.qemu.monitor import Monitor
 
-ENDED = ("completed", "failed", "cancelled")
 PAGE_BYTES = 4096
 
 
@@ -42,16 +42,12 @@ def parameters(method: Method) -> dict[str, Any]:
     return {name: value for name, value in wanted.items() if value is not None}
 
 
-def lacking(methods: Mapping[str, Method], monitor: Monitor) -> list[str]:
-    """What this QEMU lacks for some methods, one sentence each."""
-    known = {each["capability"] for each in monitor.execute("query-migrate-capabilities")}
-    settable = set(monitor.execute("query-migrate-parameters"))
-    version = monitor.execute("query-version")["qemu"]
-    qemu = "QEMU {major}.{minor}.{micro}".format(**version)
+def lacking(methods: Mapping[str, Method], known: frozenset[str], what: str) -> list[str]:
+    """What a hypervisor lacks for some methods, one sentence each. known: its features; what: its name and version."""
     return [
-        f"method {name}: this {qemu} has no {feature}; leave it out, or use a QEMU that has it"
+        f"method {name}: this {what} has no {feature}; leave it out, or use a QEMU that has it"
         for name, method in methods.items()
-        for feature in sorted((capabilities(method) - known) | (set(parameters(method)) - settable))
+        for feature in sorted((capabilities(method) | set(parameters(method))) - known)
     ]
 
 
@@ -110,16 +106,66 @@ def progress(status: Mapping[str, Any]) -> Progress | None:
     )
 
 
-def announced(monitor: Monitor) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """(monotonic ns, name, content) of QEMU's events since the last call. QEMU stamps them with the real-time clock."""
+def look(status: Mapping[str, Any]) -> Look:
+    """What `query-migrate` answered."""
+    state = status.get("status", "none")
+    times = {
+        f"{name}_ns": status[key] * 1_000_000
+        for name, key in (("setup", "setup-time"), ("downtime", "downtime"), ("total", "total-time"))
+        if key in status
+    }
+    memory = {key: value for key, value in status.get("ram", {}).items() if isinstance(value, int | float)}
+    reason = status.get("error-desc", "")
+    return Look(state, progress=progress(status), reason=reason, memory=memory, **times)
+
+
+NAMES: Mapping[str, Literal["pass", "stop", "resume"]] = {"MIGRATION_PASS": "pass", "STOP": "stop", "RESUME": "resume"}
+
+
+def announced(monitor: Monitor) -> Iterator[Announced]:
+    """QEMU's events since the last call. QEMU stamps them with the real-time clock."""
     offset_ns = realtime_offset_ns()
     for event in monitor.events():
-        at = event["timestamp"]
-        at_ns = at["seconds"] * 1_000_000_000 + at["microseconds"] * 1000 + offset_ns
-        yield at_ns, event["event"], event.get("data", {})
+        if name := NAMES.get(event["event"]):
+            at = event["timestamp"]
+            at_ns = at["seconds"] * 1_000_000_000 + at["microseconds"] * 1000 + offset_ns
+            yield Announced(at_ns, name, event.get("data", {}).get("pass", 0))
+
+
+def version(monitor: Monitor) -> str:
+    """QEMU's own, such as 7.2.0."""
+    return "{major}.{minor}.{micro}".format(**monitor.execute("query-version")["qemu"])
+
+
+def features(monitor: Monitor) -> frozenset[str]:
+    """Capabilities and parameters of migration that a QEMU has."""
+    known = {each["capability"] for each in monitor.execute("query-migrate-capabilities")}
+    return frozenset(known | set(monitor.execute("query-migrate-parameters")))
+
+
+def machine(monitor: Monitor) -> str:
+    """The type of the guest's machine, with its version."""
+    return str(monitor.execute("qom-get", path="/machine", property="type")).removesuffix("-machine")
+
+
+def machines(monitor: Monitor) -> frozenset[str]:
+    """The types of machine that a QEMU knows."""
+    return frozenset(each["name"] for each in monitor.execute("query-machines"))
+
+
+def cpu(monitor: Monitor) -> frozenset[str]:
+    """Features of the guest's first CPU, by QEMU's names."""
+    path = monitor.execute("query-cpus-fast")[0]["qom-path"]
+    listed = monitor.execute("qom-list-properties", typename=_cpu_type(monitor, path))
+    names = [each["name"] for each in listed if each["type"] == "bool"]
+    return frozenset(name for name in names if monitor.execute("qom-get", path=path, property=name))
+
+
+def _cpu_type(monitor: Monitor, path: str) -> str:
+    return str(monitor.execute("qom-get", path=path, property="type"))
 
 
 def require(methods: Mapping[str, Method], monitor: Monitor) -> None:
     """CapabilityError with everything that this QEMU lacks."""
-    if reasons := lacking(methods, monitor):
+    if reasons := lacking(methods, features(monitor), f"QEMU {version(monitor)}"):
         raise CapabilityError(*reasons)

@@ -8,13 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from partywall import units
 from partywall.agent import binary
 from partywall.agent.client import AgentClient
 from partywall.clock import Monotonic
@@ -27,7 +26,8 @@ from partywall.migrate.guest import MovableGuest
 from partywall.migrate.messages import BYSTANDER, DIGEST, PEER, SERVICE, USERS, VERIFY, WORK_ID, Messages
 from partywall.migrate.move import GONE, Mover
 from partywall.migrate.network import GUEST, Link, Network
-from partywall.migrate.pings import Pings, Times
+from partywall.migrate.pings import Pings
+from partywall.migrate.seen import Seen, answers_of, watcher
 from partywall.migrate.survey import seen_service, survey
 from partywall.model.migration import (
     POSTCOPY,
@@ -39,7 +39,6 @@ from partywall.model.migration import (
     Method,
     MigrationPlan,
     Move,
-    Progress,
     ServiceSeen,
     Survey,
 )
@@ -48,7 +47,6 @@ from partywall.sandbox import Label, Settings, qemu
 from partywall.sandbox.lab import lacking
 from partywall.sandbox.reaper import clean
 from partywall.session import Session
-from partywall.store.migration import Table
 
 NAME, HOST = "guest", "host"
 CALIBRATION = "calibration"
@@ -62,7 +60,6 @@ PEER_PORT = 9000
 DISK_FILE = "/var/tmp/partywall-verify"  # noqa: S108 - in the guest
 SLICE_NS = 20_000_000
 ANSWERS_S = 10.0
-WATCH_S = 3.0
 CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close()"
 CALM_S = 2.0
 SURVEY_S = 9.0
@@ -82,14 +79,6 @@ def prepare(plan: MigrationPlan, host: Host, emit: Emit) -> None:
     if plan.guest.root is not None:
         recipe = qemu.root.Recipe.of(plan.guest.root, host)
         qemu.root.build(recipe, lambda text: emit(Doing(text)), host)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A move, and what clients and the guest's work saw of it: tables, see `store.migration.COLUMNS`."""
-
-    move: Move
-    tables: dict[str, Table]
 
 
 class Series:
@@ -207,7 +196,7 @@ class Series:
         with self._pinged(file) as pings:
             self._heard.tables()
             self._take(CALM_S)
-            times = _answers(pings, emit)
+            times = answers_of(pings, emit)
         file.unlink(missing_ok=True)
         return seen_service(times, self._heard.tables()[USERS], http)
 
@@ -277,11 +266,11 @@ class Series:
             with self._using(http), self.working(activity), self._beside(plan.bystander):
                 self._take(plan.before / 1e9)
                 wanted_method = plan.methods[method] if workload else families_of(plan)[method]
-                moved = mover.move(wanted_method, plan.give_up, _watcher(emit))
+                moved = mover.move(wanted_method, plan.give_up, watcher(emit))
                 if moved.outcome not in GONE:
                     self._take(plan.after / 1e9)
             intact = None if moved.outcome in GONE else self._is_intact()
-            times = _answers(pings, emit)
+            times = answers_of(pings, emit)
         file.unlink(missing_ok=True)
         checked, wrong = (None, None) if moved.outcome in GONE else self.pages() or (None, None)
         move = Move(
@@ -426,15 +415,6 @@ class Series:
         return float(np.median(spent_s)) if spent_s else watched_s + MOVE_S
 
 
-def _answers(pings: Pings, emit: Emit) -> Times:
-    """What the client saw. If it was killed, the figures of clients are missing from this move."""
-    try:
-        return pings.stop()
-    except TrialError as error:
-        emit(Broken(f"{error}; this move has no figures of clients"))
-        return np.zeros((0, 3), np.int64)
-
-
 def _users(http: HttpSpec) -> dict[str, Any]:
     """The program of virtual users, who stay until they are stopped."""
     url = f"http://{GUEST.partition('/')[0]}:{http.port}{http.path}"
@@ -452,21 +432,6 @@ def families_of(plan: MigrationPlan) -> dict[str, Method]:
             families[POSTCOPY] = families[PRECOPY].model_copy(update={"postcopy": method.postcopy})
             break
     return families
-
-
-def _watcher(emit: Emit) -> Callable[[Progress], None]:
-    """Tells now and then how far a long move is."""
-    last = time.monotonic()
-
-    def watch(look: Progress) -> None:
-        nonlocal last
-        if time.monotonic() - last > WATCH_S:
-            last = time.monotonic()
-            emit(
-                Doing(f"pass {look.passes}: {units.format_bytes(look.sent)} sent, {units.format_bytes(look.left)} left")
-            )
-
-    return watch
 
 
 def _settings(plan: MigrationPlan, host: Host) -> Settings:

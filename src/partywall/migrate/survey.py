@@ -67,7 +67,7 @@ def seen_service(
     if not len(waits):
         return None
     length_s = float(pings[-1, 0] - pings[0, 0]) / 1e9
-    return ServiceSeen(quantiles_ns=quantiles(waits), rate=len(waits) / max(length_s, 1e-3))
+    return ServiceSeen(quantiles_ns=quantiles(waits.astype(np.float64)), rate=len(waits) / max(length_s, 1e-3))
 
 
 def _content(memory: Path) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from partywall import units
 from partywall.model import finding
@@ -24,8 +24,29 @@ Rate = Annotated[BitRate, PlainSerializer(lambda rate: f"{rate}bit/s", return_ty
 # What is to be done
 
 
+class HostSpec(Frozen):
+    """One of the user's own hosts: a libvirt daemon, or a QEMU by its monitor."""
+
+    uri: str | None = Field(None, min_length=1, description="of its libvirt daemon, e.g. qemu+ssh://one/system")
+    qmp: str | None = Field(None, pattern="^/", description="the Unix socket of its QEMU's monitor, e.g. /run/web.qmp")
+    ssh: str | None = Field(None, min_length=1, description="the machine with that socket, as ssh names it")
+    address: str | None = Field(None, min_length=1, description="where it takes a guest that arrives, e.g. 10.0.0.2")
+
+
+class HostsSpec(Frozen):
+    """The user's own two hosts, instead of two network namespaces of this machine."""
+
+    a: HostSpec
+    b: HostSpec
+    direct: bool = Field(
+        False, description="we talk to both libvirt daemons; otherwise that of the source talks to the other"
+    )
+
+
 class GuestSpec(Frozen):
     """The guest that moves."""
+
+    domain: str | None = Field(None, min_length=1, description="the libvirt domain, on hosts of your own")
 
     memory: Bytes = Field(256 << 20, description="e.g. 256MiB", ge=64 << 20)
     vcpus: int = Field(1, ge=1, le=255)
@@ -65,6 +86,9 @@ class HttpSpec(Frozen):
 class ClientsSpec(Frozen):
     """Who uses the guest while it moves."""
 
+    address: str | None = Field(
+        None, min_length=1, description="of a guest on hosts of your own; it is asked by ICMP echo requests"
+    )
     pings: float = Field(
         1000, gt=0, le=5000, description="datagrams a second on a fixed schedule, which the guest answers"
     )
@@ -142,6 +166,7 @@ class MigrationPlan(Frozen):
     partywall_migration: Literal[1] = Field(description="version of this format")
     name: Name
     description: str = ""
+    hosts: HostsSpec | None = Field(None, description="hosts of your own; none: two namespaces of this machine")
     guest: GuestSpec = GuestSpec()
     link: LinkSpec = LinkSpec()
     clients: ClientsSpec = ClientsSpec()
@@ -165,6 +190,14 @@ class MigrationPlan(Frozen):
     give_up: DurationNs = Field(60_000_000_000, ge=1_000_000_000, description="a move that takes longer is cancelled")
     goal: Goal = Goal()
     seed: int = Field(0, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_moves_on_own_hosts(cls, data: Any) -> Any:
+        """A guest that others use moves once, and nothing is tried out on it."""
+        if isinstance(data, dict) and data.get("hosts") is not None:
+            return {"moves": 1, "calibration": 0, **data}
+        return data
 
     @property
     def cells(self) -> list[tuple[str, str]]:

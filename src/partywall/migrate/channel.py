@@ -1,0 +1,94 @@
+"""The monitor of a QEMU that the user started: a Unix socket, here or on another machine through ssh."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Self
+
+from partywall.errors import CapabilityError
+from partywall.sandbox.qemu.monitor import Monitor
+from partywall.sandbox.ssh import connection
+
+CONNECT_S = 30.0
+LONGEST = 100
+"""Bytes that the path of a Unix socket may have, about."""
+
+
+class Channel:
+    """One monitor. Use as a context manager; QEMU continues afterwards."""
+
+    def __init__(self, name: str, path: str, ssh: str | None, folder: Path) -> None:
+        self._name, self._path, self._ssh = name, path, ssh
+        self._local = folder / f"{name}.qmp" if ssh else Path(path)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.monitor: Monitor | None = None
+
+    def __enter__(self) -> Self:
+        if len(str(self._local)) > LONGEST:
+            raise CapabilityError(
+                f"the path {self._local} is too long for a socket; give a shorter folder (--work-dir)"
+            )
+        if self._ssh:
+            self._forward(self._ssh)
+        stream = self._connected()
+        self.monitor = Monitor(self._name, stream)
+        try:
+            self.monitor.connect()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.monitor is not None:
+            self.monitor.close()
+            self.monitor = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+            self._local.unlink(missing_ok=True)
+
+    def _forward(self, ssh: str) -> None:
+        """A Unix socket here that leads to the one there."""
+        # The options of every connection, but for the one that would undo the forwarding.
+        kept = {name: value for name, value in connection.OPTIONS.items() if name != "ClearAllForwardings"}
+        kept["StreamLocalBindUnlink"] = "yes"
+        options = [word for name, value in kept.items() for word in ("-o", f"{name}={value}")]
+        argv = [*connection.program(), "-N", "-T", *options, "-L", f"{self._local}:{self._path}", "--", ssh]
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0,
+            env=os.environ,
+        )  # fmt: skip
+
+    def _connected(self) -> socket.socket:
+        deadline = time.monotonic() + CONNECT_S
+        while True:
+            stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                stream.connect(str(self._local))
+            except OSError as error:
+                stream.close()
+                ended = self._process is not None and self._process.poll() is not None
+                if self._process is None or ended or time.monotonic() > deadline:
+                    raise CapabilityError(self._why(error)) from None
+                time.sleep(0.05)
+            else:
+                return stream
+
+    def _why(self, error: OSError) -> str:
+        if self._process is None:
+            return (
+                f"the QEMU monitor {self._path} cannot be reached: {error.strerror}; start QEMU with "
+                f"-qmp unix:{self._path},server=on,wait=off, and check the path and your rights"
+            )
+        self._process.kill()
+        said = self._process.communicate()[1].decode(errors="replace").strip()
+        return f"{self._ssh}, by ssh: {connection.explained(said, self._ssh or '')}"

@@ -1,0 +1,228 @@
+"""A guest of the user's own, moved between two hosts of the user's own, by libvirt or by QEMU's monitors.
+
+Nothing is started in the guest or on the hosts, and nothing is changed but what the move changes. Whoever uses the
+guest is stood for by echo requests, if its address is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from partywall.clock import Monotonic
+from partywall.errors import CapabilityError, TrialError
+from partywall.events import Broken, Doing, Emit, Left, Note
+from partywall.migrate.channel import Channel
+from partywall.migrate.end import End
+from partywall.migrate.libvirt_end import LibvirtEnd
+from partywall.migrate.move import GONE, Moved, Mover
+from partywall.migrate.pings import Pings, answers
+from partywall.migrate.qemu_end import QemuEnd
+from partywall.migrate.refusals import refusals
+from partywall.migrate.seen import Seen, answers_of, watcher
+from partywall.model.migration import HostSpec, HostsSpec, Method, MigrationPlan, Move, Place
+from partywall.plan.order import rounds
+from partywall.sandbox import Label
+from partywall.sandbox.reaper import clean
+
+ICMP = 0
+ANSWER_S = 30.0
+OTHER: Mapping[Place, Place] = {"a": "b", "b": "a"}
+
+
+class OwnGuest:
+    """A guest with an end on each host. It has no agent of ours."""
+
+    client = None
+
+    def __init__(self, ends: Mapping[Place, End], at: Place, address: str | None) -> None:
+        self.ends = ends
+        self.at: Place = at
+        self._address = address
+
+    def current(self) -> End:
+        return self.ends[self.at]
+
+    def expect(self) -> End:
+        """The other end. libvirt starts a QEMU there itself; a QEMU by its monitor waits there already."""
+        return self.ends[OTHER[self.at]]
+
+    def mirror(self, port: int) -> None:
+        """A disk that moves along is libvirt's own business."""
+        del port
+
+    def hold(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def arrived(self) -> None:
+        """A QEMU by its monitor that has given its guest up ends, as after any move; libvirt ends it itself."""
+        left, self.at = self.current(), OTHER[self.at]
+        if isinstance(left, QemuEnd):
+            left.kill()
+
+    def stayed(self) -> None: ...
+
+    def answers(self) -> bool | None:
+        """Whether it answers an echo request within some time."""
+        return None if self._address is None else answers(self._address, ANSWER_S)
+
+
+def move_domain(name: str, source: str, destination: str, method: Method, give_up_ns: int) -> Moved:
+    """Moves a libvirt domain from one daemon to another, by their URIs. CapabilityError if it cannot be moved."""
+    a, b = LibvirtEnd("a", source, name), LibvirtEnd("b", destination, name)
+    try:
+        a.other(b)
+        if reasons := _refusals(a, b, {"plan": method}):
+            raise CapabilityError(*reasons)
+        return Mover(OwnGuest({"a": a, "b": b}, "a", None), Monotonic()).move(method, give_up_ns)
+    finally:
+        a.close()
+        b.close()
+
+
+def _refusals(here: End, there: End, methods: Mapping[str, Method]) -> list[str]:
+    """What keeps the guest from being moved, and what of it only the hypervisor can tell."""
+    source, destination = here.info(), there.info()
+    reasons = refusals(source, destination, methods)
+    if not source.runs:
+        return reasons
+    if isinstance(here, LibvirtEnd) and isinstance(there, LibvirtEnd) and (why := there.cpu_refusal(here)):
+        reasons.append(
+            f"{destination.host} cannot give the guest its CPU: {why}; choose a CPU model that both hosts have"
+        )
+    if isinstance(there, QemuEnd) and there.state() != "inmigrate":
+        reasons.append(
+            f"the QEMU on {destination.host} does not wait for a guest; start it as the source was started, with "
+            "-incoming defer -S"
+        )
+    return reasons
+
+
+class OwnSeries:
+    """The moves of a plan with hosts of the user's own. Use as a context manager."""
+
+    def __init__(self, plan: MigrationPlan, run: str, work_root: Path) -> None:
+        if plan.hosts is None:
+            raise TrialError("the plan names no hosts")
+        self.plan = plan
+        self.hosts: HostsSpec = plan.hosts
+        self.label = Label.create(run, work_root)
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self.guest = self._found()
+            self.refuse()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._open.close()
+        clean(self.label)
+
+    def refuse(self) -> None:
+        """CapabilityError with everything that keeps the guest from being moved now."""
+        reasons = _refusals(self.guest.current(), self.guest.expect(), self.plan.methods)
+        if reasons:
+            raise CapabilityError(*reasons)
+
+    def about(self) -> dict[str, Any]:
+        """Facts that figures depend on."""
+        infos = {end.place: end.info() for end in self.guest.ends.values()}
+        here = infos[self.guest.at]
+        return {
+            "accelerator": "own",
+            "emulated": False,
+            "qemu": here.version,
+            "memory_bytes": here.memory or 0,
+            "hosts": {place: info.host for place, info in infos.items()},
+        }
+
+    def carry_out(self, emit: Emit, keep: Callable[[Seen], None]) -> None:
+        """All moves of the plan, back and forth. Ends early if the guest is gone."""
+        order = rounds(self.plan.cells, self.plan.moves, self.plan.seed, "moves")
+        mover = Mover(self.guest, Monotonic())
+        for number, (round_number, (workload, method)) in enumerate(order):
+            emit(Doing(f"move {number + 1} of {len(order)}: {method}, from host {self.guest.at}"))
+            emit(Left((len(order) - number) * (self.plan.before + self.plan.after) / 1e9))
+            self.refuse()
+            seen = self._observe(mover, workload, method, round_number, number, emit)
+            keep(seen)
+            if seen.move.outcome in GONE:
+                emit(Broken(f"move {number + 1} ({method}): {seen.move.outcome}: {seen.move.reason}"))
+                return
+            if seen.move.reason:
+                emit(Note(f"move {number + 1} ({method}): {seen.move.reason}", is_warning=True))
+
+    def _observe(self, mover: Mover, workload: str, method: str, round_number: int, number: int, emit: Emit) -> Seen:
+        source = self.guest.at
+        with self._pinged(number) as pings:
+            time.sleep(self.plan.before / 1e9 if pings else 0)
+            moved = mover.move(self.plan.methods[method], self.plan.give_up, watcher(emit))
+            time.sleep(self.plan.after / 1e9 if pings and moved.outcome not in GONE else 0)
+            times = answers_of(pings, emit) if pings else np.zeros((0, 3), np.int64)
+        move = Move(workload=workload, method=method, round=round_number, number=number, source=source, **asdict(moved))
+        return Seen(move, {"pings": times})
+
+    @contextlib.contextmanager
+    def _pinged(self, number: int) -> Iterator[Pings | None]:
+        address = self.plan.clients.address
+        if address is None:
+            yield None
+            return
+        file = self.label.work / f"pings-{number}.npy"
+        pings = Pings(address, ICMP, self.plan.clients.pings, file, ())
+        try:
+            yield pings
+        finally:
+            pings.close()
+
+    def _found(self) -> OwnGuest:
+        ends: dict[Place, End] = {"a": self._end("a", self.hosts.a), "b": self._end("b", self.hosts.b)}
+        with_guest = [place for place, end in ends.items() if _has_guest(end)]
+        if len(with_guest) > 1:
+            raise CapabilityError(
+                f"the guest runs on both hosts, {self._named('a')} and {self._named('b')}; stop all but one"
+            )
+        if not with_guest:
+            name = f"domain {self.plan.guest.domain}" if self.plan.guest.domain else "the guest"
+            raise CapabilityError(f"{name} runs on neither {self._named('a')} nor {self._named('b')}; start it on one")
+        a, b = ends["a"], ends["b"]
+        if isinstance(a, LibvirtEnd) and isinstance(b, LibvirtEnd):
+            a.other(b)
+            b.other(a)
+        return OwnGuest(ends, with_guest[0], self.plan.clients.address)
+
+    def _end(self, place: Place, host: HostSpec) -> End:
+        if host.uri is not None:
+            end = LibvirtEnd(
+                place, host.uri, self.plan.guest.domain or "", address=host.address, peer=not self.hosts.direct
+            )
+            self._open.callback(end.close)
+            return end
+        channel = self._open.enter_context(Channel(f"host-{place}", host.qmp or "", host.ssh, self.label.work))
+        if channel.monitor is None:
+            raise TrialError(f"host {place}: its QEMU's monitor is closed")
+        return QemuEnd(place, channel.monitor, host.address or "", self._named(place))
+
+    def _named(self, place: Place) -> str:
+        host: HostSpec = getattr(self.hosts, place)
+        return host.uri or f"{host.ssh or 'this machine'} ({host.qmp})"
+
+
+def _has_guest(end: End) -> bool:
+    if isinstance(end, LibvirtEnd):
+        return end.has_domain()
+    return end.state() in ("running", "paused")

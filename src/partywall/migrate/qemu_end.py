@@ -1,0 +1,124 @@
+"""QEMU's end of a move, by its monitor."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from partywall.errors import TrialError
+from partywall.migrate import qmp
+from partywall.migrate.end import Announced, Info, Look
+from partywall.model.migration import Method, Place
+from partywall.sandbox.qemu.monitor import Monitor
+
+LOOK_S = 0.05
+QUIT_S = 10.0
+
+
+class QemuEnd:
+    """One QEMU. address: where it takes a guest that arrives. memory_free, disk, disk_free: of its host, if known."""
+
+    def __init__(self, place: Place, monitor: Monitor, address: str, host: str = "") -> None:
+        self.place = place
+        self.monitor = monitor
+        self._address = address
+        self._host = host or f"host {place}"
+        self._usual: dict[str, Any] | None = None
+
+    def info(self) -> Info:
+        monitor = self.monitor
+        move = monitor.execute("query-migrate")
+        state = self.state()
+        return Info(
+            host=self._host,
+            version=qmp.version(monitor),
+            runs=state in ("running", "paused", "inmigrate"),
+            moving=move.get("status") in ("setup", "active", "pre-switchover", "device", "wait-unplug")
+            or str(move.get("status", "")).startswith("postcopy"),
+            blockers=tuple(move.get("blocked-reasons", ())),
+            features=qmp.features(monitor),
+            memory=monitor.execute("query-memory-size-summary")["base-memory"],
+            machine=qmp.machine(monitor),
+            machines=qmp.machines(monitor),
+            cpu=qmp.cpu(monitor),
+            cpus=qmp.cpu(monitor) if state == "inmigrate" else None,
+        )
+
+    def prepare(self, method: Method, *, with_storage: bool = False) -> None:
+        if self._usual is None:
+            self._usual = qmp.defaults(self.monitor)
+        qmp.prepare(method, self.monitor, self._usual, with_storage=with_storage)
+
+    def listen(self, port: int) -> str:
+        uri = f"tcp:{self._address}:{port}"
+        self.monitor.execute("migrate-incoming", uri=uri)
+        return uri
+
+    def migrate(self, to: str) -> None:
+        self.monitor.execute("migrate", uri=to)
+
+    def look(self) -> Look:
+        return qmp.look(self.monitor.execute("query-migrate"))
+
+    def announced(self) -> Iterator[Announced]:
+        return qmp.announced(self.monitor)
+
+    def hand_over(self) -> None:
+        self.monitor.execute("migrate-start-postcopy")
+
+    def cut(self) -> None:
+        # Only on the source: the destination sees the end of the connection. QEMU 7.2 crashes if it gets this there.
+        self.monitor.execute("migrate-pause")
+
+    def recover(self, port: int) -> str:
+        uri = f"tcp:{self._address}:{port}"
+        self.monitor.execute("migrate-recover", uri=uri)
+        return uri
+
+    def go_on(self, to: str) -> None:
+        self.monitor.execute("migrate", uri=to, resume=True)
+
+    def cancel(self) -> None:
+        self.monitor.execute("migrate_cancel")
+
+    def pause(self) -> None:
+        self.monitor.execute("stop")
+
+    def resume(self) -> None:
+        self.monitor.execute("cont")
+
+    def state(self) -> str:
+        return str(self.monitor.execute("query-status")["status"])
+
+    def answers(self) -> bool:
+        try:
+            self.state()
+        except TrialError:
+            return False
+        return True
+
+    def unblock(self) -> None:
+        self.monitor.unblock()
+
+    def wait(self, seconds: float) -> None:
+        self.monitor.wait(seconds)
+
+    def has_ended(self, within_s: float = 0.0) -> bool:
+        deadline = time.monotonic() + within_s
+        while self.answers():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(LOOK_S)
+        return True
+
+    def kill(self) -> None:
+        # It answers this command or ends before.
+        with contextlib.suppress(TrialError):
+            self.monitor.execute("quit")
+        if not self.has_ended(QUIT_S):
+            raise TrialError(f"the QEMU on {self._host} does not end")
+
+    def cpu_ns(self) -> int:
+        return 0

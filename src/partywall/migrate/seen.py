@@ -1,0 +1,50 @@
+"""A move as it was seen, and what is said of it while it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from partywall import units
+from partywall.errors import TrialError
+from partywall.events import Broken, Doing, Emit
+from partywall.migrate.pings import Pings, Times
+from partywall.model.migration import Move, Progress
+from partywall.store.migration import Table
+
+WATCH_S = 3.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A move, and what clients and the guest's work saw of it: tables, see `store.migration.COLUMNS`."""
+
+    move: Move
+    tables: dict[str, Table]
+
+
+def answers_of(pings: Pings, emit: Emit) -> Times:
+    """What the client saw. If it was killed, the figures of clients are missing from this move."""
+    try:
+        return pings.stop()
+    except TrialError as error:
+        emit(Broken(f"{error}; this move has no figures of clients"))
+        return np.zeros((0, 3), np.int64)
+
+
+def watcher(emit: Emit) -> Callable[[Progress], None]:
+    """Tells now and then how far a long move is."""
+    last = time.monotonic()
+
+    def watch(look: Progress) -> None:
+        nonlocal last
+        if time.monotonic() - last > WATCH_S:
+            last = time.monotonic()
+            emit(
+                Doing(f"pass {look.passes}: {units.format_bytes(look.sent)} sent, {units.format_bytes(look.left)} left")
+            )
+
+    return watch

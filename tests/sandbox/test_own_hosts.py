@@ -1,0 +1,184 @@
+"""A guest of the user's own moves between hosts of the user's own: by libvirt, by QEMU's monitors, and through ssh."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import libvirt_daemon
+import pytest
+import ssh_server
+from own_hosts import DOMAIN, Monitored, TwoDaemons
+
+from partywall.agent.catalogue import shipped
+from partywall.errors import CapabilityError
+from partywall.events import silent
+from partywall.host import Host
+from partywall.kinds.kind import Options
+from partywall.kinds.migration import MigrationJob, Migrations
+from partywall.migrate import plan as plans
+from partywall.sandbox import lab, qemu
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        bool(lab.lacking() or qemu.lacking(Host.here())), reason=f"needs: {lab.lacking() or qemu.lacking(Host.here())}"
+    ),
+]
+HEAD = "partywall_migration: 1\nname: own\nbefore: 500ms\nafter: 500ms\ngive_up: 20s\n"
+
+
+@pytest.fixture
+def options(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    # Paths of sockets may not be long.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as work:
+        yield Options(Host.here(), out=tmp_path / "record", work_root=Path(work))
+
+
+def moved(text, options, head=HEAD):
+    """The moves of a plan, as the command makes them, and its report."""
+    kind, job = Migrations(), MigrationJob(plans.loads((head + text).encode(), "plan.yaml", shipped()))
+    record = kind.measure(job, options, silent)
+    report = kind.findings(record)
+    assert kind.files().documents["html"][1](report)
+    assert not list(options.work_root.iterdir())
+    return record.evidence().moves, report
+
+
+def by_monitors(source, destination, ssh=""):
+    return (
+        f"hosts:\n  a: {{qmp: {source.socket}, address: 127.0.0.1{ssh}}}\n"
+        f"  b: {{qmp: {destination.socket}, address: 127.0.0.1{ssh}}}\nclients: {{address: 127.0.0.1, pings: 200}}\n"
+    )
+
+
+@pytest.fixture
+def qemus(tmp_path):
+    started = []
+
+    def start(name, **how):
+        started.append(Monitored(tmp_path, name, **how))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()
+
+
+def test_a_qemu_that_the_user_started_moves_and_its_source_ends(qemus, options):
+    source, destination = qemus("one"), qemus("two", arriving=True)
+    (move,), report = moved(by_monitors(source, destination), options)
+    assert move.outcome == "completed", move.reason
+    assert move.paused_ns < move.resumed_ns
+    assert move.memory["transferred"] > 0
+    assert source.process.wait(10) is not None
+    assert destination.process.poll() is None
+    (finding,) = report.findings.moves
+    assert finding.responses["during"].sent > 0
+    assert finding.responses["during"].lost == 0, "127.0.0.1 answers all the time"
+
+
+@pytest.mark.skipif(bool(ssh_server.lacking()), reason=f"no sshd: {ssh_server.lacking()}")
+def test_a_qemu_on_another_machine_moves_through_ssh(qemus, options, tmp_path, monkeypatch):
+    (tmp_path / "ssh").mkdir()
+    server = ssh_server.SshServer(tmp_path / "ssh")
+    monkeypatch.setenv("PARTYWALL_SSH", server.client)
+    try:
+        source, destination = qemus("one"), qemus("two", arriving=True)
+        (move,), _ = moved(by_monitors(source, destination, ssh=", ssh: there"), options)
+        assert move.outcome == "completed", move.reason
+        with pytest.raises(CapabilityError, match="refused, by ssh: it refused us"):
+            moved(by_monitors(source, destination, ssh=", ssh: refused"), options)
+    finally:
+        server.stop()
+
+
+def test_a_move_of_one_s_own_guest_is_cancelled_at_its_limit_and_the_guest_stays(qemus, options):
+    source, destination = qemus("one"), qemus("two", arriving=True)
+    text = by_monitors(source, destination) + "methods: {slow: {bandwidth: 80kbit/s, downtime: 1ms}}\n"
+    (move,), _ = moved(text, options, HEAD.replace("20s", "2s"))
+    assert move.outcome == "gave up", move.reason
+    assert source.process.poll() is None
+
+
+def test_every_refusal_comes_before_anything_moves(qemus, options):
+    source, alone = qemus("one", options=("-device", "ivshmem-plain,memdev=m", "-object",
+                                          "memory-backend-ram,id=m,size=1M,share=on")), qemus("two")  # fmt: skip
+    with pytest.raises(CapabilityError, match="runs on both hosts"):
+        moved(by_monitors(source, alone), options)
+    older = qemus("three", arriving=True, options=("-cpu", "qemu64,-sse2"))
+    with pytest.raises(CapabilityError) as raised:
+        moved(by_monitors(source, older) + "methods: {limited: {dirty_limit: 20MiB}}\n", options)
+    said = str(raised.value)
+    assert "lacks CPU features that the guest has: sse2" in said
+    assert "no dirty-limit" in said
+    assert source.process.poll() is None
+
+
+@pytest.fixture
+def daemons(tmp_path):
+    if why := libvirt_daemon.lacking():
+        pytest.skip(f"a libvirtd needs: {why}")
+    two = TwoDaemons(tmp_path)
+    yield two.daemons
+    two.stop()
+
+
+def by_libvirt(daemons, rest=""):
+    a, b = (daemon.uri for daemon in daemons)
+    return (
+        f"hosts:\n  a: {{uri: '{a}', address: 198.18.77.1}}\n  b: {{uri: '{b}', address: 198.18.77.2}}\n"
+        f"{rest}guest: {{domain: web}}\n"
+    )
+
+
+def domain(daemon, devices=""):
+    import libvirt  # noqa: PLC0415 - not everywhere
+
+    connection = libvirt.open(daemon.uri)
+    return connection.createXML(DOMAIN.format(devices=devices), 0), connection
+
+
+@pytest.mark.parametrize("way", ["peer to peer", "direct"])
+def test_a_domain_moves_there_and_back(daemons, options, way):
+    _, connection = domain(daemons[0])
+    moves, _ = moved(by_libvirt(daemons, "  direct: true\n" if way == "direct" else "") + "moves: 2\n", options)
+    assert [move.outcome for move in moves] == ["completed", "completed"], [move.reason for move in moves]
+    assert [move.source for move in moves] == ["a", "b"]
+    for move in moves:
+        assert move.total_ns > 0
+        assert move.downtime_ns is not None
+        assert move.memory["transferred"] > 0
+        assert move.paused_ns < move.resumed_ns
+    assert connection.lookupByName("web").isActive(), "it is back"
+
+
+def test_a_domain_that_cannot_move_is_refused(daemons, options):
+    _, connection = domain(daemons[0])
+    text = by_libvirt(daemons) + "methods: {limited: {stop_after: 2, dirty_limit: 20MiB}}\n"
+    with pytest.raises(CapabilityError, match="no dirty-limit"):
+        moved(text, options)
+    connection.lookupByName("web").destroy()
+    with pytest.raises(CapabilityError, match="domain web runs on neither"):
+        moved(by_libvirt(daemons), options)
+
+
+def test_the_consolidation_moves_a_domain_by_the_same_steps(daemons):
+    from partywall.consolidate.libvirt import Libvirt  # noqa: PLC0415 - needs libvirt-python
+    from partywall.consolidate.load import loads  # noqa: PLC0415
+
+    _, connection = domain(daemons[0])
+    control = "{kind: command, 'on': ['true'], 'off': ['true'], state: ['true']}"
+    text = "partywall_cluster: 1\nname: two\nhypervisor: libvirt\nhosts:\n" + "".join(
+        f"  {name}: {{cpus: 2, memory: 1GiB, power: hp-ml110-g4, uri: '{daemon.uri}', control: {control}}}\n"
+        for name, daemon in zip(("one", "two"), daemons, strict=True)
+    )
+    cluster = loads((text + "guests: {web: {host: one, memory: 48MiB}}\n").encode(), "cluster.yaml")
+    hypervisor = Libvirt(cluster)
+    hypervisor.move("web", "one", "two", 300)
+    assert hypervisor.observe().places["web"] == frozenset({"two"})
+    with pytest.raises(CapabilityError, match="does not run on"):
+        hypervisor.move("web", "one", "two", 300)
+    connection.close()

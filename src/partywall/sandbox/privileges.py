@@ -21,4 +21,4 @@ def lacking(pid: int, wanted: Mapping[str, int] = HOOKS, proc: Path = Path("/pro
 
 def is_namespaced(uid_map: str | None) -> bool:
     """Whether a process with this map of users is in a user namespace; False if it is not known."""
-    return bool(uid_map) and uid_map.split() != _WHOLE
+    return (uid_map or "").split() not in ([], _WHOLE)

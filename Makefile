@@ -34,7 +34,7 @@ K6 := go.k6.io/k6@v1.8.1
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000
 
-.PHONY: help setup build wheel versions demo vm libvirt xen-lab hosts test test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
+.PHONY: help setup build wheel image versions demo vm libvirt xen-lab hosts test test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -47,6 +47,10 @@ wheel: setup ## build dist/partywall-VERSION-….whl: all of Partywall, the agen
 	@rm -rf dist
 	@$(VENV)/bin/hatchling build -t wheel -d dist
 	@ls dist/*.whl
+
+ENGINE ?= podman
+image: wheel ## build the container image partywall from the wheel (docs/container.md); ENGINE=docker: with Docker
+	$(ENGINE) build -t partywall -f Containerfile dist
 
 demo: setup ## measure how well this host isolates its tenants, and show the report (about three minutes)
 	@code=0; $(VENV)/bin/partywall run demo || code=$$?; [ $$code -le 1 ] || [ $$code = 3 ] || exit $$code

@@ -1,10 +1,11 @@
 """What a terminal shows of an execution's events."""
 
 import io
+import re
 
 from rich.console import Console
 
-from partywall.cli.live import Live
+from partywall.cli.live import Live, Steps
 from partywall.events import Block, Doing, Left, Note
 
 
@@ -35,3 +36,11 @@ def test_a_note_is_printed_as_it_is():
 
 def test_lines_between_two_steps_are_few():
     assert len(shown(Doing("v: measuring"), *(Block("v", n, "") for n in range(100)))) == 1
+
+
+def test_steps_on_a_terminal_show_a_bar_and_the_time_left():
+    file = io.StringIO()
+    with Steps(Console(file=file, width=120, force_terminal=True)) as steps:
+        for done in range(3):
+            steps.show("writing report.html", done, 3)
+    assert re.search(r"writing report\.html.*2/3.*about \d+ s left", file.getvalue())

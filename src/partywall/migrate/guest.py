@@ -164,7 +164,7 @@ class MovableGuest(Qemu):
             self._end(left)
 
     def stayed(self) -> None:
-        """The guest is where it was; the QEMU that waited for it ends."""
+        """Keeps the guest where it is, and ends the QEMU that waited for it."""
         if self.there is not None:
             waited, self.there = self.there, None
             self._stream().forget(waited.stream)
@@ -223,7 +223,7 @@ class MovableGuest(Qemu):
         return Side(place, process, Monitor(self.settings.name, monitor), stream)
 
     def _overlay(self) -> Path | None:
-        """A layer over the root image that goes with the guest, for it must find on the other host what it wrote."""
+        """A layer over the root image that moves with the guest, so that its writes exist on the other host."""
         if self._root is None:
             return None
         # Each host has a disk of its own if the content moves along.

@@ -1,4 +1,4 @@
-"""QEMU's migration as requests and answers: which features there are, what is set, and what it says of a move."""
+"""QEMU's migration over QMP: available features, settings, and the progress and result of a move."""
 
 from __future__ import annotations
 

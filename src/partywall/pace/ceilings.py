@@ -23,7 +23,7 @@ GUARD_TURNS = 2
 # CPU time in a slot of one that computes without a pause: a turn may end a timer tick late, at the next one's expense.
 COMPUTING_NS = 20_000_000
 COMPUTING = ("cpu", "cache", "memory_bandwidth")
-# Once a ceiling is lifted, who waits for the next turn waits no longer than this; requests held back go at once.
+# After a ceiling is lifted, a process waits at most this long for its next turn. Delayed requests go at once.
 LIFTED_NS = GUARD_TURNS * PERIOD_NS
 
 

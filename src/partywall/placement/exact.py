@@ -136,7 +136,7 @@ class _Model:
                 self.model.add(lost <= math.floor(tolerance[guest] * scale)).only_enforce_if(x)
 
     def _energy(self, host: int, load: Any, cpus: int) -> None:
-        """The power curve as segments, of which one holds, and what switching costs."""
+        """The power curve as segments, exactly one of which applies, and the cost of switching a host."""
         hosts, model = self.state.hosts, self.model
         horizon_s, on = self.rules.horizon_s, self.on[host]
         watts = hosts.watts[host]

@@ -35,7 +35,7 @@ COLUMNS = (
     "sent",
 )
 SHOWN = (2, 3, 4, 5, 6)
-"""Columns of which a terminal has room."""
+"""Columns that fit on a terminal."""
 _KEYS = ("total_s", "downtime_s", "stopped_s", "clients_s", "start_s")
 
 

@@ -464,7 +464,7 @@ def _straddle(observations: Sequence[Observation]) -> float:
 
 
 def _shown(slots: Sequence[Slot], block: Sequence[Observation]) -> Sequence[tuple[str, int, float]]:
-    """The slots of a block for those who watch: treatment, length, rate. A slot without an observation is left out."""
+    """The slots of a block, for the journal: treatment, length, rate. A slot without an observation is left out."""
     rates = {observation.position: observation.rate for observation in block}
     return [
         (slot.treatment, slot.end_ns - slot.start_ns, rates[position])

@@ -80,7 +80,7 @@ def _only_device(source: str, root: Path) -> Device | None:
 
 
 def _whole(device: Device | None, root: Path) -> Device | None:
-    """The disk with this device number, or of which it is a part; None if it is not a block device."""
+    """The disk with this device number, or the disk of this partition; None if it is not a block device."""
     if device is None:
         return None
     folder = (root / "sys/dev/block" / f"{device[0]}:{device[1]}").resolve()

@@ -61,7 +61,7 @@ PERCENTILES = ("p50_ratio", "p99_ratio", "p99_s", "users_p99_ratio")
 SETTLED_NS = 200_000_000
 """A gap that begins this much after the set-up of a move is over is not the set-up's."""
 OPEN_NS = 200_000_000
-"""The last requests may be on their way when watching ends; longer than this is no answer."""
+"""How long to wait for answers to the last requests after watching ends. Later answers count as lost."""
 
 BIN_NS = 50_000_000
 
@@ -393,7 +393,7 @@ def _curve(survey: Survey) -> prediction.Curve:
 
 
 def predictions(plan: MigrationPlan, known: Basis) -> dict[tuple[str, str], Prediction]:
-    """What each cell will cost; without those of which too little is known."""
+    """The predicted cost of each cell, if enough is known about it."""
     return {
         (workload, name): prediction.predict(facts, costs, method, plan.give_up / 1e9, plan.seed)
         for workload, facts in known.facts.items()

@@ -180,7 +180,7 @@ def fit(pairs: Sequence[Pair]) -> Model:
 
 
 def _freedom(missed: Sequence[Sequence[float]]) -> int:
-    """Degrees of freedom of the errors by level, of which the line takes two.
+    """Degrees of freedom of the errors by level; the line takes two of them.
 
     Rounds of a level share its peculiarities, so their effective number is smaller: n / (1 + (m - 1) r) with m rounds a
     level and correlation r (Kish, 1965, the design effect), but at least one for each level.

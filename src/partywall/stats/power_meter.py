@@ -30,7 +30,7 @@ COUNTED_S = 0.5
 SINGLE, NEAR = 1.8, 1.3
 """Times between changes below SINGLE times the shorter ones are one period; the period is within NEAR of their mean."""
 QUICK = 0.8
-"""A counter of which this share of the readings differ changes more often than it is read."""
+"""If at least this share of its readings differ, a counter changes more often than it is read."""
 PARTS = 8
 FEWEST = 12
 """Fewest new values for an estimate."""

@@ -430,7 +430,7 @@ def _said(error: Any) -> str:
 
 
 def serve(folder: Folder, *, user: int, allow_commands: bool = False) -> None:
-    """Runs until nothing was to be done for some time. user: who may connect, beside this process's own user.
+    """Runs until it has been idle for some time. user: who may connect, beside this process's own user.
 
     Returns at once if the folder has a runner already.
     """

@@ -76,7 +76,7 @@ def places(study: Study) -> dict[str, frozenset[Place]]:
 
 
 def table(moves: Sequence[MoveFinding]) -> Section:
-    """Every move, for those who want to see single ones."""
+    """A table with one row for each move."""
     return Section(
         id="moves",
         title="All moves",

@@ -174,9 +174,9 @@ class Resident:
         self.schedule([(on_ns, intensity), (off_ns, 0.0)])
         sleep_until(off_ns)
         # The last step ends after the switch.
-        found = rate(self.slices(off_ns), on_ns + int(settle_s * 1e9), now_ns())
+        measured = rate(self.slices(off_ns), on_ns + int(settle_s * 1e9), now_ns())
         self.forget()
-        return found
+        return measured
 
     def typical(self, seconds: float, *, settle_s: float = 0.05) -> float:
         """The median of the slices' rates of one thread that runs flat out, from settle_s on."""

@@ -44,9 +44,11 @@ class Parser(argparse.ArgumentParser):
         if parts:
             self.add_argument("--only", action="append", choices=parts, help="this part; may be given again")
         if plants:
-            told = "; ".join(f"{name}: {what}" for name, what in plants.items()).replace("%", "%%")
+            plants_help = "; ".join(f"{name}: {what}" for name, what in plants.items()).replace("%", "%%")
             first = next(iter(plants))
-            self.add_argument("--plant", nargs="?", choices=plants, const=first, help=f"a fault to be found: {told}")
+            self.add_argument(
+                "--plant", nargs="?", choices=plants, const=first, help=f"a fault to be found: {plants_help}"
+            )
 
     def parse_args(self, *given: Any) -> argparse.Namespace:  # type: ignore[override]
         """As of argparse; kept for `conclude`."""
@@ -86,7 +88,7 @@ def _record(parts: Mapping[str, tuple[str, bool]]) -> None:
     bench, seconds = Path(sys.argv[0]).stem, time.monotonic() - _BEGAN_S
     guests = any(claim.guests for rows in results.claims().values() for claim in rows if claim.bench == bench)
     machine = results.machine(kvm=qemu.choose("auto", Host.here()).name == "kvm" if guests else None)
-    found = results.Result(
+    result = results.Result(
         bench=bench,
         arguments=tuple(word for word in sys.argv[1:] if word != "--record"),
         plant=str(getattr(_options, "plant", None) or ""),
@@ -100,7 +102,7 @@ def _record(parts: Mapping[str, tuple[str, bool]]) -> None:
         stolen=round((stolen_s() - _STOLEN_S) / seconds / machine.cpus, 4),
     )
     results.append(
-        [found.model_copy(update={"part": part, "figure": each, "met": met}) for part, (each, met) in parts.items()]
+        [result.model_copy(update={"part": part, "figure": each, "met": met}) for part, (each, met) in parts.items()]
     )
     print("recorded in benches/results.jsonl; `make generate` writes docs/benchmarks.md")
 
@@ -218,9 +220,9 @@ class Ratio:
 
 def interleaved(ours: Callable[[], float], peer: Callable[[], float], pairs: int) -> Ratio:
     """Measures both in turn, changing who goes first, and pairs neighbours in time."""
-    found = []
+    times = []
     for number in range(pairs):
         order = [ours, peer] if number % 2 == 0 else [peer, ours]
         values = {which: which() for which in order}
-        found.append(values[ours] / values[peer])
-    return Ratio(found)
+        times.append(values[ours] / values[peer])
+    return Ratio(times)

@@ -52,9 +52,9 @@ def main() -> None:
     faults: list[str] = []
     shares = []
     for name, utilisation, order in days(quick=options.quick):
-        share, found = day(name, utilisation, order, rules)
+        share, policies = day(name, utilisation, order, rules)
         shares.append(share)
-        faults += found
+        faults += policies
     seconds = plan_s()
     gaps = solver_gaps(2 if options.quick else 12)
     print(f"plan for 1,000 guests on 200 hosts: {seconds:.1f} s of CPU time")
@@ -70,10 +70,10 @@ def main() -> None:
 def days(*, quick: bool) -> list[tuple[str, np.ndarray, int]]:
     """(name, utilisation, order)."""
     size = len(load.load(load.find("data-centre"), placed=False).guest_names())
-    found = [(f"generated, seed {seed}", traces.generated(size, seed)) for seed in ((11,) if quick else (11, 12, 13))]
+    listed = [(f"generated, seed {seed}", traces.generated(size, seed)) for seed in ((11,) if quick else (11, 12, 13))]
     if folder := os.environ.get("PLANETLAB"):
-        found += [(file.name, traces.read(file)) for file in sorted(Path(folder).glob("*.tar.gz"))]
-    return [(name, each, order) for name, each in found for order in range(1 if quick else 3)]
+        listed += [(file.name, traces.read(file)) for file in sorted(Path(folder).glob("*.tar.gz"))]
+    return [(name, each, order) for name, each in listed for order in range(1 if quick else 3)]
 
 
 def day(name: str, utilisation: np.ndarray, order: int, rules: Rules) -> tuple[float, list[str]]:
@@ -97,13 +97,13 @@ def day(name: str, utilisation: np.ndarray, order: int, rules: Rules) -> tuple[f
 
 
 def broken(own: PolicyResult, others: Sequence[PolicyResult]) -> list[str]:
-    found = [
+    violations = [
         f"{other.policy} has less {figure}: {getattr(other, figure):.4g}, ours {getattr(own, figure):.4g}"
         for other in others
         for figure in ("energy_kwh", "slav", "unserved")
         if getattr(own, figure) > getattr(other, figure)
     ]
-    return found + [
+    return violations + [
         f"{getattr(own, figure)} {figure}" for figure in ("ping_pongs", "short_cycles") if getattr(own, figure)
     ]
 

@@ -74,11 +74,11 @@ class _Process:
 
 
 def _others() -> dict[tuple[int, int], tuple[str, float]]:
-    processes = {one.pid: one for one in map(_read, Path("/proc").iterdir()) if one}
+    processes = {process.pid: process for process in map(_read, Path("/proc").iterdir()) if process}
     return {
-        (one.pid, one.start): (one.name, one.cpu_s)
-        for one in processes.values()
-        if KERNEL not in (one.pid, one.parent) and not _is_ours(one, processes)
+        (process.pid, process.start): (process.name, process.cpu_s)
+        for process in processes.values()
+        if KERNEL not in (process.pid, process.parent) and not _is_ours(process, processes)
     }
 
 
@@ -98,15 +98,15 @@ def _read(folder: Path) -> _Process | None:
     return _Process(int(folder.name), int(words[1]), name, int(words[19]), cpu_s)
 
 
-def _is_ours(one: _Process, processes: dict[int, _Process]) -> bool:
+def _is_ours(process: _Process, processes: dict[int, _Process]) -> bool:
     """Whether this process started it, or owns the run whose label it has: a container's first process is an orphan."""
-    return _descends(one, processes) or _descends(processes.get(_owner(one.pid)), processes)
+    return _descends(process, processes) or _descends(processes.get(_owner(process.pid)), processes)
 
 
-def _descends(one: _Process | None, processes: dict[int, _Process]) -> bool:
-    while one is not None and one.pid != os.getpid():
-        one = processes.get(one.parent)
-    return one is not None
+def _descends(process: _Process | None, processes: dict[int, _Process]) -> bool:
+    while process is not None and process.pid != os.getpid():
+        process = processes.get(process.parent)
+    return process is not None
 
 
 def _owner(pid: int) -> int:
@@ -147,13 +147,13 @@ def undisturbed(measure: Callable[[], Found], met: Callable[[Found], bool], atte
     """
     for left in reversed(range(attempts)):
         with watched() as seen:
-            found = measure()
+            measured = measure()
         if not seen.disturbed:
-            return found
-        again = left > 0 and not met(found)
+            return measured
+        again = left > 0 and not met(measured)
         print(f"the host was disturbed: {seen}{'; measuring again' if again else ''}", flush=True)
         if not again:
-            return found
+            return measured
         await_undisturbed()
     raise AssertionError("unreachable: the last attempt returns")
 

@@ -91,13 +91,13 @@ class Turns:
 
     def losses(self, intensity: float) -> list[float]:
         """Against none in the same block and its neighbours, one a block at most."""
-        found = []
+        losses = []
         for at, block in enumerate(self.blocks):
             beside = self.blocks[max(0, at - 1) : at + 2]
             idle = [rate for one in beside for rate in one.get(0.0, ())]
             if idle and block.get(intensity):
-                found.append(1 - statistics.mean(block[intensity]) / statistics.median(idle))
-        return found
+                losses.append(1 - statistics.mean(block[intensity]) / statistics.median(idle))
+        return losses
 
 
 @dataclass(frozen=True)
@@ -127,18 +127,18 @@ def _fit(item: Item, levels: Sequence[Any]) -> tuple[float, float, float]:
     return float(slope), float(100 * intercept), whole
 
 
-def narrow(item: Item, found: Line) -> bool:
-    return found.slope[1] <= SLOPE[1] - 1 and found.intercept[1] <= item.intercept_points
+def narrow(item: Item, line: Line) -> bool:
+    return line.slope[1] <= SLOPE[1] - 1 and line.intercept[1] <= item.intercept_points
 
 
-def too_small(found: Line) -> bool:
+def too_small(line: Line) -> bool:
     """Whether this host shows no full effect to speak of, for certain."""
-    return found.whole[0] + found.whole[1] < LEAST_EFFECT
+    return line.whole[0] + line.whole[1] < LEAST_EFFECT
 
 
-def met(item: Item, found: Line, off_points: float) -> bool:
-    within = SLOPE[0] <= found.slope[0] <= SLOPE[1] and abs(found.intercept[0]) <= item.intercept_points
-    return narrow(item, found) and within and off_points <= TOLD_POINTS
+def met(item: Item, line: Line, off_points: float) -> bool:
+    within = SLOPE[0] <= line.slope[0] <= SLOPE[1] and abs(line.intercept[0]) <= item.intercept_points
+    return narrow(item, line) and within and off_points <= TOLD_POINTS
 
 
 class Pair:
@@ -163,8 +163,8 @@ class Pair:
         first = now_ns() + LEAD_NS
         starts = [first + at * SLOT_NS for at in range(len(order))]
         end = starts[-1] + SLOT_NS
-        asked = [share if share in (0.0, 1.0) else min(1.0, max(0.0, share + self.plant / 100)) for share in order]
-        self.stressor.schedule([*zip(starts, asked, strict=True), (end, 0.0)])
+        wanted = [share if share in (0.0, 1.0) else min(1.0, max(0.0, share + self.plant / 100)) for share in order]
+        self.stressor.schedule([*zip(starts, wanted, strict=True), (end, 0.0)])
         sleep_until(end)
         mine = self.victim.slices(end)
         time.sleep(COMING_S)
@@ -183,16 +183,16 @@ class Pair:
 
 
 def speed(slices: Sequence[dict[str, Any]]) -> float:
-    return float(sum(one["work"] for one in slices) / (slices[-1]["end_ns"] - slices[0]["start_ns"]))
+    return float(sum(piece["work"] for piece in slices) / (slices[-1]["end_ns"] - slices[0]["start_ns"]))
 
 
 def others(mine: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> float:
     """Share of the time that neither victim nor stressor had the CPU that they share."""
     first, last = mine[0]["start_ns"], mine[-1]["end_ns"]
-    used = sum(one["cpu_ns"] for one in mine)
-    for one in theirs:
-        inside = min(last, one["end_ns"]) - max(first, one["start_ns"])
-        used += one["cpu_ns"] * max(0, inside) / (one["end_ns"] - one["start_ns"])
+    used = sum(piece["cpu_ns"] for piece in mine)
+    for piece in theirs:
+        inside = min(last, piece["end_ns"]) - max(first, piece["start_ns"])
+        used += piece["cpu_ns"] * max(0, inside) / (piece["end_ns"] - piece["start_ns"])
     return float(1 - used / (last - first))
 
 
@@ -224,26 +224,26 @@ def looks(item: Item, label: Label, blocks: int, most_s: float, plant: float) ->
 
 def verdict(item: Item, label: Label, blocks: int, most_s: float, plant: float) -> bool | None:
     """Whether the bar is met; None if this host has no full effect to judge by."""
-    told = "nothing measured"
+    text = "nothing measured"
     for turns in looks(item, label, blocks, most_s, plant):
         if not all(turns.losses(level) for level in (*item.intensities, 1.0)):
-            told = f"others had the CPU in {turns.left_out} turns, and left none to judge"
+            text = f"others had the CPU in {turns.left_out} turns, and left none to judge"
             continue
         found, off = line(item, turns), max(map(abs, turns.off_points))
         full = f"full effect {100 * found.whole[0]:.1f} ± {100 * found.whole[1]:.1f} %"
         if not item.shares_cpu and too_small(found):
             print(f"--  {item.name:<18} {full}: too small to judge on this host", flush=True)
             return None
-        told = (
+        text = (
             f"slope {found.slope[0]:.3f} ± {found.slope[1]:.3f}, intercept {found.intercept[0]:+.2f} ± "
             f"{found.intercept[1]:.2f} points, {'' if item.shares_cpu else full + ', '}"
             f"CPU time told within {off:.2f} points ({len(turns.blocks)} blocks, {turns.left_out} turns left out)"
         )
         if narrow(item, found):
             good = met(item, found, off)
-            print(f"{'ok ' if good else 'OFF'} {item.name:<18} {told}", flush=True)
+            print(f"{'ok ' if good else 'OFF'} {item.name:<18} {text}", flush=True)
             return good
-    print(f"OFF {item.name:<18} not known well enough: {told}", flush=True)
+    print(f"OFF {item.name:<18} not known well enough: {text}", flush=True)
     return False
 
 

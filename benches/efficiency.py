@@ -115,10 +115,10 @@ class Repeat:
         drifts: what the two halves state may differ by no more than their intervals allow together.
         """
         if treatment == NULL:
-            found = self.switched(NULL)
-            return found.low <= 1 <= found.high
+            null = self.switched(NULL)
+            return null.low <= 1 <= null.high
         one, other = (Series.of(self.series.blocks[at::2]).pair(treatment, BASELINE).factor() for at in (0, 1))
-        lower, higher = sorted((one, other), key=lambda found: found.value)
+        lower, higher = sorted((one, other), key=lambda null: null.value)
         return higher.value - lower.value <= math.hypot(lower.high - lower.value, higher.value - higher.low)
 
 

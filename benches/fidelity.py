@@ -376,8 +376,8 @@ def words(path: Path) -> dict[str, list[str]]:
 def nameless(pid: int) -> str:
     """The path to the one file without a name that the agent has open."""
     folder = Path(f"/proc/{pid}/fd")
-    found = [fd for fd in folder.iterdir() if str(fd.readlink()).endswith("(deleted)")]
-    return str(found[0])
+    deleted = [fd for fd in folder.iterdir() if str(fd.readlink()).endswith("(deleted)")]
+    return str(deleted[0])
 
 
 @contextmanager
@@ -404,7 +404,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(label, Path(folder), QUICK if options.quick else LONG, shared=bool(options.plant))
             for item in bench.items(quick=options.quick):
-                ratio = undisturbed(item.ratio, lambda found: LOW <= found.median <= HIGH)
+                ratio = undisturbed(item.ratio, lambda result: LOW <= result.median <= HIGH)
                 reason = item.why() if ratio.median > HIGH else None
                 outcomes.append(Outcome(item.name, ratio, reason, quick=options.quick))
                 print(outcomes[-1], flush=True)

@@ -133,13 +133,15 @@ def compare(
     with lab(list(tenants), wire) as made, contextlib.ExitStack() as senders:
         for name, tenant in tenants.items():
             senders.enter_context(sender(made, name, tenant.packet_bytes, tenant.offered_pps))
-        found = {way: act(made, tenants, link_bps, seconds) for way, act in WAYS.items()}
+        by_way = {way: act(made, tenants, link_bps, seconds) for way, act in WAYS.items()}
     print(f"{title}: what was delivered, Mb/s (kp/s)")
     for name, tenant in tenants.items():
-        cells = [f"{way} {bps / 1e6:7.1f} ({pps / 1e3:5.1f})" for way, row in found.items() for bps, pps in [row[name]]]
+        cells = [
+            f"{way} {bps / 1e6:7.1f} ({pps / 1e3:5.1f})" for way, row in by_way.items() for bps, pps in [row[name]]
+        ]
         must = f"{tenant.must_bps / 1e6:.1f} Mb/s" if tenant.must_bps else f"{(tenant.must_pps or 0) / 1e3:.0f} kp/s"
         print(f"  {name}: must {must:>11}  " + "  ".join(cells))
-    row = found["guard"]
+    row = by_way["guard"]
     bits = [abs(row[n][0] / t.must_bps - 1) for n, t in tenants.items() if t.must_bps]
     packets = [abs(row[n][1] / t.must_pps - 1) for n, t in tenants.items() if t.must_pps]
     return max(bits, default=0.0), max(packets, default=0.0)

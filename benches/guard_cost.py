@@ -67,8 +67,8 @@ def guarded(
 ) -> contextlib.AbstractContextManager[object]:
     send = {"guarantee": f"{bps:.0f}bit/s", "ceiling": f"{bps:.0f}bit/s", "packets": "50M/s"}
     vifs = {"vm": {"excess": excess, "send": send}}
-    asked = Policy.model_validate(policy(made, vifs, f"{bps:.0f}bit/s", queue=queue))
-    return keep(guard.flatten(asked, guard.resolve(asked)))
+    kept_policy = Policy.model_validate(policy(made, vifs, f"{bps:.0f}bit/s", queue=queue))
+    return keep(guard.flatten(kept_policy, guard.resolve(kept_policy)))
 
 
 def by_rate(made: Lab, bps: float) -> contextlib.AbstractContextManager[object]:
@@ -175,7 +175,7 @@ def passing(size: int, rounds: int) -> Beside:
             stack.enter_context(sender(made, "vm", size, None, batch=64))
         costs = in_turn(WAYS, rounds, measure)
     base = costs.pop("nothing")
-    added = {way: [c - b for c, b in zip(found, base, strict=True)] for way, found in costs.items()}
+    added = {way: [c - b for c, b in zip(cycles, base, strict=True)] for way, cycles in costs.items()}
     return told(f"{size} bytes, passing: a packet takes {statistics.median(base):.0f} ns with nothing; added", added)
 
 
@@ -219,12 +219,12 @@ class Limited:
 def limited(what: Limited, names: tuple[str, ...], rounds: int, seconds: float) -> Beside:
     """CPU time a delivered frame takes under each way, its sender's included."""
     cpus = os.sched_getaffinity(0)
-    core, aside = max(cpus), min(cpus)
+    core, other = max(cpus), min(cpus)
     ways = {way: WAYS[way] for way in names} | ({"guard, holding (tbf)": by_rate} if has_fq() else {})
     reap()
     label = Label.create("guard-cost", Path(tempfile.gettempdir()))
     try:
-        with Resident(label, Kernel("integer", {}), [core], flat_out=True) as burner, on(aside):
+        with Resident(label, Kernel("integer", {}), [core], flat_out=True) as burner, on(other):
             for task in Path(f"/proc/{burner.pid}/task").iterdir():
                 os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
 
@@ -232,9 +232,9 @@ def limited(what: Limited, names: tuple[str, ...], rounds: int, seconds: float) 
                 began = now_ns()
                 time.sleep(seconds)
                 ended = now_ns()
-                found = rate(burner.slices(ended), began, ended)
+                speed = rate(burner.slices(ended), began, ended)
                 burner.forget()
-                return found
+                return speed
 
             def measure(way: Way) -> float:
                 alone = left()
@@ -269,9 +269,9 @@ def rounds_of_many() -> Rounds:
     """The loop's own part, over maps of that size in the kernel, with counters changed as packets would change them."""
     test = ["cargo", "test", "--quiet", "--release", "-p", "partywall-guard", "--", "--ignored", "--nocapture"]
     ran = subprocess.run([*test, "rounds_of_ten_thousand"], cwd=AGENT, capture_output=True, text=True, check=True)
-    found = re.search(r"median (\d+) of it (\d+) longest (\d+) written (\d+)", ran.stdout)
-    assert found, ran.stdout + ran.stderr
-    return Rounds(*map(int, found.groups()))
+    match = re.search(r"median (\d+) of it (\d+) longest (\d+) written (\d+)", ran.stdout)
+    assert match, ran.stdout + ran.stderr
+    return Rounds(*map(int, match.groups()))
 
 
 def main() -> None:
@@ -293,12 +293,12 @@ def main() -> None:
     parts.append(f"{VIFS} vifs in {rounds.median / 1e6:.2f} ms a round, {rounds.deciding / 1e6:.2f} to decide (bar 5)")
     judged = [*free.values(), *(cost for case, cost in bound.items() if not case.tcp)]
     cheaper = all(cost.less > 0 for cost in judged)
-    found = {"passing": ("; ".join(parts[: len(free)]), all(cost.less > 0 for cost in free.values()))}
+    verdicts = {"passing": ("; ".join(parts[: len(free)]), all(cost.less > 0 for cost in free.values()))}
     for case, cost in bound.items():
         if not case.tcp:
-            found[f"limited {case.size} bytes"] = (str(cost), cost.less > 0)
-    found["round"] = (f"{rounds.median / 1e6:.2f} ms", rounds.median < ROUND_BAR_NS)
-    conclude("guard-cost", "; ".join(parts), met=cheaper and rounds.median < ROUND_BAR_NS, parts=found)
+            verdicts[f"limited {case.size} bytes"] = (str(cost), cost.less > 0)
+    verdicts["round"] = (f"{rounds.median / 1e6:.2f} ms", rounds.median < ROUND_BAR_NS)
+    conclude("guard-cost", "; ".join(parts), met=cheaper and rounds.median < ROUND_BAR_NS, parts=verdicts)
 
 
 if __name__ == "__main__":

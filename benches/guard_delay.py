@@ -27,8 +27,8 @@ VIFS = {
 
 def flat(made: Lab, goal: str | None) -> guard.Flat:
     classes: dict[str, Any] = {"gold": {"priority": 2} | ({"delay": goal} if goal else {}), "silver": 1}
-    asked = Policy.model_validate(policy(made, VIFS, "200Mbit/s") | {"service_classes": classes})
-    return guard.flatten(asked, guard.resolve(asked), link=guard.resolve_link(asked))
+    kept_policy = Policy.model_validate(policy(made, VIFS, "200Mbit/s") | {"service_classes": classes})
+    return guard.flatten(kept_policy, guard.resolve(kept_policy), link=guard.resolve_link(kept_policy))
 
 
 def waits(
@@ -43,8 +43,8 @@ def waits(
         rates = before.rates(made.read())
     median, jitter = probe.take()
     lost = float("nan")
-    told = [value / 1e6 if value is not None else lost for value in (median, jitter)]
-    return told[0], told[1], sum(bps for bps, _ in rates.values()) / 1e6
+    shown_ms = [value / 1e6 if value is not None else lost for value in (median, jitter)]
+    return shown_ms[0], shown_ms[1], sum(bps for bps, _ in rates.values()) / 1e6
 
 
 def main() -> None:

@@ -26,8 +26,8 @@ WINDOW_NS = 100_000_000
 
 def first_second(ceiling: str) -> list[Counted]:
     with lab(["new", "other"]) as made:
-        asked = Policy.model_validate(policy(made, {"new": {"send": {"ceiling": ceiling}}}))
-        with guard.keep(guard.flatten(asked, guard.resolve(asked))):
+        kept_policy = Policy.model_validate(policy(made, {"new": {"send": {"ceiling": ceiling}}}))
+        with guard.keep(guard.flatten(kept_policy, guard.resolve(kept_policy))):
             idle = made.read()
             with sender(made, "new", PACKET_BYTES, None):
                 readings = [idle]
@@ -45,8 +45,8 @@ def made_anew(ceiling: str) -> list[Counted]:
         pair = ("link", "add", "again0", "type", "veth", "peer", "name", "other0")
         ip("-n", space, *pair)
         vif = {"new": {"interface": "again0", "send": {"ceiling": ceiling}}}
-        asked = Policy.model_validate(policy(made, vif))
-        with guard.keep(guard.flatten(asked, guard.resolve(asked))):
+        kept_policy = Policy.model_validate(policy(made, vif))
+        with guard.keep(guard.flatten(kept_policy, guard.resolve(kept_policy))):
             time.sleep(0.3)
             ip("-n", space, "link", "del", "again0")
             ip("-n", space, *pair)
@@ -90,13 +90,13 @@ def worst(readings: list[Counted]) -> float:
 
 
 def starts(title: str, act: Callable[[], list[Counted]], rounds: int) -> list[float]:
-    found = []
+    times = []
     for number in range(rounds):
         readings = act()
         sent = (readings[-1].bytes["new"] - readings[0].bytes["new"]) * 8 / 1e6
-        found.append(worst(readings))
-        print(f"{title} {number + 1}: {sent:.1f} Mb passed in all, fullest window {found[-1]:.1%} of what may")
-    return found
+        times.append(worst(readings))
+        print(f"{title} {number + 1}: {sent:.1f} Mb passed in all, fullest window {times[-1]:.1%} of what may")
+    return times
 
 
 def main() -> None:

@@ -61,8 +61,8 @@ def iperf(made: Lab, name: str, seconds: float, *options: str) -> subprocess.Pop
 
 def received(process: subprocess.Popen[str]) -> float:
     out, _ = process.communicate(timeout=120)
-    found: dict[str, Any] = json.loads(out)["end"]
-    return float(found.get("sum_received", found.get("sum", {}))["bits_per_second"])
+    end: dict[str, Any] = json.loads(out)["end"]
+    return float(end.get("sum_received", end.get("sum", {}))["bits_per_second"])
 
 
 def datagrams(made: Lab, seconds: float, offered: dict[str, float]) -> dict[str, tuple[float, float]]:
@@ -71,13 +71,13 @@ def datagrams(made: Lab, seconds: float, offered: dict[str, float]) -> dict[str,
         name: iperf(made, name, seconds, "-u", "-b", f"{bps * DATAGRAM / 1514:.0f}", "-l", str(DATAGRAM))
         for name, bps in offered.items()
     }
-    found = {}
+    counts = {}
     for name, process in started.items():
         out, _ = process.communicate(timeout=120)
         end = json.loads(out)["end"]
         sent, came = (float(end[way]["bits_per_second"]) for way in ("sum_sent", "sum_received"))
-        found[name] = (sent * 1514 / DATAGRAM, came * 1514 / DATAGRAM)
-    return found
+        counts[name] = (sent * 1514 / DATAGRAM, came * 1514 / DATAGRAM)
+    return counts
 
 
 @contextlib.contextmanager
@@ -90,8 +90,8 @@ def kept(made: Lab, part: float = 1.0) -> Iterator[None]:
         }
         for name, bps in PROMISED.items()
     }
-    asked = Policy.model_validate(policy(made, vifs, f"{1e9 * part:.0f}bit/s"))
-    with guard.keep(guard.flatten(asked, guard.resolve(asked))):
+    kept_policy = Policy.model_validate(policy(made, vifs, f"{1e9 * part:.0f}bit/s"))
+    with guard.keep(guard.flatten(kept_policy, guard.resolve(kept_policy))):
         yield
 
 

@@ -43,20 +43,20 @@ def window(made: Lab, seconds: float) -> dict[str, float]:
 
 def there(made: Lab) -> str:
     """All hooks and queues on interfaces that a guard may touch: the tenants' own, and their other ends."""
-    found = ""
+    queues = ""
     places = [(made.namespace(name), "eth0") for name in GUARANTEES]
     places += [(made.namespace("switch"), made.port(name)) for name in GUARANTEES]
     for space, port in places:
-        found += tc(space, "qdisc", "show", "dev", port)
-        found += "".join(tc(space, "filter", "show", "dev", port, way) for way in ("ingress", "egress"))
-    return found
+        queues += tc(space, "qdisc", "show", "dev", port)
+        queues += "".join(tc(space, "filter", "show", "dev", port, way) for way in ("ingress", "egress"))
+    return queues
 
 
 @contextlib.contextmanager
 def agent_kept(content: Mapping[str, Any]) -> Iterator[int]:
     """The agent's process number, whose keeper is this process."""
-    asked = Policy.model_validate(content)
-    with keep(guard.flatten(asked, guard.resolve(asked)), leave=True) as kept:
+    kept_policy = Policy.model_validate(content)
+    with keep(guard.flatten(kept_policy, guard.resolve(kept_policy)), leave=True) as kept:
         yield kept.client.process.pid
         kept.client.process.wait()
 
@@ -116,8 +116,8 @@ def main() -> None:
     with lab(list(vifs)) as made, sender(made, "a", 1514, 12_000), sender(made, "b", 1514, 12_000):
         bare = there(made)
         content = policy(made, vifs, "200Mbit/s", fallback_after=f"{FALLBACK_S * 1000:.0f}ms")
-        asked = Policy.model_validate(content)
-        flat = guard.flatten(asked, guard.resolve(asked))
+        kept_policy = Policy.model_validate(content)
+        flat = guard.flatten(kept_policy, guard.resolve(kept_policy))
         for number in range(kills):
             death = DEATHS[number % len(DEATHS)]
             with death.kept(content | {"if_daemon_dies": does.get(death.then, death.then)}) as pid:
@@ -140,8 +140,8 @@ def main() -> None:
                 f"of the ceiling, emptiest {least:.1%} of a guarantee",
                 flush=True,
             )
-        guard.remove(asked.name, flat.start["hooks"])
-        remains = there(made) != bare or state(asked.name).exists()
+        guard.remove(kept_policy.name, flat.start["hooks"])
+        remains = there(made) != bare or state(kept_policy.name).exists()
     met = above <= 1.02 * BURST and below >= 0.95 and missed <= 0.03 and not remains
     figure = (
         f"{kills} kills of agent and command: never above {above:.1%} of the ceiling nor below {below:.1%} of a "

@@ -125,11 +125,11 @@ def windows(readings: list[Counted], must: dict[str, float]) -> Iterator[bool]:
 def left_out(stalled: list[Steps]) -> str:
     """How many pairs were, and what their steps took."""
     said = f"{len(stalled)} pairs of steps made again because the host stalled"
-    found = [ns for one in stalled for ns in (one.up, one.down)]
-    if not found:
+    delays = [ns for one in stalled for ns in (one.up, one.down)]
+    if not delays:
         return said
-    told = [ns / 1e6 for ns in found if ns is not None]
-    never = f", {len(found) - len(told)} never" if len(told) < len(found) else ""
+    told = [ns / 1e6 for ns in delays if ns is not None]
+    never = f", {len(delays) - len(told)} never" if len(told) < len(delays) else ""
     return f"{said} (of these at most {max(told, default=0):.0f} ms{never})"
 
 
@@ -142,8 +142,8 @@ def main() -> None:
     }
     with lab(list(vifs), "220mbit") as made, sender(made, "patient", 1514, 20_000):
         period = {"period": "400ms"} if options.plant else {}
-        asked = Policy.model_validate(policy(made, vifs, "200Mbit/s", **period))
-        with guard.keep(guard.flatten(asked, guard.resolve(asked))):
+        kept_policy = Policy.model_validate(policy(made, vifs, "200Mbit/s", **period))
+        with guard.keep(guard.flatten(kept_policy, guard.resolve(kept_policy))):
             tried: list[Steps] = []
             while sum(not one.stalled for one in tried) < steps and len(tried) < steps + steps // 4:
                 calm_s = await_calm(calm_s)

@@ -223,9 +223,9 @@ class Losses:
 
     def ratio(self, ours: str, theirs: str) -> tuple[float, float, float]:
         """(low, value, high) of the ratio of mean losses; 95 %, bootstrap over blocks."""
-        one, other = self.by[ours], self.by[theirs]
-        drawn = np.random.default_rng(1).integers(0, len(one), (2000, len(one)))
-        ratios = _mean(one[drawn]) / _mean(other[drawn])
+        mine, other = self.by[ours], self.by[theirs]
+        drawn = np.random.default_rng(1).integers(0, len(mine), (2000, len(mine)))
+        ratios = _mean(mine[drawn]) / _mean(other[drawn])
         low, high = np.quantile(ratios, [0.025, 0.975])
         return float(low), self.typical(ours) / self.typical(theirs), float(high)
 
@@ -294,21 +294,21 @@ class Bench:
         self, family: Family, victim: Resident, candidates: Sequence[str | Kernel], blocks: int
     ) -> str | Kernel:
         """By a short trial of each. What does not run here is left out, and said."""
-        found: list[tuple[float, str | Kernel]] = []
+        measured: list[tuple[float, str | Kernel]] = []
         for number, candidate in enumerate(candidates):
             try:
                 with self.aggressor(family, candidate) as resident:
                     losses = measure(family, victim, {str(candidate): resident}, blocks, number)
-                found.append((losses.typical(str(candidate)), candidate))
+                measured.append((losses.typical(str(candidate)), candidate))
             except PartywallError as error:
                 print(f"    {candidate}: left out, {error}", flush=True)
-        found.sort(key=lambda pair: -pair[0])
-        for loss, candidate in found:
+        measured.sort(key=lambda pair: -pair[0])
+        for loss, candidate in measured:
             print(
                 f"    {'ours' if isinstance(candidate, Kernel) else 'stress-ng'} {candidate}: loss {loss:.1%}",
                 flush=True,
             )
-        return found[0][1]
+        return measured[0][1]
 
     def family(self, family: Family, screening: int, blocks: int) -> tuple[float, float, float]:
         print(f"{family.name}: victim {family.victim} on CPU {CPU}, aggressor on CPU {family.on}", flush=True)
@@ -333,19 +333,19 @@ class Bench:
         kernel that talks to itself are on one CPU, or its maximum would depend on where the scheduler puts them.
         """
         chance = random.Random(seed)
-        asked = [step / 10 for step in range(1, 11)]
-        seen: dict[float, list[float]] = {intensity: [] for intensity in asked}
+        steps = [step / 10 for step in range(1, 11)]
+        seen: dict[float, list[float]] = {intensity: [] for intensity in steps}
         # Held rates hardly scatter; flat out a kernel is as unsteady as the host: a disk by 40 % from try to try, so
         # that it takes 60 to know their median to 3 %.
-        tried = [*asked, *[1.0] * (11 if kernel.name.startswith("disk-") else 3)]
+        tried = [*steps, *[1.0] * (11 if kernel.name.startswith("disk-") else 3)]
         with Resident(self.label, kernel, [CPU]) as resident:
             for _ in range(rounds):
                 for intensity in chance.sample(tried, len(tried)):
                     maximum = resident.calibrate(seconds)
                     seen[intensity].append(resident.stretch(seconds, intensity=intensity, settle_s=0.02) / maximum)
-        got = np.array([statistics.median(seen[intensity]) for intensity in asked])
-        fit = np.polyfit(asked, got, 1)
-        rest = got - np.polyval(fit, asked)
+        got = np.array([statistics.median(seen[intensity]) for intensity in steps])
+        fit = np.polyfit(steps, got, 1)
+        rest = got - np.polyval(fit, steps)
         r2 = 1 - float(np.sum(rest**2) / np.sum((got - got.mean()) ** 2))
         shown = " ".join(f"{share:.3f}" for share in got)
         print(f"  {kernel.name:<18} R² {r2:.4f}, slope {fit[0]:.3f}: {shown}", flush=True)

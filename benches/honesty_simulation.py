@@ -191,8 +191,8 @@ def main() -> int:
     columns = [*BLOCKS, None]
     print(f"{'coverage in %, by blocks':<26}" + "".join(f"{n or 'stopped':>9}" for n in columns))
     for noise in NOISES:
-        found = {row.blocks: row for row in rows if row.noise == noise.name}
-        print(f"{noise.name:<26}" + "".join(f"{100 * found[n].coverage:>9.1f}" for n in columns))
+        by_blocks = {row.blocks: row for row in rows if row.noise == noise.name}
+        print(f"{noise.name:<26}" + "".join(f"{100 * by_blocks[n].coverage:>9.1f}" for n in columns))
     promised = [row for row in rows if row.promised]
     low, high = (100 * pick(row.coverage for row in promised) for pick in (min, max))
     failed = [row for row in promised if not row.honest]

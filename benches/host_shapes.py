@@ -55,10 +55,10 @@ def main() -> None:
             host = judge.load(name)
             if options.plant:
                 host = with_less_memory(host)
-            found = judge.judge(host)
-            print(f"{name}: {len(found)} complaints in {time.monotonic() - began:.1f} s", flush=True)
-            print("".join(f"  {complaint}\n" for complaint in found), end="", flush=True)
-            complaints += found
+            verdict = judge.judge(host)
+            print(f"{name}: {len(verdict)} complaints in {time.monotonic() - began:.1f} s", flush=True)
+            print("".join(f"  {complaint}\n" for complaint in verdict), end="", flush=True)
+            complaints += verdict
     figure = f"{len(names)} hosts, {len(complaints)} tracebacks, wrong counts or errors without a remedy"
     conclude("host-shapes", figure, met=not complaints)
 

@@ -173,10 +173,10 @@ def standing_time(_: object) -> Outcome:
             programs[name].write_text(f"#!{sys.executable}\n{PRELUDE}\nRELAY = {name == 'relay'}\n{STANDS_STILL}")
             programs[name].chmod(stat.S_IRWXU)
         hops = (Hop(name="a", interface="a"), Hop(name="b", interface="b", agent="far"))
-        asked = TraceRequest(hops=hops, horizon_ns=500_000_000, agents={"far": (str(programs["relay"]),)})
+        request = TraceRequest(hops=hops, horizon_ns=500_000_000, agents={"far": (str(programs["relay"]),)})
         with mock.patch.object(binary, "find", return_value=programs["host"]):
             try:
-                with Tracing(asked, Label("t", Path(folder), Path(folder)), lambda _report: None) as session:
+                with Tracing(request, Label("t", Path(folder), Path(folder)), lambda _report: None) as session:
                     session.pump(LIMIT_S)
             except PartywallError as error:
                 said = str(error)

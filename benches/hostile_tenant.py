@@ -138,8 +138,8 @@ class Outcome:
 def tried(made: HostileLab, attack: str, seconds: float, whole_bps: float) -> Outcome:
     """whole_bps: what the policy guarantees the neighbour `whole`."""
     ceilings = dict.fromkeys(GUARANTEED_BPS, CEILING_BPS) | {HOSTILE: ATTACKS[attack].ceiling_bps}
-    asked = Policy.model_validate(policy(made, vifs(ceilings[HOSTILE], whole_bps), LINK))
-    with guard.keep(guard.flatten(asked, guard.resolve(asked))) as kept:
+    kept_policy = Policy.model_validate(policy(made, vifs(ceilings[HOSTILE], whole_bps), LINK))
+    with guard.keep(guard.flatten(kept_policy, guard.resolve(kept_policy))) as kept:
         with contextlib.ExitStack() as senders:
             for name, bytes_ in BYTES.items():
                 on_link = bytes_ + (FRAGMENT_HEADERS if name == "parts" else 0)
@@ -190,9 +190,9 @@ def main() -> None:
     seconds = 5.0 if options.quick else 60.0
     kernel_bps = GUARANTEED_BPS["whole"] / (2 if options.plant else 1)
     with hostile_lab() as made:
-        found = {attack: tried(made, attack, seconds, kernel_bps) for attack in ATTACKS}
+        by_attack = {attack: tried(made, attack, seconds, kernel_bps) for attack in ATTACKS}
     wrong = []
-    for attack, outcome in found.items():
+    for attack, outcome in by_attack.items():
         kinds, wanted = set(outcome.findings), ATTACKS[attack]
         if not wanted.must <= kinds <= wanted.must | wanted.may:
             wrong.append(attack)
@@ -201,9 +201,9 @@ def main() -> None:
         print(f"{attack}: delivered {rates} Mb/s; neighbours {outcome.kept:.1%} of their guarantee; found {named}")
         if outcome.latest:
             print(f"  latest: {outcome.latest}")
-    kept = min(outcome.kept for outcome in found.values())
-    over = max(outcome.over for outcome in found.values())
-    figure = f"neighbours at least {kept:.1%} of their guarantees beside {len(found)} attacks (bar 99 %)"
+    kept = min(outcome.kept for outcome in by_attack.values())
+    over = max(outcome.over for outcome in by_attack.values())
+    figure = f"neighbours at least {kept:.1%} of their guarantees beside {len(by_attack)} attacks (bar 99 %)"
     figure += f"; fullest second {over:.1%} of what may pass (bar 100 %)"
     figure += f"; the guard's findings are wrong for {', '.join(wrong)}" if wrong else "; every bypass was found"
     conclude("hostile-tenant", figure, met=kept >= 0.99 and over <= 1 and not wrong)

@@ -484,8 +484,8 @@ def lines_of_python() -> tuple[int, int]:
     return rest, later
 
 
-def concluded(found: Sequence[tuple[str, bool]]) -> None:
-    conclude("house", "; ".join(figure for figure, _ in found), met=all(met for _, met in found))
+def concluded(results: Sequence[tuple[str, bool]]) -> None:
+    conclude("house", "; ".join(figure for figure, _ in results), met=all(met for _, met in results))
 
 
 def main() -> None:

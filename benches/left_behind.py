@@ -32,8 +32,8 @@ class Thing:
 
 def of(uid: int, own: Path, root: Path = Path("/")) -> set[Thing]:
     """All that is a user's, or named as Partywall names its own. own: a folder that is left out."""
-    found = (*_processes(uid, root), *_cgroups(uid, root), *_namespaces(uid, root), *_files(uid, own, root))
-    return {*found, *_interfaces(uid, root)}
+    leftovers = (*_processes(uid, root), *_cgroups(uid, root), *_namespaces(uid, root), *_files(uid, own, root))
+    return {*leftovers, *_interfaces(uid, root)}
 
 
 def after(before: set[Thing], look: Callable[[], set[Thing]], within_s: float = STAYS_S) -> list[Thing]:

@@ -59,9 +59,9 @@ def main() -> None:
     options = arguments(__doc__ or "", plants={"mute": "errors that do not say what is wrong"})
     with spoilt_python(MUTE) if options.plant else contextlib.nullcontext():
         answered = corpus(quick=options.quick)
-    wrong = [(name, found) for name, found in answered if found]
-    for name, found in wrong:
-        print(f"{name}: {'; '.join(found)}")
+    wrong = [(name, fault) for name, fault in answered if fault]
+    for name, fault in wrong:
+        print(f"{name}: {'; '.join(fault)}")
     passed, failed = tests("test_load_plan.py", "test_har.py")
     print(failed)
     loads = f"{len(answered) - len(wrong)} of {len(answered)} loads answered clearly"

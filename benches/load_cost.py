@@ -52,24 +52,24 @@ def wrk(url: str, seconds: int) -> Turn:
 
 
 def ours(url: str, seconds: int) -> Turn:
-    found = load(program(Quick(url=url, for_ns=seconds * 1_000_000_000, users=CONNECTIONS)))
-    assert not found.summary.errors, found.summary.errors
-    counted = sum(timing.count for timing in found.summary.timings.values())
-    assert counted == found.summary.responses, "a latency was not recorded"
-    return Turn(found.summary.rate, found.cpu_us_per_request)
+    measured = load(program(Quick(url=url, for_ns=seconds * 1_000_000_000, users=CONNECTIONS)))
+    assert not measured.summary.errors, measured.summary.errors
+    counted = sum(timing.count for timing in measured.summary.timings.values())
+    assert counted == measured.summary.responses, "a latency was not recorded"
+    return Turn(measured.summary.rate, measured.cpu_us_per_request)
 
 
 def watched(which: Callable[[str, int], Turn], url: str, seconds: int) -> Turn:
     """A turn, with the idling of the server's core in the middle of it."""
-    found: list[Turn] = []
-    thread = threading.Thread(target=lambda: found.append(which(url, seconds)))
+    turns: list[Turn] = []
+    thread = threading.Thread(target=lambda: turns.append(which(url, seconds)))
     thread.start()
     time.sleep(seconds / 2)
     before, began = idle_s(SERVER_CPU), time.monotonic()
     time.sleep(seconds / 4)
     idle = (idle_s(SERVER_CPU) - before) / (time.monotonic() - began)
     thread.join()
-    return Turn(found[0].rate, found[0].cost, idle)
+    return Turn(turns[0].rate, turns[0].cost, idle)
 
 
 def main() -> None:
@@ -77,23 +77,23 @@ def main() -> None:
     seconds, pairs = (2, 9) if options.quick else (4, 17)
     reap()
     turns: list[Callable[[str, int], Turn]] = [ours, wrk]
-    found: dict[str, list[Turn]] = {"ours": [], "wrk": []}
+    turns_by: dict[str, list[Turn]] = {"ours": [], "wrk": []}
     with nginx() as url:
         for number in range(pairs):
             for which in turns if number % 2 == 0 else turns[::-1]:
                 with busy_cpu(GENERATOR_CPU) if options.plant and which is ours else contextlib.nullcontext():
-                    found[which.__name__].append(watched(which, url, seconds))
+                    turns_by[which.__name__].append(watched(which, url, seconds))
             said = [
                 f"{name} {t[-1].rate:8.0f}/s {t[-1].cost:5.2f} µs, core idle {t[-1].idle:5.1%}"
-                for name, t in found.items()
+                for name, t in turns_by.items()
             ]
             print("   ".join(said), flush=True)
-    pairs_ = list(zip(found["ours"], found["wrk"], strict=True))
+    pairs_ = list(zip(turns_by["ours"], turns_by["wrk"], strict=True))
     rate, cost = (
         Ratio([own.rate / peer.rate for own, peer in pairs_]),
         Ratio([own.cost / peer.cost for own, peer in pairs_]),
     )
-    idle = {name: statistics.median(turn.idle for turn in turns_) for name, turns_ in found.items()}
+    idle = {name: statistics.median(turn.idle for turn in turns_) for name, turns_ in turns_by.items()}
     print(f"the server's core idled {idle['ours']:.1%} of the time under our load, {idle['wrk']:.1%} under wrk's")
     figure = f"CPU a request / wrk's {cost}; requests a second / wrk's {rate}"
     conclude("load-cost", figure, met=cost.median <= 1 <= rate.median)

@@ -64,14 +64,14 @@ class Core(threading.Thread):
 
     def _tasks(self) -> dict[str, tuple[int, int]]:
         """CPU time in ns of each task but the generator's, and where it ran last."""
-        found = {}
+        tasks = {}
         for task in Path("/proc").glob("[0-9]*/task/[0-9]*"):
             if task.parts[2] == self._generator:
                 continue
             with contextlib.suppress(OSError, IndexError):
                 cpu = int((task / "stat").read_text().rpartition(")")[2].split()[36])
-                found[task.name] = int((task / "schedstat").read_text().split()[0]), cpu
-        return found
+                tasks[task.name] = int((task / "schedstat").read_text().split()[0]), cpu
+        return tasks
 
     def stop(self) -> None:
         self._over.set()
@@ -90,12 +90,12 @@ def limited(session: PreparedLoad) -> Iterator[None]:
     pid = session.generator_pid
     environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     run = next(line.partition("=")[2] for line in environment if line.startswith("PARTYWALL_RUN="))
-    found = cgroups.read()
-    root = found.v1.get("cpu") or found.unified
+    mounted = cgroups.read()
+    root = mounted.v1.get("cpu") or mounted.unified
     assert root is not None, "there is no cgroup to limit CPU time with"
     folder = root / "partywall" / run
     folder.mkdir(parents=True)
-    if "cpu" in found.v1:
+    if "cpu" in mounted.v1:
         (folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
         (folder / "cpu.cfs_quota_us").write_text(str(PERIOD_US // 2))
     else:
@@ -120,9 +120,9 @@ def watched(session: PreparedLoad) -> Iterator[None]:
 cores: list[Core] = []
 
 
-def undisturbed(found: Found, core: Core) -> list[bool]:
+def undisturbed(load_found: Found, core: Core) -> list[bool]:
     """Whether each whole second is good, of those in which nobody else had the generator's core."""
-    whole = dict(zip(numbers(found), full(found), strict=True))
+    whole = dict(zip(numbers(load_found), full(load_found), strict=True))
     others = [good for number, good in whole.items() if number in core.disturbed]
     print(
         f"others had its core in {len(others)} seconds, {len(others) - sum(others)} of which are doubtful", flush=True

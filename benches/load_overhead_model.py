@@ -59,11 +59,11 @@ def observe(url: str, users: int, backend: str, hold_s: float) -> tuple[float, f
     """(response time in s, iterations a second, CPU time used a second at that rate)."""
     limit = LIMIT if backend == "container" else None
     setup = Setup(name="bench", cpus=(GENERATOR_CPU,), backend=backend, cpu_limit=limit)
-    found = load(compiled(url, users, hold_s), setup)
-    begin_ns = found.begin_ns + int((RAMP_S + SETTLE_S) * 1e9)
-    end_ns = found.begin_ns + int((RAMP_S + hold_s) * 1e9)
-    inside = [s for s in found.seconds if s.start_ns >= begin_ns and s.end_ns <= end_ns]
-    labels = found.started["labels"]
+    measured = load(compiled(url, users, hold_s), setup)
+    begin_ns = measured.begin_ns + int((RAMP_S + SETTLE_S) * 1e9)
+    end_ns = measured.begin_ns + int((RAMP_S + hold_s) * 1e9)
+    inside = [s for s in measured.seconds if s.start_ns >= begin_ns and s.end_ns <= end_ns]
+    labels = measured.started["labels"]
     total = Timing()
     for second in inside:
         for number, timing in second.timings.items():
@@ -72,9 +72,9 @@ def observe(url: str, users: int, backend: str, hold_s: float) -> tuple[float, f
     length_s = sum(second.length_s for second in inside)
     assert total.mean_ns is not None, "nothing was measured: is the hold too short?"
     # Of all iterations, for so is the CPU time: each of the load's, ramp and grace included, costs the same.
-    every = sum(t.done for s in found.seconds for n, t in s.timings.items() if labels[n]["sort"] == "transaction")
+    every = sum(t.done for s in measured.seconds for n, t in s.timings.items() if labels[n]["sort"] == "transaction")
     mean_s = total.mean_ns / 1e9
-    return mean_s, total.done / length_s, found.cpu_ns / 1e9 / every * users / (mean_s + THINK_S)
+    return mean_s, total.done / length_s, measured.cpu_ns / 1e9 / every * users / (mean_s + THINK_S)
 
 
 def measured(url: str, numbers: Sequence[int], rounds: int, hold_s: float, *, shared: int | None = None) -> list[Pair]:
@@ -83,12 +83,12 @@ def measured(url: str, numbers: Sequence[int], rounds: int, hold_s: float, *, sh
     pairs = []
     for _ in range(rounds):
         for users in chance.sample(numbers, len(numbers)):
-            found = {}
+            by_users = {}
             for backend in chance.sample(["process", "container"], 2):
                 others = users == shared and backend == "process"
                 with busy_cpu(GENERATOR_CPU) if others else contextlib.nullcontext():
-                    found[backend] = observe(url, users, backend, hold_s)
-            boxed, bare = found["container"], found["process"]
+                    by_users[backend] = observe(url, users, backend, hold_s)
+            boxed, bare = by_users["container"], by_users["process"]
             pairs.append(Pair(users, THINK_S, boxed[0], boxed[2] / LIMIT, bare[0], bare[1]))
             print(f"{users} users: process {bare[0] * 1e3:.2f} ms, container {boxed[0] * 1e3:.2f} ms", flush=True)
     return pairs

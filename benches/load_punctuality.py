@@ -28,9 +28,9 @@ def main() -> None:
     reap()
     with nginx() as url:
         capacity = load(program(Quick(url=url, for_ns=3 * SECOND, users=50))).summary.rate
-        asked = Quick(url=url, for_ns=seconds * SECOND, rate=capacity / 2, poisson=True, users=500)
+        quick = Quick(url=url, for_ns=seconds * SECOND, rate=capacity / 2, poisson=True, users=500)
         with busy_cpu(GENERATOR_CPU) if options.plant else contextlib.nullcontext():
-            found = load(program(asked))
+            found = load(program(quick))
     summary = found.summary
     lateness = histogram(summary.lateness)
     within = sum(count for bucket, count in summary.lateness.items() if bucket_bounds(bucket)[1] <= LATE_NS)

@@ -111,12 +111,12 @@ def steps_of(part: Any) -> Iterator[dict[str, Any]]:
 
 def seen(service: Shop) -> list[float]:
     """The session's pauses in s, as the shop saw them: before each request that the user's hand caused."""
-    found, until = [], 0.0
+    requests, until = [], 0.0
     for path, arrived, ended in service.log:
         if path in ("/login", "/api/cart") or path.endswith("/pay"):
-            found.append(arrived - until)
+            requests.append(arrived - until)
         until = max(until, ended)
-    return found
+    return requests
 
 
 def problems(plan: dict[str, Any], pauses: list[float]) -> Iterator[str]:
@@ -127,7 +127,7 @@ def problems(plan: dict[str, Any], pauses: list[float]) -> Iterator[str]:
     if len(variables) != VARIABLES:
         yield f"{len(variables)} of {VARIABLES} changing values: {', '.join(sorted(variables))}"
     planned = [float(step["think"].removesuffix("ms")) / 1e3 for step in actions if "think" in step]
-    wrong = [abs(one - other) > PAUSE_ERROR_S for one, other in zip(planned, pauses, strict=False)]
+    wrong = [abs(expected - other) > PAUSE_ERROR_S for expected, other in zip(planned, pauses, strict=False)]
     if len(planned) != len(pauses) or any(wrong):
         yield f"pauses of {planned} s; the shop saw {[round(pause, 3) for pause in pauses]}"
     groups = [step["transaction"] for step in steps if step.get("transaction", {}).get("name", "").endswith("-static")]
@@ -146,8 +146,8 @@ def replay(plan: dict[str, Any], folder: Path, hold_s: int) -> dict[str, Any]:
         [sys.executable, "-m", "partywall", "load", str(file), "--out", str(out)], stdout=sys.stderr, check=False
     )
     subprocess.run([sys.executable, "-m", "partywall", "report", str(out)], stdout=subprocess.DEVNULL, check=False)
-    found: dict[str, Any] = json.loads((out / "findings.json").read_text())
-    return found
+    document: dict[str, Any] = json.loads((out / "findings.json").read_text())
+    return document
 
 
 def main() -> None:
@@ -161,8 +161,8 @@ def main() -> None:
         if given.plant:
             plan = _planted(plan)
         service.paid = service.refused = 0
-        found = replay(plan, folder, HOLD_QUICK_S if given.quick else HOLD_S)
-        errors = sum(count for _, _, count in found["errors"])
+        replayed = replay(plan, folder, HOLD_QUICK_S if given.quick else HOLD_S)
+        errors = sum(count for _, _, count in replayed["errors"])
         for problem in lacking:
             print(f"problem: {problem}")
         met = not lacking and not errors and not service.refused and service.paid >= USERS

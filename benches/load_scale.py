@@ -46,8 +46,8 @@ class Generator(threading.Thread):
     def __init__(self, url: str, users: int, hold_s: int) -> None:
         super().__init__()
         think, ramp = 10 * SECOND, 10 * SECOND
-        asked = Quick(url=url, for_ns=hold_s * SECOND, users=users, ramp_ns=ramp, think_ns=think)
-        self.session = PreparedLoad(program(asked), Setup(name="scale", cpus=(GENERATOR_CPU,)))
+        quick = Quick(url=url, for_ns=hold_s * SECOND, users=users, ramp_ns=ramp, think_ns=think)
+        self.session = PreparedLoad(program(quick), Setup(name="scale", cpus=(GENERATOR_CPU,)))
         self.pid = self.session.generator_pid or 0
         self.before = self.most_bytes = resident_bytes(self.pid)
         self.users: Counter[int] = Counter()

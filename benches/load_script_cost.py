@@ -76,10 +76,10 @@ def program(url: str, seconds: int) -> dict[str, Any]:
 
 
 def ours(url: str, seconds: int, *, compress: bool = False) -> float:
-    asked = program(url, seconds)
+    made = program(url, seconds)
     if compress:
-        asked["kinds"][0]["actions"].append({"compress": {"name": "more", "file_bytes": 20_000, "level": 6}})
-    found = load(asked)
+        made["kinds"][0]["actions"].append({"compress": {"name": "more", "file_bytes": 20_000, "level": 6}})
+    found = load(made)
     assert not found.summary.errors, found.summary.errors
     return found.summary.responses / (found.cpu_ns / 1e9)
 
@@ -112,8 +112,8 @@ def locust(program_: str, url: str, seconds: int) -> tuple[int, float]:
         how = ["--headless", "-u", str(USERS), "-r", str(USERS), "-t", f"{seconds}s", "--host", url.rstrip("/")]
         said, cpu_s = _run([program_, "-f", "visit.py", *how, "--json", "--loglevel", "ERROR"], folder)
         stats = json.loads(said[said.index("[") :])
-        assert all(one["num_failures"] == 0 for one in stats), "a check did not hold"
-        return sum(one["num_requests"] for one in stats), cpu_s
+        assert all(entry["num_failures"] == 0 for entry in stats), "a check did not hold"
+        return sum(entry["num_requests"] for entry in stats), cpu_s
 
 
 PEER_RUNS: Mapping[str, Callable[[str, str, int], tuple[int, float]]] = {"k6": k6, "locust": locust}
@@ -135,7 +135,7 @@ def main() -> None:
     options = arguments(__doc__ or "", plants={"work": "our users also compress 20 kB each time"})
     seconds, pairs = (2, 3) if options.quick else (6, 7)
     reap()
-    peers = {name: found for name in BARS if (found := find(name))}
+    peers = {name: tool for name in BARS if (tool := find(name))}
     ratios: dict[str, list[float]] = {name: [] for name in peers}
     with nginx() as url:
         for _ in range(pairs):

@@ -54,11 +54,11 @@ class Server:
     def log(self) -> Log:
         """When each request came, how long it took in ns, and what was done, by path."""
         said, _ = self._process.communicate(timeout=30)
-        found: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
+        served: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
         for line in said.splitlines():
             path, read_ns, written_ns, what = line.split()
-            found[path].append((int(read_ns), int(written_ns) - int(read_ns), what))
-        return dict(found)
+            served[path].append((int(read_ns), int(written_ns) - int(read_ns), what))
+        return dict(served)
 
     def close(self) -> None:
         self._process.kill()
@@ -88,9 +88,9 @@ def timing(found: Found) -> Timing:
 
 def ask(url: str, seconds: float, users: int, rate: float | None = None, timeout_ns: int = 5 * SECOND) -> Found:
     """A load; `hung` has those that took longer than their requests' timeout allows."""
-    asked = Quick(url=url, for_ns=int(seconds * SECOND), users=users, rate=rate, timeout_ns=timeout_ns)
+    quick = Quick(url=url, for_ns=int(seconds * SECOND), users=users, rate=rate, timeout_ns=timeout_ns)
     began_s = time.monotonic()
-    found = load(program(asked))
+    found = load(program(quick))
     took_s, most_s = time.monotonic() - began_s, seconds + timeout_ns / SECOND + BESIDES_S
     if took_s > most_s:
         print(f"{url} took {took_s:.1f} s and may take {most_s:.1f} s  HANGS")

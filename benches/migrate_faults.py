@@ -169,14 +169,14 @@ def runs(monitor: Monitor) -> bool:
 def labelled(prefix: str) -> list[str]:
     """Processes of any run whose name begins so."""
     wanted = f"PARTYWALL_RUN={prefix}".encode()
-    found = []
+    things = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if wanted in (folder / "environ").read_bytes():
-                found.append(folder.name)
+                things.append(folder.name)
         except OSError:
             continue
-    return found
+    return things
 
 
 def controller(chance: random.Random) -> Trial:
@@ -238,11 +238,12 @@ def main() -> None:
     alone = {"controller": controller, "client": client}
     trials = []
     for fault, method in chosen:
-        found = alone[fault](chance) if fault in alone else trial(fault, method, chance)
-        trials.append(found)
-        mark = "ok  " if found.sound else "FAIL"
+        verdict = alone[fault](chance) if fault in alone else trial(fault, method, chance)
+        trials.append(verdict)
+        mark = "ok  " if verdict.sound else "FAIL"
         print(
-            f"{mark} {found.fault}, {found.method}, after {found.delay_s:.1f} s: {found.outcome}; {found.text}",
+            f"{mark} {verdict.fault}, {verdict.method}, after {verdict.delay_s:.1f} s: "
+            f"{verdict.outcome}; {verdict.text}",
             flush=True,
         )
     sound = sum(each.sound for each in trials)

@@ -42,12 +42,12 @@ def main() -> None:
         plan = plan.model_copy(update={"moves": 1})
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         record, all_s = carried_out(plan, Path(folder))
-        found = findings(record.evidence(), record.table)
+        derived = findings(record.evidence(), record.table)
     spent_s = all_s / len(plan.methods)
     their_s = []
     lacking = []
-    for cell in found.cells:
-        own = [each for each in found.moves if each.move.method == cell.method]
+    for cell in derived.cells:
+        own = [each for each in derived.moves if each.move.method == cell.method]
         their_s.append(GUESTPERF_S + statistics.median((each.move.end_ns - each.move.begin_ns) / 1e9 for each in own))
         total, downtime = cell.figures.get("total_s"), cell.figures.get("downtime_s")
         ended = cell.outcomes.get("completed") == plan.moves

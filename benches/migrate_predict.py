@@ -88,17 +88,19 @@ def writer(rate: int, wide: int) -> dict[str, Any]:
 
 def judge(pairs: Sequence[tuple[Prediction, MoveFinding]], *, quick: bool) -> None:
     """Prints each move beside its prediction, and the figures of the bar."""
-    ended = [(told, came) for told, came in pairs if came.move.outcome == "completed" and told.converges]
-    right = [told.converges == (came.move.outcome == "completed") for told, came in pairs]
-    for told, came in pairs:
-        print(_line(told, came), flush=True)
+    ended = [(forecast, came) for forecast, came in pairs if came.move.outcome == "completed" and forecast.converges]
+    right = [forecast.converges == (came.move.outcome == "completed") for forecast, came in pairs]
+    for forecast, came in pairs:
+        print(_line(forecast, came), flush=True)
     errors = {metric: _errors(ended, metric) for metric in (TIME, BYTES)}
     off_s = sorted(
-        abs(told.spans[DOWNTIME].value - came.values[DOWNTIME]) for told, came in ended if DOWNTIME in came.values
+        abs(forecast.spans[DOWNTIME].value - came.values[DOWNTIME])
+        for forecast, came in ended
+        if DOWNTIME in came.values
     )
     held = [
-        told.spans[metric].low <= came.values[metric] <= told.spans[metric].high
-        for told, came in ended
+        forecast.spans[metric].low <= came.values[metric] <= forecast.spans[metric].high
+        for forecast, came in ended
         for metric in METRICS
         if metric in came.values
     ]
@@ -129,21 +131,23 @@ def judge(pairs: Sequence[tuple[Prediction, MoveFinding]], *, quick: bool) -> No
 
 
 def _errors(pairs: Sequence[tuple[Prediction, MoveFinding]], metric: str) -> float:
-    shares = [abs(told.spans[metric].value / came.values[metric] - 1) for told, came in pairs]
+    shares = [abs(forecast.spans[metric].value / came.values[metric] - 1) for forecast, came in pairs]
     return statistics.median(shares) if shares else math.inf
 
 
 def _others(pairs: Sequence[tuple[Prediction, MoveFinding]], model: str, metric: str) -> float:
     """A model that expects no end is as far off as can be."""
     shares = [
-        abs(told.others[model][metric].value / came.values[metric] - 1) if metric in told.others[model] else math.inf
-        for told, came in pairs
+        abs(forecast.others[model][metric].value / came.values[metric] - 1)
+        if metric in forecast.others[model]
+        else math.inf
+        for forecast, came in pairs
     ]
     return statistics.median(shares) if shares else math.inf
 
 
-def _line(told: Prediction, came: MoveFinding) -> str:
-    text = f"{came.move.workload:>12} {came.move.method:8} {came.move.outcome:9} (ends: {100 * told.chance:3.0f} %)"
+def _line(forecast: Prediction, came: MoveFinding) -> str:
+    text = f"{came.move.workload:>12} {came.move.method:8} {came.move.outcome:9} (ends: {100 * forecast.chance:3.0f} %)"
     for metric, unit, scale in (
         (TIME, "s", 1.0),
         (BYTES, "MB", 1e-6),
@@ -151,8 +155,8 @@ def _line(told: Prediction, came: MoveFinding) -> str:
         ("clients_s", "ms", 1e3),
         ("p99_s", "ms", 1e3),
     ):
-        if metric in told.spans:
-            span = told.spans[metric]
+        if metric in forecast.spans:
+            span = forecast.spans[metric]
             value = came.values.get(metric)
             actual = "-" if value is None else f"{value * scale:.4g}"
             text += f"  {actual} of {span.value * scale:.4g} [{span.low * scale:.4g}, {span.high * scale:.4g}] {unit}"

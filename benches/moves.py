@@ -26,7 +26,7 @@ def lacking() -> str:
 
 
 @contextlib.contextmanager
-def series(asked: MigrationPlan) -> Iterator[Series]:
+def series(wanted: MigrationPlan) -> Iterator[Series]:
     """A guest that is up, and its two hosts."""
-    with Series(asked, pipeline.this_host(), f"bench-moves-{secrets.token_hex(2)}", Path("/var/tmp")) as moves:
+    with Series(wanted, pipeline.this_host(), f"bench-moves-{secrets.token_hex(2)}", Path("/var/tmp")) as moves:
         yield moves

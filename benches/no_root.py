@@ -136,8 +136,8 @@ def judged(user: User, case: Case) -> bool:
         wrong.append(f"left {', '.join(map(str, left))}")
     lines = output.strip().splitlines()
     refusal = next((line for line in lines if line.startswith("partywall: ")), "")
-    told = f": {refusal.removeprefix('partywall: ')}" if case.refused else ""
-    print(f"{'ok  ' if not wrong else 'FAIL'} {case.name}{told}", flush=True)
+    reason = f": {refusal.removeprefix('partywall: ')}" if case.refused else ""
+    print(f"{'ok  ' if not wrong else 'FAIL'} {case.name}{reason}", flush=True)
     if others := [thing for thing in came if not thing.is_users]:
         print(f"     others made meanwhile: {', '.join(map(str, others))}", flush=True)
     if wrong:
@@ -207,7 +207,10 @@ def refusals(user: User, *, in_scope: bool) -> list[Case]:
     namespaced = ("unshare", "-Urn")
     # In a namespace of its own a user may not reach a Python that lies in another's home.
     pythons = (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}")
-    python = next((one for one in pythons if user.starts([*namespaced, one, "-c", "import partywall.cli.app"])), "")
+    python = next(
+        (candidate for candidate in pythons if user.starts([*namespaced, candidate, "-c", "import partywall.cli.app"])),
+        "",
+    )
     if python:
         hooks += [
             Case("trace as root of a namespace", trace, [4], ON_THE_HOST, namespaced, python),
@@ -263,11 +266,12 @@ def judge(*, quick: bool) -> None:
         folder.chmod(0o755)
         write_inputs(folder, "5s" if quick else "30s")
         user = User(folder)
-        told = [judged(user, case) for case in refusals(user, in_scope=in_scope)]
+        verdicts = [judged(user, case) for case in refusals(user, in_scope=in_scope)]
         used = [judged(user, case) for case in uses(f"http://127.0.0.1:{server.server_port}/", 2 if quick else 10)]
         passed, tried = scoped(user)
-    figure = f"{sum(used) + passed} of {len(used) + tried} uses work, {sum(told)} of {len(told)} refusals name a remedy"
-    conclude("no root", figure, met=all(told) and all(used) and passed == tried)
+    refused = f"{sum(verdicts)} of {len(verdicts)} refusals name a remedy"
+    figure = f"{sum(used) + passed} of {len(used) + tried} uses work, {refused}"
+    conclude("no root", figure, met=all(verdicts) and all(used) and passed == tried)
 
 
 if __name__ == "__main__":

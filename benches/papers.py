@@ -53,24 +53,24 @@ def of_claims(name: str, paper: Paper) -> Iterator[str]:
     study = kind.read(file.read_bytes(), str(file))
     host = fake_host(cpus=FEWEST_CPUS)
     places = [kind.places(study, StudyRequest(length=length), host) for length in LENGTHS]
-    for exhibit in paper.exhibits:
-        if (name, exhibit.id) in NOT_MEASURABLE:
+    for paper_table in paper.exhibits:
+        if (name, paper_table.id) in NOT_MEASURABLE:
             continue
         for length, found in zip(LENGTHS, places, strict=True):
-            known = found.get(exhibit.id, frozenset())
+            known = found.get(paper_table.id, frozenset())
             if not known and length == LENGTHS[-1]:
-                yield f"{name}, {exhibit.id}: the {length} form measures nothing of it"
-        known = frozenset().union(*(found.get(exhibit.id, frozenset()) for found in places))
-        yield from (f"{name}: {problem}" for problem in _undecided(paper, exhibit, known))
+                yield f"{name}, {paper_table.id}: the {length} form measures nothing of it"
+        known = frozenset().union(*(found.get(paper_table.id, frozenset()) for found in places))
+        yield from (f"{name}: {problem}" for problem in _undecided(paper, paper_table, known))
 
 
-def _undecided(paper: Paper, exhibit: PaperTable, known: frozenset[Place]) -> Iterator[str]:
+def _undecided(paper: Paper, paper_table: PaperTable, known: frozenset[Place]) -> Iterator[str]:
     """Statements that get no verdict although all known places are measured. Values rise, so no two are alike."""
     points = tuple(
         Measured(series=place.series, x=place.x, value=1.0 + number, low=0.9 + number, high=1.1 + number)
         for number, place in enumerate(sorted(known, key=str))
     )
-    yield from undecided(Beside(paper=paper, table=exhibit, measured=points))
+    yield from undecided(Beside(paper=paper, table=paper_table, measured=points))
 
 
 def undecided(beside: Beside) -> Iterator[str]:
@@ -116,8 +116,8 @@ def _of_measured(beside: Beside) -> Beside:
     known = beside.points
     claims = [claim for claim in beside.table.claims if claim.left in known and claim.than in known]
     bounds = [bound for bound in beside.table.bounds if any(bound.covers(place) for place in known)]
-    exhibit = beside.table.model_copy(update={"claims": tuple(claims), "bounds": tuple(bounds)})
-    return beside.model_copy(update={"table": exhibit})
+    paper_table = beside.table.model_copy(update={"claims": tuple(claims), "bounds": tuple(bounds)})
+    return beside.model_copy(update={"table": paper_table})
 
 
 def _by_precision(name: str) -> bool:
@@ -136,8 +136,8 @@ PLANTS = {
 def of_fault(plant: str, rows: table.PaperRows, name: str, paper: Paper) -> list[str]:
     """What the checks report if a fault is in a paper's rows or file."""
     if plant == "number":
-        exhibit, numbers = next(iter(rows.printed.items()))
-        printed = {**rows.printed, exhibit: (numbers[0] + 1, *numbers[1:])}
+        title, numbers = next(iter(rows.printed.items()))
+        printed = {**rows.printed, title: (numbers[0] + 1, *numbers[1:])}
         return list(of_rows(rows.model_copy(update={"printed": printed})))
     if plant == "row":
         without = tuple(row.model_copy(update={"exhibits": ()}) for row in rows.rows)
@@ -160,10 +160,12 @@ def main() -> None:
         problems += [problem for name in loaded for problem in measured(name)]
     for problem in problems:
         print(f"problem: {problem}")
-    exhibits = sum(len(paper.exhibits) for paper in loaded.values())
-    claims = sum(len(exhibit.claims) + len(exhibit.bounds) for paper in loaded.values() for exhibit in paper.exhibits)
+    count_tables = sum(len(paper.exhibits) for paper in loaded.values())
+    claims = sum(
+        len(paper_table.claims) + len(paper_table.bounds) for paper in loaded.values() for paper_table in paper.exhibits
+    )
     count = sum(len(paper.rows) for paper in rows)
-    figure = f"{count} rows, {exhibits} tables and figures, {claims} claims, {len(problems)} problems"
+    figure = f"{count} rows, {count_tables} tables and figures, {claims} claims, {len(problems)} problems"
     conclude("papers", figure, met=not problems)
 
 

@@ -27,8 +27,8 @@ def plants(bench: str) -> list[str]:
     said = subprocess.run(
         [sys.executable, bench, "--help"], capture_output=True, text=True, check=True, cwd=results.ROOT
     )
-    found = re.search(r"--plant \[?\{([^}]*)\}", said.stdout)
-    return found[1].split(",") if found else []
+    match = re.search(r"--plant \[?\{([^}]*)\}", said.stdout)
+    return match[1].split(",") if match else []
 
 
 def run(bench: str, *options: str) -> int | None:

@@ -103,8 +103,8 @@ def main() -> None:
             shown = display(name, server)
             stack.enter_context(feeds[name]).enter_context(Feed(machine, shown, _writer(server, machine, shown)))
         meters = {name: make(server.name, server.host) for name, server in servers.items()}
-        found = measure(load, meters, switched(29 if options.quick else 160), threads)
-        good = [judge(name, servers[name], found, machine, options.plant) for name in servers]
+        readings = measure(load, meters, switched(29 if options.quick else 160), threads)
+        good = [judge(name, servers[name], readings, machine, options.plant) for name in servers]
         reported = break_all(servers, feeds, threads, options.plant)
     sound = sum(good) == len(names) and reported == len(servers) and not lacking
     conclude(
@@ -153,12 +153,12 @@ def switched(slots: int, seed: int = 1) -> list[ladder.Step]:
 
 def measure(load: ladder.Load, meters: Mapping[str, Meter], steps: Sequence[ladder.Step], threads: Threads) -> Read:
     """Reads all meters while the load is switched."""
-    found = Read([], [], [], [])
-    with Sampler(meters, EVERY_S, found_by_kind(found), lambda: tuple(threads())):
+    readings = Read([], [], [], [])
+    with Sampler(meters, EVERY_S, found_by_kind(readings), lambda: tuple(threads())):
         for slot in load.carry_out(steps, SLOT_NS, silent):
-            found.slots.append(slot)
+            readings.slots.append(slot)
         time.sleep(1.5)
-    return found
+    return readings
 
 
 def found_by_kind(found: Read) -> Take:
@@ -169,15 +169,15 @@ def found_by_kind(found: Read) -> Take:
     return take
 
 
-def judge(name: str, server: Server, found: Read, machine: Machine, plant: str | None) -> bool:
+def judge(name: str, server: Server, readings: Read, machine: Machine, plant: str | None) -> bool:
     """Prints one meter's figures, and whether they are those that were planted."""
-    own = [reading for reading in found.readings if reading.meter == name]
-    faults = [fault for fault in found.faults if fault.meter == name]
+    own = [reading for reading in readings.readings if reading.meter == name]
+    faults = [fault for fault in readings.faults if fault.meter == name]
     if len(own) < 10:
         print(f"FAIL {name}: {len(own)} readings; {faults[:1]}")
         return False
     refresh_s, lag_s = PLANTED[name]
-    seen = timing(own, found.activity, sends=server.sends)
+    seen = timing(own, readings.activity, sends=server.sends)
     lag_ms = 0.0 if plant == "lag" else seen.lag_ms.value if seen.lag_ms else float("nan")
     # Of a refresh that is faster than the readings, that is all that is known.
     refresh_ms = (
@@ -203,10 +203,10 @@ def break_all(
     servers: Mapping[str, Server], feeds: Mapping[str, ExitStack], threads: Threads, plant: str | None
 ) -> int:
     """Breaks every meter after the other while all are read. Returns how many faults were reported, and harmless."""
-    found = Read([], [], [], [])
+    readings = Read([], [], [], [])
     meters = {name: make(server.name, server.host) for name, server in servers.items()}
     broken: dict[str, int] = {}
-    with Sampler(meters, EVERY_S, found_by_kind(found), lambda: tuple(threads())) as sampler:
+    with Sampler(meters, EVERY_S, found_by_kind(readings), lambda: tuple(threads())) as sampler:
         time.sleep(1.5)
         for number, (name, server) in enumerate(sorted(servers.items(), key=lambda each: each[0] != RETURNS)):
             feeds[name].close()
@@ -219,24 +219,24 @@ def break_all(
         if RETURNS in servers:
             servers[RETURNS].start()
             time.sleep(1.5)
-    own = [reading for reading in found.readings if reading.meter == RETURNS]
+    own = [reading for reading in readings.readings if reading.meter == RETURNS]
     is_gap_seen = RETURNS not in servers or bool(gaps(RETURNS, own)) or plant == "deaf"
     print(f"{RETURNS} returns: {[fault.text for fault in gaps(RETURNS, own)] or 'NO GAP REPORTED'}")
     count = 0 if is_gap_seen else -1
     for name, at_ns in broken.items():
-        own = [fault for fault in found.faults if fault.meter == name and fault.time_ns >= at_ns]
+        own = [fault for fault in readings.faults if fault.meter == name and fault.time_ns >= at_ns]
         own = [] if plant == "deaf" else own
-        stalled = [other for other in servers if other != name and _stalls(other, broken, found, name)]
+        stalled = [other for other in servers if other != name and _stalls(other, broken, readings, name)]
         count += bool(own) and not stalled
         said = f"{own[0].fault}: {own[0].text}" if own else "NOT REPORTED"
         print(f"{name} broken: {said[:110]}{f'; STALLED {stalled}' if stalled else ''}", flush=True)
     return count
 
 
-def _stalls(other: str, broken: Mapping[str, int], found: Read, name: str) -> bool:
+def _stalls(other: str, broken: Mapping[str, int], readings: Read, name: str) -> bool:
     """True if another meter that was whole had no reading for over a second after the fault, but its own rhythm."""
     begin_ns, end_ns = broken[name], broken[other] if broken[other] > broken[name] else 0
-    times = [r.time_ns for r in found.readings if r.meter == other and begin_ns <= r.time_ns <= end_ns]
+    times = [r.time_ns for r in readings.readings if r.meter == other and begin_ns <= r.time_ns <= end_ns]
     allowed_s = STALL_S + (1.0 if other == "wattsup" else 0.0)
     ends = [begin_ns, *times, end_ns] if end_ns - begin_ns > allowed_s * 1e9 else []
     return any((later - earlier) / 1e9 > allowed_s for earlier, later in pairwise(ends))

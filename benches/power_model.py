@@ -64,8 +64,8 @@ def main() -> None:
     delays = timing(trace.readings, trace.activity)
     if options.plant == "lag":
         delays = Timing(refresh_ms=delays.refresh_ms, lag_ms=scaled(delays.lag_ms, 0.0) if delays.lag_ms else None)
-    found = power_fit.observations(trace.slots, trace.readings, trace.activity, delays)
-    fit = power_fit.fit(powers.FACTS, found, "bench")
+    observed = power_fit.observations(trace.slots, trace.readings, trace.activity, delays)
+    fit = power_fit.fit(powers.FACTS, observed, "bench")
     for rung in fit.rungs:
         print(
             f"{rung.level:>10}: {rung.busy:.2f} busy cores, {rung.mean_watts:6.2f} W, predicted without it "

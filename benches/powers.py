@@ -65,16 +65,16 @@ class Rig:
 
     def trace(self, steps: Sequence[ladder.Step], slot_s: float, wrap: Callable[[Shown], Meter] | None = None) -> Trace:
         """Reads the meter while the load is switched. wrap: puts a fault into the meter."""
-        found = Trace()
+        trace = Trace()
         consumers = {name: Threads([pid]) for name, pid in self.load.pids.items()}
         reads = {name: (lambda each=each: each()[0]) for name, each in consumers.items()}
         meter = Shown(self.machine, self.display)
         read = wrap(meter) if wrap else meter
-        with Sampler({FACTS.meter: read}, EVERY_S, found.take, lambda: tuple(self.threads()), reads):
+        with Sampler({FACTS.meter: read}, EVERY_S, trace.take, lambda: tuple(self.threads()), reads):
             for slot in self.load.carry_out(steps, round(slot_s * 1e9), silent):
-                found.slots.append(slot)
+                trace.slots.append(slot)
             time.sleep(AFTER_S)
-        return found
+        return trace
 
 
 @contextmanager

@@ -94,9 +94,9 @@ class Result(Frozen):
         return ", ".join([met, *filter(None, reservations)])
 
 
-def append(found: Sequence[Result], file: Path = RESULTS) -> None:
+def append(added: Sequence[Result], file: Path = RESULTS) -> None:
     """Adds results, each whole and on a line of its own, however many programs do so at once."""
-    lines = "".join(result.model_dump_json(exclude_defaults=True) + "\n" for result in found)
+    lines = "".join(result.model_dump_json(exclude_defaults=True) + "\n" for result in added)
     with file.open("a", encoding="utf-8") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         stream.write(lines)
@@ -118,8 +118,8 @@ def of(results: Iterable[Result], claim: Claim) -> Result | None:
     """What stands in a claim's row: the newest result of the long form, else of the short form."""
     own = [result for result in results if (result.bench, result.part) == (claim.bench, claim.part)]
     for form in ("long", "short"):
-        if found := [result for result in own if result.form == form]:
-            return found[-1]
+        if of_form := [result for result in own if result.form == form]:
+            return of_form[-1]
     return None
 
 
@@ -144,8 +144,8 @@ def _hypervisor() -> str:
         said = subprocess.run(["systemd-detect-virt", "--vm"], capture_output=True, text=True, check=False).stdout
     except FileNotFoundError:
         said = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout
-        found = re.search(r"^Hypervisor vendor:\s*(\S+)", said, re.MULTILINE)
-        return found[1].lower() if found else ""
+        match = re.search(r"^Hypervisor vendor:\s*(\S+)", said, re.MULTILINE)
+        return match[1].lower() if match else ""
     return said.strip().removeprefix("none")
 
 

@@ -71,12 +71,12 @@ def scenario(folder: Path, **changes: Any) -> Path:
 
 def labelled() -> dict[int, str]:
     """Processes of these runs, by number, with their names."""
-    found = {}
+    things = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if f"{VARIABLE}={NAME}".encode() in (folder / "environ").read_bytes():
-                found[int(folder.name)] = (folder / "comm").read_text().strip()
-    return found
+                things[int(folder.name)] = (folder / "comm").read_text().strip()
+    return things
 
 
 def left_over() -> list[str]:
@@ -171,14 +171,14 @@ def fault(name: str, words: list[str], *arguments_: str, folder: Path, codes: tu
 
 
 def faults() -> list[str]:
-    found = []
+    problems = []
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
         silent = {
             "victims": {"silent": {"command": ["sleep", "1000"], "metric": {"regex": "rate ([0-9.]+)"}}},
             "aggressors": {},
         }
-        found.append(
+        problems.append(
             fault(
                 "metric",
                 ["silent", "metric"],
@@ -194,7 +194,7 @@ def faults() -> list[str]:
             greedy = {"command": ["sh", "-c", "head -c 256m /dev/zero | tail"], "metric": {"regex": "rate ([0-9.]+)"}}
             limited = {"sandbox": {"backend": "container", "memory": "64MiB"}}
             hungry = {"victims": {"buffer": greedy | limited}, "aggressors": {}}
-            found.append(
+            problems.append(
                 fault(
                     "memory limit",
                     ["buffer", "memory limit of"],
@@ -207,9 +207,11 @@ def faults() -> list[str]:
             )
             with tiny_disk(folder) as full:
                 text = ["No space left", "--resume"]
-                found.append(fault("disk full", text, str(scenario(folder)), "--out", str(full / NAME), folder=folder))
-        found.append(dead_agent(folder))
-    return [text for text in found if text]
+                problems.append(
+                    fault("disk full", text, str(scenario(folder)), "--out", str(full / NAME), folder=folder)
+                )
+        problems.append(dead_agent(folder))
+    return [text for text in problems if text]
 
 
 def dead_agent(folder: Path) -> str:
@@ -244,8 +246,8 @@ def main() -> None:
     named = faults() if not options.quick else []
     for problem in named:
         print(problem, flush=True)
-    asked = 4 if ROOT else 2
-    told = "" if options.quick else f"; {asked - len(named)} of {asked} faults named"
+    needed = 4 if ROOT else 2
+    told = "" if options.quick else f"; {needed - len(named)} of {needed} faults named"
     conclude(
         "robustness",
         f"{kills - len(wrong)} of {kills} kills left nothing and resumed to all blocks, none twice{told}",

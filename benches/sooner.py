@@ -140,14 +140,14 @@ def measured(scenario: str) -> dict[str, Any]:
     from partywall import api  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        found = api.run(scenario, out=Path(folder) / "run").findings
-        cells = {f"{cell.victim}, {cell.label}": _cell(cell) for cell in found.cells}
+        findings = api.run(scenario, out=Path(folder) / "run").findings
+        cells = {f"{cell.victim}, {cell.label}": _cell(cell) for cell in findings.cells}
     return {"spent_s": 1.0, "cells": cells}
 
 
 def _cell(cell: Any) -> dict[str, float]:
-    found = cell.isolation
-    return {"value": found.value, "low": found.low, "high": found.high, "n": found.n, "seen": cell.seen}
+    factor = cell.isolation
+    return {"value": factor.value, "low": factor.low, "high": factor.high, "n": factor.n, "seen": cell.seen}
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def in_simulation(now: Version, before: Version, repeats: Mapping[str, int]) -> 
             pairs.append(time_to(runs["now"], known) / time_to(runs["before"], known))
         ratios[name] = statistics.median(pairs)
         print(f"{name}: time until ±3 % {ratios[name]:.2f} of the version before ({len(pairs)} pairs)", flush=True)
-    shares = {which: sum(found) / len(found) for which, found in hits.items()}
+    shares = {which: sum(hit) / len(hit) for which, hit in hits.items()}
     chance = 2 * math.sqrt(COVERED * (1 - COVERED) / len(hits["now"]))
     middle, worst = statistics.median(ratios.values()), max(ratios.values())
     figure = (

@@ -43,8 +43,8 @@ def without_agent(wheel: Path) -> None:
 
 def on_host(host: str, *checks: str, plant: str | None = None) -> dict[str, dict[str, Any]]:
     """What came of some checks on one host; checks that were not reached failed."""
-    asked = [word for check in checks for word in ("--check", check)]
-    results = lab("--host", host, *asked, plant=plant)[0].get(host, {})
+    words = [word for check in checks for word in ("--check", check)]
+    results = lab("--host", host, *words, plant=plant)[0].get(host, {})
     if "kernel" in results:
         return dict.fromkeys(checks, results["kernel"])
     return {check: results.get(check, {"status": "failed", "text": "was not reached"}) for check in checks}

@@ -120,9 +120,9 @@ class Sender:
         switches = [{"at_ns": start, "intensity": 1.0}, {"at_ns": end, "intensity": 0.0}]
         self.client.call("workload.schedule", id="s", switches=switches)
         sleep_until(end + 300_000_000)
-        found = rate(self._slices, start + int(seconds * 1e8), end)
+        measured = rate(self._slices, start + int(seconds * 1e8), end)
         self._slices.clear()
-        return found
+        return measured
 
     def close(self) -> None:
         self.client.close()
@@ -172,10 +172,10 @@ def counters(hop: str) -> int:
     """Packets the interface counted, in the direction of the hop."""
     space, _, rest = hop.partition("/")
     name, _, hook = rest.partition(":")
-    told = subprocess.run(
+    said = subprocess.run(
         ["ip", "-n", space, "-s", "-j", "link", "show", name], capture_output=True, check=True, text=True
     )
-    stats = json.loads(told.stdout)[0]["stats64"]
+    stats = json.loads(said.stdout)[0]["stats64"]
     return int(stats["rx" if hook == "in" else "tx"]["packets"])
 
 
@@ -215,8 +215,8 @@ def accounts(label: Label, seconds: float) -> tuple[list[str], Report]:
         sender.close()
     wrong = []
     for hop, own, seen in zip(PATH, counted, report.hops, strict=True):
-        told = seen.recorded + seen.missed + seen.untraced
-        if told != own:
+        total = seen.recorded + seen.missed + seen.untraced
+        if total != own:
             wrong.append(
                 f"{hop}: {seen.recorded} recorded + {seen.missed} missed + {seen.untraced} untraced ≠ {own} counted"
             )
@@ -233,10 +233,10 @@ def differing(report: Report, counted: list[int], hops: tuple[str, ...]) -> list
     for at in range(1, len(hops)):
         gone = counted[at - 1] - counted[at]
         step = way.steps[at]
-        told = step.lost + step.astray
+        total = step.lost + step.astray
         slack = sum(hop.missed + hop.untraced for hop in report.hops[: at + 1]) + way.unfinished
-        if abs(gone - told) > slack:
-            wrong.append(f"{hops[at - 1]} to {hops[at]}: {told} lost, counters differ by {gone} (± {slack})")
+        if abs(gone - total) > slack:
+            wrong.append(f"{hops[at - 1]} to {hops[at]}: {total} lost, counters differ by {gone} (± {slack})")
     return wrong
 
 
@@ -254,7 +254,7 @@ def truth(label: Label, loss: float, seconds: float, seed: int) -> list[str]:
                 sender.send(seconds)
                 way = trace.finish().ways[0]
             hop.stdin.close()
-            told = json.loads(hop.stdout.read())
+            counted = json.loads(hop.stdout.read())
         finally:
             sender.close()
             hop.kill()
@@ -266,15 +266,17 @@ def truth(label: Label, loss: float, seconds: float, seed: int) -> list[str]:
         "overtaken": step.reordered,
         "delivered": way.delivered,
     }
-    print(f"  loss {loss:.1%}: trace {found}, hop {told}", flush=True)
-    return [f"loss {loss:.1%}: {key} {found[key]}, the hop {told[key]}" for key in told if found[key] != told[key]]
+    print(f"  loss {loss:.1%}: trace {found}, hop {counted}", flush=True)
+    return [
+        f"loss {loss:.1%}: {key} {found[key]}, the hop {counted[key]}" for key in counted if found[key] != counted[key]
+    ]
 
 
 def aligned(packets: int) -> dict[str, float]:
     """Records a second a core, by kind."""
     argv = ["cargo", "run", "--release", "--quiet", "-p", "partywall-alignment", "--example", "speed", str(packets)]
-    told = subprocess.run(argv, cwd=ROOT / "agent", capture_output=True, text=True, check=True).stdout
-    return {name: float(value) for name, value in (line.split() for line in told.splitlines())}
+    printed = subprocess.run(argv, cwd=ROOT / "agent", capture_output=True, text=True, check=True).stdout
+    return {name: float(value) for name, value in (line.split() for line in printed.splitlines())}
 
 
 def main() -> None:

@@ -133,10 +133,10 @@ def simulated(folder: Path, runs: int, plant: str | None) -> Iterator[Measured]:
         yield pipeline.analyse(run)
 
 
-def alarms(found: Sequence[Findings]) -> tuple[Count, Count]:
+def alarms(demos: Sequence[Findings]) -> tuple[Count, Count]:
     """A/A bands whose null neighbour seems to have an effect: on throughput, and on the p99 latency."""
     throughput, latency = Count(), Count()
-    for band in (band for findings in found for band in findings.bands):
+    for band in (band for findings in demos for band in findings.bands):
         throughput.add(not band.null.low <= 1 <= band.null.high)
         if (impact := band.null_latency.get(JUDGED)) is not None:
             latency.add(is_effect(impact))
@@ -146,8 +146,8 @@ def alarms(found: Sequence[Findings]) -> tuple[Count, Count]:
 def agreement(runs: Sequence[Measured]) -> tuple[Pairs, set[str]]:
     """How often two runs' cells exclude each other; and the victims that drifted between some of the runs."""
     pairs, drifted = Pairs(), set[str]()
-    for one, other in itertools.combinations(runs, 2):
-        compared = compare_runs(one, other, latency_tolerance=None)
+    for former, other in itertools.combinations(runs, 2):
+        compared = compare_runs(former, other, latency_tolerance=None)
         drifted |= set(compared.drifted)
         for cell in compared.cells:
             count = pairs.drifted if cell.victim in compared.drifted else pairs.judged
@@ -155,10 +155,10 @@ def agreement(runs: Sequence[Measured]) -> tuple[Pairs, set[str]]:
     return pairs, drifted
 
 
-def heterogeneity(found: Sequence[Findings]) -> dict[tuple[str, str], tuple[float, float]]:
+def heterogeneity(demos: Sequence[Findings]) -> dict[tuple[str, str], tuple[float, float]]:
     """By cell: Cochran's Q as a probability, and the standard deviation between runs beyond the intervals' own."""
     cells: defaultdict[tuple[str, str], list[Cell]] = defaultdict(list)
-    for cell in (cell for findings in found for cell in findings.cells if cell.role != "null"):
+    for cell in (cell for findings in demos for cell in findings.cells if cell.role != "null"):
         cells[cell.victim, cell.label].append(cell)
     return {name: _spread(own) for name, own in cells.items() if len(own) > 2}
 
@@ -175,9 +175,9 @@ def _spread(cells: Sequence[Cell]) -> tuple[float, float]:
 
 def _error(cell: Cell) -> float:
     """The standard error behind an interval; its blocks' worth gives the freedom of Student's t."""
-    found = cell.isolation
-    worth = max(2.0, found.n_effective or found.n)
-    return max(found.half_width / float(stats.t.ppf((1 + LEVEL) / 2, worth - 1)), 1e-9)
+    factor = cell.isolation
+    worth = max(2.0, factor.n_effective or factor.n)
+    return max(factor.half_width / float(stats.t.ppf((1 + LEVEL) / 2, worth - 1)), 1e-9)
 
 
 def holm(p_values: dict[tuple[str, str], float]) -> list[tuple[str, str]]:
@@ -203,10 +203,10 @@ def chance(runs: int, cells: int) -> float:
 
 
 def judge(runs: Sequence[Measured], wanted: int) -> None:
-    found = [findings for _, findings in runs]
-    throughput, latency = alarms(found)
+    demos = [findings for _, findings in runs]
+    throughput, latency = alarms(demos)
     pairs, drifted = agreement(runs)
-    spreads = heterogeneity(found)
+    spreads = heterogeneity(demos)
     differ = holm({name: p for name, (p, _) in spreads.items()})
     for victim, label in differ:
         p, between = spreads[victim, label]

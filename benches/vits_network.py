@@ -49,15 +49,15 @@ def main() -> None:
     file = study.find(STUDY)
     kind, content = study.kind_of(file), read(file, "study")
     wanted = kind.read(content, str(file))
-    asked = StudyRequest(rounds=QUICK_ROUNDS) if options.quick else StudyRequest(length="long")
+    request = StudyRequest(rounds=QUICK_ROUNDS) if options.quick else StudyRequest(length="long")
     pipeline.clean_up()
     host = pipeline.this_host()
     try:
-        kind.check(wanted, asked, host, WORK_ROOT, allow_commands=False)
+        kind.check(wanted, request, host, WORK_ROOT, allow_commands=False)
     except CapabilityError as error:
         not_measured("vits-network", str(error))
     with tempfile.TemporaryDirectory() as folder:
-        directory = StudyDirectory.create(Path(folder) / "study", content, asked, {})
+        directory = StudyDirectory.create(Path(folder) / "study", content, request, {})
         doing: list[str] = []
 
         def tell(event: Event) -> None:

@@ -157,13 +157,13 @@ CASES = (
 
 def processes_about(folder: str) -> list[int]:
     """Processes that still have to do with a folder, by their command lines and working directories."""
-    found = []
+    processes = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             told = (process / "cmdline").read_bytes().decode(errors="replace") + str((process / "cwd").readlink())
             if folder in told and int(process.name) != os.getpid():
-                found.append(int(process.name))
-    return found
+                processes.append(int(process.name))
+    return processes
 
 
 def wrong_with(case: Case) -> str:

@@ -119,9 +119,9 @@ def pulse(guest: Sandbox, used: ThreadClock, from_ns: int, to_ns: int) -> tuple[
     return pulse_among(stretches(seen), to_ns)
 
 
-def pulse_among(found: list[tuple[int, int]], to_ns: int) -> tuple[int, int]:
+def pulse_among(pulses: list[tuple[int, int]], to_ns: int) -> tuple[int, int]:
     """The stretches of a pulse that was to end at a time, as one; far too late if there is none."""
-    own = [stretch for stretch in found if stretch[0] < to_ns]
+    own = [stretch for stretch in pulses if stretch[0] < to_ns]
     if not own:
         return to_ns + LONG_NS, to_ns + LONG_NS
     first = len(own) - 1
@@ -143,16 +143,16 @@ def stretches(seen: list[tuple[int, int]]) -> list[tuple[int, int]]:
     idled.reverse()
     times = [moment for moment, _ in seen]
     work = [(b - a) - (then - before) for (a, b), (before, then) in zip(pairwise(times), pairwise(idled), strict=True)]
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for n, done in enumerate(work):
         if done <= (times[n + 1] - times[n]) / 2:
             continue
         start = times[n + 1] - done - (work[n - 1] if n else 0)
         end = times[n] + done + (work[n + 1] if n + 1 < len(work) else 0)
-        if found and start - found[-1][1] < IDLE_NS:
-            start = found.pop()[0]
-        found.append((start, end))
-    return [(start, end) for start, end in found if end - start >= IDLE_NS]
+        if spans and start - spans[-1][1] < IDLE_NS:
+            start = spans.pop()[0]
+        spans.append((start, end))
+    return [(start, end) for start, end in spans if end - start >= IDLE_NS]
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,8 @@ def quiet(cell: Cell | None) -> bool:
     return cell is not None and cell.isolation.low <= 1 <= cell.isolation.high and narrow(cell.isolation)
 
 
-def narrow(found: Estimate) -> bool:
-    return found.low >= 1 - NARROW and found.high <= 1 + NARROW
+def narrow(estimate: Estimate) -> bool:
+    return estimate.low >= 1 - NARROW and estimate.high <= 1 + NARROW
 
 
 def more_harm(found: Found, worse: str, better: str) -> Estimate | None:

@@ -66,8 +66,8 @@ def scenario(backend: str, limit: float, seconds: int) -> dict[str, Any]:
 def mean_of(evidence: Evidence, limit: float, *names: str) -> float | None:
     """CPUs used at a limit by the first counter, less those by the others; None if they were not read."""
     mine = [o.counters for o in evidence.observations if _is(o.treatment, limit)]
-    told = [[counters[name] / 1e9 for name in names] for counters in mine if set(names) <= counters.keys()]
-    return statistics.mean(first - sum(others) for first, *others in told) if told else None
+    counted = [[counters[name] / 1e9 for name in names] for counters in mine if set(names) <= counters.keys()]
+    return statistics.mean(first - sum(others) for first, *others in counted) if counted else None
 
 
 def _is(treatment: str, limit: float) -> bool:
@@ -75,9 +75,9 @@ def _is(treatment: str, limit: float) -> bool:
     return name == "cpu_limit" and "," not in value and math.isclose(float(value), limit)
 
 
-def half(found: Estimate) -> float:
+def half(estimate: Estimate) -> float:
     """How far the interval reaches."""
-    return (found.high - found.low) / 2
+    return (estimate.high - estimate.low) / 2
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,10 @@ def efficiency(backend: str, limit: float, seconds: int) -> Held | None:
         print(f"{backend} at {limit:.0%}: not measured", flush=True)
         return None
     q, used, beside = cell.efficiency, mean_of(evidence, limit, USED), mean_of(evidence, limit, ALL_THREADS, USED)
-    told = "its CPU time was not counted here" if used is None else f"it used {used / limit:.3f} of the limit"
+    usage = "its CPU time was not counted here" if used is None else f"it used {used / limit:.3f} of the limit"
     if backend == "guest" and beside is not None:
-        told += f", and the emulator's other threads {beside:.3f} of a CPU beside it"
-    print(f"{backend} at {limit:.0%}: q {q.value:.3f} ({q.low:.3f} to {q.high:.3f}); {told}", flush=True)
+        usage += f", and the emulator's other threads {beside:.3f} of a CPU beside it"
+    print(f"{backend} at {limit:.0%}: q {q.value:.3f} ({q.low:.3f} to {q.high:.3f}); {usage}", flush=True)
     return Held(q, None if used is None else used / limit)
 
 
@@ -124,8 +124,8 @@ def efficiencies(backend: str, limits: Sequence[float], seconds: int) -> dict[fl
     def measured(limit: float) -> Held | None:
         return undisturbed(lambda: efficiency(backend, limit, seconds), known)
 
-    found = {limit: measured(limit) for limit in limits}
-    return {limit: held for limit, held in found.items() if held is not None}
+    by_limit = {limit: measured(limit) for limit in limits}
+    return {limit: held for limit, held in by_limit.items() if held is not None}
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def lost(rounds: int) -> list[Loss]:
     slices: list[dict[str, Any]] = []
     settings = Settings(name="guest", backend="qemu", cpus=(1,), host_cpus=(0,), files=False)
     guest = make(settings, label)
-    found: dict[float, list[float]] = {PERIOD_S: [], LONG_PERIOD_S: []}
+    losses_by_period: dict[float, list[float]] = {PERIOD_S: [], LONG_PERIOD_S: []}
     try:
         guest.start(lambda method, params: slices.extend(params["slices"] if method == "slices" else ()))
         guest.settle()
@@ -163,7 +163,7 @@ def lost(rounds: int) -> list[Loss]:
         client(guest).call("workload.start", id="w", work=work, pace="flat_out", work_dir=guest.work_dir)
         free = chunk(guest, None, PERIOD_S)
         for _ in range(rounds):
-            for period, losses in found.items():
+            for period, losses in losses_by_period.items():
                 before, held, free = free, chunk(guest, QUARTER, period), chunk(guest, None, period)
                 # The last slices are still on their way.
                 time.sleep(0.2)
@@ -172,11 +172,11 @@ def lost(rounds: int) -> list[Loss]:
     finally:
         guest.stop()
         reaper.clean(label)
-    for period, losses in found.items():
+    for period, losses in losses_by_period.items():
         mean = student(losses)
         told = f"{1000 * mean.value:.1f} ± {1000 * half(mean):.1f} ms of its time a second without work"
         print(f"guest at {QUARTER:.0%} every {1000 * period:.0f} ms: {told}, {len(losses)} turns", flush=True)
-    return [Loss.of(*both) for both in zip(*found.values(), strict=True)]
+    return [Loss.of(*both) for both in zip(*losses_by_period.values(), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -219,9 +219,9 @@ def run_ns(guest: Sandbox) -> int:
 
 
 def work_in(slices: Sequence[dict[str, Any]], during: Chunk) -> float:
-    def share(one: dict[str, Any]) -> float:
-        inside = min(one["end_ns"], during.end_ns) - max(one["start_ns"], during.start_ns)
-        return max(0.0, inside / (one["end_ns"] - one["start_ns"]))
+    def share(piece: dict[str, Any]) -> float:
+        inside = min(piece["end_ns"], during.end_ns) - max(piece["start_ns"], during.start_ns)
+        return max(0.0, inside / (piece["end_ns"] - piece["start_ns"]))
 
     return sum(float(one["work"]) * share(one) for one in slices)
 
@@ -230,17 +230,17 @@ def judged(limits: Sequence[float], guest: dict[float, Held], losses: Callable[[
     """Whether the guest's efficiencies are as promised, or as what is lost predicts."""
     if all(limit in guest and guest[limit].as_promised for limit in limits):
         return True
-    found = losses()
+    measured = losses()
     for what, values in (
-        ("in every second", [loss.second for loss in found]),
-        ("each time that it may go on", [loss.turn for loss in found]),
+        ("in every second", [loss.second for loss in measured]),
+        ("each time that it may go on", [loss.turn for loss in measured]),
     ):
         mean = student(values)
         print(f"lost {what}: {1000 * mean.value:.2f} ± {1000 * half(mean):.2f} ms", flush=True)
     good = True
     for limit in limits:
         held = guest.get(limit)
-        predicted = student([loss.predicts(limit) for loss in found])
+        predicted = student([loss.predicts(limit) for loss in measured])
         fits = held is not None and (held.as_promised or held.explained(predicted))
         told = f"q {predicted.value:.3f} ± {half(predicted):.3f}"
         print(f"guest at {limit:.0%}: that predicts {told}{'' if fits else ', NOT found'}", flush=True)
@@ -264,7 +264,8 @@ def main() -> None:
         limited = all(limit in container and container[limit].as_promised for limit in limits)
         explained = judged(limits, guest, lambda: lost(rounds))
     texts = [
-        ", ".join(f"{held.q.value:.3f} at {limit:.0%}" for limit, held in found.items()) for found in (container, guest)
+        ", ".join(f"{held.q.value:.3f} at {limit:.0%}" for limit, held in by_limit.items())
+        for by_limit in (container, guest)
     ]
     said = (
         f"q in a container {texts[0]}; in a guest {texts[1]}, {'as' if explained else 'NOT as'} what is lost predicts"

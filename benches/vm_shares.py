@@ -50,7 +50,7 @@ def main() -> None:
     given = LESS if options.plant else {}
     needed("vm-shares")
     version = "version 2" if cgroups.read().is_v2 else "version 1"
-    held, told, known = 0, [], KNOWN_QUICK if options.quick else KNOWN
+    held, lines, known = 0, [], KNOWN_QUICK if options.quick else KNOWN
     for name, (promise, own, other) in CASES.items():
         found = share(own | given.get(name, {}), other, 14 if options.quick else 90)
         if found is None:
@@ -59,9 +59,9 @@ def main() -> None:
         value, low, high = found
         print(f"{name}: promised {promise:.1%}, kept {value:.1%} ({low:.1%} to {high:.1%})", flush=True)
         held += abs(value - promise) <= POINTS and (high - low) / 2 <= known
-        told.append(f"{name} kept {value:.1%}")
+        lines.append(f"{name} kept {value:.1%}")
     print(f"measured on cgroup {version}; the other version is not mounted here and was not measured")
-    conclude("vm-shares", f"{'; '.join(told)} (cgroup {version})", met=held == len(CASES))
+    conclude("vm-shares", f"{'; '.join(lines)} (cgroup {version})", met=held == len(CASES))
 
 
 if __name__ == "__main__":

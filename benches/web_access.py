@@ -63,9 +63,9 @@ def examined(driver: Any, address: str, width: int, *, plant: bool) -> list[str]
     if plant:
         driver.execute_script(PLANT)
     driver.execute_script(AXE.read_text())
-    found = list(driver.execute_async_script(RUN, TAGS))
+    violations = list(driver.execute_async_script(RUN, TAGS))
     wide = driver.execute_script("return document.documentElement.scrollWidth")
-    return found + ([f"the page is {wide} pixels wide in a window of {width}"] if wide > width else [])
+    return violations + ([f"the page is {wide} pixels wide in a window of {width}"] if wide > width else [])
 
 
 def main() -> None:

@@ -91,15 +91,15 @@ def main() -> None:
         for pair in range(pairs):
             order = [True, False]
             chance.shuffle(order)
-            found = {}
+            costs = {}
             for watched in order:
-                found[watched], share = measured(
+                costs[watched], share = measured(
                     where, f"pair-{pair:03}-{watched}", budget, watched=watched, plant=bool(given.plant)
                 )
                 if watched:
                     shares.append(share / WATCHERS)
-            for name, value in found[True].items():
-                differences.setdefault(name, []).append(value - found[False][name])
+            for name, value in costs[True].items():
+                differences.setdefault(name, []).append(value - costs[False][name])
     met = True
     for name, values in differences.items():
         half = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))

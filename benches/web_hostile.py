@@ -306,10 +306,10 @@ def shown(where: Site) -> Iterator[Attack]:
     for name in TEXTS:
 
         def carry_out(name: str = name) -> str:
-            found = "".join(where.get(path)[2] for path in ("/", f"/records/hostile-{name}"))
-            wrong = [mark for mark in ("<script>window", "<img src=x", "<svg onload", "hx-get='/pub") if mark in found]
+            pages = "".join(where.get(path)[2] for path in ("/", f"/records/hostile-{name}"))
+            wrong = [mark for mark in ("<script>window", "<img src=x", "<svg onload", "hx-get='/pub") if mark in pages]
             return (
-                f"it contains {wrong}" if wrong else "" if len(found) < 400_000 else f"it has {len(found)} characters"
+                f"it contains {wrong}" if wrong else "" if len(pages) < 400_000 else f"it has {len(pages)} characters"
             )
 
         yield f"record with text {name}", carry_out
@@ -329,17 +329,17 @@ def held(where: Site, connections: int) -> Iterator[Attack]:
             try:
                 for _ in range(count):
                     with contextlib.suppress(OSError):
-                        one = socket.create_connection(("127.0.0.1", where.port), timeout=2)
-                        one.sendall(data)
-                        kept.append(one)
+                        connection = socket.create_connection(("127.0.0.1", where.port), timeout=2)
+                        connection.sendall(data)
+                        kept.append(connection)
                 # The worst moment for somebody else's request.
                 with contextlib.suppress(OSError):
                     until(lambda: where.answers(), 30, "the page did not answer meanwhile")
             except TimeoutError as error:
                 return str(error)
             finally:
-                for one in kept:
-                    one.close()
+                for connection in kept:
+                    connection.close()
             until(lambda: where.answers(), 20, "the page did not answer afterwards")
             return ""
 

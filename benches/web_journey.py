@@ -159,8 +159,8 @@ def isolation(person: Keyboard, where: Site, *, plant: bool) -> None:
 def _raw(where: Site, path: str) -> bytes:
     import urllib.request  # noqa: PLC0415 - of this function alone
 
-    asked = urllib.request.Request(where.origin + path, headers={"cookie": where.cookie})  # noqa: S310 - our own
-    with urllib.request.urlopen(asked, timeout=60) as answer:  # noqa: S310
+    request = urllib.request.Request(where.origin + path, headers={"cookie": where.cookie})  # noqa: S310 - our own
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
         return bytes(answer.read())
 
 

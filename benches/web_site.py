@@ -32,11 +32,11 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "src")
 def until(condition: Callable[[], Any], within_s: float = 60.0, what: str = "") -> Any:
     """Waits for a condition and returns its value. TimeoutError after a time."""
     ends = time.monotonic() + within_s
-    while not (found := condition()):
+    while not (value := condition()):
         if time.monotonic() > ends:
             raise TimeoutError(what or "the condition was not met")
         time.sleep(0.05)
-    return found
+    return value
 
 
 class Site:
@@ -56,8 +56,8 @@ class Site:
         )
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if found := re.search(r"http://127\.0\.0\.1:(\d+)(/login\S+)", line):
-                self.port, self.link = int(found.group(1)), found.group(2)
+            if match := re.search(r"http://127\.0\.0\.1:(\d+)(/login\S+)", line):
+                self.port, self.link = int(match.group(1)), match.group(2)
                 break
         else:
             raise RuntimeError("the server did not start")
@@ -124,13 +124,13 @@ class Site:
         self._token = token
         body = None if content is None else json.dumps(content).encode()
         headers = {"authorization": f"Bearer {token}", "content_type": "application/json", "idempotency_key": key}
-        found: dict[str, Any] = json.loads(self.request(method, path, body, **headers)[2])
-        return found
+        document: dict[str, Any] = json.loads(self.request(method, path, body, **headers)[2])
+        return document
 
     def jobs(self) -> list[dict[str, Any]]:
         """The jobs as their files say, so that it works without a server."""
-        found = [json.loads(file.read_text()) for file in (self.root / ".partywall" / "jobs").glob("*.json")]
-        return sorted(found, key=lambda job: job["created"])
+        jobs = [json.loads(file.read_text()) for file in (self.root / ".partywall" / "jobs").glob("*.json")]
+        return sorted(jobs, key=lambda job: job["created"])
 
 
 @contextlib.contextmanager

@@ -71,8 +71,8 @@ def big_run(where: Site) -> None:
     source = next(where.root.glob("*/plan.json"))
     plan = json.loads(source.read_text())
     trial = plan["trials"][0]
-    treatment = next(one for one in trial["treatments"] if one["role"] != "baseline")
-    treatments = [one for one in trial["treatments"] if one["role"] == "baseline"]
+    treatment = next(listed for listed in trial["treatments"] if listed["role"] != "baseline")
+    treatments = [listed for listed in trial["treatments"] if listed["role"] == "baseline"]
     treatments += [treatment | {"id": f"t{n}", "label": f"t{n}"} for n in range(100)]
     plan["trials"] = [trial | {"id": f"{n:03}-v{n}", "treatments": treatments} for n in range(100)]
     path.mkdir()

@@ -77,7 +77,7 @@ def disturbed(
 ) -> tuple[dict[str, int], int]:
     """Kills something at each moment, and asks for a job at every third. Returns the kills and the number of jobs."""
     kills = dict.fromkeys(("connection", "server", "runner"), 0)
-    asked = 0
+    requests = 0
     order = {"kind": "run", "document": SCENARIO.format(budget="2s")}
     for moment in range(moments):
         reader.read(chance.uniform(0.2, 1.5))
@@ -89,12 +89,12 @@ def disturbed(
             kill_runner(where)
         # While nothing may answer, something is requested. The answer is lost, so it is requested again.
         if moment % 3 == 0:
-            asked += 1
+            requests += 1
             for repetition in range(2):
                 sent(where, "/api/jobs", order, f"job-{moment:05}" + (f"-{repetition}" if plant else ""), plant=plant)
         if not where.answers():
             where.start()
-    return kills, asked
+    return kills, requests
 
 
 def paused_and_resumed(where: Site, *, plant: bool) -> int:
@@ -140,14 +140,16 @@ def main() -> None:
         sent(where, "/api/jobs", {"kind": "run", "document": document}, "first-job", plant=False)
         until(lambda: where.jobs() and (where.root / where.jobs()[0]["record"] / "journal.jsonl").is_file(), 60)
         reader = Reader(where, where.jobs()[0]["record"])
-        kills, asked = disturbed(where, reader, moments, random.Random(given.seed), plant=bool(given.plant))
+        kills, requests = disturbed(where, reader, moments, random.Random(given.seed), plant=bool(given.plant))
         attempts = paused_and_resumed(where, plant=bool(given.plant))
-        until(lambda: all(job["state"] == "ended" for job in where.jobs()), 120 + 60 * asked, "the queue is not empty")
+        until(
+            lambda: all(job["state"] == "ended" for job in where.jobs()), 120 + 60 * requests, "the queue is not empty"
+        )
         reader.read(1.5)
-        wrong = list(faults(where, reader, asked + 1, attempts))
+        wrong = list(faults(where, reader, requests + 1, attempts))
     print(*wrong, sep="\n")
     listed = ", ".join(f"{count} × {name}" for name, count in kills.items())
-    figure = f"{moments} kills ({listed}), {asked + 1} jobs, {len(reader.seen)} events: {len(wrong)} faults"
+    figure = f"{moments} kills ({listed}), {requests + 1} jobs, {len(reader.seen)} events: {len(wrong)} faults"
     conclude("web_unharmed", figure, met=not wrong)
 
 

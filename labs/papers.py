@@ -105,8 +105,8 @@ def problems(rows: PaperRows) -> Iterator[str]:
     wanted = [f"{rows.letter}{number:02}" for number in range(1, len(ids) + 1)]
     if ids != wanted:
         yield f"{rows.title}: the rows are not {wanted[0]} to {wanted[-1]} in order"
-    known = {exhibit.id for name in rows.studies for exhibit in papers.load(name).exhibits}
-    named = {exhibit for row in rows.rows for exhibit in row.exhibits}
+    known = {paper_table.id for name in rows.studies for paper_table in papers.load(name).exhibits}
+    named = {paper_table for row in rows.rows for paper_table in row.exhibits}
     yield from (f"{rows.title}: no study has {name!r}" for name in sorted(named - known))
     yield from (f"{rows.title}: no row names {name!r}" for name in sorted(known - named))
     for row in rows.rows:
@@ -132,18 +132,18 @@ def _wrong(row: Row) -> Iterator[str]:
 def misprinted(rows: PaperRows) -> Iterator[str]:
     """Published numbers of the studies' files that differ from the printed ones."""
     for name in rows.studies:
-        for exhibit in papers.load(name).exhibits:
-            printed, filed = sorted(set(rows.printed.get(exhibit.id, ()))), sorted(set(_numbers(exhibit)))
+        for paper_table in papers.load(name).exhibits:
+            printed, filed = sorted(set(rows.printed.get(paper_table.id, ()))), sorted(set(_numbers(paper_table)))
             if printed != filed:
-                yield f"{name}, {exhibit.id}: the paper prints {printed}, the file has {filed}"
+                yield f"{name}, {paper_table.id}: the paper prints {printed}, the file has {filed}"
 
 
-def _numbers(exhibit: PaperTable) -> Iterator[float]:
+def _numbers(paper_table: PaperTable) -> Iterator[float]:
     """Numbers that the paper prints for a table or figure: values, bounds and ranges, but nothing inferred."""
-    for number in exhibit.values.values():
+    for number in paper_table.values.values():
         if not number.inferred:
             yield from (end for end in (number.value, number.at_least, number.at_most) if end is not None)
-    for bound in exhibit.bounds:
+    for bound in paper_table.bounds:
         # 100 % is where a range begins that the paper states with one end ("up to 130 %").
         yield from (end for end in (bound.at_least, bound.at_most) if end is not None and end != WHOLE)
 
@@ -174,9 +174,9 @@ def _counts(papers_rows: Sequence[PaperRows]) -> str:
     head = ["paper", *WORDS.values(), "rows"]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     every_row = [row for rows in papers_rows for row in rows.rows]
-    for title, found in [*((rows.title, rows.rows) for rows in papers_rows), ("all", every_row)]:
-        counts = [sum(row.status == status for row in found) for status in WORDS]
-        lines.append(f"| {title} | {' | '.join(map(str, counts))} | {len(found)} |")
+    for title, counted_rows in [*((rows.title, rows.rows) for rows in papers_rows), ("all", every_row)]:
+        counts = [sum(row.status == status for row in counted_rows) for status in WORDS]
+        lines.append(f"| {title} | {' | '.join(map(str, counts))} | {len(counted_rows)} |")
     return "\n".join(lines)
 
 
@@ -201,21 +201,21 @@ def _beside(paper: Paper, name: str, recorded: Recorded | None) -> Iterator[str]
         yield f"Measured on {recorded.when} in the {recorded.form} form, on {recorded.host}."
     measured = {shown.exhibit: shown for shown in recorded.exhibits} if recorded else {}
     lines = ["| exhibit | place | published | measured, with 95 % interval | verdict |", "|---|---|---|---|---|"]
-    for exhibit in paper.exhibits:
-        lines += _exhibit(exhibit, measured.get(exhibit.id))
+    for paper_table in paper.exhibits:
+        lines += _exhibit(paper_table, measured.get(paper_table.id))
     yield "\n".join(lines)
 
 
-def _exhibit(exhibit: PaperTable, shown: Shown | None) -> Iterator[str]:
+def _exhibit(paper_table: PaperTable, shown: Shown | None) -> Iterator[str]:
     """A line for each published number, and one for the figure's verdict if it has none."""
     points = {point.place: point for point in shown.measured} if shown else {}
     verdict = shown.likeness if shown else "not recorded"
-    places = list(exhibit.values) or [place for claim in exhibit.claims for place in (claim.left, claim.than)]
+    places = list(paper_table.values) or [place for claim in paper_table.claims for place in (claim.left, claim.than)]
     for place in dict.fromkeys(places):
-        number = exhibit.values.get(place)
+        number = paper_table.values.get(place)
         here = measured_text(points[place]) if place in points else "–"
-        published = "no number" if number is None else _with_unit(number, exhibit.y.unit)
-        yield f"| {exhibit.id} | {place} | {published} | {here} | {verdict} |"
+        published = "no number" if number is None else _with_unit(number, paper_table.y.unit)
+        yield f"| {paper_table.id} | {place} | {published} | {here} | {verdict} |"
 
 
 def _with_unit(number: Number, unit: str) -> str:
@@ -245,7 +245,7 @@ def record(folder: Path) -> Path:
         }
         for beside in report.comparisons
     ]
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "study": report.name,
         "when": _date(folder),
         "host": f"a shared virtual machine with {cpus} CPUs and other work",
@@ -254,7 +254,7 @@ def record(folder: Path) -> Path:
     }
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / f"{report.name}.json"
-    file.write_text(Recorded.model_validate(found).model_dump_json(indent=1, exclude_defaults=True) + "\n")
+    file.write_text(Recorded.model_validate(document).model_dump_json(indent=1, exclude_defaults=True) + "\n")
     return file
 
 

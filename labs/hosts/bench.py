@@ -63,8 +63,8 @@ class Bench:
                 options = f"--rm --network none -e NPY_DISABLE_CPU_FEATURES {BOX_MOUNTS}"
                 inner = f"docker run {options} box bash -c {quoted(inner)}"
         output = self.machine.run(inner, user=self.user, timeout_s=timeout_s)
-        if found := TRACEBACK.search(output.text):
-            raise FailedError(f"{found[0]}: {command}: {output.last}")
+        if match := TRACEBACK.search(output.text):
+            raise FailedError(f"{match[0]}: {command}: {output.last}")
         if output.code == 124:
             raise FailedError(f"took longer than {timeout_s:.0f} s: {command}")
         return output

@@ -152,10 +152,10 @@ def _sayer(name: str) -> building.Say:
 
 def _wheel() -> Path:
     """The newest that `make wheel` left."""
-    found = sorted((image.CLONE / "dist").glob("partywall-*.whl"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    wheels = sorted((image.CLONE / "dist").glob("partywall-*.whl"), key=lambda path: path.stat().st_mtime)
+    if not wheels:
         raise PartywallError("dist/ holds no wheel; make wheel builds one")
-    return found[-1]
+    return wheels[-1]
 
 
 def _arguments() -> argparse.Namespace:
@@ -195,8 +195,8 @@ def remembered(path: Path, name: str, about: Mapping[str, str], results: Mapping
 
 def _commit() -> str:
     """Of this clone, which says what the wheel holds; `-dirty` if files were changed; empty outside a clone."""
-    asked = ["git", "-C", str(image.CLONE), "describe", "--always", "--dirty", "--exclude=*"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    command = ["git", "-C", str(image.CLONE), "describe", "--always", "--dirty", "--exclude=*"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 

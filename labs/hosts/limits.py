@@ -148,5 +148,5 @@ def _share(evidence: Evidence, cell: Cell) -> float | None:
 
 
 def _kept(name: str, promised: float, cell: Cell, used: float | None) -> Kept:
-    found = cell.isolation
-    return Kept(name, promised, found.value, (found.high - found.low) / 2, used)
+    factor = cell.isolation
+    return Kept(name, promised, factor.value, (factor.high - factor.low) / 2, used)

@@ -32,14 +32,14 @@ LIMITS = "/opt/try/scenarios/limits.yaml"
 
 def blocks(page: str) -> list[list[str]]:
     """The blocks of shell lines of a page, without comments."""
-    found = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    return [[line.partition("  #")[0].rstrip() for line in block.splitlines()] for block in found]
+    matches = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return [[line.partition("  #")[0].rstrip() for line in block.splitlines()] for block in matches]
 
 
 def block(page: str, holds: str) -> list[str]:
     """The one block that holds some words."""
-    (found,) = [lines for lines in blocks(page) if any(holds in line for line in lines)]
-    return found
+    (matching,) = [lines for lines in blocks(page) if any(holds in line for line in lines)]
+    return matching
 
 
 def tried(bench: Bench) -> str:

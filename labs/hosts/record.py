@@ -142,8 +142,8 @@ class Names:
         return "/".join(map(self.of, path.split("/")))
 
     def uuid(self, match: re.Match[str]) -> str:
-        found = match[0].lower()
-        return self._uuids.setdefault(found, NO_UUID.format(0 if set(found) == {"0", "-"} else len(self._uuids) + 1))
+        uuid = match[0].lower()
+        return self._uuids.setdefault(uuid, NO_UUID.format(0 if set(uuid) == {"0", "-"} else len(self._uuids) + 1))
 
 
 def main() -> None:
@@ -182,10 +182,10 @@ def lines(root: Path, names: Names) -> Iterator[str]:
 
 def _files(root: Path) -> Iterator[str]:
     for pattern in FILES:
-        found = [f"/{path.relative_to(root)}" for path in sorted(root.glob(pattern.lstrip("/"))) if not path.is_dir()]
+        files = [f"/{path.relative_to(root)}" for path in sorted(root.glob(pattern.lstrip("/"))) if not path.is_dir()]
         # Patterns reach into links such as /proc/self, whose other name is not wanted.
-        yield from found
-        if not found and "*" not in pattern and _under(root, pattern).is_file():
+        yield from files
+        if not files and "*" not in pattern and _under(root, pattern).is_file():
             yield pattern
     yield from _cgroup_files(root)
 
@@ -199,7 +199,7 @@ def _cgroup_files(root: Path) -> Iterator[str]:
         point = _plain(mount.split()[4])
         for path in dict.fromkeys(["/", *paths]):
             folders = [Path(point + path), *Path(point + path).parents]
-            for folder in (one for one in folders if one.is_relative_to(point) and ".." not in one.parts):
+            for folder in (inside for inside in folders if inside.is_relative_to(point) and ".." not in inside.parts):
                 yield from (f"{folder}/{name}" for name in CGROUP_FILES if _under(root, f"{folder}/{name}").is_file())
 
 
@@ -316,8 +316,8 @@ def _disks(root: Path, names: Names) -> Iterator[str]:
 
 def _disk_path(path: str, names: Names) -> str:
     """What follows `block/` are names of disks; before it the kernel counts buses and devices."""
-    before, found, disk = path.rpartition("/block/")
-    return f"{before}{found}{names.path(disk)}"
+    before, mark, disk = path.rpartition("/block/")
+    return f"{before}{mark}{names.path(disk)}"
 
 
 def _names(folder: Path) -> list[str]:
@@ -337,13 +337,13 @@ def _under(root: Path, path: str) -> Path:
 
 def _list(numbers: list[int]) -> str:
     """As the kernel writes it: 0-3,8."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in numbers:
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1].append(number)
         else:
-            found.append([number])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found)
+            ranges.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in ranges)
 
 
 if __name__ == "__main__":

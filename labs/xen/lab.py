@@ -92,10 +92,10 @@ def _fetch(name: str, package: str) -> None:
 def _newest(meta: str) -> str:
     """The image that a meta package stands for."""
     said = run("apt-cache", "depends", meta)
-    found = [word for word in said.split() if word.startswith("linux-image-") and word[12:13].isdigit()]
-    if not found:
+    images = [word for word in said.split() if word.startswith("linux-image-") and word[12:13].isdigit()]
+    if not images:
         raise CapabilityError(f"the package lists do not know {meta}; run apt-get update")
-    return found[0]
+    return images[0]
 
 
 def _tree() -> Path:

@@ -15,7 +15,9 @@ from partywall import pipeline
 
 def main() -> int:
     facts = pipeline.host_facts()
-    tools = [subprocess.run(shlex.split(one), stdout=subprocess.PIPE, text=True, check=True) for one in sys.argv[1:]]
+    tools = [
+        subprocess.run(shlex.split(command), stdout=subprocess.PIPE, text=True, check=True) for command in sys.argv[1:]
+    ]
     print(json.dumps({"facts": facts, "tools": [tool.stdout for tool in tools]}))
     return 0
 

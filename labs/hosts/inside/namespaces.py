@@ -24,11 +24,11 @@ def run(command: str) -> subprocess.CompletedProcess[str]:
 @contextlib.contextmanager
 def joined() -> Iterator[None]:
     """lab-a/va and lab-b/vb, up and with addresses; gone at the end."""
-    one, other = NAMES
+    first, other = NAMES
     try:
         for name in NAMES:
             _must(f"ip netns add {name}")
-        _must(f"ip link add va netns {one} type veth peer name vb netns {other}")
+        _must(f"ip link add va netns {first} type veth peer name vb netns {other}")
         for name, interface, address in zip(NAMES, ("va", "vb"), ADDRESSES, strict=True):
             _must(f"ip -n {name} address add {address}/24 dev {interface}")
             _must(f"ip -n {name} link set {interface} up")

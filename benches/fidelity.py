@@ -392,6 +392,11 @@ def iperf_server() -> Iterator[None]:
             server.terminate()
 
 
+def compared(item: Item, *, quick: bool) -> Outcome:
+    ratio = undisturbed(item.ratio, lambda result: Outcome(item.name, result, None, quick=quick).met)
+    return Outcome(item.name, ratio, item.why() if ratio.median > HIGH else None, quick=quick)
+
+
 def main() -> None:
     options = arguments(__doc__ or "", plants={"shared": "another program on the CPU of our kernels"})
     missing = [name for name in NEEDED if shutil.which(name) is None]
@@ -404,9 +409,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(label, Path(folder), QUICK if options.quick else LONG, shared=bool(options.plant))
             for item in bench.items(quick=options.quick):
-                ratio = undisturbed(item.ratio, lambda result: LOW <= result.median <= HIGH)
-                reason = item.why() if ratio.median > HIGH else None
-                outcomes.append(Outcome(item.name, ratio, reason, quick=options.quick))
+                outcomes.append(compared(item, quick=options.quick))
                 print(outcomes[-1], flush=True)
     finally:
         reaper.clean(label)

@@ -373,11 +373,13 @@ def main() -> None:
     reap()
     label = Label.create("harm", WORK_ROOT)
     bench = Bench(label, 0.5 if options.plant else 1.0)
+    # Of the ratio's lower end, value and upper end.
+    judged = 2 if options.quick else 1
     try:
 
         def ratio_of(family: Family) -> tuple[float, float, float]:
             return undisturbed(
-                lambda: bench.family(family, screening, blocks), lambda ratio: bool(ratio[1] >= RATIO_LEAST)
+                lambda: bench.family(family, screening, blocks), lambda ratio: bool(ratio[judged] >= RATIO_LEAST)
             )
 
         ratios = {family.name: ratio_of(family) for family in families}
@@ -386,11 +388,7 @@ def main() -> None:
         r2 = {kernel.name: bench.linearity(kernel, seconds, rounds, seed) for seed, kernel in enumerate(paced)}
     finally:
         reaper.clean(label)
-    weak = [
-        f"{name} {ratio[1]:.2f}"
-        for name, ratio in ratios.items()
-        if not ratio[2 if options.quick else 1] >= RATIO_LEAST
-    ]
+    weak = [f"{name} {ratio[1]:.2f}" for name, ratio in ratios.items() if not ratio[judged] >= RATIO_LEAST]
     crooked = [f"{name} {value:.4f}" for name, value in r2.items() if not value >= R2_LEAST]
     figures = []
     if ratios:
@@ -402,7 +400,9 @@ def main() -> None:
     if r2:
         figures.append(f"R² of rate against intensity: least {min(r2.values()):.4f} of {len(r2)} stressors")
     figures += [f"below: {', '.join(names)}" for names in (weak, crooked) if names]
-    conclude("harm", "; ".join(figures), met=not weak and not crooked and all(map(math.isfinite, r2.values())))
+    straight = not crooked and all(map(math.isfinite, r2.values()))
+    parts = {LINEARITY: (f"R² ≥ {min(r2.values()):.4f} for {len(r2)} stressors", straight)} if r2 else {}
+    conclude("harm", "; ".join(figures), met=not weak and straight, parts=parts)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from benches import results
 
 LIMIT_S = 600
+OUTPUT_LINES = 15
 
 
 def plants(bench: str) -> list[str]:
@@ -31,11 +32,13 @@ def plants(bench: str) -> list[str]:
     return match[1].split(",") if match else []
 
 
-def run(bench: str, *options: str) -> int | None:
-    """Its exit code; None if it took too long and was ended."""
+def run(bench: str, *options: str, wanted: int) -> bool:
+    """Whether it ends with a figure and the wanted exit code; else its output is shown. One that takes too long is ended."""
     argv = [sys.executable, bench, "--quick", "--record", *options]
     began = time.monotonic()
-    with subprocess.Popen(argv, cwd=results.ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as running:
+    with subprocess.Popen(
+        argv, cwd=results.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as running:
         try:
             said, code = running.communicate(timeout=LIMIT_S)[0], running.returncode
         except subprocess.TimeoutExpired:
@@ -44,14 +47,18 @@ def run(bench: str, *options: str) -> int | None:
             said, code = running.communicate()[0], None
     lines = [line for line in said.splitlines() if " [bar met]" in line or " [BAR NOT MET]" in line]
     print(f"{bench} {' '.join(options)}: exit {code} after {time.monotonic() - began:.0f} s")
-    print(f"  {lines[-1] if lines else said[-500:]}", flush=True)
-    return code
+    print(f"  {lines[-1] if lines else 'no result'}", flush=True)
+    # A benchmark that crashes has found nothing.
+    as_wanted = code == wanted and bool(lines)
+    if not as_wanted:
+        print("".join(f"  | {line}\n" for line in said.splitlines()[-OUTPUT_LINES:]), end="", flush=True)
+    return as_wanted
 
 
 def honest(bench: str, *, only_planted: bool) -> bool:
     faults = plants(bench)
-    passes = only_planted or run(bench) == 0
-    return all([passes, bool(faults), *[run(bench, "--plant", fault) == 1 for fault in faults]])
+    passes = only_planted or run(bench, wanted=0)
+    return all([passes, bool(faults), *[run(bench, "--plant", fault, wanted=1) for fault in faults]])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -53,7 +53,7 @@ def test_every_benchmark_plants_a_fault():
 
 def test_a_short_form_is_honest_if_it_passes_and_fails_with_each_fault(monkeypatch: pytest.MonkeyPatch):
     codes = {(): 0, ("--plant", "lag"): 1, ("--plant", "deaf"): 0}
-    monkeypatch.setattr(planted, "run", lambda _, *options: codes[options])
+    monkeypatch.setattr(planted, "run", lambda _, *options, wanted: codes[options] == wanted)
     monkeypatch.setattr(planted, "plants", lambda _: ["lag"])
     assert planted.honest("one", only_planted=False)
     monkeypatch.setattr(planted, "plants", lambda _: ["lag", "deaf"])
@@ -69,6 +69,16 @@ def test_the_short_form_of_fidelity_judges_what_few_pairs_can_show(monkeypatch: 
     assert fidelity.Outcome("copy", wide, None, quick=True).met
     assert not fidelity.Outcome("copy", wide, None).met
     assert not fidelity.Outcome("copy", off, None, quick=True).met
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("ends", "wanted", "is_as_wanted"), [("figure", 0, True), ("figure", 1, False), ("crash", 1, False)]
+)
+def test_a_crash_does_not_count_as_a_missed_bar(tmp_path: Path, ends: str, wanted: int, is_as_wanted: bool):
+    bench = tmp_path / "one.py"
+    bench.write_text("print('one: 5 % [bar met]')" if ends == "figure" else "raise ValueError")
+    assert planted.run(str(bench), wanted=wanted) is is_as_wanted
 
 
 def test_every_result_is_of_a_listed_claim():

@@ -33,7 +33,7 @@ def plants(bench: str) -> list[str]:
 
 
 def run(bench: str, *options: str, wanted: int) -> bool:
-    """Whether it ends with a figure and the wanted exit code; else its output is shown. One that takes too long is ended."""
+    """Whether it ends with a figure and the wanted exit code; else its output is shown. It is killed in time."""
     argv = [sys.executable, bench, "--quick", "--record", *options]
     began = time.monotonic()
     with subprocess.Popen(

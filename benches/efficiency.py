@@ -11,7 +11,8 @@ switched method states are honest: over null effects they must include no effect
 those of every second block and of the blocks between, which met the same effect, must allow for each other.
 
 Bar: in the median of the pairs, variance of the null effect ≤ 1/50, of real effects ≤ 1/3; at most 8 % (quick: 15 %) of
-the intervals exclude what they should include.
+the intervals exclude what they should include. --quick: one pair. Ten repeats know a ratio of variances to a factor of
+some four, so what is judged is the upper end of its interval.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ PAIRS = {
 SETTLE_OF_DISK = "2ms"
 """Direct requests end within that on a disk without moving parts; the kernels' own word is for any disk."""
 BASELINE, NULL, REAL = "baseline", "null", "neighbour@1"
+LEAST = {NULL: 50.0, REAL: 3.0}
 SETTLED_NS = 100_000_000
 """Guard of the sequential method's windows, which have no need to be short."""
 
@@ -255,12 +257,14 @@ def main() -> None:
     allowed = 0.15 if options.quick else 0.08
     reap()
     gains: dict[str, list[float]] = {NULL: [], REAL: []}
+    judged: dict[str, list[float]] = {NULL: [], REAL: []}
     honest: list[bool] = []
     for pair in pairs:
         repeats = measured(pair, count, total_ns, slot_ns_min)
         for name, found in gains.items():
             one = gain(repeats, name)
             found.append(one.value)
+            judged[name].append(one.interval()[1] if options.quick else one.value)
             effect = statistics.median(repeat.switched(name).value for repeat in repeats)
             print(f"{pair}, {name}: isolation factor {effect:.4f}; {one}", flush=True)
             honest += [repeat.is_honest(name) for repeat in repeats]
@@ -273,7 +277,8 @@ def main() -> None:
         f"real effects 1/{real:.1f} (worst pair 1/{min(gains[REAL]):.1f}); "
         f"{wrong:.1%} of {len(honest)} intervals exclude the truth"
     )
-    conclude("efficiency", figure, met=null >= 50 and real >= 3 and wrong <= allowed)
+    better = all(statistics.median(judged[name]) >= least for name, least in LEAST.items())
+    conclude("efficiency", figure, met=better and wrong <= allowed)
 
 
 if __name__ == "__main__":

@@ -3,26 +3,35 @@
 import contextlib
 import json
 import multiprocessing
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from partywall import kinds
-from partywall.cli import report
+from partywall.agent.catalogue import shipped
+from partywall.cli import main, report
 from partywall.errors import UsageError
 from partywall.guard.run import Report
 from partywall.load.store import LoadDirectory
 from partywall.model.cluster import Cluster
 from partywall.model.migration import MigrationPlan, Move
 from partywall.model.power import MeterFacts, Reading
+from partywall.model.scenario import Scenario
 from partywall.model.study import StudyRequest
+from partywall.model.trace import Delay, Hop, Missed, Start, Step, TraceRequest, Way
+from partywall.model.trace import Report as TraceReport
+from partywall.plan import Topology, make
+from partywall.store import RunDirectory
 from partywall.store.consolidation import ConsolidationDirectory
 from partywall.store.guard import GuardDirectory
 from partywall.store.migration import MigrationDirectory
 from partywall.store.power import PowerDirectory
 from partywall.store.record import Record
 from partywall.store.study import StudyDirectory
+from partywall.store.trace import TraceDirectory
+from partywall.testing.hosts import fake_host
 
 ROW = {"offered_bps": 1.0, "granted_bps": 1.0, "passed_bps": 1.0, "dropped_packets": 0}
 
@@ -77,7 +86,29 @@ def consolidation(path: Path) -> Record:
     return record
 
 
+def run(path: Path) -> Record:
+    content = {"partywall": 1, "name": "x", "victims": {"v": {"probe": "integer"}}, "budget": "10s"}
+    scenario = Scenario.model_validate(content | {"aggressors": {"a": {"stressor": "cache"}}})
+    record = RunDirectory.create(path, "", make(scenario, Topology((0, 1), ()), shipped()), fake_host().facts)
+    record.append("memory_checked", bytes=1, found={"doubt": None})
+    return record
+
+
+def trace(path: Path) -> Record:
+    hops = (Hop(name="a", interface="a"), Hop(name="b", interface="b"))
+    request = TraceRequest(hops=hops, horizon_ns=10**8)
+    record = TraceDirectory.create(path, Start(asked=request, started="2026-01-01", wall_ns=1, version="1"), {})
+    delay = Delay(histogram=((20, 1),), sum_ns=20, min_ns=20, max_ns=20)
+    way = Way(steps=(Step(packets=1, bytes=100), Step(packets=1, bytes=100, delay=delay)), total=delay, delivered=1)
+    hooks = (Missed(recorded=1),) * 2
+    record.append("report", TraceReport(start_ns=0, end_ns=10**9, ways=(way, Way(steps=(Step(),) * 2)), hops=hooks))
+    record.append("ended", {})
+    return record
+
+
 MAKERS = {
+    "run": run,
+    "trace": trace,
     "guard": guard,
     "study": study,
     "load": load,
@@ -86,6 +117,8 @@ MAKERS = {
     "consolidation": consolidation,
 }
 TABLES = {
+    "run": "events",
+    "trace": "events",
     "guard": "guard",
     "study": "observations",
     "load": "seconds",
@@ -106,6 +139,38 @@ def test_every_record_answers_sql(tmp_path, capsys, kind):
     MAKERS[kind](tmp_path / "record")
     report.sql(tmp_path / "record", "SELECT count(*) AS n FROM " + TABLES[kind])  # noqa: S608
     assert "n" in capsys.readouterr().out
+
+
+COMMANDS = [
+    ["report", "DIR", "--format", "json"],
+    ["report", "DIR", "-f", "csv"],
+    ["sql", "DIR", "SELECT 1 AS one"],
+    ["compare", "DIR", "OTHER"],
+    ["publish", "RUNS", "--out", "SITE"],
+]
+WHOLE = ("guard", "migration", "power", "consolidation", "trace")
+"""Kinds of which `MAKERS` writes a record with findings. The others are ones whose measurement has just begun."""
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_same_commands_take_a_record_of_every_kind(tmp_path, monkeypatch, capsys, kind, words):
+    places = {"DIR": tmp_path / "runs" / "one", "OTHER": tmp_path / "runs" / "two", "RUNS": tmp_path / "runs"}
+    places["SITE"] = tmp_path / "site"
+    for name in ("DIR", "OTHER"):
+        MAKERS[kind](places[name])
+    monkeypatch.setattr(sys, "argv", ["partywall", *(str(places.get(word, word)) for word in words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    assert "is not a record" not in said.err
+    if words[0] in ("sql", "publish"):
+        assert ended.value.code == 0
+    elif kind in WHOLE:
+        assert ended.value.code in (0, 1, 3), said.err
+    else:
+        assert ended.value.code in (2, 3, 5)
+        assert said.err.startswith("partywall: ") or said.out
 
 
 def held(paths, ready, go):

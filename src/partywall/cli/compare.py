@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
-from partywall import pipeline, units
+from partywall import kinds, pipeline, units
 from partywall.cli import output
 from partywall.cli.arguments import RunPath
-from partywall.errors import Problem, UsageError, parsed
+from partywall.cli.live import wide_console
+from partywall.errors import Exit, Problem, UsageError, parsed
 from partywall.kinds import EXITS
+from partywall.kinds.compared import SideBySide, side_by_side
 from partywall.stats import compare_runs
 from partywall.store import RunDirectory
 
@@ -35,7 +38,7 @@ def compare(
     ] = None,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
-    """Compare a run with an earlier one, cell by cell.
+    """Compare a run with an earlier one, cell by cell; or show two records of another kind side by side.
 
     Two runs of the same scenario differ by more than the interval of one run shows. If you give several runs a side,
     the run becomes the unit of comparison. Otherwise, finished runs of the same scenario and host in the directory of
@@ -44,7 +47,7 @@ def compare(
 
     Exit code: 0 no cell got worse; 1 a cell got worse; 3 inconclusive: an interval is too wide, a cell of REFERENCE is
     missing or has other parameters, a run is incomplete, or a warning of either side (too few blocks, an inactive
-    aggressor …) makes a figure unreliable.
+    aggressor …) makes a figure unreliable, or the records are no runs.
     """
     from partywall.report import compare_view  # noqa: PLC0415 - what draws is slow to import
 
@@ -62,6 +65,8 @@ def compare(
                 f"must be 0 or more, not {latency_tolerance}", "give for example 25%, or off", key="--latency-tolerance"
             )
         )
+    if not also and not also_reference and not RunDirectory.is_one(run):
+        return _side_by_side(side_by_side(kinds.opened(run), kinds.opened(reference)), format_)
     given = [run, reference, *(also or ()), *(also_reference or ())]
     measured = {path: pipeline.analyse(directory) for path, directory in _opened(given).items()}
     comparison = compare_runs(
@@ -78,6 +83,26 @@ def compare(
         return output.write("compare", about, EXITS[comparison.outcome])
     compare_view.show(comparison, Console())
     return EXITS[comparison.outcome]
+
+
+def _side_by_side(found: SideBySide, format_: output.Format) -> int:
+    """Shows the figures of two records. Exit code 3: whether a difference matters is not judged."""
+    if format_ == output.Format.JSON:
+        return output.write("compare", found, Exit.INCONCLUSIVE)
+    console = wide_console()
+    table = Table(title=f"{found.names[0]} | {found.names[1]}", title_justify="left")
+    for heading in ("", *found.columns):
+        table.add_column(heading, justify="right" if heading else "left")
+    for label, pairs in found.rows:
+        table.add_row(label, *(" | ".join(map(_figure, pair)) for pair in pairs))
+    console.print(table)
+    note = f"whether a difference matters is judged for runs, not for a {found.kind}"
+    console.print(note, highlight=False, markup=False, soft_wrap=True)
+    return Exit.INCONCLUSIVE
+
+
+def _figure(value: Any) -> str:
+    return "–" if value is None else f"{value:.6g}" if isinstance(value, int | float) else str(value)
 
 
 def _opened(paths: Sequence[Path]) -> dict[Path, RunDirectory]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from partywall import kinds, pipeline
-from partywall.errors import PartywallError, Problem, UsageError
+from partywall.errors import PartywallError
+from partywall.kinds.compared import same_kind, side_by_side
 from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.model.finding import Findings
 from partywall.report import compare_view, figures
@@ -42,13 +43,11 @@ class Two:
 
 def two(run: Path, reference: Path) -> Two:
     """Compares the first record with the second. UsageError if they are of different kinds."""
-    opened = [kinds.opened(path) for path in (run, reference)]
-    if opened[0].KIND != opened[1].KIND:
-        said = f"{run.name} is a {opened[0].KIND}, {reference.name} is a {opened[1].KIND}"
-        raise UsageError(Problem(said, "choose two records of one kind"))
-    if isinstance(opened[0], RunDirectory) and isinstance(opened[1], RunDirectory):
-        return _runs(opened[0], opened[1])
-    return _others(opened[0].KIND, run, reference)
+    first, second = kinds.opened(run), kinds.opened(reference)
+    same_kind(first, second)
+    if isinstance(first, RunDirectory) and isinstance(second, RunDirectory):
+        return _runs(first, second)
+    return Two(**vars(side_by_side(first, second)))
 
 
 def _runs(run: RunDirectory, reference: RunDirectory) -> Two:
@@ -66,25 +65,6 @@ def _runs(run: RunDirectory, reference: RunDirectory) -> Two:
         changed=tuple(cell for cell in comparison.cells if cell.change in noted),
         others=tuple(cell for cell in comparison.cells if cell.change not in noted),
     )
-
-
-def _others(kind: str, first: Path, second: Path) -> Two:
-    """The figures of two records of another kind side by side. Whether a difference matters is not judged."""
-    tables: list[dict[str, dict[str, Any]]] = []
-    for path in (first, second):
-        record = kinds.opened(path)
-        rows = kinds.of(record).files().rows(kinds.of(record).findings(record))
-        tables.append({_label(row): row for row in rows[:500]})
-    shared = [label for label in tables[0] if label in tables[1]]
-    columns = [key for key, value in next(iter(tables[0].values()), {}).items() if isinstance(value, int | float)][:8]
-    rows_ = tuple(
-        (label, tuple((tables[0][label].get(c), tables[1][label].get(c)) for c in columns)) for label in shared
-    )
-    return Two(kind=kind, names=(first.name, second.name), columns=tuple(columns), rows=rows_)
-
-
-def _label(row: Mapping[str, Any]) -> str:
-    return " ".join(str(value) for value in row.values() if isinstance(value, str))[:120] or "all"
 
 
 def histories(folder: Folder) -> dict[str, list[Path]]:

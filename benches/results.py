@@ -86,11 +86,15 @@ class Result(Frozen):
         return {(): "long", ("--quick",): "short"}.get(self.arguments, "other")  # type: ignore[return-value]
 
     @property
+    def is_busy(self) -> bool:
+        """Whether other programs wanted more CPUs than there are when it began."""
+        return self.load is not None and self.load > self.machine.cpus
+
+    @property
     def verdict(self) -> str:
         """For a table: whether the bar was met, and under which reservations."""
         met = {True: "yes", False: "**no**", None: "not known"}[self.met]
-        busy = self.load is not None and self.load > self.machine.cpus
-        reservations = [self.note, "short form" if self.form == "short" else "", "loaded host" if busy else ""]
+        reservations = [self.note, "short form" if self.form == "short" else "", "loaded host" if self.is_busy else ""]
         return ", ".join([met, *filter(None, reservations)])
 
 
@@ -239,7 +243,8 @@ def short_forms(names: Iterable[str], results: Sequence[Result]) -> str:
         shown = (NONE, NONE, NONE)
         if good and good[-1].seconds is not None:
             load = NONE if good[-1].load is None else f"{good[-1].load:.1f}"
-            shown = (f"{good[-1].seconds:.0f}", load, _yes(good[-1].met))
+            passes = _yes(good[-1].met) + (", loaded host" if good[-1].is_busy and not good[-1].met else "")
+            shown = (f"{good[-1].seconds:.0f}", load, passes)
         faults = ", ".join(planted) or NONE
         fails = ", ".join(_yes(result.met is False) for result in planted.values()) or NONE
         lines.append(f"| {' | '.join([f'`{name}.py`', *shown, faults, fails])} |")

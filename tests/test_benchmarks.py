@@ -119,6 +119,8 @@ def test_short_forms_show_time_and_planted_faults():
     ]
     row = results.short_forms(["one"], found).splitlines()[-1]
     assert row == "| `one.py` | 31 | 0.2 | yes | lag, deaf | yes, **no** |"
+    busy = result("d", arguments=["--quick"], seconds=90, load=12, met=False)
+    assert "| 90 | 12.0 | **no**, loaded host |" in results.short_forms(["one"], [*found, busy])
 
 
 def test_a_long_figure_is_cut_between_its_parts():

@@ -85,18 +85,18 @@ def compare(
     return EXITS[comparison.outcome]
 
 
-def _side_by_side(found: SideBySide, format_: output.Format) -> int:
+def _side_by_side(both: SideBySide, format_: output.Format) -> int:
     """Shows the figures of two records. Exit code 3: whether a difference matters is not judged."""
     if format_ == output.Format.JSON:
-        return output.write("compare", found, Exit.INCONCLUSIVE)
+        return output.write("compare", both, Exit.INCONCLUSIVE)
     console = wide_console()
-    table = Table(title=f"{found.names[0]} | {found.names[1]}", title_justify="left")
-    for heading in ("", *found.columns):
+    table = Table(title=f"{both.names[0]} | {both.names[1]}", title_justify="left")
+    for heading in ("", *both.columns):
         table.add_column(heading, justify="right" if heading else "left")
-    for label, pairs in found.rows:
+    for label, pairs in both.rows:
         table.add_row(label, *(" | ".join(map(_figure, pair)) for pair in pairs))
     console.print(table)
-    note = f"whether a difference matters is judged for runs, not for a {found.kind}"
+    note = f"whether a difference matters is judged for runs, not for a {both.kind}"
     console.print(note, highlight=False, markup=False, soft_wrap=True)
     return Exit.INCONCLUSIVE
 

@@ -47,7 +47,8 @@ class Seen:
         return self.stolen > STOLEN or self.others > OTHERS or self.installing
 
     def __str__(self) -> str:
-        others = f"other processes used {self.others:.2f} CPUs" + (f" ({self.by} most)" if self.by else "")
+        who = f" ({self.by} {'installs packages' if self.installing else 'most'})" if self.by else ""
+        others = f"other processes used {self.others:.2f} CPUs{who}"
         return f"{others}, {self.stolen:.1%} of the CPU time was stolen"
 
 
@@ -132,7 +133,8 @@ def watched() -> Iterator[Seen]:
         for key, (name, cpu_s) in after.others.items():
             used[name] += cpu_s - before.others.get(key, (name, 0.0))[1]
         seen.stolen = (after.stolen_s - before.stolen_s) / lasted_s / (os.cpu_count() or 1)
-        seen.others = used.total() / lasted_s
+        # An ended child's time comes all at once, that of before included.
+        seen.others = min(used.total() / lasted_s, float(os.cpu_count() or 1))
         names = {name for name, _ in (*before.others.values(), *after.others.values())}
         managers = sorted(names & PACKAGE_MANAGERS)
         seen.installing = bool(managers)

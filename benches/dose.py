@@ -204,15 +204,19 @@ def account_ns(pid: int) -> int:
     return sum(int((task / "schedstat").read_text().split()[0]) for task in workers)
 
 
-def calibrate(stressor: Resident, *, alone: bool) -> None:
-    """Again, a few times at most, if others had its CPU meanwhile: what is left to it would become intensity 1."""
+def calibrate(stressor: Resident, *, alone: bool) -> bool:
+    """Again, a few times at most, if others had its CPU meanwhile: what is left to it would become intensity 1.
+
+    False if it never was alone.
+    """
     for _ in range(CALIBRATIONS):
         stressor.forget()
         stressor.calibrate(0.5)
         time.sleep(COMING_S)
         slices = [one for one in stressor.come() if one["intensity"] > 0]
         if not alone or (slices and others(slices, ()) <= OTHERS_MOST):
-            return
+            return True
+    return False
 
 
 def looks(item: Item, label: Label, blocks: int, most_s: float, plant: float) -> Iterator[Turns]:
@@ -224,19 +228,19 @@ def looks(item: Item, label: Label, blocks: int, most_s: float, plant: float) ->
         Resident(label, item.kernel, (item.cpus[1],), seed=2) as stressor,
     ):
         os.kill(victim.pid, signal.SIGSTOP)
-        calibrate(stressor, alone=item.shares_cpu)
+        calibrated = calibrate(stressor, alone=item.shares_cpu)
         os.kill(victim.pid, signal.SIGCONT)
         time.sleep(0.3)
         stressor.forget()
         pair = Pair(item, victim, stressor, plant)
-        while time.monotonic() < until_s:
+        while calibrated and time.monotonic() < until_s:
             pair.measure(turns, blocks)
             yield turns
 
 
 def verdict(item: Item, label: Label, blocks: int, most_s: float, plant: float) -> bool | None:
     """Whether the bar is met; None if this host has no full effect to judge by."""
-    text = "nothing measured"
+    text = "others had the CPU whenever it was calibrated"
     for turns in looks(item, label, blocks, most_s, plant):
         if not all(turns.losses(level) for level in (*item.intensities, 1.0)):
             text = f"others had the CPU in {turns.left_out} turns, and left none to judge"

@@ -277,7 +277,7 @@ def main() -> None:
         reaper.clean(label)
     judged = [result for result in results.values() if result is not None]
     unjudged = [name for name, result in results.items() if result is None]
-    figure = f"{sum(judged)} of {len(judged)} kinds of stressor do what they say"
+    figure = f"{sum(judged)} of {len(judged)} kinds of stressor take what they say"
     figure += f"; not to be judged on this host: {', '.join(unjudged)}" if unjudged else ""
     conclude("dose", figure, met=bool(judged) and all(judged))
 

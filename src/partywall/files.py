@@ -1,6 +1,6 @@
 """Small files that are replaced atomically, so that readers never see half a file; and the cache folder.
 
-Not here: files that only grow. A kill may lose at most their last line.
+Files that only grow are written line by line. A kill may lose at most their last line.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import tempfile
 import threading
 from pathlib import Path
+from typing import IO
 
 
 def cache_root() -> Path:
@@ -35,3 +36,19 @@ def write_whole(path: Path, content: str) -> None:
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def whole_lines(file: Path) -> IO[bytes]:
+    """A file to append lines to. An incomplete line from a kill is ended first."""
+    stream = file.open("ab+", buffering=0)
+    if stream.seek(0, os.SEEK_END):
+        stream.seek(-1, os.SEEK_END)
+        if stream.read(1) != b"\n":
+            stream.write(b"\n")
+    return stream
+
+
+def append_whole(file: Path, line: bytes) -> None:
+    """Appends one line to a file, which is created if it does not exist."""
+    with whole_lines(file) as stream:
+        stream.write(line + b"\n")

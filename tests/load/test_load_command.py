@@ -115,6 +115,34 @@ def test_what_cannot_be_begun_is_one_clear_error(arguments, expected, tmp_path):
     assert not (tmp_path / "kept").exists()
 
 
+def test_the_users_of_a_running_load_are_changed_until_its_end(url, tmp_path):
+    out = tmp_path / "kept"
+    argv = [sys.executable, "-m", "partywall", "load", url, "--users", "2", "--think", "50ms", "--for", "6s"]
+    with subprocess.Popen([*argv, "--out", str(out)], stdout=subprocess.PIPE, text=True) as load:
+        journal = out / "journal.jsonl"
+        until(lambda: journal.is_file() and '"event":"second"' in journal.read_text())
+        assert partywall("adjust", out, 9).returncode == 0
+        until(lambda: "changed to 9 users" in journal.read_text())
+        assert partywall("adjust", out, 10_000_000).returncode == 0
+        said, _ = load.communicate(timeout=60)
+    assert load.returncode in (0, 3)
+    assert "changed to 9 users" in said
+    assert "10,000,000 users are not possible" in journal.read_text()
+    users = [row["users"] for row in pq.read_table(out / "seconds.parquet").to_pylist()]
+    assert users[0] == 2
+    assert 9 in users
+    again = partywall("adjust", out, 3)
+    assert again.returncode == 2
+    assert "has ended" in again.stderr
+
+
+def until(condition, within_s=30.0):
+    ends = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < ends, "the condition was not met"
+        time.sleep(0.05)
+
+
 def test_a_folder_that_is_there_already_is_not_written_to(url, tmp_path):
     said = partywall(url, "--out", tmp_path)
     assert (said.returncode, "exists already" in said.stderr) == (2, True)

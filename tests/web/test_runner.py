@@ -119,9 +119,28 @@ def test_what_is_not_a_request_is_refused(runner, line):
     assert "error" in runner.answer(line)
 
 
+def test_the_users_of_a_running_load_are_changed_once_for_a_key(runner, folder):
+    job = put(folder, order=Order(kind="load", url="http://127.0.0.1/"), state=State.RUNNING)
+    path = record(folder, job.record)
+    for _ in range(2):
+        assert ask(runner, "adjust", key="press-001", job=job.id, level=200)["ok"]
+    assert [json.loads(line) for line in (path / "control.jsonl").read_text().splitlines()] == [{"level": 200.0}]
+    for level in (-1, "many", 1e9):
+        assert "error" in ask(runner, "adjust", key="press-002", job=job.id, level=level)
+
+
+@pytest.mark.parametrize(("kind", "state"), [("run", State.RUNNING), ("load", State.QUEUED), ("load", State.ENDED)])
+def test_what_has_no_users_now_is_not_adjusted(runner, folder, kind, state):
+    order = Order(kind="load", url="http://127.0.0.1/") if kind == "load" else Order(kind="run", shipped="demo")
+    job = put(folder, order=order, state=state)
+    record(folder, job.record)
+    assert "has no users" in ask(runner, "adjust", key="press-001", job=job.id, level=2)["error"]
+
+
 def test_the_list_of_actions_is_short_and_fixed():
     assert set(ACTIONS) == {
-        "start", "stop", "pause", "resume", "extend", "annotate", "delete", "restore", "report", "ping",
+        "start", "stop", "pause", "resume", "extend", "adjust", "annotate", "delete", "restore", "report",
+        "forecast", "doctor", "ping",
     }  # fmt: skip
 
 

@@ -96,6 +96,34 @@ def schema() -> int:
     return Exit.HOLDS
 
 
+@app.command()
+def adjust(
+    load: Annotated[Path, typer.Argument(help="The record of a running load.", metavar="LOAD")],
+    level: Annotated[
+        float,
+        typer.Argument(help="Users, or requests a second of a load with --rate.", min=0, max=1e7, metavar="LEVEL"),
+    ],
+) -> int:
+    """Change the users, or the requests a second, of a running load until its end.
+
+    partywall load adjust runs/load-20261124-221724-116e 200
+
+    The load says what became of it, and its report notes the change.
+    """
+    from partywall.store import control  # noqa: PLC0415 - of this command alone
+
+    record = Loads.record.open(load)
+    try:
+        with record.exclusive():
+            running = False
+    except UsageError:
+        running = True
+    if not running:
+        raise UsageError(Problem("has ended, so its users cannot be changed", "start a new load", str(load)))
+    control.send(record.path, level=level)
+    return Exit.HOLDS
+
+
 app.command("import")(import_har)
 app.command()(record)
 app.command()(model)

@@ -16,11 +16,11 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import IO, Any, Self
 
 from partywall.errors import Exit, PartywallError
 from partywall.events import Block, Broken, Doing, Event, Left, Note, Report, Second, Started
+from partywall.files import whole_lines
 from partywall.plain import plain
 from partywall.sandbox.label import start_ticks
 
@@ -69,16 +69,6 @@ class Journal:
             self._stream.write(line.encode() + b"\n")
         elif len(self._before) < BEFORE_MAX:
             self._before.append(line.encode() + b"\n")
-
-
-def whole_lines(file: Path) -> IO[bytes]:
-    """A file to append lines to. An incomplete line from a kill is ended first."""
-    stream = file.open("ab+", buffering=0)
-    if stream.seek(0, os.SEEK_END):
-        stream.seek(-1, os.SEEK_END)
-        if stream.read(1) != b"\n":
-            stream.write(b"\n")
-    return stream
 
 
 def _code(error: BaseException) -> int:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from partywall import __version__, preflight, units
-from partywall.errors import Exit, UsageError
-from partywall.events import Emit, Left, Second, Started
+from partywall.errors import Exit, RefusalError, UsageError
+from partywall.events import Emit, Left, Note, Second, Started
 from partywall.kinds.kind import EXITS, Options, refuse_to_resume
 from partywall.load import plan as plans
 from partywall.load.evidence import load_run
@@ -20,6 +20,7 @@ from partywall.load.second import SECOND_NS
 from partywall.load.store import LoadDirectory, Readings
 from partywall.model.load_run import LoadRun
 from partywall.model.study import Outline
+from partywall.store.control import Control
 from partywall.store.record import stamped
 
 if TYPE_CHECKING:
@@ -130,9 +131,28 @@ def _generator_text(setup: Setup) -> str:
     return f"{where}, {count}{units.counted(setup.threads, 'thread')} on CPU {cpus}{limit}"
 
 
+def _adjust(prepared: PreparedLoad, record: LoadDirectory, emit: Emit, request: Mapping[str, Any]) -> None:
+    """Carries out a request to change the level. Says in the record and to all listeners what became of it."""
+    level = request.get("level")
+    if not isinstance(level, int | float):
+        emit(Note("a request to this load has no level; give a number of users", is_warning=True))
+        return
+    of = "users" if "closed" in record.about()["program"]["pacing"] else "arrivals a second"
+    try:
+        prepared.set_level(level)
+    except RefusalError as error:
+        emit(Note(f"{level:,.10g} {of} are not possible: {error.why}", is_warning=True))
+        return
+    spent_s = prepared.stages_ns / 1e9 - prepared.left_s
+    said = f"the load was changed to {level:,.10g} {of} after {spent_s:.0f} s; it keeps them until its end"
+    record.add_note(said)
+    emit(Note(said))
+
+
 def _follow(prepared: PreparedLoad, record: LoadDirectory, emit: Emit) -> None:
     """Stores and reports every second as it comes, also those before an interruption."""
     begun = False
+    control = Control(record.path)
     try:
         for second in prepared.run():
             if prepared.begin_ns is not None and not begun:
@@ -142,6 +162,8 @@ def _follow(prepared: PreparedLoad, record: LoadDirectory, emit: Emit) -> None:
                 health = judge(second, prepared.monitor.host(second.start_ns // SECOND_NS, prepared.setup.cpus))
                 record.append(second, health)
                 emit(Second(second, health))
+                for request in control.take():
+                    _adjust(prepared, record, emit, request)
             emit(Left(prepared.left_s))
     finally:
         readings = [Readings(host, m.counters, m.readings) for host, m in prepared.monitors.items()]

@@ -274,6 +274,15 @@ class PreparedLoad:
                 raise TrialError(f"the generator sent nothing for {SILENCE_S:g} s; check if its host is overloaded")
             yield None
 
+    def set_level(self, level: float) -> None:
+        """Sets the users, or arrivals a second, of all generators until the end of the stages, from now on.
+
+        RefusalError if the host has no room for so many.
+        """
+        at_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + LEAD_NS
+        for name in self._generators:
+            self._agents.client(name).call("load.level", id=ID, at_ns=at_ns, level=level)
+
     def _keep_clocks(self, running: Collection[str]) -> None:
         """Corrects clocks of generators in guests from time to time. TrialError if one jumped."""
         if time.monotonic() - self._looked > LOOK_S:

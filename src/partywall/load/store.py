@@ -96,6 +96,11 @@ class LoadDirectory(Record):
         """Stores the start time immediately: without it, a killed load has no rate."""
         self._write(self.about() | {"begin_ns": begin_ns})
 
+    def add_note(self, text: str) -> None:
+        """Stores what happened to the load from outside, for its report."""
+        about = self.about()
+        self._write(about | {"notes": [*about.get("notes", ()), text]})
+
     def _write(self, about: Mapping[str, Any]) -> None:
         write_whole(self.path / self.MARK, json.dumps(about, indent=1))
 

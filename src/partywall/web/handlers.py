@@ -22,7 +22,7 @@ from partywall.web.jobs import State
 from partywall.web.security import RECORD_POLICY, Role, form_of
 from partywall.web.site import Server
 
-JOB_ACTIONS = ("stop", "pause", "resume", "extend")
+JOB_ACTIONS = ("stop", "pause", "resume", "extend", "adjust")
 RECORD_ACTIONS = ("annotate", "delete", "restore", "report")
 
 
@@ -194,7 +194,8 @@ class Handlers:
         sent, job = await form(self._server.secrets, request), self._server.folder.job(identity)
         if action not in JOB_ACTIONS or job is None:
             raise HTTPException(404, "There is no such job or action.")
-        fields = {name: sent.get(name) or None for name in ("budget", "precision")} if action == "extend" else {}
+        names = {"extend": ("budget", "precision"), "adjust": ("level",)}.get(action, ())
+        fields = {name: sent.get(name) or None for name in names}
         try:
             await threaded(self._server.act, action, key=sent.get("key"), job=identity, **fields)
         except PartywallError as error:

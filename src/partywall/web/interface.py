@@ -20,7 +20,7 @@ from partywall.web import pages, records
 from partywall.web.forms import body_of
 from partywall.web.handlers import threaded
 from partywall.web.jobs import KEY, Order
-from partywall.web.runner import Annotate, Extend
+from partywall.web.runner import Adjust, Annotate, Extend
 from partywall.web.security import is_key
 from partywall.web.site import Server
 
@@ -124,7 +124,8 @@ class Interface:
     def on_job(self, action: str) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             given = await self._content(request)
-            fields = {name: given.get(name) for name in ("budget", "precision")} if action == "extend" else {}
+            names = {"extend": ("budget", "precision"), "adjust": ("level",)}.get(action, ())
+            fields = {name: given.get(name) for name in names}
             return await self._act(action, key=self._key_of(request), job=request.path_params["id"], **fields)
 
         return handle
@@ -153,12 +154,23 @@ JOB_ACTIONS = {
     "pause": "Ends a run or study between two blocks. It can be resumed.",
     "resume": "Continues a paused, stopped or failed run or study.",
     "extend": "Gives a run a larger budget or another precision.",
+    "adjust": "Changes the users, or the arrivals a second, of a running load.",
 }
 RECORD_ACTIONS = {
     "annotate": "Stores a note and tags.",
     "delete": "Deletes a record. It can be restored.",
     "restore": "Restores a deleted record.",
     "report": "Derives the findings again and writes the report.",
+}
+
+
+def _fields(schema: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {name: schema["properties"][name] for name in names}}
+
+
+BODIES = {
+    "extend": _fields(Extend.model_json_schema(), "budget", "precision"),
+    "adjust": _fields(Adjust.model_json_schema(), "level"),
 }
 
 
@@ -209,7 +221,7 @@ def openapi() -> dict[str, Any]:
         "/api/plan": {"post": operation("What an order would do on this host. Changes nothing.", body=order)},
     }
     for name, summary in JOB_ACTIONS.items():
-        body = _fields(Extend.model_json_schema(), "budget", "precision") if name == "extend" else None
+        body = BODIES.get(name)
         paths[f"/api/jobs/{{id}}/{name}"] = {"post": operation(summary, body=body, keyed=True, at="id")}
     for name, summary in RECORD_ACTIONS.items():
         body = _fields(Annotate.model_json_schema(), "note", "tags") if name == "annotate" else None
@@ -224,7 +236,3 @@ def openapi() -> dict[str, Any]:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
-
-
-def _fields(schema: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {"type": "object", "properties": {name: schema["properties"][name] for name in names}}

@@ -207,6 +207,7 @@ class Buttons:
     pause: bool = False
     resume: bool = False
     extend: bool = False
+    adjust: bool = False
 
 
 def buttons(job: Job | None) -> Buttons:
@@ -217,7 +218,8 @@ def buttons(job: Job | None) -> Buttons:
     match job.state:
         case State.RUNNING:
             free = job.want is None
-            return Buttons(stop=free, pause=free and parts, extend=free and job.order.kind == "run")
+            kind = job.order.kind
+            return Buttons(free, free and parts, extend=free and kind == "run", adjust=free and kind == "load")
         case State.QUEUED:
             return Buttons(stop=True, pause=parts)
         case State.PAUSED:

@@ -33,6 +33,7 @@ from partywall.files import write_whole
 from partywall.kinds.journal import INTERRUPTED
 from partywall.sandbox import measuring
 from partywall.sandbox.label import start_ticks
+from partywall.store import control
 from partywall.store.record import stamped
 from partywall.web.jobs import Folder, Frozen, Job, Key, Order, Plain, State, Want
 
@@ -62,6 +63,10 @@ class OfJob(Frozen):
 class Extend(OfJob):
     budget: Plain | None = None
     precision: Plain | None = None
+
+
+class Adjust(OfJob):
+    level: float = Field(ge=0, le=1e7)
 
 
 class OfRecord(Frozen):
@@ -171,6 +176,16 @@ class Runner:
             self._interrupt(job, request.key, Want.EXTEND, changes)
         else:
             self._put(job, request.key, state=State.QUEUED, want=None, changes=changes)
+        return {}
+
+    def adjust(self, request: Adjust) -> dict[str, Any]:
+        """Changes the users, or the arrivals a second, of a running load."""
+        if (job := self._new(request)) is None:
+            return {}
+        if job.order.kind != "load" or job.state is not State.RUNNING:
+            raise UsageError(Problem(f"a {job.order.kind} that is {job.state} has no users", "start a load"))
+        self._put(job, request.key)
+        control.send(self._record(job.record), level=request.level)
         return {}
 
     def annotate(self, request: Annotate) -> dict[str, Any]:
@@ -355,6 +370,7 @@ ACTIONS: Mapping[str, tuple[type[BaseModel], Callable[[Runner, Any], dict[str, A
     "pause": (OfJob, Runner.pause),
     "resume": (OfJob, Runner.resume),
     "extend": (Extend, Runner.extend),
+    "adjust": (Adjust, Runner.adjust),
     "annotate": (Annotate, Runner.annotate),
     "delete": (OfRecord, Runner.delete),
     "restore": (OfRecord, Runner.restore),

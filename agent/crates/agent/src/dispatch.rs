@@ -7,6 +7,7 @@ use partywall_clock as clock;
 use partywall_facts as facts;
 use partywall_guard::Guard;
 use partywall_kernels as kernels;
+use partywall_wire::load::LoadLevel;
 use partywall_wire::trace::{TraceClosed, TraceFeed, TraceSample, TraceStart, TraceStarted};
 use partywall_wire::{
     Calibrate, Calibrated, Clock, ClockAdjust, Event, Fault, GuardMoves, GuardRemove, GuardRemoved, GuardStart, GuardStarted, Hello,
@@ -216,6 +217,11 @@ impl Answers for Agent {
     fn workload_schedule(&self, schedule: Schedule) -> Result<Outcome, Fault> {
         let append = |workload: &mut Workload| schedule.switches.iter().try_for_each(|s| workload.switch(s.at_ns, s.intensity));
         self.kinds().workloads.with(&schedule.id, append)?;
+        Ok(Outcome {})
+    }
+
+    fn load_level(&self, to: LoadLevel) -> Result<Outcome, Fault> {
+        self.kinds().workloads.with(&to.id, |workload| workload.set_level(to.at_ns, to.level))?;
         Ok(Outcome {})
     }
 

@@ -52,7 +52,7 @@ impl Refuses for CommandError {
 impl Refuses for LoadError {
     fn code(&self) -> i32 {
         match self {
-            Self::Program(_) => CODE_USAGE,
+            Self::Program(_) | Self::Level(_) => CODE_USAGE,
             Self::Unreachable(_) => CODE_PASSING,
             Self::Room(_) => CODE_FAILED,
             Self::Files { source, .. } | Self::System(source) => source.code(),

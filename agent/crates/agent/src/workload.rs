@@ -188,6 +188,14 @@ impl Workload {
     }
 }
 
+impl Workload {
+    /// Changes the level of a load.
+    pub(crate) fn set_level(&self, at_ns: u64, level: f64) -> Result<(), Fault> {
+        let Self::Load(load) = self else { return Err(Fault::usage("only a load has users; this is another workload")) };
+        load.set_level(at_ns, level).map_err(refused)
+    }
+}
+
 fn push_load(id: &str, load: &Load, sink: &mut dyn Sink) {
     push_slices(id, load.slices(), sink);
     for seconds in load.take().chunks(SECONDS_MAX) {

@@ -1,4 +1,4 @@
-//! Commands from a load's owner to its workers: future switches, and the end. The workers carry them out.
+//! Commands from a load's owner to its workers: future changes, and the end. The workers carry them out.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,11 +9,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use partywall_clock::Nanos;
 use rustix::event::{eventfd, EventfdFlags};
 
-/// The intensity of the load from `at_ns` on.
+/// What holds from `at_ns` on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Switch {
     pub at_ns: Nanos,
-    pub intensity: f64,
+    pub to: Setting,
+}
+
+/// A property of a load that changes while it runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Setting {
+    /// The share of users or arrivals that is switched on.
+    Intensity(f64),
+    /// Users, or arrivals a second, until the end of the last stage.
+    Level(f64),
 }
 
 /// One for each load, shared by its workers.

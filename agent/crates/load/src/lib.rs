@@ -34,9 +34,10 @@ use partywall_record::{Recorder, Tape};
 use partywall_wire::load::{LoadProgram, LoadSecond, LoadStarted, Pacing, Stage};
 
 use crate::compress::Pool;
-use crate::controls::{Controls, Switch};
+use crate::controls::{Controls, Setting, Switch};
 use crate::engine::{Shared, Worker};
 use crate::health::Surroundings;
+use crate::pacing::Seat;
 use crate::record::{SecondRecorder, Seconds};
 use crate::schedule::Levels;
 use crate::user::User;
@@ -92,6 +93,9 @@ pub enum LoadError {
     /// The host's limits are too low, or the trusted authorities cannot be used.
     #[error("{0}")]
     Room(String),
+    /// A level that cannot be set.
+    #[error("the level is {0}; give 0 to {LEVEL_MAX} users or arrivals a second")]
+    Level(f64),
     /// The files to compress cannot be created.
     #[error("files to compress in {}: {source}; give a folder with room", folder.display())]
     Files {
@@ -104,6 +108,9 @@ pub enum LoadError {
     #[error("{0}")]
     System(#[from] std::io::Error),
 }
+
+/// The highest level that can be set while a load runs.
+const LEVEL_MAX: f64 = 1e7;
 
 /// A running load. Dropping it ends it.
 pub struct Load {
@@ -122,10 +129,11 @@ impl Load {
     /// See [`LoadError`].
     pub fn prepare(program: LoadProgram, options: &Options) -> Result<(Self, LoadStarted), LoadError> {
         let program = program::compile(program)?;
-        let (files_needed, files_limit) = prepare::room_for_files(&program).map_err(LoadError::Room)?;
+        let users = prepare::users_most(&program);
+        let (files_needed, files_limit) = prepare::room_for_files(&program, users).map_err(LoadError::Room)?;
         let trust = prepare::trust(&program).map_err(LoadError::Room)?;
         let (addresses, origins) = prepare::reach(&program, trust.as_ref()).map_err(LoadError::Unreachable)?;
-        let ports_most = prepare::room_for_ports(&program, &addresses).map_err(LoadError::Room)?;
+        let ports_most = prepare::room_for_ports(&program, &addresses, users).map_err(LoadError::Room)?;
         let threads = options.threads.clamp(1, 1024);
         let controls = Arc::new(Controls::new(threads)?);
         let pool = (!program.compressions.is_empty())
@@ -183,13 +191,32 @@ impl Load {
         let why = match intensity {
             0.0..=1.0 if at_ns >= *last_ns => {
                 *last_ns = at_ns;
-                self.shared.controls.switch(Switch { at_ns, intensity });
+                self.shared.controls.switch(Switch { at_ns, to: Setting::Intensity(intensity) });
                 return Ok(());
             }
             0.0..=1.0 => "an earlier switch is later than this one; give them in order of time",
             _ => "intensities are 0 to 1",
         };
         Err(SwitchError { at_ns, intensity, why })
+    }
+
+    /// Sets the number of users, or of arrivals a second, from `at_ns` until the end of the last stage, in place of the stages. Like
+    /// stages, it counts the users of all generators that share the load.
+    ///
+    /// # Errors
+    /// If it is not a number of users, or the host has no room for so many.
+    pub fn set_level(&self, at_ns: Nanos, level: f64) -> Result<(), LoadError> {
+        if !(0.0..=LEVEL_MAX).contains(&level) {
+            return Err(LoadError::Level(level));
+        }
+        let Shared { program, addresses, controls, .. } = &*self.shared;
+        if let Pacing::Closed { .. } = program.pacing {
+            let users = Seat::new(program.source.share, 0, 1).part_of(level.ceil() as u64);
+            prepare::room_for_files(program, users).map_err(LoadError::Room)?;
+            prepare::room_for_ports(program, addresses, users).map_err(LoadError::Room)?;
+        }
+        controls.switch(Switch { at_ns, to: Setting::Level(level) });
+        Ok(())
     }
 
     /// Ends the workers, which close their last second, and joins them.

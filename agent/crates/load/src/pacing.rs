@@ -119,6 +119,20 @@ impl Pacer {
         }
     }
 
+    /// From `elapsed_ns` until the end of the last stage, the number of users or arrivals per second is `level`.
+    pub(crate) fn set_level(&mut self, elapsed_ns: Nanos, level: f64) {
+        match self {
+            Self::Closed(closed) => {
+                closed.levels = closed.levels.held(elapsed_ns, level);
+                closed.next = closed.after(elapsed_ns);
+            }
+            Self::Open(open) => {
+                open.levels = open.levels.held(elapsed_ns, level);
+                open.times.set_level(elapsed_ns, level);
+            }
+        }
+    }
+
     /// End of the last stage.
     pub(crate) fn end_ns(&self) -> Nanos {
         self.levels().end_ns()
@@ -187,6 +201,22 @@ mod tests {
         assert_eq!(changes(0, 1), [(0, Come(0)), (1, Come(1)), (2, Come(2)), (5, Leave(2)), (6, Leave(1)), (7, Leave(0))]);
         assert_eq!(changes(0, 2), [(0, Come(0)), (2, Come(1)), (5, Leave(1)), (7, Leave(0))]);
         assert_eq!(changes(1, 2), [(1, Come(0)), (6, Leave(0))]);
+    }
+
+    #[test]
+    fn users_arrive_or_leave_at_once_when_a_level_is_set() {
+        use Change::{Come, Leave};
+        let stages = vec![Stage { to: 2.0, for_ns: 0 }, Stage { to: 2.0, for_ns: 9 * SECOND }];
+        let mut pacer = Pacer::new(&Pacing::Closed { stages, every_ns: None }, Seat::new(Share::default(), 0, 1), 1);
+        let due = |pacer: &mut Pacer, count: usize| {
+            std::iter::from_fn(|| pacer.next().inspect(|_| pacer.advance())).take(count).map(|(at, change)| (at / SECOND, change)).collect::<Vec<_>>()
+        };
+        assert_eq!(due(&mut pacer, 2), [(0, Come(0)), (0, Come(1))]);
+        pacer.set_level(3 * SECOND, 4.0);
+        assert_eq!(due(&mut pacer, 2), [(3, Come(2)), (3, Come(3))]);
+        pacer.set_level(5 * SECOND, 1.0);
+        assert_eq!(due(&mut pacer, 4), [(5, Leave(3)), (5, Leave(2)), (5, Leave(1)), (9, Leave(0))]);
+        assert_eq!(pacer.end_ns(), 9 * SECOND);
     }
 
     fn seats(generators: u32, threads: u32) -> Vec<Seat> {

@@ -182,8 +182,7 @@ pub(crate) fn users_most(program: &Program) -> u64 {
 }
 
 /// Files and sockets needed, and the limit after it was raised as far as necessary and permitted.
-pub(crate) fn room_for_files(program: &Program) -> Result<(u64, u64), String> {
-    let users = users_most(program);
+pub(crate) fn room_for_files(program: &Program, users: u64) -> Result<(u64, u64), String> {
     let needed = users * program.places.len() as u64 + FILES_BESIDES;
     let limit = raise(needed);
     if limit < needed {
@@ -213,9 +212,8 @@ fn raise(needed: u64) -> u64 {
 
 /// Local ports available for all servers. None if none are needed or the kernel does not report the range. An error if users need
 /// more ports than there are.
-pub(crate) fn room_for_ports(program: &Program, addresses: &[Vec<Address>]) -> Result<Option<u64>, String> {
+pub(crate) fn room_for_ports(program: &Program, addresses: &[Vec<Address>], users: u64) -> Result<Option<u64>, String> {
     let Some(ports) = ports_of_a_host() else { return Ok(None) };
-    let users = users_most(program);
     let locals = program.source.connections.local_addresses.len().max(1) as u64;
     let mut most = None;
     for (place, found) in program.places.iter().zip(addresses) {

@@ -74,6 +74,12 @@ impl Levels {
         Self(stages.iter().map(line).filter(|line| line.end_ns > line.start_ns).collect())
     }
 
+    /// These levels, but `level` from `from_ns` until the end of the last stage.
+    pub(crate) fn held(&self, from_ns: u64, level: f64) -> Self {
+        let line = Line { start_ns: from_ns, end_ns: self.end_ns(), from: level, to: level };
+        Self(if line.end_ns > line.start_ns { vec![line] } else { Vec::new() })
+    }
+
     /// End of the last stage.
     pub(crate) fn end_ns(&self) -> u64 {
         self.0.last().map_or(0, |line| line.end_ns)
@@ -166,6 +172,12 @@ impl ArrivalTimes {
         self.next_ns = self.after(now_ns, share);
     }
 
+    /// From `now_ns` on, arrivals occur at `level` a second.
+    pub(crate) fn set_level(&mut self, now_ns: u64, level: f64) {
+        self.levels = self.levels.held(now_ns, level);
+        self.switch(now_ns, self.intensity);
+    }
+
     fn after(&mut self, last_ns: u64, share: f64) -> Option<u64> {
         if self.intensity <= 0.0 {
             return None;
@@ -247,6 +259,25 @@ mod tests {
         assert_eq!(times.next(), None);
         times.switch(2 * SECOND, 0.5);
         assert!(times.next().is_some_and(|at| (2 * SECOND..=2 * SECOND + SECOND / 5).contains(&at)));
+    }
+
+    #[test]
+    fn a_level_that_is_set_holds_until_the_end_of_the_last_stage() {
+        let levels = levels(&[(4.0, 0), (4.0, 4 * SECOND), (0.0, 4 * SECOND)]).held(2 * SECOND, 6.0);
+        assert_eq!((levels.at(3 * SECOND), levels.at(7 * SECOND), levels.at(8 * SECOND), levels.end_ns()), (6.0, 6.0, 0.0, 8 * SECOND));
+        assert_eq!((levels.comes(2 * SECOND, 5.0), levels.comes(2 * SECOND, 6.0)), (Some(2 * SECOND), None));
+        assert_eq!(levels.held(9 * SECOND, 1.0).comes(9 * SECOND, 0.0), None);
+    }
+
+    #[test]
+    fn arrivals_follow_a_level_that_is_set() {
+        let mut times = ArrivalTimes::new(levels(&[(10.0, 0), (10.0, 10 * SECOND)]), Arrivals::Constant, Seat { number: 0, of: 1 }, 1);
+        times.set_level(5 * SECOND, 100.0);
+        let later = std::iter::from_fn(move || times.next().inspect(|_| times.advance())).collect::<Vec<_>>();
+        assert!((499..=501).contains(&later.len()) && later[0] >= 5 * SECOND, "{}", later.len());
+        let mut none = ArrivalTimes::new(levels(&[(10.0, 0), (10.0, SECOND)]), Arrivals::Constant, Seat { number: 2, of: 2 }, 1);
+        none.set_level(0, 100.0);
+        assert_eq!(none.next(), None);
     }
 
     fn any_stages() -> impl Strategy<Value = Levels> {

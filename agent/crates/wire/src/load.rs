@@ -742,6 +742,18 @@ pub struct GeneratorHealth {
     pub ports_most: Option<u64>,
 }
 
+/// `load.level`: changes the number of users, or of arrivals a second, of a running load until the end of its last stage.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LoadLevel {
+    /// The load's workload.
+    pub id: String,
+    /// From when on. A time that has passed means at once.
+    pub at_ns: u64,
+    /// Users of the closed model, or arrivals a second of the open model, over all generators of the load.
+    pub level: f64,
+}
+
 mod defaults {
     pub(super) fn yes() -> bool {
         true

@@ -30,6 +30,7 @@ macro_rules! methods {
             "workload.start" workload_start(wire::Start) -> wire::Started, only [Probe, Stressor, Command, Load], needs [];
             "workload.calibrate" workload_calibrate(wire::Calibrate) -> wire::Calibrated, only [Stressor], needs [];
             "workload.schedule" workload_schedule(wire::Schedule) -> wire::Outcome, only [Stressor, Command, Load], needs [];
+            "load.level" load_level(wire::load::LoadLevel) -> wire::Outcome, only [Load], needs [];
             "workload.stop" workload_stop(wire::Stop) -> wire::Stopped, only [Probe, Stressor, Command, Load], needs [];
 
             "monitor.start" monitor_start(wire::MonitorStart) -> monitor::Watched, only [Monitor], needs [];

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::time::Timespec;
 
 use crate::compress::Pool;
-use crate::controls::{Controls, Switch};
+use crate::controls::{Controls, Setting, Switch};
 use crate::link::{Address, Link};
 use crate::pacing::{Change, Pacer, Seat};
 use crate::program::Program;
@@ -345,21 +345,31 @@ impl<'s> Worker<'s> {
     fn switch(&mut self) {
         while let Some(switch) = self.switches.front().copied().filter(|switch| switch.at_ns <= self.now_ns) {
             self.switches.pop_front();
-            self.intensity = switch.intensity;
-            self.recorder.switch(switch.intensity, switch.at_ns.max(self.recorder.open.start_ns));
-            match self.began_ns {
-                None if switch.intensity > 0.0 => {
-                    self.began_ns = Some(switch.at_ns);
-                    if switch.intensity < 1.0 {
-                        self.pacer.switch(0, switch.intensity);
-                    }
+            match switch.to {
+                Setting::Intensity(intensity) => self.set_intensity(switch.at_ns, intensity),
+                Setting::Level(level) => {
+                    let elapsed_ns = self.began_ns.map_or(0, |began_ns| switch.at_ns.saturating_sub(began_ns));
+                    self.pacer.set_level(elapsed_ns, level);
                 }
-                Some(began_ns) => self.pacer.switch(switch.at_ns.saturating_sub(began_ns), switch.intensity),
-                None => {}
             }
             for user in std::mem::take(&mut self.held) {
                 self.go_on(user, self.now_ns);
             }
+        }
+    }
+
+    fn set_intensity(&mut self, at_ns: Nanos, intensity: f64) {
+        self.intensity = intensity;
+        self.recorder.switch(intensity, at_ns.max(self.recorder.open.start_ns));
+        match self.began_ns {
+            None if intensity > 0.0 => {
+                self.began_ns = Some(at_ns);
+                if intensity < 1.0 {
+                    self.pacer.switch(0, intensity);
+                }
+            }
+            Some(began_ns) => self.pacer.switch(at_ns.saturating_sub(began_ns), intensity),
+            None => {}
         }
     }
 

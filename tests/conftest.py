@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from hypothesis import settings
 
@@ -28,3 +30,20 @@ def guarded_lab() -> None:
     if why := lacking():
         pytest.skip(why)
     need_ebpf()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium, whose logs have messages and requests."""
+    selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("chromium and chromedriver are not installed (packages chromium, chromium-driver)")
+    options = selenium.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    opened = selenium.Chrome(options=options, service=selenium.ChromeService(driver))
+    yield opened
+    opened.quit()

@@ -1,7 +1,6 @@
 import html as escaping
 import json
 import re
-import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -166,22 +165,6 @@ def test_the_host_is_told_in_a_few_lines_and_what_is_not_known_has_none(run):
 def test_unknown_host_facts_are_said_to_be_unknown():
     facts = dict(flat({"governor": None, "memory_bytes": 2**30, "cpus": [0, 1], "disks": [{"name": "sda"}]}))
     assert facts == {"governor": "unknown", "memory": "1 GiB", "cpus": "0, 1", "disks 0 · name": "sda"}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("chromium and chromedriver are not installed (packages chromium, chromium-driver)")
-    options = selenium.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    opened = selenium.Chrome(options=options, service=selenium.ChromeService(driver))
-    yield opened
-    opened.quit()
 
 
 @pytest.fixture

@@ -142,6 +142,21 @@ def test_slices_come_while_a_stressor_is_calibrated(agent):
     calibration.join()
 
 
+def test_a_calibration_delays_no_other_request(agent):
+    agent.call("workload.start", id="s", work=KERNEL, pace="scheduled", work_dir="/var/tmp")
+    calibration = threading.Thread(target=lambda: agent.call("workload.calibrate", id="s", for_ns=4_000_000_000))
+    calibration.start()
+    # Its request is written before the others.
+    time.sleep(0.2)
+    agent.call("facts")
+    agent.call("monitor.start", id="m")
+    agent.call("monitor.stop", id="m")
+    agent.call("workload.start", id="p", work=KERNEL, pace="flat_out", work_dir="/var/tmp")
+    agent.call("workload.stop", id="p")
+    assert calibration.is_alive(), "the others were answered after the calibration"
+    calibration.join()
+
+
 def test_an_agent_for_some_capabilities_refuses_the_others_by_name():
     client = client_of(str(binary.find()), "serve", "--only", "probe,monitor")
     client.greet()

@@ -127,7 +127,7 @@ class Packet(_Frozen):
     length: int
     stream: bool
     at_ns: tuple[int | None, ...]
-    fate: str
+    fate: Literal["delivered", "lost", "astray", "stray", "other", "unfinished"]
 
     @property
     def total_ns(self) -> int | None:

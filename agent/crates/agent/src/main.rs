@@ -5,6 +5,7 @@ mod capability;
 mod command;
 mod dispatch;
 mod guard;
+mod lanes;
 mod methods;
 mod monitor;
 mod outbox;

@@ -1,14 +1,15 @@
-//! One stream: a thread that reads requests and answers them, one that collects events of workloads, and one that writes.
+//! One stream: a thread that reads requests, threads that answer them, one that collects events of workloads, and one that writes.
 
 use std::io::{self, BufRead, Read, Write};
 use std::thread;
 use std::time::Duration;
 
 use partywall_clock as clock;
-use partywall_wire::{decode, Fault, Response, CODE_REQUEST};
+use partywall_wire::{decode, Fault, Request, Response, CODE_REQUEST};
 
 use crate::capability::Only;
 use crate::dispatch::{Agent, ClockOwner, Shared};
+use crate::lanes::Lanes;
 use crate::outbox::Outbox;
 
 /// How often events are collected. Rarely, because sending takes CPU time from a workload on the same CPU.
@@ -39,27 +40,45 @@ pub(crate) fn serve(input: impl BufRead, output: impl Write + Send + 'static, ow
 }
 
 fn answer(mut input: impl BufRead, outbox: &Outbox, agent: &Agent, line_max: usize) -> io::Result<()> {
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        // Long requests are rare, so their memory is released.
-        line.shrink_to(1 << 20);
-        let read = input.by_ref().take(line_max as u64 + 2).read_until(b'\n', &mut line)?;
-        if read == 0 {
-            return Ok(());
+    let one = |request: Request| {
+        let _ends = EndsOnPanic(agent);
+        outbox.send(&Response::new(Some(request.id), agent.call(&request.method, request.params)))
+    };
+    thread::scope(|scope| {
+        let mut lanes = Lanes::new(scope, &one);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            // Long requests are rare, so their memory is released.
+            line.shrink_to(1 << 20);
+            let read = input.by_ref().take(line_max as u64 + 2).read_until(b'\n', &mut line)?;
+            if read == 0 {
+                return Ok(());
+            }
+            if line.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            if !line.ends_with(b"\n") && line.len() > line_max {
+                let why = format!("a message longer than {line_max} bytes; the rest of it cannot be told from the next, so this ends");
+                return outbox.send(&Response::new(None, Err(Fault::new(CODE_REQUEST, why))));
+            }
+            match decode(line.trim_ascii_end()) {
+                Ok(request) => lanes.take(request, line.len())?,
+                Err((id, fault)) => outbox.send(&Response::new(id, Err(fault)))?,
+            }
         }
-        if line.iter().all(u8::is_ascii_whitespace) {
-            continue;
+    })
+}
+
+/// A method that panicked has no answer, so the agent ends with everything it started.
+struct EndsOnPanic<'a>(&'a Agent);
+
+impl Drop for EndsOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.shared().stop_all();
+            std::process::exit(101);
         }
-        if !line.ends_with(b"\n") && line.len() > line_max {
-            let why = format!("a message longer than {line_max} bytes; the rest of it cannot be told from the next, so this ends");
-            return outbox.send(&Response::new(None, Err(Fault::new(CODE_REQUEST, why))));
-        }
-        let response = match decode(line.trim_ascii_end()) {
-            Ok(request) => Response::new(Some(request.id), agent.call(&request.method, request.params)),
-            Err((id, fault)) => Response::new(id, Err(fault)),
-        };
-        outbox.send(&response)?;
     }
 }
 

@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv6Addr};
 use base64::engine::general_purpose::STANDARD;
 use base64::Engine;
 use partywall_alignment::{Delay, Fate, Kind, Passage};
-use partywall_record::Histogram;
 use partywall_tracer::{Batch, End, Hook, Hop, HopLoss, Only, Raw, Relay, Report, Settings, Tracer, Translation, Tuple, Upshot, Way};
 use partywall_wire::trace as wire;
 use partywall_wire::{Event, Fault};
@@ -198,7 +197,7 @@ fn missed(loss: &HopLoss) -> wire::TraceMissed {
 
 fn way(way: Way, places: usize) -> wire::TraceWay {
     let tally = way.tally;
-    let step = |hop: &partywall_alignment::HopTally| wire::TraceStep {
+    let step = |hop: partywall_alignment::HopTally| wire::TraceStep {
         packets: hop.packets,
         bytes: hop.bytes,
         lost: hop.lost,
@@ -207,11 +206,11 @@ fn way(way: Way, places: usize) -> wire::TraceWay {
         reordered: hop.reordered,
         skipped: hop.skipped,
         stray: hop.stray,
-        delay: delay(&hop.delay),
+        delay: delay(hop.delay),
     };
     wire::TraceWay {
-        steps: tally.hops.iter().take(places).map(step).collect(),
-        total: delay(&tally.total),
+        steps: tally.hops.into_iter().take(places).map(step).collect(),
+        total: delay(tally.total),
         delivered: tally.delivered,
         unfinished: tally.unfinished,
         other: tally.other,
@@ -222,21 +221,19 @@ fn way(way: Way, places: usize) -> wire::TraceWay {
     }
 }
 
-fn delay(delay: &Delay) -> wire::TraceDelay {
-    let counted = delay.buckets.iter().enumerate().filter(|(_, &count)| count > 0);
-    let histogram = counted.map(|(bucket, &count)| (bucket as u32, u32::try_from(count).unwrap_or(u32::MAX))).collect();
-    let Delay { sum_ns, min_ns, max_ns, negative, negative_max_ns, .. } = *delay;
-    wire::TraceDelay { histogram: Histogram(histogram), sum_ns, min_ns, max_ns, negative, negative_max_ns }
+fn delay(delay: Delay) -> wire::TraceDelay {
+    let Delay { mut counts, sum_ns, min_ns, max_ns, negative, negative_max_ns } = delay;
+    wire::TraceDelay { histogram: counts.take(), sum_ns, min_ns, max_ns, negative, negative_max_ns }
 }
 
 fn packet(passage: &Passage) -> wire::TracePacket {
     let fate = match passage.fate {
-        Fate::Delivered => "delivered",
-        Fate::Lost { .. } => "lost",
-        Fate::Astray { .. } => "astray",
-        Fate::Stray { .. } => "stray",
-        Fate::Other => "other",
-        Fate::Unfinished => "unfinished",
+        Fate::Delivered => wire::TraceFate::Delivered,
+        Fate::Lost { .. } => wire::TraceFate::Lost,
+        Fate::Astray { .. } => wire::TraceFate::Astray,
+        Fate::Stray { .. } => wire::TraceFate::Stray,
+        Fate::Other => wire::TraceFate::Other,
+        Fate::Unfinished => wire::TraceFate::Unfinished,
     };
     wire::TracePacket {
         flow: hexadecimal(passage.flow),
@@ -244,7 +241,7 @@ fn packet(passage: &Passage) -> wire::TracePacket {
         length: passage.length,
         stream: passage.kind == Kind::Range,
         at_ns: passage.times[..passage.hops].to_vec(),
-        fate: fate.into(),
+        fate,
     }
 }
 

@@ -1,17 +1,15 @@
 //! The sink that counts packets, losses and delays per hop.
 
-use partywall_record::bucket_of;
+use partywall_record::LatencyCounts;
 
 use crate::unit::{Fate, Passage};
 use crate::{Sink, MAX_HOPS};
 
-/// Delays in the log-linear buckets of [`partywall_record::Histogram`]. Negative delays, caused by clock errors, are separate.
+/// Delays. Negative ones, caused by clock errors, are separate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delay {
-    /// Counts by bucket, up to the largest delay.
-    pub buckets: Vec<u64>,
-    /// Number of delays that were not negative.
-    pub count: u64,
+    /// The delays that were not negative.
+    pub counts: LatencyCounts,
     /// Sum of these delays.
     pub sum_ns: u64,
     /// The shortest of these delays.
@@ -31,12 +29,7 @@ impl Delay {
             self.negative_max_ns = self.negative_max_ns.max(delay_ns.unsigned_abs());
             return;
         };
-        let bucket = bucket_of(delay_ns) as usize;
-        if bucket >= self.buckets.len() {
-            self.buckets.resize(bucket + 1, 0);
-        }
-        self.buckets[bucket] += 1;
-        self.count += 1;
+        self.counts.record(delay_ns);
         self.sum_ns += delay_ns;
         self.min_ns = Some(self.min_ns.map_or(delay_ns, |min_ns| min_ns.min(delay_ns)));
         self.max_ns = Some(self.max_ns.map_or(delay_ns, |max_ns| max_ns.max(delay_ns)));

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use partywall_clock::Nanos;
+use partywall_facts::process;
 
 /// Maximum processes to follow. Reading more would take too long before a switch.
 const MOST: usize = 256;
@@ -111,9 +112,11 @@ impl Meter {
 
     fn process(&self, pid: u32) -> Option<Process> {
         let folder = self.folder(pid);
-        let (ticks, start) = parse_stat(&fs::read_to_string(folder.join("stat")).ok()?)?;
+        let wanted = [process::USER, process::SYSTEM, process::CHILDREN_USER, process::CHILDREN_SYSTEM, process::START];
+        let [ticks @ .., start] = process::fields(&fs::read(folder.join("stat")).ok()?, wanted);
+        let ticks = ticks.into_iter().try_fold(0_u64, |sum, ticks| sum.checked_add(ticks?))?;
         let disk_bytes = fs::read_to_string(folder.join("io")).ok().and_then(|text| parse_io(&text));
-        Some(Process { ticks, start, disk_bytes })
+        Some(Process { ticks, start: start?, disk_bytes })
     }
 
     fn children(&self, pid: u32) -> Vec<u32> {
@@ -128,14 +131,6 @@ struct Process {
     ticks: u64,
     start: u64,
     disk_bytes: Option<u64>,
-}
-
-/// CPU ticks and start time. The name may contain blanks and parentheses, so fields are counted after its end.
-fn parse_stat(text: &str) -> Option<(u64, u64)> {
-    let words: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-    let number = |place: usize| words.get(place)?.parse::<u64>().ok();
-    let ticks = [11, 12, 13, 14].iter().try_fold(0u64, |sum, &place| sum.checked_add(number(place)?))?;
-    Some((ticks, number(19)?))
 }
 
 fn parse_io(text: &str) -> Option<u64> {
@@ -212,7 +207,7 @@ mod tests {
     proptest! {
         #[test]
         fn garbage_never_panics(text in "(\\)|read_bytes:|[0-9 ]|.|\n)*") {
-            let _ = (parse_stat(&text), parse_io(&text));
+            let _ = parse_io(&text);
         }
     }
 }

@@ -96,7 +96,7 @@ fn hierarchies(root: &Path) -> Hierarchies {
     let known = controllers(&cgroups);
     let mut found = Hierarchies { v1: BTreeMap::new(), v2: None };
     for mount in parse_mountinfo(&text) {
-        let hierarchy = Hierarchy { mount_point: mount.mount_point, top: mount.top };
+        let hierarchy = Hierarchy { mount_point: mount.point, top: mount.top };
         match mount.kind.as_str() {
             "cgroup" => {
                 for name in v1_controllers(&mount.options, &known) {

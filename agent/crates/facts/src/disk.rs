@@ -1,13 +1,10 @@
-//! Disks, and the file system of a path.
-
-use std::path::Path;
+//! Disks and mounts.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::memory::chosen;
-use crate::survey::{self, Survey};
-use crate::under;
+use crate::survey::Survey;
 
 const FOLDER: &str = "/sys/block";
 /// Unit of `/sys/block/*/size`, regardless of the disk's block size.
@@ -32,19 +29,13 @@ pub struct DiskFacts {
     pub queue_requests: Option<u64>,
 }
 
-/// The file system of a path.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct FileSystem {
+/// A mount.
+pub(crate) struct Mount {
     /// For example `ext4`.
     pub kind: String,
-    /// For example `/dev/vda`.
-    pub source: String,
-    /// Its mount point.
-    pub mount_point: String,
-    /// Mount and superblock options.
+    pub point: String,
+    /// Of the mount and of its superblock.
     pub options: String,
-    /// Major and minor number of the device. A major number of 0 is not a block device.
-    pub device: String,
     /// The folder of the file system at the mount point.
     pub top: String,
 }
@@ -70,28 +61,17 @@ fn disk(survey: &Survey, name: String) -> Option<DiskFacts> {
     })
 }
 
-/// The file system that contains `path` (absolute, as seen by this process).
-#[must_use]
-pub fn file_system(root: &Path, path: &Path) -> Option<FileSystem> {
-    parse_mountinfo(&survey::text(&under(root, "/proc/self/mountinfo")).ok()?)
-        .filter(|mount| path.starts_with(&mount.mount_point))
-        // A later mount at the same point hides the earlier.
-        .max_by_key(|mount| Path::new(&mount.mount_point).components().count())
-}
-
 /// Mounts of a `mountinfo` file. Invalid lines are skipped.
-pub(crate) fn parse_mountinfo(text: &str) -> impl Iterator<Item = FileSystem> + '_ {
+pub(crate) fn parse_mountinfo(text: &str) -> impl Iterator<Item = Mount> + '_ {
     text.lines().filter_map(|line| {
         let (mount, super_block) = line.split_once(" - ")?;
         let mount: Vec<&str> = mount.split(' ').collect();
         let mut super_block = super_block.split(' ');
-        Some(FileSystem {
-            device: (*mount.get(2)?).to_owned(),
+        Some(Mount {
             top: unescape(mount.get(3)?),
-            mount_point: unescape(mount.get(4)?),
+            point: unescape(mount.get(4)?),
             kind: super_block.next()?.to_owned(),
-            source: unescape(super_block.next()?),
-            options: format!("{},{}", mount.get(5)?, super_block.next().unwrap_or_default()),
+            options: format!("{},{}", mount.get(5)?, super_block.nth(1).unwrap_or_default()),
         })
     })
 }
@@ -115,14 +95,10 @@ mod tests {
 nonsense";
 
     #[test]
-    fn a_path_belongs_to_the_deepest_mount_above_it() {
-        let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(root.path().join("proc/self")).unwrap();
-        std::fs::write(root.path().join("proc/self/mountinfo"), MOUNTS).unwrap();
-        let kind = |path: &str| file_system(root.path(), Path::new(path)).map(|found| found.kind);
-        assert_eq!(kind("/var/my disk/file").as_deref(), Some("xfs"));
-        assert_eq!(kind("/var/my disks").as_deref(), Some("ext4"));
-        assert_eq!(kind("relative"), None);
+    fn mounts_are_read_and_nonsense_is_skipped() {
+        let mounts: Vec<(String, String)> = parse_mountinfo(MOUNTS).map(|mount| (mount.point, mount.kind)).collect();
+        let expected = [("/proc", "proc"), ("/", "ext4"), ("/var/my disk", "xfs")];
+        assert_eq!(mounts, expected.map(|(point, kind)| (point.to_owned(), kind.to_owned())));
     }
 
     proptest! {

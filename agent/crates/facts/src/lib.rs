@@ -11,6 +11,7 @@ pub mod kernel;
 pub mod memory;
 pub mod memory_changes;
 pub mod memory_check;
+pub mod process;
 mod survey;
 pub mod virtualisation;
 

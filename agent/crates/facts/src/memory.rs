@@ -73,6 +73,15 @@ pub fn limit(root: &Path) -> Option<MemoryRoom> {
     cgroup::own(root).ok().and_then(|own| cgroup::memory_room(root, &own))
 }
 
+/// Memory that this process can allocate now: what is available on the host, within the limits of its cgroups.
+///
+/// # Errors
+/// As [`available`].
+pub fn usable(root: &Path) -> std::io::Result<u64> {
+    let limit = limit(root).map_or(u64::MAX, |limit| limit.left_bytes());
+    Ok(available(root)?.min(limit))
+}
+
 pub(crate) fn read(survey: &mut Survey) -> MemoryFacts {
     let ask = |survey: &mut Survey, what, parse: fn(&str) -> Option<u64>| {
         let question = Question { what, cost: "memory kernels need their bounds given by hand", remedy: "mount procfs on /proc" };

@@ -81,19 +81,21 @@ impl Looks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub kind: GuardFinding,
-    /// Bytes or packets that `text` refers to. 0 if it counts nothing.
+    /// Amount that `text` refers to. 0 if it counts nothing.
     pub amount: u64,
+    /// What `amount` counts.
+    pub unit: &'static str,
     pub text: String,
 }
 
 impl Finding {
     pub fn of(kind: GuardFinding, text: impl Into<String>) -> Self {
-        Self { kind, amount: 0, text: text.into() }
+        Self { kind, amount: 0, unit: "", text: text.into() }
     }
 
     /// The text of the report. `times`: how often the finding occurred.
     fn told(&self, times: u64) -> String {
-        let amount = if self.amount == 0 { String::new() } else { format!("{} ", self.amount) };
+        let amount = if self.amount == 0 { String::new() } else { format!("{} {} ", self.amount, self.unit) };
         let often = if times > 1 { format!(" ({times} times in the last second)") } else { String::new() };
         format!("{amount}{}{often}", self.text)
     }
@@ -107,14 +109,14 @@ struct Repeat {
     finding: Finding,
 }
 
-/// Findings of one kind at one place. The first is reported at once; repeats are counted and reported every second.
+/// Findings of one kind and unit at one place. The first is reported at once; repeats are counted and reported every second.
 #[derive(Debug, Default)]
-pub(crate) struct Repeats(BTreeMap<(usize, GuardFinding), Repeat>);
+pub(crate) struct Repeats(BTreeMap<(usize, GuardFinding, &'static str), Repeat>);
 
 impl Repeats {
     /// Returns the text to report at once, if any.
     pub fn add(&mut self, place: usize, finding: Finding, now: Nanos) -> Option<String> {
-        match self.0.entry((place, finding.kind)) {
+        match self.0.entry((place, finding.kind, finding.unit)) {
             Entry::Vacant(free) => {
                 let told = finding.told(1);
                 free.insert(Repeat { reported_ns: now, times: 0, finding: Finding { amount: 0, ..finding } });
@@ -132,7 +134,7 @@ impl Repeats {
     /// Returns the repeated findings that are due for a report.
     pub fn due(&mut self, now: Nanos) -> Vec<(usize, GuardFinding, String)> {
         let mut due = Vec::new();
-        self.0.retain(|&(place, kind), repeat| {
+        self.0.retain(|&(place, kind, _), repeat| {
             if now < repeat.reported_ns + COUNTED_EACH_NS {
                 return true;
             }
@@ -148,7 +150,7 @@ impl Repeats {
 
     /// Drops the findings of a place, because they do not apply to the interface that it is moved to.
     pub fn forget(&mut self, place: usize) {
-        self.0.retain(|&(known, _), _| known != place);
+        self.0.retain(|&(known, ..), _| known != place);
     }
 }
 
@@ -208,11 +210,16 @@ mod tests {
     }
 
     #[test]
-    fn amounts_of_findings_that_are_counted_are_summed() {
+    fn amounts_are_summed_but_bytes_not_with_packets() {
         let mut repeats = Repeats::default();
-        let bytes = |amount| Finding { kind: GuardFinding::Bypassed, amount, text: "bytes went round".into() };
-        assert_eq!(repeats.add(0, bytes(5), 0).as_deref(), Some("5 bytes went round"));
-        assert_eq!((repeats.add(0, bytes(3), 1), repeats.add(0, bytes(4), 2)), (None, None));
-        assert_eq!(repeats.due(SECOND)[0].2, "7 bytes went round (2 times in the last second)");
+        let above = |amount, unit| Finding { kind: GuardFinding::Exceeded, amount, unit, text: "above the ceiling".into() };
+        assert_eq!(repeats.add(0, above(5, "bytes"), 0).as_deref(), Some("5 bytes above the ceiling"));
+        assert_eq!(repeats.add(0, above(1, "packets"), 0).as_deref(), Some("1 packets above the ceiling"));
+        for amount in [3, 4] {
+            assert_eq!(repeats.add(0, above(amount, "bytes"), 1), None);
+        }
+        assert_eq!(repeats.add(0, above(2, "packets"), 1), None);
+        let told: Vec<String> = repeats.due(SECOND).into_iter().map(|(.., text)| text).collect();
+        assert_eq!(told, ["7 bytes above the ceiling (2 times in the last second)", "2 packets above the ceiling"]);
     }
 }

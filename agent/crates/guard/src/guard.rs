@@ -21,7 +21,7 @@ use crate::check::{Account, Allowed, Count, Judgement, Reading};
 use crate::delay::{Wait, Waits};
 use crate::error::GuardError;
 use crate::heir::{Bequest, Heir, Will};
-use crate::place::{self, Link, Look, Networks, Pace, Place, LARGEST};
+use crate::place::{self, Link, Look, Networks, Place, QueueRate, LARGEST};
 use crate::plane::{Counters, Grant, Plane};
 use crate::round::Rounds;
 
@@ -354,7 +354,7 @@ fn put_all(start: &GuardStart, plane: &Plane, rounds: &Rounds, places: &mut [Pla
     Ok(())
 }
 
-fn put(at: &mut Place, plane: &Plane, pace: Pace) -> Result<(), GuardError> {
+fn put(at: &mut Place, plane: &Plane, pace: QueueRate) -> Result<(), GuardError> {
     if at.has_queue() {
         at.pace(pace)?;
     }
@@ -378,10 +378,10 @@ fn holds_apart(start: &GuardStart, rounds: &Rounds, at: usize) -> bool {
 }
 
 /// The settings of the queue behind hook `at`.
-fn paced(start: &GuardStart, rounds: &Rounds, at: usize) -> Pace {
+fn paced(start: &GuardStart, rounds: &Rounds, at: usize) -> QueueRate {
     let sum = |of: &dyn Fn(usize) -> u64| leaves_of(start, at).map(of).sum();
     let any = |of: &dyn Fn(usize) -> bool| leaves_of(start, at).any(of);
-    Pace {
+    QueueRate {
         bps: sum(&|leaf| rounds.pace_bps(leaf)),
         strict: any(&|leaf| rounds.holds_back(leaf)),
         tcp: any(&|leaf| rounds.speaks_tcp(leaf)),
@@ -836,8 +836,8 @@ impl Tender {
         match account.judge(now, allowed) {
             Judgement::Fine => {}
             Judgement::Bypassed(bytes) => self.bypassed(at, bytes),
-            Judgement::Exceeded(bytes) => self.note(at, exceeded(bytes, "bytes above the ceiling")),
-            Judgement::ExceededPackets(packets) => self.note(at, exceeded(packets, "packets above the ceiling")),
+            Judgement::Exceeded(bytes) => self.note(at, exceeded(bytes, "bytes")),
+            Judgement::ExceededPackets(packets) => self.note(at, exceeded(packets, "packets")),
         }
     }
 
@@ -865,8 +865,8 @@ impl Tender {
         } else {
             ""
         };
-        let text = format!("bytes went round the hook{held}");
-        self.note(at, Finding { kind: GuardFinding::Bypassed, amount: bytes, text });
+        let text = format!("went round the hook{held}");
+        self.note(at, Finding { kind: GuardFinding::Bypassed, amount: bytes, unit: "bytes", text });
     }
 
     fn note(&mut self, at: usize, finding: Finding) {
@@ -945,8 +945,8 @@ impl Tender {
     }
 }
 
-fn exceeded(amount: u64, text: &str) -> Finding {
-    Finding { kind: GuardFinding::Exceeded, amount, text: text.to_owned() }
+fn exceeded(amount: u64, unit: &'static str) -> Finding {
+    Finding { kind: GuardFinding::Exceeded, amount, unit, text: "above the ceiling".into() }
 }
 
 fn renamed(place: &Place) -> String {

@@ -12,8 +12,8 @@ use partywall_wire::{GuardExcess, GuardHook, GuardLeaf, GuardQueue};
 use serde::{Deserialize, Serialize};
 
 use crate::error::GuardError;
-use crate::place::{Networks, Pace, Place};
-use crate::plane::{Handle, Hold, Memory, Rates};
+use crate::place::{Networks, Place, QueueRate};
+use crate::plane::{Handle, Hold, LeafRates, Memory};
 use crate::round::{are_few, held_back_bps, Ahead, PACKET_BITS, WAITS_UP_TO_PPS};
 
 /// Interval at which it checks whether the heartbeat is old, or all hooks were removed.
@@ -122,9 +122,9 @@ impl Bequest {
         if place.excess != GuardExcess::Held || !place.is_hooked_by(will.plane).map_err(GuardError::kernel(&self.leaf.name))? {
             return Ok(());
         }
-        let rates: Vec<Rates> = self.leaves.iter().map(|&leaf| memory.rates(leaf, will.falls_back)).collect();
+        let rates: Vec<LeafRates> = self.leaves.iter().map(|&leaf| memory.rates(leaf, will.falls_back)).collect();
         let bps: u64 = rates.iter().map(|&rates| held_back_bps(bits(rates))).sum();
-        place.pace(Pace { bps, strict: true, tcp: true })?;
+        place.pace(QueueRate { bps, strict: true, tcp: true })?;
         for (&leaf, &rates) in self.leaves.iter().zip(&rates) {
             memory.hold(leaf, self.ahead(will.queue, rates));
         }
@@ -132,7 +132,7 @@ impl Bequest {
     }
 
     /// How far packets may run ahead of their rates, because they wait in the queue.
-    fn ahead(&self, queue: GuardQueue, rates: Rates) -> Hold {
+    fn ahead(&self, queue: GuardQueue, rates: LeafRates) -> Hold {
         let ahead = Ahead { queue, hold_ns: self.leaf.hold_ns, tcp_packets: self.tcp_packets };
         let few = || self.leaves.len() == 1 && are_few(rates.bps / PACKET_BITS, rates.pps, WAITS_UP_TO_PPS);
         ahead.at(bits(rates), queue == GuardQueue::Fq || few())
@@ -140,6 +140,6 @@ impl Bequest {
 }
 
 /// The rate in bit/s. If packets are limited too, it assumes full frames.
-fn bits(rates: Rates) -> u64 {
+fn bits(rates: LeafRates) -> u64 {
     rates.bps.min(rates.pps.map_or(u64::MAX, |pps| pps.saturating_mul(PACKET_BITS)))
 }

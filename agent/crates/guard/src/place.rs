@@ -93,7 +93,7 @@ pub(crate) struct Place {
     pub interface: String,
     pub excess: GuardExcess,
     kind: QueueKind,
-    queued: Option<Pace>,
+    queued: Option<QueueRate>,
     /// Burst of the existing queue. If the burst became smaller than a waiting packet, that packet would never leave, nor would
     /// any behind it. So below the largest packet size the burst only grows. The queue segments packets larger than the burst.
     queue_burst: u64,
@@ -108,14 +108,14 @@ pub(crate) struct Place {
 
 /// Rate of a queue. `strict`: the queue must hold back its senders. Otherwise it must only stay out of the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pace {
+pub(crate) struct QueueRate {
     pub bps: u64,
     pub strict: bool,
     /// Packets that the network card segments pass in one piece.
     pub tcp: bool,
 }
 
-impl Pace {
+impl QueueRate {
     /// Settings of an earlier guard's queue, of either kind.
     const UNKNOWN: Self = Self { bps: 0, strict: true, tcp: true };
 
@@ -297,7 +297,7 @@ impl Place {
             interface: hook.interface.clone(),
             excess: if holdable { GuardExcess::Held } else { GuardExcess::Dropped },
             kind: kind(queue),
-            queued: taken_over.then_some(Pace::UNKNOWN),
+            queued: taken_over.then_some(QueueRate::UNKNOWN),
             queue_burst: if taken_over { LARGEST } else { 0 },
             frame: frame(&interface),
             veth: interface.peer.is_some(),
@@ -368,11 +368,11 @@ impl Place {
     }
 
     /// Adds a queue, or changes the rate of the existing one.
-    pub fn pace(&mut self, pace: Pace) -> Result<(), GuardError> {
+    pub fn pace(&mut self, pace: QueueRate) -> Result<(), GuardError> {
         self.repace(pace).map_err(GuardError::kernel(&self.shown))
     }
 
-    fn repace(&mut self, pace: Pace) -> io::Result<()> {
+    fn repace(&mut self, pace: QueueRate) -> io::Result<()> {
         if self.excess != GuardExcess::Held || self.queued.is_some_and(|queued| pace.is_near(queued)) {
             return Ok(());
         }
@@ -382,7 +382,7 @@ impl Place {
                 self.put_queue(&self.rated(pace, burst_bytes))?;
                 self.queue_burst = burst_bytes.into();
             }
-            QueueKind::Departures if self.queued.is_none_or(|queued| queued == Pace::UNKNOWN) => self.put_queue(&self.departures())?,
+            QueueKind::Departures if self.queued.is_none_or(|queued| queued == QueueRate::UNKNOWN) => self.put_queue(&self.departures())?,
             // It has no rate to change.
             QueueKind::Departures => {}
         }
@@ -402,14 +402,14 @@ impl Place {
         Queue::Departures { limit_packets, slack_ns }
     }
 
-    fn rated(&self, pace: Pace, burst_bytes: u32) -> Queue {
+    fn rated(&self, pace: QueueRate, burst_bytes: u32) -> Queue {
         let limit_bytes = u32::try_from(pace.bytes_during(self.hold_ns).max(LIMIT_LEAST)).unwrap_or(u32::MAX);
         Queue::Rate { bytes_per_second: pace.bytes_per_second(), burst_bytes, limit_bytes }
     }
 
     /// A queue that only stays out of the way has the hook's burst. A queue that holds senders back has a small burst: its waiting
     /// packets cover moments in which the senders have no CPU, and each rate change lets a burst pass.
-    fn burst_bytes(&self, pace: Pace) -> u32 {
+    fn burst_bytes(&self, pace: QueueRate) -> u32 {
         let burst_ns = if pace.strict { self.burst_ns.min(STRICT_BURST_NS) } else { self.burst_ns };
         let least = if pace.tcp { LARGEST } else { self.frame.max(self.queue_burst.min(LARGEST)) };
         pace.bytes_during(burst_ns).clamp(least, 1 << 31) as u32
@@ -500,7 +500,7 @@ impl Place {
 
     /// The wait of the next packet in the queue behind the hook. None without a queue.
     pub fn wait_ns(&self) -> Option<Nanos> {
-        let Pace { bps, .. } = self.queued?;
+        let QueueRate { bps, .. } = self.queued?;
         Some((u128::from(self.waiting_bytes()?) * 8_000_000_000 / u128::from(bps.max(1))) as Nanos)
     }
 

@@ -108,7 +108,7 @@ fn cost(rate: u64, times: u64, shift: u32) -> u64 {
 
 /// The rates of a leaf, as another process reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rates {
+pub(crate) struct LeafRates {
     pub bps: u64,
     pub pps: Option<u64>,
 }
@@ -170,10 +170,13 @@ impl Memory {
     }
 
     /// The granted or the fallback rates of a leaf.
-    pub fn rates(&self, leaf: usize, fallen_back: bool) -> Rates {
+    pub fn rates(&self, leaf: usize, fallen_back: bool) -> LeafRates {
         let at = limits_word(leaf, if fallen_back { FALLBACK } else { GRANTED } + COST);
         let rate = |cost: u64, times: u64, shift: u32| ((UNITS_PER_SECOND * times) << shift).checked_div(cost);
-        Rates { bps: rate(self.limits.read(at), 8, COST_SHIFT).unwrap_or(u64::MAX), pps: rate(self.limits.read(at + 1), 1, PACKET_SHIFT) }
+        LeafRates {
+            bps: rate(self.limits.read(at), 8, COST_SHIFT).unwrap_or(u64::MAX),
+            pps: rate(self.limits.read(at + 1), 1, PACKET_SHIFT),
+        }
     }
 
     /// See [`Plane::hold`].

@@ -5,10 +5,11 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
+use partywall_facts::memory;
 use partywall_sys::memory::Block;
 use serde_json::{json, Value};
 
-use crate::{room, Environment, KernelError, Params};
+use crate::{Environment, KernelError, Params};
 
 /// More than any kernel needs; prevents overflow in sums of sizes.
 pub(crate) const BYTES_MAX: usize = 1 << 40;
@@ -35,6 +36,22 @@ impl Pages {
     }
 }
 
+/// Bytes that can be allocated now.
+pub(crate) fn available(environment: &Environment) -> Result<u64, KernelError> {
+    memory::usable(&environment.root).map_err(KernelError::host("reading the available memory"))
+}
+
+/// Returns an error if there is no room for `bytes`, the given or derived value of parameter `key`.
+fn claim(key: &'static str, bytes: u64, environment: &Environment) -> Result<(), KernelError> {
+    let available = available(environment)?;
+    if bytes <= available {
+        return Ok(());
+    }
+    let why =
+        format!("asks for {bytes} bytes in this worker but the host and the cgroup leave {available}; give less or raise the memory limit");
+    Err(KernelError::Parameter { key, value: bytes.to_string(), why })
+}
+
 /// Maps a block of `bytes` without touching it. `key` is the parameter with its size. Its kind of pages goes into `facts`.
 pub(crate) fn untouched(
     key: &'static str,
@@ -43,7 +60,7 @@ pub(crate) fn untouched(
     environment: &Environment,
     facts: &mut Params,
 ) -> Result<Block, KernelError> {
-    room::claim(key, bytes as u64, environment)?;
+    claim(key, bytes as u64, environment)?;
     let mut block = Block::new(bytes).map_err(KernelError::host(format!("allocating a block of {bytes} bytes")))?;
     if pages == Pages::Huge {
         block.advise_huge_pages().map_err(KernelError::host("asking for transparent huge pages (parameter huge_pages)"))?;
@@ -60,7 +77,7 @@ pub(crate) fn of_ones<const COUNT: usize>(
     environment: &Environment,
     facts: &mut Params,
 ) -> Result<[Block; COUNT], KernelError> {
-    room::claim(key, (bytes * COUNT) as u64, environment)?;
+    claim(key, (bytes * COUNT) as u64, environment)?;
     let mut blocks = Vec::with_capacity(COUNT);
     for _ in 0..COUNT {
         let mut block = untouched(key, bytes, pages, environment, facts)?;

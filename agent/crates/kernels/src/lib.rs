@@ -31,7 +31,6 @@ mod process_creation;
 mod quantum;
 mod request;
 mod ring;
-pub mod room;
 mod schema;
 mod shared_memory;
 mod stream;

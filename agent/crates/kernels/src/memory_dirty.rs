@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::blocks::{self, Pages};
 use crate::chance::Chance;
 use crate::limits::{multiple, within};
-use crate::pace::{Pace, Turn};
+use crate::pace::{Turn, Turns};
 use crate::{
     noise, Entry, Environment, Figure, Held, Holder, Kernel, KernelError, KernelInfo, Latency, Needs, PacedBy, Resource, Roles, Settle,
     Sink, Unit,
@@ -92,7 +92,7 @@ impl Next {
 struct MemoryDirty {
     block: Block,
     next: Next,
-    pace: Option<Pace>,
+    pace: Option<Turns>,
     changed: u64,
     facts: crate::Params,
 }
@@ -161,14 +161,14 @@ fn part(working_set_bytes: usize, threads: u32) -> Result<usize, KernelError> {
     Ok(pages * PAGE_BYTES)
 }
 
-fn pace(rate_bytes_per_s: Option<f64>, threads: u32) -> Result<Option<Pace>, KernelError> {
+fn pace(rate_bytes_per_s: Option<f64>, threads: u32) -> Result<Option<Turns>, KernelError> {
     match rate_bytes_per_s {
         Some(rate) if !(rate > 0.0 && rate <= RATE_MAX) => Err(KernelError::Parameter {
             key: "rate_bytes_per_s",
             value: rate.to_string(),
             why: "is not above 0 and at most 1e12; leave it out for flat out".into(),
         }),
-        rate => Ok(rate.map(|rate| Pace::new(rate / PAGE_BYTES as f64 / f64::from(threads.max(1))))),
+        rate => Ok(rate.map(|rate| Turns::new(rate / PAGE_BYTES as f64 / f64::from(threads.max(1))))),
     }
 }
 

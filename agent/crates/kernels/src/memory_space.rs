@@ -9,9 +9,10 @@ use schemars::{schema_for, JsonSchema};
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::blocks::available;
 use crate::limits::within;
 use crate::{
-    room, Entry, Environment, Figure, Held, Holder, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit,
+    Entry, Environment, Figure, Held, Holder, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit,
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -62,7 +63,7 @@ struct MemorySpace {
 impl MemorySpace {
     fn build(params: &Params, environment: &Environment) -> Result<Self, KernelError> {
         within("chunk_bytes", params.chunk_bytes, 4096..=64 << 20)?;
-        let available = room::available(&environment.root)?;
+        let available = available(environment)?;
         let bound = bound(params.bound_bytes, available)?;
         let chunks_max = (bound / u64::from(environment.threads.max(1)) / params.chunk_bytes as u64) as usize;
         if chunks_max == 0 {
@@ -112,7 +113,7 @@ impl MemorySpace {
             return Ok(true);
         }
         self.unlooked_bytes = 0;
-        Ok(room::available(&self.environment.root)? > self.reserve_bytes)
+        Ok(available(&self.environment)? > self.reserve_bytes)
     }
 
     /// Frees memory for the next allocation if there is no room.

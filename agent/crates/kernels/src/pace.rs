@@ -7,7 +7,7 @@ const FORGOTTEN_AFTER_NS: f64 = 50e6;
 
 /// When the next turn is due.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct Turns {
     period_ns: f64,
     next_ns: f64,
 }
@@ -21,7 +21,7 @@ pub(crate) enum Turn {
     Wait(Nanos),
 }
 
-impl Pace {
+impl Turns {
     pub fn new(rate_per_s: f64) -> Self {
         Self { period_ns: 1e9 / rate_per_s, next_ns: 0.0 }
     }
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn turns_come_at_the_rate_however_often_it_is_asked() {
         for step_ns in [7_000, 100_000, 3_000_000] {
-            let mut pace = Pace::new(10_000.0);
+            let mut pace = Turns::new(10_000.0);
             let mut taken = 0;
             for now in (MS * 1000..MS * 2000).step_by(step_ns) {
                 while let Turn::Due(turns) = pace.turn(now, 4) {
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_pause_is_not_caught_up() {
-        let mut pace = Pace::new(1000.0);
+        let mut pace = Turns::new(1000.0);
         assert_eq!(pace.turn(MS * 1000, 64), Turn::Due(1));
         assert_eq!(pace.turn(MS * 5000, 64), Turn::Due(1));
         assert_eq!(pace.turn(MS * 5000, 64), Turn::Wait(MS * 5001));
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_slow_rate_keeps_its_period() {
-        let mut pace = Pace::new(2.0);
+        let mut pace = Turns::new(2.0);
         assert_eq!(pace.turn(MS * 1000, 64), Turn::Due(1));
         assert_eq!(pace.turn(MS * 1100, 64), Turn::Wait(MS * 1500));
         assert_eq!(pace.turn(MS * 1510, 64), Turn::Due(1));

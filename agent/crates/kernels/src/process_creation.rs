@@ -7,7 +7,7 @@ use schemars::{schema_for, JsonSchema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::pace::{Pace, Turn};
+use crate::pace::{Turn, Turns};
 use crate::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit};
 
 const RATE_MAX: f64 = 1e6;
@@ -41,7 +41,7 @@ impl Default for Params {
 
 struct ProcessCreation {
     nursery: Nursery,
-    pace: Pace,
+    pace: Turns,
     params: Params,
     children: u64,
 }
@@ -79,7 +79,7 @@ fn build(params: &crate::Params, environment: &Environment) -> Result<Box<dyn Ke
         return Err(KernelError::Parameter { key: "rate_max", value: params.rate_max.to_string(), why });
     }
     let nursery = Nursery::new().map_err(KernelError::host("allocating a stack for children"))?;
-    let pace = Pace::new(params.rate_max / f64::from(environment.threads.max(1)));
+    let pace = Turns::new(params.rate_max / f64::from(environment.threads.max(1)));
     Ok(Box::new(ProcessCreation { nursery, pace, params, children: 0 }))
 }
 

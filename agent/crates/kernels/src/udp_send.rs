@@ -14,7 +14,7 @@ use schemars::{schema_for, JsonSchema};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::pace::{Pace, Turn};
+use crate::pace::{Turn, Turns};
 use crate::peer::Peer;
 use crate::request::{stop_receiving, towards, udp_pair};
 use crate::{
@@ -57,7 +57,7 @@ struct UdpSend {
     datagrams: Batch,
     datagram_bytes: usize,
     batch: usize,
-    pace: Option<Pace>,
+    pace: Option<Turns>,
     marker: Option<Marker>,
     to: Option<SocketAddr>,
     sent: u64,
@@ -203,14 +203,14 @@ impl Drop for Receiver {
     }
 }
 
-fn rate(params: &Params, environment: &Environment) -> Result<Option<Pace>, KernelError> {
+fn rate(params: &Params, environment: &Environment) -> Result<Option<Turns>, KernelError> {
     match params.rate_pps {
         Some(rate) if !(rate > 0.0 && rate <= 1e9) => Err(KernelError::Parameter {
             key: "rate_pps",
             value: rate.to_string(),
             why: "is not above 0 and at most 1e9; leave it out for flat out".into(),
         }),
-        rate => Ok(rate.map(|rate| Pace::new(rate / f64::from(environment.threads.max(1))))),
+        rate => Ok(rate.map(|rate| Turns::new(rate / f64::from(environment.threads.max(1))))),
     }
 }
 

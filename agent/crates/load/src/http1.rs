@@ -165,7 +165,10 @@ impl Response {
 
     /// The values of a header, in order. Empty if the head was not requested.
     pub(crate) fn header<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> + 'a {
-        headers(&self.head).filter(move |(found, _)| found.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
+        headers(&self.head)
+            .flatten()
+            .filter(move |(found, _)| found.eq_ignore_ascii_case(name.as_bytes()))
+            .map(|(_, value)| value.trim_ascii())
     }
 
     /// Parses the next bytes of the stream.
@@ -261,7 +264,7 @@ impl Response {
         let (used, line) = self.line(bytes, BadResponse::Chunk)?;
         if let Some(line) = line {
             let digits = line.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
-            let size = hexadecimal(digits).ok_or(BadResponse::Chunk)?;
+            let size = number(digits, 16).ok_or(BadResponse::Chunk)?;
             self.state = if size == 0 { State::Trailer } else { State::ChunkData(size) };
         }
         Ok(used)
@@ -384,30 +387,25 @@ fn status_line(line: &[u8]) -> Option<(u8, u16)> {
     (status >= 100).then_some((minor - b'0', status))
 }
 
-/// The headers of a head without its status line. Folded continuation lines are skipped.
-fn headers(head: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-    head.split(|&byte| byte == b'\n').map(trim_line).filter_map(|line| {
-        let colon = memchr(b':', line)?;
-        (!line.starts_with(b" ") && !line.starts_with(b"\t")).then(|| (&line[..colon], line[colon + 1..].trim_ascii()))
+/// Names and values of a head without its status line. Folded continuation lines are skipped.
+fn headers(mut rest: &[u8]) -> impl Iterator<Item = Result<(&[u8], &[u8]), BadResponse>> {
+    std::iter::from_fn(move || loop {
+        let end = memchr(b'\n', rest)?;
+        let line = trim_line(&rest[..end]);
+        rest = &rest[end + 1..];
+        if !matches!(line.first(), None | Some(b' ' | b'\t')) {
+            let colon = memchr(b':', line).filter(|&colon| colon > 0 && line[colon - 1] != b' ');
+            return Some(colon.map(|colon| (&line[..colon], &line[colon + 1..])).ok_or(BadResponse::Header));
+        }
     })
 }
 
 fn framing(head: &[u8]) -> Result<Framing, BadResponse> {
     let mut framing = Framing::default();
-    let mut rest = head;
-    while let Some(end) = memchr(b'\n', rest) {
-        let line = trim_line(&rest[..end]);
-        rest = &rest[end + 1..];
-        if line.is_empty() || line[0] == b' ' || line[0] == b'\t' {
-            continue;
-        }
-        let colon = memchr(b':', line).filter(|&colon| colon > 0).ok_or(BadResponse::Header)?;
-        let (name, value) = (&line[..colon], &line[colon + 1..]);
-        if name.ends_with(b" ") {
-            return Err(BadResponse::Header);
-        }
+    for header in headers(head) {
+        let (name, value) = header?;
         // Few names concern framing, and the length excludes most others.
-        match colon {
+        match name.len() {
             14 if name.eq_ignore_ascii_case(b"content-length") => framing.add_length(value)?,
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => framing.add_coding(value),
             10 if name.eq_ignore_ascii_case(b"connection") => framing.add_options(value),
@@ -421,7 +419,7 @@ fn framing(head: &[u8]) -> Result<Framing, BadResponse> {
 impl Framing {
     fn add_length(&mut self, value: &[u8]) -> Result<(), BadResponse> {
         for part in value.split(|&byte| byte == b',') {
-            let length = decimal(part.trim_ascii()).ok_or(BadResponse::Length)?;
+            let length = number(part.trim_ascii(), 10).ok_or(BadResponse::Length)?;
             if self.length.is_some_and(|before| before != length) {
                 return Err(BadResponse::Length);
             }
@@ -442,14 +440,6 @@ impl Framing {
             self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
         }
     }
-}
-
-fn decimal(digits: &[u8]) -> Option<u64> {
-    number(digits, 10)
-}
-
-fn hexadecimal(digits: &[u8]) -> Option<u64> {
-    number(digits, 16)
 }
 
 fn number(digits: &[u8], base: u32) -> Option<u64> {

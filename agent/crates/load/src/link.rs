@@ -46,12 +46,15 @@ pub(crate) enum Phase {
     Draining,
 }
 
+slotmap::new_key_type! {
+    /// Identifies a connection, and no later one.
+    pub(crate) struct LinkKey;
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: OwnedFd,
-    /// Distinguishes this connection from an earlier one in the same slot.
-    pub generation: u32,
     pub user: u32,
     pub place: u16,
     pub phase: Phase,
@@ -92,7 +95,7 @@ impl Link {
         let response = Response::default();
         let phase = Phase::Connecting;
         let (tls, http2, unsent) = (None, None, Vec::new());
-        Ok(Self { socket, generation: 0, user, place, phase, started_ns: now_ns, response, tls, http2, unsent, unsent_from: 0 })
+        Ok(Self { socket, user, place, phase, started_ns: now_ns, response, tls, http2, unsent, unsent_from: 0 })
     }
 
     /// Registers for all future events at once.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use partywall_clock::{self as clock, Nanos};
-use partywall_record::{DenseHistogram, Recorder};
+use partywall_record::{LatencyCounts, Recorder};
 use partywall_wire::load::{GeneratorHealth, LoadError, LoadErrorKind, LoadSecond, Timing};
 
 use crate::health::{Surroundings, ThreadClock};
@@ -43,11 +43,11 @@ pub(crate) struct Moments {
 #[derive(Default)]
 struct Counts {
     timing: Timing,
-    corrected: DenseHistogram,
-    raw: DenseHistogram,
-    first_byte: DenseHistogram,
-    body: DenseHistogram,
-    failures: DenseHistogram,
+    corrected: LatencyCounts,
+    raw: LatencyCounts,
+    first_byte: LatencyCounts,
+    body: LatencyCounts,
+    failures: LatencyCounts,
 }
 
 /// Splits one worker's measurements into seconds of monotonic time.
@@ -56,10 +56,10 @@ pub(crate) struct SecondRecorder {
     seconds: Seconds,
     slices: Option<Recorder>,
     labels: Vec<Counts>,
-    connect: DenseHistogram,
-    tls: DenseHistogram,
-    lateness: DenseHistogram,
-    undelayed: DenseHistogram,
+    connect: LatencyCounts,
+    tls: LatencyCounts,
+    lateness: LatencyCounts,
+    undelayed: LatencyCounts,
     late_after_ns: Nanos,
     thread_clock: ThreadClock,
     surroundings: Option<Surroundings>,
@@ -82,10 +82,10 @@ impl SecondRecorder {
             seconds,
             slices,
             labels: (0..labels).map(|_| Counts::default()).collect(),
-            connect: DenseHistogram::default(),
-            tls: DenseHistogram::default(),
-            lateness: DenseHistogram::default(),
-            undelayed: DenseHistogram::default(),
+            connect: LatencyCounts::default(),
+            tls: LatencyCounts::default(),
+            lateness: LatencyCounts::default(),
+            undelayed: LatencyCounts::default(),
             late_after_ns,
             thread_clock: ThreadClock::new(),
             surroundings,

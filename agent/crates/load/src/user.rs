@@ -7,6 +7,7 @@ use rustls::ClientConfig;
 
 use crate::cookie::Jar;
 use crate::feeder::Places;
+use crate::link::LinkKey;
 use crate::pacing::Arrival;
 use crate::program::{Kind, Op};
 use crate::record::Moments;
@@ -86,7 +87,7 @@ pub(crate) struct User {
     pub free_ns: Nanos,
     pub moments: Moments,
     pub asked: Asked,
-    pub links: Vec<(u16, u64)>,
+    pub links: Vec<(u16, LinkKey)>,
     pub loops: Vec<u32>,
     pub transactions: Vec<Transaction>,
     pub personal: Option<Box<Personal>>,

@@ -21,21 +21,12 @@ pub fn bucket_bounds(index: u32) -> (u64, u64) {
     (low, low + (1 << magnitude) - 1)
 }
 
-/// Sparse counts: pairs of bucket index and count, ascending by index.
+/// Sparse counts, as they are stored and sent: pairs of bucket index and count, ascending by index.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Histogram(pub Vec<(u32, u32)>);
 
 impl Histogram {
-    /// Counts one latency.
-    pub fn record(&mut self, value_ns: u64) {
-        let bucket = bucket_of(value_ns);
-        match self.0.binary_search_by_key(&bucket, |pair| pair.0) {
-            Ok(at) => self.0[at].1 = self.0[at].1.saturating_add(1),
-            Err(at) => self.0.insert(at, (bucket, 1)),
-        }
-    }
-
     /// Number of latencies counted.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -43,47 +34,33 @@ impl Histogram {
     }
 }
 
-/// A [`DenseHistogram`] counts latencies above this, about 18 minutes, in its last bucket.
-const DENSE_LONGEST_NS: u64 = (1 << 40) - 1;
-
-/// Dense counts, one per bucket, for loops that record too often for a search per value.
-#[derive(Clone, Debug)]
-pub struct DenseHistogram {
-    counts: Box<[u32]>,
-    // Range of buckets that may be non-zero, so that a narrow histogram is taken quickly.
-    low: usize,
-    high: usize,
+/// Counts latencies, one number per bucket up to the longest latency so far, at most 58 KiB. Recording allocates only for a latency
+/// longer than all before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LatencyCounts {
+    counts: Vec<u32>,
+    // Non-zero counts lie in these buckets, so that a narrow histogram is taken quickly.
+    used: std::ops::Range<usize>,
 }
 
-impl Default for DenseHistogram {
-    fn default() -> Self {
-        Self { counts: vec![0; bucket_of(DENSE_LONGEST_NS) as usize + 1].into(), low: usize::MAX, high: 0 }
-    }
-}
-
-impl DenseHistogram {
+impl LatencyCounts {
     /// Counts one latency.
     #[inline]
     pub fn record(&mut self, value_ns: u64) {
-        let bucket = bucket_of(value_ns.min(DENSE_LONGEST_NS)) as usize;
+        let bucket = bucket_of(value_ns) as usize;
+        if bucket >= self.counts.len() {
+            self.counts.resize(bucket + 1, 0);
+        }
         self.counts[bucket] += 1;
-        self.low = self.low.min(bucket);
-        self.high = self.high.max(bucket);
+        self.used = if self.used.is_empty() { bucket..bucket + 1 } else { self.used.start.min(bucket)..self.used.end.max(bucket + 1) };
     }
 
     /// Returns the counts since the last call.
     #[must_use]
     pub fn take(&mut self) -> Histogram {
-        let mut pairs = Vec::new();
-        if self.low <= self.high {
-            for (offset, count) in self.counts[self.low..=self.high].iter_mut().enumerate() {
-                if *count > 0 {
-                    pairs.push(((self.low + offset) as u32, std::mem::take(count)));
-                }
-            }
-        }
-        (self.low, self.high) = (usize::MAX, 0);
-        Histogram(pairs)
+        let used = std::mem::take(&mut self.used);
+        let counts = self.counts[used.clone()].iter_mut().zip(used).filter(|(count, _)| **count > 0);
+        Histogram(counts.map(|(count, bucket)| (bucket as u32, std::mem::take(count))).collect())
     }
 }
 
@@ -92,20 +69,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dense_histogram_counts_as_a_sparse_one_does_and_is_empty_once_taken() {
-        let (mut dense, mut sparse) = (DenseHistogram::default(), Histogram::default());
-        for value in [0, 5, 5, 63, 64, 1_000, 1_000_000, 1_000_001, 70_000_000_000] {
-            dense.record(value);
-            sparse.record(value);
+    fn counts_are_those_of_each_bucket_and_start_again_once_taken() {
+        let mut counts = LatencyCounts::default();
+        for value in [1_000_000, 5, 63, 5, u64::MAX, 1_000_001] {
+            counts.record(value);
         }
-        assert_eq!((dense.take(), dense.take()), (sparse, Histogram::default()));
-    }
-
-    #[test]
-    fn a_latency_too_long_for_a_dense_histogram_is_still_counted() {
-        let mut dense = DenseHistogram::default();
-        dense.record(u64::MAX);
-        assert_eq!(dense.take().count(), 1);
+        let taken = counts.take();
+        assert_eq!(taken.0, [(5, 2), (63, 1), (bucket_of(1_000_000), 2), (bucket_of(u64::MAX), 1)]);
+        assert_eq!((taken.count(), counts.take()), (6, Histogram::default()));
+        counts.record(7);
+        assert_eq!(counts.take().0, [(7, 1)]);
     }
 
     #[test]

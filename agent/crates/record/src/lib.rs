@@ -5,5 +5,5 @@
 mod histogram;
 mod slice;
 
-pub use histogram::{bucket_bounds, bucket_of, DenseHistogram, Histogram};
+pub use histogram::{bucket_bounds, bucket_of, Histogram, LatencyCounts};
 pub use slice::{Recorder, Slice, Tape};

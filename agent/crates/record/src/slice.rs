@@ -6,7 +6,7 @@ use partywall_clock::{self as clock, Nanos};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Histogram;
+use crate::{Histogram, LatencyCounts};
 
 /// Some milliseconds of one worker thread's work. Slices are cut at multiples of their length in monotonic time, so that slots between
 /// such multiples contain whole slices. A slice ends with the first operation that ends after its multiple.
@@ -51,6 +51,7 @@ pub struct Recorder {
     tape: Tape,
     slice_ns: Nanos,
     open: Slice,
+    latency: LatencyCounts,
     cpu: fn() -> Nanos,
     cpu_start_ns: Nanos,
 }
@@ -67,7 +68,7 @@ impl Recorder {
     pub fn with_cpu_clock(tape: Tape, thread: u32, slice_ns: Nanos, cpu: fn() -> Nanos) -> Self {
         let start_ns = clock::now();
         let open = Slice { thread, start_ns, end_ns: start_ns, work: 0.0, cpu_ns: 0, intensity: 1.0, latency: Histogram::default() };
-        Self { tape, slice_ns: slice_ns.max(1), open, cpu, cpu_start_ns: cpu() }
+        Self { tape, slice_ns: slice_ns.max(1), open, latency: LatencyCounts::default(), cpu, cpu_start_ns: cpu() }
     }
 
     /// The worker thread it records.
@@ -78,7 +79,7 @@ impl Recorder {
 
     /// Counts the latency of one operation of the open slice.
     pub fn latency(&mut self, value_ns: u64) {
-        self.open.latency.record(value_ns);
+        self.latency.record(value_ns);
     }
 
     /// Adds `work` that was finished at `now_ns`. Closes the slice if its time is over, and returns whether it did. Closing takes time,
@@ -98,6 +99,7 @@ impl Recorder {
         let next = Slice { start_ns: now_ns, end_ns: now_ns, work: 0.0, cpu_ns: 0, latency: Histogram::default(), ..self.open };
         let mut done = std::mem::replace(&mut self.open, next);
         done.end_ns = now_ns;
+        done.latency = self.latency.take();
         done.cpu_ns = cpu_ns.saturating_sub(self.cpu_start_ns);
         self.cpu_start_ns = cpu_ns;
         if done.end_ns > done.start_ns {

@@ -197,8 +197,26 @@ pub struct TracePacket {
     pub stream: bool,
     /// Its time at each hop, in the packet's direction.
     pub at_ns: Vec<Option<u64>>,
-    /// `delivered`, `lost`, `astray`, `stray` or `unfinished`.
-    pub fate: String,
+    /// What became of it.
+    pub fate: TraceFate,
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TraceFate {
+    /// Seen at the first hop and at the last.
+    Delivered,
+    /// Seen at a hop and at none after it.
+    Lost,
+    /// Lost, of a flow that never reached the next hop.
+    Astray,
+    /// Not seen at the first hop, although its flow passes it.
+    Stray,
+    /// Of a flow that was never seen at the first hop.
+    Other,
+    /// In transit at the end, or cut off when fewer flows were sampled.
+    Unfinished,
 }
 
 /// One direction.

@@ -8,13 +8,14 @@ use partywall_wire::load::{LoadErrorKind, Protocol};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustls::ClientConfig;
+use slotmap::Key;
 
 use super::{Worker, SECOND_NS};
 use crate::address;
 use crate::extract::{header_values, View};
 use crate::http1::{AtEnd, Progress, Response, Wanted};
 use crate::http2::{Failed, Http2, Progress as Progress2};
-use crate::link::{kind_of, Link, Phase};
+use crate::link::{kind_of, Link, LinkKey, Phase};
 use crate::program::{Parts, Request};
 use crate::tls;
 use crate::user::{Detour, Doing, User};
@@ -85,37 +86,16 @@ impl Worker<'_> {
         }
     }
 
-    /// Stores a link and polls it. Returns its key, which contains its slot and generation.
-    fn keep_link(&mut self, mut link: Link) -> Result<u64, Errno> {
-        let index = self.vacant.pop().unwrap_or_else(|| {
-            self.links.push(None);
-            self.links.len() as u32 - 1
-        });
-        // Never all ones, which is the key of the waker.
-        self.generation = (self.generation + 1) & 0x7fff_ffff;
-        link.generation = self.generation;
-        let key = u64::from(self.generation) << 32 | u64::from(index);
-        if let Err(error) = link.watch(&self.poll, key) {
-            self.vacant.push(index);
-            return Err(error);
-        }
-        self.links[index as usize] = Some(link);
-        Ok(key)
+    /// Stores a link and polls it.
+    fn keep_link(&mut self, link: Link) -> Result<LinkKey, Errno> {
+        self.links.try_insert_with_key(|key: LinkKey| link.watch(&self.poll, key.data().as_ffi()).map(|()| link))
     }
 
-    fn link(&mut self, key: u64) -> Option<&mut Link> {
-        let link = self.links.get_mut(key as u32 as usize)?.as_mut()?;
-        (u64::from(link.generation) == key >> 32).then_some(link)
-    }
-
-    pub(super) fn close_link(&mut self, key: u64) {
-        if let Some(link) = self.link(key) {
-            let (user, phase) = (link.user, link.phase);
-            if phase != Phase::Draining {
-                self.users[user as usize].links.retain(|(_, known)| *known != key);
+    pub(super) fn close_link(&mut self, key: LinkKey) {
+        if let Some(link) = self.links.remove(key) {
+            if link.phase != Phase::Draining {
+                self.users[link.user as usize].links.retain(|(_, known)| *known != key);
             }
-            self.links[key as u32 as usize] = None;
-            self.vacant.push(key as u32);
         }
     }
 
@@ -126,11 +106,11 @@ impl Worker<'_> {
     }
 
     /// Sends a user's request over its connection.
-    fn transmit(&mut self, key: u64, user: u32) {
+    fn transmit(&mut self, key: LinkKey, user: u32) {
         let one = &mut self.users[user as usize];
         let request = &self.program.requests[one.asked.request as usize];
         let kind = &self.program.kinds[usize::from(one.kind)];
-        let Some(link) = self.links[key as u32 as usize].as_mut() else { return };
+        let Some(link) = self.links.get_mut(key) else { return };
         one.moments.written_ns = one.moments.sent_ns.max(self.now_ns);
         link.phase = Phase::Busy;
         link.response.begin(Wanted {
@@ -165,10 +145,10 @@ impl Worker<'_> {
     }
 
     /// Like `transmit`, over HTTP/2.
-    fn transmit_http2(&mut self, key: u64, user: u32) {
+    fn transmit_http2(&mut self, key: LinkKey, user: u32) {
         let one = &self.users[user as usize];
         let request = &self.program.requests[one.asked.request as usize];
-        let Some(link) = self.links[key as u32 as usize].as_mut() else { return };
+        let Some(link) = self.links.get_mut(key) else { return };
         let place = &self.program.places[usize::from(link.place)];
         let Some(http2) = &mut link.http2 else { return };
         let rendered = Rendered::new(request, place, one, self.program.kinds[usize::from(one.kind)].cookies);
@@ -187,8 +167,8 @@ impl Worker<'_> {
     // ---- receiving ----
 
     /// Handles an event on a connection.
-    pub(super) fn event(&mut self, key: u64, flags: EventFlags) {
-        let Some(link) = self.link(key) else { return };
+    pub(super) fn event(&mut self, key: LinkKey, flags: EventFlags) {
+        let Some(link) = self.links.get_mut(key) else { return };
         if link.phase == Phase::Connecting {
             if flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
                 self.connected(key);
@@ -206,9 +186,9 @@ impl Worker<'_> {
         }
     }
 
-    fn connected(&mut self, key: u64) {
+    fn connected(&mut self, key: LinkKey) {
         self.now_ns = clock::now();
-        let Some(link) = self.link(key) else { return };
+        let Some(link) = self.links.get_mut(key) else { return };
         let (user, place, started_ns, outcome) = (link.user, link.place, link.started_ns, link.connected());
         match outcome {
             Ok(()) => {
@@ -227,9 +207,9 @@ impl Worker<'_> {
     }
 
     /// Starts the TLS handshake.
-    fn secure(&mut self, key: u64, config: Arc<ClientConfig>) {
+    fn secure(&mut self, key: LinkKey, config: Arc<ClientConfig>) {
         let now_ns = self.now_ns;
-        let Some(link) = self.links[key as u32 as usize].as_mut() else { return };
+        let Some(link) = self.links.get_mut(key) else { return };
         link.started_ns = now_ns;
         let user = link.user;
         match tls::connection(config, &self.program.places[usize::from(link.place)]) {
@@ -243,8 +223,8 @@ impl Worker<'_> {
     }
 
     /// The connection is established: sends the request that it was opened for.
-    fn ready(&mut self, key: u64) {
-        let Some(link) = self.link(key) else { return };
+    fn ready(&mut self, key: LinkKey) {
+        let Some(link) = self.links.get_mut(key) else { return };
         let user = link.user;
         let one = &mut self.users[user as usize];
         let timeout_ns = self.program.requests[one.asked.request as usize].timeout_ns;
@@ -256,12 +236,12 @@ impl Worker<'_> {
     }
 
     /// HTTP/2 if TLS negotiated it, or without TLS if the program requires it.
-    fn choose_protocol(&mut self, key: u64) -> Result<(), Failed> {
+    fn choose_protocol(&mut self, key: LinkKey) -> Result<(), Failed> {
         let wanted = self.program.source.connections.protocol;
         if wanted == Protocol::Http1 {
             return Ok(());
         }
-        let Some(link) = self.link(key) else { return Ok(()) };
+        let Some(link) = self.links.get_mut(key) else { return Ok(()) };
         if link.agreed_on_http2().unwrap_or(wanted == Protocol::Http2) {
             link.http2 = Some(Http2::new()?);
         } else if wanted == Protocol::Http2 {
@@ -271,11 +251,11 @@ impl Worker<'_> {
     }
 
     /// Handles encrypted bytes.
-    fn unseal(&mut self, key: u64, sealed: &[u8]) {
+    fn unseal(&mut self, key: LinkKey, sealed: &[u8]) {
         let mut plain = std::mem::take(&mut self.plain_buffer);
         plain.clear();
         let now_ns = self.now_ns;
-        let Some(link) = self.link(key) else { return };
+        let Some(link) = self.links.get_mut(key) else { return };
         let (user, phase, started_ns) = (link.user, link.phase, link.started_ns);
         match link.unseal(sealed, &mut plain) {
             Err(why) => self.lose(key, user, LoadErrorKind::Tls, &why),
@@ -293,9 +273,9 @@ impl Worker<'_> {
     }
 
     /// Reads all available bytes. A read that does not fill the buffer has emptied the socket, unless the stream is at its end.
-    fn readable(&mut self, key: u64, gone: bool) {
+    fn readable(&mut self, key: LinkKey, gone: bool) {
         let mut buffer = std::mem::take(&mut self.read_buffer);
-        while let Some(link) = self.link(key) {
+        while let Some(link) = self.links.get_mut(key) {
             let secured = link.is_secured();
             match link.receive(&mut buffer) {
                 Ok(0) => self.stream_ended(key),
@@ -320,9 +300,9 @@ impl Worker<'_> {
     }
 
     /// Handles the next bytes of a response.
-    fn hear(&mut self, key: u64, bytes: &[u8]) {
+    fn hear(&mut self, key: LinkKey, bytes: &[u8]) {
         let now_ns = self.now_ns;
-        let Some(link) = self.link(key) else { return };
+        let Some(link) = self.links.get_mut(key) else { return };
         let (user, phase) = (link.user, link.phase);
         if link.http2.is_some() {
             self.hear_http2(key, bytes);
@@ -360,9 +340,9 @@ impl Worker<'_> {
     }
 
     /// Like `hear`, over HTTP/2, where a server may send at any time.
-    fn hear_http2(&mut self, key: u64, bytes: &[u8]) {
+    fn hear_http2(&mut self, key: LinkKey, bytes: &[u8]) {
         let now_ns = self.now_ns;
-        let Some(link) = self.links[key as u32 as usize].as_mut() else { return };
+        let Some(link) = self.links.get_mut(key) else { return };
         let (user, phase) = (link.user, link.phase);
         let Some(http2) = &mut link.http2 else { return };
         let progress = http2.take(bytes, &mut link.response);
@@ -389,9 +369,9 @@ impl Worker<'_> {
     }
 
     /// The server closed its side of the stream.
-    fn stream_ended(&mut self, key: u64) {
+    fn stream_ended(&mut self, key: LinkKey) {
         self.now_ns = clock::now();
-        let Some(link) = self.link(key) else { return };
+        let Some(link) = self.links.get_mut(key) else { return };
         let (user, phase, at_end) = (link.user, link.phase, link.response.at_end());
         match (phase, at_end) {
             (Phase::Busy, AtEnd::Complete) => self.complete(key, false, true),
@@ -405,8 +385,8 @@ impl Worker<'_> {
     }
 
     /// The connection failed.
-    fn broken(&mut self, key: u64, error: Errno) {
-        let Some(link) = self.link(key) else { return };
+    fn broken(&mut self, key: LinkKey, error: Errno) {
+        let Some(link) = self.links.get_mut(key) else { return };
         let (user, phase) = (link.user, link.phase);
         match phase {
             Phase::Idle | Phase::Draining => self.close_link(key),
@@ -414,14 +394,14 @@ impl Worker<'_> {
         }
     }
 
-    fn lose(&mut self, key: u64, user: u32, kind: LoadErrorKind, detail: &str) {
+    fn lose(&mut self, key: LinkKey, user: u32, kind: LoadErrorKind, detail: &str) {
         self.close_link(key);
         self.fail(user, kind, detail);
     }
 
     /// A user's request timed out.
     pub(super) fn overdue(&mut self, user: u32) {
-        let connecting = |key: &u64| self.links[*key as u32 as usize].as_ref().map(|link| (*key, link.phase));
+        let connecting = |key: &LinkKey| self.links.get(*key).map(|link| (*key, link.phase));
         let waits_on = self.users[user as usize].links.iter().filter_map(|(_, key)| connecting(key));
         let waits_on = waits_on.into_iter().find(|(_, phase)| matches!(phase, Phase::Connecting | Phase::Handshaking | Phase::Busy));
         let Some((key, phase)) = waits_on else { return };
@@ -442,8 +422,8 @@ impl Worker<'_> {
     // ---- evaluating a response ----
 
     /// A response is complete. `reusable`: the stream permits another request. `proper`: it ended as its framing declared.
-    fn complete(&mut self, key: u64, reusable: bool, proper: bool) {
-        let Some(link) = self.link(key) else { return };
+    fn complete(&mut self, key: LinkKey, reusable: bool, proper: bool) {
+        let Some(link) = self.links.get_mut(key) else { return };
         let user = link.user;
         let reusable = reusable && link.response.keeps_alive();
         let status = link.response.status();
@@ -475,9 +455,9 @@ impl Worker<'_> {
     }
 
     /// Closes a connection that is not used again.
-    fn drain(&mut self, key: u64, user: u32) {
+    fn drain(&mut self, key: LinkKey, user: u32) {
         let until_ns = self.now_ns + DRAIN_NS;
-        if let Some(link) = self.link(key) {
+        if let Some(link) = self.links.get_mut(key) {
             link.phase = Phase::Draining;
             if let Some(http2) = &mut link.http2 {
                 http2.say_goodbye();
@@ -490,16 +470,16 @@ impl Worker<'_> {
     }
 
     /// Evaluates the response on a connection for its user.
-    fn meaning(&mut self, key: u64, user: u32, proper: bool) -> Meaning {
+    fn meaning(&mut self, key: LinkKey, user: u32, proper: bool) -> Meaning {
         let request = &self.program.requests[self.users[user as usize].asked.request as usize];
-        let Some(link) = self.links[key as u32 as usize].as_mut() else { return Meaning::Ended { good: false, extracted: true } };
+        let Some(link) = self.links.get_mut(key) else { return Meaning::Ended { good: false, extracted: true } };
         if !link.response.has_head() && request.tests.is_empty() && request.extractions.is_empty() {
             let status = link.response.status();
             return Meaning::Ended { good: self.has_good_status(request, status) && proper, extracted: true };
         }
         let response = std::mem::take(&mut link.response);
         let meaning = self.understand(user, &response, proper);
-        if let Some(link) = self.link(key) {
+        if let Some(link) = self.links.get_mut(key) {
             link.response = response;
         }
         meaning

@@ -19,16 +19,18 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
+use slotmap::{KeyData, SlotMap};
 
 use crate::compress::Pool;
 use crate::controls::{Controls, Setting, Switch};
-use crate::link::{Address, Link};
+use crate::link::{Address, Link, LinkKey};
 use crate::pacing::{Change, Pacer, Seat};
 use crate::program::Program;
 use crate::record::SecondRecorder;
 use crate::tls::Trust;
 use crate::user::{Doing, User};
 
+/// No link has this key.
 const WAKE_KEY: u64 = u64::MAX;
 const READ_BYTES: usize = 64 << 10;
 const EVENTS_MOST: usize = 128;
@@ -73,10 +75,8 @@ pub(crate) struct Worker<'s> {
     away: Vec<u32>,
     /// Users that wait until the load is switched on again.
     held: Vec<u32>,
-    links: Vec<Option<Link>>,
-    vacant: Vec<u32>,
-    generation: u32,
-    draining: VecDeque<(Nanos, u64)>,
+    links: SlotMap<LinkKey, Link>,
+    draining: VecDeque<(Nanos, LinkKey)>,
     /// Pending continuations: time, user, and the user's epoch when the entry was made.
     dues: BinaryHeap<Reverse<(Nanos, u32, u32)>>,
     /// When to check each user's request for a timeout.
@@ -134,9 +134,7 @@ impl<'s> Worker<'s> {
             arrived: 0,
             away: Vec::new(),
             held: Vec::new(),
-            links: Vec::new(),
-            vacant: Vec::new(),
-            generation: 0,
+            links: SlotMap::with_key(),
             draining: VecDeque::new(),
             dues: BinaryHeap::new(),
             deadlines: BinaryHeap::new(),
@@ -159,7 +157,7 @@ impl<'s> Worker<'s> {
             for event in &events {
                 match event.data.u64() {
                     WAKE_KEY => self.woken(),
-                    key => self.event(key, event.flags),
+                    key => self.event(KeyData::from_ffi(key).into(), event.flags),
                 }
                 // Due requests do not wait until all responses are read.
                 self.send_due();
@@ -198,7 +196,7 @@ impl<'s> Worker<'s> {
 
     fn account(&mut self) {
         self.recorder.open.waiting = self.pacer.waiting() as u32;
-        self.recorder.open.connections_open = (self.links.len() - self.vacant.len()) as u32;
+        self.recorder.open.connections_open = self.links.len() as u32;
     }
 
     fn elapsed_ns(&self) -> Option<Nanos> {

@@ -48,7 +48,7 @@ class _Relay:
     alignment: Alignment
     counted: tuple[Missed, ...]
     reported: tuple[Missed, ...]
-    clock_sent_ns: int
+    told_ns: int
     heard_ns: int
     # By the relay's own clock: everything it saw before this time has been reported.
     until_ns: int = 0
@@ -141,7 +141,7 @@ class Tracing:
             alignment = self._agents.alignment(name, ROUNDS_AT_START)
             none = (Missed(),) * len(mine)
             now_ns = self._agents.clock.now_ns()
-            relay = _Relay(name, client, mine, alignment, none, none, clock_sent_ns=now_ns, heard_ns=now_ns)
+            relay = _Relay(name, client, mine, alignment, none, none, told_ns=now_ns, heard_ns=now_ns)
             self._relays[name] = relay
             self._report_time(relay)
         # The host first, so that it is ready for records; relays' hooks follow a moment later.
@@ -235,8 +235,8 @@ class Tracing:
             relay.until_ns, relay.heard_ns = params["told_ns"], self._agents.clock.now_ns()
         self._check_heard(relay)
         relay.alignment.ask()
-        if self._agents.clock.now_ns() - relay.clock_sent_ns > CLOCK_EVERY_NS:
-            relay.clock_sent_ns = self._agents.clock.now_ns()
+        if self._agents.clock.now_ns() - relay.told_ns > CLOCK_EVERY_NS:
+            relay.told_ns = self._agents.clock.now_ns()
             self._report_time(relay)
         relay.counted = tuple(Missed.model_validate(counted) for counted in params["hops"])
         self._flows += [Flow.model_validate(flow) for flow in params["flows"]]
@@ -246,7 +246,7 @@ class Tracing:
             id=self._id,
             hops=relay.hops,
             records=params["records"],
-            clock_sent_ns=params["told_ns"],
+            told_ns=params["told_ns"],
             offset_ns=offset.offset_ns,
             bound_ns=offset.bound_ns,
         )

@@ -12,7 +12,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from partywall.sandbox.label import start_ticks
 from partywall.web import app
-from partywall.web.jobs import Order
+from partywall.web.jobs import Order, State
 from partywall.web.runner import Runner
 from partywall.web.security import Secrets, Site
 from web_site import Direct, record
@@ -112,7 +112,7 @@ def test_a_number_of_users_that_is_being_typed_survives_an_update(opened, served
     """The part of the page with the form is replaced whenever the journal grows."""
     served.act("start", key="key-00001", order=Order(kind="load", url="http://127.0.0.1/").model_dump(mode="json"))
     job = folder.job("key-00001")
-    folder.put(job.model_copy(update={"state": "running", "record": "load-1"}))
+    folder.put(job.model_copy(update={"state": State.RUNNING, "record": "load-1"}))
     add = running(folder, SECOND)
     opened.get(f"{served.origin}/records/load-1")
     wait(opened, lambda: opened.find_elements("name", "level"))

@@ -18,18 +18,20 @@ move events and the guest's clock within 5 ms of each other, and all parts there
 
 from __future__ import annotations
 
+import functools
 import random
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import moves
-from common import arguments, conclude, not_measured
+from common import conclude, not_measured
 from partywall.agent.clock import Alignment
 from partywall.clock import Monotonic
 from partywall.events import silent
@@ -37,6 +39,7 @@ from partywall.migrate import qmp
 from partywall.migrate.network import GUEST
 from partywall.migrate.pings import Pings
 from partywall.migrate.series import PEER_PORT, Series
+from partywall.model.migration import MoveFinding
 from partywall.stats.migration import move_finding
 
 STOPS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000)
@@ -116,28 +119,45 @@ def offset(series: Series) -> int:
     return alignment.best.offset_ns
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"again": "a second stop, of 20 ms, that the first one hides"})
-    if why := moves.lacking():
-        not_measured("migrate-blackout", why)
-    known = STOPS_MS[::2] if options.quick else STOPS_MS * 3
-    stops_ms = [*known, *[0] * (len(known) + 1)]
-    random.Random(1).shuffle(stops_ms)
-    count = 2 if options.quick else 30
+def part(known_ms: Sequence[int], count: int, seed: int, again_ms: float) -> dict[str, list[dict[str, Any]]]:
+    """Stops of known length, as many of no length, and moves, of one guest, as plain values."""
+    asked_ms = [*known_ms, *[0] * (len(known_ms) + 1)]
+    random.Random(seed).shuffle(asked_ms)
     plan = moves.plan(
         guest={"memory": "160MiB"}, link={"rate": "800Mbit/s"}, clients={"pings": RATE}, moves=count, calibration=0,
         before="1s", after="1s",
     )  # fmt: skip
+    found: list[MoveFinding] = []
     with moves.series(plan) as series:
-        stops = [stop(series, asked, again_ms=20 if options.plant else 0) for asked in stops_ms]
+        stops = [stop(series, asked, again_ms=again_ms if asked else 0) for asked in asked_ms]
         for each in stops:
             print(
                 f"stop of {each.truth:7.1f} ms: the guest's clock {each.guest - each.truth:+6.2f} ms, "
                 f"clients {each.clients - each.truth:+6.2f} ms (usual wait, p99: {each.usual:.1f} ms)",
                 flush=True,
             )
-        found = []
         series.carry_out(silent, lambda seen: found.append(move_finding(seen.move, seen.tables)))
+    left_out: Any = {"timeline": True, "users_timeline": True, "move": {"progress", "passes"}}
+    return {
+        "stops": [asdict(each) for each in stops],
+        "moves": [each.model_dump(mode="json", exclude=left_out) for each in found],
+    }
+
+
+def main() -> None:
+    options = moves.arguments(__doc__ or "", plants={"again": "a second stop, of 20 ms, that the first one hides"})
+    if why := moves.lacking():
+        not_measured("migrate-blackout", why)
+    count = 2 if options.quick else 30
+    known = STOPS_MS[::2] if options.quick else STOPS_MS
+    shares = (count,) if options.quick else (count // 3,) * 3
+    parts = {
+        f"part {number}": functools.partial(part, known, share, number, again_ms=20 if options.plant else 0)
+        for number, share in enumerate(shares, 1)
+    }
+    done = moves.in_parts(parts, options).values()
+    stops = [Stop(**each) for one in done for each in one["stops"]]
+    found = [MoveFinding.model_validate(each) for one in done for each in one["moves"]]
     off = [abs(each.guest - each.truth) for each in stops]
     raw = statistics.median(each.clients - each.truth for each in stops if each.asked)
     waited, low, high = corrected(stops)

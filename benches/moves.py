@@ -19,7 +19,6 @@ from partywall.migrate.series import Series
 from partywall.model.migration import MigrationPlan
 from partywall.sandbox import lab, qemu
 
-
 Result = TypeVar("Result")
 UNFINISHED = 3
 """Exit code of a benchmark that has parts left."""

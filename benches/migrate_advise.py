@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import moves
 from common import conclude, not_measured
 from migrate_predict import writer
+from moves import arguments
 from partywall.events import silent
 from partywall.migrate.seen import Seen
 from partywall.migrate.series import Series
@@ -34,7 +35,7 @@ ROUNDS, QUICK_ROUNDS = 3, 2
 
 
 def main() -> None:
-    options = moves.arguments(__doc__ or "", plants={"slow": "a fourth of the bandwidth is advised"})
+    options = arguments(__doc__ or "", plants={"slow": "a fourth of the bandwidth is advised"})
     if why := moves.lacking():
         not_measured("migrate-advise", why)
     writers, goals = (QUICK_WRITERS, QUICK_GOALS_MS) if options.quick else (WRITERS, GOALS_MS)

@@ -32,6 +32,7 @@ import numpy as np
 
 import moves
 from common import conclude, not_measured
+from moves import arguments
 from partywall.agent.clock import Alignment
 from partywall.clock import Monotonic
 from partywall.events import silent
@@ -145,7 +146,7 @@ def part(known_ms: Sequence[int], count: int, seed: int, again_ms: float) -> dic
 
 
 def main() -> None:
-    options = moves.arguments(__doc__ or "", plants={"again": "a second stop, of 20 ms, that the first one hides"})
+    options = arguments(__doc__ or "", plants={"again": "a second stop, of 20 ms, that the first one hides"})
     if why := moves.lacking():
         not_measured("migrate-blackout", why)
     count = 2 if options.quick else 30

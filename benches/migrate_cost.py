@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import moves
 from common import conclude, not_measured
+from moves import arguments
 from partywall.clock import Monotonic
 from partywall.migrate.move import Moved, Mover
 from partywall.migrate.network import GUEST
@@ -35,7 +36,7 @@ LEVEL = 0.95
 
 
 def main() -> None:
-    options = moves.arguments(__doc__ or "", plants={"slower": "watched moves get half of the bandwidth"})
+    options = arguments(__doc__ or "", plants={"slower": "watched moves get half of the bandwidth"})
     watched = Method(bandwidth="200Mbit/s") if options.plant else Method()
     if why := moves.lacking():
         not_measured("migrate-cost", why)

@@ -25,6 +25,7 @@ import numpy as np
 
 import moves
 from common import conclude, not_measured
+from moves import arguments
 from partywall.events import silent
 from partywall.migrate import network as networks
 from partywall.migrate.series import Series
@@ -55,7 +56,7 @@ TIME, BYTES, DOWNTIME = METRICS[:3]
 
 
 def main() -> None:
-    options = moves.arguments(__doc__ or "", plants={"slower": "the link carries half after the calibration"})
+    options = arguments(__doc__ or "", plants={"slower": "the link carries half after the calibration"})
     if why := moves.lacking():
         not_measured("migrate-predict", why)
     chosen = QUICK if options.quick else PARTS

@@ -52,6 +52,8 @@ def free(folder: Path) -> int:
 class Side(QemuEnd):
     """One QEMU of ours. stream: our end of the agent's stream."""
 
+    is_ours = True
+
     def __init__(self, place: Place, process: subprocess.Popen[bytes], monitor: Monitor, stream: socket.socket) -> None:
         super().__init__(place, monitor, LINK[place])
         self.process = process

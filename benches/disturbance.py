@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -129,17 +128,17 @@ def watched() -> Iterator[Seen]:
     finally:
         after = _Moment.now()
         lasted_s = after.at_s - before.at_s
-        used: Counter[str] = Counter()
+        used: dict[str, float] = {}
         for key, (name, cpu_s) in after.others.items():
-            used[name] += cpu_s - before.others.get(key, (name, 0.0))[1]
+            used[name] = used.get(name, 0.0) + cpu_s - before.others.get(key, (name, 0.0))[1]
         seen.stolen = (after.stolen_s - before.stolen_s) / lasted_s / (os.cpu_count() or 1)
         # An ended child's time comes all at once, that of before included.
-        seen.others = min(used.total() / lasted_s, float(os.cpu_count() or 1))
+        seen.others = min(sum(used.values()) / lasted_s, float(os.cpu_count() or 1))
         names = {name for name, _ in (*before.others.values(), *after.others.values())}
         managers = sorted(names & PACKAGE_MANAGERS)
         seen.installing = bool(managers)
-        most = used.most_common(1)
-        seen.by = managers[0] if managers else most[0][0] if most and most[0][1] > 0 else ""
+        most = max(used, key=used.__getitem__, default="")
+        seen.by = managers[0] if managers else most if used.get(most) else ""
 
 
 def undisturbed(measure: Callable[[], Found], met: Callable[[Found], bool], attempts: int = ATTEMPTS) -> Found:

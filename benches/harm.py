@@ -360,8 +360,8 @@ def stressors() -> list[Kernel]:
 
 
 def main() -> None:
-    parts = [*(family.name for family in FAMILIES), LINEARITY]
-    options = arguments(__doc__ or "", parts, {"half": "our stressors press at half intensity"})
+    names = [*(family.name for family in FAMILIES), LINEARITY]
+    options = arguments(__doc__ or "", names, {"half": "our stressors press at half intensity"})
     if shutil.which("stress-ng") is None:
         not_measured("harm", "cannot compare without stress-ng; run make bench-setup")
     families = [f for f in FAMILIES if f.name in ("cpu, same core", "memory bandwidth")] if options.quick else FAMILIES

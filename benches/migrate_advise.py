@@ -12,22 +12,25 @@ noise in none.
 
 from __future__ import annotations
 
+import argparse
+import functools
 import math
 import statistics
 from collections.abc import Sequence
 
 import moves
-from common import arguments, conclude, not_measured
+from common import conclude, not_measured
 from migrate_predict import writer
+from moves import arguments
 from partywall.events import silent
 from partywall.migrate.seen import Seen
 from partywall.migrate.series import Series
 from partywall.model.migration import Advice, MigrationEvidence, MigrationPlan
 from partywall.stats import migration
 
-WRITERS = ((2, 16), (8, 32), (16, 64), (24, 128), (32, 32))
+WRITERS = {"slow": ((2, 16), (8, 32)), "fast": ((16, 64), (24, 128), (32, 32))}
 GOALS_MS = (150, 400, 1500)
-QUICK_WRITERS, QUICK_GOALS_MS = ((8, 32),), (150,)
+QUICK_WRITERS, QUICK_GOALS_MS = {"quick": ((8, 32),)}, (150,)
 ROUNDS, QUICK_ROUNDS = 3, 2
 
 
@@ -36,19 +39,12 @@ def main() -> None:
     if why := moves.lacking():
         not_measured("migrate-advise", why)
     writers, goals = (QUICK_WRITERS, QUICK_GOALS_MS) if options.quick else (WRITERS, GOALS_MS)
-    outcomes = []
-    for goal_ms in goals:
-        plan = moves.plan(
-            guest={"memory": "192MiB"}, link={"rate": "400Mbit/s"}, clients={"pings": 500},
-            workloads={f"{rate}-over-{wide}": writer(rate, wide) for rate, wide in writers},
-            goal={"downtime": f"{goal_ms}ms"}, calibration=2 if options.quick else 5, before="1s", after="1s",
-            moves=QUICK_ROUNDS if options.quick else ROUNDS, give_up="20s",
-        )  # fmt: skip
-        with moves.series(plan) as series:
-            for advice in map(slowed, advised(series)) if options.plant else advised(series):
-                outcome, text = tried(series, plan, advice)
-                outcomes.append(outcome)
-                print(f"{advice.workload}, goal {goal_ms} ms: {advice.text}: {outcome}: {text}", flush=True)
+    parts = {
+        f"{name}, {goal_ms} ms": functools.partial(judged_part, goal_ms, chosen, options)
+        for goal_ms in goals
+        for name, chosen in writers.items()
+    }
+    outcomes = [outcome for part in moves.in_parts(parts, options).values() for outcome in part]
     if not outcomes:
         conclude("migrate-advise", "nothing was advised: no calibration move was completed", met=False)
     share = sum(each in ("better", "default") for each in outcomes) / len(outcomes)
@@ -58,6 +54,23 @@ def main() -> None:
         f"better in {100 * share:.0f} % of {len(outcomes)} cases, worse beyond noise in {worse}",
         met=share >= 0.8 and not worse,
     )
+
+
+def judged_part(goal_ms: int, writers: Sequence[tuple[int, int]], options: argparse.Namespace) -> list[str]:
+    """The outcome for each writer."""
+    plan = moves.plan(
+        guest={"memory": "192MiB"}, link={"rate": "400Mbit/s"}, clients={"pings": 500},
+        workloads={f"{rate}-over-{wide}": writer(rate, wide) for rate, wide in writers},
+        goal={"downtime": f"{goal_ms}ms"}, calibration=2 if options.quick else 5, before="1s", after="1s",
+        moves=QUICK_ROUNDS if options.quick else ROUNDS, give_up="20s",
+    )  # fmt: skip
+    outcomes = []
+    with moves.series(plan) as series:
+        for advice in map(slowed, advised(series)) if options.plant else advised(series):
+            outcome, text = tried(series, plan, advice)
+            outcomes.append(outcome)
+            print(f"{advice.workload}, goal {goal_ms} ms: {advice.text}: {outcome}: {text}", flush=True)
+    return outcomes
 
 
 def advised(series: Series) -> Sequence[Advice]:

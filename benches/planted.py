@@ -45,10 +45,11 @@ def run(bench: str, *options: str, wanted: int) -> bool:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
             said, code = running.communicate()[0], None
-    lines = [line for line in said.splitlines() if " [bar met]" in line or " [BAR NOT MET]" in line]
+    ends = [line for line in said.splitlines() if " [bar met]" in line or " [BAR NOT MET]" in line]
+    lines = [line for line in ends if ": not measured: " not in line]
     print(f"{bench} {' '.join(options)}: exit {code} after {time.monotonic() - began:.0f} s")
-    print(f"  {lines[-1] if lines else 'no result'}", flush=True)
-    # A benchmark that crashes has found nothing.
+    print(f"  {ends[-1] if ends else 'no result'}", flush=True)
+    # A benchmark that crashes or that cannot run here has found nothing.
     as_wanted = code == wanted and bool(lines)
     if not as_wanted:
         print("".join(f"  | {line}\n" for line in said.splitlines()[-OUTPUT_LINES:]), end="", flush=True)

@@ -115,7 +115,7 @@ def simulated(name: str, seed: int) -> dict[str, Any]:
         run = RunDirectory.create(Path(folder) / "run", "", plan, FACTS)
         label = Label("sooner", run.path / "state", run.path / "work")
         began_ns = host.clock.now_ns()
-        execute(run, label, pipeline.decisions(plan), silent, (), host.clock, host.session)
+        execute(run, label, pipeline.decisions(plan), silent, clock=host.clock, sessions=host.session)
         spent_s = (host.clock.now_ns() - began_ns) / 1e9
         cells = pipeline.analyse(run)[1].cells
     return {"spent_s": spent_s, "cells": {cell.treatment: _cell(cell) for cell in cells}}

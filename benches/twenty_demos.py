@@ -56,6 +56,10 @@ SIMULATED = {
     "budget": "6s",
 }
 KEEPS = {"memory": 0.8}
+PLANTS = {
+    "effect": "the null neighbour of simulated demos takes 3 %",
+    "shift": "a neighbour of simulated demos takes 10 points more in every second run",
+}
 FACTS = {"cpus_allowed": [0, 1], "memory": {"usable_bytes": 1 << 40}, "missing": []}
 Measured = tuple[Evidence, Findings]
 
@@ -129,7 +133,7 @@ def simulated(folder: Path, runs: int, plant: str | None) -> Iterator[Measured]:
         plan = make(scenario, Topology((0, 1), ()), shipped(), seed)
         run = RunDirectory.create(folder / f"demo-{seed:02}", "", plan, FACTS)
         label = Label("twenty", run.path / "state", run.path / "work")
-        execute(run, label, pipeline.decisions(plan), silent, (), host.clock, host.session)
+        execute(run, label, pipeline.decisions(plan), silent, clock=host.clock, sessions=host.session)
         yield pipeline.analyse(run)
 
 

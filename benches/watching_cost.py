@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from common import arguments, conclude
+from common import arguments, conclude, not_measured
 from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, reap, reaper
 from partywall.stats.interval import ratio_of_means
 
@@ -96,7 +96,16 @@ def slices(label: Label, pairs: int) -> tuple[Any, float]:
         agent.stop()
     pieces = {kind: Pieces(sinks[kind]) for kind in kinds}
     rates = {kind: [pieces[kind].rate(first, last) for k, first, last in slots if k == kind] for kind in kinds}
-    return ratio_of_means(np.array(rates["fine"]), np.array(rates["coarse"])), sending
+    return paired(rates["fine"], rates["coarse"]), sending
+
+
+def paired(treated: list[float], baseline: list[float]) -> Any:
+    """The ratio over pairs of slots in both of which the kernel ran: a busy host leaves some slots without CPU time."""
+    both = np.array([treated, baseline])
+    known = both[:, np.isfinite(both).all(axis=0)]
+    if 2 * known.shape[1] < both.shape[1]:
+        not_measured("watching-cost", "others had the CPU in most slots; run it while the host is idle")
+    return ratio_of_means(*known)
 
 
 class Pieces:
@@ -141,7 +150,7 @@ def monitors(label: Label, pairs: int) -> tuple[Any, float]:
         agent.stop()
     pieces = Pieces(sink)
     rates = {kind: [pieces.rate(first, last) for k, first, last in slots if k == kind] for kind in (True, False)}
-    return ratio_of_means(np.array(rates[True]), np.array(rates[False])), reading
+    return paired(rates[True], rates[False]), reading
 
 
 def main() -> None:

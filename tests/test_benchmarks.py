@@ -73,11 +73,17 @@ def test_the_short_form_of_fidelity_judges_what_few_pairs_can_show(monkeypatch: 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("ends", "wanted", "is_as_wanted"), [("figure", 0, True), ("figure", 1, False), ("crash", 1, False)]
+    ("ends", "wanted", "is_as_wanted"),
+    [("figure", 0, True), ("figure", 1, False), ("crash", 1, False), ("no host for it", 1, False)],
 )
 def test_a_crash_does_not_count_as_a_missed_bar(tmp_path: Path, ends: str, wanted: int, is_as_wanted: bool):
     bench = tmp_path / "one.py"
-    bench.write_text("print('one: 5 % [bar met]')" if ends == "figure" else "raise ValueError")
+    code = {
+        "figure": "print('one: 5 % [bar met]')",
+        "crash": "raise ValueError",
+        "no host for it": "print('one: not measured: no root [BAR NOT MET]'); raise SystemExit(1)",
+    }
+    bench.write_text(code[ends])
     assert planted.run(str(bench), wanted=wanted) is is_as_wanted
 
 

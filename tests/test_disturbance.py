@@ -21,7 +21,7 @@ BENCHES = Path(__file__).resolve().parents[1] / "benches"
 def disturbance(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     before = set(sys.modules)
     monkeypatch.syspath_prepend(BENCHES)
-    import disturbance  # type: ignore[import-not-found] # noqa: PLC0415 - found through the folder just added
+    import disturbance  # noqa: PLC0415 - found through the folder just added
 
     yield disturbance
     for name in {"disturbance", "common", "results"} - before:

@@ -187,7 +187,6 @@ def measure(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT) -> tuple
 
     Anything that could not be removed or restored is reported as an event and returned.
     """
-    observations: Sequence[Observation] = read_evidence(run).observations if any(run.events("run_started")) else ()
     label = Label.create(f"{run.name}-{secrets.token_hex(2)}", work_root)
     with terminated_as_interrupt():
         try:
@@ -195,7 +194,7 @@ def measure(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT) -> tuple
                 build_roots(run.plan.scenario, lambda text: emit(Doing(text)), Host.here())
                 check_memory(run, emit, work_root)
                 with idle.polled() if run.plan.scenario.idle == "poll" else contextlib.nullcontext():
-                    execute(run, label, decisions(run.plan), emit, observations)
+                    execute(run, label, decisions(run.plan), emit)
         except OSError as error:
             raise PartywallError(_stopped_by(error, run)) from error
         finally:

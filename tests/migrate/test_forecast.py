@@ -1,5 +1,7 @@
 """What --dry-run predicts from an earlier record, and what the report puts beside it."""
 
+import re
+
 import numpy as np
 import pytest
 from rich.console import Console
@@ -116,5 +118,10 @@ def test_the_report_shows_what_came_beside_what_was_predicted(tmp_path):
     assert "3 of 3" in console.export_text()
     page = kind.files().documents["html"][1](found)
     assert "Predicted and measured" in page
+    # Each column has a heading.
+    heads, rows = (
+        re.findall(r"<tr>(.*?)</tr>", page[page.index('id="predictions"') :], re.DOTALL)[at] for at in (0, 1)
+    )
+    assert heads.count("<th") == rows.count("<th") + rows.count("<td")
     assert "3 of 3" in page
     assert kind.outline(MigrationJob(plan()), Options(Host.here())).lines

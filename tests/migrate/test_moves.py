@@ -130,6 +130,36 @@ def test_a_destination_that_dies_with_all_memory_gives_the_guest_back(carried_ou
     assert np.count_nonzero(seen.tables["pings"][-100:, 2]), "clients are answered again"
 
 
+def test_a_destination_without_room_is_refused_before_anything_moves(carried_out, monkeypatch):
+    monkeypatch.setattr("partywall.migrate.guest.available", lambda: 64 << 20)
+    (seen,) = carried_out(plan())
+    assert seen.move.outcome == "failed"
+    assert seen.move.reason == "host b has 64 MiB of memory free, and the guest needs 160 MiB; free some there"
+    assert seen.move.intact
+    assert not seen.move.progress
+
+
+def test_a_source_that_gets_no_cpu_is_asked_again_and_one_that_hangs_is_not(monkeypatch):
+    from partywall.errors import TrialError  # noqa: PLC0415 - only here
+    from partywall.migrate.guest import Side  # noqa: PLC0415
+    from partywall.migrate.qemu_end import QemuEnd  # noqa: PLC0415
+
+    side = Side("a", subprocess.Popen(["sleep", "60"]), None, None)
+    asked, waited = [], [0, 8_000_000_000, 8_000_000_000, 8_000_000_000]
+
+    def slow(self):
+        asked.append(self.place)
+        raise TrialError("TimeoutError")
+
+    monkeypatch.setattr(QemuEnd, "look", slow)
+    monkeypatch.setattr(Side, "_waited_ns", lambda self: waited.pop(0))
+    with pytest.raises(TrialError):
+        side.look()
+    # The first time its main thread had waited for a CPU, the second time it had not.
+    assert len(asked) == 2
+    side.kill()
+
+
 def test_a_pause_of_post_copy_is_continued_over_another_connection(carried_out):
     (seen,) = carried_out(plan("{paused: {postcopy: {after_passes: 0, pause: 300ms}}}"))
     assert seen.move.outcome == "completed", seen.move.reason

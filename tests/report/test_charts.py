@@ -72,6 +72,19 @@ def test_the_running_interval_starts_when_there_are_enough_blocks_to_speak_of_on
     assert [row["mean"] is None for row in rows[:6]] == [True] * 4 + [False] * 2
 
 
+def test_of_very_many_blocks_some_are_drawn_from_the_first_to_the_last_and_the_chart_says_so(run, monkeypatch):
+    findings, evidence = run
+    cell = cell_of(run, "copy", "memory-copy@1")
+    every = series.effects(evidence, cell)
+    monkeypatch.setattr(series, "MAX_POINTS", 10)
+    drawn = series.effects(evidence, cell)
+    assert len(drawn) == 10
+    assert all(row in every for row in drawn)
+    assert (drawn[0], drawn[-1]) == (every[0], every[-1])
+    said = json.dumps(charts.spec_of(charts.effect_over_time(findings, evidence, cell)))
+    assert f"(10 of {len(every)} blocks are drawn)" in said
+
+
 def test_a_block_without_its_baseline_is_left_out(run):
     cell = cell_of(run, "ring", "null")
     evidence = run[1]

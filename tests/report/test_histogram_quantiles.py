@@ -1,3 +1,4 @@
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,3 +36,12 @@ def test_the_tail_is_drawn_only_as_far_as_ten_operations_lie_beyond():
     shares = latency.tail_shares(Histogram({5: 1000}))
     assert shares[0] == 0.0
     assert 0.989 < shares[-1] <= 0.99
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), max_size=20))
+def test_a_histogram_of_arrays_counts_each_bucket_once(pairs):
+    buckets, counts = (np.array([pair[at] for pair in pairs], dtype=np.uint16) for at in (0, 1))
+    found = Histogram(arrays=(buckets, counts))
+    expected = {bucket: sum(count for other, count in pairs if other == bucket) for bucket, _ in pairs}
+    assert found == Histogram(expected)
+    assert Histogram.merged([found, found]).counts == {bucket: 2 * count for bucket, count in expected.items()}

@@ -38,9 +38,9 @@ def test_an_extended_run_has_not_ended_and_its_precise_trials_are_measured_again
     again = RunDirectory.open(record.path)
     assert not again.ended
     assert again.plan.scenario.precision == 0.001
-    assert not progress_of(TRIAL, again.by_trial()[TRIAL.id], ()).finished
+    assert not progress_of(TRIAL, again.by_trial()[TRIAL.id]).finished
     again.append("trial_precise", trial=TRIAL.id)
-    assert progress_of(TRIAL, again.by_trial()[TRIAL.id], ()).finished
+    assert progress_of(TRIAL, again.by_trial()[TRIAL.id]).finished
 
 
 @pytest.mark.parametrize("changes", [{"budget": MINUTE_NS}, {"precision": 0.02}, {"budget": MINUTE_NS // 2}])

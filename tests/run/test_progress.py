@@ -16,6 +16,7 @@ from partywall.plan import Topology, make
 from partywall.run import Decisions
 from partywall.run.execute import ATTEMPTS, COARSE_BLOCKS, PILOTS, Progress, Turns, _attempt, progress_of
 from partywall.stats import FIRST_LOOK
+from partywall.store import Blocks
 
 SCENARIO = {"partywall": 1, "name": "t", "victims": {"v": {"probe": "integer"}}}
 TWO = Topology((0, 1))
@@ -28,32 +29,31 @@ def test_a_resumed_trial_knows_its_blocks_visits_and_length_of_slots():
     events = [
         {"kind": "visit", "visit": "0"},
         {"kind": "stretched", "stretch": 4},
-        {"kind": "block_done", "block": 7, "slots": slots, "stretch": 4},
         {"kind": "visit_ended", "visit": "0"},
         {"kind": "visit", "visit": "1"},
         {"kind": "visit", "visit": "1.1"},
     ]
-    found = progress_of(TRIAL, events, ())
+    found = progress_of(TRIAL, events, Blocks.of([{"block": 7, "slots": slots, "stretch": 4}]))
     assert (found.next_block, found.stretch, found.measured_ns) == (8, Stretch(4, 4), 50 + SWITCH_AFTER_NS)
     assert (found.finished, found.turns_done, dict(found.turns_started)) == (False, {"0"}, {"0": 1, "1": 2})
 
 
 def test_each_payment_of_a_visit_has_records_of_its_own():
-    found = progress_of(TRIAL, [{"kind": "visit", "visit": "1"}], ())
+    found = progress_of(TRIAL, [{"kind": "visit", "visit": "1"}])
     assert [_attempt(found, visit) for visit in ("1", "1", "2")] == ["1.1", "1.2", "2"]
 
 
 def measured(trial, blocks, stretch=1, long=0):
-    """The events and observations of so many short blocks, and so many long ones, in which all treatments are."""
+    """So many short blocks and so many long ones, in which all treatments are, and their observations."""
     numbers = range(blocks + long)
     slots = [{"start_ns": 0, "end_ns": 10_000_000}]
-    events = [{"kind": "block_done", "block": n, "slots": slots, "stretch": stretch} for n in numbers]
+    done = Blocks.of([{"block": n, "slots": slots, "stretch": stretch} for n in numbers])
     seen = [
         Observation(trial.id, n, 0, t.id, 0, 10_000_000, 1.0, 1.0, 1.0, None, Histogram({}), long=n >= blocks)
         for n in numbers
         for t in trial.treatments
     ]
-    return events, seen
+    return done, seen
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,9 @@ def measured(trial, blocks, stretch=1, long=0):
     [(7, 0, 0), (20, 0, 1), (61, 0, 2), (500, 0, 3), (61, 3, 1), (61, 4, 2), (500, 7, 2), (500, 8, 3), (100, 40, 2)],
 )
 def test_a_resumed_trial_has_had_the_looks_at_carry_over_that_its_blocks_came_to(blocks, long, looked):
-    found = progress_of(TRIAL, *measured(TRIAL, blocks, long=long))
+    done, seen = measured(TRIAL, blocks, long=long)
+    found = progress_of(TRIAL, [], done)
+    found.recall(seen)
     assert found.pilots_had == looked <= len(PILOTS)
     assert found.coarse_tested == (blocks >= COARSE_BLOCKS)
 
@@ -106,12 +108,14 @@ def test_a_coarse_victim_is_known_from_its_short_blocks_alone():
 
 def test_guards_of_a_resumed_trial_are_as_long_as_they_were_made():
     changes = [{"kind": "stretched", "stretch": 2, "guards": 1}, {"kind": "stretched", "stretch": 4, "guards": 2}]
-    assert progress_of(TRIAL, changes, ()).stretch == Stretch(4, 2)
+    assert progress_of(TRIAL, changes).stretch == Stretch(4, 2)
 
 
 def test_what_was_measured_before_slots_were_lengthened_does_not_count_in_a_resumed_trial():
-    events, seen = measured(TRIAL, 30)
-    found = progress_of(TRIAL, [*events, {"kind": "stretched", "stretch": 2}], seen)
+    done, _ = measured(TRIAL, 30)
+    found = progress_of(TRIAL, [{"kind": "stretched", "stretch": 2}], done)
+    assert not done.kept(done.stretch == found.stretch.slots)
+    found.recall([])
     assert (found.stretch, found.blocks, found.pilots_had) == (Stretch(2, 2), 0, 0)
 
 

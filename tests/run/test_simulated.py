@@ -11,7 +11,7 @@ from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
 from partywall.run import execute
 from partywall.sandbox import Label, Settings
-from partywall.store import RunDirectory, evidence
+from partywall.store import RunDirectory
 from partywall.testing import SimulatedHost
 
 CONTENT = {
@@ -37,9 +37,8 @@ def planned(tmp_path, **changes) -> RunDirectory:
 
 
 def carried_out(run: RunDirectory, host: SimulatedHost, emit=silent) -> None:
-    before = evidence(run).observations if any(run.events("run_started")) else ()
     label = Label("simulated", run.path / "state", run.path / "work")
-    execute(run, label, pipeline.decisions(run.plan), emit, before, host.clock, host.session)
+    execute(run, label, pipeline.decisions(run.plan), emit, host.clock, host.session)
 
 
 def cells(run: RunDirectory):

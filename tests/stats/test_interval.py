@@ -17,7 +17,7 @@ from partywall.stats.interval import (
     correlation_interval,
     linearised_ratio,
     mean_interval,
-    p_value,
+    p_values,
     ratio_of_means,
 )
 
@@ -114,13 +114,13 @@ def test_reversing_time_changes_nothing(series):
 
 def test_the_p_value_is_five_percent_at_the_edge_of_the_interval():
     series = np.random.default_rng(5).standard_normal(40)
-    assert p_value(series, mean_interval(series).high) == pytest.approx(0.05, abs=1e-4)
+    assert p_values(series, mean_interval(series).high) == pytest.approx(0.05, abs=1e-4)
 
 
 def test_a_series_that_never_moves_has_an_interval_of_no_width():
     found = mean_interval(np.full(10, 2.5))
     assert (found.low, found.value, found.high, found.n_effective) == (2.5, 2.5, 2.5, None)
-    assert p_value(np.zeros(10)) == pytest.approx(1)
+    assert p_values(np.zeros(10)) == pytest.approx(1)
 
 
 def test_correlated_blocks_are_worth_fewer():

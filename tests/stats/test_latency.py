@@ -62,3 +62,14 @@ def test_the_interval_of_the_median_covers_despite_correlated_blocks():
         found = impacts(treated, plain)["p50"]
         covered += found.low <= 0 <= found.high
     assert 105 <= covered <= 120
+
+
+def test_of_very_many_blocks_adjacent_ones_are_taken_together(monkeypatch):
+    pairs = made(120, 200, 1.2)
+    alone = impacts(*pairs)
+    monkeypatch.setattr("partywall.stats.latency.MOST", 50)
+    together = impacts(*pairs)
+    assert alone.keys() == together.keys()
+    for name, found in together.items():
+        assert (found.value, found.n) == (alone[name].value, 120)
+        assert found.half_width == pytest.approx(alone[name].half_width, rel=0.5)

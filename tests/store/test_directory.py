@@ -7,7 +7,7 @@ from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
-from partywall.store import RunDirectory, blocks_done, evidence
+from partywall.store import RunDirectory, evidence
 from partywall.store.pending import SLICES, table
 
 SLICE = {"thread": 0, "start_ns": 0, "end_ns": 10, "work": 1.0, "cpu_ns": 5, "intensity": 1.0, "latency": [[3, 2]]}
@@ -59,23 +59,25 @@ def test_a_torn_slice_is_left_out_and_the_rest_kept(run):
     assert not list((run.path / "pending").iterdir())
 
 
-def test_blocks_are_counted_once_they_are_done(run):
-    run.append("block_done", trial="000-v", block=4, stretch=1, visit="0", slots=[])
-    run.append("block_done", trial="other", block=5, stretch=1, visit="0", slots=[])
-    assert {trial: list(blocks_done(events)) for trial, events in run.by_trial().items()} == {
-        "000-v": [4],
-        "other": [5],
-    }
+SLOTS = [{"treatment": "baseline", "start_ns": 5, "measure_ns": 10, "end_ns": 30}]
+DONE = {"stretch": 1, "visit": "0", "slots": SLOTS}
 
 
-def test_the_events_of_all_trials_are_read_from_the_file_once(run, monkeypatch):
-    for block in range(3):
-        run.append("block_done", trial="000-v", block=block, stretch=1, visit="0", slots=[])
-    reads = []
-    read_bytes = type(run.path).read_bytes
-    monkeypatch.setattr(type(run.path), "read_bytes", lambda path: reads.append(path.name) or read_bytes(path))
-    assert len(run.by_trial()["000-v"]) == 3
-    assert reads == ["events.jsonl"]
+@pytest.mark.parametrize("torn", [False, True])
+def test_blocks_are_counted_once_they_are_done(run, torn):
+    run.append("visit", trial="000-v", visit="0", rate_max={}, counters=[])
+    run.append("block_done", trial="000-v", block=4, **DONE)
+    run.append("block_done", trial="other", block=5, long=True, **DONE)
+    if torn:
+        with (run.path / "events.jsonl").open("ab") as stream:
+            stream.write(b'{"kind": "block_done", "trial": "000-v", "block": 6')
+    # What a resumed run repeats counts once.
+    run.append("block_done", trial="000-v", block=4, extra=[1], **DONE | {"visit": "0.1"})
+    found = run.blocks()
+    assert {trial: own.columns.number.tolist() for trial, own in found.items()} == {"000-v": [4], "other": [5]}
+    assert (found["000-v"].turn.tolist(), found["other"].columns.long.tolist()) == (["0.1"], [True])
+    assert found["other"].columns.measure_ns.tolist() == [10]
+    assert [event["kind"] for event in run.by_trial()["000-v"]] == ["visit"]
 
 
 @pytest.mark.parametrize(

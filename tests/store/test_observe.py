@@ -9,10 +9,21 @@ from hypothesis import strategies as st
 
 from partywall.agent.catalogue import shipped
 from partywall.model.evidence import Counter
+from partywall.model.observation import CounterRow
 from partywall.model.plan import Slot
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
-from partywall.store.observe import Block, Samples, Window, observe, rate
+from partywall.store.observe import (
+    Block,
+    Columns,
+    Samples,
+    Thread,
+    Window,
+    observe,
+    observed,
+    rate,
+    track,
+)
 
 MS = 1_000_000
 SCENARIO = {
@@ -109,14 +120,17 @@ def test_totals_become_rates_gauges_stay_and_what_is_missing_is_left_out():
     )
     at = np.array([0, 100 * MS, 200 * MS], dtype=np.int64)
     values = np.array([[0.0, 5.0, np.nan], [10.0, 6.0, np.nan], [30.0, 7.0, np.nan]])
-    found = Samples(counters, at, values).between(100 * MS, 200 * MS)
-    assert found == {"faults": pytest.approx(200), "free": 7.0}
+    samples = Samples(counters, at, values)
+    (row,) = samples.between(np.array([100 * MS]), np.array([200 * MS]))
+    found = CounterRow({counter.name: column for column, counter in enumerate(counters)}, row)
+    assert dict(found) == {"faults": pytest.approx(200), "free": 7.0}
 
 
 def test_readings_of_other_slots_say_nothing():
     counters = (Counter("faults", "count", "total", "memory_capacity"),)
     at = np.array([0, 1000 * MS], dtype=np.int64)
-    assert Samples(counters, at, np.array([[0.0], [1.0]])).between(400 * MS, 450 * MS) == {}
+    samples = Samples(counters, at, np.array([[0.0], [1.0]]))
+    assert np.isnan(samples.between(np.array([400 * MS]), np.array([450 * MS]))).all()
 
 
 def test_stolen_time_of_the_victims_cpu_makes_a_disturbance():
@@ -213,3 +227,44 @@ def test_what_a_command_used_counts_by_the_share_of_its_interval_that_lies_in_th
     first, second = observe(block, TRIAL, victim, {}, {}, None, {"job": rows})
     assert first.used == {"job": pytest.approx(0.5)}
     assert first.moved == second.moved == second.used == {}, "of half a slot nothing is said"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9), st.integers(0, 100)), min_size=1, max_size=20),
+    st.integers(0, 150),
+    st.integers(1, 100),
+)
+def test_the_sum_over_a_window_is_that_of_the_shares_of_its_slices(pieces, start, length):
+    rows, at = [], 0
+    for gap, lasted, work in pieces:
+        rows.append(piece(at + gap, at + gap + lasted, float(work)))
+        at += gap + lasted
+    window = start * MS, (start + length) * MS
+    inside = [
+        row["work"]
+        * max(0, min(row["end_ns"], window[1]) - max(row["start_ns"], window[0]))
+        / (row["end_ns"] - row["start_ns"])
+        for row in rows
+    ]
+    thread = Thread.of(rows)
+    (found,) = thread.between(thread.work, *(np.array([at_ns]) for at_ns in window))
+    assert found == pytest.approx(sum(inside), abs=1e-9)
+
+
+def test_many_blocks_are_seen_as_each_of_them_alone_with_all_threads():
+    rows = [
+        piece(at, at + 10, float(at + 1), thread=thread, latency=[(at + thread, 2), (7, 1)])
+        for thread in (0, 1)
+        for at in range(0, 200, 10)
+    ]
+    blocks = [
+        Block("000-v", 0, (slot(0, 10, 50), slot(50, 60, 95))),
+        Block("000-v", 1, (slot(95, 105, 195),), long=True),
+    ]
+    trial = TRIAL.model_copy(update={"victim": TRIAL.victim.model_copy(update={"threads": 2})})
+    alone = [seen for block in blocks for seen in observe(block, trial, Window(rows), {}, {})]
+    together = observed(Columns.of(blocks), trial, {"victim": track(rows)}, {}).make()
+    assert together == alone
+    assert [seen.long for seen in together] == [False, False, True]
+    assert together[0].latency.counts == {7: 8} | {at + thread: 2 for at in (10, 20, 30, 40) for thread in (0, 1)}
+    assert together[0].rate == pytest.approx(2 * (11 + 21 + 31 + 41) / 0.04)

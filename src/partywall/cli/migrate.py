@@ -58,16 +58,21 @@ def migrate(
 ) -> int:
     """Move a guest between hosts while it works, and measure what that does to its users.
 
-    partywall migrate migration
+    partywall migrate migration --advise     watch a guest, and say what each method would cost
 
-    partywall migrate migration --advise     only predict, and say which method to use
+    partywall migrate migration --dry-run    predict the moves from that, and change nothing
 
-    The two hosts are network namespaces on this machine, joined by a link of the rate that the plan states. Clients
-    send requests on a fixed schedule during each move. The report shows three blackouts of each move side by side: as
-    QEMU tells it, by the guest's clock, and as clients saw it. Methods are compared within rounds, in random order.
+    partywall migrate migration              move, and compare predicted with measured figures
 
-    Needs root and QEMU. Exit code: 0 all moves done and the goal reached, 1 a guest was lost or no method reaches the
-    goal, 2 bad plan or option, 3 inconclusive, 4 the host lacks something.
+    Without `hosts` in the plan, both hosts are network namespaces on this machine, joined by a link of the rate that
+    the plan states. With `hosts`, a guest of your own moves between two hosts with libvirt or QEMU.
+
+    Clients send requests on a fixed schedule during each move. The report shows three blackouts of each move: as the
+    hypervisor states it, by the guest's clock, and as clients saw it. Methods are compared within rounds, in random
+    order.
+
+    Needs root and QEMU, or hosts of your own. Exit code: 0 all moves done and the goal reached, 1 a guest was lost or
+    no method reaches the goal, 2 bad plan or option, 3 inconclusive, 4 a host lacks something.
     """
     console, document = wide_console(format_), output.document("migrate", format_)
     job = MigrationJob.read(plans.find(plan), only_advise=advise)

@@ -79,6 +79,9 @@ class Info:
 class End(Protocol):
     """Methods raise TrialError if the hypervisor refuses or does not answer."""
 
+    is_ours: bool
+    """Whether it is a process of ours: then its end is the guest's end there, and not only that of the way to it."""
+
     @property
     def place(self) -> Place: ...
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import Host, install
-from partywall.migrate.end import Look
+from partywall.migrate.end import Info, Look
 from partywall.migrate.network import LINK, Network, Place
 from partywall.migrate.qemu_end import QemuEnd
+from partywall.migrate.refusals import refusals
 from partywall.migrate.storage import Mirror
 from partywall.sandbox.base import Settings
 from partywall.sandbox.label import Label
@@ -34,8 +35,24 @@ OVERLAY = "root.qcow2"
 MEMFD = "memfd:memory-backend-memfd"
 
 
+def available() -> int | None:
+    """Bytes of memory that this machine can still give; None if the kernel does not tell."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) << 10
+    return None
+
+
+def free(folder: Path) -> int:
+    """Bytes that can still be written there."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
 class Side(QemuEnd):
     """One QEMU of ours. stream: our end of the agent's stream."""
+
+    is_ours = True
 
     def __init__(self, place: Place, process: subprocess.Popen[bytes], monitor: Monitor, stream: socket.socket) -> None:
         super().__init__(place, monitor, LINK[place])
@@ -125,7 +142,9 @@ class MovableGuest(Qemu):
         return "b" if self.current().place == "a" else "a"
 
     def expect(self) -> Side:
-        """Starts a QEMU on the other host that waits for the guest."""
+        """Starts a QEMU on the other host that waits for the guest. TrialError if there is no room for it."""
+        if reasons := self._refusals():
+            raise TrialError("; ".join(reasons))
         self.there = self._started(self.other(), incoming=True)
         self.there.monitor.connect()
         self._vcpus = self.there.monitor.vcpu_threads()
@@ -133,6 +152,19 @@ class MovableGuest(Qemu):
             pin(self.there.process.pid, self._vcpus, self.settings.cpus, self.settings.host_cpus or self.settings.cpus)
         self._stream().listen(self.there.stream)
         return self.there
+
+    def _refusals(self) -> list[str]:
+        """What keeps it from being moved now. Both hosts are this machine, so they share its memory and disk."""
+        move = self.current().monitor.execute("query-migrate")
+        source = Info(
+            f"host {self.current().place}",
+            runs=True,
+            blockers=tuple(move.get("blocked-reasons", ())),
+            memory=self.settings.memory,
+            disk=sum(each.stat().st_blocks for each in self._own_work_dir().glob(f"{self._number}-{OVERLAY}")) * 512,
+        )
+        destination = Info(f"host {self.other()}", memory_free=available(), disk_free=free(self._own_work_dir()))
+        return refusals(source, destination, {}, moves_storage=self._moves_storage)
 
     def mirror(self, port: int) -> Mirror | None:
         """Of a disk that moves along; None if it does not. Both ends are there."""

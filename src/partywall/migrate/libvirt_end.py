@@ -58,6 +58,8 @@ class LibvirtEnd:
     source talks to that of the destination itself, so that a move goes on if we end.
     """
 
+    is_ours = False
+
     def __init__(self, place: Place, uri: str, domain: str, *, address: str | None = None, peer: bool = True) -> None:
         events_run()
         self.place = place

@@ -351,11 +351,21 @@ class Mover:
                     return
             there.wait(LOOK_S)
 
+    def _cut_off(self, moved: Moved) -> None:
+        """The way to the source is gone. The guest may run on either host, and its move may go on."""
+        answers = self._guest.answers()
+        moved.outcome = "failed" if answers else "lost"
+        heard = {True: "the guest answers", False: "the guest does not answer", None: "nobody asked the guest"}[answers]
+        moved.reason += f"; {heard}; look on both hosts where it runs before you start or move it"
+
     def _broken(self, moved: Moved, here: End, there: End, why: str) -> None:
         """QEMU on one side does not answer. The guest stays if the source still has it, or is gone."""
         moved.reason = why
         if here.has_ended(DEATH_S):
-            self._without_source(moved, there)
+            if here.is_ours:
+                self._without_source(moved, there)
+            else:
+                self._cut_off(moved)
             return
         try:
             if not here.answers():

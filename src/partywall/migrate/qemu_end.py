@@ -18,7 +18,9 @@ QUIT_S = 10.0
 
 
 class QemuEnd:
-    """One QEMU. address: where it takes a guest that arrives. memory_free, disk, disk_free: of its host, if known."""
+    """One QEMU. address: where it takes a guest that arrives. host: what messages call its host."""
+
+    is_ours = False
 
     def __init__(self, place: Place, monitor: Monitor, address: str, host: str = "") -> None:
         self.place = place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -176,7 +176,7 @@ class Evidence:
     plan: Plan
     host: dict[str, Any]
     kernels: dict[str, dict[str, Any]]
-    observations: tuple[Observation, ...]
+    observations: Sequence[Observation]
     counters: dict[str, Counter] = field(default_factory=dict)
     timeline: dict[str, tuple[SlicePoint, ...]] = field(default_factory=dict)
     agent_facts: dict[str, AgentFacts] = field(default_factory=dict)

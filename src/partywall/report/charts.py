@@ -94,12 +94,30 @@ def spec_of(chart: Any) -> dict[str, Any]:
     with alt.data_transformers.enable(consolidate_datasets=False):
         spec: dict[str, Any] = chart.to_dict(validate=False)
     spec.pop("config", None)
-    return spec
+    return dict(_filled(spec))
+
+
+class _Held(str):
+    """Stands for rows while a chart is made. Altair copies and checks every value, of which a page has many."""
+
+    __slots__ = ("rows",)
+    rows: series.Rows
 
 
 def inlined(rows: series.Rows) -> alt.Chart:
     """A chart with these rows as inlined data."""
-    return alt.Chart(alt.InlineData(values=rows))
+    held = _Held()
+    held.rows = rows
+    return alt.Chart(alt.InlineData(values=held))
+
+
+def _filled(part: Any) -> Any:
+    """A part of a specification with its rows."""
+    if isinstance(part, _Held):
+        return part.rows
+    if isinstance(part, dict):
+        return {name: _filled(value) for name, value in part.items()}
+    return [_filled(value) for value in part] if isinstance(part, list) else part
 
 
 def slower(what: str) -> alt.X:
@@ -228,7 +246,9 @@ def _band(findings: Findings, trial: str, baseline: str = finding.BASELINE) -> l
 
 def effect_over_time(findings: Findings, evidence: Evidence, cell: Cell) -> AnyChart:
     """Each block's own isolation factor, and the running mean with its narrowing interval."""
-    base = inlined(series.effects(evidence, cell)).encode(x=alt.X("time_s:Q", title="seconds since the trial began"))
+    rows, blocks = series.effects(evidence, cell), len(series.pairs_of(evidence, cell))
+    left_out = f" ({len(rows)} of {blocks} blocks are drawn)" if len(rows) < blocks else ""
+    base = inlined(rows).encode(x=alt.X("time_s:Q", title=f"seconds since the trial began{left_out}"))
     scale = alt.Scale(zero=False)
     points = base.mark_point(filled=True, size=28, color=MUTED, opacity=0.85).encode(
         y=alt.Y("factor:Q", title="isolation factor", scale=scale),

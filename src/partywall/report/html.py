@@ -20,7 +20,7 @@ from markupsafe import Markup
 from partywall import units
 from partywall.model.evidence import Counter, Evidence
 from partywall.model.finding import Cause, Cell, Effect, Estimate, Findings, Verdict, Warn
-from partywall.model.observation import Observation
+from partywall.model.observation import Observation, measured_ns
 from partywall.model.plan import Trial
 from partywall.report import charts, figures, host, page, series
 from partywall.report.advice import ADVICE, Advice
@@ -126,7 +126,7 @@ def _extent(findings: Findings, evidence: Evidence) -> str:
     treatments = len({cell.treatment for cell in findings.cells})
     counts = sorted({cell.isolation.n for cell in findings.cells}) or [0]
     blocks = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    measured = units.format_duration(sum(o.end_ns - o.start_ns for o in evidence.observations))
+    measured = units.format_duration(measured_ns(evidence.observations))
     plural = "" if victims == 1 else "s"
     polled = "; idle CPUs polled" if evidence.plan.scenario.idle == "poll" else ""
     return f"{victims} victim{plural}, {treatments} treatments, {blocks} blocks each, {measured} without guards{polled}"

@@ -135,6 +135,7 @@ def render(report: MigrationReport) -> str:
         cells=[cell_texts(cell) for cell in report.findings.cells],
         ratios=_ratios(report.findings.cells),
         predictions=_predictions(report.findings.cells),
+        ratio_names=RATIOS.values(),
         models=MODELS,
         users=_users(report.findings),
         phases=PHASES,
@@ -245,10 +246,20 @@ def _span(key: str, span: Span | None) -> str:
 def _plain(key: str, value: float | None) -> str:
     if value is None:
         return "–"
-    return units.format_bytes(value) if key.endswith("bytes") else _time(value)
+    # A figure stays with its unit.
+    return (units.format_bytes(value) if key.endswith("bytes") else _time(value)).replace(" ", "\N{NO-BREAK SPACE}")
 
 
-RATIOS = ("total_s", "clients_s", "sent_bytes", "p99_ratio", "work_ratio", "bystander_ratio", "source_cpu_s")
+RATIOS = {
+    "total_s": "time of the move",
+    "clients_s": "clients waited",
+    "sent_bytes": "bytes sent",
+    "p99_ratio": "p99 response",
+    "work_ratio": "work done",
+    "bystander_ratio": "work of the neighbour",
+    "source_cpu_s": "CPU of the source",
+}
+"""Figures that are compared with the first method, and how they are called."""
 
 
 def _ratios(cells: Sequence[CellFinding]) -> list[tuple[str, str, list[str]]]:

@@ -6,18 +6,22 @@ Only the running interval is estimated here, and it is only displayed. Results c
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from partywall.model.evidence import Evidence, SlicePoint
 from partywall.model.finding import Cell, Estimate
-from partywall.model.observation import Histogram, Observation
+from partywall.model.observation import Histogram, Observation, of_trial
 from partywall.model.plan import Trial
 from partywall.report import figures, latency
 
 MAX_SLICES = 1500
 """Most slices of one trial in a page. Beyond that, whole blocks are evenly left out, and the page says so."""
+
+MAX_POINTS = 300
+"""Most blocks of a cell whose factor is drawn. Beyond that, blocks are evenly left out, and the chart says so."""
 
 Rows = list[dict[str, Any]]
 
@@ -44,7 +48,7 @@ def scale_of(evidence: Evidence, trial: str) -> figures.Scale:
 
 def observations_of(evidence: Evidence, trial: str) -> list[Observation]:
     """Observations ordered by time."""
-    return sorted((o for o in evidence.observations if o.trial == trial), key=lambda o: o.start_ns)
+    return of_trial(evidence.observations, trial)
 
 
 def baseline_id(evidence: Evidence, trial: str) -> str | None:
@@ -53,11 +57,31 @@ def baseline_id(evidence: Evidence, trial: str) -> str | None:
 
 def pairs_of(evidence: Evidence, cell: Cell) -> list[Pair]:
     """One pair for each block, ordered by time. Blocks that lack either are left out."""
-    observations = [o for o in observations_of(evidence, cell.trial) if o.long == cell.long]
-    base = {o.block: o for o in observations if o.treatment == baseline_id(evidence, cell.trial)}
+    return _pairs.of(evidence, cell)
+
+
+class _Pairs:
+    """The pairs of the last cell: all of its charts and figures need them, and a long run has many."""
+
+    def __init__(self) -> None:
+        self._last: tuple[weakref.ref[Evidence], str, str, list[Pair]] | None = None
+
+    def of(self, evidence: Evidence, cell: Cell) -> list[Pair]:
+        last = self._last
+        if last is None or last[0]() is not evidence or last[1:3] != (cell.trial, cell.treatment):
+            self._last = last = weakref.ref(evidence), cell.trial, cell.treatment, _paired(evidence, cell)
+        return last[3]
+
+
+_pairs = _Pairs()
+
+
+def _paired(evidence: Evidence, cell: Cell) -> list[Pair]:
+    own = [o for o in observations_of(evidence, cell.trial) if o.long == cell.long]
+    base = {o.block: o for o in own if o.treatment == baseline_id(evidence, cell.trial)}
     return [
         Pair(base[o.block], o)
-        for o in observations
+        for o in own
         if o.treatment == cell.treatment and o.block in base and base[o.block].rate > 0
     ]
 
@@ -67,8 +91,10 @@ def effects(evidence: Evidence, cell: Cell) -> Rows:
     pairs = pairs_of(evidence, cell)
     if not pairs:
         return []
-    origin_ns = min(o.start_ns for o in evidence.observations if o.trial == cell.trial)
+    origin_ns = observations_of(evidence, cell.trial)[0].start_ns
     running = running_interval([pair.factor for pair in pairs], cell.isolation)
+    last, steps = len(pairs) - 1, MAX_POINTS - 1
+    drawn = {at * last // steps for at in range(MAX_POINTS)} if last > steps else None
     return [
         {
             "block": pair.treated.block,
@@ -76,7 +102,8 @@ def effects(evidence: Evidence, cell: Cell) -> Rows:
             "factor": _short(pair.factor),
             **ends,
         }
-        for pair, ends in zip(pairs, running, strict=True)
+        for at, (pair, ends) in enumerate(zip(pairs, running, strict=True))
+        if drawn is None or at in drawn
     ]
 
 

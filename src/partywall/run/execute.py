@@ -27,7 +27,7 @@ from partywall.run.stage import MONITOR, Stage, staged
 from partywall.sandbox import Label
 from partywall.sandbox.clock import Looks
 from partywall.session import Session
-from partywall.store import RunDirectory, blocks_done
+from partywall.store import Blocks, RunDirectory, observations_of
 
 # A block's schedule is sent this long before it begins. A delay of the controller up to this time is harmless.
 LEAD_NS = 300_000_000
@@ -69,7 +69,8 @@ class Progress:
 
     void_ns: the part of the measured time that counts for nothing, since limits were late or slices were lost.
     turns_started: how often each turn was begun. pilots_had: how many of PILOTS, at the present length. precision: what
-    was found at the last look. next_look: observations at the next.
+    was found at the last look. next_look: observations at the next. unread: whether observations so far must be read
+    from the run's directory, where they are between turns. resumed: whether tests so far are still to be counted.
     """
 
     trial: Trial
@@ -86,6 +87,23 @@ class Progress:
     coarse_tested: bool = False
     precision: Precision | None = None
     next_look: int = 0
+    unread: bool = False
+    resumed: bool = False
+
+    def recall(self, observations: Sequence[Observation]) -> None:
+        """Takes the observations so far, with slots of the present length.
+
+        Carry-over tests that a resumed trial has already had at this number of blocks are not repeated, because each
+        uses a part of the allowed error.
+        """
+        self.observations, self.unread = list(observations), False
+        if self.resumed:
+            self.pilots_had, self.coarse_tested = self.pilots_reached, self.blocks_short >= COARSE_BLOCKS
+            self.resumed = False
+
+    def forget(self) -> None:
+        """Lets the observations go, which of a long run need much memory."""
+        self.observations, self.unread = [], bool(self.observations)
 
     @property
     def slow_share(self) -> float:
@@ -127,17 +145,18 @@ def execute(
     label: Label,
     decisions: Decisions,
     emit: Emit,
-    observations: Sequence[Observation] = (),
     clock: Clock | None = None,
     sessions: Callable[[Label], Session] = Session,
 ) -> None:
-    """Carries out the rest of the plan. observations: those of an interrupted run.
+    """Carries out the rest of the plan.
 
     clock, sessions: replaced by tests (`partywall.testing.SimulatedHost`).
     """
-    plan = run.plan
-    events = run.by_trial()
-    progress_by_trial = {trial.id: progress_of(trial, events.get(trial.id, ()), observations) for trial in plan.trials}
+    run.compact()
+    plan, events, done = run.plan, run.by_trial(), run.blocks()
+    progress_by_trial = {
+        trial.id: progress_of(trial, events.get(trial.id, ()), done.get(trial.id)) for trial in plan.trials
+    }
     taker = Turns(run, plan, label, decisions, emit, clock or Monotonic(), progress_by_trial, sessions)
     run.append("run_started", wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), pid=os.getpid())
     taker.tell_left()
@@ -153,28 +172,19 @@ def execute(
     run.append("run_ended")
 
 
-def progress_of(trial: Trial, events: Sequence[dict[str, Any]], observations: Sequence[Observation]) -> Progress:
-    """The progress of a trial, from its events.
-
-    Observations from before its slots were last lengthened do not count. Carry-over tests that this number of blocks
-    has already had are not repeated, because each uses a part of the allowed error.
-    """
-    done = blocks_done(events)
-    stretch = _stretch(events)
-    as_long = {number for number, event in done.items() if event["stretch"] == stretch.slots}
-    progress = Progress(
+def progress_of(trial: Trial, events: Sequence[dict[str, Any]], done: Blocks | None = None) -> Progress:
+    """The progress of a trial, from its events and finished blocks. Its observations are read at its next turn."""
+    return Progress(
         trial=trial,
-        observations=[o for o in observations if o.trial == trial.id and o.block in as_long],
-        next_block=max(done, default=-1) + 1,
-        stretch=stretch,
-        measured_ns=sum(_spent_ns(event) for event in done.values()),
+        next_block=int(done.columns.number.max()) + 1 if done else 0,
+        stretch=_stretch(events),
+        measured_ns=int(done.spent_ns.sum()) if done else 0,
         finished=_is_precise(events),
         turns_done={event["visit"] for event in events if event["kind"] == "visit_ended"},
         turns_started=Counter(event["visit"].partition(".")[0] for event in events if event["kind"] == "visit"),
+        unread=bool(done),
+        resumed=bool(done),
     )
-    progress.pilots_had = progress.pilots_reached
-    progress.coarse_tested = progress.blocks_short >= COARSE_BLOCKS
-    return progress
 
 
 def _is_precise(events: Sequence[Mapping[str, Any]]) -> bool:
@@ -214,6 +224,8 @@ class Turns:
         if progress.finished or progress.failures >= ATTEMPTS or turn in progress.turns_done:
             return
         share_ns = self._share_ns(round_, progress)
+        if progress.unread:
+            progress.recall(observations_of(self.run, progress.trial, progress.stretch.slots))
         try:
             self._pay(turn, progress, share_ns, last=round_ == self.plan.rounds - 1)
         except (TrialError, AgentError) as error:
@@ -224,6 +236,7 @@ class Turns:
             progress.turns_done.add(turn)
             self.run.append("visit_ended", trial=progress.trial.id, visit=turn)
         self.run.compact()
+        progress.forget()
 
     def _share_ns(self, round_: int, progress: Progress) -> int:
         """The share of the remaining time, by the trials' parts of the budget and their remaining turns."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from partywall import units
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Band, CarryOver, Cell, Curve, Findings, Precision, Warn
-from partywall.model.observation import Observation
+from partywall.model.observation import Observation, of_trial
 from partywall.model.plan import Treatment, Trial
 from partywall.stats import agent_facts, carryover, causes
 from partywall.stats.compare import compare, compare_runs
@@ -62,7 +63,9 @@ def analyse(evidence: Evidence) -> Findings:
     cells: list[Cell] = []
     bands: list[Band] = []
     curves: list[Curve] = []
+    disturbed: list[Disturbed] = []
     for trial in plan.trials:
+        disturbed.append(Disturbed.of(of_trial(evidence.observations, trial.id)))
         measured = Measured.of(evidence.observations, trial.id)
         own = bands_of(trial, measured)
         judged = cells_of(trial, measured, own, plan.scenario.min_blocks)
@@ -82,7 +85,7 @@ def analyse(evidence: Evidence) -> Findings:
         verdicts=verdicts_of(plan.scenario.goals, cells, bands),
         warnings=(
             *plan.warnings,
-            *_warnings(plan.trials, cells, bands, evidence.observations),
+            *_warnings(plan.trials, cells, bands, disturbed),
             *(
                 text
                 for t in plan.trials
@@ -178,6 +181,26 @@ def carry_over(
     return carryover.carry_over(Measured.of(observations, observations[0].trial), treatments, looks)
 
 
+@dataclass(frozen=True)
+class Disturbed:
+    """Of a trial: slots in which counters were read, how many of them others disturbed, and by what.
+
+    long: whether those are the slots of long blocks.
+    """
+
+    watched: int
+    slots: int
+    names: frozenset[str]
+    long: bool
+
+    @staticmethod
+    def of(observations: Sequence[Observation]) -> Disturbed:
+        long = any(o.long for o in observations)
+        watched = [o.disturbed for o in observations if o.long or not long]
+        names = frozenset(name.split()[0] for found in watched for name in found)
+        return Disturbed(len(watched), sum(map(bool, watched)), names, long)
+
+
 def _with_causes(series: Series, cells: Sequence[Cell], evidence: Evidence) -> list[Cell]:
     return [
         cell.model_copy(update={"causes": causes.causes_of(cell, cells, series, evidence.counters)}) for cell in cells
@@ -195,7 +218,7 @@ def _missing(trials: Sequence[Trial], cells: Sequence[Cell]) -> list[str]:
 
 
 def _warnings(
-    trials: Sequence[Trial], cells: Sequence[Cell], bands: Sequence[Band], observations: Sequence[Observation]
+    trials: Sequence[Trial], cells: Sequence[Cell], bands: Sequence[Band], disturbed: Sequence[Disturbed]
 ) -> list[str]:
     """Warnings about the whole run. Warnings about a cell are in the cell."""
     said = [
@@ -209,14 +232,12 @@ def _warnings(
             f"trial {trial}: an aggressor that loads nothing had {effect}; the A/A check failed" for trial in failed
         ]
     said += dict.fromkeys(text for cell in cells if (text := _outlasting(cell)))
-    with_long = {o.trial for o in observations if o.long}
-    watched = [o for o in observations if o.long or o.trial not in with_long]
-    disturbed = sum(bool(o.disturbed) for o in watched)
-    if disturbed > DISTURBED_SHARE * len(watched):
-        names = ", ".join(sorted({name.split()[0] for o in watched for name in o.disturbed}))
-        where = "of long blocks " if with_long else ""
+    slots, watched = sum(one.slots for one in disturbed), sum(one.watched for one in disturbed)
+    if slots > DISTURBED_SHARE * watched:
+        names = ", ".join(sorted({name for one in disturbed for name in one.names}))
+        where = "of long blocks " if any(one.long for one in disturbed) else ""
         said.append(
-            f"{disturbed} of {len(watched)} slots {where}were disturbed by other programs ({names}); "
+            f"{slots} of {watched} slots {where}were disturbed by other programs ({names}); "
             "they are kept, and the intervals are wider for it"
         )
     if rough := sum(cell.isolation.n < PROMISED for cell in cells):

@@ -8,14 +8,14 @@ counter, and the text states their number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from partywall.model.evidence import Counter
 from partywall.model.finding import Cause, Cell, Estimate
-from partywall.stats.interval import FEWEST, Array, correlation_interval, mean_interval, p_value
+from partywall.stats.interval import FEWEST, Array, correlation_interval, mean_interval, p_values
 from partywall.stats.series import Pair, Series
 
 ALPHA = 0.05
@@ -45,9 +45,7 @@ def causes_of(cell: Cell, cells: Sequence[Cell], series: Series, counters: Mappi
     readings = {name: reading for name in counters if (reading := _reading(pair, name)) is not None}
     harmless = [series.pair(other.treatment, other.baseline) for other in cells if not other.seen]
     named = [
-        name
-        for name in _holm({name: p_value(reading.change) for name, reading in readings.items()})
-        if _telling(counters[name], readings[name].change, harmless)
+        name for name in _holm(dict(_p_values(readings))) if _telling(counters[name], readings[name].change, harmless)
     ]
     causes = [_cause(cell, pair, counters[name], readings[name]) for name in named]
     return tuple(sorted(causes, key=_rank)[:MOST])
@@ -55,19 +53,27 @@ def causes_of(cell: Cell, cells: Sequence[Cell], series: Series, counters: Mappi
 
 def _reading(pair: Pair, name: str) -> Reading | None:
     """A counter where it was read in both slots of a block; None if there are too few such blocks."""
-    treated, baseline = (
-        np.array([o.counters.get(name, np.nan) for o in side], dtype=np.float64)
-        for side in (pair.treated, pair.baseline)
-    )
+    treated, baseline = (side.get(name, np.zeros(0)) for side in pair.counters)
+    if len(treated) != len(baseline):
+        return None
     read = np.isfinite(treated) & np.isfinite(baseline)
     return Reading(treated[read], baseline[read], read) if read.sum() >= FEWEST else None
 
 
-def _holm(p_values: Mapping[str, float]) -> list[str]:
+def _p_values(readings: Mapping[str, Reading]) -> Iterator[tuple[str, float]]:
+    """Of each counter, with those together that were read in the same blocks."""
+    alike: dict[bytes, list[str]] = {}
+    for name, reading in readings.items():
+        alike.setdefault(reading.read.tobytes(), []).append(name)
+    for names in alike.values():
+        yield from zip(names, p_values(np.stack([readings[name].change for name in names])).tolist(), strict=True)
+
+
+def _holm(found: Mapping[str, float]) -> list[str]:
     """Names that remain significant after testing all (Holm 1979)."""
     kept: list[str] = []
-    for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
-        if p > ALPHA / (len(p_values) - place):
+    for place, (name, p) in enumerate(sorted(found.items(), key=lambda item: item[1])):
+        if p > ALPHA / (len(found) - place):
             break
         kept.append(name)
     return kept

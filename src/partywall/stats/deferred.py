@@ -54,8 +54,8 @@ def deferred_of(series: Series, treatments: Sequence[Treatment], alpha: float) -
 def _relative(observations: Sequence[Observation]) -> Array:
     """Each rate divided by its treatment's mean; 1 for a treatment that never did any work."""
     rates = np.array([o.rate for o in observations], dtype=np.float64)
-    names = np.array([o.treatment for o in observations])
-    usual = np.array([rates[names == name].mean() for name in names])
+    names, own = np.unique([o.treatment for o in observations], return_inverse=True)
+    usual = np.array([rates[own == at].mean() for at in range(len(names))])[own]
     return np.asarray(np.divide(rates, usual, out=np.ones_like(rates), where=usual > 0), dtype=np.float64)
 
 

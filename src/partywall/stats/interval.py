@@ -179,10 +179,10 @@ def ratio_of_means(treated: Array, baseline: Array, level: float = 0.95) -> Esti
     return _estimate(value, max(0.0, value - half), high, values, half, level, RATIO_METHOD)
 
 
-def p_value(series: Array, value: float = 0.0) -> float:
-    """Probability of a mean at least this far from `value` if `value` is the truth."""
-    values = _checked(series)
-    return min(1.0, float(error_of_mean(values).tail(np.asarray(abs(values.mean() - value)))))
+def p_values(series: Array, value: float = 0.0) -> Array:
+    """Of each series: the probability of a mean at least this far from `value` if `value` is the truth."""
+    tails = error_of_mean(series).tail(np.abs(series.mean(axis=-1) - value))
+    return np.asarray(np.minimum(1.0, tails), dtype=np.float64)
 
 
 def correlation_interval(first: Array, second: Array, level: float = 0.95) -> Estimate | None:

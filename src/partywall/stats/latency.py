@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from partywall.model.finding import Estimate
-from partywall.model.observation import Observation, bucket_bounds
-from partywall.stats.interval import FEWEST, Array, error_of_mean
+from partywall.model.observation import Numbers, Observation, bucket_bounds
+from partywall.stats.interval import FEWEST, MOST, Array, error_of_mean
 from partywall.stats.quantile import normal_reach
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
@@ -28,6 +28,7 @@ _LEAST = 1e-6 - 1
 """Substitute for an impact of −1, a latency of zero, which has no logarithm."""
 
 _RESAMPLES = 400
+_PARTS = 8
 _SEED = 0x9A11
 
 
@@ -35,14 +36,21 @@ def impacts(
     treated: Sequence[Observation], baseline: Sequence[Observation], level: float = 0.95
 ) -> dict[str, Estimate]:
     """(measured − baseline) / baseline at each percentile with enough operations beyond it in both treatments."""
-    buckets = sorted({b for o in (*treated, *baseline) for b in o.latency.counts})
-    if len(treated) < FEWEST or not buckets:
+    known = [buckets for o in (*treated, *baseline) if len(buckets := o.latency.arrays[0])]
+    if len(treated) < FEWEST or not known:
         return {}
+    buckets = np.unique(np.concatenate(known))
     first, second = _matrix(treated, buckets), _matrix(baseline, buckets)
     fewest = min(first.sum(), second.sum())
-    weights = _resampled(len(treated))
     wanted = {name: share for name, share in PERCENTILES.items() if fewest * (1 - share) >= FEWEST_ABOVE}
-    return {name: _impact(first, second, weights, _edges(buckets), share, level) for name, share in wanted.items()}
+    if not wanted:
+        return {}
+    weights, edges = _resampled(len(first)), _edges(buckets.tolist())
+    drawn = tuple(_resampled_percentiles(weights, counts, edges, tuple(wanted.values())) for counts in (first, second))
+    return {
+        name: _impact(first, second, weights, (drawn[0][at], drawn[1][at]), edges, share, level, len(treated))
+        for at, (name, share) in enumerate(wanted.items())
+    }
 
 
 def band(impact: Estimate) -> tuple[float, float]:
@@ -66,13 +74,27 @@ def is_effect(impact: Estimate | None) -> bool:
     return impact is not None and (impact.low > 0 or impact.high < 0)
 
 
-def _matrix(observations: Sequence[Observation], buckets: Sequence[int]) -> Array:
-    column = {bucket: at for at, bucket in enumerate(buckets)}
-    counts = np.zeros((len(observations), len(buckets)))
-    for row, observation in enumerate(observations):
-        for bucket, count in observation.latency.counts.items():
-            counts[row, column[bucket]] = count
-    return counts
+def _matrix(observations: Sequence[Observation], buckets: Numbers) -> Array:
+    """Counts by block and bucket. Of very many blocks, adjacent ones are added up, as `interval` averages them."""
+    per_batch = -(-len(observations) // MOST)
+    latencies = [o.latency.arrays for o in observations]
+    batch = np.repeat(np.arange(len(latencies)) // per_batch, [len(found) for found, _ in latencies])
+    found, counts = (np.concatenate(part) for part in zip(*latencies, strict=True))
+    shape = -(-len(latencies) // per_batch), len(buckets)
+    place = batch * shape[1] + np.searchsorted(buckets, found)
+    return np.bincount(place, counts, shape[0] * shape[1]).reshape(shape)
+
+
+def _resampled_percentiles(
+    weights: Array, counts: Array, edges: tuple[Array, Array], shares: Sequence[float]
+) -> list[Array]:
+    """Each percentile in every resample; with a part of the resamples at a time, to bound memory."""
+    parts = [
+        [_percentiles(drawn, edges, share) for share in shares]
+        for rows in np.array_split(weights, _PARTS)
+        for drawn in [rows @ counts]
+    ]
+    return [np.maximum(np.concatenate(found), 1.0) for found in zip(*parts, strict=True)]
 
 
 def _edges(buckets: Sequence[int]) -> tuple[Array, Array]:
@@ -108,12 +130,18 @@ def _resampled(n: int) -> Array:
 
 
 def _impact(
-    first: Array, second: Array, weights: Array, edges: tuple[Array, Array], share: float, level: float
+    first: Array,
+    second: Array,
+    weights: Array,
+    draws: tuple[Array, Array],
+    edges: tuple[Array, Array],
+    share: float,
+    level: float,
+    blocks: int,
 ) -> Estimate:
     n = len(first)
     merged = np.stack([first.sum(axis=0), second.sum(axis=0)])
     whole = np.maximum(_percentiles(merged, edges, share), 1.0)
-    draws = [np.maximum(_percentiles(weights @ counts, edges, share), 1.0) for counts in (first, second)]
     spread = float(np.std(np.log(draws[0] / draws[1]), ddof=1))
     normal = normal_reach(level)
     tail = _beyond(first, edges, whole[0], share) - _beyond(second, edges, whole[1], share)
@@ -121,7 +149,9 @@ def _impact(
     half = normal * spread * (max(1.0, honest / drawn) if drawn > 0 else 1.0)
     centre = float(np.log(whole[0] / whole[1]))
     low, high = np.expm1([centre - half, centre + half])
-    return Estimate(value=float(np.expm1(centre)), low=float(low), high=float(high), level=level, n=n, method=METHOD)
+    return Estimate(
+        value=float(np.expm1(centre)), low=float(low), high=float(high), level=level, n=blocks, method=METHOD
+    )
 
 
 def _beyond(counts: Array, edges: tuple[Array, Array], value: float, share: float) -> Array:

@@ -483,7 +483,7 @@ def _ratio(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
     return rounds.ratio([value for value, _ in pairs], [other for _, other in pairs], LEVEL)
 
 
-def _in_seconds(ns: int | None) -> float | None:
+def _in_seconds(ns: float | None) -> float | None:
     return None if ns is None else ns / 1e9
 
 

@@ -8,12 +8,13 @@ rate is moved to the midpoint between the two times. Swapping treatment and base
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from partywall.model.finding import Estimate
-from partywall.model.observation import Observation
+from partywall.model.observation import Observation, of_trial, table_of
 from partywall.model.plan import Treatment, Trial
 from partywall.stats.interval import FEWEST, Array, linearised_ratio, ratio_of_means
 
@@ -53,6 +54,12 @@ class Pair:
         """Relative loss of rate in each block. Their mean is one minus the isolation factor."""
         return 1 - linearised_ratio(self.treated_rates, self.baseline_rates)
 
+    @cached_property
+    def counters(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Each counter by block, of the treated and of the baseline slots; not a number where it is unknown."""
+        treated, baseline = (table_of([o.counters for o in side]) for side in (self.treated, self.baseline))
+        return treated, baseline
+
     @property
     def long(self) -> bool:
         """True for the long blocks of a trial that also has short ones."""
@@ -70,6 +77,7 @@ class Series:
 
     blocks: tuple[dict[str, Observation], ...]
     drift: Array
+    _pairs: dict[tuple[str, str], Pair] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def of(blocks: Iterable[dict[str, Observation]]) -> Series:
@@ -104,6 +112,11 @@ class Series:
 
     def pair(self, treated: str, baseline: str) -> Pair:
         """Two treatments, paired by block."""
+        if (treated, baseline) not in self._pairs:
+            self._pairs[treated, baseline] = self._pair(treated, baseline)
+        return self._pairs[treated, baseline]
+
+    def _pair(self, treated: str, baseline: str) -> Pair:
         both = [(at, block) for at, block in enumerate(self.blocks) if treated in block and baseline in block]
         first = tuple(block[treated] for _, block in both)
         second = tuple(block[baseline] for _, block in both)
@@ -126,9 +139,8 @@ class Measured:
     def of(observations: Iterable[Observation], trial: str) -> Measured:
         """The observations of one trial, arranged."""
         blocks: dict[bool, dict[int, dict[str, Observation]]] = {False: {}, True: {}}
-        for observation in sorted(observations, key=lambda o: (o.start_ns, o.block)):
-            if observation.trial == trial:
-                blocks[observation.long].setdefault(observation.block, {})[observation.treatment] = observation
+        for observation in of_trial(observations, trial):
+            blocks[observation.long].setdefault(observation.block, {})[observation.treatment] = observation
         return Measured(*(Series.of(blocks[long].values()) for long in (False, True)))
 
     def holding(self, treatment: str) -> Series:

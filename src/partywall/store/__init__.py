@@ -8,8 +8,9 @@
 A kill at any time loses at most the current slots: a block counts once its `block_done` event is written.
 """
 
-from partywall.store.directory import RunDirectory, blocks_done
-from partywall.store.evidence import evidence
+from partywall.store.blocks import Blocks
+from partywall.store.directory import RunDirectory
+from partywall.store.evidence import evidence, observations_of
 from partywall.store.observe import Window, observe
 
-__all__ = ["RunDirectory", "Window", "blocks_done", "evidence", "observe"]
+__all__ = ["Blocks", "RunDirectory", "Window", "evidence", "observations_of", "observe"]

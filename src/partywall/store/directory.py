@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from partywall.errors import UsageError
 from partywall.files import write_whole
 from partywall.model.plan import Plan
-from partywall.store import event
+from partywall.store import blocks, event
+from partywall.store.blocks import Blocks
 from partywall.store.pending import Pending, compact
 from partywall.store.record import Record, first_line
 
@@ -37,8 +38,7 @@ class RunDirectory(Record):
             raise UsageError(f"{path} is not a run directory ({why}); give a folder as printed by 'partywall run'")
         run = cls(path)
         _ = run.plan, run.host
-        for _ in run._lines(event.check):
-            pass
+        run._check()
         return run
 
     @property
@@ -54,10 +54,16 @@ class RunDirectory(Record):
 
         UsageError for a line that is neither an event nor the beginning of one.
         """
-        return (event_line for event_line in self._lines() if not kinds or event_line["kind"] in kinds)
+        skip = (blocks.BEGIN,) if kinds and blocks.KIND not in kinds else ()
+        return (event_line for event_line in self._lines(skip=skip) if not kinds or event_line["kind"] in kinds)
 
-    def _lines(self, check: Callable[[dict[str, Any]], None] | None = None) -> Iterator[dict[str, Any]]:
+    def _lines(
+        self, check: Callable[[dict[str, Any]], None] | None = None, skip: tuple[bytes, ...] = ()
+    ) -> Iterator[dict[str, Any]]:
+        """skip: beginnings of lines that are not decoded."""
         for number, line in self.lines():
+            if skip and line.startswith(skip):
+                continue
             try:
                 decoded = event.decode(line)
                 if decoded and check:
@@ -66,6 +72,27 @@ class RunDirectory(Record):
                 raise self.damaged(self.LINES, first_line(error), number) from None
             if decoded:
                 yield decoded
+
+    def _check(self) -> None:
+        """UsageError for an event without required content."""
+        # Finished blocks are checked together, and one by one only to name the wrong one.
+        skip = () if blocks.by_trial(self._block_lines()) is None else (blocks.BEGIN,)
+        for _ in self._lines(event.check, skip):
+            pass
+
+    def _block_lines(self) -> Iterator[bytes]:
+        return (line for _, line in self.lines() if line.startswith(blocks.BEGIN))
+
+    def blocks(self) -> dict[str, Blocks]:
+        """The finished blocks of each trial."""
+        found = blocks.by_trial(self._block_lines())
+        if found is None:
+            # A kill left the beginning of a line.
+            events: dict[str, list[dict[str, Any]]] = {}
+            for one in self.events(blocks.KIND):
+                events.setdefault(one["trial"], []).append(one)
+            found = {trial: Blocks.of(own) for trial, own in events.items()}
+        return found
 
     def extend(self, plan: Plan) -> None:
         """Replaces the plan by an extended one. Trials that were precise enough are measured again."""
@@ -87,10 +114,10 @@ class RunDirectory(Record):
         return list(dict.fromkeys(f"{each['trial']}: {each['reason']}" for each in failed))
 
     def by_trial(self) -> dict[str, list[dict[str, Any]]]:
-        """The events of each trial, in order. Reads the file once for all trials."""
+        """The events of each trial but finished blocks, in order."""
         by_trial: dict[str, list[dict[str, Any]]] = {}
-        for event_line in self._lines():
-            if "trial" in event_line:
+        for event_line in self._lines(skip=(blocks.BEGIN,)):
+            if "trial" in event_line and event_line["kind"] != blocks.KIND:
                 by_trial.setdefault(event_line["trial"], []).append(event_line)
         return by_trial
 
@@ -107,11 +134,6 @@ class RunDirectory(Record):
         """See `Record.settle`. UsageError while the run is being measured."""
         with self.exclusive():
             self.compact()
-
-
-def blocks_done(events: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The finished blocks among a trial's events by number, with their slots, turn and stretch."""
-    return {done["block"]: done for done in events if done["kind"] == "block_done"}
 
 
 def _no_run(path: Path) -> str:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter as Counts
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from partywall.agent import counters as monitor
 from partywall.agent.metric import Extractor
 from partywall.errors import Problem, UsageError
 from partywall.model.evidence import VICTIM, AgentFacts, Counter, Evidence, Readings, SlicePoint, Unread
-from partywall.model.observation import Observation
-from partywall.model.plan import Slot, Trial
-from partywall.store.directory import RunDirectory, blocks_done
-from partywall.store.observe import Block, Samples, Window, observe
+from partywall.model.observation import Observation, Observations, Part
+from partywall.model.plan import Trial
+from partywall.store.blocks import Blocks
+from partywall.store.directory import RunDirectory
+from partywall.store.observe import Columns, Samples, Thread, Track, observed, track
 from partywall.store.pending import OUTPUT, SAMPLES, SLICES, USAGE, table
 
 # Number of blocks of a trial whose slices are drawn: enough to show switching, few enough for a page.
@@ -30,52 +30,51 @@ def evidence(run: RunDirectory) -> Evidence:
     with run.exclusive():
         run.compact()
     plan, host = run.plan, run.host
-    observations: list[Observation] = []
+    parts: list[Part] = []
     timeline: dict[str, tuple[SlicePoint, ...]] = {}
     agent_facts: dict[str, AgentFacts] = {}
     counters: dict[str, Counter] = {}
-    events = run.by_trial()
+    events, blocks = run.by_trial(), run.blocks()
     for trial in plan.trials:
         mine = events.get(trial.id, [])
-        blocks = valid_blocks(mine, plan.scenario.min_blocks)
-        turns = {event["visit"]: event for event in mine if event["kind"] == "visit"}
-        tables = _Tables(run.path, trial)
-        samples = _samples(turns, tables)
-        for turn in samples.values():
-            counters |= {c.name: replace(c, phrase=monitor.phrase(c.name)) for c in turn.counters}
-        for event in blocks:
-            block = _block(event)
-            windows = tables.windows(event["visit"], block)
-            if VICTIM not in windows:
-                raise _no_slices(run, event)
-            observations += observe(
-                block,
-                trial,
-                windows[VICTIM],
-                windows,
-                turns[event["visit"]]["rate_max"] if event["visit"] in turns else {},
-                samples.get(event["visit"]),
-                tables.usage(event["visit"], block),
-            )
+        turns = _turns(mine)
+        tables = _Tables(run, trial)
+        for event in turns.values():
+            if tables.has_samples(event["visit"]):
+                counters |= {c.name: replace(c, phrase=monitor.phrase(c.name)) for c in _counters(event)}
+        own = blocks.get(trial.id, Blocks.of([])).valid(plan.scenario.min_blocks)
+        parts += tables.parts(own, turns)
         agent_facts[trial.id] = _agent_facts(mine, turns, tables)
-        timeline[trial.id] = tuple(_timeline(tables, blocks[:TIMELINE_BLOCKS]))
+        timeline[trial.id] = tuple(_timeline(tables, own))
     ended = [event["kind"] for event in run.events("run_started", "run_ended")]
+    observations = Observations(parts)
     return Evidence(
         run=run.name,
         started=next((event["wall_time"] for event in run.events("run_started")), ""),
         plan=plan,
         host=host,
         kernels=host.get("kernels", {}),
-        observations=tuple(observations),
+        observations=observations,
         counters=counters,
         timeline=timeline,
         agent_facts=agent_facts,
         missing=_missing(host, agent_facts),
-        disturbances=tuple((o.trial, o.block, f"{o.treatment}: {text}") for o in observations for text in o.disturbed),
+        disturbances=observations.disturbances,
         incomplete=tuple(run.failures()),
         directory=str(run.path),
         interrupted=bool(ended) and ended[-1] == "run_started",
     )
+
+
+def observations_of(run: RunDirectory, trial: Trial, stretch: int) -> list[Observation]:
+    """The observations of one trial with slots of one length, for a run that continues."""
+    turns = _turns([event for event in run.events("visit") if event["trial"] == trial.id])
+    done = run.blocks().get(trial.id, Blocks.of([]))
+    return Observations(_Tables(run, trial).parts(done.kept(done.stretch == stretch), turns)).of(trial.id)
+
+
+def _turns(events: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {event["visit"]: event for event in events if event["kind"] == "visit"}
 
 
 def _missing(host: Mapping[str, Any], agent_facts: Mapping[str, AgentFacts]) -> tuple[tuple[str, str, str], ...]:
@@ -111,112 +110,69 @@ def _agent_facts(
     )
 
 
-def valid_blocks(events: Sequence[dict[str, Any]], min_blocks: int = 1) -> list[dict[str, Any]]:
-    """The finished blocks of one slot length, in order of time.
-
-    It is the longest that every treatment has `min_blocks` blocks of. If the run ended before any has, it is the one
-    with most blocks: slots that were lengthened too late must not leave a trial without a figure.
-    """
-    by_stretch: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
-    for event in blocks_done(events).values():
-        by_stretch[event["stretch"]].append(event)
-    counts = {stretch: _fewest(blocks) for stretch, blocks in by_stretch.items()}
-    enough = [stretch for stretch, count in counts.items() if count >= min_blocks]
-    chosen = max(enough) if enough else max(counts, key=lambda stretch: (counts[stretch], stretch), default=1)
-    return sorted(by_stretch[chosen], key=lambda event: event["slots"][0]["start_ns"])
-
-
-def _fewest(blocks: Sequence[Mapping[str, Any]]) -> int:
-    """Blocks of the treatment with the fewest: short ones, or long ones if it is in no other."""
-    count = {
-        long: Counts(s["treatment"] for b in blocks if b.get("long", False) == long for s in b["slots"])
-        for long in (False, True)
-    }
-    return min(count[False][name] or count[True][name] for name in {*count[False], *count[True]})
-
-
-def _no_slices(run: RunDirectory, event: Mapping[str, Any]) -> UsageError:
-    """The error for missing slices.
-
-    A block is marked as done after its slices were written, so they were lost later.
-    """
-    file = run.path / "slices" / f"{event['trial']}~{event['visit']}.parquet"
-    remedy = "restore the file from a copy, or measure again"
-    return UsageError(Problem(f"the victim's slices of block {event['block']} are missing", remedy, str(file)))
-
-
-def _block(event: Mapping[str, Any]) -> Block:
-    slots = tuple(Slot.model_validate(slot) for slot in event["slots"])
-    return Block(event["trial"], event["block"], slots, long=event.get("long", False))
-
-
-def _samples(turns: Mapping[str, Mapping[str, Any]], tables: _Tables) -> dict[str, Samples]:
-    """Samples by turn. Columns differ between turns, because processes have different numbers."""
-    samples = {}
-    for turn, event in turns.items():
-        if columns := tables.samples(turn):
-            counters = tuple(Counter(**counter) for counter in event["counters"])
-            values = np.array([[np.nan if v is None else v for v in row] for row in columns["values"]], dtype=float)
-            samples[turn] = Samples(
-                counters, np.array(columns["at_ns"], dtype=np.int64), values.reshape(len(columns["at_ns"]), -1)
-            )
-    return samples
+def _counters(turn: Mapping[str, Any]) -> tuple[Counter, ...]:
+    return tuple(Counter(**counter) for counter in turn["counters"])
 
 
 class _Tables:
-    """The Parquet files of one trial.
+    """The Parquet files of one trial. Holds one turn's slices at a time: those of a long run need too much memory."""
 
-    Holds one turn's slices at a time, because those of a long run need too much memory.
-    """
-
-    def __init__(self, run: Path, trial: Trial) -> None:
+    def __init__(self, run: RunDirectory, trial: Trial) -> None:
         self._run = run
         self._trial = trial
         self.readings: dict[tuple[str, str], Readings] = {}
-        self._turn = ""
-        self._windows: dict[str, Window] = {}
-        self._usage: list[dict[str, Any]] = []
 
-    def samples(self, turn: str) -> dict[str, list[Any]] | None:
-        file = self._file("samples", turn)
-        return table(file, SAMPLES).to_pydict() if file.exists() else None
+    def has_samples(self, turn: str) -> bool:
+        return self._file("samples", turn).exists()
 
-    def windows(self, turn: str, block: Block) -> dict[str, Window]:
-        """Slices by workload, for workloads that have any in a block."""
-        self._switch_to(turn)
-        start_ns, end_ns = block.slots[0].start_ns, block.slots[-1].end_ns
-        return {name: window for name, window in self._windows.items() if any(window.touching(start_ns, end_ns))}
+    def parts(self, blocks: Blocks, turns: Mapping[str, Mapping[str, Any]]) -> Iterator[Part]:
+        """The observations of each turn. UsageError if the victim's slices are missing.
 
-    def usage(self, turn: str, block: Block) -> dict[str, list[dict[str, Any]]]:
-        """Resource use of commands between switches, for intervals that overlap a block, by workload."""
-        self._switch_to(turn)
-        start_ns, end_ns = block.slots[0].start_ns, block.slots[-1].end_ns
-        usage: dict[str, list[dict[str, Any]]] = {}
-        for row in self._usage:
-            if row["end_ns"] > start_ns and row["start_ns"] < end_ns:
-                usage.setdefault(row["workload"], []).append(row)
-        return usage
+        A block is marked as done after its slices were written, so they were lost later.
+        """
+        for turn in dict.fromkeys(blocks.turn):
+            own = blocks.kept(blocks.turn == turn)
+            event = turns.get(turn, {})
+            tracks = self.tracks(turn)
+            if (missing := _missing_blocks(own, tracks.get(VICTIM, ()))) is not None:
+                message = f"the victim's slices of block {missing} are missing"
+                remedy = "restore the file from a copy, or measure again"
+                raise UsageError(Problem(message, remedy, str(self._file("slices", turn))))
+            samples = self._samples(turn, event) if event else None
+            rate_max = event.get("rate_max", {})
+            yield observed(own.columns, self._trial, tracks, rate_max, samples, self._usage(turn))
 
-    def _switch_to(self, turn: str) -> None:
-        if turn != self._turn:
-            self._turn, self._windows = turn, self._load(turn)
-            file = self._file("usage", turn)
-            self._usage = table(file, USAGE).to_pylist() if file.exists() else []
-
-    def _load(self, turn: str) -> dict[str, Window]:
+    def tracks(self, turn: str) -> dict[str, Track]:
+        """Slices by workload."""
+        file = self._file("slices", turn)
+        found = _tracks(table(file, SLICES)) if file.exists() else {}
         rows: dict[str, list[dict[str, Any]]] = {}
-        for row in [*self._slice_rows(turn), *self._metric_rows(turn)]:
+        for row in self._metric_rows(turn):
             rows.setdefault(row["workload"], []).append(row)
-        return {name: Window(of_name) for name, of_name in rows.items()}
+        return found | {name: track(own) for name, own in rows.items()}
+
+    def _samples(self, turn: str, event: Mapping[str, Any]) -> Samples | None:
+        """Columns differ between turns, because processes have different numbers."""
+        file = self._file("samples", turn)
+        if not file.exists():
+            return None
+        found = table(file, SAMPLES)
+        at_ns = found["at_ns"].to_numpy()
+        # Of an older record that has no values, too.
+        values = found["values"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        return Samples(_counters(event), at_ns, values.astype(np.float64).reshape(len(at_ns), -1))
+
+    def _usage(self, turn: str) -> dict[str, list[dict[str, Any]]]:
+        """Resource use of commands between switches, in order of time, by workload."""
+        file = self._file("usage", turn)
+        rows = sorted(table(file, USAGE).to_pylist(), key=lambda row: int(row["start_ns"])) if file.exists() else []
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in rows:
+            found.setdefault(row["workload"], []).append(row)
+        return found
 
     def _file(self, kind: str, turn: str) -> Path:
-        return self._run / kind / f"{self._trial.id}~{turn}.parquet"
-
-    def _slice_rows(self, turn: str) -> Iterator[dict[str, Any]]:
-        file = self._file("slices", turn)
-        for row in table(file, SLICES).to_pylist() if file.exists() else []:
-            row["latency"] = list(zip(row.pop("latency_bucket"), row.pop("latency_count"), strict=True))
-            yield row
+        return self._run.path / kind / f"{self._trial.id}~{turn}.parquet"
 
     def _metric_rows(self, turn: str) -> Iterator[dict[str, Any]]:
         """Slices of commands, from the lines they printed."""
@@ -244,15 +200,63 @@ def metric_rows(workload: str, extractor: Extractor, lines: Sequence[Mapping[str
             yield base | {"cpu_ns": None, "intensity": 1.0, "latency": []}
 
 
-def _timeline(tables: _Tables, blocks: Sequence[Mapping[str, Any]]) -> Iterator[SlicePoint]:
-    for event in blocks:
-        block = _block(event)
-        window = tables.windows(event["visit"], block).get(VICTIM, Window())
-        for row in window.touching(block.slots[0].start_ns, block.slots[-1].end_ns):
-            middle = (row["start_ns"] + row["end_ns"]) // 2
-            slot = next((s for s in block.slots if s.start_ns <= middle < s.end_ns), None)
-            if slot is not None and row["thread"] == 0:
-                speed = row["work"] * 1e9 / (row["end_ns"] - row["start_ns"])
-                yield SlicePoint(
-                    row["start_ns"], row["end_ns"], speed, slot.treatment, block.number, middle < slot.measure_ns
-                )
+def _tracks(slices: pa.Table) -> dict[str, Track]:
+    """Slices by workload and thread."""
+    slices = slices.combine_chunks()
+    workload = slices["workload"].combine_chunks().dictionary_encode()
+    thread = slices["thread"].to_numpy()
+    found: dict[str, list[Thread]] = {}
+    for code, name in enumerate(workload.dictionary.to_pylist()):
+        own = np.flatnonzero(workload.indices.to_numpy() == code)
+        for number in np.unique(thread[own]):
+            found.setdefault(name, []).append(_thread(slices.take(own[thread[own] == number])))
+    return dict(found)
+
+
+def _thread(slices: pa.Table) -> Thread:
+    start_ns = slices["start_ns"].to_numpy()
+    if (np.diff(start_ns) < 0).any():
+        slices = slices.take(np.argsort(start_ns, kind="stable"))
+    buckets, counts = (slices[name].combine_chunks() for name in ("latency_bucket", "latency_count"))
+    first = np.asarray(buckets.offsets, dtype=np.int64)
+    # Counts beyond this would need a slice of minutes.
+    few = counts.flatten().to_numpy().astype(np.uint32)
+    cpu_ns = slices["cpu_ns"].to_numpy(zero_copy_only=False).astype(np.float64)
+    times = (slices[name].to_numpy() for name in ("start_ns", "end_ns", "work"))
+    return Thread(*times, cpu_ns, (first - first[0], buckets.flatten().to_numpy().astype(np.uint16), few))
+
+
+def _missing_blocks(blocks: Blocks, victim: Track) -> int | None:
+    """The number of a block in which the victim has no slice at all; None if there is none."""
+    began_ns, ended_ns = blocks.began_ns, blocks.columns.end_ns[blocks.columns.first[1:] - 1]
+    covered = np.zeros(len(blocks), dtype=bool)
+    for thread in victim:
+        covered |= thread.first_after(began_ns) <= thread.last_before(ended_ns)
+    return None if covered.all() else int(blocks.columns.number[~covered][0])
+
+
+def _timeline(tables: _Tables, blocks: Blocks) -> Iterator[SlicePoint]:
+    """The slices of the first blocks. Reads their turns again."""
+    order = np.argsort(blocks.began_ns, kind="stable")[:TIMELINE_BLOCKS]
+    tracks: dict[str, Track] = {}
+    for at in sorted(order.tolist(), key=lambda place: int(blocks.began_ns[place])):
+        turn, own = blocks.turn[at], blocks.columns
+        if turn not in tracks:
+            tracks = {turn: tables.tracks(turn).get(VICTIM, ())}
+        slots = slice(own.first[at], own.first[at + 1])
+        for thread in tracks[turn][:1]:
+            yield from _points(thread, own, slots, int(own.number[at]))
+
+
+def _points(thread: Thread, columns: Columns, slots: slice, block: int) -> Iterator[SlicePoint]:
+    starts, ends = columns.start_ns[slots], columns.end_ns[slots]
+    first, last = int(thread.first_after(starts[:1])[0]), int(thread.last_before(ends[-1:])[0])
+    for at in range(first, last + 1):
+        start_ns, end_ns = int(thread.start_ns[at]), int(thread.end_ns[at])
+        middle_ns = (start_ns + end_ns) // 2
+        holding = np.flatnonzero((starts <= middle_ns) & (middle_ns < ends))
+        if len(holding):
+            slot = slots.start + int(holding[0])
+            speed = float(thread.work[at]) * 1e9 / (end_ns - start_ns)
+            guard = middle_ns < int(columns.measure_ns[slot])
+            yield SlicePoint(start_ns, end_ns, speed, columns.treatment[slot], block, guard)

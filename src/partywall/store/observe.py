@@ -6,15 +6,16 @@ lie, so the error at an edge is at most one operation of the workload.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from partywall.model.evidence import Counter
-from partywall.model.observation import Histogram, Observation
+from partywall.model.evidence import VICTIM, Counter
+from partywall.model.observation import CounterRow, Histogram, Numbers, Observation, Part
 from partywall.model.plan import Slot, Treatment, Trial
 from partywall.model.scenario import SWITCH_AFTER_NS
 
@@ -26,6 +27,10 @@ BEFORE_END = 0.25
 STEAL_SHARE = 0.05
 # Share of a slot that the victim may wait for its CPU if no aggressor is on it.
 WAIT_SHARE = 0.05
+# Counters that show disturbances.
+STEAL = "cpu_steal_ns"
+WAITED, THROTTLED = "victim.process_run_queue_wait_ns", "victim.cgroup_cpu_throttled_ns"
+SWAPPED = ("swapped_in_pages_count", "swapped_out_pages_count")
 
 
 def _start(row: Mapping[str, Any]) -> int:
@@ -70,69 +75,169 @@ class Window:
             if row["end_ns"] > start_ns:
                 yield row
 
-    def within(self, start_ns: int, end_ns: int) -> list[tuple[dict[str, Any], float]]:
-        """Overlapping slices, each with the share of it inside."""
-        spans = []
-        for row in self.touching(start_ns, end_ns):
-            overlap = min(row["end_ns"], end_ns) - max(row["start_ns"], start_ns)
-            spans.append((row, overlap / (row["end_ns"] - row["start_ns"])))
-        return spans
 
-
-Inside = Sequence[tuple[dict[str, Any], float]]
 Usage = Mapping[str, Sequence[Mapping[str, Any]]]
+Times = np.ndarray[Any, np.dtype[np.int64]]
+Values = np.ndarray[Any, np.dtype[np.float64]]
+Places = np.ndarray[Any, np.dtype[np.intp]]
+
+
+@dataclass(frozen=True)
+class Thread:
+    """The slices of one thread in order of time, as columns.
+
+    cpu_ns: not a number where it is unknown. latency: where each slice's buckets begin, and at the end the number of
+    all; the buckets; and their counts.
+    """
+
+    start_ns: Times
+    end_ns: Times
+    work: Values
+    cpu_ns: Values
+    latency: tuple[Times, Numbers, Numbers]
+
+    @staticmethod
+    def of(rows: Sequence[Mapping[str, Any]]) -> Thread:
+        """From slices as agents send them."""
+        latencies = [row["latency"] for row in rows]
+        pairs = np.array([pair for latency in latencies for pair in latency], dtype=np.int64).reshape(-1, 2)
+        first = np.concatenate([[0], np.cumsum([len(latency) for latency in latencies], dtype=np.int64)])
+        start, end = (np.array([row[name] for row in rows], dtype=np.int64) for name in ("start_ns", "end_ns"))
+        work, cpu = (np.array([row[name] for row in rows], dtype=np.float64) for name in ("work", "cpu_ns"))
+        return Thread(start, end, work, cpu, (first.astype(np.int64), pairs[:, 0], pairs[:, 1]))
+
+    def first_after(self, at_ns: Times) -> Places:
+        """The first slice that ends after each time."""
+        return np.searchsorted(self.end_ns, at_ns, "right")
+
+    def last_before(self, at_ns: Times) -> Places:
+        """The last slice that starts before each time; −1 if there is none."""
+        return np.searchsorted(self.start_ns, at_ns, "left") - 1
+
+    def between(self, values: Values | Times, start_ns: Times, end_ns: Times) -> Values:
+        """The sum of a value of the slices in each window. A slice counts by the share of its time inside."""
+        return self._until(values, end_ns) - self._until(values, start_ns)
+
+    def _until(self, values: Values | Times, at_ns: Times) -> Values:
+        place = self.first_after(at_ns)
+        inside = np.minimum(place, len(self.start_ns) - 1)
+        lasted = np.maximum(self.end_ns - self.start_ns, 1)
+        passed = np.where(place < len(self.start_ns), np.maximum(at_ns - self.start_ns[inside], 0), 0)
+        whole = np.concatenate([[0], np.cumsum(values)])
+        return np.asarray(whole[place] + values[inside] * (passed / lasted[inside]), dtype=np.float64)
+
+
+Track = Sequence[Thread]
+"""A workload's threads."""
+
+
+def track(rows: Iterable[Mapping[str, Any]]) -> Track:
+    """The threads of a workload's slices."""
+    threads: dict[int, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        threads.setdefault(row["thread"], []).append(row)
+    return [Thread.of(found) for found in threads.values()]
+
+
+def rates(threads: Track, start_ns: Times, end_ns: Times, least: int = 1) -> Values:
+    """Work per second of all threads in each window.
+
+    Not a number if the slices of fewer threads than `least` cover enough of it: unknown time does not mean that no work
+    was done.
+    """
+    total, known = np.zeros(len(start_ns)), np.zeros(len(start_ns), dtype=int)
+    for thread in threads:
+        covered = thread.between(thread.end_ns - thread.start_ns, start_ns, end_ns)
+        enough = (covered >= COVERED_SHARE * (end_ns - start_ns)) & (covered > 0)
+        work = thread.between(thread.work, start_ns, end_ns)
+        total += np.where(enough, work * 1e9 / np.where(enough, covered, 1), 0)
+        known += enough
+    return np.where(known >= least, total, np.nan)
 
 
 def rate(window: Window, start_ns: int, end_ns: int, threads: int = 1) -> float | None:
-    """Work per second of all threads between two times.
+    """Work per second of all threads between two times; None if it is unknown."""
+    found = float(rates(track(window.touching(start_ns, end_ns)), np.array([start_ns]), np.array([end_ns]), threads)[0])
+    return None if np.isnan(found) else found
 
-    None if the slices cover too little of it: unknown time does not mean that no work was done.
+
+def _straddles(threads: Track, columns: Columns) -> Values:
+    """Share of each window's work done under other treatments, if each slice's work is spread evenly over its time.
+
+    Only the first and the last slice of a window can reach so far.
     """
-    inside = window.within(start_ns, end_ns)
-    work: dict[int, float] = {}
-    covered: dict[int, float] = {}
-    for row, share in inside:
-        thread = row["thread"]
-        work[thread] = work.get(thread, 0.0) + row["work"] * share
-        covered[thread] = covered.get(thread, 0.0) + (row["end_ns"] - row["start_ns"]) * share
-    known = [thread for thread, ns in covered.items() if ns >= COVERED_SHARE * (end_ns - start_ns)]
-    if len(known) < threads:
-        return None
-    return sum(work[thread] * 1e9 / covered[thread] for thread in known)
+    inside, foreign = (np.zeros(len(columns.start_ns)) for _ in range(2))
+    for thread in threads:
+        first, last = thread.first_after(columns.measure_ns), thread.last_before(columns.end_ns)
+        some = first <= last
+        inside += thread.between(thread.end_ns - thread.start_ns, columns.measure_ns, columns.end_ns)
+        for place, once in ((first, some), (last, some & (last != first))):
+            at = np.clip(place, 0, len(thread.start_ns) - 1)
+            start_ns, end_ns = thread.start_ns[at], thread.end_ns[at]
+            overlap = np.minimum(end_ns, columns.end_ns) - np.maximum(start_ns, columns.measure_ns)
+            beyond = np.maximum(columns.start_ns - start_ns, 0)
+            beyond += np.maximum(end_ns - columns.end_ns - SWITCH_AFTER_NS, 0)
+            foreign += np.where(once, overlap / np.maximum(end_ns - start_ns, 1) * beyond, 0)
+    return np.divide(foreign, inside, out=np.zeros_like(foreign), where=inside > 0)
 
 
-def _straddle(inside: Inside, slot: Slot) -> float:
-    """Share of the window's work done under other treatments, if each slice's work is spread evenly over its time."""
-    inside_ns = foreign_ns = 0.0
-    for row, share in inside:
-        lasted_ns = row["end_ns"] - row["start_ns"]
-        before_ns = max(0, slot.start_ns - row["start_ns"])
-        after_ns = max(0, row["end_ns"] - slot.end_ns - SWITCH_AFTER_NS)
-        inside_ns += lasted_ns * share
-        foreign_ns += share * (before_ns + after_ns)
-    return foreign_ns / inside_ns if inside_ns else 0.0
+def _cpu_shares(threads: Track, columns: Columns) -> Values:
+    wall, used = (np.zeros(len(columns.start_ns)) for _ in range(2))
+    for thread in threads:
+        wall += thread.between(thread.end_ns - thread.start_ns, columns.measure_ns, columns.end_ns)
+        unknown = np.isnan(thread.cpu_ns)
+        used += thread.between(np.where(unknown, 0, thread.cpu_ns), columns.measure_ns, columns.end_ns)
+        if unknown.any():
+            used[thread.between(unknown.astype(float), columns.measure_ns, columns.end_ns) > 0] = np.nan
+    return np.divide(used, wall, out=np.full_like(used, np.nan), where=wall > 0)
 
 
-def _cpu_share(inside: Inside) -> float | None:
-    wall = sum((row["end_ns"] - row["start_ns"]) * share for row, share in inside)
-    known = [row["cpu_ns"] * share for row, share in inside if row["cpu_ns"] is not None]
-    return sum(known) / wall if wall and len(known) == len(inside) else None
-
-
-def _latency(window: Window, start_ns: int, end_ns: int) -> Histogram:
-    """Latency of the operations that ended in the window, whenever they began, so that the longest ones are included.
+def _latencies(threads: Track, columns: Columns) -> tuple[Times, Numbers, Numbers]:
+    """Latency of the operations that ended in each window, whenever they began, so that the longest ones are included.
 
     A slice ends with the first operation beyond its place on the grid. Therefore the slice before the window ends
     slightly inside it, and the window's last slice slightly outside. A time somewhat before its end assigns a slice to
-    a window.
+    a window. Where the buckets of each window begin, and at the end the number of all; the buckets; and their counts.
     """
-    before_ns = int((end_ns - start_ns) * BEFORE_END)
-    counts: dict[int, int] = {}
-    for row in window.touching(start_ns, end_ns):
-        if start_ns <= row["end_ns"] - min((row["end_ns"] - row["start_ns"]) // 2, before_ns) < end_ns:
-            for bucket, count in row["latency"]:
-                counts[bucket] = counts.get(bucket, 0) + count
-    return Histogram(counts)
+    ranges: list[tuple[Thread, Times, Times]] = []
+    before_ns = ((columns.end_ns - columns.measure_ns) * BEFORE_END).astype(np.int64)
+    for thread in threads:
+        first, last = thread.first_after(columns.measure_ns), thread.last_before(columns.end_ns)
+        some = first <= last
+
+        def moment(place: Places, thread: Thread = thread) -> Times:
+            at = np.clip(place, 0, len(thread.start_ns) - 1)
+            lasted = thread.end_ns[at] - thread.start_ns[at]
+            return np.asarray(thread.end_ns[at] - np.minimum(lasted // 2, before_ns), dtype=np.int64)
+
+        begin = first + (moment(first) < columns.measure_ns)
+        end = last + 1 - (moment(last) >= columns.end_ns)
+        offsets = thread.latency[0]
+        low = offsets[np.where(some, begin, 0)]
+        ranges.append((thread, low, np.maximum(offsets[np.where(some, np.maximum(begin, end), 0)], low)))
+    if len(ranges) == 1:
+        ((thread, low, high),) = ranges
+        return _gathered(thread, low, high)
+    found = [_gathered(*one) for one in ranges]
+    return _joined(found, len(columns.start_ns))
+
+
+def _gathered(thread: Thread, low: Times, high: Times) -> tuple[Times, Numbers, Numbers]:
+    counts = high - low
+    first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    places = np.arange(first[-1]) + np.repeat(low - first[:-1], counts)
+    return first, thread.latency[1][places], thread.latency[2][places]
+
+
+def _joined(found: Sequence[tuple[Times, Numbers, Numbers]], count: int) -> tuple[Times, Numbers, Numbers]:
+    """Several threads' buckets of each window, one after the other."""
+    if not found:
+        return np.zeros(count + 1, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    window = np.concatenate([np.repeat(np.arange(count), np.diff(first)) for first, _, _ in found])
+    order = np.argsort(window, kind="stable")
+    first = np.concatenate([[0], np.cumsum(np.bincount(window, minlength=count))]).astype(np.int64)
+    buckets, counts = (np.concatenate([one[at] for one in found])[order] for at in (1, 2))
+    return first, buckets, counts
 
 
 @dataclass(frozen=True)
@@ -146,29 +251,79 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """The slots of many blocks as columns, in order. first: where each block begins, and at the end the number of all.
+
+    number, long: of each block. start_ns: a slot's switch; measure_ns, end_ns: its window.
+    """
+
+    number: Times
+    long: np.ndarray[Any, np.dtype[np.bool_]]
+    first: Times
+    treatment: np.ndarray[Any, np.dtype[np.object_]]
+    start_ns: Times
+    measure_ns: Times
+    end_ns: Times
+
+    @staticmethod
+    def of(blocks: Sequence[Block]) -> Columns:
+        slots = [slot for block in blocks for slot in block.slots]
+        counts = np.array([len(block.slots) for block in blocks], dtype=np.int64)
+        return Columns(
+            np.array([block.number for block in blocks], dtype=np.int64),
+            np.array([block.long for block in blocks], dtype=bool),
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            np.array([slot.treatment for slot in slots], dtype=object),
+            *(
+                np.array([getattr(s, name) for s in slots], dtype=np.int64)
+                for name in ("start_ns", "measure_ns", "end_ns")
+            ),
+        )
+
+    @property
+    def block(self) -> Places:
+        """The place of each slot's block."""
+        return np.repeat(np.arange(len(self.number)), np.diff(self.first))
+
+    def kept(self, blocks: np.ndarray[Any, np.dtype[np.bool_]]) -> Columns:
+        """These blocks only."""
+        slots = np.repeat(blocks, np.diff(self.first))
+        first = np.concatenate([[0], np.cumsum(np.diff(self.first)[blocks])]).astype(np.int64)
+        own = (column[slots] for column in (self.treatment, self.start_ns, self.measure_ns, self.end_ns))
+        return Columns(self.number[blocks], self.long[blocks], first, *own)
+
+
+@dataclass(frozen=True)
 class Samples:
     """A monitor's readings: times and values, one column for each counter; NaN if a counter could not be read."""
 
     counters: tuple[Counter, ...]
-    at_ns: np.ndarray[Any, np.dtype[np.int64]]
-    values: np.ndarray[Any, np.dtype[np.float64]]
+    at_ns: Times
+    values: Values
 
-    def between(self, start_ns: int, end_ns: int) -> dict[str, float]:
-        """Rate per second of each total, and last value of each gauge, from the readings nearest to both ends."""
+    def between(self, start_ns: Times, end_ns: Times) -> Values:
+        """Rate per second of each total, and last value of each gauge, from the readings nearest to both ends.
+
+        A row for each window; not a number where it is unknown.
+        """
+        found = np.full((len(start_ns), len(self.counters)), np.nan)
         if len(self.at_ns) < 2:
-            return {}
-        first, last = (int(np.abs(self.at_ns - at).argmin()) for at in (start_ns, end_ns))
+            return found
+        first, last = self._nearest(start_ns), self._nearest(end_ns)
         seconds = (self.at_ns[last] - self.at_ns[first]) / 1e9
         # Readings of other slots say nothing about this one.
-        if last <= first or seconds * 1e9 < (end_ns - start_ns) / 2:
-            return {}
-        values = {}
-        for column, counter in enumerate(self.counters):
-            a, b = self.values[first, column], self.values[last, column]
-            value = b if counter.kind == "gauge" else (b - a) / seconds
-            if np.isfinite(value):
-                values[counter.name] = float(value)
-        return values
+        near = (last > first) & (seconds * 1e9 >= (end_ns - start_ns) / 2)
+        a, b = self.values[first[near]], self.values[last[near]]
+        gauges = np.array([counter.kind == "gauge" for counter in self.counters], dtype=bool)
+        found[near] = np.where(gauges, b, (b - a) / seconds[near, None])
+        found[~np.isfinite(found)] = np.nan
+        return found
+
+    def _nearest(self, at_ns: Times) -> Places:
+        """The first of the readings nearest to each time. Readings are in order."""
+        after = np.clip(np.searchsorted(self.at_ns, at_ns), 1, len(self.at_ns) - 1)
+        before = after - 1
+        return np.where(at_ns - self.at_ns[before] <= self.at_ns[after] - at_ns, before, after)
 
 
 def observe(
@@ -184,97 +339,204 @@ def observe(
 
     maxima: calibrated work per second of each aggressor. usage: resource use of commands between their switches.
     """
-    observations = [
-        _observation(block, position, slot, victim, aggressors, maxima, samples, usage or {}, trial)
-        for position, slot in enumerate(block.slots)
-    ]
-    known = [observation for observation in observations if observation is not None]
-    return tuple(known) if len(known) == len(observations) else ()
+    start_ns, end_ns = block.slots[0].start_ns, block.slots[-1].end_ns
+    pressing = {name: track(aggressors[name].touching(start_ns, end_ns)) for name in maxima if name in aggressors}
+    tracks = pressing | {VICTIM: track(victim.touching(start_ns, end_ns))}
+    return tuple(observed(Columns.of([block]), trial, tracks, maxima, samples, usage).make())
 
 
-def _observation(
-    block: Block,
-    position: int,
-    slot: Slot,
-    victim: Window,
-    aggressors: Mapping[str, Window],
-    maxima: Mapping[str, float],
-    samples: Samples | None,
-    usage: Usage,
+def observed(
+    columns: Columns,
     trial: Trial,
-) -> Observation | None:
-    start_ns, end_ns = slot.measure_ns, slot.end_ns
-    middle_ns = (start_ns + end_ns) // 2
+    tracks: Mapping[str, Track],
+    maxima: Mapping[str, float],
+    samples: Samples | None = None,
+    usage: Usage | None = None,
+) -> Part:
+    """The observations of many blocks of a turn, without blocks in which the victim's rate is unknown in any slot.
+
+    tracks: of the victim and of each aggressor.
+    """
     # The threads of a command are not known: its metric is one stream.
     threads = trial.victim.threads if trial.victim.command is None else 1
-    whole, early, late = (
-        rate(victim, first, last, threads)
-        for first, last in ((start_ns, end_ns), (start_ns, middle_ns), (middle_ns, end_ns))
+    victim = tracks.get(VICTIM, ())
+    whole = rates(victim, columns.measure_ns, columns.end_ns, threads)
+    unknown = np.bincount(columns.block[np.isnan(whole)], minlength=len(columns.number)) > 0
+    if unknown.any():
+        columns, whole = columns.kept(~unknown), whole[~unknown[columns.block]]
+    middle_ns = (columns.measure_ns + columns.end_ns) // 2
+    halves = (
+        rates(victim, first, last, threads)
+        for first, last in ((columns.measure_ns, middle_ns), (middle_ns, columns.end_ns))
     )
-    if whole is None:
-        return None
-    inside = victim.within(start_ns, end_ns)
-    counters = samples.between(start_ns, end_ns) if samples else {}
-    reached = {name: rate(aggressors[name], start_ns, end_ns) for name in maxima if name in aggressors}
-    return Observation(
-        trial=block.trial,
-        block=block.number,
-        position=position,
-        treatment=slot.treatment,
-        start_ns=start_ns,
-        end_ns=end_ns,
-        rate=whole,
-        early_rate=whole if early is None else early,
-        late_rate=whole if late is None else late,
-        cpu_share=_cpu_share(inside),
-        latency=_latency(victim, start_ns, end_ns),
-        achieved={name: got / maxima[name] for name, got in reached.items() if got is not None and maxima[name] > 0},
-        counters=counters,
-        disturbed=tuple(_disturbances(counters, trial, trial.treatment(slot.treatment))),
-        straddle=_straddle(inside, slot),
-        long=block.long,
-        used={
-            name: share / 1e9
-            for name, rows in usage.items()
-            if (share := _per_second(rows, slot, "cpu_ns")) is not None
-        },
-        moved={
-            name: pace for name, rows in usage.items() if (pace := _per_second(rows, slot, "disk_bytes")) is not None
-        },
+    early, late = (np.where(np.isnan(half), whole, half) for half in halves)
+    reached = {
+        name: rates(tracks[name], columns.measure_ns, columns.end_ns) / maxima[name]
+        for name in maxima
+        if name in tracks and maxima[name] > 0
+    }
+    counters = samples.between(columns.measure_ns, columns.end_ns) if samples else np.zeros((len(whole), 0))
+    read = np.isfinite(counters).any(axis=1)
+    place = np.cumsum(read) - 1
+    kept = Kept(
+        trial=trial.id,
+        columns=columns,
+        rates=(whole, early, late),
+        cpu_shares=_cpu_shares(victim, columns),
+        straddles=_straddles(victim, columns),
+        latencies=_latencies(victim, columns),
+        achieved=reached,
+        names={counter.name: at for at, counter in enumerate(samples.counters)} if samples else {},
+        counters=counters[read],
+        read=np.where(read, place, -1),
+        usage=[_usage(usage, columns, at) for at in range(len(whole))] if usage else [],
+        disturbed=_disturbed(trial, columns, samples, counters[read], np.flatnonzero(read)),
     )
+    return kept.part()
 
 
-def _per_second(rows: Sequence[Mapping[str, Any]], slot: Slot, key: str) -> float | None:
+@dataclass(frozen=True)
+class Kept:
+    """The observations of a turn as columns. counters: rows of the slots in which any was read, see `read`.
+
+    usage: (used, moved) of each slot, in trials with commands.
+    """
+
+    trial: str
+    columns: Columns
+    rates: tuple[Values, Values, Values]
+    cpu_shares: Values
+    straddles: Values
+    latencies: tuple[Times, Numbers, Numbers]
+    achieved: Mapping[str, Values]
+    names: Mapping[str, int]
+    counters: Values
+    read: Places
+    usage: Sequence[tuple[dict[str, float], dict[str, float]]]
+    disturbed: Mapping[int, tuple[str, ...]]
+
+    def part(self) -> Part:
+        own, blocks = self.columns, self.columns.number[self.columns.block]
+        texts = tuple(
+            (int(blocks[at]), str(own.treatment[at]), text) for at, found in self.disturbed.items() for text in found
+        )
+        measured_ns = int((own.end_ns - own.measure_ns).sum())
+        return Part(self.trial, len(blocks), measured_ns, texts, self.observations)
+
+    def observations(self) -> list[Observation]:
+        own, block = self.columns, self.columns.block
+        first, buckets, counts = self.latencies
+        achieved: list[dict[str, float]] = [{} for _ in block]
+        for name, shares in self.achieved.items():
+            for at in np.flatnonzero(np.isfinite(shares)).tolist():
+                achieved[at][name] = float(shares[at])
+        nothing: dict[str, float] = {}
+        return [
+            Observation(
+                self.trial,
+                number,
+                position,
+                treatment,
+                start_ns,
+                end_ns,
+                *speeds,
+                None if math.isnan(share) else share,
+                Histogram(arrays=(buckets[low:high], counts[low:high])),
+                reached,
+                CounterRow(self.names, self.counters[row]) if row >= 0 else nothing,
+                self.disturbed.get(at, ()),
+                straddle,
+                *(self.usage[at] if self.usage else (nothing, nothing)),
+                long,
+            )
+            for at, (
+                number, position, treatment, start_ns, end_ns, speeds, share, low, high, reached, row, straddle, long
+            ) in enumerate(
+                zip(
+                    own.number[block].tolist(),
+                    (np.arange(len(block)) - own.first[block]).tolist(),
+                    own.treatment.tolist(),
+                    own.measure_ns.tolist(),
+                    own.end_ns.tolist(),
+                    zip(*(speed.tolist() for speed in self.rates), strict=True),
+                    self.cpu_shares.tolist(),
+                    first[:-1].tolist(),
+                    first[1:].tolist(),
+                    achieved,
+                    self.read.tolist(),
+                    self.straddles.tolist(),
+                    own.long[block].tolist(),
+                    strict=True,
+                )
+            )
+        ]  # fmt: skip
+
+
+def _usage(usage: Usage, columns: Columns, at: int) -> tuple[dict[str, float], dict[str, float]]:
+    """CPU time divided by wall time, and disk bytes a second, of each command in a slot."""
+    start_ns, end_ns = int(columns.start_ns[at]), int(columns.end_ns[at])
+    near = {name: _overlapping(rows, start_ns, end_ns) for name, rows in usage.items()}
+    used, moved = (
+        {name: pace for name, rows in near.items() if (pace := _per_second(rows, start_ns, end_ns, key)) is not None}
+        for key in ("cpu_ns", "disk_bytes")
+    )
+    return {name: share / 1e9 for name, share in used.items()}, moved
+
+
+def _overlapping(rows: Sequence[Mapping[str, Any]], start_ns: int, end_ns: int) -> Sequence[Mapping[str, Any]]:
+    """Intervals in order of time that overlap a slot."""
+    low = bisect_right(rows, start_ns, key=lambda row: int(row["end_ns"]))
+    return rows[low : bisect_left(rows, end_ns, lo=low, key=lambda row: int(row["start_ns"]))]
+
+
+def _disturbed(
+    trial: Trial, columns: Columns, samples: Samples | None, counters: Values, places: Places
+) -> dict[int, tuple[str, ...]]:
+    """By slot: disturbances of the victim by others, as the counters show them."""
+    if samples is None or not len(places):
+        return {}
+    names = {counter.name: at for at, counter in enumerate(samples.counters)}
+    telling = [*(f"cpu{cpu}.{STEAL}" for cpu in trial.victim_cpus), WAITED, THROTTLED, *SWAPPED]
+    wanted = {name: names[name] for name in telling if name in names}
+    found = {}
+    for at, row in zip(places.tolist(), counters[:, list(wanted.values())].tolist(), strict=True):
+        known = {name: value for name, value in zip(wanted, row, strict=True) if not math.isnan(value)}
+        if texts := tuple(_disturbances(known, trial, trial.treatment(columns.treatment[at]))):
+            found[at] = texts
+    return found
+
+
+def _per_second(rows: Sequence[Mapping[str, Any]], start_ns: int, end_ns: int, key: str) -> float | None:
     """Use between switches, from intervals weighted by the share inside the slot.
 
     None if too little of the slot is covered.
     """
     total, covered = 0.0, 0
     for row in rows:
-        overlap = min(row["end_ns"], slot.end_ns) - max(row["start_ns"], slot.start_ns)
+        overlap = min(row["end_ns"], end_ns) - max(row["start_ns"], start_ns)
         if overlap > 0 and row[key] is not None:
             total += row[key] * overlap / (row["end_ns"] - row["start_ns"])
             covered += overlap
-    return total * 1e9 / covered if covered >= COVERED_SHARE * (slot.end_ns - slot.start_ns) else None
+    return total * 1e9 / covered if covered >= COVERED_SHARE * (end_ns - start_ns) else None
 
 
 def _disturbances(counters: Mapping[str, float], trial: Trial, treatment: Treatment) -> Iterator[str]:
     """Disturbances of the victim by others: time taken by the hypervisor, and time of other processes on its CPU."""
-    stolen = [counters[name] for cpu in trial.victim_cpus if (name := f"cpu{cpu}.cpu_steal_ns") in counters]
+    stolen = [counters[name] for cpu in trial.victim_cpus if (name := f"cpu{cpu}.{STEAL}") in counters]
     steal = sum(stolen) / len(stolen) / 1e9 if stolen else 0.0
     if steal > STEAL_SHARE:
         yield f"steal {steal:.0%}"
-    waited = counters.get("victim.process_run_queue_wait_ns", 0.0) / 1e9
+    waited = counters.get(WAITED, 0.0) / 1e9
     ceiling = _limited(trial, treatment)
     # Beside an aggressor, waiting may be the aggressor's effect (interrupts, kernel threads), so only quiet slots
     # count.
     quiet = treatment.role in ("baseline", "null") and not ceiling
     if quiet and waited > WAIT_SHARE * len(trial.victim_cpus):
         yield f"foreign load: the victim waited {waited:.0%} of the slot for its CPU"
-    throttled = counters.get("victim.cgroup_cpu_throttled_ns", 0.0) / 1e9
+    throttled = counters.get(THROTTLED, 0.0) / 1e9
     if throttled > WAIT_SHARE and not ceiling:
         yield f"throttled {throttled:.0%} of the slot by the victim's own ceiling"
-    if swapped := counters.get("swapped_in_pages_count", 0.0) + counters.get("swapped_out_pages_count", 0.0):
+    if swapped := sum(counters.get(name, 0.0) for name in SWAPPED):
         yield f"swap: {swapped:.3g} pages a second"
 
 

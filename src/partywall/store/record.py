@@ -109,7 +109,10 @@ class Record:
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """The lines with their numbers, including incomplete ones."""
         file = self.path / self.LINES
-        return enumerate(file.read_bytes().split(b"\n") if file.exists() else [], start=1)
+        if file.exists():
+            with file.open("rb") as stream:
+                for number, line in enumerate(stream, start=1):
+                    yield number, line.removesuffix(b"\n")
 
     def whole_lines(self) -> list[dict[str, Any]]:
         """The decoded lines without incomplete ones. UsageError for a line that is not the beginning of JSON."""

@@ -1,0 +1,157 @@
+"""The steps of a move, over two hypervisors that are simulated: a guest never runs on both hosts."""
+
+from __future__ import annotations
+
+import pytest
+
+from partywall.clock import Monotonic
+from partywall.errors import TrialError
+from partywall.migrate.end import Look
+from partywall.migrate.move import Mover
+from partywall.model.migration import Method, Progress
+
+S = 1_000_000_000
+
+
+class Host:
+    """One end. looks: what it says of the move, one after the other; broken: methods that fail."""
+
+    def __init__(self, world, place, looks=(), broken=(), *, is_ours=True):
+        self.world, self.place, self.is_ours = world, place, is_ours
+        self.looks, self.broken = list(looks), set(broken)
+        self.ended = False
+
+    def __getattr__(self, name):
+        def call(*_, **__):
+            if self.ended or name in self.broken:
+                raise TrialError(f"{name} on {self.place}: it does not answer")
+            self.world.calls.append((self.place, name))
+            return "there"
+
+        return call
+
+    def look(self):
+        if self.ended or "look" in self.broken:
+            raise TrialError(f"look on {self.place}: it does not answer")
+        look = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        if look.state == "completed":
+            self.world.runs[self.place] = False
+        return look
+
+    def resume(self):
+        if self.ended or "resume" in self.broken:
+            raise TrialError(f"resume on {self.place}: it does not answer")
+        self.world.runs[self.place] = True
+        assert sum(self.world.runs.values()) < 2, "the guest runs on both hosts"
+
+    def state(self):
+        if self.ended or "state" in self.broken:
+            raise TrialError(f"state on {self.place}: it does not answer")
+        return "running" if self.world.runs[self.place] else "postmigrate"
+
+    def kill(self):
+        if "kill" in self.broken:
+            raise TrialError("it does not end")
+        self.ended, self.world.runs[self.place] = True, False
+
+    def cancel(self):
+        self.looks = [Look("cancelled")]
+
+    def announced(self):
+        return iter(())
+
+    def answers(self):
+        return not self.ended
+
+    def has_ended(self, _within_s=0.0):
+        return self.ended
+
+    def cpu_ns(self):
+        return 0
+
+    def wait(self, _seconds):
+        if self.world.then:
+            self.world.then.pop(0)()
+
+
+ENDS = (Look("active"), Look("completed"))
+
+
+class World:
+    """A guest on host a. then: what happens meanwhile, step by step."""
+
+    client = None
+
+    def __init__(self, here=ENDS, there=(), *, is_ours=True, heard=None, then=()):
+        self.runs, self.calls, self.then, self.heard = {"a": True, "b": False}, [], list(then), heard
+        self.a = Host(self, "a", here, is_ours=is_ours)
+        self.b = Host(self, "b", [Look("none")], there, is_ours=is_ours)
+        self.arrived_at = None
+
+    def current(self):
+        return self.a
+
+    def expect(self):
+        return self.b
+
+    def mirror(self, _port):
+        return None
+
+    def hold(self): ...
+
+    def release(self): ...
+
+    def arrived(self):
+        self.arrived_at = "b"
+
+    def stayed(self):
+        self.arrived_at = "a"
+
+    def answers(self):
+        return self.heard
+
+
+def moved(world, method=None, give_up_ns=10 * S):
+    return Mover(world, Monotonic()).move(method or Method(), give_up_ns)
+
+
+def test_a_guest_continues_on_the_destination_only_after_the_source_has_given_it_up():
+    world = World()
+    assert moved(world).outcome == "completed"
+    assert world.runs == {"a": False, "b": True}
+    assert world.arrived_at == "b"
+
+
+def test_a_destination_that_cannot_continue_it_is_ended_before_the_source_does():
+    world = World(there=("resume",))
+    found = moved(world)
+    assert found.outcome == "failed"
+    assert world.b.ended
+    assert world.runs == {"a": True, "b": False}
+
+
+def test_the_source_stays_stopped_if_the_destination_may_still_run_it():
+    world = World(there=("resume", "kill"))
+    with pytest.raises(TrialError, match="does not end"):
+        world.b.kill()
+    found = moved(world)
+    assert found.outcome == "lost"
+    assert not world.runs["a"], "it might run on both"
+
+
+def test_a_move_that_takes_too_long_is_cancelled_and_the_guest_stays():
+    looks = [Look("active", Progress(at_ns=0, sent=5, left=9, passes=1))]
+    world = World(here=looks)
+    found = moved(world, give_up_ns=S // 20)
+    assert found.outcome == "gave up"
+    assert world.runs == {"a": True, "b": False}
+
+
+@pytest.mark.parametrize(("heard", "outcome"), [(True, "failed"), (False, "lost"), (None, "lost")])
+def test_without_the_way_to_somebody_s_own_source_nothing_is_started(heard, outcome):
+    world = World(is_ours=False, heard=heard)
+    world.then.append(lambda: setattr(world.a, "ended", True))
+    found = moved(world)
+    assert found.outcome == outcome
+    assert "look on both hosts where it runs" in found.reason
+    assert not world.runs["b"]

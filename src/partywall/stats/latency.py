@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -82,7 +83,8 @@ def _matrix(observations: Sequence[Observation], buckets: Numbers) -> Array:
     found, counts = (np.concatenate(part) for part in zip(*latencies, strict=True))
     shape = -(-len(latencies) // per_batch), len(buckets)
     place = batch * shape[1] + np.searchsorted(buckets, found)
-    return np.bincount(place, counts, shape[0] * shape[1]).reshape(shape)
+    sums = np.bincount(place, counts.astype(np.float64), shape[0] * shape[1])
+    return np.asarray(sums.reshape(shape), dtype=np.float64)
 
 
 def _resampled_percentiles(
@@ -114,6 +116,7 @@ def _percentiles(counts: Array, edges: tuple[Array, Array], share: float) -> Arr
     return np.asarray(low[bucket] + within * (high - low)[bucket], dtype=np.float64)
 
 
+@lru_cache(maxsize=4)
 def _resampled(n: int) -> Array:
     """How often each block is drawn, shape (resamples, blocks): stationary bootstrap (Politis & Romano 1994)."""
     random = np.random.default_rng(_SEED)
@@ -124,9 +127,8 @@ def _resampled(n: int) -> Array:
     since = steps - np.maximum.accumulate(np.where(jump, steps, 0), axis=1)
     origin = np.take_along_axis(start, steps - since, axis=1)
     drawn = (origin + since) % n
-    weights = np.zeros((_RESAMPLES, n))
-    np.add.at(weights, (np.repeat(np.arange(_RESAMPLES), n), drawn.ravel()), 1)
-    return weights
+    place = np.arange(_RESAMPLES)[:, None] * n + drawn
+    return np.bincount(place.ravel(), minlength=_RESAMPLES * n).reshape(_RESAMPLES, n).astype(np.float64)
 
 
 def _impact(

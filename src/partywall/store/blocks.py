@@ -145,7 +145,8 @@ def by_trial(lines: Iterable[bytes]) -> dict[str, Blocks] | None:
 def _objects(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.object_]]:
     """Texts, each of which exists once in memory."""
     encoded = column.combine_chunks().dictionary_encode()
-    return np.array(encoded.dictionary.to_pylist(), dtype=object)[encoded.indices.to_numpy()]
+    texts = np.array(encoded.dictionary.to_pylist(), dtype=object)
+    return np.asarray(texts[encoded.indices.to_numpy()], dtype=object)
 
 
 def _batches(lines: Iterable[bytes]) -> Iterable[bytes]:

@@ -222,8 +222,9 @@ def _thread(slices: pa.Table) -> Thread:
     # Counts beyond this would need a slice of minutes.
     few = counts.flatten().to_numpy().astype(np.uint32)
     cpu_ns = slices["cpu_ns"].to_numpy(zero_copy_only=False).astype(np.float64)
-    times = (slices[name].to_numpy() for name in ("start_ns", "end_ns", "work"))
-    return Thread(*times, cpu_ns, (first - first[0], buckets.flatten().to_numpy().astype(np.uint16), few))
+    start_ns, end_ns, work = (slices[name].to_numpy() for name in ("start_ns", "end_ns", "work"))
+    latency = (first - first[0], buckets.flatten().to_numpy().astype(np.uint16), few)
+    return Thread(start_ns, end_ns, work, cpu_ns, latency)
 
 
 def _missing_blocks(blocks: Blocks, victim: Track) -> int | None:

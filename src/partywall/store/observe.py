@@ -6,6 +6,7 @@ lie, so the error at an edge is at most one operation of the workload.
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -289,8 +290,8 @@ class Columns:
         """These blocks only."""
         slots = np.repeat(blocks, np.diff(self.first))
         first = np.concatenate([[0], np.cumsum(np.diff(self.first)[blocks])]).astype(np.int64)
-        own = (column[slots] for column in (self.treatment, self.start_ns, self.measure_ns, self.end_ns))
-        return Columns(self.number[blocks], self.long[blocks], first, *own)
+        times = (column[slots] for column in (self.start_ns, self.measure_ns, self.end_ns))
+        return Columns(self.number[blocks], self.long[blocks], first, self.treatment[slots], *times)
 
 
 @dataclass(frozen=True)
@@ -439,18 +440,22 @@ class Kept:
                 treatment,
                 start_ns,
                 end_ns,
-                *speeds,
+                whole,
+                early,
+                late,
                 None if math.isnan(share) else share,
                 Histogram(arrays=(buckets[low:high], counts[low:high])),
                 reached,
                 CounterRow(self.names, self.counters[row]) if row >= 0 else nothing,
                 self.disturbed.get(at, ()),
                 straddle,
-                *(self.usage[at] if self.usage else (nothing, nothing)),
+                used,
+                moved,
                 long,
             )
             for at, (
-                number, position, treatment, start_ns, end_ns, speeds, share, low, high, reached, row, straddle, long
+                number, position, treatment, start_ns, end_ns, (whole, early, late), share, low, high, reached, row,
+                straddle, (used, moved), long,
             ) in enumerate(
                 zip(
                     own.number[block].tolist(),
@@ -465,6 +470,7 @@ class Kept:
                     achieved,
                     self.read.tolist(),
                     self.straddles.tolist(),
+                    self.usage or itertools.repeat((nothing, nothing), len(block)),
                     own.long[block].tolist(),
                     strict=True,
                 )

@@ -27,7 +27,7 @@ from partywall.model.migration import Activity, Method
 from partywall.stats import rounds
 
 RATE = 1000.0
-ROUNDS = 5
+ROUNDS, FEWEST, MS = 5, 3, 1_000_000
 TIMES = ("total_ns", "downtime_ns")
 WAYS = ("watched", "again", "unwatched")
 WRITER = Activity(kernel="memory-dirty", params={"working_set_bytes": 16 << 20, "rate_bytes_per_s": 8 << 20})
@@ -46,6 +46,9 @@ def main() -> None:
     for part in moves.in_parts(parts, options).values():
         for way in WAYS:
             taken[way] += part[way]
+    whole = sum(all(row) for row in zip(*([each["total_ns"] for each in taken[way]] for way in WAYS), strict=True))
+    if whole < FEWEST:
+        conclude("migrate-cost", f"{whole} rounds have only moves that ended, which are too few", met=False)
     ratios = {name: compared(taken, name) for name in TIMES}
     for name, (same, cost) in ratios.items():
         print(f"{name[:-3]:9} again/watched {text(same)}; watched/unwatched {text(cost)}", flush=True)
@@ -82,7 +85,10 @@ def moved(series: Series, mover: Mover, way: str, watched: Method) -> Moved:
 
 def compared(taken: Mapping[str, Sequence[Mapping[str, float]]], name: str) -> tuple[Estimate, Estimate]:
     """Ratios within rounds: the same way twice, and watched to unwatched."""
-    watched, again, unwatched = ([each[name] for each in taken[way]] for way in WAYS)
+    # A round in which a move did not end tells nothing of what watching costs.
+    rows = [row for row in zip(*(taken[way] for way in WAYS), strict=True) if all(each["total_ns"] for each in row)]
+    # Times are of whole ms.
+    watched, again, unwatched = ([max(each[name], MS / 2) for each in column] for column in zip(*rows, strict=True))
     return rounds.ratio(again, watched, LEVEL), rounds.ratio(watched, unwatched, LEVEL)
 
 

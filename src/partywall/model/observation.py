@@ -67,7 +67,7 @@ class Histogram:
     @classmethod
     def merged(cls, histograms: Iterable[Histogram]) -> Histogram:
         """The sum of several histograms."""
-        parts = [one.arrays for one in histograms]
+        parts = [histogram.arrays for histogram in histograms]
         if not parts:
             return cls()
         return cls(_summed(*(np.concatenate(part) for part in zip(*parts, strict=True))))
@@ -80,8 +80,8 @@ def _summed(buckets: Numbers, counts: Numbers) -> dict[int, int]:
     lowest = int(buckets.min())
     # Exact: no run has 2⁵³ operations.
     sums = np.bincount(buckets.astype(np.int64) - lowest, counts)
-    found = np.flatnonzero(sums)
-    return dict(zip((found + lowest).tolist(), sums[found].astype(np.int64).tolist(), strict=True))
+    places = np.flatnonzero(sums)
+    return dict(zip((places + lowest).tolist(), sums[places].astype(np.int64).tolist(), strict=True))
 
 
 class CounterRow(Mapping[str, float]):
@@ -189,7 +189,7 @@ class Observations(Sequence[Observation]):
         if self._made[0] != trial:
             # The others are let go first.
             self._made = ("", [])
-            made = [one for part in self._parts.get(trial, ()) for one in part.make()]
+            made = [observation for part in self._parts.get(trial, ()) for observation in part.make()]
             self._made = (trial, sorted(made, key=lambda o: o.start_ns))
         return self._made[1]
 

@@ -197,7 +197,7 @@ class Disturbed:
     def of(observations: Sequence[Observation]) -> Disturbed:
         long = any(o.long for o in observations)
         watched = [o.disturbed for o in observations if o.long or not long]
-        names = frozenset(name.split()[0] for found in watched for name in found)
+        names = frozenset(name.split()[0] for disturbances in watched for name in disturbances)
         return Disturbed(len(watched), sum(map(bool, watched)), names, long)
 
 
@@ -232,10 +232,10 @@ def _warnings(
             f"trial {trial}: an aggressor that loads nothing had {effect}; the A/A check failed" for trial in failed
         ]
     said += dict.fromkeys(text for cell in cells if (text := _outlasting(cell)))
-    slots, watched = sum(one.slots for one in disturbed), sum(one.watched for one in disturbed)
+    slots, watched = sum(each.slots for each in disturbed), sum(each.watched for each in disturbed)
     if slots > DISTURBED_SHARE * watched:
-        names = ", ".join(sorted({name for one in disturbed for name in one.names}))
-        where = "of long blocks " if any(one.long for one in disturbed) else ""
+        names = ", ".join(sorted({name for each in disturbed for name in each.names}))
+        where = "of long blocks " if any(each.long for each in disturbed) else ""
         said.append(
             f"{slots} of {watched} slots {where}were disturbed by other programs ({names}); "
             "they are kept, and the intervals are wider for it"

@@ -69,11 +69,11 @@ def _p_values(readings: Mapping[str, Reading]) -> Iterator[tuple[str, float]]:
         yield from zip(names, p_values(np.stack([readings[name].change for name in names])).tolist(), strict=True)
 
 
-def _holm(found: Mapping[str, float]) -> list[str]:
+def _holm(p_values: Mapping[str, float]) -> list[str]:
     """Names that remain significant after testing all (Holm 1979)."""
     kept: list[str] = []
-    for place, (name, p) in enumerate(sorted(found.items(), key=lambda item: item[1])):
-        if p > ALPHA / (len(found) - place):
+    for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        if p > ALPHA / (len(p_values) - place):
             break
         kept.append(name)
     return kept

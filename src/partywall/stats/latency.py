@@ -79,10 +79,10 @@ def _matrix(observations: Sequence[Observation], buckets: Numbers) -> Array:
     """Counts by block and bucket. Of very many blocks, adjacent ones are added up, as `interval` averages them."""
     per_batch = -(-len(observations) // MOST)
     latencies = [o.latency.arrays for o in observations]
-    batch = np.repeat(np.arange(len(latencies)) // per_batch, [len(found) for found, _ in latencies])
-    found, counts = (np.concatenate(part) for part in zip(*latencies, strict=True))
+    batch = np.repeat(np.arange(len(latencies)) // per_batch, [len(own) for own, _ in latencies])
+    indexes, counts = (np.concatenate(part) for part in zip(*latencies, strict=True))
     shape = -(-len(latencies) // per_batch), len(buckets)
-    place = batch * shape[1] + np.searchsorted(buckets, found)
+    place = batch * shape[1] + np.searchsorted(buckets, indexes)
     sums = np.bincount(place, counts.astype(np.float64), shape[0] * shape[1])
     return np.asarray(sums.reshape(shape), dtype=np.float64)
 
@@ -96,7 +96,7 @@ def _resampled_percentiles(
         for rows in np.array_split(weights, _PARTS)
         for drawn in [rows @ counts]
     ]
-    return [np.maximum(np.concatenate(found), 1.0) for found in zip(*parts, strict=True)]
+    return [np.maximum(np.concatenate(each), 1.0) for each in zip(*parts, strict=True)]
 
 
 def _edges(buckets: Sequence[int]) -> tuple[Array, Array]:

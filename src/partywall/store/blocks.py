@@ -136,7 +136,7 @@ def by_trial(lines: Iterable[bytes]) -> dict[str, Blocks] | None:
     every = Blocks(
         _objects(table["visit"]),
         stretch,
-        Columns(number, long, first, names[encoded.indices.to_numpy()], *(one.to_numpy() for one in times)),
+        Columns(number, long, first, names[encoded.indices.to_numpy()], *(column.to_numpy() for column in times)),
     )
     trial = _objects(table["trial"])
     return {name: every.kept(trial == name).latest() for name in dict.fromkeys(trial)}

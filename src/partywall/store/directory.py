@@ -85,14 +85,14 @@ class RunDirectory(Record):
 
     def blocks(self) -> dict[str, Blocks]:
         """The finished blocks of each trial."""
-        found = blocks.by_trial(self._block_lines())
-        if found is None:
+        by_trial = blocks.by_trial(self._block_lines())
+        if by_trial is None:
             # A kill left the beginning of a line.
             events: dict[str, list[dict[str, Any]]] = {}
-            for one in self.events(blocks.KIND):
-                events.setdefault(one["trial"], []).append(one)
-            found = {trial: Blocks.of(own) for trial, own in events.items()}
-        return found
+            for event in self.events(blocks.KIND):
+                events.setdefault(event["trial"], []).append(event)
+            by_trial = {trial: Blocks.of(own) for trial, own in events.items()}
+        return by_trial
 
     def extend(self, plan: Plan) -> None:
         """Replaces the plan by an extended one. Trials that were precise enough are measured again."""

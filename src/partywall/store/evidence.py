@@ -145,31 +145,31 @@ class _Tables:
     def tracks(self, turn: str) -> dict[str, Track]:
         """Slices by workload."""
         file = self._file("slices", turn)
-        found = _tracks(table(file, SLICES)) if file.exists() else {}
+        tracks = _tracks(table(file, SLICES)) if file.exists() else {}
         rows: dict[str, list[dict[str, Any]]] = {}
         for row in self._metric_rows(turn):
             rows.setdefault(row["workload"], []).append(row)
-        return found | {name: track(own) for name, own in rows.items()}
+        return tracks | {name: track(own) for name, own in rows.items()}
 
     def _samples(self, turn: str, event: Mapping[str, Any]) -> Samples | None:
         """Columns differ between turns, because processes have different numbers."""
         file = self._file("samples", turn)
         if not file.exists():
             return None
-        found = table(file, SAMPLES)
-        at_ns = found["at_ns"].to_numpy()
+        samples = table(file, SAMPLES)
+        at_ns = samples["at_ns"].to_numpy()
         # Of an older record that has no values, too.
-        values = found["values"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        values = samples["values"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         return Samples(_counters(event), at_ns, values.astype(np.float64).reshape(len(at_ns), -1))
 
     def _usage(self, turn: str) -> dict[str, list[dict[str, Any]]]:
         """Resource use of commands between switches, in order of time, by workload."""
         file = self._file("usage", turn)
         rows = sorted(table(file, USAGE).to_pylist(), key=lambda row: int(row["start_ns"])) if file.exists() else []
-        found: dict[str, list[dict[str, Any]]] = {}
+        by_workload: dict[str, list[dict[str, Any]]] = {}
         for row in rows:
-            found.setdefault(row["workload"], []).append(row)
-        return found
+            by_workload.setdefault(row["workload"], []).append(row)
+        return by_workload
 
     def _file(self, kind: str, turn: str) -> Path:
         return self._run.path / kind / f"{self._trial.id}~{turn}.parquet"
@@ -205,12 +205,12 @@ def _tracks(slices: pa.Table) -> dict[str, Track]:
     slices = slices.combine_chunks()
     workload = slices["workload"].combine_chunks().dictionary_encode()
     thread = slices["thread"].to_numpy()
-    found: dict[str, list[Thread]] = {}
+    threads: dict[str, list[Thread]] = {}
     for code, name in enumerate(workload.dictionary.to_pylist()):
         own = np.flatnonzero(workload.indices.to_numpy() == code)
         for number in np.unique(thread[own]):
-            found.setdefault(name, []).append(_thread(slices.take(own[thread[own] == number])))
-    return dict(found)
+            threads.setdefault(name, []).append(_thread(slices.take(own[thread[own] == number])))
+    return dict(threads)
 
 
 def _thread(slices: pa.Table) -> Thread:

@@ -137,7 +137,7 @@ def track(rows: Iterable[Mapping[str, Any]]) -> Track:
     threads: dict[int, list[Mapping[str, Any]]] = {}
     for row in rows:
         threads.setdefault(row["thread"], []).append(row)
-    return [Thread.of(found) for found in threads.values()]
+    return [Thread.of(own) for own in threads.values()]
 
 
 def rates(threads: Track, start_ns: Times, end_ns: Times, least: int = 1) -> Values:
@@ -158,8 +158,8 @@ def rates(threads: Track, start_ns: Times, end_ns: Times, least: int = 1) -> Val
 
 def rate(window: Window, start_ns: int, end_ns: int, threads: int = 1) -> float | None:
     """Work per second of all threads between two times; None if it is unknown."""
-    found = float(rates(track(window.touching(start_ns, end_ns)), np.array([start_ns]), np.array([end_ns]), threads)[0])
-    return None if np.isnan(found) else found
+    rate = float(rates(track(window.touching(start_ns, end_ns)), np.array([start_ns]), np.array([end_ns]), threads)[0])
+    return None if np.isnan(rate) else rate
 
 
 def _straddles(threads: Track, columns: Columns) -> Values:
@@ -219,8 +219,8 @@ def _latencies(threads: Track, columns: Columns) -> tuple[Times, Numbers, Number
     if len(ranges) == 1:
         ((thread, low, high),) = ranges
         return _gathered(thread, low, high)
-    found = [_gathered(*one) for one in ranges]
-    return _joined(found, len(columns.start_ns))
+    gathered = [_gathered(*each) for each in ranges]
+    return _joined(gathered, len(columns.start_ns))
 
 
 def _gathered(thread: Thread, low: Times, high: Times) -> tuple[Times, Numbers, Numbers]:
@@ -230,14 +230,14 @@ def _gathered(thread: Thread, low: Times, high: Times) -> tuple[Times, Numbers, 
     return first, thread.latency[1][places], thread.latency[2][places]
 
 
-def _joined(found: Sequence[tuple[Times, Numbers, Numbers]], count: int) -> tuple[Times, Numbers, Numbers]:
+def _joined(gathered: Sequence[tuple[Times, Numbers, Numbers]], count: int) -> tuple[Times, Numbers, Numbers]:
     """Several threads' buckets of each window, one after the other."""
-    if not found:
+    if not gathered:
         return np.zeros(count + 1, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    window = np.concatenate([np.repeat(np.arange(count), np.diff(first)) for first, _, _ in found])
+    window = np.concatenate([np.repeat(np.arange(count), np.diff(first)) for first, _, _ in gathered])
     order = np.argsort(window, kind="stable")
     first = np.concatenate([[0], np.cumsum(np.bincount(window, minlength=count))]).astype(np.int64)
-    buckets, counts = (np.concatenate([one[at] for one in found])[order] for at in (1, 2))
+    buckets, counts = (np.concatenate([each[at] for each in gathered])[order] for at in (1, 2))
     return first, buckets, counts
 
 
@@ -307,18 +307,18 @@ class Samples:
 
         A row for each window; not a number where it is unknown.
         """
-        found = np.full((len(start_ns), len(self.counters)), np.nan)
+        read = np.full((len(start_ns), len(self.counters)), np.nan)
         if len(self.at_ns) < 2:
-            return found
+            return read
         first, last = self._nearest(start_ns), self._nearest(end_ns)
         seconds = (self.at_ns[last] - self.at_ns[first]) / 1e9
         # Readings of other slots say nothing about this one.
         near = (last > first) & (seconds * 1e9 >= (end_ns - start_ns) / 2)
         a, b = self.values[first[near]], self.values[last[near]]
         gauges = np.array([counter.kind == "gauge" for counter in self.counters], dtype=bool)
-        found[near] = np.where(gauges, b, (b - a) / seconds[near, None])
-        found[~np.isfinite(found)] = np.nan
-        return found
+        read[near] = np.where(gauges, b, (b - a) / seconds[near, None])
+        read[~np.isfinite(read)] = np.nan
+        return read
 
     def _nearest(self, at_ns: Times) -> Places:
         """The first of the readings nearest to each time. Readings are in order."""
@@ -419,7 +419,7 @@ class Kept:
     def part(self) -> Part:
         own, blocks = self.columns, self.columns.number[self.columns.block]
         texts = tuple(
-            (int(blocks[at]), str(own.treatment[at]), text) for at, found in self.disturbed.items() for text in found
+            (int(blocks[at]), str(own.treatment[at]), text) for at, texts in self.disturbed.items() for text in texts
         )
         measured_ns = int((own.end_ns - own.measure_ns).sum())
         return Part(self.trial, len(blocks), measured_ns, texts, self.observations)
@@ -504,12 +504,12 @@ def _disturbed(
     names = {counter.name: at for at, counter in enumerate(samples.counters)}
     telling = [*(f"cpu{cpu}.{STEAL}" for cpu in trial.victim_cpus), WAITED, THROTTLED, *SWAPPED]
     wanted = {name: names[name] for name in telling if name in names}
-    found = {}
+    by_place = {}
     for at, row in zip(places.tolist(), counters[:, list(wanted.values())].tolist(), strict=True):
         known = {name: value for name, value in zip(wanted, row, strict=True) if not math.isnan(value)}
         if texts := tuple(_disturbances(known, trial, trial.treatment(columns.treatment[at]))):
-            found[at] = texts
-    return found
+            by_place[at] = texts
+    return by_place
 
 
 def _per_second(rows: Sequence[Mapping[str, Any]], start_ns: int, end_ns: int, key: str) -> float | None:

@@ -35,7 +35,9 @@ def test_a_domain_that_a_dead_run_left_held_is_told_by_the_next_start(tmp_path, 
 @pytest.mark.parametrize(("left", "ends"), [("", Exit.HOLDS), ("domain web1", Exit.FAILED)])
 def test_a_run_that_could_not_put_a_domain_back_shows_its_report_and_fails(monkeypatch, capsys, left, ends):
     reported = []
-    monkeypatch.setattr(execution, "show_record", lambda *_: reported.append(True) or Exit.HOLDS)
+    monkeypatch.setattr(
+        execution, "show_record", lambda *_, exit_of, **__: reported.append(True) or exit_of(Exit.HOLDS)
+    )
 
     def measure(emit):
         if left:

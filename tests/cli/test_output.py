@@ -18,7 +18,8 @@ from partywall.cli.app import COMMANDS, command
 from partywall.model.finding import Estimate
 
 WITHOUT_FIGURES = {
-    "consolidate watch", "guard check", "guard remove", "load check", "load import", "load record", "load schema",
+    "consolidate watch", "guard check", "guard remove", "load adjust", "load check", "load import",
+    "load record", "load schema",
     "publish", "reap", "scenario schema", "scenario show", "serve", "vm check", "vm export", "vm prepare",
 }  # fmt: skip
 SHAPE = ["command", "exit", "result", "problems"]

@@ -119,12 +119,32 @@ WRONG: list[tuple[str, str, str]] = [
     ("scenario check demo --format", "x", "must be text or json, not 'x'"),
     ("scenario list --format", "x", "must be text or json, not 'x'"),
     ("vm check --accel", "x", "must be auto, kvm or tcg, not 'x'"),
+    ("serve --user", "nosuch", "there is no account 'nosuch'"),
+    *(
+        (f"{line} --format", "x", "must be text or json, not 'x'")
+        for line in (
+            *("run demo", "sql done", "probe cache", "stress cache", "load model a", f"load {URL}", "trace a b"),
+            *("guard run policy.yaml", "migrate migration", "power meters", "power profiles", "power read rapl"),
+            *("power calibrate rapl", "power attribute", "consolidate plan cluster", "consolidate explain done"),
+            *("consolidate simulate cluster", "consolidate apply done"),
+        )
+    ),
     ("vm prepare --root", "x y", "'x y' cannot be the name of a package"),
 ]
 
 ELSEWHERE = {
     # Paths, and free text.
-    *("--out", "--resume", "--work-dir", "--also", "--also-reference", "--prometheus", "--kernel", "--modules"),
+    *(
+        "--out",
+        "--resume",
+        "--work-dir",
+        "--also",
+        "--also-reference",
+        "--prometheus",
+        "--kernel",
+        "--modules",
+        "--known",
+    ),
     *("--leave-out", "--data", "--ca-file", "--certificate", "--certificate-key"),
     # Any host name, and a flag that is counted.
     *("serve --name", "serve --insecure"),

@@ -159,12 +159,12 @@ def test_each_chart_of_a_load_draws_without_any_network(kept):
 def test_every_format_is_written_and_an_unknown_one_is_refused(kept, tmp_path):
     files = load_page.FILES.write(load_run(kept), tmp_path / "out", ["html", "json", "csv", "parquet", "svg"])
     assert {path.suffix for path in files} == {".html", ".json", ".csv", ".parquet", ".svg"}
-    with pytest.raises(Exception, match="--format docx"):
+    with pytest.raises(Exception, match="--format: a load cannot be written as 'docx'"):
         load_page.FILES.write(load_run(kept), tmp_path, ["docx"])
 
 
 def test_the_findings_of_a_load_are_printed_as_json(kept, capsys):
-    code = report.show_record(kept, Console(stderr=True), ["json"])
+    code = report.show_record(kept, Console(stderr=True), ["json"], document="report")
     said = capsys.readouterr()
     document = json.loads(said.out)
     assert (document["command"], document["exit"], said.err) == ("report", code, "")

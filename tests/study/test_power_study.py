@@ -82,7 +82,7 @@ def test_a_guest_that_got_part_of_a_core_is_scaled_to_one():
 
 
 def test_a_study_without_a_value_has_a_reason():
-    with pytest.raises(TrialError, match="no value in any slot"):
+    with pytest.raises(TrialError, match="no value in any of the slots"):
         findings.block_points([])
 
 

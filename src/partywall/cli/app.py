@@ -30,7 +30,10 @@ COMMANDS = {
     "report": Command(
         "report:report", "Derive findings from a run again, show them, and write them into its directory."
     ),
-    "compare": Command("compare:compare", "Compare a run with an earlier one, cell by cell."),
+    "compare": Command(
+        "compare:compare",
+        "Compare a run with an earlier one, cell by cell; or show two records of another kind side by side.",
+    ),
     "sql": Command("report:sql", "Query the raw facts of a record of any kind with DuckDB."),
     "doctor": Command(
         "doctor:doctor", "Show what this host can do, what is missing, what that costs, and how to get it."

@@ -51,7 +51,9 @@ def changes(budget: str | None, precision: str | None, prefix: str = "") -> dict
     if precision is not None:
         changed["precision"] = parsed_above_zero(f"{prefix}precision", precision, units.parse_share, "1%")
     if changed.get("precision", 0) > 1:
-        problem = Problem(f"must be at most 100%, not {precision}", "give for example 1%", key=f"{prefix}precision")
+        problem = Problem(
+            f"must be greater than 0 and at most 100%, not {precision}", "give for example 1%", key=f"{prefix}precision"
+        )
         raise UsageError(problem)
     return changed
 

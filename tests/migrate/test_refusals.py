@@ -40,7 +40,10 @@ QMP = "hosts: {a: {qmp: /run/a, address: one}, b: {qmp: /run/b, address: two}}\n
 PLANS = {
     "no domain": (LIBVIRT, "the domain that moves is not named"),
     "a domain without hosts": ("guest: {domain: web}\n", "a domain is on hosts of your own"),
-    "an address without hosts": ("clients: {address: 10.0.0.1}\n", "the guest of this plan has an address of ours"),
+    "an address without hosts": (
+        "clients: {address: 10.0.0.1}\n",
+        "the guest of this plan gets its address from Partywall",
+    ),
     "neither libvirt nor a monitor": (
         "hosts: {a: {}, b: {qmp: /run/b, address: two}}\n",
         "libvirt daemon or a monitor",

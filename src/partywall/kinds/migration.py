@@ -68,7 +68,7 @@ class Migrations:
         survey_s = len(plan.workloads) * series.SURVEY_S if plan.calibration else 0.0
         link = rate_text(plan.link.rate)
         if plan.hosts is not None:
-            with_clients = f", asked at {plan.clients.address}" if plan.clients.address else ", without clients"
+            with_clients = f", clients at {plan.clients.address}" if plan.clients.address else ", without clients"
             own = (
                 f"a guest of your own moves {units.counted(moves, 'time')}{with_clients}",
                 f"methods: {', '.join(plan.methods)}",

@@ -80,7 +80,7 @@ class End(Protocol):
     """Methods raise TrialError if the hypervisor refuses or does not answer."""
 
     is_ours: bool
-    """Whether it is a process of ours: then its end is the guest's end there, and not only that of the way to it."""
+    """Whether Partywall started the process: then its end is the end of the guest there, not only of the connection."""
 
     @property
     def place(self) -> Place: ...

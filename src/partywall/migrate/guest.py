@@ -45,12 +45,12 @@ def available() -> int | None:
 
 def free(folder: Path) -> int:
     """Bytes that can still be written there."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
+    filesystem = os.statvfs(folder)
+    return filesystem.f_bavail * filesystem.f_frsize
 
 
 class Side(QemuEnd):
-    """One QEMU of ours. stream: our end of the agent's stream."""
+    """A QEMU that Partywall started. stream: Partywall's end of the agent's stream."""
 
     is_ours = True
 
@@ -77,7 +77,7 @@ class Side(QemuEnd):
         return self.process.poll() is not None
 
     def look(self) -> Look:
-        """A QEMU that gets no CPU is not one that hangs: it is asked again."""
+        """A QEMU that gets no CPU does not hang: the request is repeated."""
         for _ in range(PATIENCE):
             waited_ns = self._waited_ns()
             try:
@@ -177,7 +177,7 @@ class MovableGuest(Qemu):
         self._stream().hold()
 
     def answers(self) -> bool | None:
-        """It has an agent, which is asked instead."""
+        """Unused: this guest has an agent, which answers instead."""
         return None
 
     def release(self) -> None:

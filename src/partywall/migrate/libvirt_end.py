@@ -204,7 +204,7 @@ class LibvirtEnd:
             self.domain().migrateStartPostCopy()
 
     def cut(self) -> None:
-        raise TrialError("libvirt cannot break the connection of a move")
+        raise TrialError(f"domain {self._name}: libvirt cannot break the connection of a move")
 
     def recover(self, port: int) -> str:
         del port
@@ -259,7 +259,7 @@ class LibvirtEnd:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        raise TrialError("libvirt itself ends what is left of a move there")
+        raise TrialError(f"domain {self._name}: libvirt itself ends what is left of a move there")
 
     def cpu_ns(self) -> int:
         return 0

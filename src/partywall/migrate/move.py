@@ -97,7 +97,7 @@ class Guest(Protocol):
         ...
 
     def hold(self) -> None:
-        """What is asked of the agent waits until the guest has arrived or stays."""
+        """Requests to the agent wait until the guest has arrived or stays."""
         ...
 
     def release(self) -> None: ...
@@ -360,7 +360,9 @@ class Mover:
         """The way to the source is gone. The guest may run on either host, and its move may go on."""
         answers = self._guest.answers()
         moved.outcome = "failed" if answers else "lost"
-        heard = {True: "the guest answers", False: "the guest does not answer", None: "nobody asked the guest"}[answers]
+        heard = {True: "the guest answers", False: "the guest does not answer", None: "the guest was not checked"}[
+            answers
+        ]
         moved.reason += f"; {heard}; look on both hosts where it runs before you start or move it"
 
     def _broken(self, moved: Moved, here: End, there: End, why: str) -> None:

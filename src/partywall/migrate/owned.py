@@ -37,7 +37,7 @@ OTHER: Mapping[Place, Place] = {"a": "b", "b": "a"}
 
 
 class OwnGuest:
-    """A guest with an end on each host. It has no agent of ours."""
+    """A guest with an end on each host. It has no agent."""
 
     client = None
 
@@ -110,7 +110,7 @@ class OwnSeries:
 
     def __init__(self, plan: MigrationPlan, run: str, work_root: Path) -> None:
         if plan.hosts is None:
-            raise TrialError("the plan names no hosts")
+            raise TrialError(f"run {run}: the plan names no hosts")
         self.plan = plan
         self.hosts: HostsSpec = plan.hosts
         self.label = Label.create(run, work_root)
@@ -118,7 +118,7 @@ class OwnSeries:
 
     def __enter__(self) -> Self:
         try:
-            self.guest = self._found()
+            self.guest = self._guest_on_source()
             self.refuse()
         except BaseException:
             self.close()
@@ -189,7 +189,7 @@ class OwnSeries:
         finally:
             pings.close()
 
-    def _found(self) -> OwnGuest:
+    def _guest_on_source(self) -> OwnGuest:
         ends: dict[Place, End] = {"a": self._end("a", self.hosts.a), "b": self._end("b", self.hosts.b)}
         with_guest = [place for place, end in ends.items() if _has_guest(end)]
         if len(with_guest) > 1:

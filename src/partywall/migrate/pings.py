@@ -77,7 +77,9 @@ def answers(address: str, within_s: float) -> bool:
     try:
         talk = _socket(0)
     except PermissionError:
-        raise TrialError("echo requests need root (CAP_NET_RAW); run as root, or remove clients.address") from None
+        raise TrialError(
+            f"echo requests to {address} need root (CAP_NET_RAW); run as root, or remove clients.address"
+        ) from None
     with talk:
         talk.settimeout(AGAIN_S)
         with contextlib.suppress(OSError):
@@ -141,7 +143,7 @@ def echo_request(own: int, number: int) -> bytes:
 
 
 def echo_reply(packet: bytes, own: int) -> bytes | None:
-    """The content of an answer to one of ours; None for any other packet. packet: with its IP header."""
+    """The content of an answer to a request of this process; None for any other packet. packet: with its IP header."""
     header = (packet[0] & 0xF) * 4
     if len(packet) < header + ECHO.size + NUMBER.size:
         return None

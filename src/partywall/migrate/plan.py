@@ -68,7 +68,7 @@ def _our_guest(plan: MigrationPlan) -> Iterator[Mistake]:
     if plan.guest.domain is not None:
         yield Mistake(("guest", "domain"), "a domain is on hosts of your own", "add hosts:, or remove it")
     if plan.clients.address is not None:
-        yield Mistake(("clients", "address"), "the guest of this plan has an address of ours", "remove it")
+        yield Mistake(("clients", "address"), "the guest of this plan gets its address from Partywall", "remove it")
     for name, activity in plan.workloads.items():
         if activity is not None:
             yield from _activity(("workloads", name), activity, plan.guest)

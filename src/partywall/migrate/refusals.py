@@ -1,4 +1,4 @@
-"""What keeps a guest from being moved, told before anything moves: one sentence each, with a remedy. Pure."""
+"""Why a guest cannot be moved, checked before anything moves: one sentence each, with a remedy. Pure."""
 
 from __future__ import annotations
 

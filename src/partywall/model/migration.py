@@ -87,7 +87,7 @@ class ClientsSpec(Frozen):
     """Who uses the guest while it moves."""
 
     address: str | None = Field(
-        None, min_length=1, description="of a guest on hosts of your own; it is asked by ICMP echo requests"
+        None, min_length=1, description="of a guest on hosts of your own; it must answer ICMP echo requests"
     )
     pings: float = Field(
         1000, gt=0, le=5000, description="datagrams a second on a fixed schedule, which the guest answers"

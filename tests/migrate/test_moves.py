@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -191,6 +192,7 @@ def test_the_guest_waits_on_the_destination_until_the_source_has_ended(carried_o
         assert destination in ("inmigrate", "paused")
 
 
+@pytest.mark.skipif(shutil.which("qemu-img") is None, reason="a guest's own disk needs qemu-img (package qemu-utils)")
 def test_a_disk_moves_along_without_a_lost_write_and_a_neighbour_is_watched(carried_out):
     text = PLAN.format(methods="{default: {}}", moves=2, give_up="60s")
     guest = "{memory: 320MiB, root: [nginx-light], storage: moved, verify: 4MiB}"

@@ -19,6 +19,7 @@ from partywall.plain import plain
 from partywall.web import compared, documents, pages, publish, records, stream
 from partywall.web.forms import Form, body_of, checked_order, form, order_of
 from partywall.web.jobs import State
+from partywall.web.runner import FIELDS
 from partywall.web.security import RECORD_POLICY, Role, form_of
 from partywall.web.site import Server
 
@@ -194,8 +195,7 @@ class Handlers:
         sent, job = await form(self._server.secrets, request), self._server.folder.job(identity)
         if action not in JOB_ACTIONS or job is None:
             raise HTTPException(404, "There is no such job or action.")
-        names = {"extend": ("budget", "precision"), "adjust": ("level",)}.get(action, ())
-        fields = {name: sent.get(name) or None for name in names}
+        fields = {name: sent.get(name) or None for name in FIELDS.get(action, ())}
         try:
             await threaded(self._server.act, action, key=sent.get("key"), job=identity, **fields)
         except PartywallError as error:

@@ -20,7 +20,7 @@ from partywall.web import pages, records
 from partywall.web.forms import body_of
 from partywall.web.handlers import threaded
 from partywall.web.jobs import KEY, Order
-from partywall.web.runner import Adjust, Annotate, Extend
+from partywall.web.runner import FIELDS, Adjust, Annotate, Extend
 from partywall.web.security import is_key
 from partywall.web.site import Server
 
@@ -124,8 +124,7 @@ class Interface:
     def on_job(self, action: str) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             given = await self._content(request)
-            names = {"extend": ("budget", "precision"), "adjust": ("level",)}.get(action, ())
-            fields = {name: given.get(name) for name in names}
+            fields = {name: given.get(name) for name in FIELDS.get(action, ())}
             return await self._act(action, key=self._key_of(request), job=request.path_params["id"], **fields)
 
         return handle
@@ -169,8 +168,8 @@ def _fields(schema: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 BODIES = {
-    "extend": _fields(Extend.model_json_schema(), "budget", "precision"),
-    "adjust": _fields(Adjust.model_json_schema(), "level"),
+    "extend": _fields(Extend.model_json_schema(), *FIELDS["extend"]),
+    "adjust": _fields(Adjust.model_json_schema(), *FIELDS["adjust"]),
 }
 
 

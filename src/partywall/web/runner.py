@@ -380,6 +380,8 @@ ACTIONS: Mapping[str, tuple[type[BaseModel], Callable[[Runner, Any], dict[str, A
     "ping": (Frozen, Runner.ping),
 }
 """Everything that can be requested."""
+FIELDS: Mapping[str, tuple[str, ...]] = {"extend": ("budget", "precision"), "adjust": ("level",)}
+"""What a request about a job has in addition to its key and the job, by action."""
 
 
 def command(order: Order, document: Path, record: Path) -> list[str]:

@@ -209,7 +209,10 @@ mod tests {
         let stages = vec![Stage { to: 2.0, for_ns: 0 }, Stage { to: 2.0, for_ns: 9 * SECOND }];
         let mut pacer = Pacer::new(&Pacing::Closed { stages, every_ns: None }, Seat::new(Share::default(), 0, 1), 1);
         let due = |pacer: &mut Pacer, count: usize| {
-            std::iter::from_fn(|| pacer.next().inspect(|_| pacer.advance())).take(count).map(|(at, change)| (at / SECOND, change)).collect::<Vec<_>>()
+            std::iter::from_fn(|| pacer.next().inspect(|_| pacer.advance()))
+                .take(count)
+                .map(|(at, change)| (at / SECOND, change))
+                .collect::<Vec<_>>()
         };
         assert_eq!(due(&mut pacer, 2), [(0, Come(0)), (0, Come(1))]);
         pacer.set_level(3 * SECOND, 4.0);

@@ -182,11 +182,12 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 
 def written(text: str, parts: Mapping[str, str]) -> str:
-    """A document with its generated parts replaced."""
+    """A document with its generated parts replaced, each between the marks that name it; the rest is kept."""
     for name, fresh in parts.items():
-        begin, end = f"<!-- {name}: written by make generate -->", f"<!-- end of {name} -->"
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{fresh}\n{end}{rest.split(end)[1]}"
+        before, rest = text.split(f"<!-- {name}: written by ")
+        program, rest = rest.split(" -->\n", 1)
+        end = f"<!-- end of {name} -->"
+        text = f"{before}<!-- {name}: written by {program} -->\n{fresh}\n{end}{rest.split(end)[1]}"
     return text
 
 

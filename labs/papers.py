@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from benches.results import written
 from partywall import study as studies
 from partywall.model.agreement import judge
 from partywall.model.paper import Measured, Number, Paper, PaperTable
@@ -30,7 +31,6 @@ ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "docs" / "papers"
 RESULTS = ROWS / "results"
 PAGE = ROOT / "docs" / "papers.md"
-BEGIN, END = "<!-- papers: written by make generate -->", "<!-- end of papers -->"
 
 Status = Literal["measured", "shown", "partly", "missing", "impossible"]
 WORDS: Mapping[Status, str] = {
@@ -223,10 +223,9 @@ def _with_unit(number: Number, unit: str) -> str:
     return " ".join(part for part in (text, unit, "(inferred)" if number.inferred else "") if part)
 
 
-def written(text: str, fresh: str) -> str:
-    """The page with its generated part replaced."""
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{fresh}\n{END}{rest.split(END)[1]}"
+def fresh(text: str) -> str:
+    """docs/papers.md with its generated part replaced."""
+    return written(text, {"papers": page(every(), results())})
 
 
 # Results
@@ -277,7 +276,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.record:
         print(f"recorded in {record(given.record)}")
-    PAGE.write_text(written(PAGE.read_text("utf-8"), page(every(), results())), "utf-8")
+    PAGE.write_text(fresh(PAGE.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":

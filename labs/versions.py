@@ -4,12 +4,13 @@
 with the lowest and the newest versions that pyproject.toml allows and that have wheels for this Python, and runs the
 tests that need neither the host nor long. Pythons are those on the PATH, those of pyenv, and, for root with mmdebstrap,
 those of Debian's suites, each in a root of its own. Roots and downloads are kept in ~/.cache/partywall-versions;
-nothing is installed on the host.
+nothing is installed on the host. --write-docs puts the results into docs/hosts.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import re
 import shlex
@@ -26,7 +27,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benches.results import written
+
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs" / "hosts.md"
 # Not in the clone: whatever walks the clone's files would walk whole systems.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "partywall-versions")
 PACKAGES = CACHE / "packages"
@@ -79,6 +83,7 @@ def main() -> None:
     parser.add_argument("--python", action="append", type=_minor, help="only this one, for example 3.13; may repeat")
     parser.add_argument("--only", choices=RESOLUTIONS, help="only the lowest or the newest versions")
     parser.add_argument("--apt-option", action="append", default=[], help="for mmdebstrap, as its --aptopt")
+    parser.add_argument("--write-docs", action="store_true", help="write the table of versions in docs/hosts.md anew")
     parser.add_argument("tests", nargs="*", help="arguments for pytest; all fast tests if not given")
     options = parser.parse_args()
     console = Console()
@@ -97,6 +102,8 @@ def main() -> None:
             attempt(python, resolution, folder, options.tests, console) for python in pythons for resolution in which
         ]
     show(console, outcomes)
+    if options.write_docs:
+        DOCS.write_text(written(DOCS.read_text(), {"versions": f"\n{table(outcomes)}\n"}))
     sys.exit(0 if outcomes and all(outcome.good for outcome in outcomes) else 1)
 
 
@@ -236,6 +243,15 @@ def show(console: Console, outcomes: Sequence[Outcome]) -> None:
         numbers = (outcome.passed, outcome.failed, outcome.skipped)
         table.add_row(outcome.python, outcome.resolution, *map(str, numbers), outcome.why)
     console.print(table)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The table as Markdown, with the date."""
+    lines = ["| Python | dependencies | passed | failed | skipped |", "|---|---|---|---|---|"]
+    for outcome in outcomes:
+        counts = "not tested | – | –" if outcome.why else f"{outcome.passed:,} | {outcome.failed} | {outcome.skipped}"
+        lines.append(f"| {outcome.python} | {outcome.resolution} | {counts} |")
+    return "\n".join([f"Tested {datetime.datetime.now().astimezone().date().isoformat()}.", "", *lines])
 
 
 if __name__ == "__main__":

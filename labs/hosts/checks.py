@@ -17,6 +17,7 @@ from typing import Any
 from labs.hosts import image, limits, recipes
 from labs.hosts import topology as shape
 from labs.hosts.bench import BOX, CAPABILITY, MEASURED, USAGE, Bench, FailedError, expect, lacking
+from partywall import units
 
 HERE = Path(__file__).parent
 INSIDE = HERE / "inside"
@@ -71,9 +72,9 @@ def topology(bench: Bench) -> str:
     cpus, nodes = len(facts["cpu"]["places"]), len(facts["memory"]["nodes"])
     cores = len({(place["package"], place["core"]) for place in facts["cpu"]["places"]})
     sockets = len({place["package"] for place in facts["cpu"]["places"]})
-    return (
-        f"{sockets} sockets, {nodes} nodes, {cores} cores, {cpus} CPUs and their caches as lscpu says; memory as free"
-    )
+    parts = ((sockets, "socket"), (nodes, "node"), (cores, "core"), (cpus, "CPU"))
+    counts = ", ".join(units.counted(number, noun) for number, noun in parts)
+    return f"{counts} and their caches as lscpu states; memory as free states"
 
 
 def tour(bench: Bench) -> str:
@@ -193,11 +194,11 @@ def tests(bench: Bench) -> str:
     bench.machine.bring([clone / "tests", clone / "pyproject.toml", clone / "schema", clone / "benches"], "/opt/clone")
     bench.machine.bring([clone / "labs", clone / "docs"], "/opt/clone")
     files = " ".join(f"tests/{name}" for name in TESTS_OF_KERNELS)
-    options = "-m host -q -p no:cacheprovider --timeout=900"
+    options = "-m host -p no:cacheprovider --timeout=900"
     command = f"cd /opt/clone && {image.VENV}/bin/python -m pytest {files} {options}"
     output = bench.machine.run(command, timeout_s=3600)
     expect(output.code == 0, output.last)
-    return output.last
+    return output.last.strip("= ")
 
 
 def no_root(bench: Bench) -> str:

@@ -6,22 +6,19 @@ import textwrap
 from collections.abc import Collection
 from typing import Any
 
+from benches.results import written
 from labs.hosts.catalogue import HOSTS
 from labs.hosts.checks import CHECKS
 from labs.hosts.image import CLONE
 
 DOCS = CLONE / "docs" / "hosts.md"
-BEGIN, END = "<!-- matrix: written by `make hosts` -->", "<!-- end of matrix -->"
 WIDTH = 118
 MARKS = {"works": "✓", "loss": "✓ with a loss", "cannot": "cannot", "failed": "FAILED"}
 
 
 def write(record: dict[str, Any]) -> None:
-    """Puts the matrix between its marks; the rest of the page is kept."""
-    text = DOCS.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    DOCS.write_text(f"{before}{BEGIN}\n\n{matrix(record)}\n{END}{after}")
+    """Puts the matrix into the page; the rest of the page is kept."""
+    DOCS.write_text(written(DOCS.read_text(), {"matrix": f"\n{matrix(record)}\n"}))
 
 
 def matrix(record: dict[str, Any]) -> str:
@@ -41,7 +38,7 @@ def matrix(record: dict[str, Any]) -> str:
         lines += ["", *textwrap.wrap(about, WIDTH, break_on_hyphens=False), ""]
         for check, result in sorted(results.items(), key=lambda pair: checks.index(pair[0])):
             lines += textwrap.wrap(f"- {check}: {_said(result)}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _tried(results: Collection[dict[str, Any]]) -> str:

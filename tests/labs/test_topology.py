@@ -158,7 +158,7 @@ class ShownBench:
 def test_the_check_tells_the_shape_or_fails_with_the_difference(facts):
     bench = ShownBench(facts, TOOLS, 8)
     text = checks.CHECKS["topology"](bench)
-    assert text == "2 sockets, 2 nodes, 4 cores, 8 CPUs and their caches as lscpu says; memory as free"
+    assert text == "2 sockets, 2 nodes, 4 cores, 8 CPUs and their caches as lscpu states; memory as free states"
     assert bench.commands == [
         f"python3 /opt/try/inside/facts.py '{topology.LSCPU}' '{topology.LSCPU_CACHES}' '{topology.FREE}'"
     ]

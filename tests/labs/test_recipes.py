@@ -33,7 +33,7 @@ def test_the_page_has_the_recipes_and_each_line_is_run_by_whom_it_is_meant_for()
     ran = []
 
     def note(who):
-        return lambda line, **_: ran.append((who, line)) or Output(line, 0, "7 packets from veth-web to veth-db", 1.0)
+        return lambda line, **_: ran.append((who, line)) or Output(line, 0, "forward: 7 packets, 7 delivered", 1.0)
 
     bench = SimpleNamespace(as_root=note("root"), shell=note("user"), user="alice")
     page = recipes.PAGE.read_text()

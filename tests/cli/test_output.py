@@ -115,7 +115,7 @@ def test_a_scenario_with_mistakes_gives_each_with_its_place(partywall, tmp_path)
     ("arguments", "command", "part"),
     [
         (("kernels", "nope"), "kernels", "no kernel is called 'nope'"),
-        (("kernels", "--nope"), "kernels", "No such option: --nope"),
+        (("kernels", "--nope"), "kernels", "No such option"),
         (("scenario", "chek", "x"), "scenario chek", "No such command 'chek'"),
         (("compare", "one"), "compare", "Missing argument"),
         (("report", "nothing-here"), "report", "is not a record of a run"),

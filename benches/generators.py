@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partywall.load.health import Health, judge
+from partywall.load.health import Health
 from partywall.load.prepared import PreparedLoad, Setup
 from partywall.load.second import Second
 from partywall.load.summary import Summary, summarise
@@ -117,7 +117,7 @@ def load(
         for second in session.run():
             if second is not None:
                 seconds.append(second)
-                healths.append(judge(second, session.monitor.host(second.start_ns // 1_000_000_000, setup.cpus)))
+                healths.append(session.judge(second))
             with contextlib.suppress(OSError):
                 used = max(used, cpu_ns(pid) if pid else 0)
         summary = summarise(seconds, healths, session.begin_ns, session.stages_ns)

@@ -18,7 +18,7 @@ import math
 import subprocess
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from common import arguments, conclude
@@ -42,14 +42,14 @@ Log = dict[str, list[tuple[int, int, str]]]
 
 
 class Server:
-    """The server as a process; its log once it has ended."""
+    """The server as a process; its log once it has ended. within: a command that starts others in its place."""
 
-    def __init__(self, program_: str) -> None:
-        argv = ["taskset", "-c", str(SERVER_CPU), program_]
+    def __init__(self, program_: str, address: str = "127.0.0.1", within: Sequence[str] = ()) -> None:
+        argv = [*within, "taskset", "-c", str(SERVER_CPU), program_, address]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True)
         assert self._process.stdout is not None
-        self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
+        self.url = f"http://{address}:{int(self._process.stdout.readline())}"
 
     def log(self) -> Log:
         """When each request came, how long it took in ns, and what was done, by path."""
@@ -66,13 +66,13 @@ class Server:
 
 
 @contextlib.contextmanager
-def server() -> Iterator[Server]:
+def server(address: str = "127.0.0.1", within: Sequence[str] = ()) -> Iterator[Server]:
     built = ["cargo", "build", "--quiet", "--release", "-p", "partywall-load", "--example", "truth_server"]
     said = subprocess.run([*built, "--message-format=json"], cwd=AGENT, capture_output=True, text=True, check=True)
     paths = [
         line.split('"executable":"')[1].split('"')[0] for line in said.stdout.splitlines() if '"executable":"' in line
     ]
-    found = Server(next(path for path in paths if path.endswith("truth_server")))
+    found = Server(next(path for path in paths if path.endswith("truth_server")), address, within)
     try:
         yield found
     finally:
@@ -128,14 +128,20 @@ def delays(found: dict[str, tuple[Found, Span]], log: Log) -> float:
     worst = 0.0
     for path, (one, (begin_ns, end_ns)) in found.items():
         served = sorted(took for at_ns, took, _ in log[path] if begin_ns <= at_ns <= end_ns)
-        assert len(served) == timing(one).count, f"{len(served)} on the log, {timing(one).count} told"
-        told = quantiles(histogram(timing(one).raw), SHARES)
-        for share, ours in zip(SHARES, told, strict=True):
-            low, high = around(served, share)
-            off = ours / min(max(ours, low), high) - 1
-            worst = max(worst, abs(off))
-            logged = f"{low / 1e6:.3f} to {high / 1e6:.3f}"
-            print(f"{path:9} p{share * 100:.0f}: {ours / 1e6:8.3f} ms, the log {logged} ms ({off:+.2%})")
+        worst = max(worst, compared(path, timing(one).raw, served))
+    return worst
+
+
+def compared(path: str, raw: dict[int, int], served: list[int]) -> float:
+    """The largest difference of a percentile from the log's, as a share. served: the log's times, in order."""
+    assert len(served) == sum(raw.values()), f"{len(served)} on the log, {sum(raw.values())} told"
+    worst = 0.0
+    for share, ours in zip(SHARES, quantiles(histogram(raw), SHARES), strict=True):
+        low, high = around(served, share)
+        off = ours / min(max(ours, low), high) - 1
+        worst = max(worst, abs(off))
+        logged = f"{low / 1e6:.3f} to {high / 1e6:.3f}"
+        print(f"{path:9} p{share * 100:.0f}: {ours / 1e6:8.3f} ms, the log {logged} ms ({off:+.2%})")
     return worst
 
 

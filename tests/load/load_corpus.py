@@ -112,6 +112,18 @@ CASES = (
     Case("no such plan", ("nothing.yaml",), ("nothing.yaml: cannot be read",)),
     Case("HAR is none", ("import", "{bad_plan}", "-o", "{out}"), ("this is not JSON", "save it from the browser")),
     Case("no such sandbox", ("http://127.0.0.1:1/", "--sandbox", "moon"), ("'moon' is not a sandbox",)),
+    Case("generator is an option", ("http://127.0.0.1:1/", "--generator", "-x"), ("'-x' is not a host for ssh",)),
+    Case("generator twice", ("http://127.0.0.1:1/", *("--generator", "a") * 2), ("'a' is given twice",)),
+    Case(
+        "generators elsewhere and here",
+        ("http://127.0.0.1:1/", "--generator", "a", "--sandboxes", "2", "--cpus", "0"),
+        ("--sandboxes: the generators are on other machines", "--cpus: the generators are on other machines"),
+    ),
+    Case(
+        "generator that cannot be reached",
+        ("http://127.0.0.1:1/", "--generator", "no.such.name.invalid"),
+        ("--generator: no.such.name.invalid, by ssh: its name is not known",),
+    ),
     _served("garbage", "bad response"),
     _served("short", "truncated"),
     _served("long-head", "bad response"),

@@ -3,7 +3,7 @@
 import pytest
 
 from partywall.load.health import ADVICE, HostSecond, Reason, judge, lateness
-from partywall.load.second import Second
+from partywall.load.second import Second, Seconds
 
 SECOND = 1_000_000_000
 QUIET = HostSecond(cpus=2, steal_ns=0, throttled_ns=0, sent_segments=1e5, retransmitted_segments=0, listen_drops=0)
@@ -13,6 +13,24 @@ def second(a_record, **changed):
     found = Second(10 * SECOND, 11 * SECOND)
     found.add(a_record(**changed))
     return found
+
+
+def test_generators_on_several_hosts_are_judged_each_and_a_reason_names_them(a_record):
+    seconds = Seconds([("east", 0), ("west", 0)])
+    seconds.add(("east", 0), a_record())
+    seconds.add(("west", 0), a_record(busy_ns=990_000_000))
+    (found,) = seconds.complete(all_=True)
+    lossy = HostSecond(cpus=2, retransmitted_segments=5, sent_segments=100)
+    health = judge(found, elsewhere={"east": lossy, "west": QUIET})
+    assert dict(health.doubts) == {
+        Reason.BUSY: "west: 99.0% of the second",
+        Reason.RETRANSMITTED: "east: 5.0% of them",
+    }
+    assert {name: list(part.doubts) for name, part in health.parts.items()} == {
+        "east": [Reason.RETRANSMITTED],
+        "west": [Reason.BUSY],
+    }
+    assert judge(found).parts["east"].good
 
 
 def test_a_healthy_second_is_good(a_record):

@@ -14,16 +14,28 @@ SECOND = 1_000_000_000
 
 
 def test_a_second_is_given_out_once_every_thread_has_told_of_it(a_record):
-    seconds = Seconds([0, 1])
-    seconds.add(0, a_record(thread=0))
-    seconds.add(0, a_record(thread=0, start_ns=11 * SECOND, end_ns=12 * SECOND))
+    seconds = Seconds([("load", 0), ("load", 1)])
+    seconds.add(("load", 0), a_record(thread=0))
+    seconds.add(("load", 0), a_record(thread=0, start_ns=11 * SECOND, end_ns=12 * SECOND))
     assert list(seconds.complete()) == []
-    seconds.add(1, a_record(thread=1))
+    seconds.add(("load", 1), a_record(thread=1))
     (found,) = seconds.complete()
     assert (found.start_ns, found.requests, found.users, found.timings[0].done) == (10 * SECOND, 8, 4, 8)
     assert found.connect == {500: 4}
     (rest,) = seconds.complete(all_=True)
     assert rest.requests == 4
+
+
+def test_generators_that_share_a_load_are_kept_apart_too(a_record):
+    seconds = Seconds([("east", 0), ("west", 0), ("west", 1)])
+    for thread in (("east", 0), ("west", 0), ("west", 1)):
+        seconds.add(thread, a_record(thread=thread[1]))
+    (found,) = seconds.complete(all_=True)
+    assert {name: (part.requests, part.timings[0].done) for name, part in found.parts.items()} == {
+        "east": (4, 4),
+        "west": (8, 8),
+    }
+    assert (found.requests, found.timings[0].done, len(found.threads)) == (12, 12, 3)
 
 
 def test_a_second_waits_for_the_hosts_counters_but_not_for_ever_and_keeps_its_place():
@@ -46,17 +58,17 @@ def test_a_second_waits_for_the_hosts_counters_but_not_for_ever_and_keeps_its_pl
 
 
 def test_a_thread_that_stood_still_holds_up_no_more_than_it_must(a_record):
-    seconds = Seconds([0])
-    seconds.add(0, a_record(start_ns=10 * SECOND, end_ns=12 * SECOND + 5))
-    seconds.add(0, a_record(start_ns=12 * SECOND + 5, end_ns=13 * SECOND))
+    seconds = Seconds([("load", 0)])
+    seconds.add(("load", 0), a_record(start_ns=10 * SECOND, end_ns=12 * SECOND + 5))
+    seconds.add(("load", 0), a_record(start_ns=12 * SECOND + 5, end_ns=13 * SECOND))
     assert [second.start_ns for second in seconds.complete()] == [10 * SECOND, 12 * SECOND + 5]
 
 
 def test_what_comes_after_the_stages_is_a_second_of_its_own(a_record):
-    seconds = Seconds([0, 1], ends_ns=int(10.5 * SECOND))
+    seconds = Seconds([("load", 0), ("load", 1)], ends_ns=int(10.5 * SECOND))
     for thread in (0, 1):
-        seconds.add(thread, a_record(thread=thread, end_ns=int(10.5 * SECOND)))
-        seconds.add(thread, a_record(thread=thread, start_ns=int(10.5 * SECOND)))
+        seconds.add(("load", thread), a_record(thread=thread, end_ns=int(10.5 * SECOND)))
+        seconds.add(("load", thread), a_record(thread=thread, start_ns=int(10.5 * SECOND)))
     assert [(s.start_ns, s.end_ns, s.requests) for s in seconds.complete()] == [
         (10 * SECOND, 10.5 * SECOND, 8),
         (10.5 * SECOND, 11 * SECOND, 8),

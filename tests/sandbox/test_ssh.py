@@ -1,6 +1,7 @@
 """Sandboxes on another machine, which here is this one behind a real sshd, an hour ahead of us."""
 
 import http.server
+import json
 import os
 import platform
 import signal
@@ -60,6 +61,14 @@ def label(tmp_path, base, monkeypatch):
     label = Label.create(f"test-ssh-{os.getpid()}", base)
     yield label
     reaper.clean(label)
+
+
+def is_below(process, folder):
+    """True if a process of /proc works in a folder."""
+    try:
+        return (process / "cwd").readlink() == folder
+    except OSError:
+        return False
 
 
 def ssh_folders(base):
@@ -159,6 +168,57 @@ class TestReal:
             seconds.setdefault(row["host"], set()).add(row["at_ns"])
         assert len(seconds["server"] & seconds["generator's host"]) >= 2
         wait_until(lambda: not ssh_folders(base))
+
+    def test_two_generators_there_share_the_users_on_our_clock_and_are_told_apart(self, there, base, tmp_path):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        plan, out = tmp_path / "plan.yaml", tmp_path / "kept"
+        (tmp_path / "body").write_text("from a file")
+        plan.write_text(
+            "partywall_load: 1\nname: two\nclosed: {users: 4, hold: 3s}\n"
+            f"base: http://127.0.0.1:{server.server_port}\n"
+            "users: {one: {actions: [{http: {url: /, body: {file: body}}}, {think: 50ms}]}}\n"
+            f"generators: {{east: {there}, west: {{host: {there}, cpus: 0}}}}\n"
+        )
+        argv = [sys.executable, "-m", "partywall", "load", plan, "--work-dir", base, "--out", out]
+        said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        server.shutdown()
+        assert said.returncode in (0, 3), said.stderr
+        assert "east (there)" in said.stdout
+        seconds = pq.read_table(out / "seconds.parquet").to_pylist()
+        parts = pq.read_table(out / "generators.parquet").to_pylist()
+        assert max(second["users"] for second in seconds) == 4
+        sent = {name: sum(p["requests"] for p in parts if p["generator"] == name) for name in ("east", "west")}
+        assert sum(sent.values()) == sum(second["requests"] for second in seconds)
+        assert min(sent.values()) > 20
+        begin_ns = json.loads((out / "load.json").read_text())["begin_ns"]
+        # Their own clocks are an hour ahead.
+        assert all(abs(second["start_ns"] - begin_ns) < 60 * 10**9 for second in seconds)
+        hosts = {row["host"] for row in pq.read_table(out / "samples.parquet").to_pylist()}
+        assert hosts == {"east", "west"}
+        page = (out / "report.html").read_text()
+        assert "clock within" in page
+        wait_until(lambda: not ssh_folders(base))
+
+    def test_a_load_that_loses_a_generator_names_it_and_keeps_its_seconds(self, there, base, tmp_path):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        out = tmp_path / "kept"
+        options = ["--think", "50ms", "--for", "60s", "--generator", there, "--work-dir", base, "--out", out]
+        argv = [sys.executable, "-m", "partywall", "load", f"http://127.0.0.1:{server.server_port}/", *options]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+            wait_until(lambda: (out / "pending.jsonl").exists() and (out / "pending.jsonl").read_text().count("\n") > 1)
+            (folder,) = ssh_folders(base)
+            os.kill(int(folder.name.rpartition("-")[2]), signal.SIGKILL)
+            agents = [int(p.name) for p in Path("/proc").glob("[0-9]*") if is_below(p, folder)]
+            for pid in agents:
+                os.kill(pid, signal.SIGKILL)
+            _, said = running.communicate(timeout=60)
+        server.shutdown()
+        assert running.returncode == 5
+        assert f"the generator {there} ({there}) ended: the connection to {there} ended" in said
+        assert "Traceback" not in said
+        assert pq.read_table(out / "seconds.parquet").num_rows > 0
 
     def test_a_folder_whose_keeper_was_killed_goes_at_the_next_start(self, there, base):
         dead = subprocess.Popen(["true"])

@@ -33,7 +33,9 @@ from partywall.load.prepared import GUESTS_HOST, SERVER, Setup
 from partywall.load.prepared import check as judged_by_agent
 from partywall.load.quick import USERS_OPEN, Quick, program
 from partywall.load.schema import json_schema
+from partywall.model.load_plan import Generator
 from partywall.sandbox import WORK_ROOT, qemu
+from partywall.scenario.check import wrong_address
 
 WITH_PLAN = (
     "target",
@@ -47,6 +49,7 @@ WITH_PLAN = (
     "sandbox",
     "sandboxes",
     "cpu_limit",
+    "generator",
 )
 
 
@@ -208,14 +211,21 @@ def run(
             "by an agent that is copied there and removed afterwards. Nothing needs to be installed there."
         ),
     ] = None,
+    generator: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A machine that generates load in place of this host, by ssh (a Host of ~/.ssh/config, user@name); "
+            "may be repeated: they share the users. An agent is copied there and removed afterwards."
+        ),
+    ] = None,
     work_dir: WorkDir = WORK_ROOT,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Put a service under load, and show whether the figures are the service's or the generator's own.
 
     With a plan (docs/load-plan.md), users do what the plan says, and its thresholds decide the exit code. Only these
-    options apply to a plan: --threads, --cpus, --sandbox, --sandboxes, --cpu-limit, --seed, --watch, --server-host,
-    --out and --work-dir.
+    options apply to a plan: --threads, --cpus, --sandbox, --sandboxes, --cpu-limit, --generator, --seed, --watch,
+    --server-host, --out and --work-dir.
 
     Without --rate, each user sends a request, waits for the response, and sends the next one (closed model). With
     --rate, requests are sent at their times whether or not earlier ones were answered (open model). Latency then counts
@@ -257,6 +267,9 @@ def run(
     else:
         _no_others(context)
         job = LoadJob(f"{chosen.plan.name} ({target})", compiled_plan(chosen), chosen)
+    elsewhere = _generators(generator or ())
+    if elsewhere or job.generators:
+        _no_places_here(context)
     preflight.check_folder(work_dir)
     host: Host = context.obj()
     setup = Setup(
@@ -271,6 +284,7 @@ def run(
         accel=qemu.choose("auto", host).name if sandbox == "qemu" else "tcg",
         sandboxes=sandboxes,
         cpu_limit=None if cpu_limit is None else _share(cpu_limit),
+        generators=elsewhere or job.generators,
     )
     if sandbox != "process":
         resolved = addresses(job.program) if sandbox == "container" else for_guest(job.program, GUESTS_HOST)
@@ -280,6 +294,35 @@ def run(
     console, options = output.console(format_), Options(host, out, work_dir)
     view, document = View(console, job.title), output.document("load", format_)
     return carry_out(lambda emit: Loads().measure(job, options, emit), options, view, console, document=document)
+
+
+def _generators(hosts: Sequence[str]) -> dict[str, Generator]:
+    """Machines named by options. UsageError for a name that cannot be one, or that is given twice."""
+    for host in hosts:
+        _check_host(host, "--generator")
+    if twice := next((host for host in hosts if hosts.count(host) > 1), None):
+        raise UsageError(Problem(f"{twice!r} is given twice", "use --threads for more of it", key="--generator"))
+    return {host: Generator(host=host) for host in hosts}
+
+
+def _no_places_here(context: typer.Context) -> None:
+    """UsageError for options that say where generators are on this host."""
+    names = {"cpus": "--cpus", "sandbox": "--sandbox", "sandboxes": "--sandboxes", "cpu_limit": "--cpu-limit"}
+    given = [option for name, option in names.items() if _is_given(context, name)]
+    if given:
+        said = "the generators are on other machines"
+        raise UsageError(*(Problem(said, "leave it out; a plan can set their cpus", key=option) for option in given))
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _check_host(host: str, option: str) -> None:
+    if wrong_address(host):
+        remedy = "give a Host of ~/.ssh/config, user@name or ssh://user@name:port"
+        raise UsageError(Problem(f"{host!r} is not a host for ssh", remedy, key=option))
 
 
 def _backend(name: str, cpu_limit: str | None) -> str:
@@ -310,11 +353,8 @@ def _share(text: str) -> float:
 def _watched_hosts(watch: Sequence[str], server_host: str | None) -> dict[str, tuple[str, ...]]:
     """Commands by the name of their host. UsageError if two hosts have the same name."""
     named = [_watched(text) for text in watch]
-    if server_host is not None and (
-        not server_host or server_host.startswith("-") or server_host.split() != [server_host]
-    ):
-        remedy = "give a Host of ~/.ssh/config, user@name or ssh://user@name:port"
-        raise UsageError(Problem(f"{server_host!r} is not a host for ssh", remedy, key="--server-host"))
+    if server_host is not None:
+        _check_host(server_host, "--server-host")
     names = [name for name, _ in named] + ([SERVER] if server_host else [])
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(Problem(f"two hosts are called {twice!r}", "give each a name of its own", key="--watch"))
@@ -344,10 +384,7 @@ def _no_others(context: typer.Context) -> None:
     given = [
         parameter.opts[0]
         for parameter in context.command.params
-        if parameter.name not in WITH_PLAN
-        and parameter.name in context.params
-        and (source := context.get_parameter_source(parameter.name)) is not None
-        and source.name == "COMMANDLINE"
+        if parameter.name not in WITH_PLAN and parameter.name in context.params and _is_given(context, parameter.name)
     ]
     if given:
         raise UsageError(*(Problem("this is part of the plan", "move it to the plan", key=option) for option in given))

@@ -13,11 +13,11 @@ from partywall.errors import Exit, RefusalError, UsageError
 from partywall.events import Emit, Left, Note, Second, Started
 from partywall.kinds.kind import EXITS, Options, refuse_to_resume
 from partywall.load import plan as plans
+from partywall.load.compiling import inlined
 from partywall.load.evidence import load_run
-from partywall.load.health import judge
 from partywall.load.prepared import PreparedLoad, Setup
-from partywall.load.second import SECOND_NS
 from partywall.load.store import LoadDirectory, Readings
+from partywall.model.load_plan import Generator
 from partywall.model.load_run import LoadRun
 from partywall.model.study import Outline
 from partywall.store.control import Control
@@ -47,6 +47,11 @@ class LoadJob:
     def threads(self) -> int:
         return (self.plan.plan.threads if self.plan else None) or 1
 
+    @property
+    def generators(self) -> Mapping[str, Generator]:
+        """The machines that its plan names."""
+        return self.plan.plan.generators if self.plan else {}
+
 
 class Loads:
     record = LoadDirectory
@@ -65,6 +70,10 @@ class Loads:
         name = stamped(job.name)
         cpus = tuple(options.host.facts["cpus_allowed"])
         setup = replace(job.setup or Setup(name, cpus, job.threads), name=name, work_root=options.work_root)
+        if job.generators:
+            setup = replace(setup, generators=job.generators)
+        if setup.generators:
+            job = replace(job, program=inlined(job.program))
         with _prepared(job, setup) as prepared:
             record = LoadDirectory.create(options.folder(name), _about(job, setup, prepared))
             with record.exclusive():
@@ -114,15 +123,21 @@ def _about(job: LoadJob, setup: Setup, prepared: PreparedLoad) -> dict[str, Any]
         "program": job.program,
         "started": prepared.started,
         "started_at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        "counters": prepared.monitor.counters,
         "cpus": setup.cpus,
         "generator": _generator_text(setup),
+        "generators": [
+            {"name": name, "place": there.place, "clock_error_ns": prepared.clock_errors_ns[name]}
+            for name, there in setup.generators.items()
+        ],
         "threads": setup.threads,
         "seed": setup.seed,
     }
 
 
 def _generator_text(setup: Setup) -> str:
+    if setup.generators:
+        places = ", ".join(f"{name} on {there.place}" for name, there in setup.generators.items())
+        return f"{places}; {units.counted(setup.threads, 'thread')} each"
     guest = f"a guest of QEMU{', emulated,' if setup.accel == 'tcg' else ''}"
     where = {"process": "a process", "container": "a container", "qemu": guest}[setup.backend]
     count = f"{setup.sandboxes} of them sharing the users, each " if setup.sandboxes > 1 else ""
@@ -159,7 +174,7 @@ def _follow(prepared: PreparedLoad, record: LoadDirectory, emit: Emit) -> None:
                 record.begin(prepared.begin_ns)
                 begun = True
             if second is not None:
-                health = judge(second, prepared.monitor.host(second.start_ns // SECOND_NS, prepared.setup.cpus))
+                health = prepared.judge(second)
                 record.append(second, health)
                 emit(Second(second, health))
                 for request in control.take():

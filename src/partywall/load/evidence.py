@@ -13,12 +13,12 @@ from partywall.errors import TrialError
 from partywall.load import monitors
 from partywall.load.availability import availability
 from partywall.load.health import ADVICE, Health, Reason
-from partywall.load.second import HISTOGRAMS, Error, Second, Timing, histogram
+from partywall.load.second import HISTOGRAMS, Error, Second, Timing, add_pairs, histogram
 from partywall.load.store import SHARED, LoadDirectory
 from partywall.load.summary import Summary, summarise
 from partywall.load.thresholds import judge, overall
 from partywall.model.load_plan import LoadPlan
-from partywall.model.load_run import LabelRow, Late, LoadRun, SecondPoint
+from partywall.model.load_run import GeneratorRow, LabelRow, Late, LoadRun, SecondPoint
 from partywall.report.latency import quantiles
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
@@ -68,6 +68,7 @@ def load_run(directory: LoadDirectory) -> LoadRun:
         notes=(*_early(summary), *about.get("notes", ())),
         program=about["program"],
         available=availability(summary.full, [n for n, label in enumerate(labels) if label["sort"] == "http"]),
+        generators=tuple(_generators(directory, about, begin_ns, summary.length_s)),
         late_effects=tuple(
             Late(late.share, late.reported_ns, late.undelayed_ns) for late in summary.late_effects if late.matters
         ),
@@ -108,6 +109,32 @@ def _seconds(directory: LoadDirectory, labels: list[dict[str, str]]) -> tuple[li
     for row in directory.table("statuses"):
         seconds[row["start_ns"]].statuses[row["status"]] += row["count"]
     return list(seconds.values()), healths
+
+
+def _generators(
+    directory: LoadDirectory, about: Mapping[str, Any], begin_ns: int, length_s: float
+) -> Iterable[GeneratorRow]:
+    """Each of several generators."""
+    elsewhere = {one["name"]: one for one in about.get("generators", ())}
+    rows = directory.table("generators") if directory.has("generators") else []
+    end_ns = begin_ns + about["started"]["stages_ns"]
+    for name in dict.fromkeys(row["generator"] for row in rows):
+        own = [row for row in rows if row["generator"] == name]
+        inside = [row for row in own if row["start_ns"] < end_ns]
+        corrected: dict[int, int] = {}
+        for row in own:
+            add_pairs(corrected, _counts(row["corrected"]).items())
+        sums = {key: sum(row[key] for row in own) for key in ("requests", "responses", "failed")}
+        yield GeneratorRow(
+            name=name,
+            place=elsewhere.get(name, {}).get("place", ""),
+            corrected=corrected,
+            busy=sum(row["busy_ns"] for row in inside) / 1e9 / length_s if length_s else 0.0,
+            good=sum(not row["doubts"] for row in inside),
+            judged=len(inside),
+            clock_error_ns=elsewhere.get(name, {}).get("clock_error_ns"),
+            **sums,
+        )
 
 
 def _counts(pairs: Iterable[Mapping[str, int]]) -> dict[int, int]:

@@ -12,7 +12,7 @@ may take at most 1 % of a second: more could change p99.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from partywall.load.second import SECOND_NS, Second, add_pairs
@@ -99,21 +99,37 @@ class HostSecond:
 
 @dataclass(frozen=True)
 class Health:
-    """`doubts`: reasons with the figure that crossed each bound; empty for a good second."""
+    """`doubts`: reasons with the figure that crossed each bound; empty for a good second.
+
+    parts: the health of each generator, if there are several.
+    """
 
     doubts: Mapping[Reason, str]
+    parts: Mapping[str, Health] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:
         return not self.doubts
 
 
-def judge(second: Second, host: HostSecond | None = None) -> Health:
-    """Judges one second."""
+def judge(
+    second: Second, host: HostSecond | None = None, elsewhere: Mapping[str, HostSecond | None] | None = None
+) -> Health:
+    """Judges one second. host: of all generators; elsewhere: the host of each, if they have different ones."""
     reasons = dict(_own(second))
     if host is not None:
         reasons |= dict(_hosts(host))
-    return Health(reasons)
+    each = {name: (elsewhere or {}).get(name) for name in second.parts or elsewhere or ()}
+    parts = {name: judge(second.parts.get(name, second), theirs) for name, theirs in each.items()}
+    for reason in Reason:
+        # Percentiles, ports and users are judged over all generators; what a host does, of each.
+        figures = {name: part.doubts[reason] for name, part in parts.items() if reason in part.doubts}
+        if figures and (reason in reasons or reason in _OF_HOSTS):
+            reasons[reason] = ", ".join(f"{name}: {figure}" for name, figure in figures.items())
+    return Health(reasons, parts if len(parts) > 1 else {})
+
+
+_OF_HOSTS = frozenset((Reason.STEAL, Reason.RETRANSMITTED, Reason.LISTEN_DROPS, Reason.THROTTLED, Reason.STARVED))
 
 
 Judged = Iterator[tuple[Reason, str]]

@@ -27,7 +27,11 @@ RAMP_NS = 500_000_000
 def lasting(load: Load, folder: Path) -> dict[str, Any]:
     """The program. UsageError with all mistakes."""
     if load.plan is not None:
-        program = compiled(plans.load(folder / load.plan), inline=True)
+        loaded = plans.load(folder / load.plan)
+        if loaded.plan.generators:
+            remedy = "leave generators out: these users are where their sandbox is"
+            raise UsageError(Problem("a workload has no generators of its own", remedy, loaded.file, key="generators"))
+        program = compiled(loaded, inline=True)
     else:
         users = None if load.rate is not None else load.users
         program = quick(Quick(load.url or "", FOR_EVER_NS, users=users, rate=load.rate, think_ns=load.think))

@@ -26,6 +26,7 @@ from partywall.model.load_plan import (
     Branch,
     Closed,
     Feeder,
+    Generator,
     Http,
     LoadPlan,
     Open,
@@ -35,6 +36,7 @@ from partywall.model.load_plan import (
     Threshold,
     User,
 )
+from partywall.scenario.check import ADDRESSES, wrong_address
 from partywall.scenario.decode import Document, decode
 from partywall.scenario.decode import Path as At
 from partywall.scenario.explain import Mistake, did_you_mean
@@ -146,6 +148,8 @@ def check(plan: LoadPlan, folder: Path) -> Iterator[Mistake]:
         yield from _threshold(("thresholds", number), threshold, labels)
     if plan.tls.authorities is not None:
         yield from _file(("tls", "authorities"), plan.tls.authorities, folder)
+    for name, generator in plan.generators.items():
+        yield from _generator(("generators", name), generator)
     for place in plan.connections.to:
         if not re.fullmatch(r".+:\d+", place):
             yield Mistake(
@@ -241,6 +245,26 @@ def _unreadable(error: Exception, folder: Path) -> str:
     if isinstance(error, OSError):
         return f"{error.filename or folder}: {error.strerror or error}"
     return f"{type(error).__name__}: {error}" if isinstance(error, UnicodeDecodeError) else str(error)
+
+
+def _generator(path: At, generator: Generator) -> Iterator[Mistake]:
+    if generator.host is None and generator.domain is None:
+        yield Mistake(path, "neither host nor domain says which machine it is", "write for example host: load1")
+    for key in ("host", "domain", "uri"):
+        value = getattr(generator, key)
+        if value is not None and wrong_address(value):
+            yield Mistake((*path, key), f"{key} cannot be {value[:60]!r}", f"write for example {ADDRESSES[key]}")
+    if generator.uri is not None and generator.domain is None:
+        yield Mistake((*path, "uri"), "uri is given without a domain", "add domain, or leave it out")
+    if generator.cpus is not None and generator.domain is not None:
+        message = "a domain keeps the CPUs that it has"
+        yield Mistake((*path, "cpus"), message, "leave cpus out, or name the machine by host alone")
+    elif generator.cpus is not None:
+        try:
+            units.parse_cpus(generator.cpus)
+        except ValueError as error:
+            said, _, remedy = str(error).partition("; ")
+            yield Mistake((*path, "cpus"), said, remedy or "write for example 0,2-3")
 
 
 def _absolute(path: At, url: str) -> Iterator[Mistake]:

@@ -17,10 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from partywall import units
 from partywall.agent import binary
-from partywall.errors import AgentError, LackError, Problem, RefusalError, TrialError, UsageError
-from partywall.load.health import HostSecond
+from partywall.errors import AgentError, CapabilityError, LackError, Problem, RefusalError, TrialError, UsageError
+from partywall.load.health import Health, HostSecond, judge
 from partywall.load.second import SECOND_NS, Beside, Second, Seconds
+from partywall.model.backend import Name as BackendName
+from partywall.model.load_plan import Generator
 from partywall.sandbox import Label, Sandbox, Settings, reap, reaper
 from partywall.sandbox.qemu.machine import Nic
 from partywall.session import Session
@@ -32,12 +35,13 @@ SERVER = "server"
 CLOCK_ROUNDS = 16
 # Time between preparing and starting, for the command to reach every generator.
 LEAD_NS = 100_000_000
+LEAD_ELSEWHERE_NS = 300_000_000
 # Counters of a second arrive within a fifth of a second after its end, if their agent gets CPU time.
 COUNTERS_S = 1.5
 # A generator that is silent for this long has hung.
 SILENCE_S = 10.0
 WAIT_S = 0.2
-# Interval between corrections of a guest's clock, so that its seconds match the host's.
+# Interval between corrections of clocks elsewhere, so that their seconds match this host's.
 LOOK_S = 10.0
 GUESTS_HOST = Nic.user().gateway
 """The address of this host for a generator in a guest."""
@@ -60,7 +64,8 @@ class Setup:
     cpus: CPUs of the generators. sandboxes: the number of generators that share the users, each with `backend` and
     `cpu_limit`. accel: the accelerator of guests. host_cpus: CPUs of the monitor and of guests' emulators; by default
     the others. watch: commands that start agents on other hosts, such as the server's, by name, to read their counters.
-    server_host: the server's host for ssh; an agent is copied there and removed afterwards.
+    server_host: the server's host for ssh; an agent is copied there and removed afterwards. generators: other machines
+    that generate the load in place of this host, by name.
     """
 
     name: str
@@ -75,17 +80,19 @@ class Setup:
     host_cpus: tuple[int, ...] = ()
     watch: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     server_host: str | None = None
+    generators: Mapping[str, Generator] = field(default_factory=dict)
 
 
 @dataclass
 class Monitor:
     """Readings of one host's counters, one at every full second of the generators' clock.
 
-    offset_ns: the value to add to its times to get ours. guests: True if its processes are generators' virtual
-    machines.
+    cpus: CPUs of its generators. offset_ns: the value to add to its times to get ours. guests: True if its processes
+    are generators' virtual machines.
     """
 
     counters: Sequence[Mapping[str, Any]]
+    cpus: Sequence[int] = ()
     host_name: str = GENERATOR
     offset_ns: int = 0
     guests: bool = False
@@ -98,13 +105,13 @@ class Monitor:
         """True if the counters at the end of the second that begins at `number` have been read."""
         return number + 1 in self.readings
 
-    def host(self, number: int, cpus: Sequence[int]) -> HostSecond | None:
+    def host(self, number: int) -> HostSecond | None:
         """The host in the second that begins at `number`, for judging health; None before it has been read."""
         before, after = self.readings.get(number), self.readings.get(number + 1)
         if before is None or after is None:
             return None
         figures: dict[str, float] = {}
-        own = {f"cpu{cpu}" for cpu in cpus}
+        own = {f"cpu{cpu}" for cpu in self.cpus}
         for info, first, last in zip(self.counters, before, after, strict=True):
             name = COUNTERS.get(info["name"])
             elsewhere = str(info["subject"] or "").startswith("cpu") and info["subject"] not in own
@@ -112,7 +119,7 @@ class Monitor:
                 figures[name] = figures.get(name, 0.0) + last - first
             elif self.guests and info["name"] == GUEST_WAIT and first is not None and last is not None:
                 figures["guest_wait_ns"] = max(figures.get("guest_wait_ns", 0.0), last - first)
-        return HostSecond(cpus=len(cpus), **figures)
+        return HostSecond(cpus=len(self.cpus), **figures)
 
 
 class PreparedLoad:
@@ -134,20 +141,17 @@ class PreparedLoad:
 
     def _prepare(self, program: Mapping[str, Any]) -> None:
         allowed = os.sched_getaffinity(0)
-        self._make_room(allowed)
+        if not self.setup.generators:
+            self._make_room(allowed)
         self._agents.at_end(reaper.clean, self._agents.label)
-        others = tuple(sorted(allowed - set(self.setup.cpus))) or self.setup.cpus
-        beside = self.setup.host_cpus or others
-        generators = self._agents.add(*self._generator_settings(beside, files=compresses(program)))
-        self._generators = {sandbox.settings.name: sandbox for sandbox in generators}
-        self._agents.add(Settings(name=MONITOR, backend="process", cpus=beside, only=("monitor",)))
-        self._watchers = {GENERATOR: MONITOR}
-        targets: dict[str, Any] = {"pids": [sandbox.pid for sandbox in generators if sandbox.pid is not None]}
-        if caged := {name: s.cgroup_member for name, s in self._generators.items() if s.cgroup_member}:
-            targets |= {"cgroups_of": caged, "cgroups_below": self._agents.label.cgroup}
-        header = self._agents.client(MONITOR).call("monitor.start", id=MONITOR, cpus=sorted(allowed), **targets)
-        self.monitor = Monitor(header["counters"], guests=self.setup.backend == "qemu")
-        self.monitors = {GENERATOR: self.monitor}
+        self.monitors: dict[str, Monitor] = {}
+        self._watchers: dict[str, str] = {}
+        self._generators: dict[str, Sandbox] = {}
+        self.clock_errors_ns: dict[str, int] = {}
+        if self.setup.generators:
+            self._start_elsewhere()
+        else:
+            self._start_here(program, allowed)
         for name, command in self.setup.watch.items():
             with _option("--watch", name, name):
                 self._agents.attach(name, command)
@@ -158,6 +162,39 @@ class PreparedLoad:
                 self._agents.add(there)
                 self._watch(SERVER)
         self._ask_all(program)
+
+    def _start_here(self, program: Mapping[str, Any], allowed: set[int]) -> None:
+        """Starts the generators in their sandboxes on this host, and a monitor beside them."""
+        others = tuple(sorted(allowed - set(self.setup.cpus))) or self.setup.cpus
+        beside = self.setup.host_cpus or others
+        generators = self._agents.add(*self._generator_settings(beside, files=compresses(program)))
+        self._generators = {sandbox.settings.name: sandbox for sandbox in generators}
+        self._agents.add(Settings(name=MONITOR, backend="process", cpus=beside, only=("monitor",)))
+        self._watchers[GENERATOR] = MONITOR
+        targets: dict[str, Any] = {"pids": [sandbox.pid for sandbox in generators if sandbox.pid is not None]}
+        if caged := {name: s.cgroup_member for name, s in self._generators.items() if s.cgroup_member}:
+            targets |= {"cgroups_of": caged, "cgroups_below": self._agents.label.cgroup}
+        header = self._agents.client(MONITOR).call("monitor.start", id=MONITOR, cpus=sorted(allowed), **targets)
+        guests = self.setup.backend == "qemu"
+        self.monitors[GENERATOR] = Monitor(header["counters"], self.setup.cpus, guests=guests)
+
+    def _start_elsewhere(self) -> None:
+        """Starts a generator on each of the machines. Its agent is its host's monitor too.
+
+        All their clocks are this host's from now on.
+        """
+        try:
+            every = self._agents.add(*(_settings(name, there) for name, there in self.setup.generators.items()))
+        except (AgentError, TrialError, CapabilityError) as error:
+            raise UsageError(*(_of_generator(str(error), self.setup.generators))) from None
+        for sandbox in every:
+            name, client = sandbox.settings.name, self._agents.client(sandbox.settings.name)
+            cpus = client.hello["cpus"]
+            header = client.call("monitor.start", id=MONITOR, cpus=cpus, pids=[client.hello["pid"]])
+            self._generators[name] = sandbox
+            self._watchers[name] = name
+            self.monitors[name] = Monitor(header["counters"], cpus, name)
+            self.clock_errors_ns[name] = sandbox.clock_error_ns(round(LOOK_S * SECOND_NS))
 
     def _make_room(self, allowed: set[int]) -> None:
         """Keeps this process off the generator's CPUs, if there are others, so that it does not delay the generator.
@@ -173,7 +210,7 @@ class PreparedLoad:
         """Starts an agent on another host. Its counters are read at this host's full seconds."""
         offset_ns = self._agents.alignment(name, CLOCK_ROUNDS).best.offset_ns
         header = self._agents.client(name).call("monitor.start", id=MONITOR)
-        self.monitors[name] = Monitor(header["counters"], name, offset_ns)
+        self.monitors[name] = Monitor(header["counters"], host_name=name, offset_ns=offset_ns)
         self._watchers[name] = name
 
     def _generator_settings(self, beside: tuple[int, ...], *, files: bool) -> list[Settings]:
@@ -214,8 +251,17 @@ class PreparedLoad:
             raise
         except RefusalError as error:
             # Refusals of programs and servers are worded for users.
-            raise UsageError(*error.why.split("\n")) from None
+            said = error.why.split("\n")
+            if self.setup.generators:
+                said = [f"{line} (seen from generator {name})" for line in said]
+            raise UsageError(*said) from None
         return answer
+
+    def _called(self, name: str) -> str:
+        """A generator, or the monitor of another host, for people."""
+        if name in self.setup.generators:
+            return f"generator {name} ({self.setup.generators[name].place})"
+        return "generator" if name in self._generators else f"monitor {name}"
 
     def __enter__(self) -> Self:
         return self
@@ -245,20 +291,21 @@ class PreparedLoad:
         gc.collect()
         gc.freeze()
         self._agents.at_end(gc.unfreeze)
-        begin_ns = self.begin_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + LEAD_NS
+        begin_ns = self.begin_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + self._lead_ns
         for name in self._generators:
             self._agents.client(name).call("workload.schedule", id=ID, switches=[{"at_ns": begin_ns, "intensity": 1.0}])
         last = begin_ns + self.stages_ns + 60 * SECOND_NS
         moments = [at * SECOND_NS for at in range(begin_ns // SECOND_NS, last // SECOND_NS)]
         for name, agent in self._watchers.items():
             offset = self.monitors[name].offset_ns
-            due = [at - offset for at in moments if at > begin_ns - LEAD_NS]
+            due = [at - offset for at in moments if at > begin_ns - self._lead_ns]
             self._agents.client(agent).call("monitor.schedule", id=MONITOR, at_ns=due)
         threads = [(name, thread) for name in self._generators for thread in range(self.setup.threads)]
         seconds = Seconds(threads, begin_ns + self.stages_ns)
         heard = dict.fromkeys(self._generators, time.monotonic())
         running = set(self._generators)
-        beside = Beside(self.monitor.knows, COUNTERS_S)
+        own = [monitor for name, monitor in self.monitors.items() if name == GENERATOR or name in self._generators]
+        beside = Beside(lambda number: all(monitor.knows(number) for monitor in own), COUNTERS_S)
         while True:
             self._keep_clocks(running)
             for name, method, params in self._agents.take(WAIT_S):
@@ -270,31 +317,46 @@ class PreparedLoad:
             yield from beside.take(whole, time.monotonic())
             if not running and not beside:
                 return
-            if running and time.monotonic() - min(heard[name] for name in running) > SILENCE_S:
-                raise TrialError(f"the generator sent nothing for {SILENCE_S:g} s; check if its host is overloaded")
+            silent = min(running, key=lambda name: heard[name], default="")
+            if silent and time.monotonic() - heard[silent] > SILENCE_S:
+                said = f"the {self._called(silent)} sent nothing for {SILENCE_S:g} s"
+                raise TrialError(f"{said}; check if its host is overloaded")
             yield None
+
+    def judge(self, second: Second) -> Health:
+        """The health of a second, with what is known about the hosts of its generators."""
+        number = second.start_ns // SECOND_NS
+        if here := self.monitors.get(GENERATOR):
+            return judge(second, here.host(number))
+        return judge(second, elsewhere={name: self.monitors[name].host(number) for name in self._generators})
+
+    @property
+    def _lead_ns(self) -> int:
+        return LEAD_ELSEWHERE_NS if self.setup.generators else LEAD_NS
 
     def set_level(self, level: float) -> None:
         """Sets the users, or arrivals a second, of all generators until the end of the stages, from now on.
 
         RefusalError if the host has no room for so many.
         """
-        at_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + LEAD_NS
+        at_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + self._lead_ns
         for name in self._generators:
             self._agents.client(name).call("load.level", id=ID, at_ns=at_ns, level=level)
 
     def _keep_clocks(self, running: Collection[str]) -> None:
-        """Corrects clocks of generators in guests from time to time. TrialError if one jumped."""
+        """Corrects clocks of generators in guests and elsewhere from time to time. TrialError if one jumped."""
         if time.monotonic() - self._looked > LOOK_S:
             self._looked = time.monotonic()
             for name in running:
-                self._generators[name].look(round(LOOK_S * SECOND_NS))
+                try:
+                    self._generators[name].look(round(LOOK_S * SECOND_NS))
+                except (AgentError, TrialError) as error:
+                    raise TrialError(f"the {self._called(name)} was lost: {error}") from error
 
     def _hear(self, name: str, method: str, params: dict[str, Any], seconds: Seconds) -> bool:
         """Handles one message. Returns whether that generator has ended."""
         if method == "gone" or (method == "ended" and params["reason"] != "all stages are over"):
-            who = "generator" if name in self._generators else f"monitor {name}"
-            raise TrialError(f"the {who} ended: {self._agents.reason_gone(name, params['reason'])}")
+            raise TrialError(f"the {self._called(name)} ended: {self._agents.reason_gone(name, params['reason'])}")
         if method == "load":
             for record in params["seconds"]:
                 seconds.add((name, record["thread"]), record)
@@ -332,6 +394,23 @@ def compresses(part: Any) -> bool:
 
 def generator_names(count: int) -> list[str]:
     return [ID] if count == 1 else [f"{ID}-{number}" for number in range(count)]
+
+
+def _settings(name: str, there: Generator) -> Settings:
+    """The sandbox of a generator on another machine."""
+    backend: BackendName = "libvirt" if there.domain else "ssh"
+    cpus = units.parse_cpus(there.cpus) if there.cpus else ()
+    return Settings(name=name, backend=backend, cpus=cpus, host=there.host, uri=there.uri, domain=there.domain)
+
+
+def _of_generator(said: str, generators: Mapping[str, Generator]) -> list[Problem]:
+    """Why a generator could not be started, at its key in the plan or its option."""
+    for name, there in generators.items():
+        for prefix in (f"sandbox {name}: ", f"agent {name}: "):
+            if said.startswith(prefix):
+                key = "--generator" if name == there.host else f"generators.{name}"
+                return [Problem(said.removeprefix(prefix), key=key)]
+    return [Problem(said, key="generators")]
 
 
 @contextlib.contextmanager

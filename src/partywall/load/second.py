@@ -76,7 +76,10 @@ class Timing:
 
 @dataclass
 class Second:
-    """One second of monotonic time, over all generators and threads."""
+    """One second of monotonic time, over all generators and threads.
+
+    parts: the same by generator, if there are several.
+    """
 
     start_ns: int
     end_ns: int
@@ -95,6 +98,7 @@ class Second:
     statuses: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     errors: defaultdict[Error, int] = field(default_factory=lambda: defaultdict(int))
     threads: list[Mapping[str, Any]] = field(default_factory=list)
+    parts: dict[str, Second] = field(default_factory=dict)
 
     @property
     def length_s(self) -> float:
@@ -151,25 +155,31 @@ def add_pairs(into: dict[int, int], pairs: Iterable[tuple[int, int]]) -> None:
         into[bucket] = into.get(bucket, 0) + count
 
 
+Thread = tuple[str, int]
+
+
 class Seconds:
     """Merges threads' records. A second is complete when every thread has reported it fully.
 
-    ends_ns: the end of the stages. Threads cut their records there. Records after it in the same second are a second of
-    their own.
+    threads: the generator and the number of each. ends_ns: the end of the stages. Threads cut their records there.
+    Records after it in the same second are a second of their own.
     """
 
-    def __init__(self, threads: Sequence[object], ends_ns: int | None = None) -> None:
-        self._until_ns: dict[object, int] = dict.fromkeys(threads, 0)
+    def __init__(self, threads: Sequence[Thread], ends_ns: int | None = None) -> None:
+        self._until_ns: dict[Thread, int] = dict.fromkeys(threads, 0)
+        self._several = len({generator for generator, _ in threads}) > 1
         self._ends_ns = ends_ns
         self._open: dict[tuple[int, bool], Second] = {}
 
-    def add(self, thread: object, sent: Mapping[str, Any]) -> None:
+    def add(self, thread: Thread, sent: Mapping[str, Any]) -> None:
         """Adds a record of one thread, identified as in the constructor."""
         after = self._ends_ns is not None and sent["start_ns"] >= self._ends_ns
         number = (sent["start_ns"] // SECOND_NS, after)
         second = self._open.setdefault(number, Second(sent["start_ns"], sent["end_ns"]))
         second.start_ns = min(second.start_ns, sent["start_ns"])
         second.add(sent)
+        if self._several:
+            second.parts.setdefault(thread[0], Second(sent["start_ns"], sent["end_ns"])).add(sent)
         self._until_ns[thread] = max(self._until_ns[thread], sent["end_ns"])
 
     def complete(self, *, all_: bool = False) -> Iterator[Second]:

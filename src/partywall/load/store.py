@@ -68,6 +68,17 @@ ERRORS = pa.schema(
     ]
 )
 STATUSES = pa.schema([("start_ns", pa.int64()), ("status", pa.int32()), ("count", pa.int64())])
+GENERATORS = pa.schema(
+    [
+        ("start_ns", pa.int64()),
+        ("generator", pa.string()),
+        *[(name, pa.int64()) for name in ("requests", "responses", "failed", "busy_ns", "stall_ns_max")],
+        ("corrected", _HISTOGRAM),
+        ("doubts", pa.list_(pa.string())),
+        ("doubt_figures", pa.list_(pa.string())),
+    ]
+)
+"""Loads with several generators have this table."""
 SAMPLES = pa.schema(
     [
         ("at_ns", pa.int64()),
@@ -106,7 +117,9 @@ class LoadDirectory(Record):
 
     def append(self, second: Second, health: Health) -> None:
         """Stores a second immediately."""
-        record = _plain(second) | {"doubts": {str(reason): figure for reason, figure in health.doubts.items()}}
+        record = _plain(second) | {"doubts": _doubts(health)}
+        if second.parts:
+            record["generators"] = {name: _part(part, health.parts[name]) for name, part in second.parts.items()}
         self.append_line(json.dumps(record))
 
     def finish(
@@ -125,6 +138,8 @@ class LoadDirectory(Record):
             "statuses": (STATUSES, [row for record in records for row in _status_rows(record)]),
             "samples": (SAMPLES, [row for monitor in monitors for row in sample_rows(monitor)]),
         }
+        if parts := [row for record in records for row in _generator_rows(record, labels)]:
+            tables["generators"] = (GENERATORS, parts)
         for name, (schema, rows) in tables.items():
             table = pa.Table.from_pylist(rows, schema=schema)
             pq.write_table(table, self.path / f"{name}.parquet", compression="zstd")
@@ -142,6 +157,10 @@ class LoadDirectory(Record):
         with self.exclusive():
             if (self.path / self.LINES).exists():
                 self.finish(self.about()["started"]["labels"], [], self.about().get("begin_ns"))
+
+    def has(self, name: str) -> bool:
+        """True if the load has this table."""
+        return (self.path / f"{name}.parquet").exists()
 
     def table(self, name: str) -> Rows:
         """All rows of a table. TrialError if the load ended before there were any."""
@@ -173,6 +192,37 @@ def _plain(second: Second) -> dict[str, Any]:
         "errors": [dataclasses.asdict(error) | {"count": count} for error, count in second.errors.items()],
         "threads": second.threads,
     }
+
+
+def _doubts(health: Health) -> dict[str, str]:
+    return {str(reason): figure for reason, figure in health.doubts.items()}
+
+
+def _part(part: Second, health: Health) -> dict[str, Any]:
+    """What one of several generators did in a second."""
+    return {
+        "requests": part.requests,
+        "responses": sum(part.statuses.values()),
+        "failed": sum(part.errors.values()),
+        "busy_ns": sum(thread["busy_ns"] for thread in part.threads),
+        "stall_ns_max": max((thread["stall_ns_max"] for thread in part.threads), default=0),
+        "corrected": {label: timing.corrected for label, timing in part.timings.items()},
+        "doubts": _doubts(health),
+    }
+
+
+def _generator_rows(record: Mapping[str, Any], labels: Sequence[Mapping[str, Any]]) -> Rows:
+    rows = []
+    for name, part in record.get("generators", {}).items():
+        corrected: dict[str, int] = {}
+        for label, counts in part["corrected"].items():
+            if labels[int(label)]["sort"] == "http":
+                for bucket, count in counts.items():
+                    corrected[bucket] = corrected.get(bucket, 0) + count
+        own = {"start_ns": record["start_ns"], "generator": name, "corrected": _pairs(corrected)}
+        doubts = {"doubts": list(part["doubts"]), "doubt_figures": list(part["doubts"].values())}
+        rows.append({**part, **own, **doubts})
+    return rows
 
 
 def _pairs(counts: Mapping[str, int]) -> list[dict[str, int]]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from partywall import units
-from partywall.model.scenario import Bytes, DurationNs, Frozen, Name, Share
+from partywall.model.scenario import Bytes, Cpus, DurationNs, Frozen, Name, Share
 
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64)]
 Status = Annotated[int, Field(ge=100, le=599)]
@@ -273,6 +273,24 @@ class Threshold(Frozen):
     )
 
 
+class Generator(Frozen):
+    """Another machine that generates load. A plain text is its host."""
+
+    host: str | None = Field(None, description="for ssh: a Host of ~/.ssh/config, user@name or ssh://user@name:port")
+    domain: str | None = Field(
+        None, description="your own running libvirt domain; its agent is reached by its port, or by ssh with host"
+    )
+    uri: str | None = Field(None, description="with domain: the libvirt daemon; default qemu:///system")
+    cpus: Annotated[str | None, Cpus] = Field(
+        None, description="CPUs of that machine for the generator, e.g. 0, [0, 2] or 0,2-3; default: all"
+    )
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return f"domain {self.domain}" if self.domain else str(self.host)
+
+
 class LoadPlan(Frozen):
     """A load plan."""
 
@@ -287,7 +305,12 @@ class LoadPlan(Frozen):
     connections: Connections = Connections()
     tls: Trust = Trust()
     grace: DurationNs = Field(10_000_000_000, description="time for requests in flight after the last stage")
-    threads: int | None = Field(None, ge=1, le=256, description="of the generator; default 1")
+    threads: int | None = Field(None, ge=1, le=256, description="of each generator; default 1")
+    generators: dict[Name, Annotated[Generator, _at_key("host")]] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="machines that generate the load in equal parts; default: this host",
+    )
     good_seconds: Share = Field(
         0.5, description="share of seconds that must be good; below it, the outcome is inconclusive"
     )

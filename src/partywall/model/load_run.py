@@ -55,6 +55,26 @@ class LabelRow:
 
 
 @dataclass(frozen=True)
+class GeneratorRow:
+    """One of several generators. place: its machine, empty for a sandbox here.
+
+    busy: time that its threads worked, in cores. good: seconds of the stages without a doubt, of `judged`.
+    clock_error_ns: the largest error of its clock, by readings before the start; None on this host.
+    """
+
+    name: str
+    place: str
+    requests: int
+    responses: int
+    failed: int
+    corrected: Counts
+    busy: float
+    good: int
+    judged: int
+    clock_error_ns: int | None
+
+
+@dataclass(frozen=True)
 class Series:
     """One figure of one host over time. group: its chart; values are in `unit`."""
 
@@ -128,6 +148,7 @@ class LoadRun:
     program: Mapping[str, Any] = field(default_factory=dict)
     late_effects: tuple[Late, ...] = ()
     available: float | None = None
+    generators: tuple[GeneratorRow, ...] = ()
 
     @property
     def failure(self) -> str:

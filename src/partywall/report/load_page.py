@@ -15,7 +15,7 @@ from partywall.model.load_run import LoadRun
 from partywall.report import charts, load_charts, load_text, page
 from partywall.report.figures import bare_percent
 from partywall.report.files import Files, parquet
-from partywall.report.load_rows import headline, other_rows, second_rows, time_rows
+from partywall.report.load_rows import GENERATOR_HEADS, generator_rows, headline, other_rows, second_rows, time_rows
 
 CAPTIONS = {
     "percentiles": "From the intended start to the last byte; raw: from the actual start. Logarithmic.",
@@ -40,6 +40,8 @@ def render(run: LoadRun, extra: Markup | None = None, specs: Mapping[str, Any] |
         badge=page.BADGES[run.outcome],
         figures=figures,
         times=[row for label in run.labels for row in time_rows(label)] + other_rows(run),
+        generator_heads=GENERATOR_HEADS,
+        generators=generator_rows(run),
         means=[(s.host, s.group, s.name, s.mean, s.unit) for s in run.monitors],
         number=units.format_number,
         available="" if run.available is None else bare_percent(run.available, 2),

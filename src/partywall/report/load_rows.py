@@ -47,6 +47,21 @@ def other_rows(run: LoadRun) -> list[tuple[str, ...]]:
     return [(what, "", "", "", "", *_tops(counts)) for what, counts in others if counts]
 
 
+GENERATOR_HEADS = ("generator", "requests", "failed", "p50", "p99", "busy cores", "good seconds", "clock within")
+
+
+def generator_rows(run: LoadRun) -> list[tuple[str, ...]]:
+    """A row for each of several generators, under GENERATOR_HEADS."""
+    rows: list[tuple[str, ...]] = []
+    for one in run.generators:
+        p50, p99 = (_shown(at) for at in known_quantiles(one.corrected, (0.5, 0.99)))
+        clock = "–" if one.clock_error_ns is None else units.format_duration(one.clock_error_ns)
+        name = f"{one.name} ({one.place})" if one.place not in ("", one.name) else one.name
+        busy, good = units.format_number(one.busy, 2), f"{one.good} of {one.judged}"
+        rows.append((name, str(one.requests), str(one.failed), p50, p99, busy, good, clock))
+    return rows
+
+
 def _tops(counts: Mapping[int, int]) -> list[str]:
     longest = bucket_bounds(max(counts))[1] if counts else None
     return [_shown(value) for value in [*known_quantiles(counts, SHARES.values()), longest]]

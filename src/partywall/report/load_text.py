@@ -9,7 +9,7 @@ from rich.text import Text
 from partywall import units
 from partywall.model.load_run import LoadRun
 from partywall.report.figures import bare_percent
-from partywall.report.load_rows import SHARES, headline, other_rows, time_rows
+from partywall.report.load_rows import GENERATOR_HEADS, SHARES, generator_rows, headline, other_rows, time_rows
 from partywall.report.page import BADGES
 from partywall.report.terminal import OUTCOMES
 
@@ -79,6 +79,13 @@ def _errors(run: LoadRun, console: Console) -> None:
 
 
 def _health(run: LoadRun, console: Console) -> None:
+    if run.generators:
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+        for number, head in enumerate(GENERATOR_HEADS):
+            table.add_column(head, justify="right" if number else "left", overflow="fold")
+        for row in generator_rows(run):
+            table.add_row(*row)
+        console.print(table, width=None if console.is_terminal else PIPED_WIDTH)
     good = run.good == run.judged
     console.print(run.believed, style="" if good else "yellow", highlight=False, soft_wrap=True)
     for what, remedy, seconds in run.doubtful:

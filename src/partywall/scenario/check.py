@@ -231,6 +231,11 @@ def _sandbox(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
         )
 
 
+def wrong_address(text: str) -> bool:
+    """True for what no program would take as the name of a machine: nothing, an option, or several words."""
+    return not text or text.startswith("-") or text.split() != [text]
+
+
 def _place_elsewhere(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
     """Keys that say where a sandbox is, if it is not on this host."""
     if sandbox.backend == "ssh" and sandbox.host is None:
@@ -238,7 +243,7 @@ def _place_elsewhere(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
         yield Mistake((*at, "host"), "the ssh backend needs to know which machine", remedy)
     for key, example in ADDRESSES.items():
         value = getattr(sandbox, key)
-        if value is not None and (not value or value.startswith("-") or value.split() != [value]):
+        if value is not None and wrong_address(value):
             yield Mistake((*at, key), f"{key} cannot be {value[:60]!r}", f"write for example {example}")
     if sandbox.boot is not None and not sandbox.boot.startswith("/"):
         yield Mistake((*at, "boot"), f"boot {sandbox.boot[:60]!r} is not an absolute path", "begin with /")

@@ -1,5 +1,5 @@
-//! A server with known behaviour and its own log, for comparison with a load generator's report. It prints its port and serves
-//! until its input ends. Then it prints its log, one line per request: path, arrival time, time of the last written byte, action.
+//! A server with known behaviour and its own log, for comparison with a load generator's report. It listens at the address that it
+//! is given (default 127.0.0.1), prints its port and serves until its input ends. Then it prints its log, one line per request: path, arrival time, time of the last written byte, action.
 //!
 //! The arrival time is the kernel's timestamp of the request's packet. A server's own clock starts only when the server reads.
 //! Until then, a request may wait for its thread, or for a core that others use or the hypervisor took away. No log contains
@@ -69,7 +69,8 @@ struct Server {
 }
 
 fn main() -> io::Result<()> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1".into());
+    let listener = TcpListener::bind((address, 0))?;
     listener.set_nonblocking(true)?;
     writeln!(io::stdout(), "{}", listener.local_addr()?.port())?;
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;

@@ -121,10 +121,10 @@ class Tuner:
     def pin(self, settings: Settings) -> None:
         """Pins virtual CPU k to the k-th CPU, cyclically, and the emulator's own threads to host_cpus.
 
-        Does nothing under Xen: libvirt-python cannot pin there, because it requests a map of CPUs that Xen's driver
-        lacks.
+        Does nothing without CPUs, and nothing under Xen: libvirt-python cannot pin there, because it requests a map of
+        CPUs that Xen's driver lacks.
         """
-        if self.is_xen:
+        if self.is_xen or not settings.cpus:
             return
         count = self._domain.info()[3]
         with libvirt_errors(self._what("cannot be pinned")):

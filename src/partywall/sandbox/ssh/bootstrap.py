@@ -25,7 +25,8 @@ _SCRIPT = (
     '[ -d "$old" ] && [ -O "$old" ] && { kill -0 "$pid" 2>/dev/null || rm -rf "$old"; }; done',
     'set -f; d=$base/partywall-ssh-$(id -u)-$$; e=$(mkdir "$d" 2>&1) || no folder "$e"',
     'trap "rm -rf \\"$d\\"" EXIT; trap "exit 3" HUP INT TERM',
-    'good() { case " $hashes " in *" $(sha256sum < "$1" 2>/dev/null | cut -c1-64) "*) return 0;; esac; return 1; }',
+    'good() { [ -f "$1" ] || return 1; '
+    'case " $hashes " in *" $(sha256sum < "$1" 2>/dev/null | cut -c1-64) "*) return 0;; esac; return 1; }',
     "agent=$(command -v partywall-agent || true)",
     'good "$agent" || { agent=$d/agent; say want; '
     'e=$({ head -c "$size" | gzip -dc > "$agent"; } 2>&1) || no copy "$e"; '

@@ -18,9 +18,9 @@ from partywall.errors import TrialError
 from partywall.load import monitors, plan
 from partywall.load.availability import availability
 from partywall.load.compiling import program as compiled
-from partywall.load.health import Health, judge
+from partywall.load.health import Health
 from partywall.load.lasting import for_guest
-from partywall.load.prepared import GUESTS_HOST, PreparedLoad, Setup
+from partywall.load.prepared import GENERATOR, GUESTS_HOST, PreparedLoad, Setup
 from partywall.load.second import SECOND_NS, Second, Timing
 from partywall.load.store import Readings, sample_rows
 from partywall.model import paper
@@ -89,14 +89,14 @@ def observe(
         for second in session.run():
             if second is not None:
                 seconds.append(second)
-                number = second.start_ns // SECOND_NS
-                healths.append(judge(second, session.monitor.host(number, setup.cpus)))
+                healths.append(session.judge(second))
         begin_ns = (session.begin_ns or 0) + RAMP_NS + form.settle
         end_ns = (session.begin_ns or 0) + session.stages_ns
         inside = [s.start_ns >= begin_ns and s.end_ns <= end_ns for s in seconds]
         kept = [second for second, keep in zip(seconds, inside, strict=True) if keep]
         kept_health = [health for health, keep in zip(healths, inside, strict=True) if keep]
-        readings = Readings("host", session.monitor.counters, session.monitor.readings)
+        monitor = session.monitors[GENERATOR]
+        readings = Readings("host", monitor.counters, monitor.readings)
         rows = [row for row in sample_rows(readings) if begin_ns - SECOND_NS <= row["at_ns"] <= end_ns]
         host = {
             f"{series.group}: {series.name}": series.mean for series in monitors.series(rows, begin_ns) if series.points

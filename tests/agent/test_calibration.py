@@ -13,12 +13,13 @@ class Told:
 
     name = "noise"
 
-    def __init__(self, rates):
-        self.rates = rates
+    def __init__(self, rates, disturbed=0.0):
+        self.rates, self.disturbed, self.params = rates, disturbed, {}
 
     def call(self, method, **params):
         assert (method, params["id"]) == ("workload.calibrate", "disk")
-        return {"rate_max": self.rates}
+        self.params = params
+        return {"rate_max": self.rates, "disturbed": self.disturbed}
 
 
 @pytest.mark.parametrize("rates", [[0.0], [5.0, 0.0], [], [-1.0], [math.nan], [math.inf], "fast", None, [None]])
@@ -28,4 +29,17 @@ def test_no_rate_is_refused_with_what_would_do(rates):
 
 
 def test_the_rates_of_threads_add_up():
-    assert calibrate(Told([2, 0.5]), "disk", 150_000_000) == 2.5
+    assert calibrate(Told([2, 0.5]), "disk", 150_000_000).rate == 2.5
+
+
+def test_a_disturbed_calibration_is_doubted_and_a_hardly_disturbed_one_is_not():
+    assert calibrate(Told([2], 0.09), "disk", 150_000_000).doubt == ""
+    assert "for 42% of its calibration" in calibrate(Told([2], 0.42), "disk", 150_000_000).doubt
+
+
+def test_the_limit_of_a_sandbox_is_sent_only_where_it_has_one():
+    limited, unlimited = Told([2]), Told([2])
+    calibrate(limited, "disk", 150_000_000, 0.5)
+    calibrate(unlimited, "disk", 150_000_000)
+    assert limited.params["cpus_limit"] == 0.5
+    assert "cpus_limit" not in unlimited.params

@@ -649,6 +649,11 @@ def test_cells_of_emulated_sandboxes_say_so_and_no_others():
     assert all(Warn.EMULATED in c.warnings for c in witnessed(two, emulated=("victim",)).cells)
 
 
+def test_cells_of_an_aggressor_whose_calibration_was_disturbed_say_so_and_no_others():
+    found = witnessed(trial(COPY, treatment("disk-write")), disturbed=("disk-write",))
+    assert [c.treatment for c in found.cells if Warn.CALIBRATION_DISTURBED in c.warnings] == ["disk-write"]
+
+
 def test_a_cell_says_so_of_every_neighbour_that_presses_in_it():
     both = treatment("copies").model_copy(update={"intensities": {"disk-write": 1.0, "copies": 1.0}})
     together = trial(COPY, treatment("disk-write"), both)

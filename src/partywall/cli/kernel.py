@@ -6,6 +6,7 @@ import json
 import queue
 import secrets
 import statistics
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -95,7 +96,10 @@ def stress(
     share = _intensity(intensity)
     with _sandbox(cpus, work_dir) as (sandbox, messages):
         client = _start(sandbox, info, params, threads, "scheduled")
-        most = calibrate(client, ID, CALIBRATION_NS)
+        calibration = calibrate(client, ID, CALIBRATION_NS)
+        if calibration.doubt:
+            sys.stderr.write(f"partywall: warning: {info.name}: {calibration.doubt}\n")
+        most = calibration.rate
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         switches = [{"at_ns": now, "intensity": share}, {"at_ns": now + duration_ns, "intensity": 0.0}]
         client.call("workload.schedule", id=ID, switches=switches)

@@ -146,7 +146,8 @@ class AgentFacts:
     """Facts that agents reported about a trial beside measurements, by workload.
 
     facts: from each kernel's thread at the end of each turn. dropped: lines of output that arrived too fast to be
-    stored. emulated: sandboxes with an emulated processor.
+    stored. emulated: sandboxes with an emulated processor. disturbed: aggressors whose calibration other processes
+    disturbed.
     """
 
     facts: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
@@ -154,6 +155,7 @@ class AgentFacts:
     readings: dict[str, Readings] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
     emulated: tuple[str, ...] = ()
+    disturbed: tuple[str, ...] = ()
 
     def emulation(self, neighbours: Iterable[str] = ()) -> Emulated | None:
         """What was emulated among a victim and these neighbours. If the victim was, all of its figures are affected."""

@@ -44,6 +44,7 @@ class Warn(StrEnum):
     NULL_LATENCY = "null_latency"
     THROTTLED = "throttled"
     AGGRESSOR_FELL_SHORT = "aggressor_fell_short"
+    CALIBRATION_DISTURBED = "calibration_disturbed"
     AGGRESSOR_IDLE = "aggressor_idle"
     AGGRESSOR_NOT_STOPPED = "aggressor_not_stopped"
     EMULATED = "emulated"

@@ -84,6 +84,12 @@ ADVICE: dict[Warn, Advice] = {
         "understated.",
         "Give it a core or limits that allow the rate. The cell shows the achieved rate.",
     ),
+    Warn.CALIBRATION_DISTURBED: Advice(
+        "The aggressor's calibration was disturbed",
+        "Other processes used the aggressor's CPU while its full speed was measured, in each of several attempts. Its "
+        "full speed was estimated from the CPU time that it got, so its intensities may be off.",
+        "Keep the aggressor's CPUs free of other programs, or pin it to others, and run again.",
+    ),
     Warn.AGGRESSOR_IDLE: Advice(
         "The command did nothing while it was on",
         "The aggressor's processes used almost no CPU time and almost no disk bandwidth while they were on, "

@@ -275,7 +275,10 @@ class Turns:
                 counters=stage.counters,
                 missing=stage.missing,
                 emulated=stage.emulated,
+                disturbed=list(stage.disturbed),
             )
+            for name, doubt in stage.disturbed.items():
+                self.emit(Note(f"{trial.id}: aggressor {name}: {doubt}", is_warning=True))
             pending = self.run.pending(trial.id, attempt)
             recorder = Recorder(stage, pending, attempt)
             try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from partywall import units
-from partywall.agent.calibration import calibrate
+from partywall.agent.calibration import Calibration, calibrate
 from partywall.agent.catalogue import shipped
 from partywall.errors import AgentError, RefusalError, TrialError
 from partywall.model.evidence import VICTIM
@@ -40,10 +40,20 @@ class Stage:
 
     trial: Trial
     session: Session
-    rate_max: dict[str, float] = field(default_factory=dict)
+    calibrations: dict[str, Calibration] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     counters: list[dict[str, Any]] = field(default_factory=list)
     missing: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def rate_max(self) -> dict[str, float]:
+        """Work per second of each aggressor at full intensity."""
+        return {name: calibration.rate for name, calibration in self.calibrations.items()}
+
+    @property
+    def disturbed(self) -> dict[str, str]:
+        """Aggressors whose calibration was disturbed, and how."""
+        return {name: calibration.doubt for name, calibration in self.calibrations.items() if calibration.doubt}
 
     def schedule(self, name: str, switches: list[tuple[int, float]]) -> None:
         """Sends an aggressor its switch times and intensities."""
@@ -96,7 +106,7 @@ def _fill(stage: Stage, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) ->
         work = {"kernel": {"name": NULL}} if name == NULL else work_of(workloads[name], trial.aggressors[name].stressor)
         _begin(stage, name, work, workloads.get(name), "scheduled", slice_ns, seed)
         if "kernel" in work:
-            stage.rate_max[name] = _calibrated(stage, name)
+            stage.calibrations[name] = _calibrated(stage, name)
     _begin(stage, VICTIM, work_of(trial.victim, trial.victim.probe), trial.victim, "flat_out", slice_ns, seed)
     _watch(stage)
 
@@ -123,10 +133,12 @@ def _begin(
     stage.facts[name] = started["facts"]
 
 
-def _calibrated(stage: Stage, name: str) -> float:
-    """Work per second of an aggressor at full intensity. TrialError if it has no rate."""
+def _calibrated(stage: Stage, name: str) -> Calibration:
+    """What an aggressor reaches at full intensity. TrialError if it has no rate."""
+    settings = stage.session.sandboxes[name].settings
+    limit = None if settings.cpu_limit is None else settings.cpu_limit * max(1, len(settings.cpus))
     try:
-        return calibrate(stage.session.client(name), name, CALIBRATION_NS)
+        return calibrate(stage.session.client(name), name, CALIBRATION_NS, limit)
     except AgentError as error:
         raise _failed(stage, name, "could not be calibrated", error) from error
 

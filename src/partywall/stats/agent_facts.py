@@ -1,4 +1,4 @@
-"""Warnings from agents' facts beside measurements: conditions that kernels found, lost output, emulation.
+"""Warnings from agents' facts beside measurements: conditions that kernels found, lost output, calibration, emulation.
 
 Only facts that affect the reading of a figure become warnings. Missing counters are listed with the host.
 """
@@ -46,6 +46,8 @@ def _warnings(trial: Trial, cell: Cell, agent_facts: AgentFacts) -> Iterator[War
     concerned = [VICTIM, *pressing]
     if agent_facts.emulation(pressing):
         yield Warn.EMULATED
+    if not set(pressing).isdisjoint(agent_facts.disturbed):
+        yield Warn.CALIBRATION_DISTURBED
     warnings = (_by_facts(_workload(trial, name), agent_facts.facts.get(name, ())) for name in concerned)
     yield from dict.fromkeys(itertools.chain.from_iterable(warnings))
 

@@ -30,6 +30,7 @@ class _Turn(_OfTurn):
     counters: list[Counter]
     missing: list[dict[str, Any]] = []
     emulated: list[str] = []
+    disturbed: list[str] = []
 
 
 class _Left(_OfTurn):

@@ -106,8 +106,14 @@ def _agent_facts(
         dropped={name: lines for name, lines in dropped.items() if lines},
         readings=readings,
         unread=tuple(dict.fromkeys(unread)),
-        emulated=tuple(dict.fromkeys(name for event in turns.values() for name in event.get("emulated", []))),
+        emulated=_named(turns, "emulated"),
+        disturbed=_named(turns, "disturbed"),
     )
+
+
+def _named(turns: Mapping[str, Mapping[str, Any]], key: str) -> tuple[str, ...]:
+    """Sandboxes that any turn names under a key that older records lack."""
+    return tuple(dict.fromkeys(name for event in turns.values() for name in event.get(key, [])))
 
 
 def _counters(turn: Mapping[str, Any]) -> tuple[Counter, ...]:

@@ -141,7 +141,7 @@ class SimulatedHost:
                 self._running[params["id"]] = _Workload(agent, sink, self.rate, now_ns, slice_ns, switches)
                 return {"facts": []}
             case "workload.calibrate":
-                return {"rate_max": [self.rate]}
+                return {"rate_max": [self.rate], "disturbed": 0.0}
             case "workload.schedule":
                 self._running[params["id"]].switches += [(s["at_ns"], s["intensity"]) for s in params["switches"]]
             case "workload.stop":

@@ -7,6 +7,7 @@ use partywall_clock as clock;
 use partywall_facts as facts;
 use partywall_guard::Guard;
 use partywall_kernels as kernels;
+use partywall_stressor::Allowance;
 use partywall_wire::load::LoadLevel;
 use partywall_wire::trace::{TraceClosed, TraceFeed, TraceSample, TraceStart, TraceStarted};
 use partywall_wire::{
@@ -211,7 +212,8 @@ impl Answers for Agent {
     fn workload_calibrate(&self, calibrate: Calibrate) -> Result<Calibrated, Fault> {
         let calibration = self.kinds().workloads.with(&calibrate.id, |workload| workload.calibration())?;
         let about = |error| refused(error).about(format_args!("workload {:?}", calibrate.id));
-        Ok(Calibrated { rate_max: calibration.run(calibrate.for_ns).map_err(about)? })
+        let found = calibration.run(calibrate.for_ns, allowance(calibrate.cpus_limit)).map_err(about)?;
+        Ok(Calibrated { rate_max: found.rates, disturbed: found.disturbed })
     }
 
     fn workload_schedule(&self, schedule: Schedule) -> Result<Outcome, Fault> {
@@ -285,6 +287,19 @@ impl Answers for Agent {
         self.stop(&self.kinds().traces, &stop)?;
         Ok(Outcome {})
     }
+}
+
+/// CPU time that this process may use: by its affinity, the quotas that it can see, and a limit that the controller knows.
+fn allowance(limit: Option<f64>) -> Allowance {
+    /// The usual period of a quota that is not visible here.
+    const PERIOD_NS: u64 = 100_000_000;
+    let cpus = partywall_sys::affinity::allowed().map_or(f64::INFINITY, |cpus| cpus.len() as f64);
+    let root = Path::new("/");
+    let seen = facts::cgroup::own(root).ok().and_then(|own| facts::cgroup::cpu_quota(root, &own));
+    let known = limit.map(|cpus| facts::cgroup::CpuQuota { cpus, period_ns: PERIOD_NS });
+    let quotas = [seen, known].into_iter().flatten().filter(|quota| quota.cpus < cpus);
+    let tightest = quotas.min_by(|one, other| one.cpus.total_cmp(&other.cpus));
+    tightest.map_or(Allowance { cpus, period_ns: 0 }, |quota| Allowance { cpus: quota.cpus, period_ns: quota.period_ns })
 }
 
 /// Facts about the host whose files are below `root`, including what this build of the agent lacks.

@@ -117,6 +117,12 @@ pub fn thread_cpu() -> Nanos {
     nanos(clock_gettime(rustix::time::ClockId::ThreadCPUTime))
 }
 
+/// User and system CPU time of all threads of this process.
+#[must_use]
+pub fn process_cpu() -> Nanos {
+    nanos(clock_gettime(rustix::time::ClockId::ProcessCPUTime))
+}
+
 /// Sleeps until `deadline`; returns at once if it has passed.
 pub fn sleep_until(deadline: Nanos) {
     let deadline = COURSE.system_at(deadline);

@@ -254,6 +254,46 @@ fn room(root: &Path, folder: &Path, [limit, usage, droppable]: Files) -> Option<
     Some(MemoryRoom { folder: folder.display().to_string(), limit_bytes, used_bytes: usage.saturating_sub(cache) })
 }
 
+/// A quota of CPU time in each period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CpuQuota {
+    /// CPUs whose time it equals: 0.5 is half of the time of one.
+    pub cpus: f64,
+    /// Its period.
+    pub period_ns: u64,
+}
+
+/// The tightest CPU quota of a cgroup and its ancestors. `None` if there is no quota.
+#[must_use]
+pub fn cpu_quota(root: &Path, cgroup: &CgroupFolders) -> Option<CpuQuota> {
+    let mounts = mounts(root);
+    let v1 = cgroup.v1.get("cpu").zip(mounts.v1.get("cpu")).map(|(folder, mount)| (folder, mount, quota_v1 as ReadQuota));
+    let v2 = cgroup.v2.as_ref().zip(mounts.v2.as_ref()).map(|(folder, mount)| (folder, mount, quota_v2 as ReadQuota));
+    let (folder, mount, quota) = v1.or(v2)?;
+    let up = Path::new(folder).ancestors().take_while(|above| above.starts_with(mount));
+    let quotas = up.filter_map(|above| quota(&under(root, above.to_str()?)));
+    quotas.min_by(|one, other| one.cpus.total_cmp(&other.cpus))
+}
+
+type ReadQuota = fn(&Path) -> Option<CpuQuota>;
+
+fn quota_v2(folder: &Path) -> Option<CpuQuota> {
+    let text = survey::text(&folder.join("cpu.max")).ok()?;
+    let (quota, period) = text.split_once(' ')?;
+    quota_of(quota, period)
+}
+
+fn quota_v1(folder: &Path) -> Option<CpuQuota> {
+    let read = |name: &str| survey::text(&folder.join(name)).ok();
+    quota_of(&read("cpu.cfs_quota_us")?, &read("cpu.cfs_period_us")?)
+}
+
+/// In microseconds. Without a limit, the quota is `max` or -1.
+fn quota_of(quota: &str, period: &str) -> Option<CpuQuota> {
+    let (quota_us, period_us): (u64, u64) = (quota.trim().parse().ok()?, period.trim().parse().ok()?);
+    (quota_us > 0 && period_us > 0).then(|| CpuQuota { cpus: quota_us as f64 / period_us as f64, period_ns: period_us * 1000 })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,6 +328,29 @@ mod tests {
         let room = memory_room(host.path(), &own).unwrap();
         assert_eq!(room.folder, "/sys/fs/cgroup/a");
         assert_eq!(room.left_bytes(), 400_000);
+    }
+
+    #[test]
+    fn the_tightest_cpu_quota_of_all_ancestors_applies() {
+        let own_of = |files: &[(&str, &str)]| {
+            let host = host(&[V2, files].concat());
+            cpu_quota(host.path(), &own(host.path()).unwrap())
+        };
+        let (above, below) = ("/sys/fs/cgroup/a/cpu.max", "/sys/fs/cgroup/a/b/cpu.max");
+        let half = Some(CpuQuota { cpus: 0.5, period_ns: 100_000_000 });
+        assert_eq!(own_of(&[(above, "50000 100000\n"), (below, "80000 100000\n")]), half);
+        assert_eq!(own_of(&[(above, "max 100000\n"), (below, "50000 100000\n")]), half);
+        assert_eq!(own_of(&[(above, "max 100000\n"), (below, "max 100000\n")]), None);
+        assert_eq!(own_of(&[]), None);
+    }
+
+    #[test]
+    fn a_v1_quota_of_minus_one_is_none() {
+        let (quota, period) = ("/sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us");
+        for (text, wanted) in [("25000\n", Some(CpuQuota { cpus: 0.25, period_ns: 100_000_000 })), ("-1\n", None)] {
+            let root = host(&[HYBRID, &[("/proc/8/cgroup", "1:cpu,cpuacct:/box\n"), (quota, text), (period, "100000\n")]].concat());
+            assert_eq!(cpu_quota(root.path(), &of_process(root.path(), 8, None).unwrap()), wanted);
+        }
     }
 
     #[test]

@@ -15,10 +15,10 @@ use partywall_clock::{self as clock, Nanos};
 use partywall_kernels::{worker, Kernel, KernelError, Latency};
 use partywall_record::{Recorder, Tape};
 
-use calibration::Progress;
+use calibration::{FlatOut, Progress};
 use meter::Meter;
 
-pub use calibration::{Calibration, CalibrationError};
+pub use calibration::{Allowance, Calibrated, Calibration, CalibrationError};
 pub use dose::Dose;
 pub use pacer::Pacer;
 pub use schedule::{Full, Hold, Schedule, ScheduleError, Worth};
@@ -147,7 +147,7 @@ impl Worker {
         self.kernel.pause()?;
         match outcome {
             Pressed::Partly(dose) => *self.progress.dose() += dose,
-            Pressed::Fully(full) => self.progress.set_full(full),
+            Pressed::Fully(flat_out) => self.progress.set_flat_out(Some(flat_out)),
             Pressed::TooShort => {}
         }
         Ok(())
@@ -169,23 +169,19 @@ impl Worker {
         let mut meter = Meter::start(start_ns);
         let warm_ns = start_ns + hold.warm_up_ns(start_ns);
         let (mut begun, mut now) = (start_ns, start_ns);
-        let (mut total, mut pressed_ns, mut warm) = (0.0, 0, (start_ns, 0.0, 0));
+        let (mut work, mut active_ns) = (0.0, 0);
+        let mut warm = Totals::at(now, work, active_ns);
         while now < hold.until_ns && !self.schedule.has_changed(hold) {
-            let (work, ended, next) = self.step(begun)?;
+            let (done, ended, next) = self.step(begun)?;
             (now, begun) = (ended, next);
-            total += work;
-            pressed_ns += meter.pressed(now);
-            if now <= warm_ns {
-                warm = (now, total, pressed_ns);
+            work += done;
+            let pressed_ns = meter.pressed(now);
+            active_ns += pressed_ns;
+            if now <= warm_ns && pressed_ns > 0 {
+                warm = Totals::at(now, work, active_ns);
             }
         }
-        let lasted_ns = (now - warm.0) as f64;
-        if now == warm.0 {
-            return Ok(Pressed::TooShort);
-        }
-        let pressing = ((pressed_ns - warm.2) as f64 / lasted_ns).max(PRESSING_MIN);
-        let pressing = if pressing < UNLIMITED { pressing } else { 1.0 };
-        Ok(Pressed::Fully(Full { rate: (total - warm.1) * 1e9 / lasted_ns, pressing }))
+        Ok(Totals::at(now, work, active_ns).since(&warm).map_or(Pressed::TooShort, Pressed::Fully))
     }
 
     fn press_partly(&mut self, hold: &Hold, mut pacer: Pacer, full: Full, start_ns: Nanos) -> Result<Pressed, KernelError> {
@@ -225,12 +221,36 @@ impl Worker {
 /// Result of a period of one intensity.
 enum Pressed {
     Partly(Dose),
-    Fully(Full),
+    Fully(FlatOut),
     /// Its only step ended at once, so there is no rate.
     TooShort,
 }
 
-/// Minimum share of the time: a CPU-time clock is coarse if it counts in ticks.
-const PRESSING_MIN: f64 = 0.01;
-/// Above this share of the time, a worker has no CPU limit: other threads of the host used its CPU briefly.
-const UNLIMITED: f64 = 0.9;
+/// What a worker thread has done since it started to run at full speed. CPU times have no fixed origin.
+struct Totals {
+    at_ns: Nanos,
+    work: f64,
+    active_ns: Nanos,
+    cpu_ns: Nanos,
+    process_ns: Nanos,
+}
+
+impl Totals {
+    fn at(at_ns: Nanos, work: f64, active_ns: Nanos) -> Self {
+        Self { at_ns, work, active_ns, cpu_ns: clock::thread_cpu(), process_ns: clock::process_cpu() }
+    }
+
+    /// The rate and the shares of the time between two moments. `None` if they are the same.
+    fn since(&self, from: &Self) -> Option<FlatOut> {
+        /// A CPU-time clock is coarse if it counts in ticks.
+        const ACTIVE_MIN: f64 = 0.01;
+        let lasted_ns = (self.at_ns > from.at_ns).then(|| (self.at_ns - from.at_ns) as f64)?;
+        let share = |until_ns: Nanos, from_ns: Nanos| until_ns.saturating_sub(from_ns) as f64 / lasted_ns;
+        Some(FlatOut {
+            rate: (self.work - from.work) * 1e9 / lasted_ns,
+            active: share(self.active_ns, from.active_ns).clamp(ACTIVE_MIN, 1.0),
+            cpu: share(self.cpu_ns, from.cpu_ns),
+            process: share(self.process_ns, from.process_ns),
+        })
+    }
+}

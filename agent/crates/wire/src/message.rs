@@ -217,13 +217,16 @@ pub struct Started {
 }
 
 /// `workload.calibrate`: runs a stressor alone at full speed, to measure intensity 1.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Calibrate {
     /// ID of the workload.
     pub id: String,
-    /// Duration of the run.
+    /// Duration of the run. It is longer under a CPU limit, and is repeated if other processes use the CPU.
     pub for_ns: u64,
+    /// CPUs whose time the sandbox's limit leaves, because a sandbox may hide its limit from the agent. Absent if it has no limit.
+    #[serde(default)]
+    pub cpus_limit: Option<f64>,
 }
 
 /// Result of `workload.calibrate`.
@@ -231,6 +234,8 @@ pub struct Calibrate {
 pub struct Calibrated {
     /// Work per second at intensity 1, of each worker thread.
     pub rate_max: Vec<f64>,
+    /// Share of the time, 0 to 1, in which other processes used the CPU of the most disturbed thread. It is taken off the rates.
+    pub disturbed: f64,
 }
 
 /// A switch to this intensity from `at_ns` on.

@@ -18,7 +18,7 @@ from partywall.cli.app import COMMANDS, command
 from partywall.model.finding import Estimate
 
 WITHOUT_FIGURES = {
-    "consolidate watch", "guard check", "guard remove", "load adjust", "load check", "load import",
+    "consolidate watch", "guard adjust", "guard check", "guard remove", "load adjust", "load check", "load import",
     "load record", "load schema",
     "publish", "reap", "scenario schema", "scenario show", "serve", "vm check", "vm export", "vm prepare",
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -19,11 +20,15 @@ import pytest
 from partywall import guard
 from partywall.cli import guard as cli
 from partywall.errors import AgentError, Exit, TrialError, UsageError
+from partywall.events import Event, Note, Started
 from partywall.guard.flatten import Flat
 from partywall.guard.follow import AGAIN_S
 from partywall.guard.resolve import VifPlace
 from partywall.guard.run import Kept, Report
+from partywall.kinds.guard import GuardJob, Guards
+from partywall.kinds.kind import Options
 from partywall.model.policy import Policy
+from partywall.store import control
 from partywall.testing import fake_host
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("guarded_lab")]
@@ -487,3 +492,53 @@ def test_a_namespace_replaced_at_once_is_followed(flat: Flat) -> None:
         until(kept, lambda report: any(kind == "repaired" for _, kind, _ in report.notes))
         assert hooks() == [OURS]
     assert "partywall" not in everything(INSIDE)
+
+
+def shown_filters() -> str:
+    command = ["tc", "-n", INSIDE, "-s", "-j", "filter", "show", "dev", "eth0", "egress"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_new_policy_holds_at_once_and_the_hooks_stay(flat: Flat) -> None:
+    leaves = [leaf | {"ceiling_bps": 2_000_000, "guarantee_bps": 1_000_000} for leaf in flat.start["leaves"]]
+    lower = dataclasses.replace(flat, start=flat.start | {"leaves": leaves})
+    other = [leaf | {"name": f"other-{leaf['name']}"} for leaf in leaves]
+    with guard.keep(flat) as kept:
+        until(kept, lambda report: report.rows["vm"]["ceiling_bps"] == 20_000_000)
+        before = shown_filters()
+        at_ns = kept.adjust(lower)
+        first = until(kept, lambda report: report.at_ns > at_ns)
+        assert first.rows["vm"]["ceiling_bps"] == 2_000_000
+        assert first.rows["vm"]["guarantee_bps"] == 1_000_000
+        assert first.rows["vm"]["granted_bps"] <= 2_000_000
+        with pytest.raises(AgentError, match=r"'?\"?other-vm.* is not in the running policy"):
+            kept.adjust(dataclasses.replace(flat, start=flat.start | {"leaves": other}))
+        assert until(kept, lambda report: report.at_ns > first.at_ns).rows["vm"]["ceiling_bps"] == 2_000_000
+        assert shown_filters() == before, "the same hooks, not new ones"
+    assert hooks() == []
+
+
+@pytest.mark.usefixtures("flat")
+def test_a_guard_takes_a_policy_through_its_record_and_says_what_became_of_it(tmp_path: Path) -> None:
+    file, out, told = written(tmp_path), tmp_path / "series", []
+    lower = file.read_text().replace("100Mbit/s", "50Mbit/s")
+    assert lower != file.read_text()
+
+    def listen(event: Event) -> None:
+        match event:
+            case Started():
+                control.send(out, policy=lower.replace("vm:", "vm2:"))
+                control.send(out, policy=lower)
+            case Note(said, _) if "policy was" in said:
+                told.append(said)
+
+    job = dataclasses.replace(GuardJob.read(file), every_ns=200_000_000, for_ns=2_000_000_000)
+    record = Guards().measure(job, Options(fake_host(), out), listen)
+    assert record is not None
+    assert ["not changed" in said for said in told] == [True, False]
+    assert "vif 'vm2' is not in the running policy" in told[0]
+    assert "link.capacity: 100 Mbit/s → 50 Mbit/s" in told[1]
+    (_, _, first), (_, changed, second) = Guards().findings(record).parts
+    assert changed == ("link.capacity: 100 Mbit/s → 50 Mbit/s",)
+    ceilings = [{report["rows"]["vm"]["ceiling_bps"] for report in part.reports} for part in (first, second)]
+    assert ceilings == [{100_000_000} if first.reports else set(), {50_000_000}]

@@ -245,3 +245,27 @@ def test_a_series_has_figures_for_programs(tmp_path: Path) -> None:
     assert found["notes"] == [
         {"at_ns": 4 * SECOND, "hook": "vm<1>", "kind": "repaired", "text": "it is there again"},
     ]
+
+
+def test_a_change_of_the_policy_divides_the_report(tmp_path: Path) -> None:
+    log = logged(tmp_path / "series")
+    log.adjusted(2 * SECOND, "name: later\n", ["vifs.vm<1>.send.ceiling: 1 Gbit/s → 20 Mbit/s"])
+    run = Guards().findings(log)
+    assert log.policy() == "name: later\n"
+    first, second = run.parts
+    assert (first[0], second[0]) == (0, 2 * SECOND)
+    assert [len(part.reports) for _, _, part in run.parts] == [2, 3]
+    assert (first[2].mean("vm<1>", "passed_bps"), second[2].mean("vm<1>", "passed_bps")) == (5e6, 30e6)
+    page = guard_view.render(run)
+    assert page is not None
+    assert "Changes of the policy" in page
+    assert "From 2.0 s" in page
+    figures = guard_view.figures(run)["policies"]
+    assert [part["from_ns"] for part in figures] == [0, 2 * SECOND]
+    assert figures[1]["vifs"]["vm<1>"]["passed_bps"] == 30e6
+
+
+def test_a_guard_whose_policy_never_changed_has_one_part(tmp_path: Path) -> None:
+    run = Guards().findings(logged(tmp_path / "series"))
+    assert [(at_ns, changes) for at_ns, changes, _ in run.parts] == [(0, ())]
+    assert "Changes of the policy" not in (guard_view.render(run) or "")

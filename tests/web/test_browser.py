@@ -11,6 +11,7 @@ import uvicorn
 from selenium.webdriver.support.ui import WebDriverWait
 
 from partywall.sandbox.label import start_ticks
+from partywall.store.guard import GuardDirectory
 from partywall.web import app
 from partywall.web.jobs import Order, State
 from partywall.web.runner import Runner
@@ -20,6 +21,12 @@ from web_site import Direct, record
 pytestmark = [pytest.mark.long]
 
 MISTAKEN = r"partywall: 1\nname: tiny\nvictims:\n  a: {probe: pipes}\naggressors:\n  b: {stressor: cache}\n"
+POLICY = """partywall_guard: 1
+name: edge
+link: {capacity: 1Gbit/s}
+vifs:
+  vm1: {interface: eth1, send: {guarantee: 10Mbit/s}}
+"""
 SECOND = {"event": "second", "users": 3, "rate": 1234.0, "p50_ns": 1e6, "p90_ns": 2e6, "p99_ns": 3e6, "errors": 0}
 
 
@@ -124,3 +131,42 @@ def test_a_number_of_users_that_is_being_typed_survives_an_update(opened, served
     control = folder.root / "load-1" / "control.jsonl"
     wait(opened, control.is_file)
     assert json.loads(control.read_text()) == {"level": 250.0}
+
+
+def test_the_policy_of_a_running_guard_is_changed_from_its_page(opened, served, folder):
+    """The check refuses a vif that the guard does not have; a changed promise reaches the guard."""
+    order = Order(kind="guard", document=POLICY, duration="1h").model_dump(mode="json")
+    served.act("start", key="key-00001", order=order)
+    job = folder.job("key-00001")
+    folder.put(job.model_copy(update={"state": State.RUNNING, "record": "guard-1"}))
+    guard = GuardDirectory.create(folder.root / "guard-1", POLICY)
+    row = dict.fromkeys(("offered_bps", "passed_bps", "granted_bps", "passed_pps", "dropped_packets"), 0)
+    report = {"event": "report", "of": "guard", "rows": {"vm1": row | {"guarantee_bps": 10**7, "ceiling_bps": 10**9}}}
+    started = {"event": "started", "pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
+    lines = [json.dumps({"at": time.time()} | event) for event in (started, report | {"notes": []})]
+    (guard.path / "journal.jsonl").write_text("\n".join(lines) + "\n")
+    opened.get(f"{served.origin}/records/guard-1")
+    wait(opened, lambda: "10 Mbit/s" in text_of(opened, "#figures tbody"))
+
+    def submit(old, new):
+        opened.get(f"{served.origin}/records/guard-1")
+        # The part of the page with the link is replaced whenever the journal grows.
+        wait(opened, lambda: "Change the policy" in text_of(opened, "#status"))
+        opened.execute_script("document.querySelector('#status a[href$=\"/policy\"]').click()")
+        wait(opened, lambda: opened.execute_script("return !!window.partywallView"))
+        opened.execute_script(
+            "const view = window.partywallView, text = view.state.doc.toString();"
+            "view.dispatch({changes: {from: 0, to: text.length, insert: text.replace(arguments[0], arguments[1])}});"
+            "document.getElementById('document-form').requestSubmit();",
+            old,
+            new,
+        )
+
+    submit("vm1", "vm2")
+    wait(opened, lambda: "'vm2' is not in the running policy" in text_of(opened, "body"))
+    control = guard.path / "control.jsonl"
+    assert not control.exists()
+    submit("10Mbit/s", "20Mbit/s")
+    wait(opened, control.is_file)
+    sent = json.loads(control.read_text())["policy"].replace("\r", "")
+    assert sent.strip() == POLICY.replace("10Mbit/s", "20Mbit/s").strip()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partywall.store.guard import GuardDirectory
 from partywall.web.jobs import Folder, Job, Order, State, Want
 from partywall.web.runner import ACTIONS, Runner, command
 from web_site import record
@@ -181,3 +182,24 @@ def test_a_document_that_names_files_is_refused(runner, folder):
     answer = ask(runner, "start", key="key-00001", order={"kind": "run", "document": document})
     assert "may not name the file" in answer["error"]
     assert folder.all() == []
+
+
+POLICY = "partywall_guard: 1\nname: edge\nlink: {capacity: 1Gbit/s}\nvifs: {vm1: {interface: eth1}}\n"
+
+
+def test_the_policy_of_a_running_guard_is_changed_after_a_check(runner, folder):
+    job = put(folder, order=Order(kind="guard", document=POLICY, duration="1h"), state=State.RUNNING)
+    path = folder.root / job.record
+    GuardDirectory.create(path, POLICY)
+    control = path / "control.jsonl"
+    for refused, said in (
+        (POLICY.replace("1Gbit/s", "fast"), "capacity"),
+        (POLICY.replace("vm1", "vm2"), "'vm2' is not in the running policy"),
+        (None, "no policy is given"),
+    ):
+        assert said in ask(runner, "adjust", key="press-001", job=job.id, policy=refused)["error"]
+    assert not control.exists()
+    changed = POLICY.replace("1Gbit/s", "2Gbit/s")
+    for _ in range(2):
+        assert ask(runner, "adjust", key="press-002", job=job.id, policy=changed)["ok"]
+    assert [json.loads(line) for line in control.read_text().splitlines()] == [{"policy": changed}]

@@ -33,6 +33,7 @@ from partywall.kinds.kind import Options
 from partywall.model.policy import Policy, Promise, Vif
 from partywall.pipeline import check_hooks
 from partywall.sandbox.label import state_root
+from partywall.scenario import text
 from partywall.store.guard import GuardDirectory
 
 app = typer.Typer(
@@ -109,6 +110,31 @@ def report(
     """Write the page of a time series again, and show its path."""
     document = output.document("guard report", format_)
     return show_record(GuardDirectory.open(folder), output.console(format_), document=document)
+
+
+@app.command()
+def adjust(
+    running: Annotated[Path, typer.Argument(help="The folder of a running guard (--out).", metavar="GUARD")],
+    policy: PolicyPath,
+) -> int:
+    """Replace the policy of a running guard, whole or not at all. Hooks stay attached.
+
+    partywall guard adjust series edge.yaml
+
+    Promises, ceilings, priorities, goals, tenants, the link's capacity and times may change. Vifs, flow classes and
+    their packets may not: start the guard again for that. The guard says what became of it, and its report shows from
+    when which promise held.
+    """
+    from partywall.store import control  # noqa: PLC0415 - of this command alone
+
+    new, record = guard.load(policy), GuardDirectory.open(running)
+    current = guard.loads(record.policy(), str(running))
+    guard.refuse(current, new, str(policy))
+    control.ask(record, "its policy", policy=text(policy))
+    console = Console()
+    for change in guard.changes(current, new) or ["no key differs from the policy that is enforced"]:
+        console.print(change, highlight=False, markup=False, soft_wrap=True)
+    return Exit.HOLDS
 
 
 @app.command()

@@ -115,15 +115,7 @@ def adjust(
     """
     from partywall.store import control  # noqa: PLC0415 - of this command alone
 
-    record = Loads.record.open(load)
-    try:
-        with record.exclusive():
-            running = False
-    except UsageError:
-        running = True
-    if not running:
-        raise UsageError(Problem("has ended, so its users cannot be changed", "start a new load", str(load)))
-    control.send(record.path, level=level)
+    control.ask(Loads.record.open(load), "its users", level=level)
     return Exit.HOLDS
 
 

@@ -3,6 +3,7 @@
 `load` and `flatten` are pure except for reading the file; `resolve` finds vifs on the host; `run` runs the agent.
 """
 
+from partywall.guard.change import changes, refuse
 from partywall.guard.flatten import Flat, flatten
 from partywall.guard.follow import Follower
 from partywall.guard.left import reap
@@ -15,12 +16,14 @@ __all__ = [
     "Follower",
     "Report",
     "VifPlace",
+    "changes",
     "flatten",
     "keep",
     "load",
     "loads",
     "places",
     "reap",
+    "refuse",
     "remove",
     "resolve",
     "resolve_link",

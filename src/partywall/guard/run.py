@@ -32,8 +32,8 @@ UNREAD_MAX = 64 << 20
 class Report:
     """What happened since the previous report.
 
-    rows and pools: as sent by the agent, by leaf and direction; notes: (leaf or service class, kind, text). queue: the
-    queue that delays packets, fq or tbf.
+    rows and pools: as sent by the agent, by leaf and direction, with the promises that held then. notes: (leaf or
+    service class, kind, text). queue: the queue that delays packets, fq or tbf.
     """
 
     from_ns: int
@@ -51,6 +51,8 @@ class Kept:
 
     def __init__(self, flat: Flat, agents: Agents) -> None:
         self.flat = flat
+        self._earlier: list[tuple[int, Flat]] = []
+        """Policies that were replaced: until when each held."""
         self.client = _attached(agents)
         self._agents = agents
         self._waiting: list[Message] = []
@@ -67,6 +69,16 @@ class Kept:
         self.excess = dict(zip(self.flat.hooks, started["excess"], strict=True))
         self.queue = started["queue"]
         self.without_backstop = tuple(self.flat.hooks[at] for at in started["without_backstop"])
+
+    def adjust(self, flat: Flat) -> int:
+        """Replaces the policy, whole or not at all; hooks stay attached. Returns the time from which it holds, in ns.
+
+        AgentError if the agent refuses; the earlier policy then stays.
+        """
+        at_ns: int = self.client.call("guard.adjust", timeout_s=120, **flat.start)["at_ns"]
+        self._earlier.append((at_ns, self.flat))
+        self.flat = flat
+        return at_ns
 
     def move(self, moved: Mapping[str, VifPlace]) -> None:
         """Moves vifs to other places. Notes in a report tell whether their hooks are in place."""
@@ -99,8 +111,14 @@ class Kept:
         return self._report(params) if method == "guard" else None
 
     def _report(self, params: Mapping[str, Any]) -> Report:
-        rows = dict(zip(self.flat.leaves, params["rows"], strict=True))
-        pools = dict(zip((pool["name"] for pool in self.flat.start["pools"]), params["pools"], strict=True))
+        flat = next((flat for until_ns, flat in self._earlier if params["at_ns"] <= until_ns), self.flat)
+        promises = ((leaf["guarantee_bps"] or None, leaf["ceiling_bps"]) for leaf in flat.start["leaves"])
+        named = zip(flat.leaves, params["rows"], promises, strict=True)
+        rows = {
+            leaf: {**row, "guarantee_bps": guarantee, "ceiling_bps": ceiling}
+            for leaf, row, (guarantee, ceiling) in named
+        }
+        pools = dict(zip((pool["name"] for pool in flat.start["pools"]), params["pools"], strict=True))
         notes = tuple((note["about"], note["kind"], note["text"]) for note in params["notes"])
         longest = (params["round_ns_max"], params["decide_ns_max"])
         return Report(params["from_ns"], params["at_ns"], rows, pools, notes, *longest, self.queue)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partywall import events, guard, pipeline
-from partywall.errors import AgentError, Exit
+from partywall.errors import AgentError, Exit, UsageError
 from partywall.events import Emit, Left, Note, Sinks, Started, reports
 from partywall.guard.run import Kept
 from partywall.kinds.kind import EXITS, Options, refuse_to_resume
@@ -18,6 +18,7 @@ from partywall.model.guard_run import GuardRun
 from partywall.model.policy import Policy
 from partywall.model.study import Outline
 from partywall.scenario import text
+from partywall.store.control import Control
 from partywall.store.guard import GuardDirectory
 
 if TYPE_CHECKING:
@@ -81,11 +82,16 @@ class Guards:
         if record is not None:
             sinks.add(str(record.path), reports(record.add))
         sinks.add("the listener", emit)
-        with contextlib.suppress(KeyboardInterrupt), guard.keep(flat, leave=job.leave) as kept:
+        with (
+            record.exclusive() if record else contextlib.nullcontext(),
+            contextlib.suppress(KeyboardInterrupt),
+            guard.keep(flat, leave=job.leave) as kept,
+        ):
             sinks(Started(record.path if record else None))
             for note in _notes(kept):
                 sinks(note)
-            _watch(job, guard.Follower(job.policy, located), kept, sinks)
+            change = _Changes(job, located, kept, record).take if record else _nothing
+            _watch(job, guard.Follower(job.policy, located), kept, sinks, change)
         return record
 
     def resume(self, record: GuardDirectory, options: Options, emit: Emit) -> None:
@@ -93,7 +99,7 @@ class Guards:
         refuse_to_resume(record)
 
     def findings(self, record: GuardDirectory) -> GuardRun:
-        return GuardRun(record.name, tuple(record.reports()))
+        return GuardRun(record.name, tuple(record.reports()), tuple(record.adjustments()))
 
     def outcome(self, findings: GuardRun) -> Exit:
         return EXITS[findings.outcome]
@@ -104,7 +110,48 @@ class Guards:
         return FILES
 
 
-def _watch(job: GuardJob, follower: guard.Follower, kept: Kept, emit: Emit) -> None:
+class _Changes:
+    """Requests to replace the policy of a running guard, which come through its record."""
+
+    def __init__(
+        self, job: GuardJob, located: Mapping[str, guard.VifPlace], kept: Kept, record: GuardDirectory
+    ) -> None:
+        self._job, self._located, self._kept, self._record = job, located, kept, record
+        self._control = Control(record.path)
+        self._policy = job.policy
+
+    def take(self, emit: Emit) -> None:
+        """Carries out the requests since the last call. Says to all listeners what became of each."""
+        for request in self._control.take():
+            policy = request.get("policy")
+            if not isinstance(policy, str):
+                emit(Note("a request to this guard has no policy; send the text of a policy", is_warning=True))
+                continue
+            try:
+                emit(Note(self._adjust(policy)))
+            except (UsageError, AgentError) as error:
+                emit(Note(f"the policy was not changed: {error}", is_warning=True))
+
+    def _adjust(self, content: str) -> str:
+        policy = guard.loads(content, "the new policy")
+        guard.refuse(self._policy, policy, "the new policy")
+        if not (changed := guard.changes(self._policy, policy)):
+            return "the new policy is the one that is enforced already"
+        link = guard.resolve_link(policy)
+        at_ns = self._kept.adjust(guard.flatten(policy, self._located, self._job.every_ns, link))
+        self._policy = policy
+        self._record.adjusted(at_ns, content, changed)
+        return f"the policy was changed: {_some(changed)}"
+
+
+def _nothing(emit: Emit) -> None:
+    """A guard without a record takes no requests."""
+    del emit
+
+
+def _watch(
+    job: GuardJob, follower: guard.Follower, kept: Kept, emit: Emit, change: Callable[[Emit], None] = _nothing
+) -> None:
     begun_ns = time.monotonic_ns()
     while job.for_ns is None or (left_ns := job.for_ns - (time.monotonic_ns() - begun_ns)) > 0:
         if report := kept.report(0.2):
@@ -113,6 +160,7 @@ def _watch(job: GuardJob, follower: guard.Follower, kept: Kept, emit: Emit) -> N
             emit(events.Report(report))
             follower.hear(report)
         _follow(follower, kept, emit)
+        change(emit)
 
 
 def _follow(follower: guard.Follower, kept: Kept, emit: Emit) -> None:

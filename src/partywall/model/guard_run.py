@@ -14,10 +14,14 @@ REPAIRED = "repaired"
 
 @dataclass(frozen=True)
 class GuardRun:
-    """A whole guard. reports: in order, as stored (docs/guard.md); times are in ns."""
+    """A whole guard. reports: in order, as stored (docs/guard.md); times are in ns.
+
+    adjustments: the policies that replaced the first one, each with the time from which it holds (`at_ns`).
+    """
 
     run: str
     reports: Sequence[Mapping[str, Any]]
+    adjustments: Sequence[Mapping[str, Any]] = ()
 
     @property
     def outcome(self) -> Outcome:
@@ -45,6 +49,28 @@ class GuardRun:
             for report in self.reports
             for hook, kind, text in report["notes"]
         )
+
+    @property
+    def parts(self) -> tuple[tuple[int, tuple[str, ...], GuardRun], ...]:
+        """The guard by policy: (ns since the start, what the policy changed, the reports while it held).
+
+        A report across a change belongs to the later policy.
+        """
+        if not self.reports:
+            return ()
+        begun = self.reports[0]["from_ns"]
+        starts = [(begun, ()), *((change["at_ns"], tuple(change["changes"])) for change in self.adjustments)]
+        ends = [at_ns for at_ns, _ in starts[1:]]
+        held = [
+            tuple(
+                r
+                for r in self.reports
+                if (at == 0 or r["at_ns"] > ends[at - 1]) and (at == len(ends) or r["at_ns"] <= ends[at])
+            )
+            for at in range(len(starts))
+        ]
+        pairs = zip(starts, held, strict=True)
+        return tuple((at_ns - begun, changed, GuardRun(self.run, part)) for (at_ns, changed), part in pairs)
 
     def mean(self, vif: str, key: str) -> float | None:
         """The mean of a vif's figure, weighted by time; None if it was never known."""

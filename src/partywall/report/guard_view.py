@@ -25,13 +25,25 @@ VIFS_MAX = 12
 Reports = Sequence[Mapping[str, Any]]
 
 SERIES: Mapping[str, Mapping[str, str]] = {
-    "bits": {"offered": "offered_bps", "granted": "granted_bps", "passed": "passed_bps"},
+    "bits": {
+        "offered": "offered_bps",
+        "granted": "granted_bps",
+        "passed": "passed_bps",
+        "guaranteed": "guarantee_bps",
+    },
     "packets": {"offered": "offered_pps", "granted": "granted_pps", "passed": "passed_pps"},
     "waits": {"mean wait": "delay_ns", "jitter": "jitter_ns"},
 }
 AXES = {"bits": ("Mbit/s", 1e6), "packets": ("packets/s", 1.0), "waits": ("ms in queues", 1e6)}
 TITLES = {"bits": "Bits", "packets": "Packets", "waits": "Waiting"}
-DASHES = {"offered": [2, 3], "granted": [6, 3], "passed": [1, 0], "mean wait": [1, 0], "jitter": [2, 3]}
+DASHES = {
+    "offered": [2, 3],
+    "granted": [6, 3],
+    "passed": [1, 0],
+    "guaranteed": [8, 2, 2, 2],
+    "mean wait": [1, 0],
+    "jitter": [2, 3],
+}
 
 
 def render(run: GuardRun) -> str | None:
@@ -56,6 +68,12 @@ def render(run: GuardRun) -> str | None:
         left_out=len(run.vifs) - len(drawn),
         rows=[(vif, *_summary(run, vif)) for vif in run.vifs],
         notes=[(at_ns / 1e9, *note) for at_ns, *note in run.notes],
+        policies=[
+            (at_ns / 1e9, changed, [(vif, *_summary(part, vif)[:3]) for vif in part.vifs])
+            for at_ns, changed, part in run.parts
+        ]
+        if run.adjustments
+        else [],
     )
 
 
@@ -72,6 +90,8 @@ def show(run: GuardRun, console: Console) -> None:
     console.print(Text(headline(run), style="bold"), soft_wrap=True)
     for at_ns, hook, kind, text in run.notes:
         console.print(Text(f"{at_ns / 1e9:.1f} s, {hook}: {kind}: {text}"), soft_wrap=True)
+    for at_ns, changed, _ in run.parts[1:]:
+        console.print(Text(f"{at_ns / 1e9:.1f} s, the policy was changed: {', '.join(changed)}"), soft_wrap=True)
 
 
 def figures(run: GuardRun) -> dict[str, Any]:
@@ -81,6 +101,10 @@ def figures(run: GuardRun) -> dict[str, Any]:
         "length_ns": run.length_ns,
         "vifs": {vif: _means(run, vif) for vif in run.vifs},
         "notes": [{"at_ns": at_ns, "hook": hook, "kind": kind, "text": text} for at_ns, hook, kind, text in run.notes],
+        "policies": [
+            {"from_ns": at_ns, "changes": list(changed), "vifs": {vif: _means(part, vif) for vif in part.vifs}}
+            for at_ns, changed, part in run.parts
+        ],
     }
 
 

@@ -13,9 +13,10 @@ from typing import Any
 from partywall.errors import Problem, UsageError
 from partywall.files import append_whole
 from partywall.store.lines import decoded
+from partywall.store.record import Record
 
 FILE = "control.jsonl"
-BYTES_MAX = 1 << 20
+BYTES_MAX = 8 << 20
 
 
 class Control:
@@ -42,6 +43,22 @@ def _object(line: bytes) -> dict[str, Any] | None:
         return decoded(line)
     except (ValueError, RecursionError):
         return None
+
+
+def ask(record: Record, what: str, **request: Any) -> None:
+    """Appends a request to a record that is being written. UsageError if its execution has ended.
+
+    what: what cannot be changed then, such as 'its users'.
+    """
+    try:
+        with record.exclusive():
+            running = False
+    except UsageError:
+        running = True
+    if not running:
+        message = f"has ended, so {what} cannot be changed"
+        raise UsageError(Problem(message, f"start a new {record.KIND}", str(record.path)))
+    send(record.path, **request)
 
 
 def send(record: Path, **request: Any) -> None:

@@ -13,10 +13,13 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from partywall.files import append_whole
+from partywall.store.lines import decoded
 from partywall.store.record import Record
 
 SERIES = "guard.parquet"
 POLICY = "policy.yaml"
+POLICIES = "policies.jsonl"
 STORED = ("from_ns", "at_ns", "rows", "pools", "notes", "queue")
 
 
@@ -59,6 +62,26 @@ class GuardDirectory(Record):
     def reports(self) -> list[dict[str, Any]]:
         """The reports in order, without an incomplete last one."""
         return self.whole_lines()
+
+    def adjusted(self, at_ns: int, policy: str, changes: Sequence[str]) -> None:
+        """Stores a policy that replaced the current one, the time from which it holds, and what differs."""
+        append_whole(
+            self.path / POLICIES, json.dumps({"at_ns": at_ns, "changes": list(changes), "policy": policy}).encode()
+        )
+
+    def adjustments(self) -> list[dict[str, Any]]:
+        """The policies that replaced the first one, in order, without an incomplete last one."""
+        try:
+            lines = (self.path / POLICIES).read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return []
+        return [content for line in lines if line and (content := decoded(line)) is not None]
+
+    def policy(self) -> str:
+        """The text of the policy that holds now, or held last."""
+        if later := self.adjustments():
+            return str(later[-1]["policy"])
+        return self.decoded(POLICY, str)
 
     def settle(self) -> None:
         """Writes the Parquet file: one row for each vif and report."""

@@ -27,6 +27,7 @@ def build(server: Server) -> Checks:
         "/published.zip": on.published,
         "/records/{name}": on.record,
         "/records/{name}/live": on.live,
+        "/records/{name}/policy": on.policy,
         "/records/{name}/files/{path:path}": on.record_file,
         "/assets/{path:path}": on.asset,
     }

@@ -16,6 +16,7 @@ from partywall import pipeline
 from partywall.errors import PartywallError, Problem, UsageError
 from partywall.kinds.journal import FILE
 from partywall.plain import plain
+from partywall.store.guard import GuardDirectory
 from partywall.web import compared, documents, pages, publish, records, stream
 from partywall.web.forms import Form, body_of, checked_order, form, order_of
 from partywall.web.jobs import State
@@ -162,6 +163,18 @@ class Handlers:
             has_page=path is not None and (path / "report.html").is_file(),
             watching=self._server.is_open(name), headline=records.headline(path) if path else "",
         )  # fmt: skip
+
+    async def policy(self, request: Request) -> Response:
+        """The policy of a running guard, to be changed."""
+        name = request.path_params["name"]
+        path, job = self._server.folder.record(name), self._server.folder.of_record(name)
+        if request.state.role is not Role.FULL or path is None or job is None or not pages.buttons(job).policy:
+            raise HTTPException(404, f"No guard of this page runs as {name[:100]!r}.")
+        try:
+            current = GuardDirectory.open(path).policy()
+        except PartywallError as error:
+            return self._wrong(request, error)
+        return self._page("policy.html.j2", request, name=name, job=job, policy=current, problems=[])
 
     async def live(self, request: Request) -> Response:
         name = request.path_params["name"]

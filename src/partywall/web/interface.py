@@ -31,6 +31,7 @@ def routes(server: Server) -> list[Route]:
     return [
         Route("/openapi.json", on.described),
         Route("/scenario.schema.json", on.schema),
+        Route("/policy.schema.json", on.policy_schema),
         Route("/records", on.listed),
         Route("/records/{name}", on.shown),
         Route("/jobs", on.jobs, methods=["GET"]),
@@ -147,13 +148,19 @@ class Interface:
 
         return JSONResponse(json_schema(), headers={"cache-control": "max-age=3600"})
 
+    async def policy_schema(self, request: Request) -> Response:
+        del request
+        from partywall.model.policy import Policy  # noqa: PLC0415 - of the editor alone
+
+        return JSONResponse(Policy.model_json_schema(), headers={"cache-control": "max-age=3600"})
+
 
 JOB_ACTIONS = {
     "stop": "Ends a job. What it has measured is kept and reported.",
     "pause": "Ends a run or study between two blocks. It can be resumed.",
     "resume": "Continues a paused, stopped or failed run or study.",
     "extend": "Gives a run a larger budget or another precision.",
-    "adjust": "Changes the users, or the arrivals a second, of a running load.",
+    "adjust": "Changes the users or requests a second of a running load, or the policy of a running guard.",
 }
 RECORD_ACTIONS = {
     "annotate": "Stores a note and tags.",

@@ -208,6 +208,7 @@ class Buttons:
     resume: bool = False
     extend: bool = False
     adjust: bool = False
+    policy: bool = False
 
 
 def buttons(job: Job | None) -> Buttons:
@@ -219,7 +220,13 @@ def buttons(job: Job | None) -> Buttons:
         case State.RUNNING:
             free = job.want is None
             kind = job.order.kind
-            return Buttons(free, free and parts, extend=free and kind == "run", adjust=free and kind == "load")
+            return Buttons(
+                free,
+                free and parts,
+                extend=free and kind == "run",
+                adjust=free and kind == "load",
+                policy=free and kind == "guard",
+            )
         case State.QUEUED:
             return Buttons(stop=True, pause=parts)
         case State.PAUSED:

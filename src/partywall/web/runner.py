@@ -35,13 +35,15 @@ from partywall.sandbox import measuring
 from partywall.sandbox.label import start_ticks
 from partywall.store import control
 from partywall.store.record import stamped
-from partywall.web.jobs import Folder, Frozen, Job, Key, Order, Plain, State, Want
+from partywall.web.jobs import DOCUMENT_BYTES_MAX, Folder, Frozen, Job, Key, Order, Plain, State, Want
 
 REQUEST_BYTES_MAX = 1 << 20
 REQUEST_S = 5.0
 STEP_S = 0.2
 IDLE_S = 600.0
 RESUMABLE = ("run", "study")
+ADJUSTED = {"load": "level", "guard": "policy"}
+"""What can be changed while it runs, by kind of job."""
 # Signals of a terminal end the command, not the shell that stores its exit code.
 SHELL = 'trap : INT TERM HUP; status=$1; shift; "$@"; echo $? > "$status.new"; mv "$status.new" "$status"'
 
@@ -66,7 +68,10 @@ class Extend(OfJob):
 
 
 class Adjust(OfJob):
-    level: float = Field(ge=0, le=1e7)
+    """level: of a load; policy: the text of the new policy of a guard."""
+
+    level: float | None = Field(default=None, ge=0, le=1e7)
+    policy: str | None = Field(default=None, max_length=DOCUMENT_BYTES_MAX)
 
 
 class OfRecord(Frozen):
@@ -179,14 +184,31 @@ class Runner:
         return {}
 
     def adjust(self, request: Adjust) -> dict[str, Any]:
-        """Changes the users, or the arrivals a second, of a running load."""
+        """Changes the users, or the arrivals a second, of a running load, or the policy of a running guard."""
         if (job := self._new(request)) is None:
             return {}
-        if job.order.kind != "load" or job.state is not State.RUNNING:
-            raise UsageError(Problem(f"a {job.order.kind} that is {job.state} has no users", "start a load"))
+        if job.order.kind not in ADJUSTED or job.state is not State.RUNNING:
+            message = f"a {job.order.kind} that is {job.state} has no users and no policy"
+            raise UsageError(Problem(message, "start a load or a guard"))
+        field = ADJUSTED[job.order.kind]
+        if (value := getattr(request, field)) is None:
+            raise UsageError(Problem(f"no {field} is given", f"give the new {field} of the {job.order.kind}"))
+        path = self._record(job.record)
+        if job.order.kind == "guard":
+            self._check_policy(path, value)
         self._put(job, request.key)
-        control.send(self._record(job.record), level=request.level)
+        control.send(path, **{field: value})
         return {}
+
+    def _check_policy(self, record: Path, policy: str) -> None:
+        """UsageError if a running guard cannot go over to this policy."""
+        from partywall import guard  # noqa: PLC0415 - of guards alone
+        from partywall.store.guard import GuardDirectory  # noqa: PLC0415
+        from partywall.web.documents import refuse_files  # noqa: PLC0415 - slow to import
+
+        refuse_files(policy, allowed=self._allow_commands)
+        new = guard.loads(policy, "")
+        guard.refuse(guard.loads(GuardDirectory.open(record).policy()), new)
 
     def annotate(self, request: Annotate) -> dict[str, Any]:
         """Stores a note and tags beside a record."""
@@ -380,7 +402,7 @@ ACTIONS: Mapping[str, tuple[type[BaseModel], Callable[[Runner, Any], dict[str, A
     "ping": (Frozen, Runner.ping),
 }
 """Everything that can be requested."""
-FIELDS: Mapping[str, tuple[str, ...]] = {"extend": ("budget", "precision"), "adjust": ("level",)}
+FIELDS: Mapping[str, tuple[str, ...]] = {"extend": ("budget", "precision"), "adjust": ("level", "policy")}
 """What a request about a job has in addition to its key and the job, by action."""
 
 

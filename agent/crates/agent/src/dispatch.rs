@@ -11,9 +11,9 @@ use partywall_stressor::Allowance;
 use partywall_wire::load::LoadLevel;
 use partywall_wire::trace::{TraceClosed, TraceFeed, TraceSample, TraceStart, TraceStarted};
 use partywall_wire::{
-    Calibrate, Calibrated, Clock, ClockAdjust, Event, Fault, GuardMoves, GuardRemove, GuardRemoved, GuardStart, GuardStarted, Hello,
-    HelloReply, MemoryChanges, MemoryCheck, MonitorAt, MonitorStart, Notification, Outcome, Schedule, Start, Started, Stop, Stopped,
-    PROTOCOL,
+    Calibrate, Calibrated, Clock, ClockAdjust, Event, Fault, GuardAdjusted, GuardMoves, GuardRemove, GuardRemoved, GuardStart,
+    GuardStarted, Hello, HelloReply, MemoryChanges, MemoryCheck, MonitorAt, MonitorStart, Notification, Outcome, Schedule, Start, Started,
+    Stop, Stopped, PROTOCOL,
 };
 use serde_json::{json, Value};
 
@@ -249,6 +249,11 @@ impl Answers for Agent {
 
     fn guard_start(&self, start: GuardStart) -> Result<GuardStarted, Fault> {
         self.kinds().guards.start(&start.id, &start)
+    }
+
+    fn guard_adjust(&self, to: GuardStart) -> Result<GuardAdjusted, Fault> {
+        let at_ns = self.kinds().guards.with(&to.id, |guard| guard.adjust(&to).map_err(refused))?;
+        Ok(GuardAdjusted { at_ns })
     }
 
     fn guard_move(&self, moves: GuardMoves) -> Result<Outcome, Fault> {

@@ -60,6 +60,7 @@ pub struct Report {
 
 /// A running guard. When it is dropped, it stops deciding, as if it had died: hooks and rates stay.
 pub struct Guard {
+    start: GuardStart,
     shared: Arc<Shared>,
     excess: Vec<GuardExcess>,
     without_backstop: Vec<usize>,
@@ -80,13 +81,31 @@ struct State {
     reports: Vec<Report>,
     changes: Changes,
     moves: Vec<GuardMove>,
+    adjustment: Adjustment,
     /// Number of rounds so far.
     rounds: u64,
     ended: bool,
 }
 
+/// A policy that replaces the current one.
+#[derive(Default)]
+enum Adjustment {
+    #[default]
+    None,
+    Wanted(Box<GuardStart>),
+    /// It holds since this time.
+    Made(Nanos),
+}
+
+impl Adjustment {
+    fn is_wanted(&self) -> bool {
+        matches!(self, Self::Wanted(_))
+    }
+}
+
 /// Work that is due.
 struct Woken {
+    adjustment: Option<Box<GuardStart>>,
     changes: Vec<Change>,
     moves: Vec<GuardMove>,
     rounds: u64,
@@ -107,11 +126,32 @@ impl Shared {
     /// Waits until `at_ns`, or until an earlier event: also a round beyond `seen`. None if the guard ended.
     fn wait(&self, at_ns: Option<Nanos>, seen: u64) -> Option<Woken> {
         let left = at_ns.map_or(Duration::MAX, |at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::system())));
-        let is_quiet = |state: &mut State| !state.ended && state.rounds == seen && state.changes.is_empty() && state.moves.is_empty();
+        let is_quiet = |state: &mut State| {
+            !state.ended && state.rounds == seen && state.changes.is_empty() && state.moves.is_empty() && !state.adjustment.is_wanted()
+        };
         let waited = self.changed.wait_timeout_while(self.state(), left, is_quiet);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let (changes, moves) = (state.changes.take().collect(), std::mem::take(&mut state.moves));
-        (!state.ended).then_some(Woken { changes, moves, rounds: state.rounds })
+        let adjustment = match std::mem::take(&mut state.adjustment) {
+            Adjustment::Wanted(start) => Some(start),
+            other => {
+                state.adjustment = other;
+                None
+            }
+        };
+        (!state.ended).then_some(Woken { adjustment, changes, moves, rounds: state.rounds })
+    }
+
+    /// Waits until the thread that tends the hooks has replaced the policy. None if the guard ended first.
+    fn adjusted(&self, start: GuardStart) -> Option<Nanos> {
+        self.state().adjustment = Adjustment::Wanted(Box::new(start));
+        self.changed.notify_all();
+        let open = |state: &mut State| !state.ended && !matches!(state.adjustment, Adjustment::Made(_));
+        let mut state = self.changed.wait_while(self.state(), open).unwrap_or_else(PoisonError::into_inner);
+        match std::mem::take(&mut state.adjustment) {
+            Adjustment::Made(at_ns) => Some(at_ns),
+            _ => None,
+        }
     }
 }
 
@@ -167,7 +207,7 @@ impl Guard {
         (tender.networks, tender.spaces, tender.watch) = (networks, spaces, Some(watch.clone()));
         tender.heir = heir.clone();
         tender.tell_heir();
-        let mut guard = Self { shared, excess, without_backstop, queue, watch, heir, threads: Vec::new() };
+        let mut guard = Self { start: start.clone(), shared, excess, without_backstop, queue, watch, heir, threads: Vec::new() };
         guard.run(core, tender)?;
         Ok(guard)
     }
@@ -221,6 +261,20 @@ impl Guard {
         Ok(())
     }
 
+    /// Replaces the policy. Promises, priorities, totals, goals and the capacities may differ; vifs, flow classes and what belongs to
+    /// them may not. Hooks stay attached, and no packet passes without a rate. Places in `to` are ignored: vifs stay where they are.
+    /// Returns the time from which the new policy holds.
+    ///
+    /// # Errors
+    /// A policy that `start` would refuse, or one with other vifs or flow classes. The current policy then stays.
+    pub fn adjust(&mut self, to: &GuardStart) -> Result<Nanos, GuardError> {
+        checked(to)?;
+        alike(&self.start, to)?;
+        let at_ns = self.shared.adjusted(to.clone()).ok_or_else(|| GuardError::new("the guard has ended"))?;
+        self.start = to.clone();
+        Ok(clock::of_system(at_ns))
+    }
+
     /// Ends the fallback process, because the hooks of this guard are about to be removed.
     pub fn disinherit(&self) {
         self.heir.lock().unwrap_or_else(PoisonError::into_inner).dismiss();
@@ -260,6 +314,37 @@ fn checked(start: &GuardStart) -> Result<(), GuardError> {
         (_, false) => Err(GuardError::usage("period_ns is below 1 ms, or report_ns or check_ns below period_ns")),
         _ => Ok(()),
     }
+}
+
+/// Checks that a policy has the same vifs and flow classes as the running one.
+fn alike(now: &GuardStart, to: &GuardStart) -> Result<(), GuardError> {
+    let refused = |what: String| Err(GuardError::usage(format_args!("{what}; start the guard again to change that")));
+    if now.id != to.id {
+        return refused(format!("the policy is called {:?}, the running one {:?}", to.id, now.id));
+    }
+    let names = |start: &GuardStart| start.leaves.iter().map(|leaf| (leaf.name.clone(), leaf.pool)).collect::<Vec<_>>();
+    let (here, there) = (names(now), names(to));
+    if let Some((name, _)) = there.iter().find(|leaf| !here.contains(leaf)) {
+        return refused(format!("{name:?} is not in the running policy"));
+    }
+    if let Some((name, _)) = here.iter().find(|leaf| !there.contains(leaf)) {
+        return refused(format!("{name:?} is in the running policy only"));
+    }
+    if here != there || now.hooks.len() != to.hooks.len() {
+        return refused("the vifs are in another order".into());
+    }
+    let place = |hook: &GuardHook| GuardHook { namespace: None, interface: String::new(), ..hook.clone() };
+    if let Some((hook, _)) = now.hooks.iter().zip(&to.hooks).find(|(now, to)| place(now) != place(to)) {
+        return refused(format!("{:?} has another side, excess or flow classes", now.leaves[hook.leaf].name));
+    }
+    let links = |start: &GuardStart| start.pools.iter().map(|pool| (pool.name.clone(), pool.link.clone())).collect::<Vec<_>>();
+    if links(now) != links(to) {
+        return refused("the link is another interface".into());
+    }
+    if now.queue != to.queue {
+        return refused("the kind of queue differs".into());
+    }
+    Ok(())
 }
 
 fn load(start: &GuardStart) -> Result<Plane, GuardError> {
@@ -339,6 +424,13 @@ fn backstop_at_ceiling(start: &GuardStart, hook: usize) -> Grant {
     Grant { bps, pps: ceiling_pps(start, hook), burst_ns, packet_burst_ns: burst_ns }
 }
 
+fn backstop_of_all(start: &GuardStart, at: usize, of: &dyn Fn(usize) -> Grant) -> Grant {
+    let grants = || leaves_of(start, at).map(of);
+    let bps = grants().map(|grant| grant.bps).sum();
+    let burst_ns = backstop_burst_ns(start, at, bps);
+    Grant { bps, pps: grants().map(|grant| grant.pps).sum(), burst_ns, packet_burst_ns: burst_ns }
+}
+
 /// Replaces the hooks of an earlier guard, with their guarantees. At places without earlier hooks, a failure leaves nothing.
 fn put_all(start: &GuardStart, plane: &Plane, rounds: &Rounds, places: &mut [Place]) -> Result<(), GuardError> {
     let taken = places.iter().map(Place::is_taken).collect::<Result<Vec<_>, _>>()?;
@@ -399,12 +491,12 @@ fn goals(start: &GuardStart) -> Vec<Goal> {
 
 /// State shared by the thread that keeps the rates and the thread that manages the rest.
 struct Core {
-    start: GuardStart,
     plane: Plane,
     kept: Mutex<Kept>,
 }
 
 struct Kept {
+    start: Arc<GuardStart>,
     rounds: Rounds,
     /// Per hook, whether there is a queue behind it.
     queued: Vec<bool>,
@@ -417,7 +509,39 @@ struct Kept {
 impl Core {
     fn new(start: GuardStart, plane: Plane, rounds: Rounds, places: &[Place]) -> Self {
         let queued = places.iter().map(Place::has_queue).collect();
-        Self { start, plane, kept: Mutex::new(Kept { rounds, queued, went_round: vec![], round_ns_max: 0, decide_ns_max: 0 }) }
+        let start = Arc::new(start);
+        Self { plane, kept: Mutex::new(Kept { start, rounds, queued, went_round: vec![], round_ns_max: 0, decide_ns_max: 0 }) }
+    }
+
+    /// Replaces the policy between two rounds. Returns the time from which it holds.
+    fn adjust(&self, start: &GuardStart) -> Nanos {
+        let now = clock::system();
+        let mut kept = self.kept();
+        kept.start = Arc::new(start.clone());
+        kept.rounds.adjust(start, &self.plane, now);
+        for at in 0..start.hooks.len() {
+            if kept.queued[at] {
+                hold(start, &self.plane, &mut kept.rounds, at, true);
+            }
+            self.back_up(&kept, at, now);
+        }
+        self.plane.stale_after(start.fallback_after_ns.unwrap_or(0));
+        now
+    }
+
+    /// Limits the backstop of hook `at` to the vif's ceilings, or to what is granted if traffic bypassed the hook.
+    fn back_up(&self, kept: &Kept, at: usize, now: Nanos) {
+        let start = &kept.start;
+        let most = backstop_at_ceiling(start, at);
+        let (granted, fallback) = if kept.went_round.contains(&at) {
+            let of = |grant: &dyn Fn(usize) -> Grant| backstop_of_all(start, at, grant);
+            (of(&|leaf| kept.rounds.grants()[leaf]), of(&|leaf| kept.rounds.fallback(leaf)))
+        } else {
+            (most, most)
+        };
+        let leaf = backstop_of(start, at);
+        self.plane.grant(leaf, now, granted);
+        self.plane.fall_back_to(leaf, fallback);
     }
 
     /// Never held during a system call, because rounds would wait for it.
@@ -429,8 +553,10 @@ impl Core {
         let (mut next, mut again) = (clock::system(), false);
         loop {
             // Changes within a period were only partly visible. One early extra round is permitted, but not two in a row.
-            again = self.kept().rounds.look_again() && !again;
-            let wait_ns = if again { self.start.period_ns / 2 } else { self.start.period_ns };
+            let kept = self.kept();
+            again = kept.rounds.look_again() && !again;
+            let wait_ns = if again { kept.start.period_ns / 2 } else { kept.start.period_ns };
+            drop(kept);
             // A late round is not caught up: a very short period says nothing about a rate.
             next = (next + wait_ns).max(clock::system() + wait_ns / 2);
             if !shared.sleep_until(next) {
@@ -448,21 +574,13 @@ impl Core {
         let decide_ns = kept.rounds.run(&self.plane, now);
         self.plane.beat(now);
         for at in (0..kept.queued.len()).filter(|&at| kept.queued[at]).collect::<Vec<_>>() {
-            hold(&self.start, &self.plane, &mut kept.rounds, at, true);
+            hold(&kept.start.clone(), &self.plane, &mut kept.rounds, at, true);
         }
         for &at in &kept.went_round {
-            let granted = self.backstop_of_all(at, |leaf| kept.rounds.grants()[leaf]);
-            self.plane.grant(backstop_of(&self.start, at), now, granted);
+            self.back_up(&kept, at, now);
         }
         kept.decide_ns_max = kept.decide_ns_max.max(decide_ns);
         kept.round_ns_max = kept.round_ns_max.max(clock::system() - now);
-    }
-
-    fn backstop_of_all(&self, at: usize, of: impl Fn(usize) -> Grant) -> Grant {
-        let grants = || leaves_of(&self.start, at).map(&of);
-        let bps = grants().map(|grant| grant.bps).sum();
-        let burst_ns = backstop_burst_ns(&self.start, at, bps);
-        Grant { bps, pps: grants().map(|grant| grant.pps).sum(), burst_ns, packet_burst_ns: burst_ns }
     }
 
     /// Limits the backstop of hook `at` to what is granted.
@@ -470,8 +588,8 @@ impl Core {
         let mut kept = self.kept();
         if !kept.went_round.contains(&at) {
             kept.went_round.push(at);
-            // Also limit it to what the hook itself falls back to when the heartbeat stops.
-            self.plane.fall_back_to(backstop_of(&self.start, at), self.backstop_of_all(at, |leaf| kept.rounds.fallback(leaf)));
+            // Also limits it to what the hook itself falls back to when the heartbeat stops.
+            self.back_up(&kept, at, clock::system());
         }
     }
 
@@ -480,9 +598,7 @@ impl Core {
         let mut kept = self.kept();
         if let Some(member) = kept.went_round.iter().position(|&went| went == at) {
             kept.went_round.swap_remove(member);
-            let (backstop, most) = (backstop_of(&self.start, at), backstop_at_ceiling(&self.start, at));
-            self.plane.grant(backstop, clock::system(), most);
-            self.plane.fall_back_to(backstop, most);
+            self.back_up(&kept, at, clock::system());
         }
     }
 }
@@ -575,7 +691,15 @@ impl Tender {
 
     fn run(&mut self, shared: &Shared) {
         let mut seen = 0;
-        while let Some(Woken { changes, moves, rounds }) = shared.wait(self.looks.due_ns(), seen) {
+        while let Some(Woken { adjustment, changes, moves, rounds }) = shared.wait(self.looks.due_ns(), seen) {
+            if let Some(start) = adjustment {
+                let (report, at_ns) = self.adjust(*start);
+                let mut state = shared.state();
+                state.reports.extend(report);
+                state.adjustment = Adjustment::Made(at_ns);
+                drop(state);
+                shared.changed.notify_all();
+            }
             for to in moves {
                 self.relocate(to);
             }
@@ -632,6 +756,31 @@ impl Tender {
             places: held.map(one).collect(),
         };
         self.heir.lock().unwrap_or_else(PoisonError::into_inner).tell(&will);
+    }
+
+    /// Replaces the policy. Returns a report of the time before, unless that was very short, and the time from which the policy holds.
+    fn adjust(&mut self, mut start: GuardStart) -> (Option<Report>, Nanos) {
+        for (hook, now) in start.hooks.iter_mut().zip(&self.start.hooks) {
+            (hook.namespace, hook.interface) = (now.namespace.clone(), now.interface.clone());
+        }
+        // Traffic so far is judged by the old ceilings.
+        (0..self.vifs.len()).for_each(|at| self.compare(at));
+        let report = (clock::system() >= self.reported_ns + self.start.period_ns).then(|| self.report());
+        let at_ns = self.core.adjust(&start);
+        self.goals = goals(&start);
+        let strict: HashSet<usize> = self.goals.iter().flat_map(|goal| goal.places.iter().copied()).collect();
+        for (at, vif) in self.vifs.iter_mut().enumerate() {
+            vif.is_strict = strict.contains(&at);
+            vif.place.adjust(&start.leaves[start.hooks[at].leaf]);
+            vif.account = None;
+        }
+        self.start = start;
+        // Checks are spread over `check_ns`, whose rounds may have another length now.
+        (self.looked, self.turns) = (0, 0);
+        self.tend_queues();
+        self.tell_heir();
+        (0..self.vifs.len()).for_each(|at| self.compare(at));
+        (report, at_ns)
     }
 
     fn relocate(&mut self, to: GuardMove) {
@@ -1043,6 +1192,46 @@ mod tests {
         let mut tender = Tender::new(start.clone(), core.clone(), places, vec![None]);
         (tender.networks, tender.spaces, tender.watch) = (networks, spaces, Some(watch.clone()));
         Ok((core, tender, watch))
+    }
+
+    #[test]
+    fn a_policy_is_replaced_whole_or_not_at_all() {
+        let start = asked();
+        let changed = |change: &dyn Fn(&mut GuardStart)| {
+            let mut to = start.clone();
+            change(&mut to);
+            alike(&start, &to).map_err(|error| error.to_string())
+        };
+        let said = |change: &dyn Fn(&mut GuardStart)| changed(change).unwrap_err();
+        assert_eq!(changed(&|to| to.leaves[0].ceiling_bps = 5_000_000), Ok(()));
+        assert_eq!(changed(&|to| to.hooks[0].interface = "moved".into()), Ok(()), "a vif stays where it is");
+        assert!(said(&|to| to.leaves[0].name = "other".into()).starts_with("\"other\" is not in the running policy"));
+        assert!(said(&|to| to.leaves.clear()).starts_with("\"vm\" is in the running policy only"));
+        assert!(said(&|to| to.hooks[0].hold = true).contains("\"vm\" has another side, excess or flow classes"));
+        assert!(said(&|to| to.queue = Some(GuardQueue::Fq)).contains("queue"));
+        assert!(said(&|to| to.id = "b".into()).contains("called"));
+    }
+
+    #[test]
+    fn a_new_policy_holds_at_once_and_hooks_stay() {
+        let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
+        let outcome = namespace.inside(|| {
+            let Ok((core, mut tender, _)) = parts(&asked()).map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
+            core.round();
+            let mut to = asked();
+            (to.leaves[0].ceiling_bps, to.leaves[0].guarantee_bps) = (5_000_000, 3_000_000);
+            to.hooks[0].interface = "ignored".into();
+            let (_, at_ns) = tender.adjust(to);
+            assert!(at_ns <= clock::system());
+            assert!(core.kept().rounds.grants()[0].bps <= 5_000_000, "before another round");
+            assert_eq!(core.kept().rounds.fallback(0).bps, 3_000_000);
+            assert_eq!(tender.allowed(0).ceiling_bps, 5_000_000);
+            assert_eq!(tender.start.hooks[0].interface, "lo");
+            let looked = tender.vifs[0].place.look(&core.plane, &mut tender.networks);
+            assert!(matches!(looked, Ok(Look::Whole)));
+            Ok(())
+        });
+        outcome.unwrap();
     }
 
     #[test]

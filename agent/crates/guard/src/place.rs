@@ -427,6 +427,15 @@ impl Place {
         self.end.network()?.unqueue(self.end.index)
     }
 
+    /// Takes the limits of another policy. An existing queue gets its new limits when it is paced next.
+    pub fn adjust(&mut self, leaf: &GuardLeaf) {
+        let limits = (leaf.burst_ns, leaf.hold_ns, leaf.ceiling_bps);
+        if (self.burst_ns, self.hold_ns, self.ceiling_bps) != limits {
+            (self.burst_ns, self.hold_ns, self.ceiling_bps) = limits;
+            self.queued = self.queued.map(|_| QueueRate::UNKNOWN);
+        }
+    }
+
     /// Releases handles in a namespace that its file no longer refers to, so that it is not kept alive. The kernel keeps hook and
     /// queue there as long as another holder keeps the namespace.
     pub fn let_go(&mut self, network: &Arc<Network>) {

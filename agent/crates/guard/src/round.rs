@@ -141,6 +141,8 @@ pub struct Rounds {
     totals: Vec<Total>,
     /// Vif totals before tenant totals: the unused part of a tenant's total is only known after the vif's own total was applied.
     narrow_first: Vec<usize>,
+    /// Per leaf, of the last round.
+    wants: Vec<Demand>,
     /// Per leaf.
     grants: Vec<Grant>,
     look_again: bool,
@@ -162,17 +164,55 @@ impl Rounds {
             pools,
             totals,
             narrow_first: Vec::new(),
+            wants: Vec::new(),
             grants: Vec::new(),
             look_again: false,
             queue,
             period_ns: start.period_ns,
             at_ns: now,
         };
-        start.goals.iter().flat_map(|goal| &goal.leaves).for_each(|&leaf| rounds.leaves[leaf].tcp_packets = 2);
-        rounds.narrow_first = (0..rounds.totals.len()).collect();
-        rounds.narrow_first.sort_by_key(|&at| rounds.totals[at].members.len());
-        rounds.grants = rounds.decide(&vec![EVERYTHING; start.leaves.len()]);
+        rounds.heed_goals(start);
+        rounds.wants = vec![EVERYTHING; start.leaves.len()];
+        rounds.grants = rounds.decide();
         rounds
+    }
+
+    fn heed_goals(&mut self, start: &GuardStart) {
+        start.goals.iter().flat_map(|goal| &goal.leaves).for_each(|&leaf| self.leaves[leaf].tcp_packets = 2);
+        self.narrow_first = (0..self.totals.len()).collect();
+        self.narrow_first.sort_by_key(|&at| self.totals[at].members.len());
+    }
+
+    /// Replaces the promises and limits of all leaves, pools and totals, and divides anew by the demand of the last round. The
+    /// leaves are the same ones: their counters, demand and queues stay.
+    pub fn adjust(&mut self, start: &GuardStart, plane: &Plane, now: Nanos) {
+        let mut fresh = Self::new(start, self.queue, now);
+        for (leaf, before) in fresh.leaves.iter_mut().zip(self.leaves.drain(..)) {
+            let Leaf { asked, assured_pps, fallback, tcp_packets, .. } = std::mem::replace(leaf, before);
+            (leaf.asked, leaf.assured_pps, leaf.fallback, leaf.tcp_packets) = (asked, assured_pps, fallback, tcp_packets);
+        }
+        for (pool, before) in fresh.pools.iter_mut().zip(self.pools.drain(..)) {
+            pool.throttle = before.throttle;
+        }
+        (fresh.wants, fresh.at_ns) = (std::mem::take(&mut self.wants), self.at_ns);
+        fresh.grants = std::mem::take(&mut self.grants);
+        *self = fresh;
+        for (at, leaf) in self.leaves.iter().enumerate() {
+            plane.fall_back_to(at, leaf.fallback);
+        }
+        let grants = self.decide();
+        self.give(plane, now, grants);
+    }
+
+    /// Writes the grants that changed.
+    fn give(&mut self, plane: &Plane, now: Nanos, grants: Vec<Grant>) {
+        for at in cuts_first(&grants, &self.grants) {
+            plane.grant(at, now, grants[at]);
+        }
+        self.grants = grants;
+        for (at, leaf) in self.leaves.iter_mut().enumerate() {
+            leaf.due = plane.due(at, now, self.grants[at]);
+        }
     }
 
     /// The grants of all leaves.
@@ -303,24 +343,19 @@ impl Rounds {
         self.at_ns = now;
         self.press(&rates);
         let begun = clock::system();
-        let wants: Vec<Demand> = (0..self.leaves.len()).map(|at| self.want(at, rates[at])).collect();
-        let grants = self.decide(&wants);
+        self.wants = (0..self.leaves.len()).map(|at| self.want(at, rates[at])).collect();
+        let grants = self.decide();
         let decided = clock::system();
-        for at in cuts_first(&grants, &self.grants) {
-            plane.grant(at, now, grants[at]);
-        }
+        self.look_again = self.in_motion(&grants);
+        self.give(plane, now, grants);
         // The amount filled in is what was left of a whole period.
         if elapsed >= self.period_ns - self.period_ns / 4 {
-            for (at, new) in grants.iter().enumerate() {
+            for (at, new) in self.grants.iter().enumerate() {
                 if new.burst_ns.max(new.packet_burst_ns) > self.leaves[at].asked.burst_ns {
                     plane.fill(at, now, *new);
+                    self.leaves[at].due = plane.due(at, now, *new);
                 }
             }
-        }
-        self.look_again = self.in_motion(&grants, &wants);
-        self.grants = grants;
-        for (at, leaf) in self.leaves.iter_mut().enumerate() {
-            leaf.due = plane.due(at, now, self.grants[at]);
         }
         for (at, rates) in rates.iter().enumerate() {
             let hold = self.has_datagrams_wait(at);
@@ -341,7 +376,8 @@ impl Rounds {
         self.look_again
     }
 
-    fn in_motion(&self, grants: &[Grant], wants: &[Demand]) -> bool {
+    fn in_motion(&self, grants: &[Grant]) -> bool {
+        let wants = &self.wants;
         self.pools.iter().any(|pool| {
             let sum = |of: &dyn Fn(usize) -> u64| pool.members.iter().map(|&at| of(at)).fold(0, u64::saturating_add);
             let rises = sum(&|at| grants[at].bps.saturating_sub(self.grants[at].bps));
@@ -412,7 +448,8 @@ impl Rounds {
     }
 
     /// Divides packets first: a leaf with few packets/s can use few bits, and others can use the rest.
-    fn decide(&mut self, wants: &[Demand]) -> Vec<Grant> {
+    fn decide(&mut self) -> Vec<Grant> {
+        let wants = &self.wants;
         let packets = self.packets(wants);
         let mut claims: Vec<Claim> = (0..self.leaves.len()).map(|at| self.claim(at, wants[at].bps, packets[at])).collect();
         for &at in &self.narrow_first {
@@ -672,8 +709,8 @@ mod tests {
     }
 
     fn granted(rounds: &mut Rounds, rates: &[Rates]) -> Vec<Grant> {
-        let wants: Vec<Demand> = rates.iter().enumerate().map(|(at, &rate)| rounds.want(at, rate)).collect();
-        rounds.decide(&wants)
+        rounds.wants = rates.iter().enumerate().map(|(at, &rate)| rounds.want(at, rate)).collect();
+        rounds.decide()
     }
 
     fn decided(rounds: &mut Rounds, rates: &[Rates]) -> Vec<u64> {
@@ -786,9 +823,9 @@ mod tests {
     fn a_single_drop_in_demand_advances_the_next_round_if_it_affects_grants() {
         let mut rounds = Rounds::new(&start(vec![leaf("a", 1, 0, None, &[])], vec![]), GuardQueue::Tbf, 0);
         let mut in_motion = |bps: u64| {
-            let wants = [rounds.want(0, offered(bps, 12_000))];
-            let grants = rounds.decide(&wants);
-            let found = rounds.in_motion(&grants, &wants);
+            rounds.wants = vec![rounds.want(0, offered(bps, 12_000))];
+            let grants = rounds.decide();
+            let found = rounds.in_motion(&grants);
             rounds.grants = grants;
             found
         };

@@ -207,6 +207,14 @@ pub enum GuardExcess {
     Dropped,
 }
 
+/// Result of `guard.adjust`, which replaces the policy of a running guard, whole or not at all. Vifs and flow classes must be those of
+/// the running guard, and keep their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GuardAdjusted {
+    /// The time from which the new policy holds. Reports that end before are of the old one.
+    pub at_ns: u64,
+}
+
 /// `guard.move`: moves vifs of a running guard to other places, because their sandboxes were restarted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -39,6 +39,8 @@ macro_rules! methods {
 
             "guard.start" guard_start(wire::GuardStart) -> wire::GuardStarted,
                 only [Guard], needs [NetAdmin, SysAdmin, Perfmon, Bpf];
+            "guard.adjust" guard_adjust(wire::GuardStart) -> wire::GuardAdjusted,
+                only [Guard], needs [NetAdmin, SysAdmin, Perfmon, Bpf];
             "guard.move" guard_move(wire::GuardMoves) -> wire::Outcome, only [Guard], needs [NetAdmin, SysAdmin, Perfmon, Bpf];
             "guard.stop" guard_stop(wire::Stop) -> wire::Outcome, only [Guard], needs [];
             "guard.remove" guard_remove(wire::GuardRemove) -> wire::GuardRemoved, only [Guard], needs [NetAdmin, SysAdmin];

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from partywall.errors import TrialError
-from partywall.sandbox import Label, Settings, make
+from partywall.sandbox import Label, Settings
+from partywall.sandbox.process import Process
 
 SLICE_NS = 10_000_000
 _numbers = itertools.count()
@@ -62,7 +63,10 @@ class Command:
 
 
 class Resident:
-    """One workload in an agent of its own, in a process pinned to `cpus`. Off until scheduled, unless `flat_out`."""
+    """One workload in an agent of its own, in a process pinned to `cpus`. Off until scheduled, unless `flat_out`.
+
+    namespace: the network namespace of that process.
+    """
 
     def __init__(
         self,
@@ -73,12 +77,14 @@ class Resident:
         flat_out: bool = False,
         seed: int = 1,
         slice_ns: int = SLICE_NS,
+        namespace: str = "",
     ) -> None:
         self.id = f"w{next(_numbers)}"
         self.is_kernel = isinstance(workload, Kernel)
         self._slices: list[dict[str, Any]] = []
         self._ended = ""
-        self.sandbox = make(Settings(name=self.id, backend="process", cpus=tuple(cpus)), label)
+        self.sandbox = Process(Settings(name=self.id, backend="process", cpus=tuple(cpus)), label)
+        self.sandbox.enter = ("ip", "netns", "exec", namespace) if namespace else ()
         self.client = self.sandbox.start(self._hear)
         try:
             started = self.client.call(

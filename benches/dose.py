@@ -3,7 +3,9 @@
 A victim runs flat out. A stressor of the same kind beside it takes turns of 100 ms at several intensities, twice at
 none and once at full intensity, in random order within each block. The loss at each intensity is compared with none in
 the same block and its neighbours. Where both share one CPU, the full effect is the whole CPU, and intensities stay
-below the half that the scheduler grants to each. Elsewhere the full effect is the loss beside the stressor at
+below the half that the scheduler grants to each. The same holds for the network: both send a TCP stream over one link
+of 200 Mbit/s, from network namespaces of their own to sinks of their own, and TCP grants each a half. Its turns take
+1 s, because TCP needs some round trips to find its share. Elsewhere the full effect is the loss beside the stressor at
 intensity 1. A line is fitted to the median losses, as shares of the full effect. Intervals come from a bootstrap over
 blocks.
 
@@ -20,6 +22,7 @@ most, and is not met if they stay wider. Items whose full effect is below 5 % on
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -34,7 +37,8 @@ import numpy as np
 
 from agents import Kernel, Resident, now_ns, sleep_until
 from common import arguments, conclude
-from partywall.sandbox import WORK_ROOT, Label, reap, reaper
+from partywall.sandbox import WORK_ROOT, Label, Settings, lab, reap, reaper
+from partywall.sandbox.peer import Peer
 
 SLOT_NS, GUARD_NS, LEAD_NS = 100_000_000, 20_000_000, 50_000_000
 SLOPE = (0.97, 1.03)
@@ -42,7 +46,7 @@ CPU_POINTS, EFFECT_POINTS, TOLD_POINTS = 0.5, 1.0, 0.5
 LEAST_EFFECT = 0.05
 BOOTSTRAPS = 400
 # Blocks between two looks at the intervals, and the time for one item.
-BLOCKS, QUICK_BLOCKS = 40, 30
+BLOCKS, QUICK_BLOCKS, FEWEST_BLOCKS = 40, 30, 4
 MOST_S, QUICK_MOST_S = 540, 40
 # Slices of both come at about the same time.
 COMING_S = 0.05
@@ -58,7 +62,10 @@ SHARED = (0.05, 0.1, 0.2, 0.3, 0.4)
 
 @dataclass(frozen=True)
 class Item:
-    """A kind of stressor beside its own kind. whole: the full effect, if it is known without measuring it."""
+    """A kind of stressor beside its own kind. whole: the full effect, if it is known without measuring it.
+
+    link: the rate of the link that both send over, in tc's notation.
+    """
 
     name: str
     kernel: Kernel
@@ -66,10 +73,13 @@ class Item:
     intensities: tuple[float, ...] = WIDE
     whole: float | None = None
     intercept_points: float = EFFECT_POINTS
+    slot_ns: int = SLOT_NS
+    guard_ns: int = GUARD_NS
+    link: str = ""
 
     @property
     def shares_cpu(self) -> bool:
-        return self.whole is not None
+        return self.cpus[0] == self.cpus[1]
 
 
 ITEMS = (
@@ -78,7 +88,15 @@ ITEMS = (
     Item("cache", Kernel("cache", {"level": "L3", "order": "random"})),
     Item("memory bandwidth", Kernel("memory-triad", {})),
     Item("disk", Kernel("disk-direct-read", {"file_bytes": 64 * MIB, "request_bytes": 1 * MIB})),
-    Item("network", Kernel("tcp-stream", {})),
+    Item(
+        "network",
+        Kernel("tcp-stream", {}),
+        intensities=SHARED,
+        whole=1.0,
+        slot_ns=1_000_000_000,
+        guard_ns=300_000_000,
+        link="200mbit",
+    ),
 )
 
 
@@ -162,8 +180,8 @@ class Pair:
         order = [0.0, 0.0, *self.item.intensities, 1.0]
         self.chance.shuffle(order)
         first = now_ns() + LEAD_NS
-        starts = [first + at * SLOT_NS for at in range(len(order))]
-        end = starts[-1] + SLOT_NS
+        starts = [first + at * self.item.slot_ns for at in range(len(order))]
+        end = starts[-1] + self.item.slot_ns
         wanted = [share if share in (0.0, 1.0) else min(1.0, max(0.0, share + self.plant / 100)) for share in order]
         self.stressor.schedule([*zip(starts, wanted, strict=True), (end, 0.0)])
         sleep_until(end)
@@ -172,7 +190,8 @@ class Pair:
         theirs = self.stressor.come()
         found: dict[float, list[float]] = {}
         for share, start in zip(order, starts, strict=True):
-            inside = [one for one in mine if one["start_ns"] >= start + GUARD_NS and one["end_ns"] <= start + SLOT_NS]
+            from_ns, to_ns = start + self.item.guard_ns, start + self.item.slot_ns
+            inside = [one for one in mine if one["start_ns"] >= from_ns and one["end_ns"] <= to_ns]
             if not inside or (self.item.shares_cpu and others(inside, theirs) > OTHERS_MOST):
                 turns.left_out += 1
             else:
@@ -219,14 +238,33 @@ def calibrate(stressor: Resident, *, alone: bool) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def residents(item: Item, label: Label) -> Iterator[tuple[Resident, Resident]]:
+    """The victim and the stressor: beside each other, or behind one link, each with a sink of its own at its end."""
+    with contextlib.ExitStack() as stack:
+        made = stack.enter_context(lab.lab(["victim", "stressor"], item.link)) if item.link else None
+
+        def resident(name: str, cpu: int, seed: int) -> Resident:
+            kernel, namespace = item.kernel, ""
+            if made is not None:
+                namespace, address = made.namespace(name), made.address(name, counted=False)
+                enter = ("ip", "netns", "exec", made.namespace(f"{name}-sink"))
+                sink = Peer.start(Settings(name, "process", (cpu,)), label, kernel.name, kernel.params, address, enter)
+                stack.callback(sink.stop)
+                kernel = Kernel(kernel.name, kernel.params | {"to": f"{address}:{sink.port}"})
+            flat_out = name == "victim"
+            return stack.enter_context(
+                Resident(label, kernel, (cpu,), flat_out=flat_out, seed=seed, namespace=namespace)
+            )
+
+        yield resident("victim", item.cpus[0], 1), resident("stressor", item.cpus[1], 2)
+
+
 def looks(item: Item, label: Label, blocks: int, most_s: float, plant: float) -> Iterator[Turns]:
     """All turns so far, after every so many blocks."""
     turns = Turns()
     until_s = time.monotonic() + most_s
-    with (
-        Resident(label, item.kernel, (item.cpus[0],), flat_out=True) as victim,
-        Resident(label, item.kernel, (item.cpus[1],), seed=2) as stressor,
-    ):
+    with residents(item, label) as (victim, stressor):
         os.kill(victim.pid, signal.SIGSTOP)
         calibrated = calibrate(stressor, alone=item.shares_cpu)
         os.kill(victim.pid, signal.SIGCONT)
@@ -241,7 +279,10 @@ def looks(item: Item, label: Label, blocks: int, most_s: float, plant: float) ->
 def verdict(item: Item, label: Label, blocks: int, most_s: float, plant: float) -> bool | None:
     """Whether the bar is met; None if this host has no full effect to judge by."""
     text = "others had the CPU whenever it was calibrated"
-    for turns in looks(item, label, blocks, most_s, plant):
+    if item.link and (why := lab.lacking()):
+        print(f"--  {item.name:<18} {why}", flush=True)
+        return None
+    for turns in looks(item, label, max(FEWEST_BLOCKS, blocks * SLOT_NS // item.slot_ns), most_s, plant):
         if not all(turns.losses(level) for level in (*item.intensities, 1.0)):
             text = f"others had the CPU in {turns.left_out} turns, and left none to judge"
             continue

@@ -10,10 +10,12 @@ from partywall.sandbox.base import Sandbox
 
 
 class Process(Sandbox):
-    """An agent as a child of the controller, pinned."""
+    """An agent as a child of the controller, pinned. enter: a command prefix to enter a network namespace."""
+
+    enter: tuple[str, ...] = ()
 
     def start(self, sink: Sink) -> AgentClient:
-        argv = [str(binary.find()), "serve", "--die-with-parent", *self.settings.agent_options]
+        argv = [*self.enter, str(binary.find()), "serve", "--die-with-parent", *self.settings.agent_options]
         process = start_agent(argv, env=os.environ | self.label.environment, cwd=self._own_work_dir())
         self.client = AgentClient(self.settings.name, process, sink)
         self.client.greet()

@@ -62,7 +62,7 @@ def run(victim: dict[str, Any], aggressors: dict[str, Any], seconds: int, sandbo
         print(f"failed: {reason}", flush=True)
     cells = {cell.aggressor or cell.role: cell for cell in findings.cells}
     trial = next((cell.trial for cell in findings.cells), "")
-    return cells, Measured.of(evidence.observations, trial).holding(next((c.treatment for c in cells.values()), ""))
+    return cells, Measured.of(evidence.of_trial(trial)).holding(next((c.treatment for c in cells.values()), ""))
 
 
 def told(name: str, cell: Cell | None) -> str:

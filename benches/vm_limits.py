@@ -65,7 +65,7 @@ def scenario(backend: str, limit: float, seconds: int) -> dict[str, Any]:
 
 def mean_of(evidence: Evidence, limit: float, *names: str) -> float | None:
     """CPUs used at a limit by the first counter, less those by the others; None if they were not read."""
-    mine = [o.counters for o in evidence.observations if _is(o.treatment, limit)]
+    mine = [o.counters for seen in evidence.observations.values() for o in seen if _is(o.treatment, limit)]
     counted = [[counters[name] / 1e9 for name in names] for counters in mine if set(names) <= counters.keys()]
     return statistics.mean(first - sum(others) for first, *others in counted) if counted else None
 

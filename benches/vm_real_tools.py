@@ -83,7 +83,8 @@ def main() -> None:
     evidence, findings = measure(
         scenario(quick=options.quick, stress="--cpu 1 --cpu-load 2" if options.plant else "--cpu 1")
     )
-    rates = [o.rate for o in evidence.observations if o.trial.endswith("-fio")]
+    of_fio = [seen for trial, seen in evidence.observations.items() if trial.endswith("-fio")]
+    rates = [rate for seen in of_fio for rate in seen.rate.tolist()]
     print(f"fio read in {sum(rate > 0 for rate in rates)} of {len(rates)} slots", flush=True)
     for reason in findings.incomplete:
         print(f"failed: {reason}", flush=True)

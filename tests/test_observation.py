@@ -1,35 +1,62 @@
-"""Observations as columns, of which those of one trial exist as objects."""
+"""Observations as columns, whose rows are objects."""
+
+from itertools import pairwise
 
 import numpy as np
+import pytest
 
-from partywall.model.observation import CounterRow, Histogram, Observation, Observations, Part, of_trial, table_of
-
-
-def seen(trial: str, start_ns: int) -> Observation:
-    return Observation(trial, 0, 0, "baseline", start_ns, start_ns + 10, 1.0, 1.0, 1.0, None, Histogram({}))
+from partywall.model.observation import CounterTable, Histogram, Observation, Observations, by_trial
 
 
-def part(trial: str, *starts: int) -> Part:
-    disturbances = ((0, "baseline", "steal 9%"),)
-    return Part(trial, len(starts), 10 * len(starts), disturbances, lambda: [seen(trial, start) for start in starts])
+def seen(trial: str, start_ns: int, **more) -> Observation:
+    values = (trial, 0, 0, "baseline", start_ns, start_ns + 10, 1.0, 1.0, 1.0, None, Histogram({start_ns: 2}))
+    return Observation(*values, **more)
 
 
-def test_observations_of_a_trial_are_in_order_of_time_whatever_the_order_of_its_visits():
-    found = Observations([part("a", 50, 60), part("b", 5), part("a", 1)])
-    assert [o.start_ns for o in found.of("a")] == [1, 50, 60]
-    assert of_trial(found, "b") == [seen("b", 5)]
-    assert found.of("nowhere") == []
-    assert (len(found), found.measured_ns, len(list(found))) == (4, 40, 4)
-    assert found.disturbances == (("a", 0, "baseline: steal 9%"),) * 2 + (("b", 0, "baseline: steal 9%"),)
-    assert {o.trial for o in found} == {"a", "b"}
+ROWS = [
+    seen("a", 50, counters={"steal": 1.0}, achieved={"n": 0.5}, disturbed=("steal 9%", "swap")),
+    seen("a", 60, long=True, straddle=0.25, used={"job": 0.1}, moved={"job": 4096.0}),
+    seen("b", 5, counters={"faults": 3.0}, achieved={"m": 1.0}),
+    seen("a", 1),
+]
 
 
-def test_counters_of_slots_from_several_visits_are_one_table():
-    columns = {"steal": 0, "faults": 1}
-    rows = [CounterRow(columns, np.array([1.0, np.nan])), {"faults": 3.0}, {}, CounterRow({"free": 0}, np.array([4.0]))]
-    assert dict(rows[0]) == {"steal": 1.0}
-    assert rows[0].get("faults") is None
-    expected = {"steal": [1, *[np.nan] * 3], "faults": [np.nan, 3, *[np.nan] * 2], "free": [*[np.nan] * 3, 4]}
-    found = table_of(rows)
-    assert found.keys() == expected.keys()
-    assert all(np.array_equal(found[name], values, equal_nan=True) for name, values in expected.items())
+def test_columns_give_the_rows_they_are_made_of():
+    found = Observations.of(ROWS)
+    assert list(found) == ROWS
+    assert (found[1], list(found[1:3])) == (ROWS[1], ROWS[1:3])
+    assert Observations.of(found) is found
+    assert [o.latency.counts for o in found] == [{50: 2}, {60: 2}, {5: 2}, {1: 2}]
+
+
+@pytest.mark.parametrize("cuts", [(), (1,), (1, 3), (0, 2, 4)])
+def test_parts_joined_are_the_whole(cuts):
+    bounds = [0, *cuts, len(ROWS)]
+    parts = [Observations.of(ROWS[low:high]) for low, high in pairwise(bounds)]
+    assert list(Observations.joined(parts)) == ROWS
+
+
+def test_nothing_joined_is_nothing():
+    assert list(Observations.joined([])) == []
+
+
+def test_some_are_taken_in_the_order_given():
+    found = Observations.of(ROWS).take(np.array([3, 1]))
+    assert list(found) == [ROWS[3], ROWS[1]]
+    assert found.latency.merged.counts == {1: 2, 60: 2}
+
+
+def test_observations_of_a_trial_are_in_order_of_time():
+    found = by_trial(ROWS)
+    assert [o.start_ns for o in found["a"]] == [1, 50, 60]
+    assert list(found["b"]) == [ROWS[2]]
+    assert (len(found["a"]), found["a"].measured_ns) == (3, 30)
+    assert list(found["a"].disturbances) == [("a", 0, "baseline: steal 9%"), ("a", 0, "baseline: swap")]
+
+
+def test_a_counter_is_unknown_where_it_was_not_read():
+    first = CounterTable({"steal": 0, "faults": 1}, np.array([[1.0, np.nan]]), np.array([-1, 0]))
+    found = CounterTable.joined([first, CounterTable.of([{"faults": 3.0}, {}])])
+    expected = {"steal": [np.nan, 1, np.nan, np.nan], "faults": [np.nan, np.nan, 3, np.nan], "free": [np.nan] * 4}
+    assert all(np.array_equal(found.column(name), values, equal_nan=True) for name, values in expected.items())
+    assert [found[at] for at in range(4)] == [{}, {"steal": 1.0}, {"faults": 3.0}, {}]

@@ -82,7 +82,7 @@ def short(bench: Bench) -> list[Kept]:
 
 def _ceilings(bench: Bench) -> Iterator[Kept]:
     evidence, cells = _run(bench, "ceilings")
-    read = {name for observation in evidence.observations for name in observation.counters}
+    read = {name for seen in evidence.observations.values() for one in seen for name in one.counters}
     if unread := [name for name in TOLD if name not in read]:
         raise FailedError(f"this kernel tells {', '.join(unread)}, and the run holds no such counter")
     by_treatment = {cell.treatment: cell for cell in cells if cell.role == "limit" and cell.isolation}
@@ -136,7 +136,7 @@ def _run(bench: Bench, name: str) -> tuple[Evidence, Sequence[Cell]]:
 
 
 def _used(evidence: Evidence, treatment: str) -> float | None:
-    counters = [o.counters for o in evidence.observations if o.treatment == treatment]
+    counters = [o.counters for seen in evidence.observations.values() for o in seen if o.treatment == treatment]
     read = [values[USED] / 1e9 for values in counters if USED in values]
     return statistics.mean(read) if read else None
 

@@ -33,7 +33,7 @@ from partywall.host import Host, cpus_of
 from partywall.load.lasting import lasting
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings, Precision
-from partywall.model.observation import Observation
+from partywall.model.observation import Observations
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology
@@ -261,10 +261,10 @@ def decisions(plan: Plan) -> Decisions:
     """The statistical decisions that a run needs while it is in progress."""
     from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
 
-    def enough(trial: Trial, observations: Sequence[Observation]) -> Precision:
+    def enough(trial: Trial, observations: Observations) -> Precision:
         return stats.enough(observations, trial.treatments, plan.scenario.precision, LOOKS_FROM)
 
-    def carries_over(trial: Trial, observations: Sequence[Observation]) -> bool:
+    def carries_over(trial: Trial, observations: Observations) -> bool:
         tests = stats.carry_over(observations, trial.treatments, looks=len(PILOTS))
         return any(test.present for test in tests.values())
 

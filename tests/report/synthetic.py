@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from partywall.model.evidence import Counter, Evidence, SlicePoint
 from partywall.model.finding import Band, CarryOver, Cause, Cell, Curve, Estimate, Findings, Outcome, Verdict, Warn
-from partywall.model.observation import Histogram, Observation, bucket_of
+from partywall.model.observation import Histogram, Observation, bucket_of, by_trial
 from partywall.model.plan import Limits, Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor, Goal, Sandbox, Scenario, Victim
 from partywall.report.latency import quantiles
@@ -234,7 +234,7 @@ def evidence(shape: Shape = DEFAULT) -> Evidence:
             "virtualisation": {"guest": True, "hypervisor_type": None, "vendor": "Example"},
         },
         kernels=KERNELS,
-        observations=tuple(observations),
+        observations=by_trial(observations),
         counters={
             "llc_misses": Counter(
                 "llc_misses", "count", "total", "cache", "misses of the last cache, by a counter with a long name"
@@ -270,7 +270,7 @@ def quantile(histogram: Histogram, share: float) -> float:
 
 
 def cell(seen: Evidence, trial: Trial, treatment: Treatment, band: float, shape: Shape) -> Cell:
-    own = [o for o in seen.observations if o.trial == trial.id]
+    own = seen.of_trial(trial.id)
     base = {o.block: o for o in own if o.treatment == "baseline"}
     treated = {o.block: o for o in own if o.treatment == treatment.id}
     isolation = estimate([treated[b].rate / base[b].rate for b in base])

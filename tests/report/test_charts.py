@@ -5,6 +5,7 @@ import altair as alt
 import pytest
 import vl_convert
 
+from partywall.model.observation import by_trial
 from partywall.report import charts, series
 
 
@@ -61,7 +62,7 @@ def test_names_of_curves_that_end_together_do_not_overlap(run):
 def test_effects_are_the_ratios_of_each_block(run):
     cell = cell_of(run, "copy", "memory-copy@1")
     rows = series.effects(run[1], cell)
-    rate = {(o.block, o.treatment): o.rate for o in run[1].observations if o.trial == cell.trial}
+    rate = {(o.block, o.treatment): o.rate for o in run[1].of_trial(cell.trial)}
     expected = [rate[row["block"], "memory-copy@1"] / rate[row["block"], "baseline"] for row in rows]
     assert [row["factor"] for row in rows] == pytest.approx(expected, rel=1e-5)
     assert rows[-1]["mean"] == pytest.approx(sum(expected) / len(expected), rel=1e-5)
@@ -88,7 +89,7 @@ def test_of_very_many_blocks_some_are_drawn_from_the_first_to_the_last_and_the_c
 def test_a_block_without_its_baseline_is_left_out(run):
     cell = cell_of(run, "ring", "null")
     evidence = run[1]
-    kept = tuple(o for o in evidence.observations if (o.trial, o.block, o.treatment) != (cell.trial, 3, "baseline"))
+    kept = by_trial(o for o in evidence.of_trial(cell.trial) if (o.block, o.treatment) != (3, "baseline"))
     partial = type(evidence)(**{**evidence.__dict__, "observations": kept})
     assert 3 not in {row["block"] for row in series.effects(partial, cell)}
 

@@ -2,12 +2,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partywall.model.observation import Histogram, bucket_of
+from partywall.model.observation import Histogram, Latencies, bucket_of
 from partywall.report import latency
 
 
 def histogram(values: list[int]) -> Histogram:
-    return Histogram.merged(Histogram({bucket_of(value): 1}) for value in values)
+    return Latencies.of([Histogram({bucket_of(value): 1}) for value in values]).merged
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50), st.floats(0.01, 1))
@@ -44,4 +44,4 @@ def test_a_histogram_of_arrays_counts_each_bucket_once(pairs):
     found = Histogram(arrays=(buckets, counts))
     expected = {bucket: sum(count for other, count in pairs if other == bucket) for bucket, _ in pairs}
     assert found == Histogram(expected)
-    assert Histogram.merged([found, found]).counts == {bucket: 2 * count for bucket, count in expected.items()}
+    assert Latencies.of([found, found]).merged.counts == {bucket: 2 * count for bucket, count in expected.items()}

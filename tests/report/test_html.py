@@ -1,4 +1,5 @@
 import html as escaping
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from partywall.model.evidence import Evidence
-from partywall.model.observation import Histogram
+from partywall.model.observation import Histogram, by_trial
 from partywall.report import figures, host, html
 from partywall.report.page import flat, pack
 
@@ -138,13 +139,13 @@ def test_a_run_without_any_cell_gives_a_page_that_says_so(run):
     findings = run[0].model_copy(
         update={"cells": (), "bands": (), "curves": (), "verdicts": (), "incomplete": ("t1: died",)}
     )
-    text = html.render(findings, Evidence(**{**run[1].__dict__, "observations": (), "timeline": {}}))
+    text = html.render(findings, Evidence(**{**run[1].__dict__, "observations": {}, "timeline": {}}))
     assert "No cell was finished" in text
     assert "t1: died" in text
 
 
 def test_a_cell_whose_blocks_are_gone_keeps_its_figures(run):
-    text = html.render(run[0], Evidence(**{**run[1].__dict__, "observations": (), "timeline": {}}))
+    text = html.render(run[0], Evidence(**{**run[1].__dict__, "observations": {}, "timeline": {}}))
     assert figures.ratio(run[0].cells[0].isolation) in text
     assert "No finished block holds both" in text
 
@@ -250,7 +251,8 @@ def test_a_figure_its_interval_and_its_unit_stay_on_one_line():
 @pytest.mark.long
 def test_a_victim_that_tells_no_latency_has_a_page_without_its_chart(run):
     found, evidence = run
-    silent = tuple(replace(o, latency=Histogram({})) for o in evidence.observations)
+    every = itertools.chain.from_iterable(evidence.observations.values())
+    silent = by_trial(replace(o, latency=Histogram({})) for o in every)
     page = html.render(found, replace(evidence, observations=silent))
     assert "Latency percentiles" not in page
     assert "Effect over time" in page

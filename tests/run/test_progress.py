@@ -9,7 +9,7 @@ from partywall.agent.client import refused
 from partywall.errors import AgentError, TrialError
 from partywall.events import silent
 from partywall.model.finding import Precision
-from partywall.model.observation import Histogram, Observation
+from partywall.model.observation import Histogram, Observation, Observations
 from partywall.model.scenario import SWITCH_AFTER_NS, Scenario
 from partywall.pace import BlockKind, Stretch, forecast, rhythm
 from partywall.plan import Topology, make
@@ -63,7 +63,7 @@ def measured(trial, blocks, stretch=1, long=0):
 def test_a_resumed_trial_has_had_the_looks_at_carry_over_that_its_blocks_came_to(blocks, long, looked):
     done, seen = measured(TRIAL, blocks, long=long)
     found = progress_of(TRIAL, [], done)
-    found.recall(seen)
+    found.recall(Observations.of(seen))
     assert found.pilots_had == looked <= len(PILOTS)
     assert found.coarse_tested == (blocks >= COARSE_BLOCKS)
 
@@ -87,12 +87,12 @@ def test_slots_are_lengthened_for_a_victim_that_is_coarse_beside_one_neighbour(s
     # Half of the slots beside it are so; a slot now and then beside nobody is the host's.
     coarse = [o for o in seen if o.treatment == "n@1"][::2] + [o for o in seen if o.treatment == "baseline"][:2]
     worse = [replace(o, straddle=2 * straddle if o in coarse else 0.0) for o in seen]
-    found.observations = worse
+    found.add(Observations.of(worse))
     made._decide(found)
     assert made.run.stretched == lengthened
     assert found.stretch == (Stretch(2, 1) if lengthened else Stretch())
     # Where longer slots do not fit, what was measured stays.
-    assert found.observations == ([] if lengthened else worse)
+    assert list(found.observations) == ([] if lengthened else worse)
 
 
 def test_a_coarse_victim_is_known_from_its_short_blocks_alone():
@@ -101,7 +101,7 @@ def test_a_coarse_victim_is_known_from_its_short_blocks_alone():
     )
     (found,) = made.progress_by_trial.values()
     seen = measured(found.trial, COARSE_BLOCKS)[1]
-    found.observations = [replace(o, straddle=0.1) for o in seen if o.treatment != "slow@1"]
+    found.add(Observations.of(replace(o, straddle=0.1) for o in seen if o.treatment != "slow@1"))
     made._decide(found)
     assert found.stretch == Stretch(2, 1)
 
@@ -115,7 +115,7 @@ def test_what_was_measured_before_slots_were_lengthened_does_not_count_in_a_resu
     done, _ = measured(TRIAL, 30)
     found = progress_of(TRIAL, [{"kind": "stretched", "stretch": 2}], done)
     assert not done.kept(done.stretch == found.stretch.slots)
-    found.recall([])
+    found.recall(Observations.of(()))
     assert (found.stretch, found.blocks, found.pilots_had) == (Stretch(2, 2), 0, 0)
 
 
@@ -184,7 +184,7 @@ def visitor(budget, *names, **content):
 def test_slots_are_lengthened_only_where_the_time_still_holds_the_least_number_of_blocks(budget, lengthened):
     made, looks = visitor(budget)
     (found,) = made.progress_by_trial.values()
-    found.observations = measured(found.trial, 20)[1]
+    found.add(Observations.of(measured(found.trial, 20)[1]))
     made._decide(found)
     assert made.run.stretched == lengthened
     assert len(looks) == len(lengthened)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from partywall.model.evidence import Counter, Evidence
-from partywall.model.observation import Histogram, Observation, bucket_of
+from partywall.model.observation import Histogram, Observation, bucket_of, by_trial
 from partywall.model.plan import Limits, Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor, Goal, Scenario, Timing, Victim
 
@@ -131,4 +131,4 @@ def with_latency(
 
 
 def evidence(of: Plan, observations: list[Observation], counters: dict[str, Counter] | None = None) -> Evidence:
-    return Evidence("r1", "2026-01-01T00:00:00Z", of, {}, KERNELS, tuple(observations), counters=counters or {})
+    return Evidence("r1", "2026-01-01T00:00:00Z", of, {}, KERNELS, by_trial(observations), counters=counters or {})

@@ -14,6 +14,7 @@ from partywall.model.plan import Limits, Treatment
 from partywall.model.scenario import Aggressor, Goal, Sandbox, Throttle, Victim
 from partywall.stats import analyse, carry_over, checkpoints, enough
 from partywall.stats.effects import bands_of, variation_of
+from partywall.stats.interval import ratio_of_means
 from partywall.stats.latency import is_effect
 from partywall.stats.series import Measured
 
@@ -53,9 +54,10 @@ def test_taking_off_the_drift_narrows_intervals_on_a_drifting_host_and_costs_lit
         many = trial(*(treatment(f"s{i}") for i in range(4)))
         means = []
         for seed in range(60):
-            series = Measured.of(Host(seed, noise=0.002, drift=drift).measure(many, 30, {}), "t1").short
-            series = series if corrected else replace(series, drift=np.zeros(30))
-            means.append(series.pair("s0", "none").factor().value)
+            series = Measured.of(Host(seed, noise=0.002, drift=drift).measure(many, 30, {})).short
+            pair = series.pair("s0", "none")
+            as_measured = ratio_of_means(pair.treated.rate, pair.baseline.rate)
+            means.append((pair.factor() if corrected else as_measured).value)
         return float(np.var(means))
 
     assert spread(0.01, corrected=True) < 0.85 * spread(0.01, corrected=False)
@@ -63,7 +65,7 @@ def test_taking_off_the_drift_narrows_intervals_on_a_drifting_host_and_costs_lit
 
 
 def test_swapping_treatment_and_baseline_inverts_the_factor_and_changes_nothing_else():
-    series = Measured.of(Host(drift=0.01).measure(ONE, 30, {"memory-copy": 0.7}), "t1").short
+    series = Measured.of(Host(drift=0.01).measure(ONE, 30, {"memory-copy": 0.7})).short
     there, back = series.pair("memory-copy", "none"), series.pair("none", "memory-copy")
     assert np.allclose(there.treated_rates, back.baseline_rates)
     assert there.factor().value * back.factor().value == pytest.approx(1)
@@ -77,9 +79,7 @@ def test_a_neighbour_with_a_ragged_effect_does_not_blur_the_others():
         replace(o, rate=o.rate * float(np.exp(random.normal(-1, 1)))) if o.treatment == "ragged" else o
         for o in observations
     ]
-    steady, blurred = (
-        Measured.of(o, "t1").short.pair("null", "none").factor().half_width for o in (observations, ragged)
-    )
+    steady, blurred = (Measured.of(o).short.pair("null", "none").factor().half_width for o in (observations, ragged))
     assert blurred < 1.2 * steady
 
 
@@ -364,7 +364,7 @@ def test_a_latency_goal_is_violated_where_the_null_shows_no_latency():
 def test_a_null_that_does_nothing_to_the_latency_alarms_at_about_the_level():
     lone, runs = trial(), 40
     made = (with_latency(Host(seed).measure(lone, 60, {}), {}, seed, operations=60) for seed in range(runs))
-    alarms = sum(is_effect(bands_of(lone, Measured.of(o, "t1"))[0].null_latency["p99"]) for o in made)
+    alarms = sum(is_effect(bands_of(lone, Measured.of(o))[0].null_latency["p99"]) for o in made)
     assert alarms <= 0.05 * runs + 2.6 * math.sqrt(0.05 * 0.95 * runs)
 
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partywall.model.observation import Histogram, Observation, bucket_bounds, bucket_of
+from partywall.model.observation import Histogram, Observation, Observations, bucket_bounds, bucket_of
 from partywall.stats.latency import impacts
 
 
@@ -30,8 +30,8 @@ def made(blocks, operations, factor, seed=2):
     pairs = [
         (random.lognormal(10, 0.5, operations) * factor, random.lognormal(10, 0.5, operations)) for _ in range(blocks)
     ]
-    treated = [observed(b, "x", first) for b, (first, _) in enumerate(pairs)]
-    return treated, [observed(b, "none", second) for b, (_, second) in enumerate(pairs)]
+    treated = Observations.of(observed(b, "x", first) for b, (first, _) in enumerate(pairs))
+    return treated, Observations.of(observed(b, "none", second) for b, (_, second) in enumerate(pairs))
 
 
 def test_a_shift_of_all_latencies_is_found_at_each_percentile():
@@ -57,8 +57,8 @@ def test_the_interval_of_the_median_covers_despite_correlated_blocks():
         level = np.zeros(60)
         for at in range(1, 60):
             level[at] = 0.5 * level[at - 1] + 0.05 * random.standard_normal()
-        treated = [observed(b, "x", random.lognormal(10 + level[b], 0.2, 40)) for b in range(60)]
-        plain = [observed(b, "none", random.lognormal(10, 0.2, 40)) for b in range(60)]
+        treated = Observations.of(observed(b, "x", random.lognormal(10 + level[b], 0.2, 40)) for b in range(60))
+        plain = Observations.of(observed(b, "none", random.lognormal(10, 0.2, 40)) for b in range(60))
         found = impacts(treated, plain)["p50"]
         covered += found.low <= 0 <= found.high
     assert 105 <= covered <= 120

@@ -8,7 +8,7 @@ import numpy as np
 
 from partywall import pipeline
 from partywall.model.evidence import AgentFacts, Evidence
-from partywall.model.observation import Histogram, Observation
+from partywall.model.observation import Histogram, Observation, by_trial
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.scenario import loads
@@ -51,5 +51,5 @@ def part(scenario, effect, *, part="p", values=None, reference=None, blocks=40, 
                     )
                 )
     agent_facts = {trial.id: AgentFacts(emulated=tuple(emulated)) for trial in plan.trials}
-    evidence = Evidence("r", "2026-01-01", plan, {}, _kernels(), tuple(found), agent_facts=agent_facts)
+    evidence = Evidence("r", "2026-01-01", plan, {}, _kernels(), by_trial(found), agent_facts=agent_facts)
     return PartRun(f"{part}-x", part, values or {}, reference, evidence, analyse(evidence))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from partywall import units
-from partywall.model.observation import Observation
+from partywall.model.observation import Observations
 from partywall.model.plan import Plan
 
 VICTIM = "victim"
@@ -166,8 +166,9 @@ class AgentFacts:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything about a run except its findings. timeline: slices of some blocks in order of time, by trial.
+    """Everything about a run except its findings. observations: in order of time, by trial.
 
+    timeline: slices of some blocks in order of time, by trial.
     kernels: the agent's catalogue entries by name (unit, figure, latency text). missing: facts that the host could not
     provide, as (name, reason, remedy). disturbances: effects of other programs, as (trial, block, text). directory: the
     run's path; empty if it was never stored.
@@ -178,7 +179,7 @@ class Evidence:
     plan: Plan
     host: dict[str, Any]
     kernels: dict[str, dict[str, Any]]
-    observations: Sequence[Observation]
+    observations: dict[str, Observations]
     counters: dict[str, Counter] = field(default_factory=dict)
     timeline: dict[str, tuple[SlicePoint, ...]] = field(default_factory=dict)
     agent_facts: dict[str, AgentFacts] = field(default_factory=dict)
@@ -187,3 +188,7 @@ class Evidence:
     incomplete: tuple[str, ...] = ()
     interrupted: bool = False
     directory: str = ""
+
+    def of_trial(self, trial: str) -> Observations:
+        """The observations of a trial, in order of time."""
+        return self.observations.get(trial) or Observations.of(())

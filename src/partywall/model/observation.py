@@ -1,14 +1,24 @@
-"""The input of statistics: a number for each block and treatment, derived from slices by `partywall.store.observe`."""
+"""The input of statistics: a number for each block and treatment, derived from slices by `partywall.store.observe`.
+
+Statistics and reports read them as columns (`Observations`), because a long run has a million. An `Observation` is one
+row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, overload
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Self, overload
 
 import numpy as np
 
 Numbers = np.ndarray[Any, np.dtype[np.integer[Any]]]
+Times = np.ndarray[Any, np.dtype[np.int64]]
+Values = np.ndarray[Any, np.dtype[np.float64]]
+Places = np.ndarray[Any, np.dtype[np.intp]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Objects = np.ndarray[Any, np.dtype[np.object_]]
 
 _SUB_BITS = 8
 
@@ -64,14 +74,6 @@ class Histogram:
     def __repr__(self) -> str:
         return f"Histogram({self.counts})"
 
-    @classmethod
-    def merged(cls, histograms: Iterable[Histogram]) -> Histogram:
-        """The sum of several histograms."""
-        parts = [histogram.arrays for histogram in histograms]
-        if not parts:
-            return cls()
-        return cls(_summed(*(np.concatenate(part) for part in zip(*parts, strict=True))))
-
 
 def _summed(buckets: Numbers, counts: Numbers) -> dict[int, int]:
     """Counts by bucket, each bucket once."""
@@ -82,52 +84,6 @@ def _summed(buckets: Numbers, counts: Numbers) -> dict[int, int]:
     sums = np.bincount(buckets.astype(np.int64) - lowest, counts)
     places = np.flatnonzero(sums)
     return dict(zip((places + lowest).tolist(), sums[places].astype(np.int64).tolist(), strict=True))
-
-
-class CounterRow(Mapping[str, float]):
-    """A slot's counters, as a row of a table. Unknown ones are left out."""
-
-    __slots__ = ("_columns", "_row")
-
-    def __init__(self, columns: Mapping[str, int], row: np.ndarray[Any, np.dtype[np.float64]]) -> None:
-        self._columns = columns
-        self._row = row
-
-    def __getitem__(self, name: str) -> float:
-        value = float(self._row[self._columns[name]])
-        if value != value:  # noqa: PLR0124 - not a number
-            raise KeyError(name)
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, column in self._columns.items() if np.isfinite(self._row[column]))
-
-    def __len__(self) -> int:
-        return int(np.isfinite(self._row).sum())
-
-    @property
-    def columns(self) -> Mapping[str, int]:
-        return self._columns
-
-    @property
-    def row(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        return self._row
-
-
-def table_of(rows: Sequence[Mapping[str, float]]) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
-    """Counters of many slots, by name; not a number where one is unknown."""
-    layouts = {id(row.columns): row.columns for row in rows if isinstance(row, CounterRow)}
-    named = [*layouts.values(), *(row for row in rows if not isinstance(row, CounterRow))]
-    place = {name: at for at, name in enumerate(dict.fromkeys(name for names in named for name in names))}
-    places = {layout: [place[name] for name in columns] for layout, columns in layouts.items()}
-    values = np.full((len(rows), len(place)), np.nan)
-    for at, row in enumerate(rows):
-        if isinstance(row, CounterRow):
-            values[at, places[id(row.columns)]] = row.row
-        else:
-            for name, value in row.items():
-                values[at, place[name]] = value
-    return {name: values[:, column] for name, column in place.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +112,7 @@ class Observation:
     cpu_share: float | None
     latency: Histogram
     achieved: dict[str, float] = field(default_factory=dict)
-    counters: Mapping[str, float] = field(default_factory=dict)
+    counters: dict[str, float] = field(default_factory=dict)
     disturbed: tuple[str, ...] = ()
     straddle: float = 0.0
     used: dict[str, float] = field(default_factory=dict)
@@ -164,74 +120,232 @@ class Observation:
     long: bool = False
 
 
+Entries = tuple[Places, Numbers, Numbers]
+"""The slot, the bucket and the count of each bucket of each slot."""
+
+
 @dataclass(frozen=True)
-class Part:
-    """Observations of a turn that are made when they are needed. disturbances: (block, treatment, text)."""
+class Latencies:
+    """The histograms of many slots: where each begins and ends among all buckets."""
 
-    trial: str
-    count: int
-    measured_ns: int
-    disturbances: tuple[tuple[int, str, str], ...]
-    make: Callable[[], list[Observation]]
+    low: Times
+    high: Times
+    buckets: Numbers
+    counts: Numbers
+
+    @staticmethod
+    def of(histograms: Sequence[Histogram]) -> Latencies:
+        arrays = [histogram.arrays for histogram in histograms] or [Histogram().arrays]
+        ends = np.cumsum([len(buckets) for buckets, _ in arrays], dtype=np.int64)[: len(histograms)]
+        buckets, counts = (np.concatenate(part) for part in zip(*arrays, strict=True))
+        return Latencies(np.concatenate([[0], ends[:-1]]).astype(np.int64)[: len(ends)], ends, buckets, counts)
+
+    @staticmethod
+    def joined(parts: Sequence[Latencies]) -> Latencies:
+        before = np.cumsum([0, *(len(part.buckets) for part in parts[:-1])])
+        low, high = (
+            np.concatenate([getattr(part, end) + past for part, past in zip(parts, before, strict=True)])
+            for end in ("low", "high")
+        )
+        buckets, counts = (np.concatenate([getattr(part, name) for part in parts]) for name in ("buckets", "counts"))
+        return Latencies(low, high, buckets, counts)
+
+    def take(self, places: Places) -> Latencies:
+        return Latencies(self.low[places], self.high[places], self.buckets, self.counts)
+
+    def __getitem__(self, at: int) -> Histogram:
+        own = slice(self.low[at], self.high[at])
+        return Histogram(arrays=(self.buckets[own], self.counts[own]))
+
+    @property
+    def entries(self) -> Entries:
+        """Slot by slot."""
+        sizes = self.high - self.low
+        slot = np.repeat(np.arange(len(sizes)), sizes)
+        place = np.arange(len(slot)) + np.repeat(self.low - np.cumsum(sizes) + sizes, sizes)
+        return slot, self.buckets[place], self.counts[place]
+
+    @property
+    def merged(self) -> Histogram:
+        """The sum of all histograms."""
+        _, buckets, counts = self.entries
+        return Histogram(_summed(buckets, counts))
 
 
-class Observations(Sequence[Observation]):
-    """The observations of a run, of which those of one trial at a time exist as objects."""
+@dataclass(frozen=True)
+class CounterTable:
+    """The counters of many slots. names: their columns in `values`; not a number where one is unknown.
 
-    def __init__(self, parts: Iterable[Part]) -> None:
-        self._parts: dict[str, list[Part]] = {}
+    row: of each slot, its row in `values`; −1 if no counter was read.
+    """
+
+    names: Mapping[str, int]
+    values: Values
+    row: Places
+
+    @staticmethod
+    def of(rows: Sequence[Mapping[str, float]]) -> CounterTable:
+        names = {name: at for at, name in enumerate(dict.fromkeys(name for row in rows for name in row))}
+        values = np.array([[row.get(name, np.nan) for name in names] for row in rows], dtype=np.float64)
+        return CounterTable(names, values.reshape(len(rows), len(names)), np.arange(len(rows)))
+
+    @staticmethod
+    def joined(parts: Sequence[CounterTable]) -> CounterTable:
+        names = {name: at for at, name in enumerate(dict.fromkeys(name for part in parts for name in part.names))}
+        values = np.full((sum(len(part.values) for part in parts), len(names)), np.nan)
+        rows, begin = list[Places](), 0
         for part in parts:
-            self._parts.setdefault(part.trial, []).append(part)
-        self._made: tuple[str, list[Observation]] = ("", [])
+            end = begin + len(part.values)
+            values[begin:end, [names[name] for name in part.names]] = part.values[:, list(part.names.values())]
+            rows.append(np.where(part.row >= 0, part.row + begin, -1))
+            begin = end
+        return CounterTable(names, values, np.concatenate(rows))
 
-    def of(self, trial: str) -> list[Observation]:
-        """Those of a trial, in order of time."""
-        if self._made[0] != trial:
-            # The others are let go first.
-            self._made = ("", [])
-            made = [observation for part in self._parts.get(trial, ()) for observation in part.make()]
-            self._made = (trial, sorted(made, key=lambda o: o.start_ns))
-        return self._made[1]
+    def take(self, places: Places) -> CounterTable:
+        return CounterTable(self.names, self.values, self.row[places])
+
+    def column(self, name: str) -> Values:
+        """A counter in each slot; not a number where it is unknown."""
+        if name not in self.names or not len(self.values):
+            return np.full(len(self.row), np.nan)
+        return np.where(self.row >= 0, self.values[self.row, self.names[name]], np.nan)
+
+    def __getitem__(self, at: int) -> dict[str, float]:
+        if self.row[at] < 0:
+            return {}
+        values = self.values[self.row[at]].tolist()
+        return {name: values[column] for name, column in self.names.items() if np.isfinite(values[column])}
+
+
+Column = Any
+"""An array with a value for each slot, or arrays by name, or a table with `take` and `joined`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Observations(Sequence[Observation]):
+    """Observations as columns: the attributes of `Observation`, in their order. An unknown number is not a number."""
+
+    trial: Objects
+    block: Times
+    position: Times
+    treatment: Objects
+    start_ns: Times
+    end_ns: Times
+    rate: Values
+    early_rate: Values
+    late_rate: Values
+    cpu_share: Values
+    latency: Latencies
+    achieved: Mapping[str, Values]
+    counters: CounterTable
+    disturbed: Objects
+    straddle: Values
+    used: Mapping[str, Values]
+    moved: Mapping[str, Values]
+    long: Flags
+
+    @classmethod
+    def of(cls, rows: Iterable[Observation]) -> Self:
+        """From rows; columns are returned as they are."""
+        if isinstance(rows, cls):
+            return rows
+        rows = list(rows)
+
+        def column(name: str, kind: Any) -> np.ndarray[Any, Any]:
+            return np.fromiter((getattr(row, name) for row in rows), kind, len(rows))
+
+        def named(name: str) -> dict[str, Values]:
+            keys = dict.fromkeys(key for row in rows for key in getattr(row, name))
+            return {key: np.array([getattr(row, name).get(key, np.nan) for row in rows], np.float64) for key in keys}
+
+        columns: dict[str, Any] = {
+            **{name: column(name, object) for name in ("trial", "treatment", "disturbed")},
+            **{name: column(name, np.int64) for name in ("block", "position", "start_ns", "end_ns")},
+            **{name: column(name, np.float64) for name in ("rate", "early_rate", "late_rate", "straddle")},
+            **{name: named(name) for name in ("achieved", "used", "moved")},
+            "cpu_share": np.array([np.nan if row.cpu_share is None else row.cpu_share for row in rows], np.float64),
+            "latency": Latencies.of([row.latency for row in rows]),
+            "counters": CounterTable.of([row.counters for row in rows]),
+            "long": column("long", bool),
+        }
+        return cls(**columns)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Observations]) -> Self:
+        """Several, one after the other."""
+        parts = parts or [cls.of(())]
+        columns = {each.name: [getattr(part, each.name) for part in parts] for each in fields(cls)}
+        sizes = [len(part) for part in parts]
+        return cls(**{name: _joined(own, sizes) for name, own in columns.items()})
+
+    def take(self, places: Places) -> Self:
+        """Some of them, in this order."""
+        return type(self)(**{each.name: _taken(getattr(self, each.name), places) for each in fields(self)})
+
+    @property
+    def in_time(self) -> Self:
+        """The same in order of time."""
+        is_ordered = (np.diff(self.start_ns) >= 0).all()
+        return self if is_ordered else self.take(np.argsort(self.start_ns, kind="stable"))
 
     @property
     def measured_ns(self) -> int:
         """The time in slots, without guards."""
-        return sum(part.measured_ns for parts in self._parts.values() for part in parts)
+        return int((self.end_ns - self.start_ns).sum())
 
     @property
-    def disturbances(self) -> tuple[tuple[str, int, str], ...]:
+    def disturbances(self) -> Iterator[tuple[str, int, str]]:
         """(trial, block, text) of each disturbance."""
-        return tuple(
-            (part.trial, block, f"{treatment}: {text}")
-            for parts in self._parts.values()
-            for part in parts
-            for block, treatment, text in part.disturbances
-        )
+        for at in np.flatnonzero(self.disturbed.astype(bool)):
+            for text in self.disturbed[at]:
+                yield self.trial[at], int(self.block[at]), f"{self.treatment[at]}: {text}"
 
     def __len__(self) -> int:
-        return sum(part.count for parts in self._parts.values() for part in parts)
+        return len(self.trial)
 
     def __iter__(self) -> Iterator[Observation]:
-        for trial in self._parts:
-            yield from self.of(trial)
+        return map(Observation, *(_values(getattr(self, each.name), len(self)) for each in fields(self)))
 
     @overload
     def __getitem__(self, at: int) -> Observation: ...
     @overload
-    def __getitem__(self, at: slice) -> list[Observation]: ...
-    def __getitem__(self, at: int | slice) -> Observation | list[Observation]:
-        return list(self)[at]
+    def __getitem__(self, at: slice) -> Self: ...
+    def __getitem__(self, at: int | slice) -> Observation | Self:
+        if isinstance(at, slice):
+            return self.take(np.arange(len(self))[at])
+        return next(iter(self.take(np.arange(len(self))[[at]])))
 
 
-def of_trial(observations: Iterable[Observation], trial: str) -> list[Observation]:
-    """The observations of one trial, in order of time."""
-    if isinstance(observations, Observations):
-        return observations.of(trial)
-    return sorted((o for o in observations if o.trial == trial), key=lambda o: o.start_ns)
+def by_trial(rows: Iterable[Observation]) -> dict[str, Observations]:
+    """Observations of several trials, those of each in order of time."""
+    seen = Observations.of(rows)
+    names = dict.fromkeys(seen.trial.tolist())
+    return {name: seen.take(np.flatnonzero(seen.trial == name)).in_time for name in names}
 
 
-def measured_ns(observations: Iterable[Observation]) -> int:
-    """The time in slots, without guards."""
-    if isinstance(observations, Observations):
-        return observations.measured_ns
-    return sum(o.end_ns - o.start_ns for o in observations)
+def _joined(own: Sequence[Column], sizes: Sequence[int]) -> Column:
+    if isinstance(own[0], Mapping):
+        names = dict.fromkeys(name for part in own for name in part)
+        missing = [np.full(size, np.nan) for size in sizes]
+        return {
+            name: np.concatenate([part.get(name, gap) for part, gap in zip(own, missing, strict=True)])
+            for name in names
+        }
+    return np.concatenate(own) if isinstance(own[0], np.ndarray) else own[0].joined(own)
+
+
+def _taken(column: Column, places: Places) -> Column:
+    if isinstance(column, Mapping):
+        return {name: values[places] for name, values in column.items()}
+    return column[places] if isinstance(column, np.ndarray) else column.take(places)
+
+
+def _values(column: Column, count: int) -> list[Any]:
+    """A plain value for each slot: None if it is not a number, and mappings without those that are not."""
+    if isinstance(column, Mapping):
+        named = {name: _values(values, count) for name, values in column.items()}
+        return [{name: own[at] for name, own in named.items() if own[at] is not None} for at in range(count)]
+    if not isinstance(column, np.ndarray):
+        return [column[at] for at in range(count)]
+    values = column.tolist()
+    return [None if math.isnan(value) else value for value in values] if column.dtype.kind == "f" else values

@@ -420,7 +420,7 @@ def all_charts(findings: Findings, evidence: Evidence) -> dict[str, dict[str, An
                 "title": _low_title(_timeline_title(findings, row))
             }
     for number, cell in enumerate(findings.cells, start=1):
-        if not series.pairs_of(evidence, cell):
+        if not len(series.pairs_of(evidence, cell)):
             continue
         name = f"cell-{number:03d}-{_slug(victim_title(cell))}-{_slug(treatment_title(cell))}"
         specs |= {f"{name}-{kind}": spec for kind, spec in _cell_charts(findings, evidence, cell).items()}

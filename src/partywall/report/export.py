@@ -6,14 +6,15 @@ all digits. An unknown figure is an empty cell or null, never 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
-from partywall.model.observation import Observation, bucket_bounds
+from partywall.model.observation import Latencies, Observations, Values, bucket_bounds
 from partywall.report import charts, html, latency, terminal
 from partywall.report.files import Files, parquet
 from partywall.report.rows import row_of
@@ -28,19 +29,20 @@ def rows(run: Run) -> list[dict[str, Any]]:
 
 def observation_table(evidence: Evidence) -> pa.Table:
     """One row for each observation, with its place in the plan. Counters and achieved rates have a column each."""
-    victims = {trial.id: trial for trial in evidence.plan.trials}
-    counters = sorted({name for o in evidence.observations for name in o.counters})
-    aggressors = sorted({name for o in evidence.observations for name in o.achieved})
+    victims = {trial.id: trial.victim_name for trial in evidence.plan.trials}
+    seen = Observations.joined(list(evidence.observations.values()))
+    counters = {name: seen.counters.column(name) for name in seen.counters.names}
     columns: dict[str, Any] = {
-        "run": [evidence.run] * len(evidence.observations),
-        "victim": [victims[o.trial].victim_name for o in evidence.observations],
-        **{name: [getattr(o, name) for o in evidence.observations] for name in _PLAIN},
-        "disturbed": [list(o.disturbed) for o in evidence.observations],
-        **_latency_columns(evidence.observations),
-        **{f"achieved_{name}": [o.achieved.get(name) for o in evidence.observations] for name in aggressors},
-        **{f"counter_{name}": [o.counters.get(name) for o in evidence.observations] for name in counters},
+        "run": [evidence.run] * len(seen),
+        "victim": [victims[trial] for trial in seen.trial],
+        **{name: getattr(seen, name) for name in _PLAIN},
+        "disturbed": seen.disturbed,
+        **_latency_columns(seen.latency, len(seen)),
+        **_known("achieved", seen.achieved),
+        **_known("counter", counters),
     }
-    return pa.table({name: pa.array(values, type=_TYPES.get(name, pa.float64())) for name, values in columns.items()})
+    types = {name: _TYPES.get(name, pa.float64()) for name in columns}
+    return pa.table({name: pa.array(values, types[name], from_pandas=True) for name, values in columns.items()})
 
 
 _PLAIN = (
@@ -64,8 +66,8 @@ _TYPES = {
 }
 
 
-def _latency_columns(observations: Iterable[Observation]) -> dict[str, list[Any]]:
-    histograms = [o.latency for o in observations]
+def _latency_columns(latencies: Latencies, slots: int) -> dict[str, list[Any]]:
+    histograms = [latencies[at] for at in range(slots)]
     quantiles: list[Any] = [latency.quantiles(histogram, (0.5, 0.99)) or (None, None) for histogram in histograms]
     return {
         "latency_count": [sum(h.counts.values()) for h in histograms],
@@ -73,6 +75,11 @@ def _latency_columns(observations: Iterable[Observation]) -> dict[str, list[Any]
         "latency_ns_p99": [pair[1] for pair in quantiles],
         "latency_buckets": [[_bucket(index, count) for index, count in sorted(h.counts.items())] for h in histograms],
     }
+
+
+def _known(what: str, columns: Mapping[str, Values]) -> dict[str, Values]:
+    """The columns in which any number is known."""
+    return {f"{what}_{name}": values for name, values in sorted(columns.items()) if np.isfinite(values).any()}
 
 
 def _bucket(index: int, count: int) -> dict[str, int]:

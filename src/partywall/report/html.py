@@ -15,12 +15,13 @@ from functools import cache
 from typing import Any
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 
 from partywall import units
 from partywall.model.evidence import Counter, Evidence
 from partywall.model.finding import Cause, Cell, Effect, Estimate, Findings, Verdict, Warn
-from partywall.model.observation import Observation, measured_ns
+from partywall.model.observation import Observation
 from partywall.model.plan import Trial
 from partywall.report import charts, figures, host, page, series
 from partywall.report.advice import ADVICE, Advice
@@ -126,7 +127,7 @@ def _extent(findings: Findings, evidence: Evidence) -> str:
     treatments = len({cell.treatment for cell in findings.cells})
     counts = sorted({cell.isolation.n for cell in findings.cells}) or [0]
     blocks = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    measured = units.format_duration(measured_ns(evidence.observations))
+    measured = units.format_duration(sum(seen.measured_ns for seen in evidence.observations.values()))
     plural = "" if victims == 1 else "s"
     polled = "; idle CPUs polled" if evidence.plan.scenario.idle == "poll" else ""
     return f"{victims} victim{plural}, {treatments} treatments, {blocks} blocks each, {measured} without guards{polled}"
@@ -134,7 +135,7 @@ def _extent(findings: Findings, evidence: Evidence) -> str:
 
 def _panel(identity: str, cell: Cell, findings: Findings, evidence: Evidence, specs: dict[str, Any]) -> Panel:
     own: dict[str, str] = {}
-    if series.pairs_of(evidence, cell):
+    if len(series.pairs_of(evidence, cell)):
         drawn = {
             "effect": charts.effect_over_time(findings, evidence, cell),
             "rates": charts.rate_distribution(evidence, cell),
@@ -310,8 +311,8 @@ def _slots_of(evidence: Evidence, trials: Sequence[Trial]) -> dict[str, Any]:
 def _slots(evidence: Evidence, trial: Trial, limit: int) -> dict[str, Any]:
     """The slots of a trial for the block table, and the blocks whose slices are drawn."""
     scale = series.scale_of(evidence, trial.id)
-    observations = series.observations_of(evidence, trial.id)
-    blocks = sorted({o.block for o in observations})
+    observations = evidence.of_trial(trial.id)
+    blocks = np.unique(observations.block).tolist()
     every = -(-len(observations) // limit) if observations else 1
     kept = set(blocks[::every])
     return {
@@ -321,7 +322,7 @@ def _slots(evidence: Evidence, trial: Trial, limit: int) -> dict[str, Any]:
         "of": len(blocks),
         "drawn": series.drawn_blocks(evidence.timeline.get(trial.id, ())),
         "notes": {b: text for b, text in _disturbed(evidence, trial).items() if b in kept},
-        "slots": [_slot(o, scale) for o in observations if o.block in kept],
+        "slots": [_slot(o, scale) for o in observations.take(np.flatnonzero(np.isin(observations.block, list(kept))))],
     }
 
 

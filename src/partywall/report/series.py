@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from partywall.model.evidence import Evidence, SlicePoint
 from partywall.model.finding import Cell, Estimate
-from partywall.model.observation import Histogram, Observation, of_trial
+from partywall.model.observation import Observations
 from partywall.model.plan import Trial
 from partywall.report import figures, latency
 
@@ -27,15 +29,18 @@ Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A treatment and the baseline of the same block."""
+class Pairs:
+    """A treatment and the baseline of the same blocks, in order of time."""
 
-    baseline: Observation
-    treated: Observation
+    baseline: Observations
+    treated: Observations
+
+    def __len__(self) -> int:
+        return len(self.treated)
 
     @property
-    def factor(self) -> float:
-        return self.treated.rate / self.baseline.rate
+    def sides(self) -> tuple[tuple[str, Observations], ...]:
+        return (("baseline", self.baseline), ("treated", self.treated))
 
 
 def trial_of(evidence: Evidence, trial: str) -> Trial:
@@ -46,106 +51,99 @@ def scale_of(evidence: Evidence, trial: str) -> figures.Scale:
     return figures.scale_of(trial_of(evidence, trial).victim, evidence.kernels)
 
 
-def observations_of(evidence: Evidence, trial: str) -> list[Observation]:
-    """Observations ordered by time."""
-    return of_trial(evidence.observations, trial)
-
-
 def baseline_id(evidence: Evidence, trial: str) -> str | None:
     return next((t.id for t in trial_of(evidence, trial).treatments if t.role == "baseline"), None)
 
 
-def pairs_of(evidence: Evidence, cell: Cell) -> list[Pair]:
-    """One pair for each block, ordered by time. Blocks that lack either are left out."""
+def pairs_of(evidence: Evidence, cell: Cell) -> Pairs:
+    """One pair for each block. Blocks that lack either, or whose baseline did no work, are left out."""
     return _pairs.of(evidence, cell)
 
 
-class _Pairs:
+class _LastPairs:
     """The pairs of the last cell: all of its charts and figures need them, and a long run has many."""
 
     def __init__(self) -> None:
-        self._last: tuple[weakref.ref[Evidence], str, str, list[Pair]] | None = None
+        self._last: tuple[weakref.ref[Evidence], str, str, Pairs] | None = None
 
-    def of(self, evidence: Evidence, cell: Cell) -> list[Pair]:
+    def of(self, evidence: Evidence, cell: Cell) -> Pairs:
         last = self._last
         if last is None or last[0]() is not evidence or last[1:3] != (cell.trial, cell.treatment):
             self._last = last = weakref.ref(evidence), cell.trial, cell.treatment, _paired(evidence, cell)
         return last[3]
 
 
-_pairs = _Pairs()
+_pairs = _LastPairs()
 
 
-def _paired(evidence: Evidence, cell: Cell) -> list[Pair]:
-    own = [o for o in observations_of(evidence, cell.trial) if o.long == cell.long]
-    base = {o.block: o for o in own if o.treatment == baseline_id(evidence, cell.trial)}
-    return [
-        Pair(base[o.block], o)
-        for o in own
-        if o.treatment == cell.treatment and o.block in base and base[o.block].rate > 0
-    ]
+def _paired(evidence: Evidence, cell: Cell) -> Pairs:
+    own = evidence.of_trial(cell.trial)
+    base, treated = (
+        {int(own.block[at]): int(at) for at in np.flatnonzero((own.treatment == id_) & (own.long == cell.long))}
+        for id_ in (baseline_id(evidence, cell.trial), cell.treatment)
+    )
+    both = [block for block in treated if block in base and own.rate[base[block]] > 0]
+    return Pairs(*(own.take(np.array([side[block] for block in both], dtype=np.intp)) for side in (base, treated)))
 
 
 def effects(evidence: Evidence, cell: Cell) -> Rows:
     """For each block: its time, its own isolation factor, and the running mean with its interval."""
     pairs = pairs_of(evidence, cell)
-    if not pairs:
+    if not len(pairs):
         return []
-    origin_ns = observations_of(evidence, cell.trial)[0].start_ns
-    running = running_interval([pair.factor for pair in pairs], cell.isolation)
+    origin_ns = int(evidence.of_trial(cell.trial).start_ns[0])
+    factors = (pairs.treated.rate / pairs.baseline.rate).tolist()
     last, steps = len(pairs) - 1, MAX_POINTS - 1
     drawn = {at * last // steps for at in range(MAX_POINTS)} if last > steps else None
     return [
         {
-            "block": pair.treated.block,
-            "time_s": _short((pair.treated.start_ns - origin_ns) / 1e9),
-            "factor": _short(pair.factor),
-            **ends,
+            "block": int(pairs.treated.block[at]),
+            "time_s": _short((int(pairs.treated.start_ns[at]) - origin_ns) / 1e9),
+            "factor": _short(factors[at]),
+            **{name: None if end is None else _short(end) for name, end in zip(_RUNNING, ends, strict=True)},
         }
-        for at, (pair, ends) in enumerate(zip(pairs, running, strict=True))
+        for at, ends in enumerate(running_interval(factors, cell.isolation))
         if drawn is None or at in drawn
     ]
 
 
-def running_interval(factors: Sequence[float], final: Estimate) -> list[dict[str, float | None]]:
+_RUNNING = ("mean", "low", "high")
+
+
+def running_interval(factors: Sequence[float], final: Estimate) -> Iterator[tuple[float | None, ...]]:
     """Mean and interval of the first k blocks, for k ≥ 5. The weight of a block is that in `final`."""
     worth = (final.n_effective or final.n) / final.n if final.n else 1.0
-    ends: list[dict[str, float | None]] = []
     mean = squares = 0.0
     for count, factor in enumerate(factors, start=1):
         step = factor - mean
         mean += step / count
         squares += step * (factor - mean)
         if count < 5:
-            ends.append({"mean": None, "low": None, "high": None})
+            yield None, None, None
             continue
         half = 1.96 * math.sqrt(squares / (count - 1) / (count * worth))
-        ends.append({"mean": _short(mean), "low": _short(mean - half), "high": _short(mean + half)})
-    return ends
+        yield mean, mean - half, mean + half
 
 
 def rates(evidence: Evidence, cell: Cell, bins: int = 24) -> Rows:
     """Histogram of slot rates, baseline and treated over the same bins, in the kernel's unit."""
     scale = scale_of(evidence, cell.trial)
-    pairs = pairs_of(evidence, cell)
-    groups = {
-        "baseline": [scale.show(p.baseline.rate) for p in pairs],
-        "treated": [scale.show(p.treated.rate) for p in pairs],
+    shown = {
+        name: np.array([scale.show(rate) for rate in side.rate.tolist()], dtype=np.float64)
+        for name, side in pairs_of(evidence, cell).sides
     }
-    values = [v for group in groups.values() for v in group if math.isfinite(v)]
-    if not values:
+    groups = {name: values[np.isfinite(values)] for name, values in shown.items()}
+    values = np.concatenate([*groups.values()])
+    if not len(values):
         return []
-    low, high = min(values), max(values)
+    low, high = float(values.min()), float(values.max())
     width = (high - low) / bins or abs(low) / bins or 1.0
     rows = []
     for name, group in groups.items():
-        counts = [0] * bins
-        for number in group:
-            if math.isfinite(number):
-                counts[min(int((number - low) / width), bins - 1)] += 1
+        counts = np.bincount(np.minimum(((group - low) / width).astype(np.int64), bins - 1), minlength=bins)
         rows += [
             {"state": name, "low": _short(low + i * width), "high": _short(low + (i + 1) * width), "slots": n}
-            for i, n in enumerate(counts)
+            for i, n in enumerate(counts.tolist())
             if n
         ]
     return rows
@@ -153,12 +151,9 @@ def rates(evidence: Evidence, cell: Cell, bins: int = 24) -> Rows:
 
 def latencies(evidence: Evidence, cell: Cell) -> Rows:
     """Latency by the share of slower operations, as far into the tail as the counts allow."""
-    pairs = pairs_of(evidence, cell)
     rows = []
-    for name, merged in (
-        ("baseline", Histogram.merged(p.baseline.latency for p in pairs)),
-        ("treated", Histogram.merged(p.treated.latency for p in pairs)),
-    ):
+    for name, side in pairs_of(evidence, cell).sides:
+        merged = side.latency.merged
         shares = latency.tail_shares(merged)
         rows += [
             {"state": name, "slower": _short(1 - share), "latency_us": _short(value_ns / 1e3)}
@@ -171,9 +166,7 @@ def percentiles(
     evidence: Evidence, cell: Cell, shares: Sequence[float] = (0.5, 0.9, 0.99, 0.999)
 ) -> list[tuple[float, float, float]]:
     """(share, baseline ns, treated ns) for shares with at least ten operations beyond."""
-    pairs = pairs_of(evidence, cell)
-    base = Histogram.merged(p.baseline.latency for p in pairs)
-    treated = Histogram.merged(p.treated.latency for p in pairs)
+    base, treated = (side.latency.merged for _, side in pairs_of(evidence, cell).sides)
     fewest = min(sum(base.counts.values()), sum(treated.counts.values()))
     kept = [share for share in shares if fewest * (1 - share) >= 10]
     return list(zip(kept, latency.quantiles(base, kept), latency.quantiles(treated, kept), strict=True))

@@ -7,16 +7,18 @@ import functools
 import os
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from partywall.clock import Clock, Monotonic
 from partywall.errors import AgentError, RefusalError, TrialError
 from partywall.events import Block, Doing, Emit, Left, Note
 from partywall.model.finding import Precision
-from partywall.model.observation import STRADDLE_MAX, Observation
+from partywall.model.observation import STRADDLE_MAX, Observations
 from partywall.model.plan import Plan, Slot, Treatment, Trial
 from partywall.model.scenario import SWITCH_AFTER_NS
 from partywall.pace import PLANNED, SLOW_SHARE, Stretch, forecast, rhythm
@@ -59,14 +61,15 @@ class Decisions:
     enough: whether a trial is precise enough, and where time would narrow its intervals most.
     """
 
-    enough: Callable[[Trial, Sequence[Observation]], Precision]
-    carries_over: Callable[[Trial, Sequence[Observation]], bool]
+    enough: Callable[[Trial, Observations], Precision]
+    carries_over: Callable[[Trial, Observations], bool]
 
 
 @dataclass
 class Progress:
     """The progress of a trial: observations at the current slot length, and the total measured time.
 
+    parts: the observations, of which each block is one until they are joined. held: blocks of each treatment and kind.
     void_ns: the part of the measured time that counts for nothing, since limits were late or slices were lost.
     turns_started: how often each turn was begun. pilots_had: how many of PILOTS, at the present length. precision: what
     was found at the last look. next_look: observations at the next. unread: whether observations so far must be read
@@ -74,7 +77,8 @@ class Progress:
     """
 
     trial: Trial
-    observations: list[Observation] = field(default_factory=list)
+    parts: list[Observations] = field(default_factory=list)
+    held: Counter[tuple[str, bool]] = field(default_factory=Counter)
     next_block: int = 0
     stretch: Stretch = PLANNED
     measured_ns: int = 0
@@ -90,20 +94,37 @@ class Progress:
     unread: bool = False
     resumed: bool = False
 
-    def recall(self, observations: Sequence[Observation]) -> None:
+    @property
+    def observations(self) -> Observations:
+        """All of them, joined."""
+        self.parts = self.parts if len(self.parts) == 1 else [Observations.joined(self.parts)]
+        return self.parts[0]
+
+    def add(self, block: Observations) -> None:
+        self.parts.append(block)
+        self.held.update(zip(block.treatment.tolist(), block.long.tolist(), strict=True))
+
+    def drop(self) -> None:
+        self.parts.clear()
+        self.held.clear()
+
+    def recall(self, observations: Observations) -> None:
         """Takes the observations so far, with slots of the present length.
 
         Carry-over tests that a resumed trial has already had at this number of blocks are not repeated, because each
         uses a part of the allowed error.
         """
-        self.observations, self.unread = list(observations), False
+        self.drop()
+        self.add(observations)
+        self.unread = False
         if self.resumed:
             self.pilots_had, self.coarse_tested = self.pilots_reached, self.blocks_short >= COARSE_BLOCKS
             self.resumed = False
 
     def forget(self) -> None:
         """Lets the observations go, which of a long run need much memory."""
-        self.observations, self.unread = [], bool(self.observations)
+        self.unread = bool(self.held)
+        self.drop()
 
     @property
     def slow_share(self) -> float:
@@ -130,14 +151,13 @@ class Progress:
     @property
     def blocks_short(self) -> int:
         """The number of short blocks of the treatment with the fewest, among treatments that have any."""
-        short = Counter(o.treatment for o in self.observations if not o.long)
-        return min(short.values(), default=0)
+        return min((count for (_, long), count in self.held.items() if not long), default=0)
 
     def _fewest(self) -> tuple[int, int | None]:
         """Blocks and long blocks of the treatment with the fewest; None if all blocks have the same length."""
-        short, long = (Counter(o.treatment for o in self.observations if o.long == which) for which in (False, True))
-        ids = [t.id for t in self.trial.treatments]
-        return min(short[id_] or long[id_] for id_ in ids), min(long[id_] for id_ in ids) if long else None
+        counts = [(self.held[t.id, False], self.held[t.id, True]) for t in self.trial.treatments]
+        has_long = any(long for _, long in self.held)
+        return min(short or long for short, long in counts), min(long for _, long in counts) if has_long else None
 
 
 def execute(
@@ -368,7 +388,7 @@ class Turns:
                 self.run.append("block_void", **event)
                 continue
             if event["stretch"] == progress.stretch.slots:
-                progress.observations += block
+                progress.add(block)
             self.run.append("block_done", **event)
             shown = _shown(slots, block)
         self._decide(progress, shown)
@@ -385,16 +405,16 @@ class Turns:
         if too_short := self._too_short(progress):
             stretch, reason = too_short
             progress.stretch = stretch
-            progress.observations.clear()
+            progress.drop()
             progress.pilots_had, progress.coarse_tested = 0, False
             progress.precision, progress.next_look = None, 0
             factors = {"stretch": stretch.slots, "guards": stretch.guards}
             self.run.append("stretched", trial=progress.trial.id, reason=reason, **factors)
             self.emit(Note(f"{progress.trial.id}: {reason}; slots are now {stretch.slots} times as long"))
-        elif progress.blocks >= LOOKS_FROM and len(progress.observations) >= progress.next_look:
+        elif progress.blocks >= LOOKS_FROM and progress.held.total() >= progress.next_look:
             progress.precision = self.decisions.enough(progress.trial, progress.observations)
             cells = progress.precision.factors
-            progress.next_look = int(LOOKS_GROWTH * len(progress.observations))
+            progress.next_look = int(LOOKS_GROWTH * progress.held.total())
             progress.finished = progress.precision.reached and progress.blocks >= self.plan.scenario.min_blocks
             if progress.finished:
                 self.run.append("trial_precise", trial=progress.trial.id, blocks=progress.blocks)
@@ -470,16 +490,14 @@ def _is_lasting(error: TrialError | AgentError) -> bool:
     return isinstance(error, TrialError | RefusalError) and error.is_lasting
 
 
-def _straddle(observations: Sequence[Observation]) -> float:
+def _straddle(seen: Observations) -> float:
     """Share of the victim's work that belongs to another treatment, for the treatment with the largest share."""
-    straddles: defaultdict[str, list[float]] = defaultdict(list)
-    for observation in observations:
-        if not observation.long:
-            straddles[observation.treatment].append(observation.straddle)
-    return max(map(statistics.median, straddles.values()), default=0.0)
+    short = seen.take(np.flatnonzero(~seen.long))
+    medians = (np.median(short.straddle[short.treatment == name]) for name in set(short.treatment))
+    return float(max(medians, default=0.0))
 
 
-def _shown(slots: Sequence[Slot], block: Sequence[Observation]) -> Sequence[tuple[str, int, float]]:
+def _shown(slots: Sequence[Slot], block: Observations) -> Sequence[tuple[str, int, float]]:
     """The slots of a block, for the journal: treatment, length, rate. A slot without an observation is left out."""
     rates = {observation.position: observation.rate for observation in block}
     return [

@@ -15,7 +15,7 @@ from partywall.agent.metric import Extractor
 from partywall.clock import Clock
 from partywall.errors import TrialError
 from partywall.model.evidence import VICTIM, Counter
-from partywall.model.observation import Observation
+from partywall.model.observation import Observations
 from partywall.model.plan import Slot
 from partywall.run.stage import Stage
 from partywall.sandbox.clock import Looks
@@ -86,7 +86,7 @@ class Recorder:
         block = Block(self._stage.trial.id, number, tuple(slots), long=long)
         self._expected.append(Expected(block, stretch, error_ns))
 
-    def complete(self, looks: Looks) -> Iterator[tuple[tuple[Observation, ...], dict[str, Any]]]:
+    def complete(self, looks: Looks) -> Iterator[tuple[Observations, dict[str, Any]]]:
         """Blocks that were complete before the clocks were read, with the event to write.
 
         Without observations if a slot is unknown, a clock error exceeds the block's guard times, or an agent lost
@@ -98,7 +98,7 @@ class Recorder:
         while self._expected and self._is_complete(self._expected[0], looks.at_ns):
             expected = self._expected.popleft()
             yield (
-                () if expected.is_refuted or expected.lost else self._observe(expected.block),
+                Observations.of(()) if expected.is_refuted or expected.lost else self._observe(expected.block),
                 expected.event(self._turn),
             )
             self._forget(expected.block.slots[0].start_ns - KEPT_NS)
@@ -187,7 +187,7 @@ class Recorder:
             stdout = [line for line in lines if line["stream"] == "stdout"]
             self._windows.setdefault(workload, Window()).extend(list(metric_rows(workload, extractor, stdout)))
 
-    def _observe(self, block: Block) -> tuple[Observation, ...]:
+    def _observe(self, block: Block) -> Observations:
         victim = self._windows[VICTIM]
         return observe(block, self._stage.trial, victim, self._windows, self._stage.rate_max, self._as_samples())
 

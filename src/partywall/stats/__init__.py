@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from partywall import units
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Band, CarryOver, Cell, Curve, Findings, Precision, Warn
-from partywall.model.observation import Observation, of_trial
+from partywall.model.observation import Observation, Observations
 from partywall.model.plan import Treatment, Trial
 from partywall.stats import agent_facts, carryover, causes
 from partywall.stats.compare import compare, compare_runs
@@ -65,8 +65,8 @@ def analyse(evidence: Evidence) -> Findings:
     curves: list[Curve] = []
     disturbed: list[Disturbed] = []
     for trial in plan.trials:
-        disturbed.append(Disturbed.of(of_trial(evidence.observations, trial.id)))
-        measured = Measured.of(evidence.observations, trial.id)
+        disturbed.append(Disturbed.of(evidence.of_trial(trial.id)))
+        measured = Measured.of(evidence.of_trial(trial.id))
         own = bands_of(trial, measured)
         judged = cells_of(trial, measured, own, plan.scenario.min_blocks)
         findings = with_effects(
@@ -113,10 +113,7 @@ def enough(
     Uses only the observations up to the last checkpoint, so the answer does not depend on how often it is requested.
     """
     baseline = baseline_of(treatments)
-    observations = tuple(observations)
-    if not observations:
-        return _enough(Series.of(()), treatments, precision, min_blocks)
-    measured = Measured.of(observations, observations[0].trial)
+    measured = Measured.of(observations)
     slow = [t for t in treatments if measured.holding(t.id) is measured.long]
     quick = [t for t in treatments if t not in slow]
     results = [_enough(measured.short, quick, precision, min_blocks)] if quick else []
@@ -138,7 +135,7 @@ def enough(
 def _enough(series: Series, treatments: Sequence[Treatment], precision: float, min_blocks: int) -> Precision:
     """The same for treatments that are measured in blocks of one kind."""
     wanted = [t.id for t in treatments]
-    complete = series.complete(wanted)
+    complete = int(series.hold(wanted).sum())
     last, following = 0, 0
     for following in checkpoints(min_blocks):
         if following > complete:
@@ -175,10 +172,7 @@ def carry_over(
 
     looks: number of tests while blocks arrive, which share the allowed error.
     """
-    observations = tuple(observations)
-    if not observations:
-        return {}
-    return carryover.carry_over(Measured.of(observations, observations[0].trial), treatments, looks)
+    return carryover.carry_over(Measured.of(observations), treatments, looks)
 
 
 @dataclass(frozen=True)
@@ -194,9 +188,9 @@ class Disturbed:
     long: bool
 
     @staticmethod
-    def of(observations: Sequence[Observation]) -> Disturbed:
-        long = any(o.long for o in observations)
-        watched = [o.disturbed for o in observations if o.long or not long]
+    def of(observations: Observations) -> Disturbed:
+        long = bool(observations.long.any())
+        watched = observations.disturbed[observations.long] if long else observations.disturbed
         names = frozenset(name.split()[0] for disturbances in watched for name in disturbances)
         return Disturbed(len(watched), sum(map(bool, watched)), names, long)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from partywall.model.finding import CarryOver, Deferred, Estimate
-from partywall.model.observation import Observation
+from partywall.model.observation import Observations
 from partywall.model.plan import Treatment
 from partywall.stats.deferred import deferred_of
 from partywall.stats.interval import Array, mean_interval, ratio_of_means
@@ -40,7 +40,7 @@ def carry_over_of(
 
     deferred: effects on later slots. long: the same treatments in long blocks.
     """
-    slot_ns = int(np.median([o.end_ns - o.start_ns for o in pair.treated]))
+    slot_ns = int(np.median(pair.treated.end_ns - pair.treated.start_ns))
     times = 1 if pair.long else round(slot_ns / planned_ns)
     drift = mean_interval(_half_difference(pair.treated) - _half_difference(pair.baseline), level)
     loss = abs(1 - pair.factor().value)
@@ -82,19 +82,17 @@ def _longer(pair: Pair, long: Pair, level: float) -> Estimate:
 
     A block is either long or not, so the squares of their errors add up.
     """
-    late = ratio_of_means(
-        long.treated_values(lambda o: o.late_rate), long.baseline_values(lambda o: o.late_rate), level
-    )
+    late = ratio_of_means(long.treated.late_rate, long.baseline.late_rate, level)
     usual = pair.factor(level)
     value, half = late.value - usual.value, math.hypot(late.half_width, usual.half_width)
     method = "difference of two independent ratios"
     return Estimate(value=value, low=value - half, high=value + half, level=level, n=late.n, method=method)
 
 
-def _half_difference(observations: tuple[Observation, ...]) -> Array:
+def _half_difference(seen: Observations) -> Array:
     """(late − early) / mean rate of each block. Linear, so that a stalled half counts; a full stall has no effect."""
-    mean = float(np.mean([o.rate for o in observations]))
-    moved = np.array([o.late_rate - o.early_rate for o in observations], dtype=np.float64)
+    mean = float(np.mean(seen.rate))
+    moved = seen.late_rate - seen.early_rate
     return moved / mean if mean > 0 else np.zeros_like(moved)
 
 

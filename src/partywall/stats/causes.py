@@ -53,9 +53,7 @@ def causes_of(cell: Cell, cells: Sequence[Cell], series: Series, counters: Mappi
 
 def _reading(pair: Pair, name: str) -> Reading | None:
     """A counter where it was read in both slots of a block; None if there are too few such blocks."""
-    treated, baseline = (side.get(name, np.zeros(0)) for side in pair.counters)
-    if len(treated) != len(baseline):
-        return None
+    treated, baseline = pair.treated.counters.column(name), pair.baseline.counters.column(name)
     read = np.isfinite(treated) & np.isfinite(baseline)
     return Reading(treated[read], baseline[read], read) if read.sum() >= FEWEST else None
 

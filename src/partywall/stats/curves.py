@@ -50,8 +50,8 @@ def _slope(trial: Trial, series: Series, cells: Sequence[Cell]) -> Estimate | No
     """
     wanted = [cell.treatment for cell in cells]
     baseline = baseline_of(trial.treatments).id
-    complete = Series.of(block for block in series.blocks if {*wanted, baseline} <= block.keys())
-    if len(complete.blocks) < FEWEST:
+    complete = series.kept(series.hold([*wanted, baseline]))
+    if len(complete) < FEWEST:
         return None
     losses = np.stack([complete.pair(treatment, baseline).losses() for treatment in wanted])
     intensity = np.array([cell.intensity for cell in cells], dtype=np.float64)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from partywall.model.finding import Deferred, Estimate
-from partywall.model.observation import Observation
+from partywall.model.observation import Observations
 from partywall.model.plan import Treatment
 from partywall.stats.interval import Array
 from partywall.stats.quantile import ranks, student_reach, student_tail
@@ -35,15 +35,16 @@ def deferred_of(series: Series, treatments: Sequence[Treatment], alpha: float) -
     """
     pressing = {t.id: t.aggressor or t.id for t in treatments if t.role not in ("baseline", "null")}
     names = list(dict.fromkeys(pressing.values()))
-    order = sorted((o for block in series.blocks for o in block.values()), key=lambda o: o.start_ns)
-    quiet = [at for at, o in enumerate(order) if at >= LAGS and o.treatment not in pressing]
+    seen = series.seen
+    before = np.array([pressing.get(treatment) for treatment in seen.treatment], dtype=object)
+    quiet = np.flatnonzero(before == None)  # noqa: E711 - in each slot
+    quiet = quiet[quiet >= LAGS]
     lags = min(LAGS, (len(quiet) - 1 - _FEWEST_SPARE) // max(1, len(names)))
     if lags < 1 or not names:
         return {}
-    before = [pressing.get(o.treatment) for o in order]
     tried = [(name, lag) for name in names for lag in range(1, lags + 1)]
-    preceded = np.array([[before[at - lag] == name for name, lag in tried] for at in quiet], dtype=np.float64)
-    delay = _significant(_detrended(_relative([order[at] for at in quiet])), _detrended(preceded), alpha / len(tried))
+    preceded = np.column_stack([before[quiet - lag] == name for name, lag in tried]).astype(np.float64)
+    delay = _significant(_detrended(_relative(seen.take(quiet))), _detrended(preceded), alpha / len(tried))
     by_name: dict[str, Deferred] = {}
     for column, change in delay:
         name, lag = tried[column]
@@ -51,12 +52,13 @@ def deferred_of(series: Series, treatments: Sequence[Treatment], alpha: float) -
     return {id_: by_name[name] for id_, name in pressing.items() if name in by_name}
 
 
-def _relative(observations: Sequence[Observation]) -> Array:
+def _relative(seen: Observations) -> Array:
     """Each rate divided by its treatment's mean; 1 for a treatment that never did any work."""
-    rates = np.array([o.rate for o in observations], dtype=np.float64)
-    names, own = np.unique([o.treatment for o in observations], return_inverse=True)
-    usual = np.array([rates[own == at].mean() for at in range(len(names))])[own]
-    return np.asarray(np.divide(rates, usual, out=np.ones_like(rates), where=usual > 0), dtype=np.float64)
+    usual = np.empty(len(seen))
+    for treatment in dict.fromkeys(seen.treatment.tolist()):
+        own = seen.treatment == treatment
+        usual[own] = seen.rate[own].mean()
+    return np.asarray(np.divide(seen.rate, usual, out=np.ones(len(seen)), where=usual > 0), dtype=np.float64)
 
 
 def _detrended(columns: Array) -> Array:

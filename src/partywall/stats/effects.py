@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from partywall.model.finding import Band, CarryOver, Cell, Estimate, Warn
-from partywall.model.observation import STRADDLE_MAX, Observation
+from partywall.model.observation import STRADDLE_MAX, Observations
 from partywall.model.plan import Treatment, Trial, null_cpus
 from partywall.stats import latency
 from partywall.stats.carryover import carry_over
@@ -52,16 +53,15 @@ def _band(trial: Trial, pair: Pair) -> Band:
     """The null treatment's interval, mirrored around 1 at its widest, and the same for its latency impacts."""
     factor = pair.factor()
     reach = max(abs(math.log(max(factor.low, 1e-9))), abs(math.log(factor.high)))
-    impacts = latency.impacts(pair.treated, pair.baseline)
     return Band(
         trial=trial.id,
-        baseline=pair.baseline[0].treatment,
+        baseline=pair.baseline.treatment[0],
         long=pair.long,
         low=math.exp(-reach),
         high=math.exp(reach),
         null=factor,
-        latency={name: latency.band(impact) for name, impact in impacts.items()},
-        null_latency=impacts,
+        latency={name: latency.band(impact) for name, impact in pair.impacts.items()},
+        null_latency=pair.impacts,
     )
 
 
@@ -77,7 +77,7 @@ def cells_of(trial: Trial, measured: Measured, bands: Sequence[Band], min_blocks
             measured.holding(t.id),
             pair,
             watched[t.id],
-            own.get((pair.baseline[0].treatment, pair.long)),
+            own.get((pair.baseline.treatment[0], pair.long)),
             lasting[t.id],
             min_blocks,
         )
@@ -123,17 +123,16 @@ def _cell(
     variation = variation_of(pair.losses())
     promise = promise_of(trial, treatment)
     kept = _kept(trial, treatment, series, promise) if promise else None
-    achieved = _mean(pair.treated, treatment, "achieved")
-    on, off = (*pair.treated, *watched.treated), (*pair.baseline, *watched.baseline)
+    achieved = _mean((pair.treated,), treatment, "achieved")
+    on, off = (pair.treated, watched.treated), (pair.baseline, watched.baseline)
     used, used_off = (_mean(side, treatment, "used") for side in (on, off))
-    impacts = latency.impacts(pair.treated, pair.baseline)
     latency_bands = {} if band is None or treatment.role == "null" else band.latency
     drifting = (
         seen and variation is not None and variation[1] and variation[0] > _VARIATION_SHARE * abs(1 - isolation.value)
     )
     raised = {
         Warn.CARRY_OVER: lasting.present,
-        Warn.COARSE_VICTIM: np.median([o.straddle for o in pair.treated]) > STRADDLE_MAX,
+        Warn.COARSE_VICTIM: np.median(pair.treated.straddle) > STRADDLE_MAX,
         Warn.FEW_BLOCKS: len(pair) < min_blocks,
         Warn.DRIFTING_EFFECT: drifting,
         Warn.NULL_EFFECT: band is not None and _excludes_one(band.null),
@@ -150,13 +149,13 @@ def _cell(
         role=treatment.role,
         aggressor=treatment.aggressor,
         intensity=treatment.intensities.get(treatment.aggressor or ""),
-        baseline=pair.baseline[0].treatment,
+        baseline=pair.baseline.treatment[0],
         long=pair.long,
         levels=trial.levels,
-        baseline_rate=mean_interval(pair.baseline_values(lambda o: o.rate)),
-        rate=mean_interval(pair.treated_values(lambda o: o.rate)),
+        baseline_rate=mean_interval(pair.baseline.rate),
+        rate=mean_interval(pair.treated.rate),
         isolation=isolation,
-        latency=impacts,
+        latency=pair.impacts,
         efficiency=kept[0] if kept else None,
         promised=kept[1] if kept else None,
         promise=promise.kind if promise else None,
@@ -166,7 +165,7 @@ def _cell(
         variation=variation[0] if variation else None,
         carry_over=lasting,
         seen=seen,
-        latency_seen=latency.outside(impacts, latency_bands),
+        latency_seen=latency.outside(pair.impacts, latency_bands),
         uncontrolled=tuple(_uncontrolled(trial, treatment, long=pair.long)),
         warnings=tuple(warn for warn, holds in raised.items() if holds) + _disturbances(watched),
     )
@@ -238,10 +237,10 @@ def _kept(trial: Trial, treatment: Treatment, series: Series, promise: Promise) 
     pair = series.pair(treatment.id, baseline_of(trial.treatments).id)
     if not pair.comparable:
         return None
-    usual = mean_interval(pair.baseline_values(lambda o: o.rate)).value
+    usual = mean_interval(pair.baseline.rate).value
     if promise.rate is None or promise.rate >= promise.share * usual:
         return _scaled(pair.factor(), promise.share), promise.share
-    reached = mean_interval(pair.treated_values(lambda o: o.rate))
+    reached = mean_interval(pair.treated.rate)
     return _scaled(reached, promise.rate), promise.rate / usual
 
 
@@ -262,12 +261,12 @@ def _fell_short(trial: Trial, treatment: Treatment, achieved: float) -> bool:
 
 
 def _mean(
-    observations: Sequence[Observation], treatment: Treatment, what: Literal["achieved", "used", "moved"]
+    sides: Sequence[Observations], treatment: Treatment, what: Literal["achieved", "used", "moved"]
 ) -> float | None:
     """The mean over slots of a value of a treatment's aggressor; None if no slot has one."""
-    reported = (getattr(o, what).get(treatment.aggressor) for o in observations)
-    known = [value for value in reported if value is not None]
-    return float(np.mean(known)) if known else None
+    reported = [getattr(side, what).get(treatment.aggressor, ()) for side in sides]
+    known = np.concatenate([values[np.isfinite(values)] for values in map(np.asarray, reported)])
+    return float(np.mean(known)) if len(known) else None
 
 
 def _is_idle(used: float, moved: float | None) -> bool:
@@ -277,20 +276,15 @@ def _is_idle(used: float, moved: float | None) -> bool:
 
 def _disturbances(pair: Pair) -> tuple[Warn, ...]:
     """Warnings for disturbances of more than the tolerated share of the pair's slots."""
-    slots = pair.treated + pair.baseline
-    return tuple(
-        warn
-        for warn in (Warn.STEAL, Warn.THROTTLED, Warn.SWAPPING, Warn.FOREIGN_LOAD)
-        if sum(warn in _kinds(o) for o in slots) > DISTURBED_SHARE * len(slots)
-    )
+    slots = [*pair.treated.disturbed, *pair.baseline.disturbed]
+    count = Counter(kind for names in slots if names for kind in _kinds(names))
+    kinds = (Warn.STEAL, Warn.THROTTLED, Warn.SWAPPING, Warn.FOREIGN_LOAD)
+    return tuple(warn for warn in kinds if count[warn] > DISTURBED_SHARE * len(slots))
 
 
-def _kinds(observation: Observation) -> set[Warn]:
+def _kinds(names: Sequence[str]) -> set[Warn]:
     """Kinds of disturbance of a slot. An unknown name counts as load by other programs."""
-    return {
-        next((warn for start, warn in _NAMED if start in name.lower()), Warn.FOREIGN_LOAD)
-        for name in observation.disturbed
-    }
+    return {next((warn for start, warn in _NAMED if start in name.lower()), Warn.FOREIGN_LOAD) for name in names}
 
 
 def _excludes_one(estimate: Estimate) -> bool:

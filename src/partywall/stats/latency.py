@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from partywall.model.finding import Estimate
-from partywall.model.observation import Numbers, Observation, bucket_bounds
+from partywall.model.observation import Entries, Numbers, Observations, bucket_bounds
 from partywall.stats.interval import FEWEST, MOST, Array, error_of_mean
 from partywall.stats.quantile import normal_reach
 
@@ -33,15 +33,13 @@ _PARTS = 8
 _SEED = 0x9A11
 
 
-def impacts(
-    treated: Sequence[Observation], baseline: Sequence[Observation], level: float = 0.95
-) -> dict[str, Estimate]:
+def impacts(treated: Observations, baseline: Observations, level: float = 0.95) -> dict[str, Estimate]:
     """(measured − baseline) / baseline at each percentile with enough operations beyond it in both treatments."""
-    known = [buckets for o in (*treated, *baseline) if len(buckets := o.latency.arrays[0])]
-    if len(treated) < FEWEST or not known:
+    entries = [side.latency.entries for side in (treated, baseline)]
+    buckets = np.unique(np.concatenate([own for _, own, _ in entries]))
+    if len(treated) < FEWEST or not len(buckets):
         return {}
-    buckets = np.unique(np.concatenate(known))
-    first, second = _matrix(treated, buckets), _matrix(baseline, buckets)
+    first, second = (_matrix(own, len(treated), buckets) for own in entries)
     fewest = min(first.sum(), second.sum())
     wanted = {name: share for name, share in PERCENTILES.items() if fewest * (1 - share) >= FEWEST_ABOVE}
     if not wanted:
@@ -75,14 +73,12 @@ def is_effect(impact: Estimate | None) -> bool:
     return impact is not None and (impact.low > 0 or impact.high < 0)
 
 
-def _matrix(observations: Sequence[Observation], buckets: Numbers) -> Array:
+def _matrix(entries: Entries, slots: int, buckets: Numbers) -> Array:
     """Counts by block and bucket. Of very many blocks, adjacent ones are added up, as `interval` averages them."""
-    per_batch = -(-len(observations) // MOST)
-    latencies = [o.latency.arrays for o in observations]
-    batch = np.repeat(np.arange(len(latencies)) // per_batch, [len(own) for own, _ in latencies])
-    indexes, counts = (np.concatenate(part) for part in zip(*latencies, strict=True))
-    shape = -(-len(latencies) // per_batch), len(buckets)
-    place = batch * shape[1] + np.searchsorted(buckets, indexes)
+    per_batch = -(-slots // MOST)
+    slot, indexes, counts = entries
+    shape = -(-slots // per_batch), len(buckets)
+    place = slot // per_batch * shape[1] + np.searchsorted(buckets, indexes)
     sums = np.bincount(place, counts.astype(np.float64), shape[0] * shape[1])
     return np.asarray(sums.reshape(shape), dtype=np.float64)
 

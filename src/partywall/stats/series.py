@@ -1,4 +1,4 @@
-"""Observations of one trial as arrays, block by treatment, and the block-wise comparison of two treatments.
+"""Observations of one trial, block by treatment, and the block-wise comparison of two treatments.
 
 A comparison pairs the two slots of the same block, and removes the host's drift between their times. The drift is
 estimated from all slots of the adjacent blocks, with more weight on quiet treatments, so it adds little noise. Each
@@ -7,15 +7,16 @@ rate is moved to the midpoint between the two times. Swapping treatment and base
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from partywall.model.finding import Estimate
-from partywall.model.observation import Observation, of_trial, table_of
+from partywall.model.observation import Flags, Observation, Observations, Places
 from partywall.model.plan import Treatment, Trial
+from partywall.stats import latency
 from partywall.stats.interval import FEWEST, Array, linearised_ratio, ratio_of_means
 
 _FAR = 5.0
@@ -32,83 +33,107 @@ _NEIGHBOUR_GAPS = 2.0
 class Pair:
     """The blocks that contain both treatments, in order of time: observations, and their rates without drift."""
 
-    treated: tuple[Observation, ...]
-    baseline: tuple[Observation, ...]
+    treated: Observations
+    baseline: Observations
     treated_rates: Array
     baseline_rates: Array
 
     def __len__(self) -> int:
         return len(self.treated)
 
-    def treated_values(self, read: Callable[[Observation], float]) -> Array:
-        return np.array([read(o) for o in self.treated], dtype=np.float64)
-
-    def baseline_values(self, read: Callable[[Observation], float]) -> Array:
-        return np.array([read(o) for o in self.baseline], dtype=np.float64)
-
     def factor(self, level: float = 0.95) -> Estimate:
         """The isolation factor: the ratio of the work done."""
         return ratio_of_means(self.treated_rates, self.baseline_rates, level)
+
+    @cached_property
+    def impacts(self) -> dict[str, Estimate]:
+        """The latency impacts, by percentile."""
+        return latency.impacts(self.treated, self.baseline)
 
     def losses(self) -> Array:
         """Relative loss of rate in each block. Their mean is one minus the isolation factor."""
         return 1 - linearised_ratio(self.treated_rates, self.baseline_rates)
 
-    @cached_property
-    def counters(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Each counter by block, of the treated and of the baseline slots; not a number where it is unknown."""
-        treated, baseline = (table_of([o.counters for o in side]) for side in (self.treated, self.baseline))
-        return treated, baseline
-
     @property
     def long(self) -> bool:
         """True for the long blocks of a trial that also has short ones."""
-        return any(o.long for o in self.treated)
+        return bool(self.treated.long.any())
 
     @property
     def comparable(self) -> bool:
         """True if there are enough blocks, and the baseline did work."""
-        return len(self) >= FEWEST and any(o.rate > 0 for o in self.baseline)
+        return len(self) >= FEWEST and bool((self.baseline.rate > 0).any())
 
 
 @dataclass(frozen=True)
 class Series:
-    """All observations of a trial by block and treatment. Blocks are in order of time."""
+    """All observations of a trial, by block and treatment. Blocks are in order of time.
 
-    blocks: tuple[dict[str, Observation], ...]
-    drift: Array
+    seen: observations, in order of time. places: of each treatment, the place in `seen` of each block's observation;
+    −1 in blocks without the treatment.
+    """
+
+    seen: Observations
+    places: Mapping[str, Places]
     _pairs: dict[tuple[str, str], Pair] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
-    def of(blocks: Iterable[dict[str, Observation]]) -> Series:
-        """Blocks in order of time, with their drift."""
-        kept = tuple(blocks)
-        return Series(kept, _drift(kept))
+    def of(seen: Observations) -> Series:
+        """Observations in order of time."""
+        _, first, block = np.unique(seen.block, return_index=True, return_inverse=True)
+        rank = np.empty(len(first), dtype=np.intp)
+        rank[np.argsort(first)] = np.arange(len(first))
+        places: dict[str, Places] = {}
+        for treatment in dict.fromkeys(seen.treatment.tolist()):
+            own = np.flatnonzero(seen.treatment == treatment)
+            places[treatment] = np.full(len(first), -1)
+            places[treatment][rank[block[own]]] = own
+        return Series(seen, places)
+
+    def __len__(self) -> int:
+        """The number of blocks."""
+        return len(next(iter(self.places.values()), ()))
+
+    @cached_property
+    def drift(self) -> Array:
+        """Relative change of the victim's rate per second at each block."""
+        return _drift(self)
+
+    @cached_property
+    def _spans_ns(self) -> tuple[Array, Array]:
+        """When the first slot of each block starts, and its last one ends."""
+        table = np.stack([*self.places.values()])
+        starts = np.where(table >= 0, self.seen.start_ns[table], np.iinfo(np.int64).max).min(axis=0)
+        return starts, np.where(table >= 0, self.seen.end_ns[table], 0).max(axis=0)
 
     @property
     def lasted_ns(self) -> int:
         """Time from the start of its first block to the end of its last."""
-        if not self.blocks:
+        if not len(self):
             return 0
-        first, last = self.blocks[0].values(), self.blocks[-1].values()
-        return max(o.end_ns for o in last) - min(o.start_ns for o in first)
+        starts, ends = self._spans_ns
+        return int(ends[-1] - starts[0])
 
     def taken_ns(self, treatments: Iterable[str]) -> int:
         """The time in blocks that hold every one of these treatments."""
-        wanted = set(treatments)
-        full = [block.values() for block in self.blocks if wanted <= block.keys()]
-        return sum(max(o.end_ns for o in block) - min(o.start_ns for o in block) for block in full)
+        if not len(self):
+            return 0
+        starts, ends = self._spans_ns
+        return int((ends - starts)[self.hold(treatments)].sum())
 
-    def complete(self, treatments: Iterable[str]) -> int:
-        """Number of blocks that contain every one of these treatments."""
-        wanted = set(treatments)
-        return sum(wanted <= block.keys() for block in self.blocks)
+    def hold(self, treatments: Iterable[str]) -> Flags:
+        """Which blocks hold every one of these treatments."""
+        nowhere = np.full(len(self), -1)
+        return np.asarray(np.all([self.places.get(name, nowhere) >= 0 for name in treatments], axis=0), dtype=bool)
 
     def first(self, count: int, treatments: Iterable[str]) -> Series:
-        """The observations up to the time when `count` blocks were complete."""
-        wanted = set(treatments)
-        full = [at for at, block in enumerate(self.blocks) if wanted <= block.keys()]
-        return Series.of(self.blocks[: full[count - 1] + 1])
+        """The observations up to the time when `count` blocks held every one of these treatments."""
+        return self.kept(np.arange(np.flatnonzero(self.hold(treatments))[count - 1] + 1))
+
+    def kept(self, blocks: Places | Flags) -> Series:
+        """These blocks only."""
+        places = {name: place[blocks] for name, place in self.places.items()}
+        return Series(self.seen, {name: place for name, place in places.items() if (place >= 0).any()})
 
     def pair(self, treated: str, baseline: str) -> Pair:
         """Two treatments, paired by block."""
@@ -117,12 +142,11 @@ class Series:
         return self._pairs[treated, baseline]
 
     def _pair(self, treated: str, baseline: str) -> Pair:
-        both = [(at, block) for at, block in enumerate(self.blocks) if treated in block and baseline in block]
-        first = tuple(block[treated] for _, block in both)
-        second = tuple(block[baseline] for _, block in both)
-        apart = np.array([_moment(a) - _moment(b) for a, b in zip(first, second, strict=True)], dtype=np.float64)
-        halfway = np.exp(self.drift[[at for at, _ in both]] * apart / 2)
-        return Pair(first, second, _rates(first) / halfway, _rates(second) * halfway)
+        both = np.flatnonzero(self.hold((treated, baseline)))
+        nowhere = np.full(len(self), -1)
+        first, second = (self.seen.take(self.places.get(name, nowhere)[both]) for name in (treated, baseline))
+        halfway = np.exp(self.drift[both] * (_moments(first) - _moments(second)) / 2)
+        return Pair(first, second, first.rate / halfway, second.rate * halfway)
 
 
 @dataclass(frozen=True)
@@ -136,21 +160,19 @@ class Measured:
     long: Series
 
     @staticmethod
-    def of(observations: Iterable[Observation], trial: str) -> Measured:
+    def of(observations: Iterable[Observation]) -> Measured:
         """The observations of one trial, arranged."""
-        blocks: dict[bool, dict[int, dict[str, Observation]]] = {False: {}, True: {}}
-        for observation in of_trial(observations, trial):
-            blocks[observation.long].setdefault(observation.block, {})[observation.treatment] = observation
-        return Measured(*(Series.of(blocks[long].values()) for long in (False, True)))
+        own = Observations.of(observations).in_time
+        return Measured(*(Series.of(own.take(np.flatnonzero(own.long == long))) for long in (False, True)))
 
     def holding(self, treatment: str) -> Series:
         """The blocks by which a treatment is judged."""
-        return self.short if any(treatment in block for block in self.short.blocks) else self.long
+        return self.short if treatment in self.short.places else self.long
 
     @property
     def watched(self) -> Series:
         """The blocks in which counters were read."""
-        return self.long if self.long.blocks else self.short
+        return self.long if len(self.long) else self.short
 
     def pairs(self, treatments: Sequence[Treatment]) -> Iterator[tuple[Treatment, Pair]]:
         """Each treatment except the baseline, paired with its reference."""
@@ -198,34 +220,31 @@ def compared(trial: Trial) -> tuple[Treatment, ...]:
     return tuple(t for t in trial.treatments if t.role != "baseline")
 
 
-def _rates(observations: Iterable[Observation]) -> Array:
-    return np.array([o.rate for o in observations], dtype=np.float64)
+def _moments(seen: Observations) -> Array:
+    return np.asarray((seen.start_ns + seen.end_ns) / 2e9, dtype=np.float64)
 
 
-def _moment(observation: Observation) -> float:
-    return (observation.start_ns + observation.end_ns) / 2e9
-
-
-def _drift(blocks: Sequence[dict[str, Observation]]) -> Array:
+def _drift(series: Series) -> Array:
     """Relative change of the victim's rate per second at each block: the slope from the previous block to the next.
 
     Each slot is measured relative to its treatment's median, so that blocks with missing treatments are comparable. It
     is weighted by how steady its treatment is, so that an irregular neighbour does not add noise to all others.
     """
-    marked = [(at, o) for at, block in enumerate(blocks) for o in block.values()]
-    total, weight, moment = (np.zeros(len(blocks)) for _ in range(3))
-    for treatment in dict.fromkeys(o.treatment for _, o in marked):
-        own = [(at, o) for at, o in marked if o.treatment == treatment]
-        where, rates = [at for at, _ in own], _rates(o for _, o in own)
-        usual = float(np.median(rates))
+    total, weight, moment = (np.zeros(len(series)) for _ in range(3))
+    moments = _moments(series.seen)
+    # In order of time, because the order of a sum decides its last digits.
+    for place in sorted(series.places.values(), key=lambda place: int(place[place >= 0][0])):
+        where = np.flatnonzero(place >= 0)
+        own = place[where]
+        usual = float(np.median(series.seen.rate[own]))
         if usual <= 0:
             continue
-        away, trust = _steady(rates / usual - 1)
+        away, trust = _steady(series.seen.rate[own] / usual - 1)
         total[where] += trust * away
         weight[where] += trust
-        moment[where] += trust * np.array([_moment(o) for _, o in own])
+        moment[where] += trust * moments[own]
     known = weight > 0
-    missing = np.full(len(blocks), np.nan)
+    missing = np.full(len(series), np.nan)
     return _slopes(*(np.divide(sums, weight, out=missing.copy(), where=known) for sums in (moment, total)))
 
 
@@ -245,14 +264,11 @@ def _deviation(values: Array) -> float:
 
 
 def _slopes(moment: Array, level: Array) -> Array:
-    slopes = np.zeros(len(moment))
     gaps = np.diff(moment)
     if not np.isfinite(gaps).any():
-        return slopes
+        return np.zeros(len(moment))
     near = gaps <= _NEIGHBOUR_GAPS * np.nanmedian(gaps)
-    for at in range(len(moment)):
-        before = at - 1 if at > 0 and near[at - 1] else at
-        after = at + 1 if at < len(near) and near[at] else at
-        if after > before:
-            slopes[at] = (level[after] - level[before]) / (moment[after] - moment[before])
-    return slopes
+    at = np.arange(len(moment))
+    before, after = at - np.concatenate([[False], near]), at + np.concatenate([near, [False]])
+    rise, run = level[after] - level[before], moment[after] - moment[before]
+    return np.asarray(np.divide(rise, run, out=np.zeros(len(moment)), where=after > before), dtype=np.float64)

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
+from partywall.model.observation import Flags, Objects, Times
 from partywall.model.scenario import SWITCH_AFTER_NS
-from partywall.store.observe import Columns, Times
+from partywall.store.observe import Columns
 
 KIND = "block_done"
 BEGIN = f'{{"kind": "{KIND}"'.encode()
@@ -39,7 +40,7 @@ _BATCH_BYTES = 16 << 20
 class Blocks:
     """Finished blocks, in the order of their events: of each the turn, how long its slots are, and its slots."""
 
-    turn: np.ndarray[Any, np.dtype[np.object_]]
+    turn: Objects
     stretch: Times
     columns: Columns
 
@@ -75,7 +76,7 @@ class Blocks:
         """The part of the budget that each block used, from the end of the block before it."""
         return self.columns.end_ns[self.columns.first[1:] - 1] - self.began_ns + SWITCH_AFTER_NS
 
-    def kept(self, which: np.ndarray[Any, np.dtype[np.bool_]]) -> Blocks:
+    def kept(self, which: Flags) -> Blocks:
         return Blocks(self.turn[which], self.stretch[which], self.columns.kept(which))
 
     def latest(self) -> Blocks:
@@ -142,7 +143,7 @@ def by_trial(lines: Iterable[bytes]) -> dict[str, Blocks] | None:
     return {name: every.kept(trial == name).latest() for name in dict.fromkeys(trial)}
 
 
-def _objects(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.object_]]:
+def _objects(column: pa.ChunkedArray) -> Objects:
     """Texts, each of which exists once in memory."""
     encoded = column.combine_chunks().dictionary_encode()
     texts = np.array(encoded.dictionary.to_pylist(), dtype=object)

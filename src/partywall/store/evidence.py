@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from partywall.agent import counters as monitor
 from partywall.agent.metric import Extractor
 from partywall.errors import Problem, UsageError
 from partywall.model.evidence import VICTIM, AgentFacts, Counter, Evidence, Readings, SlicePoint, Unread
-from partywall.model.observation import Observation, Observations, Part
+from partywall.model.observation import Observations
 from partywall.model.plan import Trial
 from partywall.store.blocks import Blocks
 from partywall.store.directory import RunDirectory
@@ -30,7 +31,7 @@ def evidence(run: RunDirectory) -> Evidence:
     with run.exclusive():
         run.compact()
     plan, host = run.plan, run.host
-    parts: list[Part] = []
+    observations: dict[str, Observations] = {}
     timeline: dict[str, tuple[SlicePoint, ...]] = {}
     agent_facts: dict[str, AgentFacts] = {}
     counters: dict[str, Counter] = {}
@@ -43,11 +44,10 @@ def evidence(run: RunDirectory) -> Evidence:
             if tables.has_samples(event["visit"]):
                 counters |= {c.name: replace(c, phrase=monitor.phrase(c.name)) for c in _counters(event)}
         own = blocks.get(trial.id, Blocks.of([])).valid(plan.scenario.min_blocks)
-        parts += tables.parts(own, turns)
+        observations[trial.id] = Observations.joined(list(tables.parts(own, turns))).in_time
         agent_facts[trial.id] = _agent_facts(mine, turns, tables)
         timeline[trial.id] = tuple(_timeline(tables, own))
     ended = [event["kind"] for event in run.events("run_started", "run_ended")]
-    observations = Observations(parts)
     return Evidence(
         run=run.name,
         started=next((event["wall_time"] for event in run.events("run_started")), ""),
@@ -59,18 +59,18 @@ def evidence(run: RunDirectory) -> Evidence:
         timeline=timeline,
         agent_facts=agent_facts,
         missing=_missing(host, agent_facts),
-        disturbances=observations.disturbances,
+        disturbances=tuple(itertools.chain.from_iterable(seen.disturbances for seen in observations.values())),
         incomplete=tuple(run.failures()),
         directory=str(run.path),
         interrupted=bool(ended) and ended[-1] == "run_started",
     )
 
 
-def observations_of(run: RunDirectory, trial: Trial, stretch: int) -> list[Observation]:
+def observations_of(run: RunDirectory, trial: Trial, stretch: int) -> Observations:
     """The observations of one trial with slots of one length, for a run that continues."""
     turns = _turns([event for event in run.events("visit") if event["trial"] == trial.id])
     done = run.blocks().get(trial.id, Blocks.of([]))
-    return Observations(_Tables(run, trial).parts(done.kept(done.stretch == stretch), turns)).of(trial.id)
+    return Observations.joined(list(_Tables(run, trial).parts(done.kept(done.stretch == stretch), turns))).in_time
 
 
 def _turns(events: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -131,7 +131,7 @@ class _Tables:
     def has_samples(self, turn: str) -> bool:
         return self._file("samples", turn).exists()
 
-    def parts(self, blocks: Blocks, turns: Mapping[str, Mapping[str, Any]]) -> Iterator[Part]:
+    def parts(self, blocks: Blocks, turns: Mapping[str, Mapping[str, Any]]) -> Iterator[Observations]:
         """The observations of each turn. UsageError if the victim's slices are missing.
 
         A block is marked as done after its slices were written, so they were lost later.
@@ -225,8 +225,8 @@ def _thread(slices: pa.Table) -> Thread:
         slices = slices.take(np.argsort(start_ns, kind="stable"))
     buckets, counts = (slices[name].combine_chunks() for name in ("latency_bucket", "latency_count"))
     first = np.asarray(buckets.offsets, dtype=np.int64)
-    # Counts beyond this would need a slice of minutes.
-    few = counts.flatten().to_numpy().astype(np.uint32)
+    many = counts.flatten().to_numpy()
+    few = many.astype(np.min_scalar_type(int(many.max(initial=0))))
     cpu_ns = slices["cpu_ns"].to_numpy(zero_copy_only=False).astype(np.float64)
     start_ns, end_ns, work = (slices[name].to_numpy() for name in ("start_ns", "end_ns", "work"))
     latency = (first - first[0], buckets.flatten().to_numpy().astype(np.uint16), few)

@@ -6,7 +6,6 @@ lie, so the error at an edge is at most one operation of the workload.
 
 from __future__ import annotations
 
-import itertools
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,18 @@ from typing import Any
 import numpy as np
 
 from partywall.model.evidence import VICTIM, Counter
-from partywall.model.observation import CounterRow, Histogram, Numbers, Observation, Part
+from partywall.model.observation import (
+    CounterTable,
+    Flags,
+    Histogram,
+    Latencies,
+    Numbers,
+    Objects,
+    Observations,
+    Places,
+    Times,
+    Values,
+)
 from partywall.model.plan import Slot, Treatment, Trial
 from partywall.model.scenario import SWITCH_AFTER_NS
 
@@ -78,9 +88,6 @@ class Window:
 
 
 Usage = Mapping[str, Sequence[Mapping[str, Any]]]
-Times = np.ndarray[Any, np.dtype[np.int64]]
-Values = np.ndarray[Any, np.dtype[np.float64]]
-Places = np.ndarray[Any, np.dtype[np.intp]]
 
 
 @dataclass(frozen=True)
@@ -193,14 +200,14 @@ def _cpu_shares(threads: Track, columns: Columns) -> Values:
     return np.divide(used, wall, out=np.full_like(used, np.nan), where=wall > 0)
 
 
-def _latencies(threads: Track, columns: Columns) -> tuple[Times, Numbers, Numbers]:
+def _latencies(threads: Track, columns: Columns) -> Latencies:
     """Latency of the operations that ended in each window, whenever they began, so that the longest ones are included.
 
     A slice ends with the first operation beyond its place on the grid. Therefore the slice before the window ends
     slightly inside it, and the window's last slice slightly outside. A time somewhat before its end assigns a slice to
-    a window. Where the buckets of each window begin, and at the end the number of all; the buckets; and their counts.
+    a window.
     """
-    ranges: list[tuple[Thread, Times, Times]] = []
+    parts: list[Latencies] = []
     before_ns = ((columns.end_ns - columns.measure_ns) * BEFORE_END).astype(np.int64)
     for thread in threads:
         first, last = thread.first_after(columns.measure_ns), thread.last_before(columns.end_ns)
@@ -213,32 +220,21 @@ def _latencies(threads: Track, columns: Columns) -> tuple[Times, Numbers, Number
 
         begin = first + (moment(first) < columns.measure_ns)
         end = last + 1 - (moment(last) >= columns.end_ns)
-        offsets = thread.latency[0]
+        offsets, buckets, counts = thread.latency
         low = offsets[np.where(some, begin, 0)]
-        ranges.append((thread, low, np.maximum(offsets[np.where(some, np.maximum(begin, end), 0)], low)))
-    if len(ranges) == 1:
-        ((thread, low, high),) = ranges
-        return _gathered(thread, low, high)
-    gathered = [_gathered(*each) for each in ranges]
-    return _joined(gathered, len(columns.start_ns))
+        high = np.maximum(offsets[np.where(some, np.maximum(begin, end), 0)], low)
+        parts.append(Latencies(low, high, buckets, counts))
+    return _side_by_side(parts, len(columns.start_ns))
 
 
-def _gathered(thread: Thread, low: Times, high: Times) -> tuple[Times, Numbers, Numbers]:
-    counts = high - low
-    first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    places = np.arange(first[-1]) + np.repeat(low - first[:-1], counts)
-    return first, thread.latency[1][places], thread.latency[2][places]
-
-
-def _joined(gathered: Sequence[tuple[Times, Numbers, Numbers]], count: int) -> tuple[Times, Numbers, Numbers]:
-    """Several threads' buckets of each window, one after the other."""
-    if not gathered:
-        return np.zeros(count + 1, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    window = np.concatenate([np.repeat(np.arange(count), np.diff(first)) for first, _, _ in gathered])
+def _side_by_side(parts: Sequence[Latencies], count: int) -> Latencies:
+    """The threads' buckets of each window, one after the other, without those outside of all windows."""
+    if not parts:
+        return Latencies.of([Histogram()] * count)
+    window, buckets, counts = (np.concatenate(each) for each in zip(*(part.entries for part in parts), strict=True))
     order = np.argsort(window, kind="stable")
     first = np.concatenate([[0], np.cumsum(np.bincount(window, minlength=count))]).astype(np.int64)
-    buckets, counts = (np.concatenate([each[at] for each in gathered])[order] for at in (1, 2))
-    return first, buckets, counts
+    return Latencies(first[:-1], first[1:], buckets[order], counts[order])
 
 
 @dataclass(frozen=True)
@@ -259,9 +255,9 @@ class Columns:
     """
 
     number: Times
-    long: np.ndarray[Any, np.dtype[np.bool_]]
+    long: Flags
     first: Times
-    treatment: np.ndarray[Any, np.dtype[np.object_]]
+    treatment: Objects
     start_ns: Times
     measure_ns: Times
     end_ns: Times
@@ -286,7 +282,7 @@ class Columns:
         """The place of each slot's block."""
         return np.repeat(np.arange(len(self.number)), np.diff(self.first))
 
-    def kept(self, blocks: np.ndarray[Any, np.dtype[np.bool_]]) -> Columns:
+    def kept(self, blocks: Flags) -> Columns:
         """These blocks only."""
         slots = np.repeat(blocks, np.diff(self.first))
         first = np.concatenate([[0], np.cumsum(np.diff(self.first)[blocks])]).astype(np.int64)
@@ -335,7 +331,7 @@ def observe(
     maxima: Mapping[str, float],
     samples: Samples | None = None,
     usage: Usage | None = None,
-) -> tuple[Observation, ...]:
+) -> Observations:
     """One observation for each slot of `block`, or none if the victim's rate in any slot is unknown.
 
     maxima: calibrated work per second of each aggressor. usage: resource use of commands between their switches.
@@ -343,7 +339,7 @@ def observe(
     start_ns, end_ns = block.slots[0].start_ns, block.slots[-1].end_ns
     pressing = {name: track(aggressors[name].touching(start_ns, end_ns)) for name in maxima if name in aggressors}
     tracks = pressing | {VICTIM: track(victim.touching(start_ns, end_ns))}
-    return tuple(observed(Columns.of([block]), trial, tracks, maxima, samples, usage).make())
+    return observed(Columns.of([block]), trial, tracks, maxima, samples, usage)
 
 
 def observed(
@@ -353,7 +349,7 @@ def observed(
     maxima: Mapping[str, float],
     samples: Samples | None = None,
     usage: Usage | None = None,
-) -> Part:
+) -> Observations:
     """The observations of many blocks of a turn, without blocks in which the victim's rate is unknown in any slot.
 
     tracks: of the victim and of each aggressor.
@@ -378,108 +374,46 @@ def observed(
     }
     counters = samples.between(columns.measure_ns, columns.end_ns) if samples else np.zeros((len(whole), 0))
     read = np.isfinite(counters).any(axis=1)
-    place = np.cumsum(read) - 1
-    kept = Kept(
-        trial=trial.id,
-        columns=columns,
-        rates=(whole, early, late),
-        cpu_shares=_cpu_shares(victim, columns),
-        straddles=_straddles(victim, columns),
-        latencies=_latencies(victim, columns),
+    block = columns.block
+    used, moved = _usages(usage or {}, columns)
+    return Observations(
+        trial=np.full(len(whole), trial.id, dtype=object),
+        block=columns.number[block],
+        position=np.arange(len(whole)) - columns.first[block],
+        treatment=columns.treatment,
+        start_ns=columns.measure_ns,
+        end_ns=columns.end_ns,
+        rate=whole,
+        early_rate=early,
+        late_rate=late,
+        cpu_share=_cpu_shares(victim, columns),
+        latency=_latencies(victim, columns),
         achieved=reached,
-        names={counter.name: at for at, counter in enumerate(samples.counters)} if samples else {},
-        counters=counters[read],
-        read=np.where(read, place, -1),
-        usage=[_usage(usage, columns, at) for at in range(len(whole))] if usage else [],
+        counters=CounterTable(
+            {counter.name: at for at, counter in enumerate(samples.counters)} if samples else {},
+            counters[read],
+            np.where(read, np.cumsum(read) - 1, -1),
+        ),
         disturbed=_disturbed(trial, columns, samples, counters[read], np.flatnonzero(read)),
+        straddle=_straddles(victim, columns),
+        used=used,
+        moved=moved,
+        long=columns.long[block],
     )
-    return kept.part()
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The observations of a turn as columns. counters: rows of the slots in which any was read, see `read`.
-
-    usage: (used, moved) of each slot, in trials with commands.
-    """
-
-    trial: str
-    columns: Columns
-    rates: tuple[Values, Values, Values]
-    cpu_shares: Values
-    straddles: Values
-    latencies: tuple[Times, Numbers, Numbers]
-    achieved: Mapping[str, Values]
-    names: Mapping[str, int]
-    counters: Values
-    read: Places
-    usage: Sequence[tuple[dict[str, float], dict[str, float]]]
-    disturbed: Mapping[int, tuple[str, ...]]
-
-    def part(self) -> Part:
-        own, blocks = self.columns, self.columns.number[self.columns.block]
-        texts = tuple(
-            (int(blocks[at]), str(own.treatment[at]), text) for at, texts in self.disturbed.items() for text in texts
-        )
-        measured_ns = int((own.end_ns - own.measure_ns).sum())
-        return Part(self.trial, len(blocks), measured_ns, texts, self.observations)
-
-    def observations(self) -> list[Observation]:
-        own, block = self.columns, self.columns.block
-        first, buckets, counts = self.latencies
-        achieved: list[dict[str, float]] = [{} for _ in block]
-        for name, shares in self.achieved.items():
-            for at in np.flatnonzero(np.isfinite(shares)).tolist():
-                achieved[at][name] = float(shares[at])
-        nothing: dict[str, float] = {}
-        return [
-            Observation(
-                self.trial,
-                number,
-                position,
-                treatment,
-                start_ns,
-                end_ns,
-                whole,
-                early,
-                late,
-                None if math.isnan(share) else share,
-                Histogram(arrays=(buckets[low:high], counts[low:high])),
-                reached,
-                CounterRow(self.names, self.counters[row]) if row >= 0 else nothing,
-                self.disturbed.get(at, ()),
-                straddle,
-                used,
-                moved,
-                long,
-            )
-            for at, (
-                number, position, treatment, start_ns, end_ns, (whole, early, late), share, low, high, reached, row,
-                straddle, (used, moved), long,
-            ) in enumerate(
-                zip(
-                    own.number[block].tolist(),
-                    (np.arange(len(block)) - own.first[block]).tolist(),
-                    own.treatment.tolist(),
-                    own.measure_ns.tolist(),
-                    own.end_ns.tolist(),
-                    zip(*(speed.tolist() for speed in self.rates), strict=True),
-                    self.cpu_shares.tolist(),
-                    first[:-1].tolist(),
-                    first[1:].tolist(),
-                    achieved,
-                    self.read.tolist(),
-                    self.straddles.tolist(),
-                    self.usage or itertools.repeat((nothing, nothing), len(block)),
-                    own.long[block].tolist(),
-                    strict=True,
-                )
-            )
-        ]  # fmt: skip
+def _usages(usage: Usage, columns: Columns) -> tuple[dict[str, Values], dict[str, Values]]:
+    """CPU time divided by wall time, and disk bytes a second, of each command in each slot."""
+    slots = [_usage(usage, columns, at) for at in range(len(columns.start_ns))] if usage else []
+    used, moved = (
+        {name: np.array([slot[what].get(name, np.nan) for slot in slots], np.float64) for name in usage}
+        for what in (0, 1)
+    )
+    return used, moved
 
 
 def _usage(usage: Usage, columns: Columns, at: int) -> tuple[dict[str, float], dict[str, float]]:
-    """CPU time divided by wall time, and disk bytes a second, of each command in a slot."""
+    """The same in one slot."""
     start_ns, end_ns = int(columns.start_ns[at]), int(columns.end_ns[at])
     near = {name: _overlapping(rows, start_ns, end_ns) for name, rows in usage.items()}
     used, moved = (
@@ -495,21 +429,18 @@ def _overlapping(rows: Sequence[Mapping[str, Any]], start_ns: int, end_ns: int) 
     return rows[low : bisect_left(rows, end_ns, lo=low, key=lambda row: int(row["start_ns"]))]
 
 
-def _disturbed(
-    trial: Trial, columns: Columns, samples: Samples | None, counters: Values, places: Places
-) -> dict[int, tuple[str, ...]]:
-    """By slot: disturbances of the victim by others, as the counters show them."""
+def _disturbed(trial: Trial, columns: Columns, samples: Samples | None, counters: Values, places: Places) -> Objects:
+    """Of each slot: disturbances of the victim by others, as the counters show them."""
+    disturbed = np.fromiter((() for _ in columns.treatment), object, len(columns.treatment))
     if samples is None or not len(places):
-        return {}
+        return disturbed
     names = {counter.name: at for at, counter in enumerate(samples.counters)}
     telling = [*(f"cpu{cpu}.{STEAL}" for cpu in trial.victim_cpus), WAITED, THROTTLED, *SWAPPED]
     wanted = {name: names[name] for name in telling if name in names}
-    by_place = {}
     for at, row in zip(places.tolist(), counters[:, list(wanted.values())].tolist(), strict=True):
         known = {name: value for name, value in zip(wanted, row, strict=True) if not math.isnan(value)}
-        if texts := tuple(_disturbances(known, trial, trial.treatment(columns.treatment[at]))):
-            by_place[at] = texts
-    return by_place
+        disturbed[at] = tuple(_disturbances(known, trial, trial.treatment(columns.treatment[at])))
+    return disturbed
 
 
 def _per_second(rows: Sequence[Mapping[str, Any]], start_ns: int, end_ns: int, key: str) -> float | None:

@@ -52,7 +52,7 @@ from partywall.preflight import (
     with_room,
     workloads,
 )
-from partywall.run import LOOKS_FROM, PILOTS, Decisions, execute, governor, idle
+from partywall.run import LOOKS_FROM, PILOTS, Decisions, execute, governor, idle, scheduler
 from partywall.sandbox import WORK_ROOT, Label, Reaped, privileges, reap, reaper, remedies, ssh
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
@@ -339,4 +339,5 @@ def check_hooks(what: str) -> None:
 def clean_up(*, forget: bool = False) -> list[Reaped]:
     """Removes what dead runs left on this host. forget: also forgets what can no longer be reached."""
     governor.put_back()
+    scheduler.put_back()
     return reap(forget=forget)

@@ -55,6 +55,17 @@ def test_every_place_in_a_block_is_taken_by_every_treatment_in_time():
     assert firsts == {t.id for t in trial.treatments}
 
 
+def test_the_hosts_io_scheduler_is_a_factor_that_makes_trials():
+    plan = make(scenario(factors={"host.io_scheduler": ("none", "bfq")}), TWO, shipped())
+    assert [(t.victim_name, t.io_scheduler) for t in plan.trials] == [
+        ("copy", "none"),
+        ("copy", "bfq"),
+        ("sum", "none"),
+        ("sum", "bfq"),
+    ]
+    assert {t.io_scheduler for t in make(scenario(), TWO, shipped()).trials} == {None}
+
+
 def test_each_round_visits_every_trial_once():
     plan = make(scenario(budget="10min"), TWO, shipped())
     assert plan.rounds > 1

@@ -56,6 +56,11 @@ class Agents:
         client.greet()
         return client
 
+    def share(self, name: str, client: AgentClient) -> Sink:
+        """Uses an agent that others started and end. Returns where its messages are to go."""
+        self._attached[name] = client
+        return self._sink(name)
+
     def client(self, name: str) -> AgentClient:
         """The connection to an agent."""
         return self._attached[name]

@@ -1,8 +1,8 @@
 """Factors: what a scenario varies, and the resulting scenarios. Pure.
 
 A path names a setting: `victim.X` (every victim), `victims.NAME.X`, `aggressor.X`, `aggressors.NAME.X` or `sandbox.X`
-(every sandbox), where X is a key of that part of the scenario. Only the type of a value is checked here.
-`partywall.scenario.check` checks whether a level makes sense.
+(every sandbox), where X is a key of that part of the scenario, or a setting of the host, `host.X`. Only the type of a
+value is checked here. `partywall.scenario.check` checks whether a level makes sense.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from partywall.model.backend import BACKENDS
-from partywall.model.scenario import Level, Sandbox, Scenario, Victim
+from partywall.model.scenario import HostSettings, Level, Sandbox, Scenario, Victim
 
 At = tuple[str, ...]
 Factors = Mapping[str, tuple[Level, ...]]
@@ -59,14 +59,23 @@ def targets(scenario: Scenario, path: str) -> tuple[At, ...]:
             places = [(kind, name, "sandbox", *_keys(rest)) for kind, name in _sandboxes(scenario)]
         case "victims" | "aggressors":
             places = [_named(scenario, head, rest)]
+        case "host":
+            return (_of_host(rest),)
         case _:
-            heads = ("victim", "victims", "aggressor", "aggressors", "sandbox")
+            heads = ("victim", "victims", "aggressor", "aggressors", "sandbox", "host")
             raise FactorError(f"{path!r} begins with {head!r}", f"begin with one of {', '.join(heads)}", heads)
     if not places:
         raise FactorError(f"{path!r} names nothing: there are no aggressors", "add aggressors or leave the factor out")
     for at in places:
         _must_vary(at)
     return tuple(places)
+
+
+def _of_host(key: str) -> At:
+    known = tuple(HostSettings.model_fields)
+    if key not in known:
+        raise FactorError(f"{key!r} is not a setting of the host", f"there are {', '.join(known)}", known)
+    return ("host", key)
 
 
 def spelled(path: str) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ class Treatment(Frozen):
 class Trial(Frozen):
     """One victim at one combination of static levels, with all of its treatments.
 
-    aside_cpus: CPUs of the victim's machine that are not the victim's.
+    aside_cpus: CPUs of the victim's machine that are not the victim's. io_scheduler: of this host's disk, if it is set.
     """
 
     id: str
@@ -74,6 +74,7 @@ class Trial(Frozen):
     levels: dict[str, Level] = Field(default_factory=dict)
     treatments: tuple[Treatment, ...]
     aside_cpus: tuple[int, ...] = ()
+    io_scheduler: str | None = None
 
     @property
     def block_ns(self) -> int:

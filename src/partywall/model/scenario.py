@@ -266,6 +266,14 @@ class Timing(Frozen):
     )
 
 
+class HostSettings(Frozen):
+    """Settings of this host during a run; its own are restored afterwards."""
+
+    io_scheduler: Literal["none", "mq-deadline", "bfq", "kyber"] | None = Field(
+        None, description="I/O scheduler of the disk with the run's files (--work-dir); default: as it is"
+    )
+
+
 class Scenario(Frozen):
     """A scenario file."""
 
@@ -289,4 +297,5 @@ class Scenario(Frozen):
     idle: Literal["sleep", "poll"] = Field(
         "sleep", description="what this host's CPUs do while idle; polling CPUs wake up without delay"
     )
+    host: HostSettings = HostSettings()
     seed: int = 1

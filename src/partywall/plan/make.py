@@ -143,6 +143,7 @@ def _trial(
         levels=levels,
         treatments=tuple(treatments(scenario, victim, concerned, catalogue, shared)),
         aside_cpus=tuple(cpu for cpu in topologies[machine].cpus if cpu not in own),
+        io_scheduler=scenario.host.io_scheduler,
     )
 
 

@@ -14,7 +14,7 @@ from partywall.preflight import unprivileged
 from partywall.preflight.elsewhere import lacking_for_domains
 from partywall.preflight.guests import lacking_for_guests
 from partywall.preflight.requirements import backends, workloads
-from partywall.run import idle
+from partywall.run import idle, scheduler
 from partywall.sandbox import WORK_ROOT, block, cgroups
 
 
@@ -29,6 +29,7 @@ def check_host(scenario: Scenario, host: Host, work_root: Path = WORK_ROOT) -> N
     if scenario.idle == "poll" and (why := idle.why_not(host)):
         message = f"idle CPUs cannot poll here: {why}; leave it out, and CPUs sleep as usual"
         missing.append(Problem(message, key="idle"))
+    missing += list(_lacking_schedulers(scenario, host, work_root))
     missing += list(_lacking_for_disk_limits(scenario, host, work_root))
     missing += list(lacking_for_guests(scenario, host))
     missing += list(lacking_for_domains(scenario))
@@ -40,6 +41,14 @@ def check_host(scenario: Scenario, host: Host, work_root: Path = WORK_ROOT) -> N
             missing.append(Problem(message, key=f"{key}.command"))
     if missing:
         raise CapabilityError(*missing)
+
+
+def _lacking_schedulers(scenario: Scenario, host: Host, work_root: Path) -> Iterator[Problem]:
+    """What prevents the I/O schedulers of a scenario, at all levels of its factors."""
+    levels = [level for path, levels in scenario.factors.items() if path == scheduler.KEY for level in levels]
+    wanted = dict.fromkeys(map(str, levels)) or dict.fromkeys(filter(None, [scenario.host.io_scheduler]))
+    if wanted and (why := scheduler.why_not(wanted, work_root, host)):
+        yield Problem(why, key=scheduler.KEY)
 
 
 def _lacking_for_disk_limits(scenario: Scenario, host: Host, work_root: Path) -> Iterator[Problem]:

@@ -23,6 +23,7 @@ from partywall.model.plan import Plan, Slot, Treatment, Trial
 from partywall.model.scenario import SWITCH_AFTER_NS
 from partywall.pace import PLANNED, SLOW_SHARE, Stretch, forecast, rhythm
 from partywall.plan import lay_out, order, shares, turns
+from partywall.run import scheduler
 from partywall.run.limiter import Limiter
 from partywall.run.recorder import Recorder
 from partywall.run.stage import MONITOR, Stage, staged
@@ -282,9 +283,12 @@ class Turns:
         host_cpus = controller_cpus(trial)
         os.sched_setaffinity(0, host_cpus)
         slice_ns = self.plan.timing.slice
-        with staged(
-            trial, self.sessions(self.label), slice_ns=slice_ns, seed=self.plan.seed, host_cpus=host_cpus
-        ) as stage:
+        with (
+            scheduler.held(trial.io_scheduler, self.label.work),
+            staged(
+                trial, self.sessions(self.label), slice_ns=slice_ns, seed=self.plan.seed, host_cpus=host_cpus
+            ) as stage,
+        ):
             attempt = _attempt(progress, turn)
             self.run.append(
                 "visit",

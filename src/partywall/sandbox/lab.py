@@ -9,6 +9,7 @@ namespaces are always removed, if necessary by the next start.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ from typing import Any
 
 from partywall.agent import binary
 from partywall.agent.agents import Agents
-from partywall.agent.client import AgentClient
+from partywall.agent.client import AgentClient, Sink
 from partywall.agent.inbox import Inbox
 from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.host import Host, install
@@ -83,6 +84,7 @@ class Lab:
         self.label = label
         self.holder: subprocess.Popen[bytes] | None = None
         self.rate = rate
+        self._listeners: dict[str, Sink] = {}
         self.guests = {name: self._guest(number, name, accel) for number, name in enumerate(names, 1) if accel}
 
     def namespace(self, name: str) -> str:
@@ -171,12 +173,23 @@ class Lab:
 
     def _boot(self) -> None:
         """Starts all guests in parallel."""
-        for guest in self.guests.values():
-            guest.launch(lambda _method, _params: None)
-        for guest in self.guests.values():
-            guest.start(lambda _method, _params: None)
+        for name, guest in self.guests.items():
+            guest.launch(functools.partial(self._hear, name))
+        for name, guest in self.guests.items():
+            guest.start(functools.partial(self._hear, name))
         for guest in self.guests.values():
             guest.settle()
+
+    def _hear(self, name: str, method: str, params: dict[str, Any]) -> None:
+        if listener := self._listeners.get(name):
+            listener(method, params)
+
+    def listen(self, name: str, listener: Sink | None) -> None:
+        """Passes on what the agent of a guest reports; None: nobody reads it."""
+        if listener is None:
+            self._listeners.pop(name, None)
+        else:
+            self._listeners[name] = listener
 
     @property
     def emulated(self) -> bool:

@@ -353,7 +353,8 @@ def _held_by_nothing(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
     mistakes: list[Mistake] = []
     for name, _, applied in factors.trials(scenario):
         for path in factors.concerning(applied, live, name):
-            keys = [at[4] for at in factors.targets(applied, path) if at[1] == name and at[3] == "disk"]
+            ats = [at for at in factors.targets(applied, path) if at[:2] == ("victims", name)]
+            keys = [at[4] for at in ats if at[3] == "disk"]
             mistakes += _without_effect(("factors", path), applied.victims[name], keys, catalogue) if keys else []
     return list(dict.fromkeys(mistakes))
 

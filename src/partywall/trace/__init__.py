@@ -6,6 +6,6 @@ elsewhere.
 
 from partywall.trace.follow import trace_while
 from partywall.trace.hops import ask
-from partywall.trace.tracing import Tracing
+from partywall.trace.tracing import Present, Tracing
 
-__all__ = ["Tracing", "ask", "trace_while"]
+__all__ = ["Present", "Tracing", "ask", "trace_while"]

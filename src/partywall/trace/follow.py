@@ -15,7 +15,7 @@ from partywall.model.trace import ClockBound, Report, Start, TraceEvidence, Trac
 from partywall.sandbox import WORK_ROOT, Label, reaper
 from partywall.store.record import stamped
 from partywall.store.trace import TraceDirectory
-from partywall.trace.tracing import Tracing
+from partywall.trace.tracing import Present, Tracing
 
 
 def trace_while(
@@ -24,10 +24,11 @@ def trace_while(
     host: Mapping[str, Any],
     happens: Callable[[Tracing], None],
     emit: Emit = silent,
+    present: Mapping[str, Present] | None = None,
 ) -> TraceDirectory:
     """Traces while `happens` runs, and stores the reports. Removes all hooks, even after an error.
 
-    out: the record; None for runs/trace-TIME-CHANCE. host: facts of the host.
+    out: the record; None for runs/trace-TIME-CHANCE. host: facts of the host. present: agents that run already.
     """
     label = Label.create(stamped("trace"), WORK_ROOT)
     start = Start(
@@ -38,7 +39,7 @@ def trace_while(
     )
     log = _Log(start, emit)
     try:
-        with Tracing(request, label, log.report, log.clock) as tracing:
+        with Tracing(request, label, log.report, log.clock, present=present) as tracing:
             # Created late, so that a trace that cannot start leaves no folder.
             log.open(TraceDirectory.create(out or Path("runs") / label.run, start, dict(host)), tracing.record_ns)
             happens(tracing)

@@ -41,10 +41,14 @@ def ask(
     nat: Sequence[str] = (),
     packets: int = 2000,
     agents: Sequence[str] = (),
+    present: Sequence[str] = (),
 ) -> TraceRequest:
-    """Parses the description of a trace. UsageError with every problem."""
+    """Parses the description of a trace. UsageError with every problem.
+
+    present: names of agents that run already, and need no command.
+    """
     reader = _Reader()
-    known = dict(_agents(agents, reader))
+    known = dict.fromkeys(present, ()) | dict(_agents(agents, reader))
     places = [_hop(text, known, reader) for text in hops]
     if not 2 <= len(hops) <= HOPS_MOST:
         reader.wrong(

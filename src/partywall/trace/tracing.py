@@ -6,8 +6,9 @@ and remove their hooks. If an agent is killed too, the next start finds its hook
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -15,9 +16,10 @@ from typing import Any, Self
 from partywall import units
 from partywall.agent import binary
 from partywall.agent.client import AgentClient
+from partywall.agent.client import Sink as AgentSink
 from partywall.agent.clock import Alignment
 from partywall.clock import Clock
-from partywall.errors import CapabilityError, Refusal, RefusalError, TrialError, UsageError
+from partywall.errors import AgentError, CapabilityError, Refusal, RefusalError, TrialError, UsageError
 from partywall.model.trace import ClockBound, Flow, Missed, Report, TraceRequest
 from partywall.sandbox import Label, hooks
 from partywall.session import Session
@@ -36,6 +38,14 @@ HOST = "this host"
 
 Sink = Callable[[Report], None]
 ClockSink = Callable[[ClockBound], None]
+
+
+@dataclass(frozen=True)
+class Present:
+    """An agent that runs already, such as one in a guest. listen: sends its messages elsewhere; None: nowhere."""
+
+    client: AgentClient
+    listen: Callable[[AgentSink | None], None]
 
 
 @dataclass
@@ -67,9 +77,13 @@ class Tracing:
         clock: Clock | None = None,
         report_ns: int = REPORT_NS,
         ring_bytes: int = RING_BYTES,
+        present: Mapping[str, Present] | None = None,
     ) -> None:
+        """present: agents of the request that run already, by name."""
         self.request = request
         self.record_ns: int | None = None
+        self.relays_record_ns: dict[str, int | None] = {}
+        self._present = dict(present or {})
         self._agents = Session(label, clock)
         self._sink = sink
         self._clock_sink = clock_sink
@@ -136,7 +150,7 @@ class Tracing:
         serve = (str(binary.find()), "serve", "--only", "trace")
         host = self._agents.attach(HOST, serve, os.environ | self._agents.label.environment, patience_s=UNHOOK_S)
         for name, command in self.request.agents.items():
-            client = self._agents.attach(name, command, patience_s=UNHOOK_S)
+            client = self._client(name, command)
             mine = [at for at, hop in enumerate(self.request.hops) if hop.agent == name]
             alignment = self._agents.alignment(name, ROUNDS_AT_START)
             none = (Missed(),) * len(mine)
@@ -148,7 +162,24 @@ class Tracing:
         started = self._call(host, "trace.start", **self._parameters(range(len(self.request.hops)), relay=False))
         self.record_ns = started["record_ns"]
         for relay in self._relays.values():
-            self._call(relay.client, "trace.start", **self._parameters(relay.hops, relay=True))
+            began = self._call(relay.client, "trace.start", **self._parameters(relay.hops, relay=True))
+            self.relays_record_ns[relay.name] = began["record_ns"]
+            if relay.name in self._present:
+                self._agents.at_end(self._leave, relay)
+
+    def _client(self, name: str, command: tuple[str, ...]) -> AgentClient:
+        if name not in self._present:
+            return self._agents.attach(name, command, patience_s=UNHOOK_S)
+        there = self._present[name]
+        there.listen(self._agents.share(name, there.client))
+        return there.client
+
+    def _leave(self, relay: _Relay) -> None:
+        """Removes the hooks of an agent that goes on, unless it has ended."""
+        with contextlib.suppress(AgentError):
+            if not self._closing:
+                relay.client.call("trace.stop", id=self._id)
+        self._present[relay.name].listen(None)
 
     def _call(self, client: AgentClient, method: str, **params: Any) -> Any:
         """Calls an agent at the start.

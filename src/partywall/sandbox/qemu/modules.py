@@ -19,6 +19,8 @@ from partywall.host import Host, install
 
 # A disk, the stream to the controller, the balloon, a network interface.
 WANTED = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_balloon", "virtio_net")
+# For a trace's hooks inside a guest, before kernel 6.6. A guest starts without them.
+IF_THERE = ("sch_ingress", "cls_bpf")
 _DEPENDS = re.compile(rb"\0depends=([^\0]*)\0")
 
 
@@ -44,9 +46,10 @@ _UNPACK: dict[str, Callable[[bytes], bytes]] = {
 def collect(tree: Path, wanted: tuple[str, ...] = WANTED) -> dict[str, bytes]:
     """Contents of the modules below `tree` (a /lib/modules/RELEASE) that a guest needs, each after its dependencies.
 
-    CapabilityError if one is neither there nor built in.
+    CapabilityError if one of `wanted` is neither there nor built in.
     """
     files = {_name(path): path for path in tree.rglob("*.ko*") if path.suffix in _UNPACK}
+    wanted = (*wanted, *(name for name in IF_THERE if name in files))
     return ordered(wanted, lambda name: _read(files.get(name), name, tree), _built_in(tree))
 
 

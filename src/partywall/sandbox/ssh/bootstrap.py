@@ -2,7 +2,8 @@
 
 It works with any login shell. It creates a folder, finds the agent or reads it from standard input, and then watches
 it: when the agent ends for any reason, it removes the folder. If the script is killed, the next start removes the
-folder. The script contains neither single quotes nor line ends, so that every shell passes it on unchanged.
+folder: a process that has ended has no `exe`, even if nobody has waited for it. The script contains neither single
+quotes nor line ends, so that every shell passes it on unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SCRIPT = (
     '[ "$(uname -m)" = "$machine" ] || no architecture "$(uname -m)"',
     "for tool in sha256sum gzip head; do command -v $tool >/dev/null || no tool $tool; done",
     'for old in "$base"/partywall-ssh-$(id -u)-*; do pid=${old##*-}; '
-    '[ -d "$old" ] && [ -O "$old" ] && { kill -0 "$pid" 2>/dev/null || rm -rf "$old"; }; done',
+    '[ -d "$old" ] && [ -O "$old" ] && { [ -e /proc/"$pid"/exe ] || rm -rf "$old"; }; done',
     'set -f; d=$base/partywall-ssh-$(id -u)-$$; e=$(mkdir "$d" 2>&1) || no folder "$e"',
     'trap "rm -rf \\"$d\\"" EXIT; trap "exit 3" HUP INT TERM',
     'good() { [ -f "$1" ] || return 1; '

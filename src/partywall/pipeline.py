@@ -88,10 +88,11 @@ def this_host() -> Host:
 
 
 def described(facts: dict[str, Any], host: Host) -> dict[str, Any]:
-    """An agent's facts, extended with the catalogue's entry of each kernel and the governors that the host refuses."""
+    """An agent's facts, extended with the catalogue's entry of each kernel and what the host refuses to set."""
     kernels = catalogue()
     entries = {name: info.model_dump(mode="json") for name in kernels.names() if (info := kernels.kernel(name))}
-    return facts | {"kernels": entries, "governors_refused": governor.refused(host)}
+    refused = {"governors_refused": governor.refused(host), "schedulers_refused": scheduler.refused(host)}
+    return facts | {"kernels": entries} | refused
 
 
 def host_facts() -> dict[str, Any]:

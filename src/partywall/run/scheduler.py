@@ -16,10 +16,11 @@ from typing import Any
 from partywall.errors import TrialError
 from partywall.files import write_whole
 from partywall.host import Host
-from partywall.sandbox import block
+from partywall.sandbox import WORK_ROOT, block
 from partywall.sandbox.label import made_state_root, start_ticks, state_root
 
 KEY = "host.io_scheduler"
+NAMES = ("none", "mq-deadline", "bfq", "kyber")
 STATE = "io-scheduler.json"
 
 
@@ -54,6 +55,11 @@ def why_not(names: Iterable[str], folder: Path, host: Host) -> str:
             f"load its module (modprobe {_module(missing[0])}), or leave it out"
         )
     return "" if host.euid == 0 else "changing the I/O scheduler of a disk needs root; run with sudo"
+
+
+def refused(host: Host, folder: Path = WORK_ROOT) -> dict[str, str]:
+    """Why schedulers are not available for the disk of a folder, by their name; without available ones."""
+    return {name: why for name in NAMES if (why := why_not([name], folder, host))}
 
 
 def _module(name: str) -> str:

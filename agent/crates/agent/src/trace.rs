@@ -35,7 +35,8 @@ impl Resident for Trace {
         let settings = settings(start).map_err(|wrong| Fault::usage(wrong.join("\n")))?;
         if start.relay {
             let relay = Relay::start(&settings, &start.id).map_err(refused)?;
-            return Ok((Self::Relay(relay), wire::TraceStarted { record_ns: None }));
+            let record_ns = relay.record_ns();
+            return Ok((Self::Relay(relay), wire::TraceStarted { record_ns }));
         }
         let tracer = Tracer::start(settings, &start.id).map_err(refused)?;
         let record_ns = tracer.record_ns();

@@ -45,6 +45,13 @@ impl Relay {
         Ok(Self(Arc::new(Mutex::new(State { hooks, hops: settings.hops.len(), told: std::collections::HashSet::new() }))))
     }
 
+    /// The cost of one record in the kernel of its host, if it could be measured.
+    #[must_use]
+    pub fn record_ns(&self) -> Option<u32> {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.hooks.price.map(|price| price.record_ns as u32)
+    }
+
     /// Takes the available records.
     #[must_use]
     pub fn take(&self) -> Batch {

@@ -31,7 +31,7 @@ from partywall.plan import Topology, shuffled
 from partywall.plan import make as make_plan
 from partywall.report import figures
 from partywall.report.rows import row_of
-from partywall.run import governor, idle
+from partywall.run import governor, idle, scheduler
 from partywall.scenario import loads, papers
 from partywall.scenario.documents import validated
 from partywall.store import RunDirectory
@@ -75,7 +75,7 @@ class Isolation:
             raise UsageError(
                 Problem(f"{study.name} is controlled by precision and time, not rounds", remedy, key="--rounds")
             )
-        jobs, refused = list(_jobs(study, request, Place.of(host))), governor.refused(host)
+        jobs, refused = list(_jobs(study, request, Place.of(host))), _refused(host)
         seconds = {job.name: _estimate_s(job, host) for job in jobs if not _why_not(job, refused)}
         backends = ", ".join(request.backends or study.backends)
         lines = [f"{units.counted(len(seconds), 'part')} in {backends}"]
@@ -89,7 +89,7 @@ class Isolation:
             listing = [f"part {job.name}, {command}" for job in jobs for command in preflight.commands(job.scenario)]
             preflight.refuse_commands("study", listing)
         # All parts at once: an unsuitable part must not be found after hours of others.
-        refused = governor.refused(host)
+        refused = _refused(host)
         going = [job for job in jobs if not _why_not(job, refused)]
         errors = {job.name: error for job in going if (error := _unplannable(job, host, work_root))}
         if errors:
@@ -99,7 +99,7 @@ class Isolation:
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         request = directory.request
         jobs = shuffled(list(_jobs(study, request, Place.of(host))), request.seed)
-        refused = governor.refused(host)
+        refused = _refused(host)
         going = [job for job in jobs if not _ended(directory, job) and not _why_not(job, refused)]
         seconds = [_estimate_s(job, host) for job in going]
         for number, job in enumerate(going):
@@ -136,7 +136,8 @@ class Isolation:
         if not any(run.findings.cells for run in runs):
             raise TrialError(f"{directory.path}: no part has enough blocks yet for an interval; continue with --resume")
         first = (request.backends or study.backends)[0]
-        refused = directory.about.get("host", {}).get("governors_refused", {})
+        facts = directory.about.get("host", {})
+        refused = facts.get("governors_refused", {}) | facts.get("schedulers_refused", {})
         notes = _notes(study, request, place, runs, refused)
         board = tuple(_board(study, runs))
         comparisons = tuple(_comparisons(study, runs, first))
@@ -288,8 +289,15 @@ def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _why_not(job: Job, refused: Mapping[str, str]) -> str:
-    """Why a part cannot be measured on a host that can measure all others; empty if it can. refused: see `governor`."""
-    return refused.get("saving", "") if job.energy_saving == "on" else ""
+    """Why a part cannot be measured on a host that can measure all others; empty if it can. refused: see `_refused`."""
+    if job.energy_saving == "on" and "saving" in refused:
+        return refused["saving"]
+    return refused.get(job.scenario.host.io_scheduler or "", "")
+
+
+def _refused(host: Host) -> dict[str, str]:
+    """Why a host cannot have governors, by their kind, and I/O schedulers, by their name."""
+    return governor.refused(host) | scheduler.refused(host)
 
 
 def _filled(value: Any, known: Mapping[str, Any]) -> Any:
@@ -448,7 +456,7 @@ def _kernels() -> Mapping[str, Mapping[str, Any]]:
 def _notes(
     study: Study, request: StudyRequest, place: Place, runs: Sequence[PartRun], refused: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """refused: governors that the measured host does not have, with the reasons."""
+    """refused: governors and I/O schedulers that the measured host does not have, with the reasons."""
     backends = request.backends or study.backends
     notes = []
     if len(backends) > 1:

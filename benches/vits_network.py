@@ -69,7 +69,7 @@ def main() -> None:
             kind.measure(wanted, directory, host, WORK_ROOT, tell)
         found = study.report(directory)
     study_page.show(found, Console(width=180))
-    (figure_10,) = found.comparisons
+    figure_10 = found.comparisons[0]
     points = {point.x: point for point in figure_10.measured}
     widest = max((point.high - point.low) / 2 for point in points.values())
     path = found.figures["path"]

@@ -43,6 +43,19 @@ def cell(block: int, size: int | None, bps: float) -> Cell:
     return Cell(block=block, bytes=size, bps=bps, pps=bps / 2400)
 
 
+def test_a_datagram_above_the_mtu_is_several_packets():
+    study = small().model_copy(update={"mtu": 1052})
+    assert [study.packets(size) for size in (0, 1024, 1025, 2048, 16384)] == [1, 1, 2, 2, 16]
+    with pytest.raises(UsageError, match="at most 548"):
+        slots.load(SMALL.replace(b"target_bytes: 256", b"target_bytes: 700\nmtu: 576"), "small.yaml")
+
+
+def test_the_cost_of_a_datagram_is_the_mean_of_the_blocks():
+    cells = [Cell(block=b, bytes=256, bps=1, pps=1, cpu_ns=ns) for b, ns in enumerate((1000, 3000))]
+    found = stats.cost(small(), [*cells, cell(0, None, 1.0)], papers.load("vits-network"))
+    assert {(point.series, point.x): point.value for point in found.measured} == {("sender", 256.0): 2.0}
+
+
 def test_every_block_holds_every_size_and_a_quiet_neighbour_once_in_an_order_drawn_anew():
     order = slots.plan(small(), EXTENT, seed=1)
     blocks = [[size for block, size in order if block == number] for number in range(3)]

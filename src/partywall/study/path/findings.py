@@ -11,10 +11,9 @@ from partywall.model.trace import HopFinding, TraceFindings, WayFinding
 from partywall.stats import rounds
 from partywall.study.path.model import Cell, Size, Study, Traced
 
-DIFFERS = (
-    "tenants are network namespaces of one host instead of VMs; their traffic shares a bridge and an uplink",
-    "an MTU of 1500 bytes instead of 1024",
-)
+DIFFERS = ("tenants are network namespaces of one host instead of VMs; their traffic shares a bridge and an uplink",)
+COST = "section 5.5 (CPU)"
+"""The exhibit with the CPU time of a datagram."""
 
 
 def beside(study: Study, cells: Sequence[Cell], paper: Paper) -> Beside:
@@ -22,6 +21,18 @@ def beside(study: Study, cells: Sequence[Cell], paper: Paper) -> Beside:
     rate = f"{units.format_decimals(study.neighbour_rate, 0)} datagrams a second"
     differs = (*DIFFERS, f"the neighbour sends {rate} at every size; the paper does not say its rate")
     return rounds.beside(paper, paper.table("fig 10"), _shares(study, cells), differs)
+
+
+def cost(study: Study, cells: Sequence[Cell], paper: Paper) -> Beside:
+    """The CPU time that a datagram of each size takes its sender, in µs."""
+    by_place: dict[Place, dict[int, float]] = {Place("sender", float(size)): {} for size in study.neighbour_bytes}
+    for cell in cells:
+        if cell.bytes is not None and cell.cpu_ns:
+            by_place[Place("sender", float(cell.bytes))][cell.block] = cell.cpu_ns / 1e3
+    differs = (
+        "the sender's own CPU time, the kernel's work for it included; the paper argues and shows no measurement",
+    )
+    return rounds.beside(paper, paper.table(COST), by_place, differs)
 
 
 def shares(cells: Sequence[Cell]) -> dict[tuple[int, Size], float]:

@@ -108,7 +108,10 @@ class PathStudy:
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
         del request, host
-        return {"fig 10": frozenset(Place("target", float(size)) for size in study.neighbour_bytes)}
+        return {
+            exhibit: frozenset(Place(series, float(size)) for size in study.neighbour_bytes)
+            for exhibit, series in (("fig 10", "target"), (stats.COST, "sender"))
+        }
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         cells, request = _cells(directory), directory.request
@@ -116,12 +119,13 @@ class PathStudy:
             raise TrialError(f"{directory.path}: no size was measured twice, so there is no interval; measure again")
         traces = list(_findings(directory))
         places = tuple(name for *_, name in slots.PLACES)
+        paper = papers.load(study.name)
         return StudyReport(
             run=directory.name,
             name=study.name,
             description=study.description,
             length=request.length,
-            comparisons=(stats.beside(study, cells, papers.load(study.name)),),
+            comparisons=(stats.beside(study, cells, paper), stats.cost(study, cells, paper)),
             notes=tuple(_notes(traces)),
             facts=_facts(study, _extent(study, request), request.seed),
             how=HOW,
@@ -183,7 +187,7 @@ def _facts(study: Study, extent: Extent, seed: int) -> tuple[tuple[str, str], ..
         ("slots", f"{units.format_duration(extent.slot)}, every size once in each of {extent.blocks} blocks"),
         ("target", f"datagrams of {study.target_bytes} bytes, flat out, each with an identifying marker"),
         ("neighbour", f"{units.format_decimals(study.neighbour_rate, 0)} datagrams a second, at every size"),
-        ("link", units.format_bit_rate(study.link)),
+        ("link", f"{units.format_bit_rate(study.link)}, MTU {study.mtu}"),
         ("traced", f"{units.format_duration(extent.traced)} beside each of {len(study.traced)} neighbours"),
         ("seed", str(seed)),
     )

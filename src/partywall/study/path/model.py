@@ -12,6 +12,9 @@ from pydantic import Field, model_validator
 from partywall.model.policy import BitRate, PacketRate
 from partywall.model.scenario import DurationNs, Frozen, Name
 
+IP_BYTES = 20
+HEADERS = IP_BYTES + 8
+"""Of IPv4 and UDP."""
 Size = int | None
 """Bytes of data in the neighbour's datagrams; None for a quiet neighbour."""
 
@@ -36,6 +39,7 @@ class Study(Frozen):
     )
     neighbour_bytes: tuple[int, ...] = Field(min_length=1, description="sizes that are compared, 0 to 16384")
     neighbour_rate: PacketRate = Field(description="datagrams a second, at every size")
+    mtu: int = Field(1500, ge=576, le=1500, description="of both tenants' interfaces: larger datagrams are fragmented")
     traced: tuple[Size, ...] = Field(min_length=1, description="sizes beside which the path is traced; null: quiet")
     short: Extent
     long: Extent
@@ -48,18 +52,32 @@ class Study(Frozen):
         for key, sizes in (("neighbour_bytes", self.neighbour_bytes), ("traced", self.traced)):
             if len(set(sizes)) < len(sizes):
                 raise ValueError(f"{key}: a size is listed twice; give each once")
+        if self.target_bytes > self.mtu - HEADERS:
+            raise ValueError(
+                f"target_bytes: with an MTU of {self.mtu}, at most {self.mtu - HEADERS} are not fragmented"
+            )
         if unknown := sorted({size for size in self.traced if size is not None} - set(self.neighbour_bytes)):
             raise ValueError(f"traced: {unknown[0]} is not in neighbour_bytes; add it there, or leave it out here")
         return self
 
+    def packets(self, size: int) -> int:
+        """IP packets of a datagram with this much data."""
+        each = (self.mtu - IP_BYTES) // 8 * 8
+        return 1 if size <= self.mtu - HEADERS else -(-(size + HEADERS - IP_BYTES) // each)
+
 
 class Cell(Frozen):
-    """The target's delivered traffic in one slot, beside datagrams of this size."""
+    """The target's delivered traffic in one slot, beside datagrams of this size.
+
+    cpu_ns: CPU time that each of the neighbour's datagrams took its sender, the kernel's work for it included; None
+    beside a quiet neighbour.
+    """
 
     block: int
     bytes: Size
     bps: float
     pps: float
+    cpu_ns: float | None = None
 
 
 class Traced(Frozen):

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from partywall.agent.client import AgentClient
@@ -49,23 +50,36 @@ def load(content: bytes, file: str) -> Study:
 class Bench:
     """Target and neighbour in a lab, started and quiet."""
 
-    def __init__(self, made: Lab, target: AgentClient, neighbour: AgentClient, clock: Clock) -> None:
+    def __init__(self, study: Study, made: Lab, target: AgentClient, neighbour: AgentClient, clock: Clock) -> None:
+        self.study = study
         self.made = made
         self._target, self._neighbour, self._clock = target, neighbour, clock
 
-    def slot(self, size: Size, for_ns: int) -> tuple[float, float]:
-        """(bit/s, packets/s) delivered of the target while the neighbour sends datagrams of one size."""
+    def slot(self, size: Size, for_ns: int) -> tuple[float, float, float | None]:
+        """While the neighbour sends datagrams of one size: (bit/s, packets/s) delivered of the target.
+
+        Also the CPU time of one of the neighbour's datagrams in ns, or None.
+        """
         start = self._clock.now_ns() + LEAD_NS
         end = start + SETTLE_NS + for_ns
         _on(self._target, "target", start, end)
         if size is not None:
             _on(self._neighbour, str(size), start, end)
         self._clock.sleep_until(start + SETTLE_NS)
-        before = self.made.read()
+        before, spent = self.made.read(), self._spent()
         self._clock.sleep_until(end - TAIL_NS)
-        after = self.made.read()
+        after, spent_after = self.made.read(), self._spent()
         self._clock.sleep_until(end + DRAIN_NS)
-        return before.rates(after)["target"]
+        cpu_ns, packets = (now - then for now, then in zip(spent_after, spent, strict=True))
+        each_ns = cpu_ns / packets * self.study.packets(size) if size is not None and packets else None
+        return (*before.rates(after)["target"], each_ns)
+
+    def _spent(self) -> tuple[int, int]:
+        """CPU time of the neighbour's agent so far in ns, and packets that it has sent."""
+        pid = self._neighbour.process.pid
+        tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+        cpu_ns = sum(int(task.read_text().split()[0]) for task in tasks)
+        return cpu_ns, _sent(self.made.namespace("neighbour"), "eth0")
 
     def trace_request(self, packets: int) -> TraceRequest:
         """A trace of the target's path. packets: number a second that are stored for the pcapng file."""
@@ -79,17 +93,26 @@ class Bench:
 
 
 @contextlib.contextmanager
+def _lab(study: Study) -> Iterator[Lab]:
+    names = ["target", "neighbour"]
+    with lab(names, f"{study.link}bit") as made:
+        for name in names:
+            ip("-n", made.namespace(name), "link", "set", "eth0", "mtu", str(study.mtu))
+        yield made
+
+
+@contextlib.contextmanager
 def bench(study: Study) -> Iterator[Bench]:
     """A bench while the block runs; nothing of it is left on the host. CapabilityError if it cannot be created."""
     first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
     mine = {"target": {"datagram_bytes": study.target_bytes, "marker": True}}
     theirs = {str(size): {"datagram_bytes": size, "rate_pps": study.neighbour_rate} for size in study.neighbour_bytes}
     with (
-        lab(["target", "neighbour"], f"{study.link}bit") as made,
+        _lab(study) as made,
         _tenant(made, "target", first, mine) as target,
         _tenant(made, "neighbour", last, theirs) as neighbour,
     ):
-        ready = Bench(made, target, neighbour, Monotonic())
+        ready = Bench(study, made, target, neighbour, Monotonic())
         ready.slot(None, 10 * SETTLE_NS)
         yield ready
 
@@ -100,12 +123,12 @@ def measure(
     """Measures slots in order. Yields each before measuring it."""
     for block, size in order:
         yield block, size
-        bps, pps = ready.slot(size, extent.slot)
+        bps, pps, cpu_ns = ready.slot(size, extent.slot)
         if size is None and not bps:
             raise TrialError(
                 f"block {block}: no datagram of the target arrived at its sink, although its neighbour was quiet"
             )
-        take(Cell(block=block, bytes=size, bps=bps, pps=pps))
+        take(Cell(block=block, bytes=size, bps=bps, pps=pps, cpu_ns=cpu_ns))
 
 
 def plan(study: Study, extent: Extent, seed: int, done: Sequence[Cell] = ()) -> list[tuple[int, Size]]:

@@ -15,9 +15,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from spaces import hooked, lacking, run, wait
 
 from partywall.agent import binary
+from partywall.agent.client import AgentClient, start_agent
 from partywall.errors import PartywallError
 from partywall.sandbox import Label, reap, reaper
-from partywall.trace import Tracing, ask
+from partywall.trace import Present, Tracing, ask
 
 pytestmark = pytest.mark.host
 A, B = f"pwh{os.getpid()}a", f"pwh{os.getpid()}b"
@@ -129,6 +130,36 @@ def test_a_second_agent_traces_its_hop_with_its_clock_aligned(path, label):
     assert all(abs(bound.offset_ns) <= bound.bound_ns for bound in bounds)
     assert sum(report.hops[1].recorded for report in reports) >= 300
     assert hooks() == 0
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+def test_an_agent_that_runs_already_traces_its_hop_and_goes_on(path, label, finishes):
+    listeners = []
+
+    def hear(method, params):
+        if listeners and listeners[-1]:
+            listeners[-1](method, params)
+
+    process = start_agent(["nsenter", f"--net=/run/netns/{B}", str(binary.find()), "serve"])
+    client = AgentClient("b", process, hear)
+    client.greet()
+    reports = []
+    request = ask([f"{path[0]}:out", "b/vb:in"], protocol="udp", present=["b"])
+    session = Tracing(request, label, reports.append, present={"b": Present(client, listeners.append)})
+    try:
+        with session:
+            send(300)
+            session.pump(0.5)
+            if finishes:
+                session.finish()
+        if finishes:
+            assert delivered(reports) == 300
+            assert session.relays_record_ns["b"] > 0
+        assert listeners[-1] is None
+        assert hooks() == 0
+        assert client.call("clock")
+    finally:
+        client.close()
 
 
 def test_a_tracer_that_is_killed_leaves_nothing_that_the_next_start_does_not_take_off(path, label, manner):

@@ -246,7 +246,7 @@ def main() -> None:
     if None in costs or share is None:
         judged.wrong.append("a cost is not stated")
     stated = f"{costs[0]} ns a record here, {costs[1]} in the emulated guest, {share or 0:.2%} of the host"
-    figure = f"{'; '.join(judged.figures)}; losses {'exact' if not judged.wrong else judged.wrong}; {stated}"
+    figure = f"{'; '.join(judged.figures)}; {f'WRONG: {judged.wrong}' if judged.wrong else 'losses exact'}; {stated}"
     conclude("trace-guest", figure, met=not judged.wrong)
 
 

@@ -1,6 +1,6 @@
 """Hostile streams in both directions: each must end in one named error, in time, in bounded memory, with nothing left.
 
-Towards the controller: programs that pretend to be agents send values nested too deeply, answers nobody asked for, a
+Towards the controller: programs that pretend to be agents send values nested too deeply, answers without a request, a
 line or a flood without end, half a line, nothing at all; they stop reading, stop running, or tell a time that never
 advances. Every request that waits and every later one must fail with the same reason within the limit. Each case runs
 in a process of its own, whose memory is measured.
@@ -54,7 +54,7 @@ import json, os, signal, sys, time
 def say(text): sys.stdout.write(text); sys.stdout.flush()
 def answer(number, result): say(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}) + chr(10))
 def event(method, **params): say(json.dumps({"method": method, "params": params}) + chr(10))
-def asked(): return json.loads(sys.stdin.readline())
+def read(): return json.loads(sys.stdin.readline())
 """
 
 
@@ -78,27 +78,27 @@ class Outcome:
     mib: float
 
 
-NESTED = "asked(); say('[' * 500_000 + ']' * 500_000 + chr(10)); time.sleep(60)"
+NESTED = "read(); say('[' * 500_000 + ']' * 500_000 + chr(10)); time.sleep(60)"
 FLOOD = "event_line = json.dumps({'method': 'slices', 'params': {'id': 'p', 'slices': []}}) + chr(10)"
 AGENTS = (
     Agent("nested arrays", NESTED, "nested too deeply"),
-    Agent("nested objects", "asked(); say('{\"a\":' * 500_000 + chr(10)); time.sleep(60)", "nested too deeply"),
-    Agent("two answers", "n = asked()['id']; asked(); answer(n, {}); answer(n, {}); time.sleep(60)", "is not open"),
-    Agent("an answer to nothing", "asked(); answer(999, {}); time.sleep(60)", "request 999, which is not open"),
-    Agent("a refusal of nothing", """asked(); say('{"id": null, "error": {"message": "what?"}}\\n')""", "what?"),
-    Agent("no message", "asked(); say('[1, 2, 3]' + chr(10)); time.sleep(60)", "not a valid message"),
-    Agent("random bytes", "asked(); sys.stdout.buffer.write(os.urandom(1 << 20)); time.sleep(60)", "no message"),
-    Agent("half a line, then the end", 'asked(); say(\'{"id": 1, "res\')', "not a valid message"),
-    Agent("half a line, then silence", 'asked(); say(\'{"id": 1, "res\'); time.sleep(60)', "not answered within"),
-    Agent("silence", "asked(); time.sleep(60)", "not answered within"),
-    Agent("the end", "asked(); sys.exit('out of luck')", "out of luck"),
+    Agent("nested objects", "read(); say('{\"a\":' * 500_000 + chr(10)); time.sleep(60)", "nested too deeply"),
+    Agent("two answers", "n = read()['id']; read(); answer(n, {}); answer(n, {}); time.sleep(60)", "is not open"),
+    Agent("an answer to nothing", "read(); answer(999, {}); time.sleep(60)", "request 999, which is not open"),
+    Agent("a refusal of nothing", """read(); say('{"id": null, "error": {"message": "what?"}}\\n')""", "what?"),
+    Agent("no message", "read(); say('[1, 2, 3]' + chr(10)); time.sleep(60)", "not a valid message"),
+    Agent("random bytes", "read(); sys.stdout.buffer.write(os.urandom(1 << 20)); time.sleep(60)", "no message"),
+    Agent("half a line, then the end", 'read(); say(\'{"id": 1, "res\')', "not a valid message"),
+    Agent("half a line, then silence", 'read(); say(\'{"id": 1, "res\'); time.sleep(60)', "not answered within"),
+    Agent("silence", "read(); time.sleep(60)", "not answered within"),
+    Agent("the end", "read(); sys.exit('out of luck')", "out of luck"),
     Agent("errors without a line's end", "sys.stderr.write('x' * (64 << 20)); sys.exit(3)", "xxx"),
-    Agent("a line without end", "asked(); x = 'x' * (1 << 20)\nwhile True: say(x)", "a line longer than 64 MiB"),
+    Agent("a line without end", "read(); x = 'x' * (1 << 20)\nwhile True: say(x)", "a line longer than 64 MiB"),
     Agent("a line of small values", "say('[' + '[],' * 5_000_000 + '1]' + chr(10)); time.sleep(60)", "MiB of memory"),
     Agent("a flood of notifications", FLOOD + "\nwhile True: say(event_line * 500)", "faster than its messages are"),
     Agent("a flood of long ones", "x = 'x' * (8 << 20)\nwhile True: event('ended', id='p', reason=x)", "faster than"),
     Agent("it does not read", "time.sleep(60)", "stopped reading in the middle", 1 << 20),
-    Agent("it is stopped", "asked(); os.kill(os.getpid(), signal.SIGSTOP)", "stopped reading in the middle", 1 << 20),
+    Agent("it is stopped", "read(); os.kill(os.getpid(), signal.SIGSTOP)", "stopped reading in the middle", 1 << 20),
 )
 
 
@@ -181,7 +181,7 @@ def standing_time(_: object) -> Outcome:
             except PartywallError as error:
                 said = str(error)
     seconds = time.monotonic() - begun
-    wrong = "" if "has told nothing for" in said and seconds < LIMIT_S else f"it said {said!r} after {seconds:.0f} s"
+    wrong = "" if "sent nothing for" in said and seconds < LIMIT_S else f"it said {said!r} after {seconds:.0f} s"
     return Outcome("a time that never advances", wrong, seconds, rss_mib() - before)
 
 
@@ -286,7 +286,7 @@ def refusals() -> Iterator[Outcome]:
         ("nested request", lambda: request("clock", "[" * 500_000 + "]" * 500_000), "recursion limit", ()),
         ("a request of small values", lambda: request("clock", "[" + "[]," * 5_000_000 + "1]"), "values; the most", ()),
         ("a long request", lambda: request("monitor.start", f'"{"x" * (9 << 20)}"'), "monitor.start in a message", ()),
-        ("a request without end", lambda: b"x" * (70 << 20), "the rest of it cannot be told", ()),
+        ("a request without end", lambda: b"x" * (70 << 20), "its end is unknown", ()),
         ("random bytes as a request", lambda: os.urandom(1 << 16).replace(b"\n", b"") + b"\n", "not JSON", ()),
         (
             "four thousand million threads",
@@ -294,7 +294,7 @@ def refusals() -> Iterator[Outcome]:
             "at most",
             (),
         ),
-        ("no method", lambda: request("no.such", "{}"), "no method is called", ()),
+        ("no method", lambda: request("no.such", "{}"), "unknown method", ()),
         ("left out by --only", lambda: request("guard.remove", "{}"), "--only probe", ("--only", "probe,monitor")),
         ("long for --only", lambda: b"x" * (10 << 20), "the rest of it", ("--only", "probe,monitor")),
     ]
@@ -350,7 +350,7 @@ def stopped_controller(seconds: float) -> Outcome:
         if {"slices", "output"} <= lost.keys():
             break
     mib = wire.look()
-    wrong = [] if {"slices", "output"} <= lost.keys() else [f"it told of {sorted(lost)} alone as dropped"]
+    wrong = [] if {"slices", "output"} <= lost.keys() else [f"only {sorted(lost)} were reported as dropped"]
     wrong += [f"{mib:.0f} MiB"] if mib > AGENT_MIB else []
     wrong += [ended] if (ended := wire.end()) else []
     return Outcome("a controller that is stopped", "; ".join(wrong), time.monotonic() - begun, mib)

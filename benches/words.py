@@ -10,13 +10,15 @@ Reads README.md, ARCHITECTURE.md and all pages below docs/. Touches nothing and 
   `code` counts as one word of one syllable; a token without letters, such as a figure, does not count as a word.
   Syllables are counted by groups of vowels, which is right for some nine words in ten.
 
-* Source: the same words in comments, docstrings, messages and identifiers of src/. `found` and `one` are no names
-  either. Names that are stored in files or sent between processes stay: docs/internals/kept-words.txt lists them.
+* Source: the same words in comments, docstrings, messages and identifiers of both halves. `found` and `one` are no
+  names either. Names that are stored in files or sent between processes stay: docs/internals/kept-words.txt lists them.
 
 * Messages: every error for users, as far as its text stands where it is raised. It states a remedy, in an argument of
   its own or after "; ". It names its thing or the value: an inserted value, a quotation, an option, a figure or an
-  example. It has at most 40 words and no full stop at its end. A text that another function made is judged there.
-  `TrialError` and `AgentError` need no remedy: what failed there is not the user's input, and its cause follows.
+  example. It has at most 40 words, and neither a full stop nor a question mark at its end. It says "is not a number",
+  not "is no number". A text that another function made is judged there. `TrialError` and `AgentError` need no remedy:
+  what failed there is not the user's input, and its cause follows. In the agent, an error needs a remedy if the request
+  is at fault; what receives it names the workload or the key.
 
 Sentences above 25 words are counted too, and only reported.
 
@@ -41,7 +43,8 @@ BANNED = ROOT / "docs" / "internals" / "banned-words.txt"
 KEPT = ROOT / "docs" / "internals" / "kept-words.txt"
 NAMES = frozenset({"found", "one"})
 """Words that are fine in a sentence and no name of anything."""
-SOURCES = ("src",)
+SOURCES = ("src/**/*.py", "benches/**/*.py", "labs/**/*.py")
+RUST_SOURCES = ("agent/crates/**/*.rs",)
 LONGEST_LINE = 120
 LONG_SENTENCE, LONGEST_SENTENCE = 25, 40
 GRADE_MAX = 11.0
@@ -61,11 +64,28 @@ WORD = re.compile(r"[^\W\d_]+(?:['’\-][^\W\d_]+)*")
 PLACED, REMEDIED, FAILED = ("Problem", "Mistake"), ("UsageError", "CapabilityError"), ("TrialError", "AgentError")
 # The last form passes on the text of another error, which states its own remedy.
 REMEDY = re.compile(r"; | — |\n|: \{\}$")
+# "is no address" instead of "is not an address".
+RIDDLE = re.compile(r"(?<!\bthere )(?<!\bhere )\b(?:is|are) no\b(?! longer)")
 CONCRETE = re.compile(r"[{'\"`\d]|--|/\w|for example|pip install")
-# What an f-string inserts.
+# What an f-string or a format string inserts.
 FIELD = re.compile(r"\{[^{}]*\}")
 # Full stops that end no sentence.
 ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|et al|vs|cf|Fig|No)\.")
+RUST_TOKEN = re.compile(
+    r"""(?P<comment>//[^\n]*|/\*.*?\*/)
+    | (?P<text>b?r(?P<hash>\#*)".*?"(?P=hash)|b?"(?:\\.|[^"\\])*")
+    | (?P<other>b?'(?:\\(?:x[0-9a-fA-F]{2}|u\{[^}]*\}|.)|[^\\'\n])'|'\w+)
+    | (?P<name>[^\W\d]\w*)""",
+    re.DOTALL | re.VERBOSE,
+)
+# A line break in a text of Rust, and the blanks of the next line, which the compiler leaves out.
+CONTINUED = re.compile(r"\\\n\s*")
+RUST_TESTS = re.compile(r"^ *#\[cfg\((?:all\()?test\b", re.MULTILINE)
+# Code before the text of an error, in the same statement. If the request is at fault, the text states a remedy.
+USAGE = re.compile(r"\bFault::usage\(|\bproblem\(|\bwrong\w*\(|\bwrong\.push\(")
+ERROR = re.compile(
+    r"#\[error\(|\bFault::(?:failed|passing|new)\(|\bErr\(|\bok_or(?:_else)?\(|\bmap_err\(|\bwhy[:=] |\blet why\b"
+)
 
 
 @dataclass(frozen=True)
@@ -210,7 +230,9 @@ class _Message:
         if len(WORD.findall(whole)) > LONGEST_SENTENCE:
             yield f"more than {LONGEST_SENTENCE} words"
         if re.search(r"[.?!]$", whole.strip()):
-            yield "ends with a full stop"
+            yield "ends with a full stop or a question mark"
+        if RIDDLE.search(whole):
+            yield "does not say plainly what is wrong"
 
 
 def _message(call: ast.Call) -> _Message | None:
@@ -243,6 +265,55 @@ def _text(node: ast.expr | None) -> str | None:
     return None
 
 
+@dataclass(frozen=True)
+class _Token:
+    """A comment, a text or a name of Rust. statement: the code before it since the last semicolon or brace."""
+
+    kind: str
+    said: str
+    line: int
+    statement: str
+
+
+def _rust(text: str) -> Iterator[_Token]:
+    """Tokens of Rust, as far as words stand in them."""
+    end, code = 0, ""
+    for match in RUST_TOKEN.finditer(text):
+        code = re.split(r"[;{}]", code + text[end : match.start()])[-1]
+        end = match.end()
+        kind = str(next(kind for kind in ("comment", "text", "other", "name") if match[kind] is not None))
+        yield _Token(kind, match.group(), text.count("\n", 0, match.start()) + 1, code)
+        code += match.group() if kind == "name" else ""
+
+
+def in_rust(text: str, listed: Sequence[str], kept: Collection[str] = ()) -> list[Fault]:
+    """Banned words in names, comments and texts of a file of Rust. kept: names that other programs read."""
+    faults = []
+    for token in _rust(text):
+        if token.kind == "name" and token.said not in kept:
+            snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", token.said)
+            faults += [Fault(token.line, token.said)] if _is_banned(snake_case, listed) else []
+        elif token.kind in ("comment", "text") and token.said.strip('"') not in kept:
+            said = FIELD.sub("", token.said) if token.kind == "text" else token.said
+            faults += [Fault(token.line + at.line - 1, at.text) for at in banned(said, listed)]
+    return faults
+
+
+def messages_in_rust(text: str) -> list[Fault]:
+    """Errors of the agent whose message lacks its form. Code after the first module of tests is left out."""
+    faults = []
+    tests = RUST_TESTS.search(text)
+    for token in _rust(text[: tests.start()] if tests else text):
+        is_usage = bool(USAGE.search(token.statement))
+        if token.kind == "text" and (is_usage or ERROR.search(token.statement)):
+            inner = token.said[token.said.index('"') + 1 :].rstrip('#"')
+            said = FIELD.sub("{}", CONTINUED.sub("", inner))
+            if len(said.split()) > 2:
+                message = _Message(said, None, is_placed=True, needs_remedy=is_usage)
+                faults += [Fault(token.line, f"{fault}: {said[:80]!r}") for fault in message.faults()]
+    return faults
+
+
 def pages(root: Path) -> Iterator[Path]:
     yield root / "README.md"
     yield root / "ARCHITECTURE.md"
@@ -273,12 +344,17 @@ def check(root: Path, listed: Sequence[str]) -> tuple[str, bool]:
     return figure, not faults and grades[hardest] <= GRADE_MAX
 
 
+def _files(root: Path, patterns: Sequence[str]) -> list[Path]:
+    return sorted({path for pattern in patterns for path in root.glob(pattern)})
+
+
 def check_source(root: Path, listed: Sequence[str], kept: Collection[str]) -> int:
     """Prints every banned word and every formless message of the source; returns how many there are."""
     count = 0
-    for file in sorted(path for folder in SOURCES for path in (root / folder).rglob("*.py")):
+    for file in _files(root, SOURCES + RUST_SOURCES):
         text = file.read_text("utf-8")
-        for fault in [*in_source(text, listed, kept), *messages(text)]:
+        is_rust = file.suffix == ".rs"
+        for fault in messages_in_rust(text) if is_rust else [*in_source(text, listed, kept), *messages(text)]:
             count += 1
             print(f"{file.relative_to(root)}:{fault.line}: {fault.text}")
     return count

@@ -158,6 +158,8 @@ def test_every_page_is_checked():
         ('Problem("nothing is given", "give more")', "neither the thing nor the value"),
         ('TrialError("it ended")', "neither the thing nor the value"),
         ('Problem(f"{path} is empty.", "Give another file.")', "full stop"),
+        ('Problem(f"{path} is empty", "is it there?")', "question mark"),
+        ('Problem(f"{text!r} is no number", "give 1")', "plainly"),
         (f'Problem("{"very " * 40}long", "give 1")', "more than 40 words"),
     ],
 )
@@ -165,3 +167,38 @@ def test_every_message_names_its_thing_and_a_remedy(call: str, fault: str | None
     faults = [each.text for each in words.messages(f"raise {call}\n")]
     assert len(faults) <= 1 if fault is None else faults
     assert all(fault and fault in text for text in faults[:1])
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ('return Err(Fault::usage("threads: 0 is too small; give 1"));', None),
+        ('let why = format!("file {}: {error}", path.display());', None),
+        ('#[error("the command ended: {0}")]', None),
+        ('info("nothing is wrong.");', None),
+        ('#[cfg(test)]\nmod tests { fn f() { Err("is no number.") } }', None),
+        ('return Err(Fault::usage("threads: 0 is too small"));', "no remedy"),
+        ('self.problem(&format!("{key}.to"), format!("{to} is too large"));', "no remedy"),
+        ('return Err(format!("{part:?} is no CPU"));', "plainly"),
+        ('#[error("it failed: {0}; is it running?")]', "question mark"),
+        (f'Err("{"very " * 41}long")', "more than 40 words"),
+    ],
+)
+def test_messages_of_the_agent_have_a_form_too(code: str, fault: str | None):
+    faults = [each.text for each in words.messages_in_rust(code)]
+    assert len(faults) == (fault is not None)
+    assert all(fault and fault in text for text in faults)
+
+
+def test_names_comments_and_texts_of_rust_are_checked():
+    source = (
+        "/// A tally.\nlet found = HopTally { told_ns };\n"
+        "Err(format!(\"{tally} of what is\\\n    sent\"));\nlet c = '\"'; // found, fine here\nfn tally<'tally>() {}\n"
+    )
+    assert [(fault.line, fault.text) for fault in words.in_rust(source, LISTED, ["told_ns"])] == [
+        (1, "tally"),
+        (2, "found"),
+        (2, "HopTally"),
+        (3, "of what"),
+        (6, "tally"),
+    ]

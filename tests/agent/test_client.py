@@ -171,7 +171,7 @@ def test_an_agent_for_some_capabilities_refuses_the_others_by_name():
     ]:
         with pytest.raises(LackError, match=f"--only probe,monitor, which leaves out {left_out}; add"):
             client.call(method, **params)
-    with pytest.raises(AgentError, match=r"a message longer than 8388608 bytes"):
+    with pytest.raises(AgentError, match=r"a message is longer than 8388608 bytes"):
         client.call("workload.start", id="x" * (16 << 20))
     client.close()
 
@@ -214,7 +214,7 @@ def test_an_agent_for_some_capabilities_refuses_the_others_by_name():
         (
             "memory.check",
             {"bytes": 1 << 60, "budget_ns": 10_000_000},
-            "free memory or ask for less",
+            "free memory or request less",
             Refusal.PASSING,
         ),
         ("nothing", {}, "no method", Refusal.LASTING),
@@ -260,7 +260,7 @@ def test_an_agent_takes_the_files_of_a_load_in_one_message(agent):
 
 
 def test_other_requests_are_not_that_long(agent):
-    with pytest.raises(AgentError, match=r"workload.schedule in a message of 167\d+ bytes; the longest is 8388608"):
+    with pytest.raises(AgentError, match=r"the message for workload.schedule has 167\d+ bytes; send at most 8388608"):
         agent.call("workload.schedule", id="x" * (16 << 20), switches=[])
 
 

@@ -72,7 +72,7 @@ CORPUS = {
         HOSTS + GUESTS + b"limits: {overload_risk: 0.2, relief_risk: 0.1}\n",
         "relief_risk 0.1 is below overload_risk 0.2",
     ),
-    "hours that are none": (HOSTS + GUESTS + b"limits: {hours: evenings}\n", "'evenings' are no hours"),
+    "hours that are none": (HOSTS + GUESTS + b"limits: {hours: evenings}\n", "'evenings' are not hours"),
     "more hosts on than there are": (HOSTS + GUESTS + b"limits: {keep_on: 3}\n", "3 hosts cannot stay on"),
     "no moves at all": (HOSTS + GUESTS + b"limits: {moves_at_once: 0}\n", "moves_at_once"),
     "a rate without a unit": (HOSTS + GUESTS + b"link: {rate: 100}\n", "is not a bit rate"),

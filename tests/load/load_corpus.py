@@ -106,7 +106,7 @@ CASES = (
     Case(
         "bad pattern",
         ("{bad_pattern}",),
-        ("pattern.yaml:8: users.one.actions[0].http.extract.a", "is no regular expression"),
+        ("pattern.yaml:8: users.one.actions[0].http.extract.a", "is not a regular expression"),
     ),
     Case("plan is a folder", ("check", "/tmp"), ("a directory",)),
     Case("no such plan", ("nothing.yaml",), ("nothing.yaml: cannot be read",)),

@@ -158,6 +158,6 @@ def test_any_certificate_will_do_where_that_was_asked_for(service, kind):
 
 
 def test_protocols_that_a_server_does_not_speak_are_refused_before_the_start(service):
-    assert "ask for HTTP/1.1" in refusal(service.url("http1"), "http2", authorities=service.authority)
-    assert "does not speak HTTP/2 without TLS" in refusal(service.url("http1_clear", scheme="http"), "http2")
-    assert "does the server speak TLS on this port?" in refusal(service.url("http1_clear"))
+    assert "use protocol http1" in refusal(service.url("http1"), "http2", authorities=service.authority)
+    assert "does not support HTTP/2 without TLS" in refusal(service.url("http1_clear", scheme="http"), "http2")
+    assert "check that the server uses TLS on this port" in refusal(service.url("http1_clear"))

@@ -105,7 +105,7 @@ def test_a_program_that_is_not_in_the_root_is_told(label, image):
     try:
         guest.start(lambda *_: None)
         work = {"command": {"argv": ["fio"], "env": {}, "warm_up_ns": 0}}
-        with pytest.raises(Exception, match=r"fio.* could not be started.*is it installed"):
+        with pytest.raises(Exception, match=r"fio.* could not be started.*check that it is installed"):
             guest.client.call("workload.start", id="w", work=work, pace="flat_out", work_dir=guest.work_dir)
     finally:
         guest.stop()

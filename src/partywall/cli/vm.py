@@ -69,7 +69,7 @@ def prepare(
     for option, path, is_right in (("--kernel", kernel, Path.is_file), ("--modules", modules, Path.is_dir)):
         if path is not None and not is_right(path):
             what = "file" if option == "--kernel" else "folder"
-            raise UsageError(Problem(f"{path} is no {what}", f"give the path of a {what}", key=option))
+            raise UsageError(Problem(f"{path} is not a {what}", f"give the path of a {what}", key=option))
     console = Console()
     ready = None if fetch or kernel else _ready()
     with Live(console) as live:

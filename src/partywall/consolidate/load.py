@@ -199,7 +199,7 @@ def _limits(cluster: Cluster) -> Iterator[Mistake]:
         said = f"relief_risk {limits.relief_risk:g} is below overload_risk {limits.overload_risk:g}"
         yield Mistake(("limits", "relief_risk"), said, "a host would be relieved as soon as it is filled; raise it")
     if limits.hours is not None and not _HOURS.match(limits.hours):
-        yield Mistake(("limits", "hours"), f"{limits.hours!r} are no hours", "write for example 20:00-06:00")
+        yield Mistake(("limits", "hours"), f"{limits.hours!r} are not hours", "write for example 20:00-06:00")
     if limits.keep_on > len(cluster.host_names()):
         said = f"{limits.keep_on} hosts cannot stay on, because there are {len(cluster.host_names())}"
         yield Mistake(("limits", "keep_on"), said, "give at most the number of hosts")

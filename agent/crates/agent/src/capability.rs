@@ -8,7 +8,7 @@ pub(crate) fn parser() -> impl TypedValueParser<Value = Capability> {
     let values = Capability::ALL.iter().map(|(_, name, about)| PossibleValue::new(*name).help(*about));
     PossibleValuesParser::new(values).try_map(|name| {
         let found = Capability::ALL.iter().find(|(_, known, _)| *known == name);
-        found.map(|(capability, ..)| *capability).ok_or("no such capability")
+        found.map(|(capability, ..)| *capability).ok_or("unknown capability")
     })
 }
 

@@ -56,10 +56,11 @@ impl CommandWorkload {
 
     pub(crate) fn switch(&self, at_ns: u64, intensity: f64) -> Result<(), Fault> {
         let Some(follower) = &self.follower else {
-            return Err(Fault::usage("it runs all the time and follows no schedule"));
+            return Err(Fault::usage("a command without a schedule cannot be switched; start it with pace scheduled"));
         };
         if intensity > 0.0 && intensity < 1.0 {
-            let why = format_args!("intensity {intensity}: a command can only be on (1) or off (0); use a built-in stressor for shares");
+            let why =
+                format_args!("intensity {intensity}: a command is either on (1) or off (0); use a built-in stressor for other intensities");
             return Err(Fault::usage(why));
         }
         follower.schedule.append(at_ns, intensity).map_err(refused)

@@ -144,8 +144,10 @@ impl Agent {
 impl Answers for Agent {
     fn hello(&self, hello: Hello) -> Result<HelloReply, Fault> {
         if hello.protocol != PROTOCOL {
-            let why =
-                format!("the controller speaks protocol {}, this agent {PROTOCOL}; install both from the same release", hello.protocol);
+            let why = format!(
+                "the controller uses protocol {}, but this agent uses {PROTOCOL}; install both from the same release",
+                hello.protocol
+            );
             return Err(Fault::failed(why));
         }
         let cpus = partywall_sys::affinity::allowed().map_err(refused)?;
@@ -175,7 +177,7 @@ impl Answers for Agent {
     /// The shift applies to this process only; the rate to the kernel if the machine is a guest of ours, else to this process too.
     fn clock_adjust(&self, adjust: ClockAdjust) -> Result<Clock, Fault> {
         if self.owner == ClockOwner::Host {
-            let why = "only the clock of a guest that Partywall made, or of an agent started with --own-clock, can be adjusted";
+            let why = "the clock of this host cannot be adjusted; start the agent in a guest of Partywall, or with --own-clock";
             return Err(Fault::failed(why));
         }
         if adjust.shift_ns != 0 && !self.kinds().workloads.is_empty() {
@@ -314,7 +316,7 @@ pub(crate) fn facts_of(root: &Path) -> facts::HostFacts {
         found.missing.push(facts::Missing {
             what: "eBPF programs".into(),
             why: format!("the agent was built without them: {}", absent.why),
-            cost: "no partywall guard and no partywall trace".into(),
+            cost: "partywall guard and partywall trace do not work".into(),
             remedy: partywall_bpf::REMEDY.into(),
         });
     }

@@ -137,7 +137,7 @@ struct Cpus(Vec<usize>);
 
 /// Parses a list of CPUs such as `0,2-3`.
 fn cpus(text: &str) -> Result<Cpus, String> {
-    let number = |part: &str| part.trim().parse::<usize>().map_err(|_| format!("{part:?} is no CPU number; write for example 0,2-3"));
+    let number = |part: &str| part.trim().parse::<usize>().map_err(|_| format!("{part:?} is not a CPU number; write for example 0,2-3"));
     let mut all = Vec::new();
     for part in text.split(',') {
         match part.split_once('-') {
@@ -146,7 +146,7 @@ fn cpus(text: &str) -> Result<Cpus, String> {
         }
     }
     if all.is_empty() || all.iter().any(|&cpu| cpu >= 1024) {
-        return Err(format!("{text:?} names no CPU from 0 to 1023; write for example 0,2-3"));
+        return Err(format!("{text:?} contains no CPU, or one above 1023; write for example 0,2-3"));
     }
     Ok(Cpus(all))
 }
@@ -187,7 +187,8 @@ fn main() -> ExitCode {
 
 /// Prints the errors of a load program. Returns an error only if the program cannot be read.
 fn check_load() -> Result<(), String> {
-    let program = serde_json::from_reader(std::io::stdin().lock()).map_err(|error| format!("no load program: {error}"))?;
+    let program =
+        serde_json::from_reader(std::io::stdin().lock()).map_err(|error| format!("standard input is not a load program: {error}"))?;
     match partywall_load::check(program) {
         Ok(()) => Ok(()),
         Err(wrong) => writeln!(std::io::stdout(), "{wrong}").map_err(|error| error.to_string()),
@@ -197,7 +198,7 @@ fn check_load() -> Result<(), String> {
 /// Returns only on error: on success the machine powers off.
 fn init(console: Option<&Path>, network: Option<(&str, Ipv4Addr)>) -> Result<(), String> {
     if std::process::id() != 1 {
-        return Err("init is for the first process of a guest; people use partywall vm".into());
+        return Err("init must be process 1 of a guest; to start a guest, use a sandbox with backend vm".into());
     }
     let network = network.map(|(address, gateway)| partywall_init::Network::parse(address, gateway)).transpose()?;
     let outcome = partywall_init::run(console, network).map_err(|error| error.to_string());
@@ -213,11 +214,12 @@ fn serve(cpus: Option<Cpus>, die_with_parent: bool, clock: ClockOwner, patience:
         partywall_sys::process::die_with_parent().map_err(|e| format!("--die-with-parent: {e}"))?;
     }
     if let Some(Cpus(cpus)) = cpus {
-        partywall_sys::affinity::pin(&cpus).map_err(|e| format!("--cpus {cpus:?}: {e}; are they online and allowed here?"))?;
+        partywall_sys::affinity::pin(&cpus)
+            .map_err(|e| format!("--cpus {cpus:?}: {e}; give CPUs that are online and allowed for this process"))?;
     }
     if clock == ClockOwner::Machine {
         // A workload that fills the machine's only CPU must not delay answers about the time.
-        partywall_sys::priority::go_first().map_err(|e| format!("--guest: {e}; it is for machines that Partywall made"))?;
+        partywall_sys::priority::go_first().map_err(|e| format!("--guest: {e}; use it only in guests that Partywall started"))?;
     }
     let input = Patient::stdin(patience).map_err(|e| format!("standard input: {e}"))?;
     session::serve(BufReader::new(input), std::io::stdout(), clock, only).map_err(|e| e.to_string())
@@ -225,8 +227,8 @@ fn serve(cpus: Option<Cpus>, die_with_parent: bool, clock: ClockOwner, patience:
 
 /// Prints the listening address when it is ready, so that the parent process knows when to connect.
 fn peer(listen: SocketAddr, stay: bool, kernel: &str, params: &str) -> Result<(), String> {
-    partywall_sys::process::die_with_parent().map_err(|e| format!("dying with the parent: {e}"))?;
-    let params = serde_json::from_str(params).map_err(|e| format!("{params:?} is no object of parameters: {e}"))?;
+    partywall_sys::process::die_with_parent().map_err(|e| format!("ending with the parent process: {e}"))?;
+    let params = serde_json::from_str(params).map_err(|e| format!("parameters {params:?} are not a JSON object: {e}"))?;
     let address = partywall_kernels::peers::listen(listen, kernel, &params).map_err(|e| e.to_string())?;
     writeln!(std::io::stdout(), "{address}").map_err(|e| e.to_string())?;
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).map_err(|e| e.to_string())?;
@@ -247,7 +249,8 @@ fn digest(file: &Path) -> Result<(), String> {
 
 fn unhook(prefix: &str, places: &[String]) -> Result<(), String> {
     for place in places {
-        let (namespace, interface) = place.split_once('=').ok_or_else(|| format!("{place:?}: write NAMESPACE=INTERFACE"))?;
+        let (namespace, interface) =
+            place.split_once('=').ok_or_else(|| format!("{place:?} is not an interface; write NAMESPACE=INTERFACE"))?;
         let namespace = (!namespace.is_empty()).then(|| namespace.to_owned());
         for removed in partywall_tracer::unhook(namespace, interface, prefix) {
             writeln!(std::io::stdout(), "hook {removed} on {place}").map_err(|e| e.to_string())?;

@@ -41,7 +41,7 @@ macro_rules! dispatch {
         pub(crate) fn call(answers: &impl Answers, name: &str, params: Value) -> Result<Value, Fault> {
             match name {
                 $($name => answered!(answers, $answer, params, $($params)?),)*
-                _ => Err(Fault::new(CODE_METHOD, format!("no method is called {name:?}"))),
+                _ => Err(Fault::new(CODE_METHOD, format!("unknown method {name:?}"))),
             }
         }
 
@@ -59,7 +59,7 @@ fn parameters<P: DeserializeOwned>(given: Value) -> Result<P, Fault> {
 }
 
 fn value(result: impl Serialize) -> Result<Value, Fault> {
-    serde_json::to_value(result).map_err(|error| Fault::new(CODE_INTERNAL, format!("the answer cannot be written: {error}")))
+    serde_json::to_value(result).map_err(|error| Fault::new(CODE_INTERNAL, format!("the result cannot be encoded: {error}")))
 }
 
 /// JSON Schema of all messages on the wire, and the codes of refusals.

@@ -119,7 +119,7 @@ impl Resident for Monitor {
 }
 
 fn no_thread(error: &std::io::Error) -> std::io::Error {
-    std::io::Error::new(error.kind(), format!("starting its thread: {error}"))
+    std::io::Error::new(error.kind(), format!("starting a thread: {error}"))
 }
 
 fn cgroups(root: &Path, start: &MonitorStart) -> std::io::Result<Vec<CgroupTarget>> {

@@ -79,7 +79,7 @@ impl<T: Resident> Residents<T> {
     /// Starts one. The others are not locked meanwhile, because a start can be slow.
     pub(crate) fn start(&self, id: &str, start: &T::Start) -> Result<T::Started, Fault> {
         if self.lock().contains_key(id) {
-            return Err(Fault::passing(format_args!("{} {id:?} is running already", T::KIND)));
+            return Err(Fault::passing(format_args!("{} {id:?} is already running", T::KIND)));
         }
         let (one, started) = T::start(start)?;
         self.lock().insert(id.into(), one);
@@ -189,7 +189,7 @@ mod tests {
     fn each_is_started_drained_and_stopped_once() {
         let clocks = Residents::<Clock>::new(&Count::default());
         clocks.start("a", &false).unwrap();
-        assert_eq!(clocks.start("a", &false), Err(Fault::new(CODE_PASSING, "clock \"a\" is running already")));
+        assert_eq!(clocks.start("a", &false), Err(Fault::new(CODE_PASSING, "clock \"a\" is already running")));
         let mut sink = All::default();
         clocks.drain(&mut sink);
         assert_eq!(clocks.stop("a", &mut sink), Ok("stopped"));

@@ -59,7 +59,7 @@ fn answer(mut input: impl BufRead, outbox: &Outbox, agent: &Agent, line_max: usi
                 continue;
             }
             if !line.ends_with(b"\n") && line.len() > line_max {
-                let why = format!("a message longer than {line_max} bytes; the rest of it cannot be told from the next, so this ends");
+                let why = format!("a message is longer than {line_max} bytes, so its end is unknown; the agent ends");
                 return outbox.send(&Response::new(None, Err(Fault::new(CODE_REQUEST, why))));
             }
             match decode(line.trim_ascii_end()) {

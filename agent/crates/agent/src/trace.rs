@@ -64,23 +64,26 @@ impl Resident for Trace {
 
 impl Trace {
     pub(crate) fn feed(&self, feed: &wire::TraceFeed) -> Result<(), Fault> {
-        let Self::Align(tracer) = self else { return Err(Fault::usage("it is a relay, which takes no records")) };
+        let Self::Align(tracer) = self else { return Err(Fault::usage("a relay accepts no records; send them to the aligning trace")) };
         let bytes = STANDARD.decode(&feed.records).map_err(|error| Fault::usage(format_args!("records: {error}")))?;
         if bytes.len() % RECORD_BYTES != 0 {
-            return Err(Fault::usage(format_args!("records: {} bytes are no whole number of records", bytes.len())));
+            return Err(Fault::usage(format_args!(
+                "records: {} bytes are not a multiple of {RECORD_BYTES}; send whole records",
+                bytes.len()
+            )));
         }
         let records: Vec<Raw> = bytes.chunks_exact(RECORD_BYTES).map(raw).collect();
         tracer.feed(&feed.hops, &records, feed.told_ns, feed.offset_ns, feed.bound_ns).map_err(refused)
     }
 
     pub(crate) fn sample(&self, below: u64) -> Result<(), Fault> {
-        let Self::Relay(relay) = self else { return Err(Fault::usage("it samples by its own budget; only a relay is told")) };
+        let Self::Relay(relay) = self else { return Err(Fault::usage("only a relay can be sampled on request; give the ID of a relay")) };
         relay.sample_below(below);
         Ok(())
     }
 
     pub(crate) fn close(&self) -> Result<wire::TraceClosed, Fault> {
-        let Self::Align(tracer) = self else { return Err(Fault::usage("it is a relay; stop it")) };
+        let Self::Align(tracer) = self else { return Err(Fault::usage("a relay cannot be closed; stop it instead")) };
         Ok(wire::TraceClosed { until_ns: tracer.close() })
     }
 }
@@ -88,14 +91,14 @@ impl Trace {
 fn settings(start: &wire::TraceStart) -> Result<Settings, Vec<String>> {
     let mut wrong = Vec::new();
     if !start.relay && !HOPS.contains(&start.hops.len()) {
-        wrong.push(format!("{} hops: a path has {} to {}", start.hops.len(), HOPS.start(), HOPS.end()));
+        wrong.push(format!("hops: {} are out of range; give {} to {}", start.hops.len(), HOPS.start(), HOPS.end()));
     }
     let most_ns = partywall_alignment::Settings::HORIZON_MAX_NS;
     if !(1..=most_ns).contains(&start.horizon_ns) {
         wrong.push(format!("horizon_ns: {} is out of range; give 1 to {most_ns}", start.horizon_ns));
     }
     if start.translations.len() > 4 {
-        wrong.push(format!("translations: {} are too many; four are possible", start.translations.len()));
+        wrong.push(format!("translations: {} are too many; give at most 4", start.translations.len()));
     }
     let mut address =
         |key: &str, text: &str| address(text).map_err(|why| wrong.push(format!("{key}: {why}"))).unwrap_or(Ipv6Addr::UNSPECIFIED);
@@ -126,7 +129,7 @@ fn address(text: &str) -> Result<Ipv6Addr, String> {
     match text.parse() {
         Ok(IpAddr::V4(address)) => Ok(address.to_ipv6_mapped()),
         Ok(IpAddr::V6(address)) => Ok(address),
-        Err(_) => Err(format!("{text:?} is no address; write for example 192.0.2.1 or 2001:db8::1")),
+        Err(_) => Err(format!("{text:?} is not an IP address; write for example 192.0.2.1 or 2001:db8::1")),
     }
 }
 
@@ -291,6 +294,6 @@ mod tests {
         });
         let wrong = settings(&serde_json::from_value(start).unwrap()).unwrap_err();
         assert_eq!(wrong.len(), 3, "{wrong:?}");
-        assert!(wrong[0].contains("0 hops") && wrong[1].contains("horizon_ns") && wrong[2].contains("\"here\""));
+        assert!(wrong[0].contains("hops: 0 are out of range") && wrong[1].contains("horizon_ns") && wrong[2].contains("\"here\""));
     }
 }

@@ -172,7 +172,7 @@ impl Workload {
 
     /// Runs it flat out for a while to find the rate at intensity 1.
     pub(crate) fn calibration(&self) -> Result<Calibration, Fault> {
-        let why = "only a scheduled kernel can be calibrated; a command is switched on and off, and a probe runs flat out";
+        let why = "only a scheduled kernel can be calibrated; start a kernel with pace scheduled";
         let Self::Paced(stressor, ..) = self else { return Err(Fault::usage(why)) };
         Ok(stressor.calibration())
     }
@@ -180,7 +180,7 @@ impl Workload {
     /// Appends a switch.
     pub(crate) fn switch(&self, at_ns: u64, intensity: f64) -> Result<(), Fault> {
         match self {
-            Self::Measured(..) => Err(Fault::usage("it runs flat out and follows no schedule")),
+            Self::Measured(..) => Err(Fault::usage("a workload without a schedule cannot be switched; start it with pace scheduled")),
             Self::Paced(stressor, ..) => stressor.switch(at_ns, intensity).map_err(refused),
             Self::Command(command) => command.switch(at_ns, intensity),
             Self::Load(load) => load.switch(at_ns, intensity).map_err(refused),
@@ -191,7 +191,7 @@ impl Workload {
 impl Workload {
     /// Changes the level of a load.
     pub(crate) fn set_level(&self, at_ns: u64, level: f64) -> Result<(), Fault> {
-        let Self::Load(load) = self else { return Err(Fault::usage("only a load has users; this is another workload")) };
+        let Self::Load(load) = self else { return Err(Fault::usage("only a load has users; give the ID of a load")) };
         load.set_level(at_ns, level).map_err(refused)
     }
 }

@@ -34,7 +34,7 @@ pub fn built() -> Result<(), Absent> {
 pub fn object(name: &str) -> Result<&'static [u8], Absent> {
     built()?;
     let found = OBJECTS.iter().find(|(known, _)| *known == name);
-    Ok(found.unwrap_or_else(|| panic!("agent/bpf/{name}.bpf.c is not there")).1)
+    Ok(found.unwrap_or_else(|| panic!("agent/bpf/{name}.bpf.c does not exist")).1)
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub enum CommandError {
     #[error("the command is empty; give a program and its arguments")]
     Empty,
     /// The program could not be started.
-    #[error("command {program:?} could not be started: {source}; is it installed, and visible in the sandbox?")]
+    #[error("command {program:?} could not be started: {source}; check that it is installed and visible in the sandbox")]
     Start {
         /// The program.
         program: String,
@@ -146,7 +146,7 @@ impl Switch {
 fn in_words(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("with exit status {code}"),
-        (None, Some(9)) => "by signal 9 (killed; out of memory?)".into(),
+        (None, Some(9)) => "by signal 9 (killed, perhaps because memory ran out)".into(),
         (None, Some(signal)) => format!("by signal {signal}"),
         (None, None) => "for an unknown reason".into(),
     }

@@ -153,7 +153,7 @@ fn v1_controllers<'t>(options: &'t str, known: &'t [&str]) -> impl Iterator<Item
 /// The process has ended, or its `cgroup` file cannot be read.
 pub fn of_process(root: &Path, pid: u32, below: Option<&str>) -> std::io::Result<CgroupFolders> {
     let ended = |error: std::io::Error| match error.kind() {
-        ErrorKind::NotFound => std::io::Error::new(error.kind(), format!("{error}; has the process ended?")),
+        ErrorKind::NotFound => std::io::Error::new(error.kind(), format!("{error}; check that the process still runs")),
         _ => error,
     };
     survey::named_text(&under(root, &format!("/proc/{pid}/cgroup"))).map_err(ended).map(|text| folders(root, &text, below))
@@ -400,7 +400,7 @@ mod tests {
         let error = of_process(host(HYBRID).path(), 8, None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().contains("/proc/8/cgroup: No such file"), "{error}");
-        assert!(error.to_string().ends_with("has the process ended?"), "{error}");
+        assert!(error.to_string().ends_with("check that the process still runs"), "{error}");
     }
 
     #[test]

@@ -104,7 +104,7 @@ pub(crate) fn read(survey: &mut Survey) -> CpuFacts {
 
 /// The CPUs that this process may run on. The kernel's list includes CPUs that are offline or missing.
 pub(crate) fn allowed(survey: &mut Survey, online: Option<&[u32]>) -> Option<Vec<u32>> {
-    let question = Question { what: ALLOWED, cost: "it is not known where sandboxes may run", remedy: "mount procfs on /proc" };
+    let question = Question { what: ALLOWED, cost: "the CPUs for sandboxes are unknown", remedy: "mount procfs on /proc" };
     let there = online.map(<[u32]>::to_vec).or_else(|| processors(survey)).filter(|cpus| !cpus.is_empty());
     let listed = survey
         .optional("/proc/self/status")
@@ -128,7 +128,7 @@ fn processors(survey: &Survey) -> Option<Vec<u32>> {
 fn model(survey: &mut Survey) -> Option<String> {
     let question = Question {
         what: "CPU model",
-        cost: "results of different hosts cannot be told apart by CPU",
+        cost: "results of hosts with different CPUs cannot be distinguished",
         remedy: "none needed on virtual or ARM hosts that do not name it",
     };
     // x86 writes "model name", POWER "cpu", s390 "processor 0"; ARM often writes nothing.
@@ -176,7 +176,7 @@ fn caches(survey: &mut Survey, cpus: &[u32]) -> Vec<Cache> {
             cost: "cache probes and stressors need their sizes given by hand",
             remedy: "some hypervisors hide them; give `bytes` to the cache kernels",
         };
-        survey.lack(question, format!("{FOLDER}/cpu*/cache tells of none"));
+        survey.lack(question, format!("{FOLDER}/cpu*/cache lists none"));
     }
     found.sort_by(|a, b| (a.level, a.holds as u8, &a.shared_by).cmp(&(b.level, b.holds as u8, &b.shared_by)));
     found

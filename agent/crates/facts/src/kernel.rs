@@ -72,7 +72,7 @@ pub(crate) fn read(survey: &mut Survey) -> KernelFacts {
 
 const PRESSURE: Question = Question {
     what: "pressure stall information",
-    cost: "no direct measure of time lost for want of CPU, memory or I/O",
+    cost: "no direct measure of time lost for lack of CPU, memory or I/O",
     remedy: "boot with psi=1, or a kernel built with CONFIG_PSI",
 };
 

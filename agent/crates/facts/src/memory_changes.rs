@@ -66,7 +66,7 @@ pub enum ChangesError {
     #[error("samples × interval_ns is {0} ns; give at most {LONGEST_NS}")]
     Long(u128),
     /// Not a regular file but a folder, a device or a pipe.
-    #[error("{} is not a file; give the file that holds the memory", .0.display())]
+    #[error("{} is not a regular file; give the file that contains the memory", .0.display())]
     NotAFile(PathBuf),
     /// The file is smaller than a page.
     #[error("{} holds {bytes} bytes, less than a page of {PAGE_BYTES}; give the file once it holds the memory", file.display())]

@@ -69,7 +69,7 @@ impl<'a> Survey<'a> {
     pub fn ask<T>(&mut self, question: Question, path: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let answer = text(&under(self.root, path))
             .map_err(|error| format!("{path}: {error}"))
-            .and_then(|text| parse(&text).ok_or_else(|| format!("{path} does not say ({:?})", shortened(&text))));
+            .and_then(|text| parse(&text).ok_or_else(|| format!("{path} has unexpected content ({:?})", shortened(&text))));
         answer.map_err(|why| self.lack(question, why)).ok()
     }
 

@@ -33,8 +33,8 @@ pub(crate) fn read(survey: &mut Survey) -> VirtualisationFacts {
 fn guest(survey: &mut Survey) -> Option<bool> {
     let question = Question {
         what: "whether the host is a guest",
-        cost: "steal of 0 cannot be told from steal that is not reported",
-        remedy: "only x86 says it in /proc/cpuinfo; the firmware's product name may tell",
+        cost: "a steal time of 0 cannot be distinguished from one that is not reported",
+        remedy: "only x86 reports it in /proc/cpuinfo; the firmware's product name may show it",
     };
     survey.ask(question, "/proc/cpuinfo", |text| Some(field(text, "flags")?.split_whitespace().any(|flag| flag == "hypervisor")))
 }

@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn the_port_is_found_by_its_name_and_others_are_named_if_it_is_not_there() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(find_port(folder.path()).unwrap_err().to_string().ends_with("there are: none"));
+        assert!(find_port(folder.path()).unwrap_err().to_string().ends_with("the machine has: none"));
         for (device, name) in [("vport0p1", "org.qemu.guest_agent.0\n"), ("vport0p2", "partywall.agent\n")] {
             fs::create_dir(folder.path().join(device)).unwrap();
             fs::write(folder.path().join(device).join("name"), name).unwrap();

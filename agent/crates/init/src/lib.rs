@@ -52,7 +52,7 @@ pub enum InitError {
         source: io::Error,
     },
     /// The port did not appear in time.
-    #[error("no virtio port is called {PORT}; there are: {0}")]
+    #[error("no virtio port has the name {PORT}; the machine has: {0}")]
     NoPort(String),
     /// Anything else.
     #[error("{0}: {1}")]

@@ -25,7 +25,7 @@ impl Network {
         let parts = address.split_once('/').and_then(|(address, prefix)| Some((address.parse().ok()?, prefix.parse().ok()?)));
         match parts {
             Some((address, prefix @ 0..=32)) => Ok(Self { address, prefix, gateway }),
-            _ => Err(format!("{address:?} is no address with a prefix; write for example 192.0.2.7/24")),
+            _ => Err(format!("{address:?} is not an IPv4 address with a prefix; write for example 192.0.2.7/24")),
         }
     }
 }
@@ -49,7 +49,7 @@ mod tests {
         let own = Network::parse("192.0.2.7/24", gateway).unwrap();
         assert_eq!(own, Network { address: Ipv4Addr::new(192, 0, 2, 7), prefix: 24, gateway });
         for wrong in ["192.0.2.7", "192.0.2.7/33", "192.0.2/24", "/24", ""] {
-            assert!(Network::parse(wrong, gateway).unwrap_err().contains("is no address"), "{wrong}");
+            assert!(Network::parse(wrong, gateway).unwrap_err().contains("is not an IPv4 address"), "{wrong}");
         }
     }
 }

@@ -11,6 +11,6 @@ pub(crate) fn parse(to: Option<&str>) -> Result<Option<SocketAddr>, KernelError>
     match text.parse::<SocketAddr>() {
         Ok(address) if address.port() == 0 => Err(wrong("has port 0; give the port the peer listens on", text)),
         Ok(address) => Ok(Some(address)),
-        Err(_) => Err(wrong("is no address and port, such as 192.0.2.7:5001 or [2001:db8::7]:5001", text)),
+        Err(_) => Err(wrong("is not an address with a port; write for example 192.0.2.7:5001 or [2001:db8::7]:5001", text)),
     }
 }

@@ -48,7 +48,7 @@ fn claim(key: &'static str, bytes: u64, environment: &Environment) -> Result<(),
         return Ok(());
     }
     let why =
-        format!("asks for {bytes} bytes in this worker but the host and the cgroup leave {available}; give less or raise the memory limit");
+        format!("needs {bytes} bytes in this worker, but the host and the cgroup leave {available}; give less or raise the memory limit");
     Err(KernelError::Parameter { key, value: bytes.to_string(), why })
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn untouched(
     claim(key, bytes as u64, environment)?;
     let mut block = Block::new(bytes).map_err(KernelError::host(format!("allocating a block of {bytes} bytes")))?;
     if pages == Pages::Huge {
-        block.advise_huge_pages().map_err(KernelError::host("asking for transparent huge pages (parameter huge_pages)"))?;
+        block.advise_huge_pages().map_err(KernelError::host("requesting transparent huge pages (parameter huge_pages)"))?;
     }
     facts.insert("transparent_huge_pages".into(), huge_pages_fact(&environment.root, pages));
     Ok(block)
@@ -159,6 +159,6 @@ mod tests {
         let environment = Environment { root: root.path().into(), work_dir: root.path().into(), seed: 0, thread: 0, threads: 1 };
         let error =
             of_ones::<2>("block_bytes", 3 << 30, Pages::Ordinary, &environment, &mut Params::new()).map(drop).expect_err("6 GiB of 4");
-        assert!(error.to_string().starts_with("parameter block_bytes: 6442450944 asks for"), "{error}");
+        assert!(error.to_string().starts_with("parameter block_bytes: 6442450944 needs"), "{error}");
     }
 }

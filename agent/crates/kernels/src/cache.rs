@@ -168,7 +168,7 @@ mod tests {
         for (json, why) in [
             (r#"{"bytes": 65536, "level": "L1"}"#, "contradicts level L1"),
             (r#"{"bytes": 64}"#, "out of range"),
-            (r#"{"bytes": 65536, "chains": 5}"#, "is not one of"),
+            (r#"{"bytes": 65536, "chains": 5}"#, "is not supported"),
             (r#"{"bytes": 65536, "order": "backwards"}"#, "unknown variant `backwards`"),
             (r#"{"level": "L4"}"#, "unknown variant `L4`"),
         ] {

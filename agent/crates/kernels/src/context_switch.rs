@@ -152,7 +152,7 @@ impl Drop for ContextSwitch {
 
 fn build(params: &crate::Params, _: &Environment) -> Result<Box<dyn Kernel>, KernelError> {
     let params: Params = serde_json::from_value(params.clone().into())?;
-    Ok(Box::new(ContextSwitch::new(params).map_err(KernelError::host("readying two threads"))?))
+    Ok(Box::new(ContextSwitch::new(params).map_err(KernelError::host("preparing two threads"))?))
 }
 
 pub(crate) const ENTRY: Entry = Entry {

@@ -19,7 +19,7 @@ pub(crate) fn multiple(key: &'static str, value: usize, step: usize) -> Result<u
     if value.is_multiple_of(step) {
         return Ok(value);
     }
-    let why = format!("is no multiple of {step}; give {} or {}", value - value % step, value - value % step + step);
+    let why = format!("is not a multiple of {step}; give {} or {}", value - value % step, value - value % step + step);
     Err(KernelError::Parameter { key, value: value.to_string(), why })
 }
 
@@ -39,6 +39,6 @@ mod tests {
     fn a_value_that_is_not_a_multiple_is_refused_with_its_neighbours() {
         assert_eq!(multiple("bytes", 128, 64).expect("a multiple"), 128);
         let error = multiple("bytes", 100, 64).expect_err("no multiple").to_string();
-        assert_eq!(error, "parameter bytes: 100 is no multiple of 64; give 64 or 128");
+        assert_eq!(error, "parameter bytes: 100 is not a multiple of 64; give 64 or 128");
     }
 }

@@ -166,7 +166,7 @@ fn pace(rate_bytes_per_s: Option<f64>, threads: u32) -> Result<Option<Turns>, Ke
         Some(rate) if !(rate > 0.0 && rate <= RATE_MAX) => Err(KernelError::Parameter {
             key: "rate_bytes_per_s",
             value: rate.to_string(),
-            why: "is not above 0 and at most 1e12; leave it out for flat out".into(),
+            why: "is out of range; give a number above 0, at most 1e12, or leave it out for full speed".into(),
         }),
         rate => Ok(rate.map(|rate| Turns::new(rate / PAGE_BYTES as f64 / f64::from(threads.max(1))))),
     }
@@ -313,9 +313,9 @@ mod tests {
 
     #[test]
     fn wrong_parameters_are_named() {
-        assert!(error("memory-dirty", json!({ "working_set_bytes": 5000 })).contains("no multiple of 4096"));
+        assert!(error("memory-dirty", json!({ "working_set_bytes": 5000 })).contains("not a multiple of 4096"));
         assert!(error("memory-dirty", json!({ "working_set_bytes": 0 })).contains("out of range"));
-        assert!(error("memory-dirty", json!({ "rate_bytes_per_s": 0 })).contains("leave it out for flat out"));
+        assert!(error("memory-dirty", json!({ "rate_bytes_per_s": 0 })).contains("leave it out for full speed"));
         assert!(error("memory-dirty", json!({ "order": "backwards" })).contains("unknown variant"));
         let two = Environment { threads: 2, ..environment() };
         let error =

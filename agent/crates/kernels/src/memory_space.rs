@@ -170,8 +170,7 @@ fn bound(asked: Option<u64>, available: u64) -> Result<u64, KernelError> {
     if bound <= most {
         return Ok(bound);
     }
-    let why =
-        format!("is more than the {most} that may be taken of the {available} bytes available on the host and in the cgroup; give less");
+    let why = format!("exceeds the {most} bytes that may be used of the {available} available on the host and in the cgroup; give less");
     Err(KernelError::Parameter { key: "bound_bytes", value: bound.to_string(), why })
 }
 
@@ -226,7 +225,7 @@ mod tests {
     #[test]
     fn a_limit_above_the_available_memory_is_refused_with_the_figures() {
         let error = kernel(&root(&[]), r#"{"bound_bytes": 4000000000}"#, 1).map(drop).expect_err("no room").to_string();
-        assert!(error.contains("4000000000 is more than the 3758096384 that may be taken of the 4294967296"), "{error}");
+        assert!(error.contains("4000000000 exceeds the 3758096384 bytes that may be used of the 4294967296"), "{error}");
     }
 
     #[test]

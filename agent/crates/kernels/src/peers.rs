@@ -28,7 +28,11 @@ pub fn listen(at: SocketAddr, name: &str, params: &Params) -> Result<SocketAddr,
             let sizes = request::sizes(params)?;
             on_connections(at, move |stream| answer(stream, sizes)).map_err(failed)
         }
-        _ => Err(KernelError::Parameter { key: "kernel", value: name.into(), why: "talks to nobody elsewhere".into() }),
+        _ => Err(KernelError::Parameter {
+            key: "kernel",
+            value: name.into(),
+            why: "has no peer; choose a kernel with the parameter peer".into(),
+        }),
     }
 }
 
@@ -102,6 +106,6 @@ mod tests {
     #[test]
     fn a_kernel_without_a_network_has_no_peer() {
         let error = listen("127.0.0.1:0".parse().unwrap(), "integer", &Params::new()).unwrap_err().to_string();
-        assert!(error.contains("integer") && error.contains("talks to nobody"), "{error}");
+        assert!(error.contains("integer") && error.contains("has no peer"), "{error}");
     }
 }

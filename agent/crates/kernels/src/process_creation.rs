@@ -57,7 +57,7 @@ impl Kernel for ProcessCreation {
             How::Fork => Sharing::Nothing,
             How::Vfork => Sharing::Memory,
         };
-        self.nursery.raise(sharing).map_err(KernelError::host("making a child process"))?;
+        self.nursery.raise(sharing).map_err(KernelError::host("creating a child process"))?;
         sink.latency(clock::now() - start_ns);
         self.children += 1;
         Ok(1.0)
@@ -75,7 +75,7 @@ impl Kernel for ProcessCreation {
 fn build(params: &crate::Params, environment: &Environment) -> Result<Box<dyn Kernel>, KernelError> {
     let params: Params = serde_json::from_value(params.clone().into())?;
     if !(params.rate_max > 0.0 && params.rate_max <= RATE_MAX) {
-        let why = format!("is not above 0 and at most {RATE_MAX}");
+        let why = format!("is out of range; give a number above 0, at most {RATE_MAX}");
         return Err(KernelError::Parameter { key: "rate_max", value: params.rate_max.to_string(), why });
     }
     let nursery = Nursery::new().map_err(KernelError::host("allocating a stack for children"))?;
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn wrong_parameters_are_named() {
-        assert!(error("process-creation", json!({ "rate_max": 0 })).contains("parameter rate_max: 0 is not above 0"));
+        assert!(error("process-creation", json!({ "rate_max": 0 })).contains("parameter rate_max: 0 is out of range"));
         assert!(error("process-creation", json!({ "how": "exec" })).contains("unknown variant `exec`"));
     }
 }

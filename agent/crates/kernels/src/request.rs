@@ -194,7 +194,7 @@ impl Exchange for Tcp {
     fn lost(&mut self, waited_ns: Nanos) -> io::Result<bool> {
         if u128::from(waited_ns) > PATIENCE.as_nanos() {
             let why = format!(
-                "{} of {} bytes came within {} s; does the peer answer so many?",
+                "only {} of {} bytes arrived within {} s; check that the peer sends that many",
                 self.got,
                 self.response.len(),
                 PATIENCE.as_secs()
@@ -322,7 +322,10 @@ impl Udp {
         if bytes == wanted {
             return Ok(true);
         }
-        Err(io::Error::new(ErrorKind::InvalidData, format!("the peer answered {bytes} bytes or more, not response_bytes ({wanted})")))
+        Err(io::Error::new(
+            ErrorKind::InvalidData,
+            format!("the peer sent {bytes} bytes or more; set response_bytes, now {wanted}, to the size of its responses"),
+        ))
     }
 }
 
@@ -419,7 +422,7 @@ mod tests {
         let (_, from) = peer.recv_from(&mut request).unwrap();
         peer.send_to(&request, from).unwrap();
         let error = kernel.step(&mut Latencies::default()).unwrap_err().to_string();
-        assert!(error.contains("not response_bytes (9)"), "{error}");
+        assert!(error.contains("set response_bytes, now 9"), "{error}");
     }
 
     #[test]

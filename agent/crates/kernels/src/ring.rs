@@ -101,7 +101,7 @@ fn check_chains(chains: usize) -> Result<(), KernelError> {
     if chains.is_power_of_two() && chains <= CHAINS_MAX {
         return Ok(());
     }
-    Err(KernelError::Parameter { key: "chains", value: chains.to_string(), why: "is not one of 1, 2, 4, 8 and 16".into() })
+    Err(KernelError::Parameter { key: "chains", value: chains.to_string(), why: "is not supported; give 1, 2, 4, 8 or 16".into() })
 }
 
 /// Links all elements into one cycle. Sattolo's algorithm (Information Processing Letters 22, 1986) draws each of the (n − 1)!
@@ -173,7 +173,7 @@ mod tests {
     fn a_number_of_chains_without_an_implementation_is_refused() {
         for chains in [0, 3, 32] {
             let error = check_chains(chains).expect_err("no loop").to_string();
-            assert!(error.contains("1, 2, 4, 8 and 16"), "{error}");
+            assert!(error.contains("1, 2, 4, 8 or 16"), "{error}");
         }
     }
 }

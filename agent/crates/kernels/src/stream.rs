@@ -312,7 +312,7 @@ mod tests {
     fn wrong_parameters_are_named() {
         assert_eq!(error("pipe", json!({ "message_bytes": 0 })), "parameter message_bytes: 0 is out of range; give 1 to 16777216");
         assert!(error("pipe", json!({ "to": "127.0.0.1:1" })).contains("unknown field `to`"));
-        assert!(error("tcp-stream", json!({ "to": "somewhere" })).contains("parameter to: somewhere is no address and port"));
+        assert!(error("tcp-stream", json!({ "to": "somewhere" })).contains("parameter to: somewhere is not an address with a port"));
         assert!(error("tcp-stream", json!({ "to": "127.0.0.1:0" })).contains("has port 0"));
     }
 }

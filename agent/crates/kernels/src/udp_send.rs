@@ -208,7 +208,7 @@ fn rate(params: &Params, environment: &Environment) -> Result<Option<Turns>, Ker
         Some(rate) if !(rate > 0.0 && rate <= 1e9) => Err(KernelError::Parameter {
             key: "rate_pps",
             value: rate.to_string(),
-            why: "is not above 0 and at most 1e9; leave it out for flat out".into(),
+            why: "is out of range; give a number above 0, at most 1e9, or leave it out for full speed".into(),
         }),
         rate => Ok(rate.map(|rate| Turns::new(rate / f64::from(environment.threads.max(1))))),
     }
@@ -216,7 +216,7 @@ fn rate(params: &Params, environment: &Environment) -> Result<Option<Turns>, Ker
 
 fn marker(params: &Params) -> Result<Option<Marker>, KernelError> {
     if params.marker && params.datagram_bytes < MARKER_BYTES {
-        let why = format!("needs datagram_bytes of {MARKER_BYTES} or more, not {}", params.datagram_bytes);
+        let why = format!("needs datagram_bytes of at least {MARKER_BYTES}, not {}; give more", params.datagram_bytes);
         return Err(KernelError::Parameter { key: "marker", value: "true".into(), why });
     }
     Ok(params.marker.then_some(Marker { next: 0 }))
@@ -325,7 +325,7 @@ mod tests {
             to.recv(&mut datagram).unwrap();
             assert_eq!((&datagram[..8], &datagram[8..16]), (&MAGIC[..], &number.to_be_bytes()[..]));
         }
-        assert!(error("udp-send", json!({ "marker": true, "datagram_bytes": 15 })).contains("needs datagram_bytes of 16"));
+        assert!(error("udp-send", json!({ "marker": true, "datagram_bytes": 15 })).contains("needs datagram_bytes of at least 16"));
     }
 
     #[test]
@@ -334,7 +334,7 @@ mod tests {
             error("udp-send", json!({ "datagram_bytes": 16385 })),
             "parameter datagram_bytes: 16385 is out of range; give 0 to 16384"
         );
-        assert!(error("udp-send", json!({ "rate_pps": 0 })).contains("leave it out for flat out"));
+        assert!(error("udp-send", json!({ "rate_pps": 0 })).contains("leave it out for full speed"));
         assert!(error("udp-send", json!({ "batch": 0 })).contains("parameter batch: 0"));
     }
 }

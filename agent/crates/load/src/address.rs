@@ -14,17 +14,17 @@ pub(crate) struct Place {
 /// Error in a URL.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UrlError {
-    #[error("{0:?} is no URL that can be asked; write for example http://127.0.0.1:8080/path")]
+    #[error("{0:?} is not a valid URL; write for example http://127.0.0.1:8080/path")]
     Scheme(String),
-    #[error("{0:?} has a user or password in it; give an Authorization header instead")]
+    #[error("{0:?} contains a user or password; give an Authorization header instead")]
     User(String),
     #[error("{0:?} has no host; write for example http://127.0.0.1:8080/path")]
     Host(String),
-    #[error("{0:?} has no usable port; ports are 1 to 65535")]
+    #[error("{0:?} has an invalid port; give 1 to 65535")]
     Port(String),
-    #[error("{0:?} has a variable before its path; which servers are asked must be known before the start")]
+    #[error("{0:?} has a variable before its path; write the server's name and port literally")]
     Variable(String),
-    #[error("{0:?} holds a blank or control character; write it as %20 or the like")]
+    #[error("{0:?} contains a blank or control character; encode it, for example as %20")]
     Blank(String),
 }
 

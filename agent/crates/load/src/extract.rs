@@ -66,14 +66,14 @@ pub(crate) struct Extraction {
 impl Extraction {
     pub(crate) fn new(extract: &Extract) -> Result<Self, String> {
         if extract.into.is_empty() || matches!(extract.into.as_str(), "user" | "iteration") {
-            return Err(format!("{:?} cannot be extracted into; choose another name", extract.into));
+            return Err(format!("{:?} is a reserved variable; choose another name", extract.into));
         }
         let place = match &extract.from {
             Source::Regex(pattern) => Place::Regex(regex(pattern)?),
             Source::JsonPath(path) => Place::Json(json_path(path)?),
             Source::Css { selector, attribute } => {
                 let parsed = Selector::parse(selector)
-                    .map_err(|_| format!("{selector:?} is no CSS selector; write for example input[name=token]"))?;
+                    .map_err(|_| format!("{selector:?} is not a CSS selector; write for example input[name=token]"))?;
                 Place::Css(parsed, attribute.clone())
             }
             Source::Header(name) => Place::Header(name.clone()),
@@ -142,8 +142,12 @@ pub(crate) enum Test {
 impl Test {
     pub(crate) fn new(check: &Check) -> Result<Self, String> {
         Ok(match check {
-            Check::Status { from, to } if from > to => return Err(format!("status {from} to {to} runs backwards")),
-            Check::BodyBytes { from, to } if from > to => return Err(format!("{from} to {to} bytes runs backwards")),
+            Check::Status { from, to } if from > to => {
+                return Err(format!("status {from} to {to} is an empty range; give the lower value first"))
+            }
+            Check::BodyBytes { from, to } if from > to => {
+                return Err(format!("{from} to {to} bytes is an empty range; give the lower value first"))
+            }
             Check::Status { from, to } => Self::Status(*from, *to),
             Check::Contains(text) => Self::Contains(text.clone()),
             Check::Lacks(text) => Self::Lacks(text.clone()),
@@ -185,7 +189,7 @@ impl fmt::Display for Test {
             Self::Contains(text) => write!(f, "body contains {text:?}"),
             Self::Lacks(text) => write!(f, "body lacks {text:?}"),
             Self::Matches(regex) => write!(f, "body matches {:?}", regex.as_str()),
-            Self::Header(name, contains) if contains.is_empty() => write!(f, "header {name} is there"),
+            Self::Header(name, contains) if contains.is_empty() => write!(f, "header {name} exists"),
             Self::Header(name, contains) => write!(f, "header {name} contains {contains:?}"),
             Self::Json(path, equals) => write!(f, "{path} is {equals:?}"),
             Self::BodyBytes(from, to) => write!(f, "body has {from} to {to} bytes"),
@@ -199,12 +203,12 @@ fn regex(pattern: &str) -> Result<Regex, String> {
         // The error draws the pattern and has its message on the last line. A problem here is one line.
         let said = error.to_string();
         let why = said.lines().last().unwrap_or_default().trim_start_matches("error: ");
-        format!("{pattern:?} is no regular expression: {why}")
+        format!("{pattern:?} is not a regular expression: {why}")
     })
 }
 
 fn json_path(path: &str) -> Result<JsonPath, String> {
-    JsonPath::parse(path).map_err(|error| format!("{path:?} is no JSON path: {error}"))
+    JsonPath::parse(path).map_err(|error| format!("{path:?} is not a JSON path: {error}"))
 }
 
 #[cfg(test)]
@@ -275,8 +279,8 @@ mod tests {
 
     #[test]
     fn invalid_expressions_are_refused_with_their_text() {
-        assert_eq!(Test::new(&Check::Matches("(".into())).unwrap_err(), "\"(\" is no regular expression: unclosed group");
-        assert!(Test::new(&Check::JsonPath { path: "a b".into(), equals: String::new() }).unwrap_err().contains("is no JSON path"));
+        assert_eq!(Test::new(&Check::Matches("(".into())).unwrap_err(), "\"(\" is not a regular expression: unclosed group");
+        assert!(Test::new(&Check::JsonPath { path: "a b".into(), equals: String::new() }).unwrap_err().contains("is not a JSON path"));
         let css = Source::Css { selector: ">>".into(), attribute: None };
         assert!(Extraction::new(&Extract { into: "v".into(), from: css, pick: Pick::First, default: None }).unwrap_err().contains("CSS"));
     }

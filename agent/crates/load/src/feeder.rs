@@ -34,10 +34,15 @@ impl Table {
             Rows::JsonLines(path) => json_lines(path)?,
         };
         if columns.is_empty() || rows.is_empty() {
-            return Err("there is no row in it; give at least one".into());
+            return Err("the feeder has no rows; give at least one".into());
         }
         if let Some(at) = rows.iter().position(|row| row.len() != columns.len()) {
-            return Err(format!("row {} has {} values and there are {} columns", at + 1, rows[at].len(), columns.len()));
+            return Err(format!(
+                "row {} has {} values, but there are {} columns; give one value a column",
+                at + 1,
+                rows[at].len(),
+                columns.len()
+            ));
         }
         let rows = rows.into_iter().map(|row| row.into_iter().map(String::into_boxed_str).collect()).collect();
         let leave = feeder.when_spent == WhenSpent::Leave;
@@ -84,12 +89,13 @@ fn json_lines(path: &Path) -> Result<Read, String> {
     for (number, line) in content.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |why: String| format!("{shown}, line {}: {why}", number + 1);
         let object: serde_json::Map<String, Value> =
-            serde_json::from_str(line).map_err(|error| wrong(format!("no JSON object: {error}")))?;
+            serde_json::from_str(line).map_err(|error| wrong(format!("not a JSON object: {error}")))?;
         if columns.is_empty() {
             columns = object.keys().cloned().collect();
         }
-        let value =
-            |column: &String| object.get(column).map(text).ok_or_else(|| wrong(format!("it has no {column:?}, which the first line has")));
+        let value = |column: &String| {
+            object.get(column).map(text).ok_or_else(|| wrong(format!("{column:?} is missing; give it on every line, as on the first")))
+        };
         rows.push(columns.iter().map(value).collect::<Result<Vec<String>, String>>()?);
     }
     Ok((columns, rows))
@@ -149,7 +155,7 @@ mod tests {
             |rows| Table::read(&Feeder { rows, order: Order::Sequential, shared: true, when_spent: WhenSpent::Repeat }, Share::default());
         let table = read(Rows::Csv(csv.clone())).unwrap();
         assert_eq!((table.columns.join(" "), table.rows[0].join("|")), ("name n".into(), "Ada, L|1".into()));
-        assert!(read(Rows::JsonLines(json)).unwrap_err().contains("line 3: it has no \"n\""));
+        assert!(read(Rows::JsonLines(json)).unwrap_err().contains("line 3: \"n\" is missing"));
         std::fs::write(&csv, "a,b\n1\n").unwrap();
         assert!(read(Rows::Csv(csv)).unwrap_err().contains("a.csv"));
     }

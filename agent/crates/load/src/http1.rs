@@ -33,19 +33,19 @@ pub(crate) struct Wanted {
 /// Reason why bytes are not a valid response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadResponse {
-    #[error("it does not begin with an HTTP/1 status line")]
+    #[error("the response does not begin with an HTTP/1 status line")]
     StatusLine,
-    #[error("a header line has no colon or an odd name")]
+    #[error("a header line has no colon or an invalid name")]
     Header,
-    #[error("its Content-Length is no number, or it has several that differ")]
+    #[error("Content-Length is not a number, or several differ")]
     Length,
-    #[error("a chunk's size cannot be read")]
+    #[error("the size of a chunk is invalid")]
     Chunk,
-    #[error("its head is over 64 KiB")]
+    #[error("the head is larger than 64 KiB")]
     LongHead,
-    #[error("it switches protocols, which was not asked for")]
+    #[error("the server switches protocols without a request to do so")]
     Upgrade,
-    #[error("its body is over 64 MiB, which is too much for checks and extraction")]
+    #[error("the body is larger than 64 MiB, too large for checks and extraction")]
     LongBody,
 }
 

@@ -149,7 +149,7 @@ impl Http2 {
 
     /// Queues a request for sending.
     pub(crate) fn ask(&mut self, request: http::Request<()>, body: Vec<u8>) -> Result<(), Failed> {
-        let gone = || Failed { kind: LoadErrorKind::Closed, why: "HTTP/2: the connection is over".into() };
+        let gone = || Failed { kind: LoadErrorKind::Closed, why: "HTTP/2: the connection has ended".into() };
         let sender = self.sender.as_mut().ok_or_else(gone)?;
         let (answer, mut stream) = sender.send_request(request, body.is_empty())?;
         if !body.is_empty() {

@@ -74,7 +74,7 @@ pub fn check(program: LoadProgram) -> Result<(), ProgramError> {
 
 /// Reason why a switch is invalid.
 #[derive(Debug, thiserror::Error)]
-#[error("a switch at {at_ns} ns to {intensity}: {why}")]
+#[error("the switch at {at_ns} ns to intensity {intensity} is invalid; {why}")]
 pub struct SwitchError {
     at_ns: Nanos,
     intensity: f64,
@@ -94,10 +94,10 @@ pub enum LoadError {
     #[error("{0}")]
     Room(String),
     /// A level that cannot be set.
-    #[error("the level is {0}; give 0 to {LEVEL_MAX} users or arrivals a second")]
+    #[error("level {0} is out of range; give 0 to {LEVEL_MAX} users or arrivals a second")]
     Level(f64),
     /// The files to compress cannot be created.
-    #[error("files to compress in {}: {source}; give a folder with room", folder.display())]
+    #[error("creating files to compress in {}: {source}; give a writable folder with free space", folder.display())]
     Files {
         /// The folder.
         folder: PathBuf,
@@ -194,8 +194,8 @@ impl Load {
                 self.shared.controls.switch(Switch { at_ns, to: Setting::Intensity(intensity) });
                 return Ok(());
             }
-            0.0..=1.0 => "an earlier switch is later than this one; give them in order of time",
-            _ => "intensities are 0 to 1",
+            0.0..=1.0 => "give switches in order of time",
+            _ => "give an intensity of 0 to 1",
         };
         Err(SwitchError { at_ns, intensity, why })
     }

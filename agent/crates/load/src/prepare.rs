@@ -71,7 +71,7 @@ fn reach_one(program: &Program, place: &Place, trust: Option<&Trust>) -> Result<
             origin.tls_ns = Some(clock::now() - connected_ns);
         } else if protocol == Protocol::Http2 {
             http2::greet(&mut *stream)
-                .map_err(|why| format!("{place} at {address} does not speak HTTP/2 without TLS: {why}; ask for HTTP/1.1, or over https"))?;
+                .map_err(|why| format!("{place} at {address} does not support HTTP/2 without TLS: {why}; use HTTP/1.1 or https"))?;
             origin.protocol = HTTP2.into();
         }
     }
@@ -83,7 +83,7 @@ fn secured(trust: &Trust, place: &Place, protocol: Protocol, stream: &mut dyn St
     let (version, agreed_on_http2) = shake_hands(trust, place, stream)?;
     match (agreed_on_http2, protocol) {
         (true, _) => Ok(format!("{version}, {HTTP2}")),
-        (false, Protocol::Http2) => Err("it does not offer HTTP/2; ask for HTTP/1.1, or for whichever the server prefers".into()),
+        (false, Protocol::Http2) => Err("the server does not support HTTP/2; use protocol http1 or negotiated".into()),
         (false, _) => Ok(format!("{version}, {HTTP1}")),
     }
 }
@@ -115,9 +115,9 @@ fn shake_hands(trust: &Trust, place: &Place, mut stream: &mut dyn Stream) -> Res
         connection.complete_io(&mut stream).map_err(|error| match error.get_ref().and_then(|inner| inner.downcast_ref()) {
             Some(rustls::Error::InvalidCertificate(why)) => tls::not_trusted(why, place),
             Some(rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol)) => {
-                "it speaks none of the protocols asked for; ask for HTTP/1.1, or for whichever the server prefers".into()
+                "the server supports none of the requested protocols; use protocol http1 or negotiated".into()
             }
-            _ => format!("the TLS handshake failed: {error}; does the server speak TLS on this port?"),
+            _ => format!("the TLS handshake failed: {error}; check that the server uses TLS on this port"),
         })?;
     }
     Ok((tls::version(&connection), tls::agreed_on_http2(&connection)))
@@ -126,11 +126,11 @@ fn shake_hands(trust: &Trust, place: &Place, mut stream: &mut dyn Stream) -> Res
 fn unreachable(place: &Place, address: &Address, error: &io::Error) -> String {
     let remedy = match (error.kind(), address) {
         (io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound, Address::Unix(_)) => {
-            "nobody listens there; is the server running, and is the path right?"
+            "nobody listens there; check that the server runs, and its path"
         }
-        (io::ErrorKind::ConnectionRefused, Address::Ip(_)) => "nobody listens there; is the server running, and is the port right?",
+        (io::ErrorKind::ConnectionRefused, Address::Ip(_)) => "nobody listens there; check that the server runs, and its port",
         (io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock, _) => {
-            "it did not answer in time; is a firewall in between, or is the server overloaded?"
+            "it did not answer in time; check for a firewall or an overloaded server"
         }
         _ => "check the address and the network",
     };
@@ -141,26 +141,30 @@ fn unreachable(place: &Place, address: &Address, error: &io::Error) -> String {
 fn find(program: &Program, place: &Place) -> Result<(Vec<Address>, Option<u64>), String> {
     let key = place.host_and_port();
     if let Some(given) = program.source.addresses.get(&key) {
-        let parsed =
-            given.iter().map(|text| parse(text).ok_or_else(|| format!("addresses.{key}: {text:?} is neither ADDRESS:PORT nor unix:PATH")));
+        let parsed = given
+            .iter()
+            .map(|text| parse(text).ok_or_else(|| format!("addresses.{key}: {text:?} is not an address; write ADDRESS:PORT or unix:PATH")));
         let parsed = parsed.collect::<Result<Vec<_>, _>>()?;
-        return if parsed.is_empty() { Err(format!("addresses.{key}: there is none")) } else { Ok((parsed, None)) };
+        return if parsed.is_empty() {
+            Err(format!("addresses.{key}: the list is empty; give an address, or leave the key out"))
+        } else {
+            Ok((parsed, None))
+        };
     }
     if let Ok(ip) = place.host.parse() {
         return Ok((vec![Address::Ip(SocketAddr::new(ip, place.port))], None));
     }
     let began_ns = clock::now();
     let asked = (place.host.as_str(), place.port).to_socket_addrs();
-    let found = asked.map_err(|error| {
-        format!("{place}: the name {:?} cannot be resolved: {error}; check its spelling, or give addresses", place.host)
-    })?;
+    let found = asked
+        .map_err(|error| format!("{place}: the name {:?} cannot be resolved: {error}; check its spelling, or set addresses", place.host))?;
     // Use one address family only: a name with both usually leads to the same server twice.
     let mut found: Vec<SocketAddr> = found.collect();
     let v4 = found.iter().any(SocketAddr::is_ipv4);
     found.retain(|address| address.is_ipv4() == v4);
     found.dedup();
     if found.is_empty() {
-        return Err(format!("{place}: the name {:?} has no address", place.host));
+        return Err(format!("{place}: the name {:?} has no address; check its spelling, or set addresses", place.host));
     }
     Ok((found.into_iter().map(Address::Ip).collect(), Some(clock::now() - began_ns)))
 }
@@ -187,8 +191,8 @@ pub(crate) fn room_for_files(program: &Program, users: u64) -> Result<(u64, u64)
     let limit = raise(needed);
     if limit < needed {
         return Err(format!(
-            "{users} users need {needed} open files and this process may have {limit}; \
-             raise the limit (ulimit -Hn, or LimitNOFILE of the service) or have fewer users"
+            "{users} users need {needed} open files, but this process may have {limit}; \
+             raise the limit (ulimit -Hn, or LimitNOFILE of the service) or reduce the users"
         ));
     }
     Ok((needed, limit))
@@ -223,8 +227,8 @@ pub(crate) fn room_for_ports(program: &Program, addresses: &[Vec<Address>], user
         let room = ports * locals * found.len() as u64;
         if users > room {
             return Err(format!(
-                "{users} users need as many ports to connect to {place} from and there are {room}; \
-                 widen net.ipv4.ip_local_port_range, or give more addresses to connect from (from_addresses, in a plan's connections)"
+                "{users} users need as many local ports to connect to {place}, but there are {room}; \
+                 widen net.ipv4.ip_local_port_range, or set more local addresses (connections.from_addresses)"
             ));
         }
         most = Some(most.unwrap_or(0) + room);

@@ -149,7 +149,7 @@ pub(crate) fn compile(source: LoadProgram) -> Result<Program, ProgramError> {
     compiler.rest(&source);
     let kinds = source.kinds.iter().enumerate().filter_map(|(number, kind)| compiler.kind(&format!("kinds[{number}]"), kind)).collect();
     if source.kinds.is_empty() {
-        compiler.problem("kinds", "there is none; a load needs a kind of user");
+        compiler.problem("kinds", "the list is empty; give at least one kind of user");
     }
     if !compiler.problems.is_empty() {
         return Err(ProgramError(compiler.problems));
@@ -215,32 +215,32 @@ impl Compiler {
         };
         for (number, Stage { to, .. }) in stages.iter().enumerate() {
             if !(0.0..=most).contains(to) {
-                self.problem(&format!("{key}.stages[{number}].to"), format!("{to} is not in 0 to {most}"));
+                self.problem(&format!("{key}.stages[{number}].to"), format!("{to} is out of range; give 0 to {most}"));
             }
         }
         if stages.iter().map(|stage| stage.for_ns).fold(0, u64::saturating_add) == 0 {
-            self.problem(&format!("{key}.stages"), "they take no time; give a stage a length");
+            self.problem(&format!("{key}.stages"), "the stages take no time; give one of them a duration");
         }
         if matches!(pacing, Pacing::Open { users_max: 0, .. }) {
-            self.problem("pacing.open.users_max", "0 users can carry out nothing; give at least 1");
+            self.problem("pacing.open.users_max", "0 users send no requests; give at least 1");
         }
     }
 
     fn rest(&mut self, source: &LoadProgram) {
         let share = source.share;
         if share.number >= share.of {
-            self.problem("share", format!("part {} of {}; parts are numbered from 0", share.number, share.of));
+            self.problem("share", format!("part {} of {} does not exist; parts are numbered from 0", share.number, share.of));
         }
         for address in &source.connections.local_addresses {
             if address.parse::<std::net::IpAddr>().is_err() {
-                self.problem("connections.local_addresses", format!("{address:?} is no IP address"));
+                self.problem("connections.local_addresses", format!("{address:?} is not an IP address; write for example 192.0.2.7"));
             }
         }
     }
 
     fn kind(&mut self, key: &str, kind: &UserKind) -> Option<Kind> {
         if !(kind.weight.is_finite() && kind.weight > 0.0) {
-            self.problem(&format!("{key}.weight"), format!("{} is no weight; give a number over 0", kind.weight));
+            self.problem(&format!("{key}.weight"), format!("{} is not a weight; give a number above 0", kind.weight));
         }
         self.learn_variables(kind);
         let before = self.problems.len();
@@ -253,7 +253,7 @@ impl Compiler {
         }
         let takes_time = |op: &Op| matches!(op, Op::Request(_) | Op::Think(_) | Op::Compress(_));
         if self.problems.len() == before && !lists[1].iter().any(takes_time) {
-            self.problem(&format!("{key}.actions"), "they take no time at all; give a request, a pause or a compression");
+            self.problem(&format!("{key}.actions"), "the actions take no time; add a request, a pause or a compression");
         }
         let [init, actions, end] = lists.try_into().ok()?;
         Some(Kind { weight: kind.weight, cookies: kind.cookies, initial, init, actions, end })
@@ -279,7 +279,7 @@ impl Compiler {
             self.variables.len() - 1
         });
         u16::try_from(at).unwrap_or_else(|_| {
-            self.problem(name, "there are over 65535 variables");
+            self.problem(name, "there are more than 65535 variables; use fewer");
             0
         })
     }
@@ -334,7 +334,7 @@ impl Compiler {
             }
             Step::Feed { feeder } => match self.feeders.iter().position(|(name, _)| name == feeder) {
                 Some(number) => ops.push(Op::Feed(number as u32)),
-                None => self.problem(&format!("{key}.feed.feeder"), format!("no feeder is called {feeder:?}")),
+                None => self.problem(&format!("{key}.feed.feeder"), format!("no feeder is called {feeder:?}; add it under feeders")),
             },
         }
     }
@@ -342,11 +342,11 @@ impl Compiler {
     fn choose(&mut self, key: &str, branches: &[Branch], ops: &mut Vec<Op>) {
         let bad = |branch: &&Branch| !(branch.weight.is_finite() && branch.weight >= 0.0);
         if let Some(branch) = branches.iter().find(bad) {
-            self.problem(key, format!("{} is no weight; give 0 or more", branch.weight));
+            self.problem(key, format!("{} is not a weight; give 0 or more", branch.weight));
         }
         let total: f64 = branches.iter().map(|branch| branch.weight).sum();
         if total.is_nan() || total <= 0.0 {
-            self.problem(key, "no branch has a weight over 0, so none can be taken");
+            self.problem(key, "all branches have weight 0; give one of them more");
             return;
         }
         let choice = add(&mut self.choices, Choice { branches: Vec::new() });
@@ -369,22 +369,22 @@ impl Compiler {
     fn check_think(&mut self, key: &str, think: &Think) {
         match think {
             Think::Uniform { from_ns, to_ns } if from_ns > to_ns => {
-                self.problem(key, format!("from {from_ns} to {to_ns} ns runs backwards"));
+                self.problem(key, format!("from {from_ns} to {to_ns} ns is an empty range; give the shorter time first"));
             }
             Think::LogNormal { sigma, .. } if !(sigma.is_finite() && *sigma >= 0.0) => {
-                self.problem(&format!("{key}.sigma"), format!("{sigma} is no standard deviation; give 0 or more"));
+                self.problem(&format!("{key}.sigma"), format!("{sigma} is not a standard deviation; give 0 or more"));
             }
-            Think::AnyOfNs(values) if values.is_empty() => self.problem(key, "there is no time to choose from"),
+            Think::AnyOfNs(values) if values.is_empty() => self.problem(key, "the list is empty; give at least one time"),
             _ => {}
         }
     }
 
     fn compress(&mut self, key: &str, compress: &Compress, ops: &mut Vec<Op>) {
         if !(1..=9).contains(&compress.level) {
-            self.problem(&format!("{key}.level"), format!("{} is not in 1 to 9", compress.level));
+            self.problem(&format!("{key}.level"), format!("{} is out of range; give 1 to 9", compress.level));
         }
         if !(1..=1 << 30).contains(&compress.file_bytes) {
-            self.problem(&format!("{key}.file_bytes"), format!("{} is not in 1 byte to 1 GiB", compress.file_bytes));
+            self.problem(&format!("{key}.file_bytes"), format!("{} is out of range; give 1 byte to 1 GiB", compress.file_bytes));
         }
         let label = self.label(&compress.name, LabelSort::Compress);
         let compression = Compression { label, file_bytes: compress.file_bytes, level: compress.level };
@@ -437,7 +437,7 @@ impl Compiler {
     fn method(&mut self, key: &str, method: &str) -> Option<String> {
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         if method.is_empty() || !method.bytes().all(token) || method == "CONNECT" {
-            self.problem(key, format!("{method:?} is no method that can be asked; write for example GET"));
+            self.problem(key, format!("{method:?} is not a supported method; write for example GET"));
             return None;
         }
         Some(method.into())
@@ -450,13 +450,13 @@ impl Compiler {
             let key = format!("{key}.headers[{number}]");
             let odd = |byte: u8| byte <= b' ' || byte >= 0x7f || byte == b':';
             if header.name.is_empty() || header.name.bytes().any(odd) {
-                self.problem(&key, format!("{:?} is no name of a header", header.name));
+                self.problem(&key, format!("{:?} is not a header name; write for example Accept", header.name));
             }
             if OURS.iter().any(|ours| header.name.eq_ignore_ascii_case(ours)) {
-                self.problem(&key, format!("{} follows from the body and from connections.keep_alive; leave it out", header.name));
+                self.problem(&key, format!("{} is set from the body and connections.keep_alive; leave it out", header.name));
             }
             if header.value.contains(['\r', '\n', '\0']) {
-                self.problem(&key, format!("the value of {} holds a line break or a zero", header.name));
+                self.problem(&key, format!("the value of {} contains a line break or a zero byte; remove it", header.name));
             }
             headers.push((header.name.as_str().into(), self.template(&key, &header.value)));
         }
@@ -546,7 +546,7 @@ impl Compiler {
             self.places.len() - 1
         });
         u16::try_from(at).unwrap_or_else(|_| {
-            self.problem("kinds", "there are over 65535 servers");
+            self.problem("kinds", "there are more than 65535 servers; use fewer");
             0
         })
     }

@@ -13,11 +13,11 @@ enum Piece {
 /// Error in a template.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TemplateError {
-    #[error("{0:?} begins with ${{ and has no }}; write $$ for a dollar sign")]
+    #[error("{0:?} has ${{ without }}; write $$ for a dollar sign")]
     Open(String),
-    #[error("{0:?}: a dollar sign that is no variable is written $$")]
+    #[error("{0:?} has a dollar sign without a variable; write $$ for a dollar sign")]
     Bare(String),
-    #[error("no variable is called {0:?} here; a user has those of its kind, of its feeders, those it extracts, user and iteration")]
+    #[error("unknown variable {0:?}; define it in the kind, a feeder or an extraction, or use user or iteration")]
     Unknown(String),
 }
 

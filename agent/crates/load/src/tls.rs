@@ -57,7 +57,8 @@ impl Trust {
 
 /// The client side of a connection to `place`, before the first byte.
 pub(crate) fn connection(config: Arc<ClientConfig>, place: &Place) -> Result<Box<ClientConnection>, String> {
-    let name = ServerName::try_from(place.host.clone()).map_err(|_| format!("{:?} is no name a certificate could have", place.host))?;
+    let name = ServerName::try_from(place.host.clone())
+        .map_err(|_| format!("{:?} cannot be a name in a certificate; use a host name or an IP address", place.host))?;
     let mut connection = ClientConnection::new(config, name).map_err(|error| error.to_string())?;
     // Requests are sent whole. The link buffers what the socket does not accept.
     connection.set_buffer_limit(None);
@@ -81,21 +82,21 @@ pub(crate) fn seal(connection: &mut ClientConnection, bytes: &[u8]) -> Vec<u8> {
 pub(crate) fn not_trusted(why: &CertificateError, place: &Place) -> String {
     use CertificateError as Why;
     let (what, remedy) = match why {
-        Why::UnknownIssuer => ("it was signed by an authority that is not trusted here".into(), "give that authority's certificate"),
+        Why::UnknownIssuer => ("its authority is not trusted on this host".into(), "add that authority's certificate"),
         Why::Expired | Why::ExpiredContext { .. } => (format!("it has expired: {why}"), "renew it"),
         Why::NotValidYet | Why::NotValidYetContext { .. } => (format!("it is not valid yet: {why}"), "check both clocks"),
         Why::NotValidForName | Why::NotValidForNameContext { .. } => {
-            (format!("it is for another name than {:?}: {why}", place.host), "ask by a name that is in it")
+            (format!("it does not contain the name {:?}: {why}", place.host), "use a name that it contains")
         }
         Why::Revoked => ("it was revoked".into(), "renew it"),
         // The error type is private to the library's verifier, so only its text identifies it.
         why if why.to_string().contains("CaUsedAsEndEntity") => (
-            "it is an authority's own certificate, which may sign others and not serve".into(),
-            "make one for the server: openssl req -x509 … -addext basicConstraints=critical,CA:FALSE",
+            "it is the certificate of an authority, not of a server".into(),
+            "create one for the server: openssl req -x509 … -addext basicConstraints=critical,CA:FALSE",
         ),
-        why => (why.to_string(), "look at it with openssl s_client"),
+        why => (why.to_string(), "inspect it with openssl s_client"),
     };
-    format!("its certificate cannot be trusted, for {what}; {remedy}, or do without verification")
+    format!("its certificate is not trusted, because {what}; {remedy}, or switch verification off")
 }
 
 /// Whether the handshake negotiated HTTP/2.
@@ -126,7 +127,7 @@ fn authorities(pem: Option<&str>) -> Result<RootCertStore, String> {
         found += 1;
     }
     if found == 0 {
-        return Err("tls.authorities_pem: there is no certificate in it; give certificates in PEM".into());
+        return Err("tls.authorities_pem contains no certificate; give certificates in PEM".into());
     }
     Ok(store)
 }

@@ -208,5 +208,5 @@ fn a_server_without_http2_is_refused_before_the_start() {
         }
     });
     let refused = prepare(program(&json!([get("home", port)]), &json!({"protocol": "http2"}))).err().unwrap().to_string();
-    assert!(refused.contains("does not speak HTTP/2 without TLS") && refused.contains("HTTP/1.1 "), "{refused}");
+    assert!(refused.contains("does not support HTTP/2 without TLS") && refused.contains("HTTP/1.1 "), "{refused}");
 }

@@ -158,7 +158,7 @@ fn errors_are_counted_by_kind() {
     for (path, kind, detail) in [
         ("/short", Kind::Truncated, ""),
         ("/long", Kind::ExcessBytes, ""),
-        ("/garbage", Kind::BadResponse, "it does not begin with an HTTP/1 status line"),
+        ("/garbage", Kind::BadResponse, "the response does not begin with an HTTP/1 status line"),
         ("/closed", Kind::Closed, ""),
         ("/missing", Kind::Status, "404"),
         ("/silent", Kind::Timeout, ""),

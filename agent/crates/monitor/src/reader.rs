@@ -146,14 +146,14 @@ impl Builder<'_> {
 /// Reports a counter that its file lacks, because the kernel is older or the subject has ended. Counters of several subjects share
 /// one reason.
 fn keep_silent(missing: &mut Vec<Missing>, counter: &CounterInfo, group: &Group) {
-    let why = format!("{} does not tell it of {}", group.file, counter.subject.as_deref().unwrap_or("the host"));
+    let why = format!("{} does not contain it for {}", group.file, counter.subject.as_deref().unwrap_or("the host"));
     match missing.iter_mut().find(|missing| missing.why == why) {
         Some(known) => known.what = format!("{}, {}", known.what, counter.name),
         None => missing.push(Missing {
             what: counter.name.clone(),
             why,
             cost: "these columns stay empty".into(),
-            remedy: "none needed: older kernels do not count it, or what it tells of has ended".into(),
+            remedy: "none needed: older kernels do not count it, or its object has ended".into(),
         }),
     }
 }

@@ -14,7 +14,7 @@ use crate::Pacer;
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum ScheduleError {
     /// Times of switches must not decrease.
-    #[error("a switch at {at_ns} ns comes before one at {last_ns} ns that was scheduled earlier")]
+    #[error("the switch at {at_ns} ns is earlier than the last one at {last_ns} ns; give switches in order of time")]
     OutOfOrder {
         /// Time of the refused switch.
         at_ns: Nanos,
@@ -22,7 +22,7 @@ pub enum ScheduleError {
         last_ns: Nanos,
     },
     /// Outside 0 to 1.
-    #[error("intensity {0} is not within 0 to 1")]
+    #[error("intensity {0} is out of range; give 0 to 1")]
     Intensity(f64),
     /// A share of an unknown maximum.
     #[error("intensity {0} is a share of a maximum that is not known; calibrate the workload first")]

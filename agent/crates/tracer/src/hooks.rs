@@ -204,7 +204,7 @@ fn look(number: usize, hop: &Hop) -> Result<(Found, u64), String> {
         .map_err(|error| format!("hop {}: {here} cannot be entered: {error}; tracing needs root", hop.name))?;
     let Some(interface) = interfaces.iter().find(|interface| interface.name == hop.interface) else {
         let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
-        return Err(format!("hop {}: {here} has no interface {:?}; it has {}", hop.name, hop.interface, names.join(", ")));
+        return Err(format!("hop {}: {here} has no interface {:?}; give one of {}", hop.name, hop.interface, names.join(", ")));
     };
     let link_header = matches!(interface.link, ETHERNET | LOOPBACK);
     let identity = namespace.number().map_err(|error| error.to_string())?;
@@ -216,7 +216,7 @@ fn no_namespace(hop: &Hop, error: &io::Error) -> String {
     let names = std::fs::read_dir("/run/netns").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let mut names: Vec<String> = names.collect();
     names.sort();
-    let known = if names.is_empty() { "ip netns knows none".into() } else { format!("ip netns knows {}", names.join(", ")) };
+    let known = if names.is_empty() { "ip netns lists none".into() } else { format!("ip netns lists {}", names.join(", ")) };
     format!("hop {}: network namespace {space:?} cannot be opened: {error}; give a name ({known}), a process number or a path", hop.name)
 }
 
@@ -290,7 +290,7 @@ fn price(rings: &mut Rings, program: &OwnedFd) -> Result<Option<Price>, TraceErr
     match last_ns.map(|last_ns| clock::now().abs_diff(last_ns)) {
         // Records contain the kernel's own time, whatever clock this process uses.
         Some(apart_ns) if apart_ns > CLOCK_APART_NS => {
-            let wrong = "the agent's clock is not the kernel's: it runs in a time namespace; start it outside of that (nsenter -n alone)";
+            let wrong = "the agent runs in a time namespace, so its clock differs from the kernel's; start it outside (nsenter -n alone)";
             Err(TraceError::Asked(vec![wrong.into()]))
         }
         _ => Ok(recorded.ok().zip(left_out.ok()).map(|(with, without)| Price { record_ns: f64::from(with), other_ns: f64::from(without) })),

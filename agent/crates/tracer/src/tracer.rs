@@ -124,7 +124,9 @@ impl Tracer {
     pub fn feed(&self, hops: &[usize], records: &[Raw], told_ns: u64, offset_ns: i64, bound_ns: u64) -> Result<(), TraceError> {
         let mut state = self.shared.state();
         if let Some(hop) = hops.iter().find(|&&hop| !state.settings.hops.get(hop).is_some_and(|hop| hop.remote)) {
-            return Err(TraceError::Asked(vec![format!("hop {hop} is none whose records come from elsewhere")]));
+            return Err(TraceError::Asked(vec![format!(
+                "hop {hop} is not remote, so it accepts no records; give the number of a remote hop"
+            )]));
         }
         for &hop in hops {
             state.engine.set_bound(hop, bound_ns);

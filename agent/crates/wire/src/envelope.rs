@@ -177,7 +177,7 @@ struct Head {
 fn check_size(line: &[u8]) -> Result<(), (Option<u64>, Fault)> {
     let values = count_values(line);
     if values > VALUES_MAX {
-        return Err((None, Fault::new(CODE_REQUEST, format!("a message of {values} values; the most is {VALUES_MAX}"))));
+        return Err((None, Fault::new(CODE_REQUEST, format!("the message has {values} values; send at most {VALUES_MAX}"))));
     }
     if line.len() <= LONG_LINE {
         return Ok(());
@@ -186,7 +186,7 @@ fn check_size(line: &[u8]) -> Result<(), (Option<u64>, Fault)> {
     match head.method.as_deref() {
         Some("workload.start") => Ok(()),
         method => {
-            let why = format!("{} in a message of {} bytes; the longest is {LONG_LINE}", method.unwrap_or("no method"), line.len());
+            let why = format!("the message for {} has {} bytes; send at most {LONG_LINE}", method.unwrap_or("no method"), line.len());
             Err((head.id, Fault::new(CODE_REQUEST, why)))
         }
     }
@@ -213,7 +213,7 @@ fn count_values(line: &[u8]) -> usize {
 /// A fault that describes the problem, with the request's ID if it could be parsed.
 pub fn decode(line: &[u8]) -> Result<Request, (Option<u64>, Fault)> {
     if line.len() > MAX_LINE {
-        return Err((None, Fault::new(CODE_REQUEST, format!("a message of {} bytes; the longest is {MAX_LINE}", line.len()))));
+        return Err((None, Fault::new(CODE_REQUEST, format!("the message has {} bytes; send at most {MAX_LINE}", line.len()))));
     }
     check_size(line)?;
     let value: Value = serde_json::from_slice(line).map_err(|e| (None, Fault::new(CODE_PARSE, format!("not JSON: {e}"))))?;
@@ -222,7 +222,7 @@ pub fn decode(line: &[u8]) -> Result<Request, (Option<u64>, Fault)> {
     if request.jsonrpc == "2.0" {
         Ok(request)
     } else {
-        Err((id, Fault::new(CODE_REQUEST, format!("jsonrpc is {:?}; this agent speaks \"2.0\"", request.jsonrpc))))
+        Err((id, Fault::new(CODE_REQUEST, format!("jsonrpc is {:?}; this agent supports \"2.0\"", request.jsonrpc))))
     }
 }
 
@@ -254,7 +254,7 @@ mod tests {
     fn a_line_of_too_many_values_is_refused_unparsed() {
         let line = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"clock","params":[{}0]}}"#, "[],".repeat(VALUES_MAX / 2));
         let fault = decode(line.as_bytes()).unwrap_err().1;
-        assert!(fault.message.contains("values; the most is"), "{}", fault.message);
+        assert!(fault.message.contains("values; send at most"), "{}", fault.message);
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
         let line = |method| format!(r#"{{"method":"{method}","jsonrpc":"2.0","id":7,"params":{{"text":"{}"}}}}"#, "x".repeat(LONG_LINE));
         let (id, fault) = decode(line("monitor.start").as_bytes()).unwrap_err();
         assert_eq!((id, fault.code), (Some(7), CODE_REQUEST));
-        assert!(fault.message.starts_with("monitor.start in a message of"), "{}", fault.message);
+        assert!(fault.message.starts_with("the message for monitor.start has"), "{}", fault.message);
         assert!(decode(line("workload.start").as_bytes()).is_ok());
     }
 

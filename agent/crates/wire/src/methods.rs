@@ -35,12 +35,12 @@ impl Capability {
     pub const ALL: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Probe, "probe", "Kernels measured"),
         (Self::Stressor, "stressor", "Kernels paced"),
-        (Self::Command, "command", "Commands of the user's"),
+        (Self::Command, "command", "Commands of the user"),
         (Self::Load, "load", "Virtual users"),
         (Self::Monitor, "monitor", "Counters of the host"),
         (Self::Guard, "guard", "Bandwidth of interfaces"),
-        (Self::Trace, "trace", "Packets on their way"),
-        (Self::Memory, "memory", "Whether memory is free, and what of it changes"),
+        (Self::Trace, "trace", "Packets along their path"),
+        (Self::Memory, "memory", "Whether memory is free, and which pages change"),
     ];
 
     /// Name on the command line.

@@ -31,7 +31,7 @@ const RULE: Rule = Rule { ratio: 4.0, window: 16, history: 256 };
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// Touching that much would harm the host or trigger the out-of-memory killer.
-    #[error("{asked_bytes} bytes are more than the {room_bytes} bytes that {bound} leaves; ask for less or free memory")]
+    #[error("{asked_bytes} bytes exceed the {room_bytes} bytes that {bound} leaves; request less or free memory")]
     TooMuch {
         /// The requested bytes.
         asked_bytes: u64,
@@ -41,7 +41,7 @@ pub enum MemoryError {
         bound: Bound,
     },
     /// There was not enough free memory at the deadline.
-    #[error("waited {waited_ms} ms for {asked_bytes} bytes of memory, but {bound} leaves only {room_bytes}; free memory or ask for less")]
+    #[error("waited {waited_ms} ms for {asked_bytes} bytes of memory, but {bound} leaves only {room_bytes}; free memory or request less")]
     NotFree {
         /// The requested bytes.
         asked_bytes: u64,
@@ -53,7 +53,7 @@ pub enum MemoryError {
         waited_ms: u64,
     },
     /// There is nothing to check.
-    #[error("a memory check of {asked_bytes} bytes is none; ask for at least one page of 4096")]
+    #[error("a memory check of {asked_bytes} bytes is too small; request at least 4096, one page")]
     TooLittle {
         /// The requested bytes.
         asked_bytes: u64,

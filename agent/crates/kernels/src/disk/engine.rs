@@ -45,7 +45,7 @@ pub(super) fn start(job: &Job, file: &File) -> Result<Box<dyn Engine>, KernelErr
         }
     }
     let started = if job.depth == 1 { Single::start(job, file, transfer) } else { Threads::start(job, file, transfer) };
-    started.map_err(KernelError::host(format!("readying {} requests of {} bytes", job.depth, job.request)))
+    started.map_err(KernelError::host(format!("preparing {} requests of {} bytes", job.depth, job.request)))
 }
 
 /// A single request, carried out synchronously.

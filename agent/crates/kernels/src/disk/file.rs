@@ -55,7 +55,7 @@ fn open_nameless(job: &Job) -> Result<File, KernelError> {
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => open_and_unlink(job, flags),
         opened => opened,
     };
-    let file = opened.map_err(io::Error::from).map_err(KernelError::host(format!("making a file in {}", job.folder.display())))?;
+    let file = opened.map_err(io::Error::from).map_err(KernelError::host(format!("creating a file in {}", job.folder.display())))?;
     Ok(file.into())
 }
 
@@ -76,7 +76,7 @@ fn wrong_place(job: &Job, why: String) -> KernelError {
 }
 
 fn check_disk(job: &Job, file: &File) -> Result<(), KernelError> {
-    let kind = fstatfs(file).map_err(io::Error::from).map_err(KernelError::host("asking for the kind of file system"))?.f_type as u32;
+    let kind = fstatfs(file).map_err(io::Error::from).map_err(KernelError::host("reading the type of the file system"))?.f_type as u32;
     match IN_MEMORY.iter().find(|(magic, _)| *magic == kind) {
         Some((_, name)) => Err(wrong_place(job, format!("is on {name}, which is memory and not a disk; give a folder on a disk"))),
         None => Ok(()),
@@ -85,7 +85,7 @@ fn check_disk(job: &Job, file: &File) -> Result<(), KernelError> {
 
 /// Keeps 5 % of the file system and at least 512 MiB free, with the files of all workers.
 fn check_space(job: &Job, file: &File) -> Result<(), KernelError> {
-    let space = fstatvfs(file).map_err(io::Error::from).map_err(KernelError::host("asking for the free space"))?;
+    let space = fstatvfs(file).map_err(io::Error::from).map_err(KernelError::host("reading the free space"))?;
     let free = space.f_bavail * space.f_frsize;
     let reserve = (space.f_blocks * space.f_frsize / 20).max(512 << 20);
     let need = job.file_bytes * u64::from(job.workers.max(1));
@@ -139,7 +139,7 @@ fn aligned(job: &Job, file: &File) -> Result<usize, KernelError> {
         ));
     };
     if !job.request.is_multiple_of(align) {
-        let why = format!("is not a multiple of {align} bytes, the smallest request the device takes directly");
+        let why = format!("is not a multiple of {align} bytes, the smallest direct request of the device; give a multiple");
         return Err(KernelError::Parameter { key: "request_bytes", value: job.request.to_string(), why });
     }
     Ok(align)

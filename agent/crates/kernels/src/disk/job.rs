@@ -246,25 +246,23 @@ impl Params {
         let name = serde_json::to_value(self.sync)?;
         let name = name.as_str().unwrap_or_default();
         if self.sync != Sync::None && !kind.writes() {
-            return wrong("sync", name, format!("means nothing to {}, which does not write", kind.name()));
+            return wrong("sync", name, format!("does not apply to {}, which does not write; leave it out", kind.name()));
         }
         if matches!(self.sync, Sync::Fsync | Sync::Fdatasync) && self.engine == Via::IoUring {
-            return wrong(
-                "sync",
-                name,
-                "is done by a call after each write, which the engine io_uring does not make; use dsync, or engine auto",
-            );
+            return wrong("sync", name, "is a call after each write, which engine io_uring does not support; use dsync, or engine auto");
         }
         Ok(())
     }
 
     fn dirty(&self, kind: Kind) -> Result<u64, KernelError> {
         match self.dirty_bytes {
-            Some(bytes) if !kind.writes() || kind.direct() => wrong("dirty_bytes", bytes, format!("means nothing to {}", kind.name())),
+            Some(bytes) if !kind.writes() || kind.direct() => {
+                wrong("dirty_bytes", bytes, format!("does not apply to {}; leave it out", kind.name()))
+            }
             Some(bytes) if bytes == 0 || bytes > self.file_bytes => wrong(
                 "dirty_bytes",
                 bytes,
-                format!("is not 1 to file_bytes ({}): a page dirtied twice would reach the disk once", self.file_bytes),
+                format!("is out of range; give 1 to file_bytes ({}), because a page that changes twice is written once", self.file_bytes),
             ),
             given => Ok(given.unwrap_or(DIRTY_BYTES).min(self.file_bytes)),
         }

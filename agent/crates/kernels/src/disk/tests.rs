@@ -212,13 +212,13 @@ fn wrong_parameters_are_named_with_valid_values() {
         ("disk-read", json!({ "queue_depth": 0 }), "parameter queue_depth: 0 is out of range; give 1 to 1024"),
         ("disk-read", json!({ "queue_depth": 1024, "request_bytes": 1 << 20 }), "at most 256 fits"),
         ("disk-read", json!({ "file_bytes": 4096 }), "parameter file_bytes: 4096 is too small"),
-        ("disk-read", json!({ "sync": "fsync" }), "parameter sync: fsync means nothing to disk-read, which does not write"),
-        ("disk-read", json!({ "dirty_bytes": 4096 }), "parameter dirty_bytes: 4096 means nothing to disk-read"),
-        ("disk-write", json!({ "dirty_bytes": 0 }), "parameter dirty_bytes: 0 is not 1 to file_bytes (268435456)"),
+        ("disk-read", json!({ "sync": "fsync" }), "parameter sync: fsync does not apply to disk-read, which does not write"),
+        ("disk-read", json!({ "dirty_bytes": 4096 }), "parameter dirty_bytes: 4096 does not apply to disk-read"),
+        ("disk-write", json!({ "dirty_bytes": 0 }), "parameter dirty_bytes: 0 is out of range; give 1 to file_bytes (268435456)"),
         ("disk-write", json!({ "sync": "fsync", "engine": "io_uring" }), "use dsync, or engine auto"),
         ("disk-write", json!({ "order": "backwards" }), "unknown variant `backwards`"),
         ("disk-write", json!({ "size": 1 }), "unknown field `size`"),
-        ("disk-rewrite", json!({ "path": "/nowhere-at-all" }), "making a file in /nowhere-at-all: No such file or directory"),
+        ("disk-rewrite", json!({ "path": "/nowhere-at-all" }), "creating a file in /nowhere-at-all: No such file or directory"),
         (
             "disk-rewrite",
             json!({ "file_bytes": 1_u64 << 60 }),
@@ -235,7 +235,7 @@ fn wrong_parameters_are_named_with_valid_values() {
 fn a_direct_request_that_is_not_a_multiple_of_the_devices_block_is_refused() {
     match try_build("disk-direct-read", json!({ "request_bytes": 1000, "file_bytes": 1 << 20 })) {
         Err(KernelError::Parameter { key: "request_bytes", why, .. }) => {
-            assert!(why.contains("the smallest request the device takes directly"), "{why}");
+            assert!(why.contains("the smallest direct request of the device"), "{why}");
         }
         Err(KernelError::Parameter { key: "path", why, .. }) => eprintln!("skipped: {why}"),
         Err(other) => panic!("{other}"),

@@ -155,7 +155,7 @@ impl Worker<'_> {
         let asked = request.as_http2(place, &rendered.parts(), |variable| one.value(variable));
         self.recorder.open.requests += 1;
         self.recorder.open.sent_bytes += (rendered.target.len() + rendered.body.len()) as u64;
-        let asked = asked.map_err(|error| Failed { kind: LoadErrorKind::System, why: format!("HTTP/2 cannot carry it: {error}") });
+        let asked = asked.map_err(|error| Failed { kind: LoadErrorKind::System, why: format!("the request does not fit HTTP/2: {error}") });
         match asked.and_then(|asked| http2.ask(asked, rendered.body)).map(|()| link.flush_http2()) {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => self.recorder.open.health.back_pressure += 1,
@@ -556,7 +556,7 @@ impl Worker<'_> {
             .and_then(|(to, target)| Some((self.program.places.iter().position(|known| *known == to)? as u16, target)));
         let Some((place, target)) = known.filter(|_| one.asked.hops < request.redirects) else {
             let why = if one.asked.hops < request.redirects {
-                format!("to {location}, which the plan asks nothing of")
+                format!("to {location}, a server that the plan does not contain")
             } else {
                 "too many".to_owned()
             };

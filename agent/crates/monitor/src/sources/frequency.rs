@@ -18,7 +18,7 @@ pub(crate) const GROUP: Group = Group {
         Cpu,
         "the clock changed: turbo budget shared with neighbours, heat, governor",
     )],
-    cost: "a change of clock cannot be told from another cause",
+    cost: "a change of clock cannot be distinguished from another cause",
     remedy: "none inside most virtual machines; on metal load the cpufreq driver",
 };
 

@@ -101,7 +101,7 @@ fn open_each(builder: &mut Builder, group: &'static Group, files: Vec<(String, S
         }
     }
     if !found {
-        builder.lack(group, format!("{} is not there", group.file));
+        builder.lack(group, format!("{} does not exist", group.file));
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) const THROTTLE: Group = Group {
         "the core was slowed down because it was too hot",
     )],
     cost: "slowing down from heat is not seen",
-    remedy: "none inside virtual machines; on metal only Intel CPUs tell",
+    remedy: "none inside virtual machines; on metal only Intel CPUs report it",
 };
 
 const ZONES: &str = "/sys/class/thermal";

@@ -48,7 +48,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Command:
-    """A programme as a workload, stopped and continued by schedule. It is given warm_up_s to build what it works on."""
+    """A program as a workload, stopped and continued by schedule. It gets warm_up_s to build its data."""
 
     argv: Sequence[str]
     warm_up_s: float = 0.5

@@ -47,21 +47,21 @@ def command_lines(folder: Path, *, quick: bool) -> list[tuple[str, list[str]]]:
     finished = corpus.finished_run(folder / "finished")
     chosen = [c for c in corpus.cases() if not corpus.missing(c) and not (quick and c.slow)]
 
-    def one(numbered: tuple[int, corpus.Case]) -> tuple[str, list[str]]:
+    def tried(numbered: tuple[int, corpus.Case]) -> tuple[str, list[str]]:
         number, case = numbered
         corpus.prepare(folder / str(number), case, finished)
         outcome = corpus.run(folder / str(number), *case.arguments, case=case)
         return case.name, corpus.complaints(case, outcome)
 
     with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(one, enumerate(chosen[::4] if quick else chosen)))
+        return list(pool.map(tried, enumerate(chosen[::4] if quick else chosen)))
 
 
 def scenarios(folder: Path, *, quick: bool) -> list[tuple[str, list[str]]]:
     """Each wrong scenario with what is wrong with its answer. Its comments say how many mistakes it has, and where."""
     (folder / "scenarios").mkdir()
 
-    def one(file: Path) -> tuple[str, list[str]]:
+    def tried(file: Path) -> tuple[str, list[str]]:
         outcome = corpus.run(folder / "scenarios", "scenario", "check", str(file))
         lines = file.read_bytes().decode("utf-8", "replace").splitlines()
         wanted = [line.removeprefix("# expect: ").split(" | ") for line in lines if line.startswith("# expect: ")]
@@ -71,7 +71,7 @@ def scenarios(folder: Path, *, quick: bool) -> list[tuple[str, list[str]]]:
 
     files = sorted(f for f in (TESTS / "scenario" / "bad").glob("*.yaml") if not f.name.startswith(OTHER_CATALOGUE))
     with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(one, files[::6] if quick else files))
+        return list(pool.map(tried, files[::6] if quick else files))
 
 
 def spoilt(raw: bytes, chance: random.Random) -> bytes:

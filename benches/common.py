@@ -32,7 +32,7 @@ _BEGAN_S, _LOAD = time.monotonic(), os.getloadavg()[0]
 class Parser(argparse.ArgumentParser):
     """The options that every benchmark takes; one that has its own adds them.
 
-    parts: what one that takes hours can be asked for alone, with --only. plants: faults that --plant plants in what is
+    parts: names of parts that can run alone, with --only. plants: faults that --plant plants in what is
     measured, each with a phrase about it; the benchmark has to fail with each. `--plant` without a name takes the
     first.
     """

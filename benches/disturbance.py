@@ -19,7 +19,7 @@ from typing import TypeVar
 from common import stolen_s
 from partywall.sandbox.label import VARIABLE, state_root
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 # Shares: of the time of all CPUs that was stolen, and of one CPU that other processes used.
 STOLEN, OTHERS = 0.02, 0.1
@@ -141,7 +141,7 @@ def watched() -> Iterator[Seen]:
         seen.by = managers[0] if managers else most if used.get(most) else ""
 
 
-def undisturbed(measure: Callable[[], Found], met: Callable[[Found], bool], attempts: int = ATTEMPTS) -> Found:
+def undisturbed(measure: Callable[[], Result], met: Callable[[Result], bool], attempts: int = ATTEMPTS) -> Result:
     """Measures, and again if the bar was not met and the host was disturbed meanwhile, `attempts` times at most.
 
     Says so each time. A result of a disturbed host that meets the bar counts: what disturbs widens and delays.

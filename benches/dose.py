@@ -1,4 +1,4 @@
-"""Whether a stressor's dose is what it says: what a victim loses on the same resource, against the intensity asked for.
+"""Whether a stressor's dose is what it says: what a victim loses on the same resource, against the requested intensity.
 
 A victim runs flat out. A stressor of the same kind beside it takes turns of 100 ms at several intensities, twice at
 none and once at full intensity, in random order within each block. The loss at each intensity is compared with none in
@@ -42,7 +42,7 @@ from partywall.sandbox.peer import Peer
 
 SLOT_NS, GUARD_NS, LEAD_NS = 100_000_000, 20_000_000, 50_000_000
 SLOPE = (0.97, 1.03)
-CPU_POINTS, EFFECT_POINTS, TOLD_POINTS = 0.5, 1.0, 0.5
+CPU_POINTS, EFFECT_POINTS, REPORTED_POINTS = 0.5, 1.0, 0.5
 LEAST_EFFECT = 0.05
 BOOTSTRAPS = 400
 # Blocks between two looks at the intervals, and the time for one item.
@@ -102,7 +102,7 @@ ITEMS = (
 
 @dataclass
 class Turns:
-    """The victim's rates, by block and intensity; how many turns were left out; by how much CPU time told is off."""
+    """The victim's rates, by block and intensity; how many turns were left out; the error of the reported CPU time."""
 
     blocks: list[dict[float, list[float]]] = field(default_factory=list)
     left_out: int = 0
@@ -113,7 +113,7 @@ class Turns:
         losses = []
         for at, block in enumerate(self.blocks):
             beside = self.blocks[max(0, at - 1) : at + 2]
-            idle = [rate for one in beside for rate in one.get(0.0, ())]
+            idle = [rate for rates in beside for rate in rates.get(0.0, ())]
             if idle and block.get(intensity):
                 losses.append(1 - statistics.mean(block[intensity]) / statistics.median(idle))
         return losses
@@ -157,7 +157,7 @@ def too_small(line: Line) -> bool:
 
 def met(item: Item, line: Line, off_points: float) -> bool:
     within = SLOPE[0] <= line.slope[0] <= SLOPE[1] and abs(line.intercept[0]) <= item.intercept_points
-    return narrow(item, line) and within and off_points <= TOLD_POINTS
+    return narrow(item, line) and within and off_points <= REPORTED_POINTS
 
 
 class Pair:
@@ -169,10 +169,10 @@ class Pair:
 
     def measure(self, turns: Turns, blocks: int) -> None:
         """Adds blocks to `turns`."""
-        told_ns, kept_ns, began_ns = 0, account_ns(self.stressor.pid), now_ns()
+        reported_ns, kept_ns, began_ns = 0, account_ns(self.stressor.pid), now_ns()
         for _ in range(blocks):
-            told_ns += self.block(turns)
-        off_ns = told_ns - (account_ns(self.stressor.pid) - kept_ns)
+            reported_ns += self.block(turns)
+        off_ns = reported_ns - (account_ns(self.stressor.pid) - kept_ns)
         turns.off_points.append(100 * off_ns / (now_ns() - began_ns))
 
     def block(self, turns: Turns) -> int:
@@ -188,15 +188,15 @@ class Pair:
         mine = self.victim.slices(end)
         time.sleep(COMING_S)
         theirs = self.stressor.come()
-        found: dict[float, list[float]] = {}
+        block: dict[float, list[float]] = {}
         for share, start in zip(order, starts, strict=True):
             from_ns, to_ns = start + self.item.guard_ns, start + self.item.slot_ns
-            inside = [one for one in mine if one["start_ns"] >= from_ns and one["end_ns"] <= to_ns]
+            inside = [piece for piece in mine if piece["start_ns"] >= from_ns and piece["end_ns"] <= to_ns]
             if not inside or (self.item.shares_cpu and others(inside, theirs) > OTHERS_MOST):
                 turns.left_out += 1
             else:
-                found.setdefault(share, []).append(speed(inside))
-        turns.blocks.append(found)
+                block.setdefault(share, []).append(speed(inside))
+        turns.blocks.append(block)
         self.victim.forget()
         self.stressor.forget()
         return sum(piece["cpu_ns"] for piece in theirs)
@@ -232,7 +232,7 @@ def calibrate(stressor: Resident, *, alone: bool) -> bool:
         stressor.forget()
         stressor.calibrate(0.5)
         time.sleep(COMING_S)
-        slices = [one for one in stressor.come() if one["intensity"] > 0]
+        slices = [piece for piece in stressor.come() if piece["intensity"] > 0]
         if not alone or (slices and others(slices, ()) <= OTHERS_MOST):
             return True
     return False
@@ -286,18 +286,18 @@ def verdict(item: Item, label: Label, blocks: int, most_s: float, plant: float) 
         if not all(turns.losses(level) for level in (*item.intensities, 1.0)):
             text = f"others had the CPU in {turns.left_out} turns, and left none to judge"
             continue
-        found, off = line(item, turns), max(map(abs, turns.off_points))
-        full = f"full effect {100 * found.whole[0]:.1f} ± {100 * found.whole[1]:.1f} %"
-        if not item.shares_cpu and too_small(found):
+        fitted, off = line(item, turns), max(map(abs, turns.off_points))
+        full = f"full effect {100 * fitted.whole[0]:.1f} ± {100 * fitted.whole[1]:.1f} %"
+        if not item.shares_cpu and too_small(fitted):
             print(f"--  {item.name:<18} {full}: too small to judge on this host", flush=True)
             return None
         text = (
-            f"slope {found.slope[0]:.3f} ± {found.slope[1]:.3f}, intercept {found.intercept[0]:+.2f} ± "
-            f"{found.intercept[1]:.2f} points, {'' if item.shares_cpu else full + ', '}"
-            f"CPU time told within {off:.2f} points ({len(turns.blocks)} blocks, {turns.left_out} turns left out)"
+            f"slope {fitted.slope[0]:.3f} ± {fitted.slope[1]:.3f}, intercept {fitted.intercept[0]:+.2f} ± "
+            f"{fitted.intercept[1]:.2f} points, {'' if item.shares_cpu else full + ', '}"
+            f"reported CPU time within {off:.2f} points ({len(turns.blocks)} blocks, {turns.left_out} turns left out)"
         )
-        if narrow(item, found):
-            good = met(item, found, off)
+        if narrow(item, fitted):
+            good = met(item, fitted, off)
             print(f"{'ok ' if good else 'OFF'} {item.name:<18} {text}", flush=True)
             return good
     print(f"OFF {item.name:<18} not known well enough: {text}", flush=True)

@@ -120,8 +120,8 @@ class Repeat:
         if treatment == NULL:
             null = self.switched(NULL)
             return null.low <= 1 <= null.high
-        one, other = (Series.of(self.series.blocks[at::2]).pair(treatment, BASELINE).factor() for at in (0, 1))
-        lower, higher = sorted((one, other), key=lambda null: null.value)
+        first, other = (Series.of(self.series.blocks[at::2]).pair(treatment, BASELINE).factor() for at in (0, 1))
+        lower, higher = sorted((first, other), key=lambda null: null.value)
         return higher.value - lower.value <= math.hypot(lower.high - lower.value, higher.value - higher.low)
 
 
@@ -218,7 +218,7 @@ class Gain:
 
     @property
     def alike(self) -> float:
-        """Standard deviation of what both methods see: the effect itself moving from repeat to repeat."""
+        """Standard deviation that both methods see: the effect itself changes from repeat to repeat."""
         steps = np.diff(np.stack([self.sequential, self.switched]))
         return math.sqrt(max(0.0, float((steps[0] * steps[1]).mean()) / 2))
 
@@ -262,15 +262,15 @@ def main() -> None:
     honest: list[bool] = []
     for pair in pairs:
         repeats = measured(pair, count, total_ns, slot_ns_min)
-        for name, found in gains.items():
-            one = gain(repeats, name)
-            found.append(one.value)
-            judged[name].append(one.interval()[1] if options.quick else one.value)
+        for name, values in gains.items():
+            gained = gain(repeats, name)
+            values.append(gained.value)
+            judged[name].append(gained.interval()[1] if options.quick else gained.value)
             effect = statistics.median(repeat.switched(name).value for repeat in repeats)
-            print(f"{pair}, {name}: isolation factor {effect:.4f}; {one}", flush=True)
+            print(f"{pair}, {name}: isolation factor {effect:.4f}; {gained}", flush=True)
             honest += [repeat.is_honest(name) for repeat in repeats]
     wrong = 1 - sum(honest) / len(honest)
-    null, real = (statistics.median(found) for found in gains.values())
+    null, real = (statistics.median(values) for values in gains.values())
     part = f"{', '.join(options.only)} alone, " if options.only else ""
     figure = (
         f"{part}{count} repeats of {total_ns / 1e9:g} s: variance of switched against sequential: "

@@ -1,8 +1,8 @@
-"""Whether the kernels measure what established programmes measure: the same work beside each peer, in turn, by pairs.
+"""Whether the kernels measure what established programs measure: the same work beside each peer, in turn, by pairs.
 
 Peers: mbw (memory copy), a pointer chase in C that is compiled here, as Debian packages none (chase.c: cache and
 memory latency), fio (disk; on the very same file), iperf3 (TCP and UDP on loopback; each end on the same CPU as ours).
-Memory is allocated anew for each measurement on both sides, since where pages lie decides about caches.
+New memory is allocated for each measurement on both sides, since where pages lie decides about caches.
 
 Disks and networks change their pace within a second, so there both sides stay resident for a while and take turns of a
 tenth of a second, stopped and continued in random order; what each got done in its turns is read from the operating
@@ -43,7 +43,7 @@ CPU, OTHER = 0, max(os.sched_getaffinity(0))
 PORT = 5219
 NEEDED = ("mbw", "fio", "iperf3", "gcc", "taskset", "strace")
 SETTLE_S = 0.1
-# A turn, what of it is left out at its start and its end, and how long resident programmes come up.
+# A turn, the parts left out at its start and end, and how long resident programs take to start.
 TURN_NS, GUARD_NS, END_NS = 130_000_000, 25_000_000, 3_000_000
 LEAD_NS = 100_000_000
 WARM_UP_S = 0.7
@@ -147,7 +147,7 @@ class Sides:
 
 @contextmanager
 def running(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A programme that has come up, stopped."""
+    """A program that has started, stopped."""
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             time.sleep(WARM_UP_S)
@@ -169,7 +169,7 @@ class Bench:
         self.number = 0
 
     def by_program(self, name: str, ours: Callable[[], float], peer: Callable[[], float]) -> Item:
-        """Each measurement runs a programme from its start to its end."""
+        """Each measurement runs a program from its start to its end."""
         return Item(name, lambda: interleaved(ours, peer, self.effort.pairs))
 
     def by_turns(self, name: str, start: Callable[[], AbstractContextManager[Sides]], why: Why = no_reason) -> Item:
@@ -205,7 +205,7 @@ class Bench:
         def peer() -> float:
             text = output("mbw", "-q", "-n", str(runs), "-t1", str(size // MIB), cpu=CPU)
             elapsed = [float(s) for s in re.findall(r"^\d+\s.*Elapsed: ([\d.]+)", text, re.MULTILINE)]
-            # The same part is left out at the start as of ours.
+            # The same part is left out at the start as on our side.
             kept = elapsed[round(len(elapsed) * SETTLE_S / (SETTLE_S + self.seconds)) :]
             return size * len(kept) / sum(kept)
 
@@ -416,9 +416,10 @@ def main() -> None:
     off = [outcome.name for outcome in outcomes if not outcome.met]
     medians = [outcome.ratio.median for outcome in outcomes if outcome.reason is None]
     faster = len(outcomes) - len(medians)
-    told = f", {faster} faster with the reason" if faster else ""
+    faster_said = f", {faster} faster with the reason" if faster else ""
     missed = f"; off: {', '.join(off)}" if off else ""
-    figure = f"{len(outcomes)} items, our speed over the peer's {min(medians):.3f} to {max(medians):.3f}{told}{missed}"
+    figure = f"{len(outcomes)} items, our speed over the peer's {min(medians):.3f} to {max(medians):.3f}"
+    figure += faster_said + missed
     conclude("fidelity", figure, met=not off)
 
 

@@ -5,7 +5,7 @@ which must always show what it is doing and how long is left: no gap between two
 fifteen seconds. --quick takes set-up and agent from this checkout, gives the demo its smallest budget, and leaves out
 `make test`: set-up and tests run for minutes.
 
-Bar: all end well; the demo's own run takes at most three minutes, which is a minute more than its budget (quick: a
+Bar: all succeed; the demo's own run takes at most three minutes, which is a minute more than its budget (quick: a
 minute more than its smaller one); a report is written; no silent gap.
 """
 

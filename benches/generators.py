@@ -87,7 +87,7 @@ def cpu_ns(pid: int) -> int:
 
 
 @dataclass(frozen=True)
-class Found:
+class Loaded:
     """What a load found. cpu_ns: CPU time of the generator's process, sending records included."""
 
     summary: Summary
@@ -106,7 +106,7 @@ def load(
     program: Mapping[str, Any],
     setup: Setup | None = None,
     around: Callable[[PreparedLoad], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext(),
-) -> Found:
+) -> Loaded:
     """Carries out a program on the generator's core. around: entered when the generator is there, before it begins."""
     setup = setup or Setup(name="bench", cpus=(GENERATOR_CPU,))
     seconds, healths = [], []
@@ -121,4 +121,4 @@ def load(
             with contextlib.suppress(OSError):
                 used = max(used, cpu_ns(pid) if pid else 0)
         summary = summarise(seconds, healths, session.begin_ns, session.stages_ns)
-        return Found(summary, seconds, healths, used - before, session.started, session.begin_ns)
+        return Loaded(summary, seconds, healths, used - before, session.started, session.begin_ns)

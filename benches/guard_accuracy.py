@@ -100,7 +100,7 @@ def native(made: Lab, _tenants: Mapping[str, Tenant], _link_bps: float, seconds:
 def with_htb(made: Lab, tenants: Mapping[str, Tenant], link_bps: float, seconds: float) -> Rates:
     """The policy in HTB's words; of packets/s it has none."""
     classes = {}
-    for name, vif in asked(made, tenants, link_bps).vifs.items():
+    for name, vif in policy_of(made, tenants, link_bps).vifs.items():
         promised = vif.send
         priority = 0 if vif.service_class == "gold" else 1
         classes[name] = Class(promised.guarantee or 0, promised.ceiling or link_bps, priority)
@@ -109,12 +109,12 @@ def with_htb(made: Lab, tenants: Mapping[str, Tenant], link_bps: float, seconds:
 
 
 def guarded(made: Lab, tenants: Mapping[str, Tenant], link_bps: float, seconds: float) -> Rates:
-    wanted = asked(made, tenants, link_bps)
+    wanted = policy_of(made, tenants, link_bps)
     with guard.keep(guard.flatten(wanted, guard.resolve(wanted))):
         return delivered(made, seconds)
 
 
-def asked(made: Lab, tenants: Mapping[str, Tenant], link_bps: float) -> Policy:
+def policy_of(made: Lab, tenants: Mapping[str, Tenant], link_bps: float) -> Policy:
     vifs = {name: tenant.vif for name, tenant in tenants.items()}
     return Policy.model_validate(policy(made, vifs, f"{link_bps:.0f}bit/s"))
 
@@ -155,7 +155,7 @@ def main() -> None:
     def misses(title: str, tenants: dict[str, Tenant], link_bps: float, wire: str) -> tuple[float, float]:
         return undisturbed(
             lambda: compare(title, tenants, seconds, link_bps, wire),
-            lambda found: found[0] <= BITS_BAR and found[1] <= PACKETS_BAR,
+            lambda errors: errors[0] <= BITS_BAR and errors[1] <= PACKETS_BAR,
         )
 
     first, _ = misses("scenario 1 (1500 bytes)", three(LARGE, None), 1e9, wire[0])

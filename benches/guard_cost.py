@@ -5,9 +5,9 @@ One sender on one core, and the same core does all the work as far as the sink's
 Passing: the sender sends flat out and nothing is limited; what nothing costs is measured in turn with the guard and
 with HTB, and taken away.
 
-Limited: more is offered than may pass. What the core has left is told by a loop at idle priority on it, whose work a
-second is compared with what it does there alone, so that interrupts count; the figure is the core's time a packet that
-was delivered, whatever becomes of the rest. Datagrams at twice the limit, and TCP (iperf3), which slows down: that
+Limited: more is offered than may pass. A loop at idle priority on the core measures what is left of it: its work a
+second is compared with its work there alone, so that interrupts count. The figure is the core's time for each delivered
+packet. Datagrams at twice the limit, and TCP (iperf3), which slows down: that
 takes some 5 % of the core under either, about what the core itself wanders, so it is shown and not judged.
 
 Bar: in the median below HTB at 64 and 1514 bytes, passing and limited; reading, deciding and writing for 10,000 vifs in
@@ -99,7 +99,7 @@ def beside(way: Way) -> Way:
 
 
 def has_fq() -> bool:
-    """Whether the guard's packets wait in fq here; else in tbf, like those of a guard that is told so."""
+    """Whether the guard's packets wait in fq here; else in tbf, like those of a guard with that setting."""
     tried = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "fq"]
     return subprocess.run(tried, capture_output=True, check=False).returncode == 0
 
@@ -135,17 +135,18 @@ class Beside:
 
     def __str__(self) -> str:
         low, high = interval_of_median([guard - htb for guard, htb in zip(self.guard, self.htb, strict=True)])
-        told = "told apart" if low > 0 or high < 0 else "not told apart"
+        summarised = "different" if low > 0 or high < 0 else "not distinguishable"
         of = f"{statistics.median(self.guard):.0f} ns (HTB {statistics.median(self.htb):.0f}"
-        return f"{of}, turn by turn {low:+.0f} to {high:+.0f}: {told})"
+        return f"{of}, turn by turn {low:+.0f} to {high:+.0f}: {summarised})"
 
 
-def told(title: str, costs: dict[str, list[float]]) -> Beside:
+def summarised(title: str, costs: dict[str, list[float]]) -> Beside:
     print(title)
-    for way, found in costs.items():
-        spread = statistics.quantiles(found, n=4)
+    for way, costs_ns in costs.items():
+        spread = statistics.quantiles(costs_ns, n=4)
         print(
-            f"  {way}: {statistics.median(found):.0f} ns (half of them {spread[0]:.0f} to {spread[2]:.0f})", flush=True
+            f"  {way}: {statistics.median(costs_ns):.0f} ns (half of them {spread[0]:.0f} to {spread[2]:.0f})",
+            flush=True,
         )
     return Beside(costs["guard, holding"], costs["HTB"])
 
@@ -176,12 +177,14 @@ def passing(size: int, rounds: int) -> Beside:
         costs = in_turn(WAYS, rounds, measure)
     base = costs.pop("nothing")
     added = {way: [c - b for c, b in zip(cycles, base, strict=True)] for way, cycles in costs.items()}
-    return told(f"{size} bytes, passing: a packet takes {statistics.median(base):.0f} ns with nothing; added", added)
+    return summarised(
+        f"{size} bytes, passing: a packet takes {statistics.median(base):.0f} ns with nothing; added", added
+    )
 
 
 @dataclass(frozen=True)
 class Limited:
-    """limit: of what may pass, in frames a second. tcp: by iperf3, else datagrams at twice the limit."""
+    """limit: frames that may pass a second. tcp: by iperf3, else datagrams at twice the limit."""
 
     size: int
     limit: float
@@ -250,7 +253,7 @@ def limited(what: Limited, names: tuple[str, ...], rounds: int, seconds: float) 
                 return (1 - beside / alone) * (after.at_ns - before.at_ns) / frames
 
             with lab(["vm"], None) as made:
-                return told(f"{what.title}: the core's time a delivered frame", in_turn(ways, rounds, measure))
+                return summarised(f"{what.title}: the core's time a delivered frame", in_turn(ways, rounds, measure))
     finally:
         reaper.clean(label)
 

@@ -53,19 +53,19 @@ def main() -> None:
     goal = None if options.plant else "3ms"
     ways: dict[str, tuple[str | None, bool]]
     ways = {"no guard": (None, False), "no goal": (None, True), "a goal of 3 ms": (goal, True)}
-    found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
+    measured: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
     with lab(list(VIFS), "180mbit") as made, sender(made, "gold", 1514, 4800), sender(made, "bulk", 1514, 20_000):
         sink = NETNS / made.namespace("gold-sink")
         probe = delay.Probe(NETNS / made.namespace("gold"), sink, made.address("gold", counted=False))
         for _ in range(rounds):
             for way, (goal, guarded) in ways.items():
-                found[way].append(waits(made, probe, goal, guarded=guarded, seconds=seconds))
+                measured[way].append(waits(made, probe, goal, guarded=guarded, seconds=seconds))
         probe.close()
-    for way, rows in found.items():
+    for way, rows in measured.items():
         delays, jitters, rates = (statistics.median(column) for column in zip(*rows, strict=True))
         print(f"{way}: waits {delays:.2f} ms, jitter {jitters:.2f} ms, {rates:.0f} of 180 Mb/s used")
-    goal_ms, _, used = (statistics.median(column) for column in zip(*found["a goal of 3 ms"], strict=True))
-    without = statistics.median(row[0] for row in found["no goal"])
+    goal_ms, _, used = (statistics.median(column) for column in zip(*measured["a goal of 3 ms"], strict=True))
+    without = statistics.median(row[0] for row in measured["no goal"])
     figure = (
         f"waits {goal_ms:.2f} ms with a goal of {GOAL_MS:g}, {without:.2f} without; {used / 180:.0%} of the link used"
     )

@@ -1,7 +1,7 @@
 """Does a new vif keep its ceiling from its first packet on? At most 102 % and one burst in any 100 ms.
 
 A guard is started, then a sender flat out; the sink's port is read every few milliseconds, and every pair of readings
-at least 100 ms apart is a window. The same for an interface that is taken away under a guard and made anew: from the
+at least 100 ms apart is a window. The same for an interface that is removed under a guard and created again: from the
 moment it is up, frames are handed to it flat out, and its own counter is read.
 """
 
@@ -38,7 +38,7 @@ def first_second(ceiling: str) -> list[Counted]:
     return readings
 
 
-def made_anew(ceiling: str) -> list[Counted]:
+def recreated(ceiling: str) -> list[Counted]:
     """An interface of the same name, made again and filled at once by raw frames, which need no address."""
     with lab(["new"]) as made:
         space = made.namespace("new")
@@ -66,7 +66,7 @@ def fill() -> list[Counted]:
     readings = [Counted(time.monotonic_ns(), {"new": 0}, {"new": 0})]
     while time.monotonic() < deadline:
         for _ in range(50):
-            # What may not pass is an error here, or no room.
+            # A dropped packet is an error here, or a full buffer.
             with contextlib.suppress(OSError):
                 out.send(frame)
         fields = Path("/proc/thread-self/net/dev").read_text().partition("again0:")[2].split()
@@ -95,7 +95,7 @@ def starts(title: str, act: Callable[[], list[Counted]], rounds: int) -> list[fl
         readings = act()
         sent = (readings[-1].bytes["new"] - readings[0].bytes["new"]) * 8 / 1e6
         times.append(worst(readings))
-        print(f"{title} {number + 1}: {sent:.1f} Mb passed in all, fullest window {times[-1]:.1%} of what may")
+        print(f"{title} {number + 1}: {sent:.1f} Mb passed in all, fullest window {times[-1]:.1%} of the limit")
     return times
 
 
@@ -103,13 +103,13 @@ def main() -> None:
     options = arguments(__doc__ or "", plants={"ceiling": "a ceiling of 60 instead of 50 Mbit/s in the kernel"})
     rounds, ceiling = 5 if options.quick else 30, "60Mbit/s" if options.plant else "50Mbit/s"
     first = starts("start", lambda: first_second(ceiling), rounds)
-    anew = starts("made anew", lambda: made_anew(ceiling), rounds)
+    again = starts("created again", lambda: recreated(ceiling), rounds)
     figure = (
         f"fullest 100 ms window {max(first):.1%} of 102 % of the ceiling and one burst, over {rounds} starts; "
-        f"{max(anew):.1%} over {rounds} interfaces made anew"
+        f"{max(again):.1%} over {rounds} interfaces created again"
     )
     # A window that stays far below would mean that nothing was tried.
-    conclude("guard-first-second", figure, met=max(*first, *anew) <= 1 and min(*first, *anew) > 0.5)
+    conclude("guard-first-second", figure, met=max(*first, *again) <= 1 and min(*first, *again) > 0.5)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ more than 1 %, for all three together are promised the whole link. What each sen
 not offer is lent.
 
 Datagrams are offered at 900 Mb/s over a free link, first with nothing held back, then under guard: what iperf3's two
-ends can carry here is the measure of what guard takes away.
+ends can carry here is compared with what the guard leaves.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def main() -> None:
     worst = min(*(bps / PROMISED[name] for name, bps in tcp.items()), beside_udp / PROMISED["vm2"])
     figure = f"TCP goodput at least {worst:.1%} of the guaranteed rate (bar 95 %; headers alone take {1 - PAYLOAD:.1%})"
     alone_kept = held[1] / free[1]
-    figure += f"; datagrams {alone_kept:.1%} of what arrives unguarded (bar 98 %)"
+    figure += f"; datagrams {alone_kept:.1%} of the datagrams that arrive unguarded (bar 98 %)"
     figure += f"; UDP at once at least {min(shares):.1%} of its promise (bar 99 %); nobody above {most:.1%} (bar 101 %)"
     conclude(
         "guard-independent", figure, met=worst >= 0.95 and alone_kept >= 0.98 and min(shares) >= 0.99 and most <= 1.01

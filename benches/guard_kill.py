@@ -73,7 +73,7 @@ def command_kept(content: Mapping[str, Any]) -> Iterator[int]:
             deadline = time.monotonic() + 20
             while owner(str(content["name"])) != kept.pid:
                 if time.monotonic() > deadline or kept.poll() is not None:
-                    raise TrialError("partywall guard run did not begin to keep the policy")
+                    raise TrialError(f"partywall guard run (process {kept.pid}) did not begin to keep the policy")
                 time.sleep(0.02)
             # Written down before anything is hooked.
             time.sleep(0.7)
@@ -145,7 +145,7 @@ def main() -> None:
     met = above <= 1.02 * BURST and below >= 0.95 and missed <= 0.03 and not remains
     figure = (
         f"{kills} kills of agent and command: never above {above:.1%} of the ceiling nor below {below:.1%} of a "
-        f"guarantee, within {missed:.1%} of what the policy says of a death, "
+        f"guarantee, within {missed:.1%} of the policy after a death, "
         f"{'nothing' if not remains else 'something'} left after removal"
     )
     conclude("guard-kill", figure, met=met)

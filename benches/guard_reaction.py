@@ -1,9 +1,9 @@
 """How soon does a new allocation hold after a step in demand, at the default period of 50 ms?
 
 One tenant uses the whole link; another, promised most of it, begins at once, and later ends at once. Settled: of the
-next five windows of 100 ms, one beginning where the other ends, both are within 5 % of what they must get in the first
+next five windows of 100 ms, one beginning where the other ends, both are within 5 % of their due in the first
 and in three of the four others. One may be off, for a host that stalls for 5 ms takes a window out of its 5 %: how many
-are off long after a step, when nothing is left to react to, is told beside.
+are off long after a step, when nothing is left to react to, is also printed.
 A pair of steps during which this program itself did not get to run for a while, or of whose time a hypervisor kept a
 tenth from this machine, says more of the host than of the guard, whichever way it went: it is made again, up to one in
 five, and what it showed is printed. Each pair waits for half a second of which a hypervisor takes less than 3 %, all of
@@ -64,7 +64,7 @@ def watched(made: Lab) -> Iterator[list[Counted]]:
 class Steps:
     """How long it took after the step up, and after the step down, ns; None if it never settled.
 
-    stalled: the host, or its hypervisor; steady: whether each window held of those that begin half a second after a
+    stalled: the host, or its hypervisor; steady: for each window that begins half a second after a
     step.
     """
 
@@ -125,12 +125,12 @@ def windows(readings: list[Counted], must: dict[str, float]) -> Iterator[bool]:
 def left_out(stalled: list[Steps]) -> str:
     """How many pairs were, and what their steps took."""
     said = f"{len(stalled)} pairs of steps made again because the host stalled"
-    delays = [ns for one in stalled for ns in (one.up, one.down)]
+    delays = [ns for pair in stalled for ns in (pair.up, pair.down)]
     if not delays:
         return said
-    told = [ns / 1e6 for ns in delays if ns is not None]
-    never = f", {len(delays) - len(told)} never" if len(told) < len(delays) else ""
-    return f"{said} (of these at most {max(told, default=0):.0f} ms{never})"
+    settled_ms = [ns / 1e6 for ns in delays if ns is not None]
+    never = f", {len(delays) - len(settled_ms)} never" if len(settled_ms) < len(delays) else ""
+    return f"{said} (of these at most {max(settled_ms, default=0):.0f} ms{never})"
 
 
 def main() -> None:
@@ -145,25 +145,27 @@ def main() -> None:
         kept_policy = Policy.model_validate(policy(made, vifs, "200Mbit/s", **period))
         with guard.keep(guard.flatten(kept_policy, guard.resolve(kept_policy))):
             tried: list[Steps] = []
-            while sum(not one.stalled for one in tried) < steps and len(tried) < steps + steps // 4:
+            while sum(not pair.stalled for pair in tried) < steps and len(tried) < steps + steps // 4:
                 calm_s = await_calm(calm_s)
                 tried.append(step(made))
-    pairs = [one for one in tried if not one.stalled]
-    for way, ways in (("up", [one.up for one in pairs]), ("down", [one.down for one in pairs])):
+    pairs = [pair for pair in tried if not pair.stalled]
+    for way, ways in (("up", [pair.up for pair in pairs]), ("down", [pair.down for pair in pairs])):
         print(f"{way}: " + ", ".join("never" if ns is None else f"{ns / 1e6:.0f} ms" for ns in ways))
-    if stalled := [one for one in tried if one.stalled]:
+    if stalled := [pair for pair in tried if pair.stalled]:
         print("up and down of those made again because the host stalled: " + ", ".join(map(str, stalled)))
-    steady = [held for one in pairs for held in one.steady]
-    found = [ns for one in pairs for ns in (one.up, one.down)]
-    told = [ns / 1e6 for ns in found if ns is not None]
-    median, most = (statistics.median(told), max(told)) if told else (float("nan"), float("nan"))
+    steady = [held for pair in pairs for held in pair.steady]
+    delays = [ns for pair in pairs for ns in (pair.up, pair.down)]
+    settled_ms = [ns / 1e6 for ns in delays if ns is not None]
+    median, most = (statistics.median(settled_ms), max(settled_ms)) if settled_ms else (float("nan"), float("nan"))
     figure = (
         f"settled within 5 % after {median:.0f} ms in the median, {most:.0f} ms at "
-        f"most of {len(told)} of {len(found)} steps up and down (bar 100 ms); "
+        f"most of {len(settled_ms)} of {len(delays)} steps up and down (bar 100 ms); "
         f"{left_out(stalled)}; long after a step "
         f"{1 - sum(steady) / len(steady):.1%} of {len(steady)} windows are off"
     )
-    conclude("guard-reaction", figure, met=len(pairs) >= steps and len(told) == len(found) and most * 1e6 <= BAR_NS)
+    conclude(
+        "guard-reaction", figure, met=len(pairs) >= steps and len(settled_ms) == len(delays) and most * 1e6 <= BAR_NS
+    )
 
 
 if __name__ == "__main__":

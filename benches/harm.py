@@ -1,7 +1,7 @@
 """Whether our stressors hurt at least as much as those of stress-ng, and whether their rate follows their intensity.
 
-Harm: for each family there is one victim. Every candidate of stress-ng's and of ours is tried for a moment beside it,
-one worker each, on the same CPU (two workers of ours where one of stress-ng's starts several processes, as --fifo with
+Harm: for each family there is one victim. Every candidate of both sides is tried for a moment beside it, one
+worker each, on the same CPU (two Partywall workers where one of stress-ng's starts several processes, as --fifo with
 five and --futex with two, for on a shared core harm goes by how many want to run); the strongest of either side then
 stay resident and take turns with the baseline in random slots (stress-ng is stopped and continued, ours is switched). A
 block gives one loss of the victim for each side. The figure is the ratio of the losses, ours over theirs, with a
@@ -197,7 +197,7 @@ FAMILIES = (
         ["--get 1", "--switch 1", "--futex 1", "--yield 1", "--poll 1", "--eventfd 1"],
     ),
     Family(
-        # On a core of its own neither side's storm costs the victim anything that could be told from nothing (±2 %).
+        # On a core of its own neither side's storm has an effect on the victim that can be seen (±2 %).
         "process creation, same core",
         Kernel("process-creation", {}),
         CPU,
@@ -315,8 +315,8 @@ class Bench:
         with Resident(self.label, family.victim, [CPU], flat_out=True) as victim:
             theirs = self.strongest(family, victim, family.theirs, screening)
             ours = self.strongest(family, victim, family.ours, screening)
-            with self.aggressor(family, ours) as one, self.aggressor(family, theirs) as other:
-                losses = measure(family, victim, {str(ours): one, str(theirs): other}, blocks, 7, self.intensity)
+            with self.aggressor(family, ours) as first, self.aggressor(family, theirs) as other:
+                losses = measure(family, victim, {str(ours): first, str(theirs): other}, blocks, 7, self.intensity)
         ratio = losses.ratio(str(ours), str(theirs))
         print(
             f"  {family.name}: ours {ours} loss {losses.typical(str(ours)):.1%}, "
@@ -329,7 +329,7 @@ class Bench:
     def linearity(self, kernel: Kernel, seconds: float, rounds: int, seed: int) -> float:
         """R² of achieved/maximum against intensity; medians over rounds.
 
-        Calibrated anew just before each stretch, since what a host can give drifts within seconds. Both ends of a
+        Calibrated just before each stretch, since what a host can give drifts within seconds. Both ends of a
         kernel that talks to itself are on one CPU, or its maximum would depend on where the scheduler puts them.
         """
         chance = random.Random(seed)

@@ -54,15 +54,15 @@ def main() -> None:
     cells: list[tuple[float, float, float]] = []
     for number in range(runs):
         victim = victims[number % len(victims)]
-        found = null_cells(victim, seconds, seed=number + 1, aggressor=PRESSING if options.plant else NULL)
-        wrong = sum(not low <= 1 <= high for low, _, high in found)
-        widest = max((high - low) / 2 for low, _, high in found)
+        nulls = null_cells(victim, seconds, seed=number + 1, aggressor=PRESSING if options.plant else NULL)
+        wrong = sum(not low <= 1 <= high for low, _, high in nulls)
+        widest = max((high - low) / 2 for low, _, high in nulls)
         print(
-            f"run {number + 1}/{runs}, {victim}: {wrong} of {len(found)} null cells exclude no effect; "
+            f"run {number + 1}/{runs}, {victim}: {wrong} of {len(nulls)} null cells exclude no effect; "
             f"widest ±{widest:.2%}",
             flush=True,
         )
-        cells += found
+        cells += nulls
     share = sum(not low <= 1 <= high for low, _, high in cells) / len(cells)
     rows = [row for row in coverage_table(quick=options.quick) if row.promised]
     for row in rows:

@@ -39,7 +39,7 @@ QUICK = (
 
 def with_less_memory(host: judge.Recorded) -> judge.Recorded:
     text = (judge.TREES / f"{host.name}.tree").read_text("utf-8")
-    less = re.sub(r"MemTotal: +(\d+)", lambda found: f"MemTotal: {int(found[1]) - 4}", text)
+    less = re.sub(r"MemTotal: +(\d+)", lambda match: f"MemTotal: {int(match[1]) - 4}", text)
     return replace(host, tree=judge.read(less))
 
 

@@ -64,7 +64,7 @@ def send_all(out: socket.socket, frames: Iterator[bytes], until: float) -> None:
     """As fast as they are taken."""
     while time.monotonic() < until:
         for frame in itertools.islice(frames, 32):
-            # What is dropped, or finds no room, is told to its sender.
+            # What is dropped, or finds no room, is an error for its sender.
             with contextlib.suppress(OSError):
                 out.send(frame)
 

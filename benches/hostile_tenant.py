@@ -3,11 +3,11 @@
 Its namespace belongs to a user namespace of its own, in which it is root. It tries forged netlink answers while it
 removes its hook, deletion of filters in a loop, queues and filters of its own and frames that pass no queue, segments
 of one byte, floods of fragments, and VLAN tags and tunnels; each against a new guard. Two neighbours send a little more
-than they are guaranteed, one of them in fragments, of a flow class. Against what goes round a hook the tenant's ceiling
-is so high that the link is too small for all ceilings; against all else it is so low that it binds.
+than they are guaranteed, one of them in fragments, of a flow class. Against packets that bypass a hook the
+tenant's ceiling is so high that the link is too small for all ceilings; against all else it is so low that it binds.
 
 What was delivered is read at the sinks' ports. Nobody may pass 102 % of his ceiling, a burst and what a queue holds, in
-any second. Whatever went round a hook must be among the guard's findings, and nothing else may be. The tenant's
+any second. Packets that bypassed a hook must be among the guard's findings, and nothing else may be. The tenant's
 processes have a low weight: CPU time is not what is tried here.
 """
 
@@ -89,7 +89,7 @@ class HostileLab(Lab):
             command, stdout=subprocess.PIPE, text=True, env=os.environ | self.label.environment
         )
         if self.owner.stdout is None or self.owner.stdout.readline() != "ready\n":
-            raise CapabilityError("user namespaces are off here; the tenant needs one of its own")
+            raise CapabilityError("user namespaces are off here; set user.max_user_namespaces above 0")
         ip("netns", "attach", name, str(self.owner.pid))
         return None
 
@@ -186,7 +186,7 @@ def fullest(readings: list[Counted], name: str, ceiling_bps: float) -> float:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"half": "the kernel guarantees a neighbour half of what it should"})
+    options = arguments(__doc__ or "", plants={"half": "the kernel guarantees a neighbour half of its due"})
     seconds = 5.0 if options.quick else 60.0
     kernel_bps = GUARANTEED_BPS["whole"] / (2 if options.plant else 1)
     with hostile_lab() as made:
@@ -204,7 +204,7 @@ def main() -> None:
     kept = min(outcome.kept for outcome in by_attack.values())
     over = max(outcome.over for outcome in by_attack.values())
     figure = f"neighbours at least {kept:.1%} of their guarantees beside {len(by_attack)} attacks (bar 99 %)"
-    figure += f"; fullest second {over:.1%} of what may pass (bar 100 %)"
+    figure += f"; fullest second {over:.1%} of the limit (bar 100 %)"
     figure += f"; the guard's findings are wrong for {', '.join(wrong)}" if wrong else "; every bypass was found"
     conclude("hostile-tenant", figure, met=kept >= 0.99 and over <= 1 and not wrong)
 

@@ -1,8 +1,8 @@
 """Do reports stay fast and small for a run of 100,000 blocks?
 
 Writes a run as `partywall run` does, event by event and message by message: five victims, each beside six neighbours
-and the null neighbour (35 cells), four visits each, 20,000 blocks a victim, some of them long ones with counters. Then,
-as a user does and each in a process of its own: `report`, `sql`, `compare` with itself, and `run --resume`, whose
+and the null neighbour (35 cells), four sessions each, 20,000 blocks a victim, some of them long ones with counters.
+Then, as a user does and each in a process of its own: `report`, `sql`, `compare` with itself, and `run --resume`, whose
 time is until it starts sandboxes. A headless Chromium opens the page; interactive: it has drawn, and its scripts
 answer, where the browser counts time from the beginning of the page's load.
 
@@ -76,35 +76,35 @@ def write(run: RunDirectory, blocks: int) -> None:
     run.append("run_started", wall_time="2026-01-01T00:00:00+0000", pid=1)
     for round_ in range(rounds):
         for trial in plan.trials:
-            clock = _visit(run, plan, trial, str(round_), blocks // len(plan.trials) // rounds, clock, random)
+            clock = _session(run, plan, trial, str(round_), blocks // len(plan.trials) // rounds, clock, random)
     run.append("run_ended")
 
 
-def without_last_visit(run: RunDirectory, path: Path) -> RunDirectory:
-    """A copy of a record as if the run had been interrupted before its last visit."""
+def without_last_session(run: RunDirectory, path: Path) -> RunDirectory:
+    """A copy of a record as if the run had been interrupted before its last session."""
     shutil.copytree(run.path, path)
-    trial, visit = run.plan.trials[-1].id, str(run.plan.rounds - 1)
-    gone = f'"trial": "{trial}", "visit": "{visit}"'.encode()
+    trial, session = run.plan.trials[-1].id, str(run.plan.rounds - 1)
+    gone = f'"trial": "{trial}", "visit": "{session}"'.encode()
     lines = (run.path / "events.jsonl").read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if gone not in line[:200] and b"run_ended" not in line[:40]]
     (path / "events.jsonl").write_bytes(b"".join(kept))
-    for file in path.glob(f"*/{trial}~{visit}.parquet"):
+    for file in path.glob(f"*/{trial}~{session}.parquet"):
         file.unlink()
     return RunDirectory(path)
 
 
-def _visit(
-    run: RunDirectory, plan: Plan, trial: Trial, visit: str, blocks: int, clock: int, random: np.random.Generator
+def _session(
+    run: RunDirectory, plan: Plan, trial: Trial, session: str, blocks: int, clock: int, random: np.random.Generator
 ) -> int:
     names = ["null", *trial.aggressors]
     counters = [{"name": name, "unit": "count", "kind": "total", "resource": "cpu"} for name in COUNTERS]
     rate_max = dict.fromkeys(names, RATE)
-    run.append("visit", trial=trial.id, visit=visit, rate_max=rate_max, facts={}, counters=counters, missing=[])
-    pending = run.pending(trial.id, visit)
+    run.append("visit", trial=trial.id, visit=session, rate_max=rate_max, facts={}, counters=counters, missing=[])
+    pending = run.pending(trial.id, session)
     beat = rhythm(trial.treatments, plan.timing)
     before, read, total = None, [], np.zeros(len(COUNTERS))
     latencies = [_latency(random) for _ in range(256)]
-    for number in range(int(visit) * blocks, int(visit) * blocks + blocks):
+    for number in range(int(session) * blocks, int(session) * blocks + blocks):
         ids = [id_ for id_ in order(plan.seed, trial, number) if beat.holds(number, id_)]
         treatments = [trial.treatment(id_) for id_ in ids]
         least_ns = beat.slot_ns_min(number)
@@ -114,14 +114,14 @@ def _visit(
         for at_ns in readings(slots) if least_ns else []:
             total = total + random.random(len(COUNTERS)) * 1000
             pending.write({"at_ns": at_ns, "until_ns": at_ns + 1000, "values": total.round(1).tolist()})
-        found = [slot.model_dump() for slot in slots]
+        rows = [slot.model_dump() for slot in slots]
         long = beat.is_long(number)
-        run.append("block_done", trial=trial.id, visit=visit, block=number, stretch=1, long=long, slots=found)
+        run.append("block_done", trial=trial.id, visit=session, block=number, stretch=1, long=long, slots=rows)
         clock, before = slots[-1].end_ns, treatments[-1]
         read.append(number)
     pending.close()
-    run.append("visit_left", trial=trial.id, visit=visit, facts={}, dropped={})
-    run.append("visit_ended", trial=trial.id, visit=visit)
+    run.append("visit_left", trial=trial.id, visit=session, facts={}, dropped={})
+    run.append("visit_ended", trial=trial.id, visit=session)
     run.compact()
     return clock + 10**9
 
@@ -152,7 +152,7 @@ def _slices(
         ]
         victim += own
         for name, intensity in treatment.intensities.items():
-            yield name, [one | {"work": RATE * SLICE_NS / 1e9, "intensity": intensity} for one in own]
+            yield name, [row | {"work": RATE * SLICE_NS / 1e9, "intensity": intensity} for row in own]
         at_ns = slot.end_ns
     yield "victim", victim
 
@@ -232,7 +232,7 @@ def measured(folder: Path, blocks: int, plant: str | None) -> Figures:
     began = time.monotonic()
     whole = RunDirectory.create(folder / f"whole-{blocks}", "", plan, host.facts)
     write(whole, blocks)
-    part = without_last_visit(whole, folder / f"part-{blocks}")
+    part = without_last_session(whole, folder / f"part-{blocks}")
     print(f"a run of {blocks} blocks was written in {time.monotonic() - began:.0f} s", flush=True)
     report = timed("report", str(whole.path), plant=plant)
     page = whole.path / "report.html"
@@ -254,29 +254,30 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         blocks = QUICK_BLOCKS if options.quick else options.blocks
         tiny = measured(Path(folder), TINY_BLOCKS, options.plant) if options.quick else None
-        found = measured(Path(folder), blocks, options.plant)
-    judge(found, tiny, blocks)
+        figures = measured(Path(folder), blocks, options.plant)
+    judge(figures, tiny, blocks)
 
 
-def judge(found: Figures, tiny: Figures | None, blocks: int) -> None:
+def judge(figures: Figures, tiny: Figures | None, blocks: int) -> None:
     share = QUICK_SHARE if tiny else 1.0
     base = (tiny.report.seconds, tiny.peak_bytes, tiny.resume_s) if tiny else (0.0, 0, 0.0)
     allowed = [first + share * bar for first, bar in zip(base, (REPORT_S, REPORT_BYTES, RESUME_S), strict=True)]
-    reached = (found.report.seconds, found.peak_bytes, found.resume_s)
-    page = "no browser" if found.page_s is None else f"interactive in {found.page_s:.2f} s"
+    reached = (figures.report.seconds, figures.peak_bytes, figures.resume_s)
+    page = "no browser" if figures.page_s is None else f"interactive in {figures.page_s:.2f} s"
     for name in ("report", "sql", "compare"):
-        took = getattr(found, name)
+        took = getattr(figures, name)
         print(f"{name}: {took.seconds:.1f} s, {took.peak_bytes / 2**20:.0f} MiB", flush=True)
     figure = (
-        f"{blocks} blocks: report {found.report.seconds:.1f} s (allowed {allowed[0]:.1f}), largest memory "
-        f"{found.peak_bytes / 2**20:.0f} MiB (allowed {allowed[1] / 2**20:.0f}), page {found.page_bytes / 1e6:.1f} MB, "
-        f"{page}; resume begins in {found.resume_s:.1f} s (allowed {allowed[2]:.1f})"
+        f"{blocks} blocks: report {figures.report.seconds:.1f} s (allowed {allowed[0]:.1f}), largest memory "
+        f"{figures.peak_bytes / 2**20:.0f} MiB (allowed {allowed[1] / 2**20:.0f}), "
+        f"page {figures.page_bytes / 1e6:.1f} MB, "
+        f"{page}; resume begins in {figures.resume_s:.1f} s (allowed {allowed[2]:.1f})"
     )
     met = all(value <= bar for value, bar in zip(reached, allowed, strict=True))
     conclude(
         "large_run",
         figure,
-        met=met and found.page_bytes <= PAGE_BYTES and (found.page_s is None or found.page_s <= PAGE_S),
+        met=met and figures.page_bytes <= PAGE_BYTES and (figures.page_s is None or figures.page_s <= PAGE_S),
     )
 
 

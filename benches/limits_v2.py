@@ -2,7 +2,7 @@
 
 Boots Debian 13 in QEMU (`make hosts` builds the image) and runs labs/hosts/scenarios there. CPU ceilings of 10 to 75 %,
 weights of 50, 100 and 300 against 100 and ceilings of a disk are switched live; a command that wants more memory than
-its container may have is killed, with the reason told.
+its container may have is killed, with the reason reported.
 
 Bar: each is kept within 3 points of its promise, by the victim's rate or, where emulation keeps the rate away from it,
 by the CPU time that the kernel accounted to the container; the text says which. --quick leaves out disk and memory.

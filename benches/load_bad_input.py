@@ -50,8 +50,8 @@ def tests(*files: str) -> tuple[int, str]:
         *(str(TESTS / "load" / f) for f in files),
     ]
     said = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    told = re.search(r"(\d+) passed", said.stdout)
-    passed = int(told[1]) if told else 0
+    match = re.search(r"(\d+) passed", said.stdout)
+    passed = int(match[1]) if match else 0
     return passed, "" if said.returncode == 0 else said.stdout[-2000:]
 
 

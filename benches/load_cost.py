@@ -5,7 +5,7 @@ alive. Both take turns, so that both meet the same host. CPU time is user and sy
 process; Partywall's includes recording every latency twice and sending its records away.
 
 Where the server's core never idles, requests a second are the server's doing and not the generator's: how much it idled
-is told beside each rate.
+is printed beside each rate.
 
 Bar: medians of pairs, CPU time a request at most wrk's and requests a second at least wrk's.
 """

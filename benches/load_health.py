@@ -6,10 +6,10 @@ a cgroup that gives half of a core (needs root; cgroups of version 1 or 2).
 
 What makes a second doubtful was decided before these runs, from what it would do to percentiles (docs/load.md).
 
-A host that others use does not leave the generator alone for minutes. So the run without neighbours of ours is watched
+A host that others use does not leave the generator alone for minutes. So the run without our neighbours is watched
 from outside: a second is healthy if, by the kernel's accounts of all tasks, others than the generator ran on its core
 for under 0.5 % of it, none of it was stolen, and no task was started, for one that ended within it is in no account.
-What is said of the other seconds is told too.
+The verdict on the other seconds is also printed.
 
 Bar: every full second of both starved runs is doubtful, and at least 99 % of the healthy ones are good. If more than
 half of the seconds left alone are not healthy, the host was too busy to tell, and the bar is not met.
@@ -25,7 +25,7 @@ from pathlib import Path
 from unittest import mock
 
 from common import arguments, busy_cpu, conclude, stolen_s
-from generators import GENERATOR_CPU, Found, load, nginx
+from generators import GENERATOR_CPU, Loaded, load, nginx
 from partywall.load.health import Health, Reason
 from partywall.load.prepared import PreparedLoad
 from partywall.load.quick import Quick, program
@@ -120,7 +120,7 @@ def watched(session: PreparedLoad) -> Iterator[None]:
 cores: list[Core] = []
 
 
-def undisturbed(load_found: Found, core: Core) -> list[bool]:
+def undisturbed(load_found: Loaded, core: Core) -> list[bool]:
     """Whether each whole second is good, of those in which nobody else had the generator's core."""
     whole = dict(zip(numbers(load_found), full(load_found), strict=True))
     others = [good for number, good in whole.items() if number in core.disturbed]
@@ -130,26 +130,26 @@ def undisturbed(load_found: Found, core: Core) -> list[bool]:
     return [good for number, good in whole.items() if number in core.watched - core.disturbed]
 
 
-def numbers(found: Found) -> list[int]:
+def numbers(loaded: Loaded) -> list[int]:
     """The whole seconds of the stages, as the clock counts them."""
-    return [second.start_ns // SECOND for second in found.seconds if _whole(second, found)]
+    return [second.start_ns // SECOND for second in loaded.seconds if _whole(second, loaded)]
 
 
-def _whole(second: Second, found: Found) -> bool:
-    end_ns = found.begin_ns + found.summary.length_s * 1e9
-    return second.start_ns > found.begin_ns and second.end_ns <= end_ns and second.length_s > FULL_S
+def _whole(second: Second, loaded: Loaded) -> bool:
+    end_ns = loaded.begin_ns + loaded.summary.length_s * 1e9
+    return second.start_ns > loaded.begin_ns and second.end_ns <= end_ns and second.length_s > FULL_S
 
 
-def full(found: Found) -> list[bool]:
+def full(loaded: Loaded) -> list[bool]:
     """Whether each whole second of the stages is good."""
-    pairs = zip(found.seconds, found.healths, strict=True)
-    return [health.good for second, health in pairs if _whole(second, found)]
+    pairs = zip(loaded.seconds, loaded.healths, strict=True)
+    return [health.good for second, health in pairs if _whole(second, loaded)]
 
 
-def show(name: str, found: Found) -> list[bool]:
-    good = full(found)
-    reasons = ", ".join(f"{Reason(doubt)} {count}" for doubt, count in found.summary.doubtful.items()) or "none"
-    print(f"{name}: {sum(good)} of {len(good)} seconds good; doubts: {reasons}", flush=True)
+def show(name: str, loaded: Loaded) -> list[bool]:
+    good = full(loaded)
+    reasons = ", ".join(f"{Reason(reason)} {count}" for reason, count in loaded.summary.doubtful.items()) or "none"
+    print(f"{name}: {sum(good)} of {len(good)} seconds good; warnings: {reasons}", flush=True)
     return good
 
 
@@ -170,11 +170,12 @@ def main() -> None:
             starved = show("busy neighbours", load(program(rate(starved_s))))
         full_speed = Quick(url=url, for_ns=starved_s * SECOND, users=50)
         starved += show("CPU limit", load(program(full_speed), around=limited))
-    silent, told = sum(healthy), sum(not good for good in starved)
+    silent, warned = sum(healthy), sum(not good for good in starved)
     enough = bool(starved) and 2 * len(healthy) >= len(left) > 0
-    met = enough and told == len(starved) and silent >= 0.99 * len(healthy)
+    met = enough and warned == len(starved) and silent >= 0.99 * len(healthy)
     figure = (
-        f"{told} of {len(starved)} starved seconds are told, {silent} of {len(healthy)} healthy seconds are silent "
+        f"{warned} of {len(starved)} starved seconds have a warning, "
+        f"{silent} of {len(healthy)} healthy seconds have none "
         f"({len(healthy)} of {len(left)} seconds were healthy)"
     )
     conclude("load-health", figure, met=met)

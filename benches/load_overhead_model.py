@@ -1,7 +1,7 @@
 """How well the overhead model tells what the bare host would have measured from what a container measured.
 
 Users ask nginx (on another core) for a page and then compress a file, so that the generator itself works, from 20 to
-260 of them on one core, which carries some 140 before they queue: from a seventh of what it can do to nearly twice
+260 of them on one core, which carries some 140 before they queue: from a seventh of its capacity to nearly twice
 that. Each number of users is measured from a process and from a container that may use three quarters of the core, in
 random order, several rounds. Rounds are so long that the bare host repeats itself: near the knee a queue takes a second
 to forget what it was, and with windows of 2.5 s a round was 33 % off the mean of its others. Each number in turn is
@@ -96,11 +96,11 @@ def measured(url: str, numbers: Sequence[int], rounds: int, hold_s: float, *, sh
 
 def repeats(pairs: Sequence[Pair]) -> float:
     """How far a round of the bare host is off the mean of its others, over all levels: no model could be nearer."""
-    found = []
+    errors = []
     for users in {pair.users for pair in pairs}:
         times = [pair.physical_s or 0 for pair in pairs if pair.users == users]
-        found += [abs((sum(times) - t) / (len(times) - 1) / t - 1) for t in times if len(times) > 1]
-    return statistics.fmean(found) if found else float("nan")
+        errors += [abs((sum(times) - t) / (len(times) - 1) / t - 1) for t in times if len(times) > 1]
+    return statistics.fmean(errors) if errors else float("nan")
 
 
 def main() -> None:
@@ -113,7 +113,7 @@ def main() -> None:
     levels = held_out(pairs)
     for level in levels:
         print(
-            f"held out {level.users} users: foretold {level.forecast_s * 1e3:.2f} ms and {level.forecast_rate:.1f}/s, "
+            f"held out {level.users} users: predicted {level.forecast_s * 1e3:.2f} ms and {level.forecast_rate:.1f}/s, "
             f"measured {level.physical_s * 1e3:.2f} ms and {level.physical_rate:.1f}/s; "
             f"{level.covered} of {level.rounds} rounds inside"
         )

@@ -30,12 +30,12 @@ def main() -> None:
         capacity = load(program(Quick(url=url, for_ns=3 * SECOND, users=50))).summary.rate
         quick = Quick(url=url, for_ns=seconds * SECOND, rate=capacity / 2, poisson=True, users=500)
         with busy_cpu(GENERATOR_CPU) if options.plant else contextlib.nullcontext():
-            found = load(program(quick))
-    summary = found.summary
+            loaded = load(program(quick))
+    summary = loaded.summary
     lateness = histogram(summary.lateness)
     within = sum(count for bucket, count in summary.lateness.items() if bucket_bounds(bucket)[1] <= LATE_NS)
     beyond = sum(count for bucket, count in summary.lateness.items() if bucket_bounds(bucket)[0] > LATE_NS)
-    print(f"capacity {capacity:.0f}/s; asked {capacity / 2:.0f}/s, answered {summary.rate:.0f}/s")
+    print(f"capacity {capacity:.0f}/s; requested {capacity / 2:.0f}/s, answered {summary.rate:.0f}/s")
     for share, at in zip((0.5, 0.9, 0.99, 0.999), quantiles(lateness, (0.5, 0.9, 0.99, 0.999)), strict=True):
         print(f"{share:.1%} leave within {at / 1e3:.1f} µs")
     share = within / summary.timed

@@ -1,6 +1,6 @@
 """Does a recorded session become a plan that other sessions can carry out?
 
-A headless Chromium visits a shop over HTTPS through the recording proxy: it logs in with a form, waits, adds an item,
+A headless Chromium uses a shop over HTTPS through the recording proxy: it logs in with a form, waits, adds an item,
 waits, and pays. The shop gives every session its own cookie, tokens, item number and order number, and refuses others.
 The plan is then carried out by 50 users.
 
@@ -52,7 +52,7 @@ def record(shop_: Shop, folder: Path) -> Path:
     command += ["--browser-option=--headless=new", f"--browser-option=--remote-debugging-port={debugging}"]
     with subprocess.Popen(command, stdout=sys.stderr) as process:
         try:
-            _visit(debugging)
+            _shop(debugging)
         except BaseException:
             process.terminate()
             raise
@@ -61,7 +61,7 @@ def record(shop_: Shop, folder: Path) -> Path:
     return plan
 
 
-def _visit(debugging: int) -> None:
+def _shop(debugging: int) -> None:
     """Does what a customer does, and closes the browser."""
     options = webdriver.ChromeOptions()
     options.debugger_address = f"127.0.0.1:{debugging}"

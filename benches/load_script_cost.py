@@ -50,11 +50,11 @@ from locust import FastHttpUser, constant, task
 
 VALUE = re.compile(r"value='(\\w+)'")
 
-class Visitor(FastHttpUser):
+class Shopper(FastHttpUser):
     wait_time = constant(0)
 
     @task
-    def visit(self):
+    def shop(self):
         token = VALUE.search(self.client.get("/first").text)[1]
         with self.client.get("/second?token=" + token, name="second", catch_response=True) as answer:
             if "welcome" not in answer.text:
@@ -79,9 +79,9 @@ def ours(url: str, seconds: int, *, compress: bool = False) -> float:
     made = program(url, seconds)
     if compress:
         made["kinds"][0]["actions"].append({"compress": {"name": "more", "file_bytes": 20_000, "level": 6}})
-    found = load(made)
-    assert not found.summary.errors, found.summary.errors
-    return found.summary.responses / (found.cpu_ns / 1e9)
+    loaded = load(made)
+    assert not loaded.summary.errors, loaded.summary.errors
+    return loaded.summary.responses / (loaded.cpu_ns / 1e9)
 
 
 def _run(argv: list[str], folder: str) -> tuple[str, float]:
@@ -147,7 +147,7 @@ def main() -> None:
                 ratios[name].append(own / theirs)
             print("requests a CPU second: " + ", ".join(said), flush=True)
     for name in BARS.keys() - peers.keys():
-        print(f"{name} is not here: make bench-setup installs it where it can be had")
+        print(f"{name} is not here: make bench-setup installs it where it is available")
     figures = [f"{Ratio(ratios[name])} times {name}'s" for name in peers]
     met = all(name in peers and statistics.median(ratios[name]) >= bar for name, bar in BARS.items())
     conclude("load-script-cost", "requests a CPU second: " + "; ".join(figures or ["no peer"]), met=met)

@@ -5,7 +5,7 @@ log. A freeze of two seconds, met by few users at a rate: it must show in the ti
 the raw ones. Resets, responses shorter and longer than they say, what is no HTTP, and a server that never answers:
 errors counted by kind, as many as the server made.
 
-The server's log counts from when a request was there to be read. A load in which the generator doubts one of its own
+The server's log counts from when a request was there to be read. A load in which the generator warns of one of its own
 seconds is carried out again, up to four times, and that is said.
 
 Bar: percentiles within 1 % of the log's, the freeze as said, every error counted under its kind, nothing hangs.
@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from common import arguments, conclude
-from generators import SERVER_CPU, Found, load
+from generators import SERVER_CPU, Loaded, load
 from partywall.load.quick import Quick, program
 from partywall.load.second import Timing, histogram
 from partywall.report.latency import quantiles
@@ -35,7 +35,7 @@ TRIES = 5
 # Spread out: users that wait for the same delay and ask again go in step, and one pause of the host delays all of them.
 USERS, RATE = 100, 400
 # Beyond a load's length and a request's timeout: making its sandbox, and taking it down.
-BESIDES_S = 5
+MARGIN_S = 5
 
 Span = tuple[int, int]
 Log = dict[str, list[tuple[int, int, str]]]
@@ -72,69 +72,69 @@ def server(address: str = "127.0.0.1", within: Sequence[str] = ()) -> Iterator[S
     paths = [
         line.split('"executable":"')[1].split('"')[0] for line in said.stdout.splitlines() if '"executable":"' in line
     ]
-    found = Server(next(path for path in paths if path.endswith("truth_server")), address, within)
+    server = Server(next(path for path in paths if path.endswith("truth_server")), address, within)
     try:
-        yield found
+        yield server
     finally:
-        found.close()
+        server.close()
 
 
-def timing(found: Found) -> Timing:
+def timing(loaded: Loaded) -> Timing:
     total = Timing()
-    for one in found.summary.timings.values():
-        total.merge(one)
+    for part in loaded.summary.timings.values():
+        total.merge(part)
     return total
 
 
-def ask(url: str, seconds: float, users: int, rate: float | None = None, timeout_ns: int = 5 * SECOND) -> Found:
+def ask(url: str, seconds: float, users: int, rate: float | None = None, timeout_ns: int = 5 * SECOND) -> Loaded:
     """A load; `hung` has those that took longer than their requests' timeout allows."""
     quick = Quick(url=url, for_ns=int(seconds * SECOND), users=users, rate=rate, timeout_ns=timeout_ns)
     began_s = time.monotonic()
-    found = load(program(quick))
-    took_s, most_s = time.monotonic() - began_s, seconds + timeout_ns / SECOND + BESIDES_S
+    loaded = load(program(quick))
+    took_s, most_s = time.monotonic() - began_s, seconds + timeout_ns / SECOND + MARGIN_S
     if took_s > most_s:
         print(f"{url} took {took_s:.1f} s and may take {most_s:.1f} s  HANGS")
         hung.append(url)
-    return found
+    return loaded
 
 
 hung: list[str] = []
 
 
-def delayed(there: Server, path: str, seconds: float) -> tuple[Found, Span]:
+def delayed(there: Server, path: str, seconds: float) -> tuple[Loaded, Span]:
     """A load without doubtful seconds, and when it was: what the log has of other times does not count."""
     for _ in range(TRIES):
         begin_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        found = ask(there.url + path, seconds, users=USERS, rate=RATE)
+        loaded = ask(there.url + path, seconds, users=USERS, rate=RATE)
         span = begin_ns, time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        if found.summary.good == found.summary.seconds:
+        if loaded.summary.good == loaded.summary.seconds:
             break
         print(
-            f"{path}: {found.summary.seconds - found.summary.good} doubtful seconds of {found.summary.seconds}",
+            f"{path}: {loaded.summary.seconds - loaded.summary.good} doubtful seconds of {loaded.summary.seconds}",
             flush=True,
         )
-    return found, span
+    return loaded, span
 
 
-def kinds(found: Found) -> Counter[str]:
+def kinds(loaded: Loaded) -> Counter[str]:
     counted: Counter[str] = Counter()
-    for error, count in found.summary.errors.items():
+    for error, count in loaded.summary.errors.items():
         counted[error.kind] += count
     return counted
 
 
-def delays(found: dict[str, tuple[Found, Span]], log: Log) -> float:
+def delays(loads: dict[str, tuple[Loaded, Span]], log: Log) -> float:
     """The largest difference of a percentile, as a share of the log's."""
     worst = 0.0
-    for path, (one, (begin_ns, end_ns)) in found.items():
+    for path, (loaded, (begin_ns, end_ns)) in loads.items():
         served = sorted(took for at_ns, took, _ in log[path] if begin_ns <= at_ns <= end_ns)
-        worst = max(worst, compared(path, timing(one).raw, served))
+        worst = max(worst, compared(path, timing(loaded).raw, served))
     return worst
 
 
 def compared(path: str, raw: dict[int, int], served: list[int]) -> float:
     """The largest difference of a percentile from the log's, as a share. served: the log's times, in order."""
-    assert len(served) == sum(raw.values()), f"{len(served)} on the log, {sum(raw.values())} told"
+    assert len(served) == sum(raw.values()), f"{len(served)} on the log, {sum(raw.values())} counted"
     worst = 0.0
     for share, ours in zip(SHARES, quantiles(histogram(raw), SHARES), strict=True):
         low, high = around(served, share)
@@ -151,8 +151,8 @@ def around(served: list[int], share: float) -> tuple[int, int]:
     return served[max(0, math.floor(rank) - 1)], served[min(len(served) - 1, math.ceil(rank) + 1)]
 
 
-def freeze(found: Found) -> bool:
-    corrected, raw = (quantiles(histogram(counts), (0.5, 0.9, 0.999)) for counts in _both(timing(found)))
+def freeze(loaded: Loaded) -> bool:
+    corrected, raw = (quantiles(histogram(counts), (0.5, 0.9, 0.999)) for counts in _both(timing(loaded)))
     for name, tops in (("intended start", corrected), ("raw", raw)):
         print(
             f"/freeze from {name}: p50 {tops[0] / 1e6:.2f} ms, p90 {tops[1] / 1e6:.1f} ms, p99.9 {tops[2] / 1e6:.1f} ms"
@@ -164,16 +164,16 @@ def _both(total: Timing) -> tuple[dict[int, int], dict[int, int]]:
     return total.corrected, total.raw
 
 
-def errors(found: dict[str, Found], log: Log) -> bool:
+def errors(loads: dict[str, Loaded], log: Log) -> bool:
     """Whether errors are of the right kind, and as many as the server made."""
     right = True
     wanted = {"/reset": "reset", "/short": "truncated", "/long": "excess_bytes", "/garbage": "bad_response"}
     wanted["/silent"] = "timeout"
     for path, kind in wanted.items():
         made = sum(what == path.removeprefix("/") for _, _, what in log[path])
-        told = kinds(found[path])
-        fine = set(told) == {kind} and told[kind] == made
-        print(f"{path:9} made {made}, told {dict(told)}{'' if fine else '  WRONG'}")
+        counted = kinds(loads[path])
+        fine = set(counted) == {kind} and counted[kind] == made
+        print(f"{path:9} made {made}, counted {dict(counted)}{'' if fine else '  WRONG'}")
         right &= fine
     return right
 
@@ -182,18 +182,18 @@ def main() -> None:
     options = arguments(__doc__ or "", plants={"log": "the server logs 5 % less than each request took"})
     scale = 1 if options.quick else 4
     reap()
-    found: dict[str, Found] = {}
+    loads: dict[str, Loaded] = {}
     with server() as there:
         # First, for the freeze is counted from the first request.
-        found["/freeze"] = ask(f"{there.url}/freeze", 8, users=5, rate=1000)
+        loads["/freeze"] = ask(f"{there.url}/freeze", 8, users=5, rate=1000)
         waited = {path: delayed(there, path, 4 * scale) for path in ("/fixed", "/bimodal", "/slow")}
         for path in ("/reset", "/short", "/long", "/garbage"):
-            found[path] = ask(there.url + path, 2 * scale, users=2)
-        found["/silent"] = ask(f"{there.url}/silent", 1, users=5, timeout_ns=SECOND // 5)
+            loads[path] = ask(there.url + path, 2 * scale, users=2)
+        loads["/silent"] = ask(f"{there.url}/silent", 1, users=5, timeout_ns=SECOND // 5)
         log = there.log()
     if options.plant:
         log = {path: [(at, round(took * 0.95), what) for at, took, what in rows] for path, rows in log.items()}
-    worst, frozen, right = delays(waited, log), freeze(found["/freeze"]), errors(found, log)
+    worst, frozen, right = delays(waited, log), freeze(loads["/freeze"]), errors(loads, log)
     figure = (
         f"percentiles within {worst:.2%} of the server's log; the freeze {'shows' if frozen else 'FAILS'}; "
         f"errors counted {'by kind' if right else 'WRONGLY'}; {f'{len(hung)} loads HANG' if hung else 'nothing hangs'}"

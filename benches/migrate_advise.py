@@ -86,7 +86,7 @@ def advised(series: Series) -> Sequence[Advice]:
 
 
 def slowed(advice: Advice) -> Advice:
-    """A fourth of the link's bandwidth, in place of what is advised."""
+    """A fourth of the link's bandwidth, instead of the advice."""
     if advice.chosen is None:
         return advice
     method = advice.chosen.method.model_copy(update={"bandwidth": 100_000_000})

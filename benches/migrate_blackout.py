@@ -7,7 +7,7 @@ Then guests are moved. Each move must have all three blackouts. QEMU's events an
 parts into which the clients' wait is split must add up to it.
 
 A guest's first answer after a stop takes longer than its others, most of all if it is emulated. How much longer is
-measured by stops of no length, of the same guest with the same clients: QEMU is told to stop and to continue at once.
+measured by stops of no length, of the same guest with the same clients: QEMU must stop and continue at once.
 They stand among the others in random order. Clients are judged by how much longer than the truth they waited at stops,
 beyond what they waited at stops of no length (difference of medians, with a 90 % interval by resampling). What they
 waited without that correction is printed beside. Stops of the guest's clock are judged by the largest error.
@@ -51,7 +51,7 @@ GUEST_MS, EVENTS_MS = 2.0, 5.0
 
 @dataclass(frozen=True)
 class Stop:
-    """One stop, in ms: asked for, as QEMU's events have it, by the guest's clock, by clients, and their usual wait."""
+    """One stop, in ms: requested, by QEMU's events, by the guest's clock, by clients, and their usual wait."""
 
     asked: float
     truth: float
@@ -60,7 +60,7 @@ class Stop:
     usual: float
 
 
-def stop(series: Series, asked_ms: float, again_ms: float) -> Stop:
+def stop(series: Series, requested_ms: float, again_ms: float) -> Stop:
     """Stops the guest for a time, with clients before and after. again_ms: of a second stop before."""
     monitor = series.guest.current().monitor
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +75,7 @@ def stop(series: Series, asked_ms: float, again_ms: float) -> Stop:
                 time.sleep(again_ms / 1e3)
                 monitor.execute("cont")
             monitor.execute("stop")
-            time.sleep(asked_ms / 1e3)
+            time.sleep(requested_ms / 1e3)
             monitor.execute("cont")
             after = offset(series)
             time.sleep(0.5)
@@ -90,7 +90,7 @@ def stop(series: Series, asked_ms: float, again_ms: float) -> Stop:
     # The wait in which the guest continued.
     place = int(np.searchsorted(answered, events["resume"], "right"))
     return Stop(
-        asked_ms,
+        requested_ms,
         (events["resume"] - events["stop"]) / 1e6,
         (after - before) / 1e6,
         float(answered[place] - answered[place - 1]) / 1e6,
@@ -102,7 +102,8 @@ def corrected(stops: Sequence[Stop]) -> tuple[float, float, float]:
     """How much longer than the truth clients waited, beyond stops of no length: ms, and the ends of its interval."""
     chance = np.random.default_rng(1)
     over, none = (
-        np.array([each.clients - each.truth for each in stops if bool(each.asked) == asked]) for asked in (True, False)
+        np.array([each.clients - each.truth for each in stops if bool(each.asked) == is_requested])
+        for is_requested in (True, False)
     )
     value = float(np.median(over) - np.median(none))
     drawn = [np.median(chance.choice(over, len(over))) - np.median(chance.choice(none, len(none))) for _ in range(2000)]
@@ -122,26 +123,26 @@ def offset(series: Series) -> int:
 
 def part(known_ms: Sequence[int], count: int, seed: int, again_ms: float) -> dict[str, list[dict[str, Any]]]:
     """Stops of known length, as many of no length, and moves, of one guest, as plain values."""
-    asked_ms = [*known_ms, *[0] * (len(known_ms) + 1)]
-    random.Random(seed).shuffle(asked_ms)
+    requested_ms = [*known_ms, *[0] * (len(known_ms) + 1)]
+    random.Random(seed).shuffle(requested_ms)
     plan = moves.plan(
         guest={"memory": "160MiB"}, link={"rate": "800Mbit/s"}, clients={"pings": RATE}, moves=count, calibration=0,
         before="1s", after="1s",
     )  # fmt: skip
-    found: list[MoveFinding] = []
+    findings: list[MoveFinding] = []
     with moves.series(plan) as series:
-        stops = [stop(series, asked, again_ms=again_ms if asked else 0) for asked in asked_ms]
+        stops = [stop(series, length_ms, again_ms=again_ms if length_ms else 0) for length_ms in requested_ms]
         for each in stops:
             print(
                 f"stop of {each.truth:7.1f} ms: the guest's clock {each.guest - each.truth:+6.2f} ms, "
                 f"clients {each.clients - each.truth:+6.2f} ms (usual wait, p99: {each.usual:.1f} ms)",
                 flush=True,
             )
-        series.carry_out(silent, lambda seen: found.append(move_finding(seen.move, seen.tables)))
+        series.carry_out(silent, lambda seen: findings.append(move_finding(seen.move, seen.tables)))
     left_out: Any = {"timeline": True, "users_timeline": True, "move": {"progress", "passes"}}
     return {
         "stops": [asdict(each) for each in stops],
-        "moves": [each.model_dump(mode="json", exclude=left_out) for each in found],
+        "moves": [each.model_dump(mode="json", exclude=left_out) for each in findings],
     }
 
 
@@ -157,12 +158,14 @@ def main() -> None:
         for number, share in enumerate(shares, 1)
     }
     done = moves.in_parts(parts, options).values()
-    stops = [Stop(**each) for one in done for each in one["stops"]]
-    found = [MoveFinding.model_validate(each) for one in done for each in one["moves"]]
+    stops = [Stop(**each) for part in done for each in part["stops"]]
+    findings = [MoveFinding.model_validate(each) for part in done for each in part["moves"]]
     off = [abs(each.guest - each.truth) for each in stops]
     raw = statistics.median(each.clients - each.truth for each in stops if each.asked)
     waited, low, high = corrected(stops)
-    whole = [each for each in found if each.parts and each.events_ns is not None and each.move.stopped_ns is not None]
+    whole = [
+        each for each in findings if each.parts and each.events_ns is not None and each.move.stopped_ns is not None
+    ]
     apart = [abs((each.events_ns or 0) - (each.move.stopped_ns or 0)) / 1e6 for each in whole]
     sums = [abs(sum(part.ns for part in each.parts) - (each.clients_ns or 0)) / 1e6 for each in whole]
     for moved in whole:

@@ -85,7 +85,7 @@ def moved(series: Series, mover: Mover, way: str, watched: Method) -> Moved:
 
 def compared(taken: Mapping[str, Sequence[Mapping[str, float]]], name: str) -> tuple[Estimate, Estimate]:
     """Ratios within rounds: the same way twice, and watched to unwatched."""
-    # A round in which a move did not end tells nothing of what watching costs.
+    # A round in which a move did not end says nothing about the cost of watching.
     rows = [row for row in zip(*(taken[way] for way in WAYS), strict=True) if all(each["total_ns"] for each in row)]
     # Times are of whole ms.
     watched, again, unwatched = ([max(each[name], MS / 2) for each in column] for column in zip(*rows, strict=True))

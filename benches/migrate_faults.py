@@ -220,8 +220,8 @@ def client(chance: random.Random) -> Trial:
         timer.join()
         (seen,) = kept
         # A client that was killed leaves no table; one that had ended before leaves all of it.
-        told = bool(broken) != bool(len(seen.tables["pings"]))
-        sound = seen.move.outcome == "completed" and bool(seen.move.intact) and told
+        reported = bool(broken) != bool(len(seen.tables["pings"]))
+        sound = seen.move.outcome == "completed" and bool(seen.move.intact) and reported
     return Trial("client", "pre-copy", delay_s, seen.move.outcome, sound, "; ".join(each.text for each in broken))
 
 

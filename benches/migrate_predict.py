@@ -7,7 +7,7 @@ clients waited, the p99 response, and whether it ended at all. The geometric mod
 same facts.
 
 Bar: median error of time and of bytes at most 10 %; nine of ten errors of the downtime at most 50 ms; 90 % intervals
-hold 85 to 95 % of what came; at least 95 % of the moves end, or not, as predicted; ahead of both simpler models in
+hold 85 to 95 % of the results; at least 95 % of the moves end, or not, as predicted; ahead of both simpler models in
 time and bytes.
 """
 
@@ -86,11 +86,11 @@ def moved(
     with moves.series(plan) as series:
         surveys = [series.survey(workload, silent) for workload in plan.workloads]
         calibration: list[MoveFinding] = []
-        found: list[MoveFinding] = []
+        findings: list[MoveFinding] = []
         series.calibrate(silent, lambda seen: calibration.append(migration.move_finding(seen.move, seen.tables)))
         if options.plant:
             slow_down(series)
-        series.carry_out(silent, lambda seen: found.append(migration.move_finding(seen.move, seen.tables)))
+        series.carry_out(silent, lambda seen: findings.append(migration.move_finding(seen.move, seen.tables)))
     evidence = MigrationEvidence(name="bench", plan=plan, host={}, about={}, moves=(), surveys=tuple(surveys))
     predicted = migration.predictions(plan, migration.basis(evidence, calibration))
     left_out: Any = {"timeline": True, "users_timeline": True, "move": {"progress", "passes"}}
@@ -99,7 +99,7 @@ def moved(
             "predicted": predicted[each.move.cell].model_dump(mode="json"),
             "finding": each.model_dump(mode="json", exclude=left_out),
         }
-        for each in found
+        for each in findings
     ]
 
 
@@ -141,7 +141,7 @@ def judge(pairs: Sequence[tuple[Prediction, MoveFinding]], *, quick: bool) -> No
     }
     p90_ms = 1e3 * float(np.quantile(off_s, 0.9)) if off_s else math.inf
     coverage = statistics.mean(held) if held else 0.0
-    foretold = statistics.mean(right)
+    predicted = statistics.mean(right)
     print(f"median errors: {', '.join(f'{metric} {100 * value:.1f} %' for metric, value in errors.items())}")
     for (model, metric), value in others.items():
         print(f"  {model} model, {metric}: {100 * value:.1f} %")
@@ -150,14 +150,14 @@ def judge(pairs: Sequence[tuple[Prediction, MoveFinding]], *, quick: bool) -> No
         max(errors.values()) <= (0.2 if quick else 0.10)
         and (quick or p90_ms <= 50)
         and low <= coverage <= high
-        and foretold >= 0.95
+        and predicted >= 0.95
         and all(errors[metric] < value for (_, metric), value in others.items())
     )
     conclude(
         "migrate-predict",
         f"{len(pairs)} moves: time {100 * errors[TIME]:.1f} %, bytes {100 * errors[BYTES]:.1f} % (median error), "
         f"downtime {p90_ms:.0f} ms (p90), intervals hold {100 * coverage:.0f} %, "
-        f"ends as predicted {100 * foretold:.0f} %",
+        f"ends as predicted {100 * predicted:.0f} %",
         met=met,
     )
 

@@ -1,6 +1,6 @@
 """What an ordinary user gets, and how the rest is refused.
 
-As a user without root: doctor, a scenario of processes and a load against a local server come to their end; containers,
+As a user without root: doctor, a scenario of processes and a load against a local server finish; containers,
 limits, a guard and a trace are refused with exit code 4 and a message that names the remedy. No command leaves a
 process, a cgroup, a network namespace, an interface or a file outside the user's own folder; one that is refused leaves
 nothing there either. Where systemd runs a manager for the user, a container with a CPU and a memory limit runs in a
@@ -64,7 +64,7 @@ SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "-p", "Delegate=yes")
 
 @dataclass(frozen=True)
 class Case:
-    """A command as the user, the exit codes that will do, and a pattern of what its output must hold."""
+    """A command as the user, the exit codes that will do, and a pattern that its output must match."""
 
     name: str
     arguments: Sequence[str]
@@ -222,7 +222,7 @@ def refusals(user: User, *, in_scope: bool) -> list[Case]:
 
 
 def scoped(user: User) -> tuple[int, int]:
-    """(passed, tried) of what a delegated scope is needed for."""
+    """(passed, tried) of the uses that need a delegated scope."""
     if not manager_runs():
         print("not tried: containers in a delegated scope (systemd runs no manager for this user)")
         return 0, 0

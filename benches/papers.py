@@ -56,11 +56,11 @@ def of_claims(name: str, paper: Paper) -> Iterator[str]:
     for paper_table in paper.exhibits:
         if (name, paper_table.id) in NOT_MEASURABLE:
             continue
-        for length, found in zip(LENGTHS, places, strict=True):
-            known = found.get(paper_table.id, frozenset())
+        for length, names in zip(LENGTHS, places, strict=True):
+            known = names.get(paper_table.id, frozenset())
             if not known and length == LENGTHS[-1]:
                 yield f"{name}, {paper_table.id}: the {length} form measures nothing of it"
-        known = frozenset().union(*(found.get(paper_table.id, frozenset()) for found in places))
+        known = frozenset().union(*(names.get(paper_table.id, frozenset()) for names in places))
         yield from (f"{name}: {problem}" for problem in _undecided(paper, paper_table, known))
 
 

@@ -2,7 +2,7 @@
 
 `python -m benches.planted [NAME ...]`. `--only-planted` leaves out the runs without a fault. A benchmark that takes
 longer than `LIMIT_S` is ended, and has no result. Exits with 1 unless every benchmark passed as it is and failed with
-each fault. docs/internals/short-forms.md is written anew.
+each fault. docs/internals/short-forms.md is written again.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Four tenants with different kernels and intensities make up a simulated machine of four cores, which costs less for each
 further busy core. First a load ladder of other intensities gives a power model. Then the tenants are switched on one
-after the other, in a new random order in each block: the mean of what a tenant added is its switched watts. They are
+after the other, in a new random order in each block: the mean that a tenant added is its switched watts. They are
 compared with its attributed watts in the slots in which all tenants run. The meter lags, averages and is noisy.
 
 The rule that many tools use (idle = total × (1 − utilisation), the rest by CPU time) is applied to the same trace.
@@ -49,10 +49,10 @@ def main() -> None:
         trace = rig.trace(ladder.switching(tenants, blocks, seed=2), slot_s)
     delays = timing([*levels.readings, *trace.readings], [*levels.activity, *trace.activity])
     print(f"refresh {delays.refresh_ms}, lag {delays.lag_ms}")
-    found = power_fit.observations(levels.slots, levels.readings, levels.activity, delays)
+    samples = power_fit.observations(levels.slots, levels.readings, levels.activity, delays)
     # The tenants' machine has more cores than this host.
-    model = power_fit.fit(powers.FACTS, found, "bench").model
-    print("levels:", ", ".join(f"{each.slot.level} {each.busy:.2f}" for each in found[:9]))
+    model = power_fit.fit(powers.FACTS, samples, "bench").model
+    print("levels:", ", ".join(f"{each.slot.level} {each.busy:.2f}" for each in samples[:9]))
     print("model:", ", ".join(f"{watts:.1f} W with {core:g}" for core, watts in model.points))
     observed = power_fit.observations(trace.slots, trace.readings, trace.activity, delays)
     switched = power_shares.judged(observed, list(TENANTS))

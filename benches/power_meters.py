@@ -161,9 +161,9 @@ def measure(load: ladder.Load, meters: Mapping[str, Meter], steps: Sequence[ladd
     return readings
 
 
-def found_by_kind(found: Read) -> Take:
+def found_by_kind(readings: Read) -> Take:
     def take(value: Reading | MeterFault | Activity) -> None:
-        kept = {Reading: found.readings, MeterFault: found.faults, Activity: found.activity}[type(value)]
+        kept = {Reading: readings.readings, MeterFault: readings.faults, Activity: readings.activity}[type(value)]
         kept.append(value)
 
     return take

@@ -1,8 +1,8 @@
-"""Kills at random moments, and faults: what is left on the host, whether a run can be resumed, what the user is told.
+"""Kills at random moments, and faults: what is left on the host, whether a run can be resumed, the user's messages.
 
 A run with container sandboxes (process sandboxes where there is no root) is started as a user starts it. At a random
 moment one of its processes is killed with SIGKILL: the controller, an agent, or the OCI runtime's process. Then
-`partywall reap` is run and the host is searched for processes, cgroups, mounts and files of ours; then the run is
+`partywall reap` is run and the host is searched for processes, cgroups, mounts and files of Partywall; then the run is
 resumed to its end, and its blocks are counted. Faults: the disk under the run directory is full, an agent dies, a
 command never prints its metric, a container hits its memory limit: each must end with an error that names it, and leave
 nothing.
@@ -258,10 +258,10 @@ def main() -> None:
     for problem in named:
         print(problem, flush=True)
     needed = 4 if ROOT else 2
-    told = "" if options.quick else f"; {needed - len(named)} of {needed} faults named"
+    named_note = "" if options.quick else f"; {needed - len(named)} of {needed} faults named"
     conclude(
         "robustness",
-        f"{kills - len(wrong)} of {kills} kills left nothing and resumed to all blocks, none twice{told}",
+        f"{kills - len(wrong)} of {kills} kills left nothing and resumed to all blocks, none twice{named_note}",
         met=not wrong and not named,
     )
 

@@ -156,11 +156,11 @@ class Version:
 
     source: Path
 
-    def one(self, *what: str) -> dict[str, Any]:
+    def once(self, *what: str) -> dict[str, Any]:
         """A run in a process of its own."""
         here = Path(__file__)
         paths = os.pathsep.join(map(str, (self.source, here.parents[1])))
-        command = [sys.executable, str(here), "--one", *what]
+        command = [sys.executable, str(here), "--once", *what]
         done = subprocess.run(
             command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
         )
@@ -202,7 +202,7 @@ def in_simulation(now: Version, before: Version, repeats: Mapping[str, int]) -> 
         case, pairs = CASES[name], []
         real = {key for key, kept in case.keeps.items() if kept < 1}
         for seed in range(1, count + 1):
-            runs = {"now": now.one(name, str(seed)), "before": before.one(name, str(seed))}
+            runs = {"now": now.once(name, str(seed)), "before": before.once(name, str(seed))}
             for which, run in runs.items():
                 hits[which] += covered(case, run)
             known = {key for key in runs["now"]["cells"] if key.partition("@")[0] in real}
@@ -224,7 +224,7 @@ def on_this_host(now: Version, before: Version, scenarios: list[str], count: int
     for scenario in scenarios:
         for number in range(count):
             order = [now, before] if number % 2 else [before, now]
-            runs = {version: version.one("host", scenario) for version in order}
+            runs = {version: version.once("host", scenario) for version in order}
             seen = {name for name, cell in runs[before]["cells"].items() if cell["seen"]} & set(runs[now]["cells"])
             if not seen:
                 print(f"{scenario}: no effect was seen", flush=True)
@@ -243,10 +243,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=30, help="pairs of each case")
     parser.add_argument("--before", type=Path, help="sources of the version before")
     parser.add_argument("--host", nargs="+", metavar="SCENARIO", help="measure these on this host")
-    parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--once", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.one:
-        first, second = options.one
+    if options.once:
+        first, second = options.once
         print(json.dumps(measured(second) if first == "host" else simulated(first, int(second))))
         return
     with tempfile.TemporaryDirectory() as folder:

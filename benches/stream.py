@@ -1,4 +1,4 @@
-"""Whether the memory kernels measure what STREAM measures: ours beside its method, written anew in C and compiled here.
+"""Whether the memory kernels measure what STREAM measures: ours beside its method, written in C and compiled here.
 
 Ours run as probes. Both sides use arrays of 64 MiB, the same kind of pages, one CPU and fresh memory for each
 measurement, and take turns. Each figure is the median over pairs of our MB/s (STREAM) over the peer's, with its

@@ -78,7 +78,7 @@ def shell(line: str) -> None:
 def network() -> Iterator[None]:
     """Three namespaces, without IPv6, whose own messages would come whenever they like.
 
-    Neighbours are told: a question for an address that is lost while interfaces come up is asked again a second later.
+    Neighbours are set: a lost request for an address is repeated only a second later.
     """
     a, b, c = SPACES
     quiet = [
@@ -182,7 +182,7 @@ def counters(hop: str) -> int:
 def kept_rate(label: Label, pairs: int) -> tuple[Ratio, float, float]:
     """Traced rate over untraced, pair by pair, the highest rate traced, and what a packet takes longer (median)."""
     sender = Sender(label, "10.79.0.2:9000", datagram_bytes=64, batch=64)
-    found: list[float] = []
+    ratios: list[float] = []
     extra: list[float] = []
     best = 0.0
     try:
@@ -192,12 +192,12 @@ def kept_rate(label: Label, pairs: int) -> tuple[Ratio, float, float]:
             for traced in (number % 2 == 0, number % 2 == 1):
                 with Trace(label, PATH) if traced else contextlib.nullcontext():
                     rates[traced] = sender.send(SLOT_S)
-            found.append(rates[True] / rates[False])
+            ratios.append(rates[True] / rates[False])
             extra.append(1e9 / rates[True] - 1e9 / rates[False])
             best = max(best, rates[True])
     finally:
         sender.close()
-    return Ratio(found), best, statistics.median(extra)
+    return Ratio(ratios), best, statistics.median(extra)
 
 
 def accounts(label: Label, seconds: float) -> tuple[list[str], Report]:
@@ -259,16 +259,18 @@ def truth(label: Label, loss: float, seconds: float, seed: int) -> list[str]:
             sender.close()
             hop.kill()
     step = way.steps[1]
-    found = {
+    by_trace = {
         "seen": way.steps[0].packets,
         "lost": step.lost,
         "doubled": step.duplicates,
         "overtaken": step.reordered,
         "delivered": way.delivered,
     }
-    print(f"  loss {loss:.1%}: trace {found}, hop {counted}", flush=True)
+    print(f"  loss {loss:.1%}: trace {by_trace}, hop {counted}", flush=True)
     return [
-        f"loss {loss:.1%}: {key} {found[key]}, the hop {counted[key]}" for key in counted if found[key] != counted[key]
+        f"loss {loss:.1%}: {key} {by_trace[key]}, the hop {counted[key]}"
+        for key in counted
+        if by_trace[key] != counted[key]
     ]
 
 

@@ -2,7 +2,7 @@
 
 It is `partywall study papers/vits-network`: a target sends datagrams of 256 bytes flat out, a neighbour datagrams of 0
 to 16384 bytes at a fixed rate; in a block every size, and a quiet neighbour, has one slot in random order. After that,
-traces of the target's path say between which hops it waits or is lost, and the interfaces' own counters are asked
+traces of the target's path say between which hops it waits or is lost, and the interfaces' own counters are read
 whether as many are gone as the trace says.
 
 Bar: bandwidth at every size known to ± 0.05 of that alone (± 0.1 in the short form), no packet lost by the counters
@@ -67,12 +67,12 @@ def main() -> None:
 
         with losing_more() if options.plant else contextlib.nullcontext():
             kind.measure(wanted, directory, host, WORK_ROOT, tell)
-        found = study.report(directory)
-    study_page.show(found, Console(width=180))
-    figure_10 = found.comparisons[0]
+        report = study.report(directory)
+    study_page.show(report, Console(width=180))
+    figure_10 = report.comparisons[0]
     points = {point.x: point for point in figure_10.measured}
     widest = max((point.high - point.low) / 2 for point in points.values())
-    path = found.figures["path"]
+    path = report.figures["path"]
     wrong = sum(traced["unexplained"] for traced in path)
     largest = points[max(points)]
     figure = (

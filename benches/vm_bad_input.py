@@ -1,4 +1,4 @@
-"""What goes wrong with guests, told to the user: each case by the command line as a user meets it.
+"""What goes wrong with guests, as reported to the user: each case by the command line as a user meets it.
 
 No QEMU; no kernel; a kernel that is none, that cannot be read, or that was taken away; modules that are none; a root
 image that is none; memory that is not there; memory too small for the guest's own
@@ -160,8 +160,8 @@ def processes_about(folder: str) -> list[int]:
     processes = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            told = (process / "cmdline").read_bytes().decode(errors="replace") + str((process / "cwd").readlink())
-            if folder in told and int(process.name) != os.getpid():
+            running = (process / "cmdline").read_bytes().decode(errors="replace") + str((process / "cwd").readlink())
+            if folder in running and int(process.name) != os.getpid():
                 processes.append(int(process.name))
     return processes
 
@@ -197,9 +197,9 @@ def main() -> None:
     for case in cases:
         with spoilt_python(MUTE) if options.plant else contextlib.nullcontext():
             problem = wrong_with(case)
-        print(f"{case.name}: {problem or 'told'}", flush=True)
+        print(f"{case.name}: {problem or 'reported'}", flush=True)
         wrong += bool(problem)
-    conclude("vm-bad-input", f"{len(cases) - wrong} of {len(cases)} told by name with a remedy", met=not wrong)
+    conclude("vm-bad-input", f"{len(cases) - wrong} of {len(cases)} reported by name with a remedy", met=not wrong)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """How well a guest's clock is known: the bound that is stated, held against pulses whose time is known.
 
 A guest's clock is looked at, and its error is bounded for the time that a run waits until its next look: the lead of a
-schedule and a block. A stressor in an otherwise idle guest is told to press and to let go, five times from then on. The
-host watches its virtual CPU, which is busy and then idle for good from the moments that the guest takes for those told.
+schedule and a block. A stressor in an otherwise idle guest must press and let go, five times from then on. The
+host watches its virtual CPU, which is busy and then idle for good from the moments that the guest takes for these.
 
 When it lets go no timer has a part in it, for it looks at its clock between one piece of work and the next: the
 difference is its clock's error plus the rest of a piece of work, which is not negative. So no pulse may end earlier
@@ -10,7 +10,7 @@ than its bound allows. A clock that is late makes all beginnings and ends after 
 letting go takes, for certain; a beginning by what waking takes, unless a timer went off too soon. So after each look
 the promptest end or the middle one of the beginnings must be later by no more than the bound and what an emulated guest
 takes for such a thing. Ten come long after a look, as in slow blocks. The guest's CPU is then kept busy, and bounds are
-asked for again and again.
+requested again and again.
 
 Not seen: a clock that is ahead by less than the rest of a piece of work, and one that is behind by less than the bound
 and that allowance.
@@ -40,11 +40,11 @@ LONG_NS = 8_000_000
 BEFORE_NS = 4_000_000
 # Shorter idleness is no end of a stretch of work, and shorter work is none.
 IDLE_NS = 100_000
-# Stretches that are nearer to each other are of one pulse: an emulated guest that waits for its emulator is idle amid
+# Stretches that are nearer to each other are of one pulse: an emulated guest that waits for its emulator is idle within
 # its work. It is woken 5 ms before it is to press, for a moment, and is idle longer than this after that.
-AMID_NS = 2_000_000
+GAP_NS = 2_000_000
 # The least time in which a schedule arrives.
-TOLD_NS = 120_000_000
+AHEAD_NS = 120_000_000
 EVERY_NS = 150_000_000
 SPAN_NS = LEAD_NS + BATCH_NS
 # Of so many pulses some surely find the host calm, and then an emulated guest takes so long to wake, or to let go.
@@ -55,8 +55,8 @@ PROMPT_NS = 500_000
 class ThreadClock:
     """Time in which a thread of another process ran or waited for a CPU; use as a context manager.
 
-    What it ran is asked of the CPU that it is on, up to this moment: the kernel's process clocks and /proc tell what
-    was booked at the last tick. What it waited is told when it runs again. Source: perf_event_open(2), proc(5).
+    Its run time comes from the CPU that it is on, up to this moment: the kernel's process clocks and /proc contain what
+    was booked at the last tick. Its waiting is known when it runs again. Source: perf_event_open(2), proc(5).
     """
 
     _SYSCALL, _SOFTWARE, _TASK_CLOCK, _ATTRIBUTE_BYTES = 298, 1, 1, 128
@@ -88,27 +88,27 @@ def wait_until(at_ns: int) -> None:
 
 @dataclass(frozen=True)
 class Pulse:
-    """How much later than told the guest pressed and let go."""
+    """How much later than scheduled the guest pressed and let go."""
 
     began_late_ns: int
     ended_late_ns: int
 
 
 def look(guest: Sandbox, used: ThreadClock, after_ns: int, count: int, late_ns: int) -> Look:
-    """Pulses from so long after a look on. late_ns: how much later than is meant the guest is told to press."""
+    """Pulses from so long after a look on. late_ns: a delay of the scheduled press."""
     looked_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     bound_ns = guest.clock_error_ns(after_ns + (count - 1) * EVERY_NS)
     made = []
     for number in range(count):
         at_ns = looked_ns + after_ns + number * EVERY_NS
-        time.sleep(max(0, at_ns - TOLD_NS - time.clock_gettime_ns(time.CLOCK_MONOTONIC)) / 1e9)
+        time.sleep(max(0, at_ns - AHEAD_NS - time.clock_gettime_ns(time.CLOCK_MONOTONIC)) / 1e9)
         began_ns, ended_ns = pulse(guest, used, at_ns - LONG_NS + late_ns, at_ns + late_ns)
         made.append(Pulse(began_ns - (at_ns - LONG_NS), ended_ns - at_ns))
     return Look(bound_ns, made)
 
 
 def pulse(guest: Sandbox, used: ThreadClock, from_ns: int, to_ns: int) -> tuple[int, int]:
-    """When a guest that is told to press so long was busy."""
+    """When a guest that must press so long was busy."""
     switches = [{"at_ns": from_ns, "intensity": 1.0}, {"at_ns": to_ns, "intensity": 0.0}]
     client(guest).call("workload.schedule", id="pulse", switches=switches)
     time.sleep(max(0, from_ns - 3 * BEFORE_NS - time.clock_gettime_ns(time.CLOCK_MONOTONIC)) / 1e9)
@@ -125,7 +125,7 @@ def pulse_among(pulses: list[tuple[int, int]], to_ns: int) -> tuple[int, int]:
     if not own:
         return to_ns + LONG_NS, to_ns + LONG_NS
     first = len(own) - 1
-    while first > 0 and own[first][0] - own[first - 1][1] < AMID_NS:
+    while first > 0 and own[first][0] - own[first - 1][1] < GAP_NS:
         first -= 1
     return own[first][0], own[-1][1]
 
@@ -134,7 +134,7 @@ def stretches(seen: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """When a thread was busy, from and to, by samples of (time, time used).
 
     What it had idled stands still meanwhile. A wait for a CPU looks idle until it is over and counted, which takes back
-    what had seemed to be idled. Of the samples round an edge it is told how much of their distance was work.
+    what had seemed to be idled. For samples around an edge, the share of work in their distance is known.
     """
     # From behind, so that what is taken back is known: no more than this was idled by then.
     idled: list[int] = []
@@ -176,7 +176,7 @@ class Look:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"late": "the guest is told each time 2 ms too late"})
+    options = arguments(__doc__ or "", plants={"late": "the guest gets each switch 2 ms too late"})
     late_ns = 2_000_000 if options.plant else 0
     needed("vm-clock")
     # The host watches from CPU 0; the guest has CPU 1.
@@ -201,7 +201,7 @@ def main() -> None:
         for _ in range(20 if options.quick else 60):
             time.sleep(0.4)
             busy.append(guest.clock_error_ns(SPAN_NS))
-    told(short, long, [*idle, *busy])
+    summarise(short, long, [*idle, *busy])
 
 
 def spread(late_ns: list[int]) -> str:
@@ -209,11 +209,11 @@ def spread(late_ns: list[int]) -> str:
     return ", ".join(f"{late[int(share * (len(late) - 1))] / 1e6:+.3f}" for share in (0, 0.05, 0.5, 0.95, 1))
 
 
-def told(short: list[Look], long: list[Look], bounds: list[int]) -> None:
+def summarise(short: list[Look], long: list[Look], bounds: list[int]) -> None:
     """The figures and the verdict."""
     worst = max(bounds) / 1e6
     for looks, when in ((short, "soon after a look"), (long, "long after a look")):
-        made = [pulse for one in looks for pulse in one.pulses]
+        made = [pulse for look in looks for pulse in look.pulses]
         print(
             f"{len(made)} pulses {when}, of {len(looks)}: "
             f"began {spread([p.began_late_ns for p in made])} ms late (0, 5, 50, 95, 100 %), "
@@ -221,9 +221,9 @@ def told(short: list[Look], long: list[Look], bounds: list[int]) -> None:
             f"ms; too early by {-min(o.early_ns for o in looks) / 1e6:+.3f} ms, "
             f"too late by {-min(o.late_ns for o in looks) / 1e6:+.3f}"
         )
-    middle = statistics.median(p.ended_late_ns for one in short for p in one.pulses) / 1e6
-    early = min(one.early_ns for one in (*short, *long)) / 1e6
-    late = min(one.late_ns for one in (*short, *long)) / 1e6
+    middle = statistics.median(p.ended_late_ns for look in short for p in look.pulses) / 1e6
+    early = min(look.early_ns for look in (*short, *long)) / 1e6
+    late = min(look.late_ns for look in (*short, *long)) / 1e6
     figure = (
         f"bound to the next look at most {worst:.2f} ms ({len(bounds)} looks, idle and busy), median pulse ended "
         f"{middle:+.2f} ms late; none too early, by {early:+.2f} ms; after no look all too late, by {late:+.2f} ms"

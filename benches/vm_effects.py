@@ -41,10 +41,10 @@ WRITES = {
 }
 
 
-Found = tuple[dict[str, Cell], Series]
+Outcome = tuple[dict[str, Cell], Series]
 
 
-def run(victim: dict[str, Any], aggressors: dict[str, Any], seconds: int, sandbox: dict[str, Any] = GUEST) -> Found:
+def run(victim: dict[str, Any], aggressors: dict[str, Any], seconds: int, sandbox: dict[str, Any] = GUEST) -> Outcome:
     """Cells by aggressor, the null one called null, and the blocks behind them."""
     content = {
         "name": "effects",
@@ -65,7 +65,7 @@ def run(victim: dict[str, Any], aggressors: dict[str, Any], seconds: int, sandbo
     return cells, Measured.of(evidence.of_trial(trial)).holding(next((c.treatment for c in cells.values()), ""))
 
 
-def told(name: str, cell: Cell | None) -> str:
+def summary(name: str, cell: Cell | None) -> str:
     if cell is None:
         return f"{name}: not measured"
     factor = cell.isolation
@@ -84,15 +84,15 @@ def narrow(estimate: Estimate) -> bool:
     return estimate.low >= 1 - NARROW and estimate.high <= 1 + NARROW
 
 
-def more_harm(found: Found, worse: str, better: str) -> Estimate | None:
+def more_harm(measured: Outcome, worse: str, better: str) -> Estimate | None:
     """What the victim does beside the one over what it does beside the other."""
-    cells, series = found
+    cells, series = measured
     if not {worse, better} <= cells.keys():
         return None
     return series.pair(cells[worse].treatment, cells[better].treatment).factor()
 
 
-def ordered(guests: Found, processes: Callable[[], Found], worse: str, better: str) -> bool:
+def ordered(guests: Outcome, processes: Callable[[], Outcome], worse: str, better: str) -> bool:
     """Whether one hurts more than the other; or else, what the same is without guests."""
     inside = more_harm(guests, worse, better)
     if inside is None:
@@ -129,10 +129,10 @@ def memory_shows(inside: dict[str, Cell], seconds: int) -> bool:
     if process is None or "process" not in inside or "guest" not in outside:
         return False
     part = guest.baseline_rate.value / process.baseline_rate.value
-    print(f"memory bandwidth: not seen between guests. A guest copies {part:.1%} of what a process does", flush=True)
-    print(f"  {told('a guest beside a process', inside['process'])}", flush=True)
-    print(f"  {told('a process beside a guest', outside['guest'])}", flush=True)
-    print(f"  {told('a process beside a process', process)}", flush=True)
+    print(f"memory bandwidth: not seen between guests. A guest copies {part:.1%} of a process's rate", flush=True)
+    print(f"  {summary('a guest beside a process', inside['process'])}", flush=True)
+    print(f"  {summary('a process beside a guest', outside['guest'])}", flush=True)
+    print(f"  {summary('a process beside a process', process)}", flush=True)
     return Warn.EMULATED in guest.warnings and hurts(process) and guest.isolation.low > process.isolation.high
 
 
@@ -143,24 +143,24 @@ def main() -> None:
     seconds = 9 if options.quick else 90
     on_cpu = {"cpu": {"stressor": neighbour, "sandbox": {"cpus": "same"}}}
 
-    def calm(found: Found) -> bool:
-        return quiet(found[0].get("null"))
+    def calm(measured: Outcome) -> bool:
+        return quiet(measured[0].get("null"))
 
     cpu = undisturbed(lambda: run({"probe": "integer"}, on_cpu, seconds), calm)
     for name, cell in cpu[0].items():
-        print(told(name, cell), flush=True)
+        print(summary(name, cell), flush=True)
     memory = beside_copies(GUEST, seconds)
     for name, cell in memory.items():
-        print(told(f"a guest that copies, {name}", cell), flush=True)
+        print(summary(f"a guest that copies, {name}", cell), flush=True)
     disk = undisturbed(lambda: run(DISK, WRITES, 2 * seconds), calm)
     for name, cell in disk[0].items():
-        print(told(f"disk, {name}", cell), flush=True)
+        print(summary(f"disk, {name}", cell), flush=True)
 
     @functools.cache
-    def outside() -> Found:
+    def outside() -> Outcome:
         return run(DISK, WRITES, 2 * seconds, {"backend": "process"})
 
-    nulls = [quiet(found.get("null")) for found in (cpu[0], memory, disk[0])]
+    nulls = [quiet(measured.get("null")) for measured in (cpu[0], memory, disk[0])]
     shown = {
         "CPU": hurts(cpu[0].get("cpu")),
         "memory bandwidth, or why not": memory_shows(memory, seconds),
@@ -168,7 +168,7 @@ def main() -> None:
         "larger requests more, or why not": ordered(disk, outside, "direct-128KiB", "direct-8KiB"),
         "direct most, or why not": ordered(disk, outside, "direct-128KiB", "buffered-128KiB"),
     }
-    said = ", ".join(f"{what}{'' if found else ' NOT'}" for what, found in shown.items())
+    said = ", ".join(f"{what}{'' if seen else ' NOT'}" for what, seen in shown.items())
     conclude("vm-effects", f"shown: {said}; null quiet in {sum(nulls)} of 3", met=all(shown.values()) and all(nulls))
 
 

@@ -3,7 +3,7 @@
 As benches/robustness.py, with guests: `kill -9` strikes the controller, one of the QEMUs or the monitor's agent. Every
 guest has a tap on the run's bridge and, where root images can be built, the root that all share.
 
-Bar: no process, cgroup, namespace, tap, file or disk of ours left after the next start; every resume ends with all
+Bar: no process, cgroup, namespace, tap, file or disk of Partywall left after the next start; every resume ends with all
 blocks and none twice, so that no image is left locked; the shared root is what it was.
 """
 

@@ -3,12 +3,12 @@
 q is the rate under the limit over the unlimited rate of the same blocks and the limit (Rzecki et al., equation 1).
 Idle CPUs poll meanwhile: a limit lets its CPU sleep, and one that comes back slower is no matter of the limit.
 Where q differs from 1 in a guest the reason is measured, not guessed. First, what the limit let its virtual CPU have,
-by the kernel's count of that thread alone; the emulator's other threads are not held back and are told beside. Second,
-how much of that time made no work: a guest at a quarter of a CPU, handed out every 100 ms and every 400 ms, against
-itself without a limit in turn. What is lost every second whatever the limit, and what is lost each time the guest may
-go on (its timers are due, its messages wait, and an emulator does that slowly), follow from the two. Both are the same
-at every limit, so the smaller the share, the larger a part of it they take; how far that goes is predicted from the
-quarter for the other limits, and held against what was found there.
+by the kernel's count of that thread alone; the emulator's other threads are not held back and are printed beside.
+Second, how much of that time made no work: a guest at a quarter of a CPU, handed out every 100 ms and every 400 ms,
+against itself without a limit in turn. What is lost every second whatever the limit, and what is lost each time the
+guest may go on (its timers are due, its messages wait, and an emulator does that slowly), follow from the two. Both are
+the same at every limit, so the smaller the share, the larger a part of it they take; how far that goes is predicted
+from the quarter for the other limits, and held against what was found there.
 
 Bar: q within 0.97 to 1.03 in the container at every limit, known to 0.03; in the guest the same, or its virtual CPU had
 the limit within 0.03 and q is what the loss predicts, within 0.03 or the interval of their difference, both being known
@@ -115,7 +115,7 @@ def efficiency(backend: str, limit: float, seconds: int) -> Held | None:
 
 
 def efficiencies(backend: str, limits: Sequence[float], seconds: int) -> dict[float, Held]:
-    """By limit, of those that could be measured."""
+    """By limit, if it could be measured."""
 
     def known(held: Held | None) -> bool:
         # A guest's efficiency may have a reason, which `judged` looks for; it must be known in any case.
@@ -167,15 +167,15 @@ def lost(rounds: int) -> list[Loss]:
                 before, held, free = free, chunk(guest, QUARTER, period), chunk(guest, None, period)
                 # The last slices are still on their way.
                 time.sleep(0.2)
-                worth = sum(work_in(slices, one) for one in (before, free)) / (before.used_s + free.used_s)
+                worth = sum(work_in(slices, turn) for turn in (before, free)) / (before.used_s + free.used_s)
                 losses.append((held.used_s - work_in(slices, held) / worth) / held.lasted_s)
     finally:
         guest.stop()
         reaper.clean(label)
     for period, losses in losses_by_period.items():
         mean = student(losses)
-        told = f"{1000 * mean.value:.1f} ± {1000 * half(mean):.1f} ms of its time a second without work"
-        print(f"guest at {QUARTER:.0%} every {1000 * period:.0f} ms: {told}, {len(losses)} turns", flush=True)
+        result = f"{1000 * mean.value:.1f} ± {1000 * half(mean):.1f} ms of its time a second without work"
+        print(f"guest at {QUARTER:.0%} every {1000 * period:.0f} ms: {result}, {len(losses)} turns", flush=True)
     return [Loss.of(*both) for both in zip(*losses_by_period.values(), strict=True)]
 
 
@@ -223,7 +223,7 @@ def work_in(slices: Sequence[dict[str, Any]], during: Chunk) -> float:
         inside = min(piece["end_ns"], during.end_ns) - max(piece["start_ns"], during.start_ns)
         return max(0.0, inside / (piece["end_ns"] - piece["start_ns"]))
 
-    return sum(float(one["work"]) * share(one) for one in slices)
+    return sum(float(piece["work"]) * share(piece) for piece in slices)
 
 
 def judged(limits: Sequence[float], guest: dict[float, Held], losses: Callable[[], list[Loss]]) -> bool:
@@ -242,8 +242,8 @@ def judged(limits: Sequence[float], guest: dict[float, Held], losses: Callable[[
         held = guest.get(limit)
         predicted = student([loss.predicts(limit) for loss in measured])
         fits = held is not None and (held.as_promised or held.explained(predicted))
-        told = f"q {predicted.value:.3f} ± {half(predicted):.3f}"
-        print(f"guest at {limit:.0%}: that predicts {told}{'' if fits else ', NOT found'}", flush=True)
+        result = f"q {predicted.value:.3f} ± {half(predicted):.3f}"
+        print(f"guest at {limit:.0%}: that predicts {result}{'' if fits else ', NOT found'}", flush=True)
         good &= fits
     return good
 

@@ -55,7 +55,7 @@ def scenario(*, quick: bool, stress: str) -> dict[str, Any]:
     }
 
 
-def told(cell: Cell) -> str:
+def summary(cell: Cell) -> str:
     factor = cell.isolation
     name = f"{cell.victim} beside {cell.aggressor or cell.role}"
     return f"{name}: isolation factor {factor.value:.3f} ({factor.low:.3f} to {factor.high:.3f})"
@@ -89,13 +89,13 @@ def main() -> None:
     for reason in findings.incomplete:
         print(f"failed: {reason}", flush=True)
     for cell in findings.cells:
-        print(told(cell), flush=True)
+        print(summary(cell), flush=True)
     mine = {cell.aggressor or cell.role: cell for cell in findings.cells if cell.victim == "fio"}
     cpu, null = mine.get("cpu"), mine.get("null")
     hurt = cpu is not None and cpu.isolation.high < 1
     quiet = null is not None and null.isolation.low <= 1 <= null.isolation.high
     known = null is not None and null.isolation.high - null.isolation.low <= 2 * KNOWN
-    figure = "fio in a guest was not measured" if cpu is None else f"{told(cpu)}; {busy(cpu)}"
+    figure = "fio in a guest was not measured" if cpu is None else f"{summary(cpu)}; {busy(cpu)}"
     read = bool(rates) and min(rates) > 0 and not findings.incomplete
     conclude("vm-real-tools", figure, met=read and hurt and quiet and known and cpu is not None and worked(cpu))
 

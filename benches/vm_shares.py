@@ -52,11 +52,11 @@ def main() -> None:
     version = "version 2" if cgroups.read().is_v2 else "version 1"
     held, lines, known = 0, [], KNOWN_QUICK if options.quick else KNOWN
     for name, (promise, own, other) in CASES.items():
-        found = share(own | given.get(name, {}), other, 14 if options.quick else 90)
-        if found is None:
+        measured = share(own | given.get(name, {}), other, 14 if options.quick else 90)
+        if measured is None:
             print(f"{name}: not measured")
             continue
-        value, low, high = found
+        value, low, high = measured
         print(f"{name}: promised {promise:.1%}, kept {value:.1%} ({low:.1%} to {high:.1%})", flush=True)
         held += abs(value - promise) <= POINTS and (high - low) / 2 <= known
         lines.append(f"{name} kept {value:.1%}")

@@ -1,7 +1,7 @@
 """How soon a guest's agent answers, alone and four at a time, and what a KVM that carries nothing costs.
 
-For one guest two times are told: what a user waits, from starting QEMU on, firmware and control channel included; and
-what the guest's own clock, which begins with its kernel, shows once the agent has said hello. One guest and four in
+For one guest two times are printed: what a user waits, from starting QEMU on, firmware and control channel included;
+and what the guest's own clock, which begins with its kernel, shows once the agent has said hello. One guest and four in
 parallel are measured in turn, these by what a user waits.
 
 Bar: from the guest kernel's start to the hello 3 s at the median; four in parallel within 2.5 times one; finding that
@@ -100,17 +100,17 @@ def main() -> None:
     for number in range(rounds):
         alone.append(seconds(1, stopped_s=3.5 if options.plant else 0.0))
         four.append(seconds(4))
-        (one, kernel), (all_four, _) = alone[-1], four[-1]
-        print(f"round {number}: one {one:.2f} s, of it {kernel:.2f} s its kernel's; four {all_four:.2f} s", flush=True)
+        (lone, kernel), (all_four, _) = alone[-1], four[-1]
+        print(f"round {number}: one {lone:.2f} s, of it {kernel:.2f} s its kernel's; four {all_four:.2f} s", flush=True)
     backs = {"this host's KVM": falling_back(hanging=False), "a KVM that hangs": falling_back(hanging=True)}
     for what, back in backs.items():
         times = f"{back.first_s:.1f} s the first time, {back.second_s:.2f} s the second"
         print(f"{what}: accel: auto chose {back.chosen.name} in {times} ({back.chosen.why})", flush=True)
     first, second = max(b.first_s for b in backs.values()), max(b.second_s for b in backs.values())
     dead = backs["a KVM that hangs"].chosen.name == "tcg"
-    one, kernel = (statistics.median(times) for times in zip(*alone, strict=True))
-    ratio = statistics.median(all_four / one for (all_four, _), (one, _) in zip(four, alone, strict=True))
-    figure = f"one guest {kernel:.2f} s from its kernel's start ({one:.2f} s from QEMU's), four {ratio:.2f} times one"
+    lone, kernel = (statistics.median(times) for times in zip(*alone, strict=True))
+    ratio = statistics.median(all_four / lone for (all_four, _), (lone, _) in zip(four, alone, strict=True))
+    figure = f"one guest {kernel:.2f} s from its kernel's start ({lone:.2f} s from QEMU's), four {ratio:.2f} times one"
     figure += f", accel: auto {first:.1f} s once"
     conclude("vm-start", figure, met=kernel <= 3 and ratio <= 2.5 and first <= 10 and second < 1 and dead)
 

@@ -4,7 +4,7 @@ Idle: CPU time of an agent with no workload over some seconds. Slices: two stres
 take turns in random slots, one with slices, one with next to none; what the first one loses, and the CPU time that its
 other threads use to send slices. Monitors: what a kernel loses in slots in which counters are read where a run reads
 them, on another CPU than the victim's. Both costs are far below what a host's noise lets one see, so slices are cut and
-counters read many times more often than in a run, and the loss is divided by that. Also told, though not in the bar:
+counters read many times more often than in a run, and the loss is divided by that. Also printed, though not in the bar:
 the CPU time of reading, which is what the victim would lose on a host with one CPU.
 
 Bar: idle under 0.1 % of a core; slices and monitors together under 0.5 % of the kernel's throughput, at the upper end
@@ -174,9 +174,9 @@ def main() -> None:
     )
     print(f"reading them in a run takes {reading * rarer:.3%} of a core, which a victim on the only CPU would lose")
     total = ((1 - ratio.value) + sending) / FINER + (1 - watched.value) * rarer
-    doubt = math.hypot(ratio.half_width / FINER, watched.half_width * rarer)
-    figure = f"idle {idle_share:.4%} of a core; slices and monitors take {total:.3%} ± {doubt:.3%} of the throughput"
-    conclude("watching-cost", figure, met=idle_share < 0.001 and total + doubt < 0.005)
+    margin = math.hypot(ratio.half_width / FINER, watched.half_width * rarer)
+    figure = f"idle {idle_share:.4%} of a core; slices and monitors take {total:.3%} ± {margin:.3%} of the throughput"
+    conclude("watching-cost", figure, met=idle_share < 0.001 and total + margin < 0.005)
 
 
 if __name__ == "__main__":

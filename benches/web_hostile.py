@@ -268,7 +268,10 @@ def requests(where: Site) -> Iterator[Attack]:
     )
     yield "method TRACE", status_is(where, (403, 405), "TRACE")
     yield "method PUT", status_is(where, (403, 405), "PUT", "/records/odd", origin=where.origin)
-    yield "runner asked by a browser's port", lambda: _no_page(raw(where, b'{"action": "start", "key": "x"}\n', 1.0))
+    yield (
+        "a request to the runner from a browser's port",
+        lambda: _no_page(raw(where, b'{"action": "start", "key": "x"}\n', 1.0)),
+    )
 
 
 def _starts(answer: bytes, *wanted: bytes) -> str:

@@ -5,7 +5,7 @@ host can do, the kernels, a plan, a check, the studies, a measurement of five se
 Nothing there sees the clone: not the folder, not PYTHONPATH, not $PARTYWALL_AGENT. --quick draws no charts and plans no
 studies.
 
-Bar: every command ends well and prints what it should, the measurement leaves a report, and no remedy names a Makefile.
+Bar: every command succeeds and prints what it should, the measurement leaves a report, and no remedy names a Makefile.
 """
 
 from __future__ import annotations

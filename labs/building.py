@@ -24,7 +24,7 @@ def need(tools: Sequence[str], target: str) -> None:
 
 
 def run(*argv: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
-    """Standard output; TrialError with the last line of what a program said if it fails."""
+    """Standard output; TrialError with the last line of a program's output if it fails."""
     words = [str(word) for word in argv]
     done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     if done.returncode:

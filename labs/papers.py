@@ -46,8 +46,8 @@ COMPLETE: tuple[Status, ...] = ("measured", "shown")
 class Row(Frozen):
     """A statement, table or figure of a paper.
 
-    by: what shows it: `study NAME`, `bench NAME`, `lab NAME` or a command. exhibits: its tables and figures in the
-    study's file. lacks: what is not there, or why it cannot be.
+    by: what shows it: `study NAME`, `bench NAME`, `lab NAME` or a command.
+    lacks: what is not there, or why it cannot be.
     """
 
     id: str = Field(pattern=r"^[A-Z][0-9]{2}$")
@@ -56,6 +56,7 @@ class Row(Frozen):
     status: Status
     by: tuple[str, ...] = ()
     exhibits: tuple[str, ...] = ()
+    """In the study's file."""
     lacks: str = ""
 
 
@@ -95,8 +96,8 @@ def every() -> tuple[PaperRows, ...]:
 
 def results() -> dict[str, Recorded]:
     """Recorded results by study."""
-    found = (Recorded.model_validate_json(file.read_bytes()) for file in sorted(RESULTS.glob("*.json")))
-    return {recorded.study: recorded for recorded in found}
+    stored = (Recorded.model_validate_json(file.read_bytes()) for file in sorted(RESULTS.glob("*.json")))
+    return {recorded.study: recorded for recorded in stored}
 
 
 def problems(rows: PaperRows) -> Iterator[str]:
@@ -200,13 +201,16 @@ def _beside(paper: Paper, name: str, recorded: Recorded | None) -> Iterator[str]
     else:
         yield f"Measured on {recorded.when} in the {recorded.form} form, on {recorded.host}."
     measured = {shown.exhibit: shown for shown in recorded.exhibits} if recorded else {}
-    lines = ["| exhibit | place | published | measured, with 95 % interval | verdict |", "|---|---|---|---|---|"]
+    lines = [
+        "| figure or table | place | published | measured, with 95 % interval | verdict |",
+        "|---|---|---|---|---|",
+    ]
     for paper_table in paper.exhibits:
-        lines += _exhibit(paper_table, measured.get(paper_table.id))
+        lines += _numbers(paper_table, measured.get(paper_table.id))
     yield "\n".join(lines)
 
 
-def _exhibit(paper_table: PaperTable, shown: Shown | None) -> Iterator[str]:
+def _numbers(paper_table: PaperTable, shown: Shown | None) -> Iterator[str]:
     """A line for each published number, and one for the figure's verdict if it has none."""
     points = {point.place: point for point in shown.measured} if shown else {}
     verdict = shown.likeness if shown else "not recorded"

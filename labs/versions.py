@@ -92,7 +92,7 @@ def main() -> None:
         # Resolves to the lowest versions, which pip cannot.
         subprocess.run([sys.executable, "-m", "venv", UV.parents[1]], check=True)
         subprocess.run([UV.with_name("pip"), "install", "--quiet", "uv"], check=True)
-    pythons = list(found(options.python or MINORS, options.apt_option, console))
+    pythons = list(available(options.python or MINORS, options.apt_option, console))
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="partywall-versions-") as name:
         folder = Path(name)
         build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
@@ -114,7 +114,7 @@ def _minor(text: str) -> int:
     return int(minor)
 
 
-def found(minors: Sequence[int], apt_options: Sequence[str], console: Console) -> Iterator[Python]:
+def available(minors: Sequence[int], apt_options: Sequence[str], console: Console) -> Iterator[Python]:
     """Those of the versions that there are; what is missing is said."""
     for minor in minors:
         if python := _of_host(minor) or _of_debian(minor, apt_options, console):

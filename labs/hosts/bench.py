@@ -87,7 +87,7 @@ class Bench:
         return output.code == CAPABILITY or any(re.search(words, output.text) for words in says)
 
     def as_root(self, command: str) -> Output:
-        """Prepares or looks at something outside of what is tried."""
+        """Prepares or looks at something that is not tried itself."""
         output = self.machine.run(command)
         if output.code:
             raise FailedError(f"{command}: {output.last}")

@@ -37,7 +37,7 @@ class Image:
 class Shortfall:
     """A capability that does not wholly work, and the reason a user reads in the matrix.
 
-    says: a pattern of what Partywall's own message names.
+    says: a pattern that Partywall's own message matches.
     """
 
     expected: Expected
@@ -78,7 +78,7 @@ BACKPORTS = Image(
     backports=("src:linux", "src:linux-signed-amd64", "src:qemu", "src:seabios"),
 )
 TRIXIE = Image("debian-13", "trixie", "3.13")
-# With all that the host-marked tests start; the image above stays small, for it is built anew in every CI run.
+# With all that the host-marked tests start; the image above stays small, because every CI run builds it.
 TRIXIE_TESTS = Image("debian-13-tests", "trixie", "3.13", (*BASE, *TESTS))
 TRIXIE_DOCKER = Image("debian-13-docker", "trixie", "3.13", (*BASE, "docker.io", "docker-cli"))
 

@@ -21,11 +21,11 @@ from partywall import units
 
 HERE = Path(__file__).parent
 INSIDE = HERE / "inside"
-# Of what doctor looks at: CPUs, memory, the agent, a backend.
+# Parts of doctor's output: CPUs, memory, the agent, a backend.
 FEWEST_THERE = 5
 # An emulated host's timers are late, so a sender may miss what it could have; a ceiling is never passed.
 GUARD_BELOW, GUARD_ABOVE = 0.08, 0.02
-# Tests of what differs from kernel to kernel: cgroups, hooks and queues. All host tests would take hours, emulated.
+# Tests whose subject differs between kernels: cgroups, hooks and queues. All host tests would take hours, emulated.
 TESTS_OF_KERNELS = (
     *("sandbox/test_host.py", "sandbox/test_delegation.py", "run/test_execute.py", "run/test_commands.py"),
     *("guard/test_lab.py", "guard/test_evasion.py", "trace/test_trace_host.py", "trace/test_trace_paths.py"),
@@ -189,7 +189,7 @@ def reap(bench: Bench) -> str:
 
 
 def tests(bench: Bench) -> str:
-    """The tests of what differs from kernel to kernel, from this clone."""
+    """The tests whose subject differs from kernel to kernel, from this clone."""
     clone = image.CLONE
     bench.machine.bring([clone / "tests", clone / "pyproject.toml", clone / "schema", clone / "benches"], "/opt/clone")
     bench.machine.bring([clone / "labs", clone / "docs"], "/opt/clone")

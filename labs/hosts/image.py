@@ -1,7 +1,7 @@
 """Root file systems of stock hosts: Debian's packages, Partywall's dependencies, and a way in by ssh.
 
 Nothing of Partywall itself is in an image: the wheel is brought to the running host, so one image serves all versions.
-An image is kept under the hash of what it was made of, this file included, in the cache folder that guests' kernels are
+An image is kept under the hash of its sources, this file included, in the cache folder that guests' kernels are
 kept in too. What nobody has used for a month is removed when an image is made.
 """
 
@@ -82,7 +82,7 @@ def prune(cache: Path, say: Say, now_s: float | None = None) -> None:
 
 
 def requirements() -> list[str]:
-    """What pip is asked for: the dependencies, and what the tests need."""
+    """What pip installs: the dependencies, and packages for the tests."""
     project = tomllib.loads((CLONE / "pyproject.toml").read_text())["project"]
     tests = [line for line in project["optional-dependencies"]["dev"] if _name(line) in TEST_EXTRAS]
     return [*project["dependencies"], *tests]
@@ -93,7 +93,7 @@ def _name(requirement: str) -> str:
 
 
 def digest(image: Image) -> str:
-    """The name of what an image is made of."""
+    """The name of an image's sources."""
     recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     made_of = {"recipe": recipe, "image": asdict(image), "requirements": requirements(), "key": _public_key()}
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]

@@ -31,7 +31,7 @@ RECORD = "results.json"
 RECORDER = Path(__file__).with_name("record.py")
 TOOLS = ("mmdebstrap", "mkfs.ext4", "qemu-system-x86_64", "ssh", "ssh-keygen", "setpriv")
 LONG = ("limits-short", "limits-full", "no-root", "recipes", "tests")
-"""Checks that are done only if asked for, or on hosts that name them."""
+"""Checks that are done only on request, or on hosts that name them."""
 
 
 @dataclass(frozen=True)
@@ -168,12 +168,12 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, default=Path("runs/hosts"), help="folder for logs and results.json")
     parser.add_argument("--record", action="store_true", help="record each host's files, as HOST.tree beside its log")
-    parser.add_argument("--write-docs", action="store_true", help="write the matrix in docs/hosts.md anew")
+    parser.add_argument("--write-docs", action="store_true", help="write the matrix in docs/hosts.md again")
     return parser.parse_args()
 
 
 def chosen(options: argparse.Namespace, host: Host) -> list[str]:
-    """The checks to do on a host: those asked for, else those it is in the catalogue for."""
+    """The checks to do on a host: those requested, else those it is in the catalogue for."""
     if options.check:
         return list(dict.fromkeys(("install", *options.check)))
     return [name for name in host.only or CHECKS if name not in LONG or name in host.long]

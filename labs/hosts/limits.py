@@ -26,7 +26,7 @@ WEIGHTS = {50.0, 100.0, 300.0}
 POINTS_SHORT = 0.08
 USED = "victim.cgroup_cpu_usage_ns"
 # What these kernels tell and others do not: pressure by cgroup, and the time threads waited for a CPU.
-TOLD = ("victim.cgroup_cpu_pressure_some_ns", "victim.process_run_queue_wait_ns")
+REPORTED = ("victim.cgroup_cpu_pressure_some_ns", "victim.process_run_queue_wait_ns")
 MEMORY_KILLED = "it hit its memory limit of 64 MiB"
 
 
@@ -34,7 +34,7 @@ MEMORY_KILLED = "it hit its memory limit of 64 MiB"
 class Kept:
     """What one limit kept. half: of the 95 % interval. used: the same by the kernel's account of CPU time, or None.
 
-    A ceiling is a share of a CPU. A weight is a share of what the victim has without its neighbour: on one CPU, the
+    A ceiling is a share of a CPU. A weight is a share of the victim's rate without its neighbour: on one CPU, the
     controller takes a part from both. points: how far a figure may be from its promise.
     """
 
@@ -82,8 +82,8 @@ def short(bench: Bench) -> list[Kept]:
 
 def _ceilings(bench: Bench) -> Iterator[Kept]:
     evidence, cells = _run(bench, "ceilings")
-    read = {name for seen in evidence.observations.values() for one in seen for name in one.counters}
-    if unread := [name for name in TOLD if name not in read]:
+    read = {name for seen in evidence.observations.values() for observation in seen for name in observation.counters}
+    if unread := [name for name in REPORTED if name not in read]:
         raise FailedError(f"this kernel tells {', '.join(unread)}, and the run holds no such counter")
     by_treatment = {cell.treatment: cell for cell in cells if cell.role == "limit" and cell.isolation}
     for ceiling in CEILINGS:

@@ -48,7 +48,7 @@ class HostEndedError(TrialError):
 
 
 class NotUpError(HostEndedError):
-    """The machine did not come up. Nothing of ours ran on it, so a second boot hides nothing."""
+    """The machine did not come up. Nothing of Partywall ran on it, so a second boot hides nothing."""
 
     @property
     def is_emulators(self) -> bool:

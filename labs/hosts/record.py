@@ -171,7 +171,7 @@ def lines(root: Path, names: Names) -> Iterator[str]:
             alike.setdefault((match[1], match[3], match[4] or ""), []).append(int(match[2]))
         else:
             yield line
-    for (before, after, text), cpus in sorted(alike.items(), key=lambda one: (one[0][1], one[1])):
+    for (before, after, text), cpus in sorted(alike.items(), key=lambda row: (row[0][1], row[1])):
         yield f"{before}{{{_list(sorted(cpus))}}}{after}{text}"
     for folder in LISTED:
         place = _under(root, folder)
@@ -231,7 +231,7 @@ def _kept(path: str, text: str, names: Names) -> str:
     kept = KEPT_OF_NODES if path.startswith(NODE) and path.endswith("/meminfo") else kept
     lines = [line for line in text.splitlines(keepends=True) if re.match(kept, line)]
     if path == "/proc/cpuinfo":
-        # Flags are told once: they are long, and the same everywhere.
+        # Flags are listed once: they are long, and the same everywhere.
         lines += [line for line in text.splitlines(keepends=True) if line.startswith(("flags", "Features"))][:1]
     if path == "/proc/self/cgroup":
         lines = [_membership(line, names) for line in lines]

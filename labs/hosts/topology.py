@@ -33,7 +33,7 @@ class Tools:
 
 def differences(facts: Mapping[str, Any], tools: Tools) -> list[str]:
     """What Partywall tells otherwise than the tools, a line each."""
-    there, here = told(facts), shown(tools)
+    there, here = reported(facts), shown(tools)
     return [
         f"{what}: Partywall says {there.get(what)}, the host's tools say {here.get(what)}"
         for what in dict.fromkeys((*here, *there))
@@ -41,13 +41,13 @@ def differences(facts: Mapping[str, Any], tools: Tools) -> list[str]:
     ]
 
 
-def told(facts: Mapping[str, Any]) -> dict[str, Any]:
+def reported(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The shape of a host from an agent's facts."""
     cpu, memory = facts["cpu"], facts["memory"]
     places = cpu["places"]
     behind: dict[str, Groups] = defaultdict(list)
     sizes: dict[str, list[int]] = defaultdict(list)
-    for cache in sorted(cpu["caches"], key=lambda one: min(one["shared_by"])):
+    for cache in sorted(cpu["caches"], key=lambda each: min(each["shared_by"])):
         name = f"L{cache['level']}{SUFFIXES[cache['holds']]}"
         behind[name].append(tuple(sorted(cache["shared_by"])))
         sizes[name].append(cache["size_bytes"])
@@ -58,7 +58,7 @@ def told(facts: Mapping[str, Any]) -> dict[str, Any]:
         "sockets": grouped((place["cpu"], place["package"]) for place in places),
         "nodes": sorted(tuple(sorted(node["cpus"])) for node in memory["nodes"] if node["cpus"]),
         **{f"CPUs of each {name} cache": sorted(groups) for name, groups in behind.items()},
-        **{f"bytes of the first {name} cache": one[0] for name, one in sizes.items()},
+        **{f"bytes of the first {name} cache": each[0] for name, each in sizes.items()},
         "bytes of memory": memory["total_bytes"],
         "bytes of swap": memory["swap_bytes"],
     }
@@ -78,7 +78,7 @@ def shown(tools: Tools) -> dict[str, Any]:
         "sockets": grouped((row["cpu"], row["socket"]) for row in rows),
         "nodes": grouped((row["cpu"], row["node"]) for row in rows if row["node"] is not None),
         **{f"CPUs of each {name} cache": grouped((row["cpu"], row[name]) for row in rows) for name in caches},
-        **{f"bytes of the first {one['name']} cache": int(one["one-size"]) for one in sizes},
+        **{f"bytes of the first {each['name']} cache": int(each["one-size"]) for each in sizes},
         "bytes of memory": memory["Mem:"],
         "bytes of swap": memory["Swap:"],
     }

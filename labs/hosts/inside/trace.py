@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def dropped() -> float:
-    """Share of what netem was given that it dropped, by its own count."""
+    """Share of its packets that netem dropped, by its own count."""
     text = run(f"tc -s -n {NAMES[0]} qdisc show dev va root").stdout
     sent = re.search(r"Sent \d+ bytes (\d+) pkt \(dropped (\d+)", text)
     if sent is None:

@@ -13,7 +13,9 @@ from partywall import kinds
 from partywall.agent.catalogue import shipped
 from partywall.cli import main, report
 from partywall.errors import UsageError
+from partywall.events import silent
 from partywall.guard.run import Report
+from partywall.kinds.kind import Options
 from partywall.load.store import LoadDirectory
 from partywall.model.cluster import Cluster
 from partywall.model.migration import MigrationPlan, Move
@@ -231,3 +233,28 @@ def test_a_kind_is_told_from_the_others_by_its_own_file():
     records = [kinds.kind(name).record for name in kinds.KINDS]
     assert [record.KIND for record in records] == list(kinds.KINDS)
     assert len({record.MARK for record in records}) == len(records)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("load", "a pause would change"),
+        ("guard", "no end of its own"),
+        ("trace", "packets that passed meanwhile"),
+        ("power", "one stretch of time; read again: partywall power read"),
+    ],
+)
+def test_a_kind_that_is_measured_in_one_piece_says_why(name: str, why: str, tmp_path):
+    record = MAKERS[name](tmp_path / name)
+    kind = kinds.of(record)
+    assert kind.continued_by(record) == ()
+    with pytest.raises(UsageError) as raised:
+        kind.resume(record, Options(fake_host()), silent)
+    assert why in str(raised.value)
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS))
+def test_the_command_that_continues_a_record_names_it(name: str, tmp_path):
+    record = MAKERS[name](tmp_path / name)
+    words = kinds.of(record).continued_by(record)
+    assert words == () or words[-1] == str(record.path)

@@ -69,6 +69,7 @@ __all__ = [
     "plan_scenario",
     "print_event",
     "read_power",
+    "resume_record",
     "run_guard",
     "run_load",
     "run_migration",
@@ -177,6 +178,17 @@ def run_scenario(
         return _resumed(resume, options, on_event)
     job = RunJob.read(scenario, changes(budget or None, precision or None), seed)
     return _measured(lambda: Runs().measure(job, options, on_event))
+
+
+def resume_record(
+    record: str | Path,
+    *,
+    work_dir: str | Path = WORK_ROOT,
+    allow_commands: bool = False,
+    on_event: Emit = silent,
+) -> Result:
+    """Continues an interrupted record of any kind, as `--resume` does. UsageError if its kind cannot be continued."""
+    return _resumed(record, _options(None, work_dir, allow_commands=allow_commands), on_event)
 
 
 def run_load(

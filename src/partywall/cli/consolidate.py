@@ -10,7 +10,7 @@ import typer
 
 from partywall.cli import output
 from partywall.cli.arguments import SEED_MOST, duration_ns
-from partywall.cli.execution import carry_out
+from partywall.cli.execution import carry_out, go_on
 from partywall.cli.live import Live, wide_console
 from partywall.consolidate import load
 from partywall.consolidate.apply import Timing
@@ -76,7 +76,13 @@ def plan(
 @app.command()
 def simulate(
     context: typer.Context,
-    cluster: ClusterFile,
+    cluster: Annotated[
+        str | None,
+        typer.Argument(
+            help="A cluster file (YAML, see docs/consolidate.md), or the name of a shipped one: cluster, data-centre.",
+            metavar="CLUSTER",
+        ),
+    ] = None,
     traces: Annotated[
         list[Path] | None,
         typer.Option(
@@ -91,6 +97,9 @@ def simulate(
         int, typer.Option(help="Random assignments of traces to guests, for intervals.", min=1, max=100)
     ] = 1,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.", min=0, max=SEED_MOST)] = 1,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue an interrupted simulation, given its directory.", metavar="DIR")
+    ] = None,
     out: Out = None,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
@@ -105,13 +114,18 @@ def simulate(
     Every policy starts from the same placement. Exit code: 1 if a published policy takes less energy, or violates
     less, than Partywall's.
     """
-    console = wide_console(format_)
+    console, document = wide_console(format_), output.document("consolidate simulate", format_)
+    if resume is not None:
+        kept = ConsolidationDirectory.open(resume)
+        given = {"CLUSTER": cluster, "--traces": traces, "--policy": policy, "--out": out}
+        return go_on(Consolidations(), kept, Options(context.obj()), Live(console), console, document, given)
+    if cluster is None:
+        raise UsageError("the cluster is missing; try: partywall consolidate simulate data-centre")
     if absent := [path for path in traces or () if not path.exists()]:
         remedy = "give a folder or a tar archive of traces"
         raise UsageError(*(Problem(f"{str(path)!r} does not exist", remedy, key="--traces") for path in absent))
     job = SimulationJob.read(load.find(cluster), tuple(traces or ()), tuple(policy or ()), days, orders, seed)
     options = Options(context.obj(), out)
-    document = output.document("consolidate simulate", format_)
     return carry_out(
         lambda emit: Consolidations().measure(job, options, emit), options, Live(console), console, document=document
     )

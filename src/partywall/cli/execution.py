@@ -7,13 +7,13 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 
 from partywall import kinds, pipeline
 from partywall.cli.report import show_record
-from partywall.errors import Exit, TrialError
+from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.events import Broken, Emit, Event, Sinks, Started
 from partywall.kinds.journal import Journal
 from partywall.kinds.kind import Options
@@ -84,14 +84,38 @@ def carry_out(
     return journal.exit
 
 
+def go_on(
+    kind: kinds.Kind[Any, Any, Any],
+    record: Record,
+    options: Options,
+    view: View,
+    console: Console,
+    document: str = "",
+    given: Mapping[str, object] | None = None,
+) -> int:
+    """Continues an interrupted record, as `carry_out` does.
+
+    given: arguments by name that the record defines. UsageError if one of them has a value.
+    """
+    if extra := [name for name, value in (given or {}).items() if value]:
+        said = f"--resume continues {record.path} as it was started"
+        raise UsageError(*(Problem(said, f"leave out {name}", key=name) for name in extra))
+
+    def measure(emit: Emit) -> Record:
+        kind.resume(record, options, emit)
+        return record
+
+    return carry_out(measure, options, view, console, document=document)
+
+
 def _interrupted(record: Record, options: Options, console: Console) -> None:
     """Shows what an interrupted job left, and the commands that continue or report it."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    if kinds.of(record).resumable:
-        words = ["partywall", record.KIND, "--resume", str(record.path)]
+    if words := kinds.of(record).continued_by(record):
+        words = ["partywall", *words]
         words += ["--allow-commands"] if options.allow_commands else []
         words += ["--work-dir", str(options.work_root)] if options.work_root != WORK_ROOT else []
         say("Interrupted. All its processes have ended, and the measurements are kept.")

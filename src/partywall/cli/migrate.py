@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from partywall.cli import leftovers, output
-from partywall.cli.execution import carry_out
+from partywall.cli.execution import carry_out, go_on
 from partywall.cli.live import Live, wide_console
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Event, Note, Report
@@ -17,17 +17,18 @@ from partywall.kinds.kind import Options
 from partywall.kinds.migration import Forecast, MigrationJob, Migrations
 from partywall.migrate import plan as plans
 from partywall.sandbox import WORK_ROOT
+from partywall.store.migration import MigrationDirectory
 
 
 def migrate(
     context: typer.Context,
     plan: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="A migration plan (YAML, see docs/migrate.md), or the name of a shipped one: migration.",
             metavar="PLAN",
         ),
-    ],
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -50,6 +51,9 @@ def migrate(
             "--advise", help="Watch the guest and move it idle a few times, then say what each method would cost."
         ),
     ] = False,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue an interrupted record with the moves that it lacks.", metavar="DIR")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Directory to make. Default: runs/migration-NAME-TIME-CHANCE.")
     ] = None,
@@ -75,9 +79,15 @@ def migrate(
     no method reaches the goal, 2 bad plan or option, 3 inconclusive, 4 a host lacks something.
     """
     console, document = wide_console(format_), output.document("migrate", format_)
+    kind, options = Migrations(), Options(context.obj(), out, work_dir)
+    if resume is not None:
+        record = MigrationDirectory.open(resume)
+        leftovers.clean_up()
+        given = {"PLAN": plan, "--dry-run": dry_run, "--known": known, "--advise": advise, "--out": out}
+        return go_on(kind, record, options, _View(console), console, document, given)
+    if plan is None:
+        raise UsageError("the plan is missing; try: partywall migrate migration --dry-run")
     job = MigrationJob.read(plans.find(plan), only_advise=advise)
-    options = Options(context.obj(), out, work_dir)
-    kind = Migrations()
     if dry_run:
         kind.check(job, options)
         forecast, outline = kind.forecast(job, known, Path("runs")), kind.outline(job, options)

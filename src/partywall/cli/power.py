@@ -11,7 +11,7 @@ from rich.table import Table
 from partywall import units
 from partywall.cli import leftovers, output
 from partywall.cli.arguments import SEED_MOST, duration_ns
-from partywall.cli.execution import carry_out
+from partywall.cli.execution import carry_out, go_on
 from partywall.cli.live import Live, wide_console
 from partywall.errors import Exit, Problem, UsageError
 from partywall.kinds.kind import Options
@@ -21,6 +21,7 @@ from partywall.power import meters as every_meter
 from partywall.report.power_view import energy_text
 from partywall.sandbox import WORK_ROOT
 from partywall.stats.power_move import PARTS
+from partywall.store.power import PowerDirectory
 
 app = typer.Typer(
     help="Read power meters, fit a power model of this host, and show who uses the watts.\n\n"
@@ -97,12 +98,19 @@ def read(
 @app.command()
 def calibrate(
     context: typer.Context,
-    meter: Names,
+    meter: Annotated[
+        list[str] | None,
+        typer.Argument(help="Meters, as 'partywall power meters' names them; such as rapl.", metavar="METER..."),
+    ] = None,
     slot: Annotated[str, typer.Option(help="Length of each level; several times the meter's refresh and lag.")] = "4s",
     blocks: Annotated[int, typer.Option(min=2, max=1000, help="How often each level is tried.")] = 4,
     every: Every = "100ms",
     seed: Annotated[int, typer.Option(min=0, max=SEED_MOST, help="Of the order of levels.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Continue an interrupted calibration with the levels that it lacks.", metavar="DIR"),
+    ] = None,
     out: Out = None,
     work_dir: WorkDir = WORK_ROOT,
     format_: output.FormatOption = output.Format.TEXT,
@@ -117,6 +125,14 @@ def calibrate(
     Exit code: 0 left-out levels are predicted within 3 %, 3 they are not, 2 bad name or option.
     """
     options = Options(context.obj(), out, work_dir)
+    if resume is not None:
+        record = PowerDirectory.open(resume)
+        leftovers.clean_up()
+        console, document = wide_console(format_), output.document("power calibrate", format_)
+        given = {"METER": meter, "--dry-run": dry_run, "--out": out}
+        return go_on(Powers(), record, options, Live(console), console, document, given)
+    if not meter:
+        raise UsageError("the meter is missing; 'partywall power meters' lists those of this host")
     job = PowerJob(
         "calibrate",
         tuple(meter),

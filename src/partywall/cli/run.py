@@ -11,11 +11,10 @@ from rich.console import Console
 from partywall import preflight
 from partywall.cli import leftovers, output, show
 from partywall.cli.arguments import SEED_MOST
-from partywall.cli.execution import carry_out
+from partywall.cli.execution import carry_out, go_on
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
 from partywall.errors import Exit, UsageError
-from partywall.events import Emit, Started
 from partywall.host import Host
 from partywall.kinds.kind import Options
 from partywall.kinds.run import RunJob, Runs, changes, outlined
@@ -75,18 +74,8 @@ def run(
         directory = RunDirectory.open(resume)
         if changed := changes(budget, precision, "--"):
             runs.extend(directory, changed)
-        if directory.ended:
-            console.print(f"{resume} is finished; nothing is left to measure", highlight=False)
         options = Options(context.obj(), out, work_dir, allow_commands)
-
-        def go_on(emit: Emit) -> RunDirectory:
-            if directory.ended:
-                emit(Started(directory.path))
-            else:
-                runs.resume(directory, options, emit)
-            return directory
-
-        return carry_out(go_on, options, Live(console), console, document=document)
+        return go_on(runs, directory, options, Live(console), console, document)
     if scenario is None:
         raise UsageError(MISSING)
     leftovers.clean_up()

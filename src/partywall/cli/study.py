@@ -13,11 +13,10 @@ from partywall import study as studies
 from partywall import units
 from partywall.cli import leftovers, output
 from partywall.cli.arguments import SEED_MOST
-from partywall.cli.execution import carry_out
+from partywall.cli.execution import carry_out, go_on
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
 from partywall.errors import Exit, UsageError
-from partywall.events import Emit
 from partywall.kinds.kind import Options
 from partywall.kinds.study import Studies, StudyJob
 from partywall.model.study import Outline, StudyRequest
@@ -71,12 +70,7 @@ def study(
             raise UsageError(f"--resume continues {resume} with its own study; leave out {name!r}")
         record = StudyDirectory.open(resume)
         leftovers.clean_up()
-
-        def go_on(emit: Emit) -> StudyDirectory:
-            kept.resume(record, options, emit)
-            return record
-
-        return carry_out(go_on, options, Live(console), console, document=document)
+        return go_on(kept, record, options, Live(console), console, document)
     if name is None or not options:
         return _list(console, format_)
     request = StudyRequest(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import math
 import time
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +19,14 @@ from partywall.consolidate.apply import Applying, Timing
 from partywall.consolidate.watch import Watching
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Doing, Emit, Left, Note, Started
-from partywall.kinds.kind import EXITS, Options, refuse_to_resume
+from partywall.kinds.kind import EXITS, Options, finished, refuse_to_resume
 from partywall.model.cluster import Cluster
-from partywall.model.consolidation import ConsolidationFindings, ConsolidationPlan, Simulation
+from partywall.model.consolidation import (
+    ConsolidationEvidence,
+    ConsolidationFindings,
+    ConsolidationPlan,
+    Simulation,
+)
 from partywall.model.study import Outline
 from partywall.placement import plan as plans
 from partywall.placement import traces
@@ -52,13 +59,36 @@ class PlanJob:
 
 @dataclass(frozen=True)
 class SimulationJob:
-    """Policies over traces. days: (name, utilisation) of each trace; orders: random assignments of traces to guests."""
+    """Policies over traces.
+
+    days: (name, utilisation) of each trace; orders: random assignments of traces to guests. paths: the files of the
+    traces; empty if they are generated.
+    """
 
     cluster: Cluster
     days: tuple[tuple[str, Floats], ...]
     policies: tuple[str, ...]
     orders: int
     seed: int
+    paths: tuple[Path, ...] = ()
+
+    def about(self) -> dict[str, Any]:
+        """What a record keeps to continue the simulation."""
+        return {
+            "paths": [str(path.absolute()) for path in self.paths],
+            "traces": {name: hashlib.sha256(utilisation.tobytes()).hexdigest() for name, utilisation in self.days},
+            "policies": list(self.policies),
+            "orders": self.orders,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def of(cls, evidence: ConsolidationEvidence) -> SimulationJob:
+        """The job that a record was made for."""
+        kept = evidence.about["simulation"]
+        paths, guests = tuple(map(Path, kept["paths"])), len(evidence.cluster.guest_names())
+        days = _days(paths, guests, len(kept["traces"]), kept["seed"])
+        return cls(evidence.cluster, days, tuple(kept["policies"]), kept["orders"], kept["seed"], paths)
 
     @classmethod
     def read(
@@ -80,11 +110,8 @@ class SimulationJob:
         ]
         if problems:
             raise UsageError(*problems)
-        guests = len(cluster.guest_names())
-        named = tuple((path.name, traces.read(path)) for path in paths) or tuple(
-            (f"generated, seed {seed + day}", traces.generated(guests, seed + day)) for day in range(days)
-        )
-        return cls(cluster, named, tuple(dict.fromkeys(chosen)), orders, seed)
+        named = _days(paths, len(cluster.guest_names()), days, seed)
+        return cls(cluster, named, tuple(dict.fromkeys(chosen)), orders, seed, paths)
 
 
 Job = PlanJob | SimulationJob
@@ -92,7 +119,6 @@ Job = PlanJob | SimulationJob
 
 class Consolidations:
     record = ConsolidationDirectory
-    resumable = False
 
     def outline(self, job: Job, options: Options) -> Outline:
         del options
@@ -109,14 +135,12 @@ class Consolidations:
         if isinstance(job, PlanJob):
             return self._plan(job, options, emit)
         name = stamped(f"consolidation-{job.cluster.name}")
+        about = _about() | {"simulation": job.about()}
         record = ConsolidationDirectory.create(
-            options.folder(name), "simulation", job.cluster, options.host.facts, _about()
+            options.folder(name), "simulation", job.cluster, options.host.facts, about
         )
         with record.exclusive():
-            emit(Started(record.path))
-            for simulation in simulated(job, emit):
-                record.add_simulation(simulation)
-            record.end()
+            _simulate(job, record, emit)
         return record
 
     def _plan(self, job: PlanJob, options: Options, emit: Emit) -> ConsolidationDirectory:
@@ -130,9 +154,29 @@ class Consolidations:
         emit(Started(record.path))
         return record
 
+    def continued_by(self, record: ConsolidationDirectory) -> tuple[str, ...]:
+        if record.evidence().mode == "plan":
+            return ("consolidate", "apply", str(record.path))
+        return ("consolidate", "simulate", "--resume", str(record.path))
+
     def resume(self, record: ConsolidationDirectory, options: Options, emit: Emit) -> None:
-        del options, emit
-        refuse_to_resume(record)
+        """Simulates what the record lacks, with the same traces. Carrying out a plan again goes on with its steps."""
+        del options
+        with record.exclusive():
+            evidence = record.evidence()
+            if evidence.mode == "plan":
+                refuse_to_resume(record, "a plan is made at once", f"partywall consolidate apply {record.path}")
+            if evidence.ended:
+                finished(record, emit)
+                return
+            if "simulation" not in evidence.about:
+                refuse_to_resume(record, "a version that did not keep its traces made it")
+            job = SimulationJob.of(evidence)
+            kept = evidence.about["simulation"]["traces"]
+            if changed := [name for name, digest in job.about()["traces"].items() if kept.get(name) != digest]:
+                remedy = "restore it, or start a new one: partywall consolidate simulate CLUSTER"
+                refuse_to_resume(record, f"trace {changed[0]} has changed since", remedy)
+            _simulate(job, record, emit)
 
     def findings(self, record: ConsolidationDirectory) -> ConsolidationFindings:
         from partywall.stats.consolidation import findings  # noqa: PLC0415 - slow to import
@@ -146,6 +190,22 @@ class Consolidations:
         from partywall.report.consolidation_view import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
+
+
+def _days(paths: tuple[Path, ...], guests: int, days: int, seed: int) -> tuple[tuple[str, Floats], ...]:
+    """Name and utilisation of each trace: of files, or else of generated days."""
+    return tuple((path.name, traces.read(path)) for path in paths) or tuple(
+        (f"generated, seed {seed + day}", traces.generated(guests, seed + day)) for day in range(days)
+    )
+
+
+def _simulate(job: SimulationJob, record: ConsolidationDirectory, emit: Emit) -> None:
+    """Simulates what a record lacks, which ends it."""
+    emit(Started(record.path))
+    done = {(simulation.trace, simulation.order) for simulation in record.evidence().simulations}
+    for simulation in simulated(job, emit, done):
+        record.add_simulation(simulation)
+    record.end()
 
 
 def planned(job: PlanJob) -> ConsolidationPlan:
@@ -232,14 +292,18 @@ def watched(job: WatchJob, options: Options, emit: Emit, timing: Timing | None =
         time.sleep(job.every_s)
 
 
-def simulated(job: SimulationJob, emit: Emit) -> list[Simulation]:
-    """Every policy over every trace in every order, from the same first placement."""
+def simulated(job: SimulationJob, emit: Emit, known: Collection[tuple[str, int]] = ()) -> Iterator[Simulation]:
+    """Every policy over every trace in every order, from the same first placement.
+
+    known: trace and order of simulations that are left out.
+    """
     hosts, guests, rules = hosts_of(job.cluster), guests_of(job.cluster), plans.rules_of(job.cluster)
-    whole = len(job.days) * job.orders * len(job.policies)
+    whole = (len(job.days) * job.orders - len(known)) * len(job.policies)
     begun, done = time.monotonic(), 0
-    simulations = []
     for day, (name, utilisation) in enumerate(job.days):
         for order in range(job.orders):
+            if (name, order) in known:
+                continue
             demand = demand_of_day(utilisation, guests, job.seed + 1000 * day + order)
             state = first_placement(unplaced(hosts, guests))
             results = []
@@ -256,19 +320,16 @@ def simulated(job: SimulationJob, emit: Emit) -> list[Simulation]:
                 result = results[-1]
                 emit(Note(f"{name}, {policy}: {result.energy_kwh:.1f} kWh, {result.moves} moves (simulated)"))
             bound = least_energy_j(hosts, guests, demand, traces.INTERVAL_S) / 3.6e6
-            simulations.append(
-                Simulation(
-                    trace=name,
-                    seed=job.seed,
-                    order=order,
-                    interval_s=traces.INTERVAL_S,
-                    hosts=len(hosts),
-                    guests=len(guests),
-                    bound_kwh=bound,
-                    results=tuple(results),
-                )
+            yield Simulation(
+                trace=name,
+                seed=job.seed,
+                order=order,
+                interval_s=traces.INTERVAL_S,
+                hosts=len(hosts),
+                guests=len(guests),
+                bound_kwh=bound,
+                results=tuple(results),
             )
-    return simulations
 
 
 def demand_of_day(utilisation: Floats, guests: Guests, seed: int) -> Floats:

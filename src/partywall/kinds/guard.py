@@ -51,7 +51,6 @@ class GuardJob:
 
 class Guards:
     record = GuardDirectory
-    resumable = False
 
     def places(self, job: GuardJob) -> tuple[Mapping[str, guard.VifPlace], guard.Flat]:
         """The place of every vif, and the policy as the agent needs it.
@@ -94,9 +93,13 @@ class Guards:
             _watch(job, guard.Follower(job.policy, located), kept, sinks, change)
         return record
 
+    def continued_by(self, record: GuardDirectory) -> tuple[str, ...]:
+        del record
+        return ()
+
     def resume(self, record: GuardDirectory, options: Options, emit: Emit) -> None:
         del options, emit
-        refuse_to_resume(record)
+        refuse_to_resume(record, "a guard keeps bandwidths and has no end of its own")
 
     def findings(self, record: GuardDirectory) -> GuardRun:
         return GuardRun(record.name, tuple(record.reports()), tuple(record.adjustments()))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from partywall.errors import Exit, Problem, UsageError
-from partywall.events import Emit
+from partywall.events import Emit, Note, Started
 from partywall.host import Host
 from partywall.model.finding import Outcome
 from partywall.model.study import Outline
@@ -53,11 +55,6 @@ class Kind(Protocol[J_contra, R, F]):
         """The class of the record."""
         ...
 
-    @property
-    def resumable(self) -> bool:
-        """True if an interrupted measurement can be continued."""
-        ...
-
     def outline(self, job: J_contra, options: Options) -> Outline:
         """What would be measured on the host, and how long it takes. Changes nothing."""
         ...
@@ -76,8 +73,12 @@ class Kind(Protocol[J_contra, R, F]):
         """
         ...
 
+    def continued_by(self, record: R) -> tuple[str, ...]:
+        """The command that continues an interrupted record, without `partywall`; empty if `resume` refuses."""
+        ...
+
     def resume(self, record: R, options: Options, emit: Emit) -> None:
-        """Measures what is left. UsageError if this kind cannot be continued."""
+        """Measures the rest of an interrupted record. UsageError that says why if it cannot be continued."""
         ...
 
     def findings(self, record: R) -> F:
@@ -93,8 +94,26 @@ class Kind(Protocol[J_contra, R, F]):
         ...
 
 
-def refuse_to_resume(record: Record) -> None:
-    """UsageError for a kind that is measured in one piece."""
-    raise UsageError(
-        Problem(f"{record.path}: a {record.KIND} cannot be continued", f"start a new one: {record.MADE_BY}")
-    )
+def refuse_to_resume(record: Record, why: str, remedy: str = "") -> NoReturn:
+    """UsageError for a record that cannot be continued. remedy: by default, the command that makes a new one."""
+    message = f"{record.path}: a {record.KIND} cannot be continued: {why}"
+    raise UsageError(Problem(message, remedy or f"start a new one: {record.MADE_BY}"))
+
+
+def finished(record: Record, emit: Emit) -> None:
+    """Tells that nothing of a record is left to measure."""
+    emit(Started(record.path))
+    emit(Note(f"{record.path} is finished; nothing is left to measure"))
+
+
+def expect_same(record: Record, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """UsageError if a fact of a record that its figures depend on has changed since it was interrupted."""
+    changed = [
+        Problem(
+            f"{key} was {before[key]} and is {value} now", "measure as before, or start a new record", str(record.path)
+        )
+        for key, value in now.items()
+        if key in before and json.loads(json.dumps(value)) != before[key]
+    ]
+    if changed:
+        raise UsageError(*changed)

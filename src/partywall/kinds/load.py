@@ -55,7 +55,6 @@ class LoadJob:
 
 class Loads:
     record = LoadDirectory
-    resumable = False
 
     def outline(self, job: LoadJob, options: Options) -> Outline:
         del options
@@ -81,9 +80,13 @@ class Loads:
                 _follow(prepared, record, emit)
         return record
 
+    def continued_by(self, record: LoadDirectory) -> tuple[str, ...]:
+        del record
+        return ()
+
     def resume(self, record: LoadDirectory, options: Options, emit: Emit) -> None:
         del options, emit
-        refuse_to_resume(record)
+        refuse_to_resume(record, "a pause would change what its service is measured at")
 
     def findings(self, record: LoadDirectory) -> LoadRun:
         return load_run(record)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from partywall import __version__, pipeline, preflight, units
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit, Report, Started
-from partywall.kinds.kind import EXITS, Options, refuse_to_resume
+from partywall.kinds.kind import EXITS, Options, expect_same, finished
 from partywall.migrate import owned, series
 from partywall.migrate import plan as plans
 from partywall.migrate.seen import Seen
@@ -56,7 +56,6 @@ class Forecast:
 
 class Migrations:
     record = MigrationDirectory
-    resumable = False
 
     def outline(self, job: MigrationJob, options: Options) -> Outline:
         del options
@@ -115,45 +114,28 @@ class Migrations:
     def measure(self, job: MigrationJob, options: Options, emit: Emit) -> MigrationDirectory:
         self.check(job, options)
         name = stamped(f"migration-{job.plan.name}")
-        if job.plan.hosts is not None:
-            return self._measure_own(job.plan, name, options, emit)
-        series.prepare(job.plan, options.host, emit)
-        with series.Series(job.plan, options.host, name, options.work_root) as moves:
-            record = MigrationDirectory.create(options.folder(name), job.plan, options.host.facts, _about(moves))
+        with _opened(job.plan, name, options, emit) as moves:
+            about = _about(moves) | ({"only_advise": True} if job.only_advise else {})
+            record = MigrationDirectory.create(options.folder(name), job.plan, options.host.facts, about)
             with record.exclusive():
-                emit(Started(record.path, moves.about()))
-
-                def keep(seen: Seen) -> None:
-                    record.append(seen.move, seen.tables)
-                    emit(Report(seen))
-
-                if job.plan.calibration:
-                    for workload in job.plan.workloads:
-                        record.add_survey(moves.survey(workload, emit))
-                    moves.calibrate(emit, lambda seen: record.append(seen.move, seen.tables, store.CALIBRATION))
-                if not job.only_advise:
-                    moves.carry_out(emit, keep)
-                record.end()
+                _go_on(moves, record, emit)
         return record
 
-    def _measure_own(self, plan: MigrationPlan, name: str, options: Options, emit: Emit) -> MigrationDirectory:
-        """Moves a guest of the user's own."""
-        with owned.OwnSeries(plan, name, options.work_root) as moves:
-            record = MigrationDirectory.create(options.folder(name), plan, options.host.facts, _about(moves))
-            with record.exclusive():
-                emit(Started(record.path, moves.about()))
-
-                def keep(seen: Seen) -> None:
-                    record.append(seen.move, seen.tables)
-                    emit(Report(seen))
-
-                moves.carry_out(emit, keep)
-                record.end()
-        return record
+    def continued_by(self, record: MigrationDirectory) -> tuple[str, ...]:
+        return ("migrate", "--resume", str(record.path))
 
     def resume(self, record: MigrationDirectory, options: Options, emit: Emit) -> None:
-        del options, emit
-        refuse_to_resume(record)
+        """Carries out the moves that the record lacks, with a new guest, or with the user's own where it is now."""
+        with record.exclusive():
+            evidence = record.evidence()
+            if not evidence.interrupted:
+                finished(record, emit)
+                return
+            job = MigrationJob(evidence.plan)
+            self.check(job, options)
+            with _opened(job.plan, stamped(f"migration-{job.plan.name}"), options, emit) as moves:
+                expect_same(record, evidence.about, moves.about())
+                _go_on(moves, record, emit)
 
     def findings(self, record: MigrationDirectory) -> MigrationReport:
         from partywall.stats.migration import findings  # noqa: PLC0415 - slow to import
@@ -169,6 +151,34 @@ class Migrations:
         from partywall.report.migration_view import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
+
+
+def _opened(plan: MigrationPlan, name: str, options: Options, emit: Emit) -> series.Series | owned.OwnSeries:
+    """The guest of a plan, ready to be moved. name: labels everything that is created."""
+    if plan.hosts is not None:
+        return owned.OwnSeries(plan, name, options.work_root)
+    series.prepare(plan, options.host, emit)
+    return series.Series(plan, options.host, name, options.work_root)
+
+
+def _go_on(moves: series.Series | owned.OwnSeries, record: MigrationDirectory, emit: Emit) -> None:
+    """Does what a record lacks: surveys, calibration moves, and moves."""
+    evidence = record.evidence()
+    done = frozenset(move.number for move in (*evidence.calibration, *evidence.moves))
+    emit(Started(record.path, moves.about()))
+
+    def keep(seen: Seen) -> None:
+        record.append(seen.move, seen.tables)
+        emit(Report(seen))
+
+    if isinstance(moves, series.Series) and evidence.plan.calibration:
+        surveyed = {survey.workload for survey in evidence.surveys}
+        for workload in (name for name in evidence.plan.workloads if name not in surveyed):
+            record.add_survey(moves.survey(workload, emit))
+        moves.calibrate(emit, lambda seen: record.append(seen.move, seen.tables, store.CALIBRATION), done)
+    if not evidence.about.get("only_advise"):
+        moves.carry_out(emit, keep, done)
+    record.end()
 
 
 def _newest_first(runs: Path) -> list[MigrationDirectory]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from partywall import __version__, preflight, units
 from partywall.errors import CapabilityError, Exit, Failures, Problem, TrialError, UsageError
 from partywall.events import Emit, Started
-from partywall.kinds.kind import EXITS, Options, refuse_to_resume
-from partywall.model.power import MoveEnergy, NodeModel, PowerReport, Task
+from partywall.host import Host
+from partywall.kinds.kind import EXITS, Options, expect_same, finished, refuse_to_resume
+from partywall.model.power import MoveEnergy, NodeModel, PowerEvidence, PowerReport, Task
 from partywall.model.study import Outline
 from partywall.power import activity, ladder, measure, meters, profiles
 from partywall.power.meters import Meter
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from partywall.report.files import Files
 
 LEAST_EVERY_NS = 20_000_000
+LAG_NS = measure.AFTER_NS // 2
+"""A slot without readings for so long after its end is measured again."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,16 @@ class PowerJob:
     blocks: int = 4
     seed: int = 1
 
+    @classmethod
+    def of(cls, evidence: PowerEvidence) -> PowerJob:
+        """The calibration that a record was made for."""
+        about = evidence.about
+        names = tuple(facts.meter for facts in evidence.meters)
+        return cls(
+            "calibrate", names, every_ns=about["every_ns"], slot_ns=about["slot_ns"], seed=about["seed"],
+            blocks=about["blocks"],
+        )  # fmt: skip
+
     def steps(self, every: Mapping[str, Meter], options: Options) -> list[ladder.Step]:
         """The slots of a calibration with the first of these meters."""
         return ladder.ladder(measure.cores(next(iter(every.values())), options.host), self.blocks, self.seed)
@@ -48,7 +61,6 @@ class PowerJob:
 
 class Powers:
     record = PowerDirectory
-    resumable = False
 
     def outline(self, job: PowerJob, options: Options) -> Outline:
         lines = [f"reads {', '.join(job.meters) or 'no meter'} every {units.format_duration(job.every_ns)}"]
@@ -77,21 +89,16 @@ class Powers:
             every, consumers = self._opened(job, options, opened)
             facts = [meter.facts for meter in every.values()]
             record = PowerDirectory.create(
-                options.folder(name), job.task, facts, options.host.facts, _about(job), job.model
+                options.folder(name), job.task, facts, options.host.facts, _about(job, options.host), job.model
             )
             with record.exclusive():
                 emit(Started(record.path))
                 if job.task == "calibrate":
-                    with measure.labelled(name, options.work_root) as label:
-                        workers = measure.workers(next(iter(every.values())), options.host)
-                        measure.under_load(
-                            record, options.host, every, workers, job.steps(every, options), job.slot_ns, job.every_ns,
-                            label, emit,
-                        )  # fmt: skip
+                    _climb(record, job, job.steps(every, options), every, options, emit)
                 else:
                     reads = {consumer.name: consumer.read for consumer in consumers}
                     measure.read(record, options.host, every, reads, job.for_ns, job.every_ns, emit)
-                record.end()
+                    record.end()
         return record
 
     def _opened(
@@ -115,9 +122,34 @@ class Powers:
             raise CapabilityError("a model needs a meter; add --meter, with a name that `partywall power meters` lists")
         return every, consumers
 
+    def continued_by(self, record: PowerDirectory) -> tuple[str, ...]:
+        is_ladder = record.evidence().task == "calibrate"
+        return ("power", "calibrate", "--resume", str(record.path)) if is_ladder else ()
+
     def resume(self, record: PowerDirectory, options: Options, emit: Emit) -> None:
-        del options, emit
-        refuse_to_resume(record)
+        """Measures the levels that a calibration lacks, with the same meters on the same boot of the host."""
+        with record.exclusive():
+            evidence = record.evidence()
+            if evidence.task != "calibrate":
+                remedy = f"read again: partywall power {evidence.task}"
+                refuse_to_resume(record, "its readings are of one stretch of time", remedy)
+            if not evidence.interrupted:
+                finished(record, emit)
+                return
+            if "blocks" not in evidence.about:
+                refuse_to_resume(record, "a version that did not keep its number of blocks made it")
+            job = PowerJob.of(evidence)
+            expect_same(record, evidence.about, {"boot": _boot(options.host)})
+            with contextlib.ExitStack() as opened:
+                every, _ = self._opened(job, options, opened)
+                steps = job.steps(every, options)
+                measured = _measured(evidence)
+                if unknown := measured - {(step.block, step.level) for step in steps}:
+                    level = sorted(unknown)[0][1]
+                    refuse_to_resume(record, f"this host has other levels of load than {level}, which was measured")
+                emit(Started(record.path))
+                left = [step for step in steps if (step.block, step.level) not in measured]
+                _climb(record, job, left, every, options, emit)
 
     def findings(self, record: PowerDirectory) -> PowerReport:
         from partywall.stats.power import findings  # noqa: PLC0415 - slow to import
@@ -147,7 +179,33 @@ def move_energy(path: Path, model: str) -> tuple[MoveEnergy, ...]:
     return costs
 
 
-def _about(job: PowerJob) -> dict[str, Any]:
+def _climb(
+    record: PowerDirectory,
+    job: PowerJob,
+    steps: Sequence[ladder.Step],
+    every: Mapping[str, Meter],
+    options: Options,
+    emit: Emit,
+) -> None:
+    """Measures these levels of load, which ends the record."""
+    with measure.labelled(stamped("power-calibrate"), options.work_root) as label:
+        workers = measure.workers(next(iter(every.values())), options.host)
+        measure.under_load(record, options.host, every, workers, steps, job.slot_ns, job.every_ns, label, emit)
+    record.end()
+
+
+def _measured(evidence: PowerEvidence) -> set[tuple[int, str]]:
+    """Block and level of each slot that has readings for as long after its end as meters may lag."""
+    last_ns = max((reading.time_ns for reading in evidence.readings), default=0)
+    return {(slot.block, slot.level) for slot in evidence.slots if slot.end_ns + LAG_NS <= last_ns}
+
+
+def _boot(host: Host) -> str:
+    """Changes when a host restarts, after which its clock and its counters begin again."""
+    return (host.text("/proc/sys/kernel/random/boot_id") or "").strip()
+
+
+def _about(job: PowerJob, host: Host) -> dict[str, Any]:
     started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     return {
         "partywall": __version__,
@@ -155,4 +213,6 @@ def _about(job: PowerJob) -> dict[str, Any]:
         "every_ns": job.every_ns,
         "seed": job.seed,
         "slot_ns": job.slot_ns if job.task == "calibrate" else None,
+        "blocks": job.blocks if job.task == "calibrate" else None,
+        "boot": _boot(host),
     }

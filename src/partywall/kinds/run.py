@@ -11,7 +11,7 @@ from partywall import pipeline, preflight, units
 from partywall.errors import Exit, Problem, UsageError, parsed_above_zero
 from partywall.events import Emit, Started
 from partywall.host import Host
-from partywall.kinds.kind import EXITS, Options
+from partywall.kinds.kind import EXITS, Options, finished
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.plan import Plan
@@ -65,7 +65,6 @@ def outlined(plan: Plan) -> Outline:
 
 class Runs:
     record = RunDirectory
-    resumable = True
 
     def plan(self, job: RunJob, options: Options) -> tuple[Plan, Host]:
         """The plan, and the host with the other machines of the scenario.
@@ -92,7 +91,13 @@ class Runs:
         pipeline.measure(record, emit, options.work_root)
         return record
 
+    def continued_by(self, record: RunDirectory) -> tuple[str, ...]:
+        return ("run", "--resume", str(record.path))
+
     def resume(self, record: RunDirectory, options: Options, emit: Emit) -> None:
+        if record.ended:
+            finished(record, emit)
+            return
         plan, host = record.plan, options.host
         preflight.check_commands(plan.scenario, allowed=options.allow_commands)
         preflight.check_host(plan.scenario, host, options.work_root)

@@ -44,7 +44,6 @@ class StudyJob:
 
 class Studies:
     record = StudyDirectory
-    resumable = True
 
     def outline(self, job: StudyJob, options: Options) -> Outline:
         return job.kind.outline(job.wanted, job.request, options.host)
@@ -61,6 +60,9 @@ class Studies:
         record = StudyDirectory.create(folder, job.content, job.request, about)
         self._go_on(job, record, options, emit)
         return record
+
+    def continued_by(self, record: StudyDirectory) -> tuple[str, ...]:
+        return ("study", "--resume", str(record.path))
 
     def resume(self, record: StudyDirectory, options: Options, emit: Emit) -> None:
         job = StudyJob.of(record)

@@ -32,7 +32,6 @@ class TraceJob:
 
 class Traces:
     record = TraceDirectory
-    resumable = False
 
     def outline(self, job: TraceJob, options: Options) -> Outline:
         del options
@@ -58,9 +57,13 @@ class Traces:
 
         return trace_while(job.request, options.out, options.host.facts, watch, emit)
 
+    def continued_by(self, record: TraceDirectory) -> tuple[str, ...]:
+        del record
+        return ()
+
     def resume(self, record: TraceDirectory, options: Options, emit: Emit) -> None:
         del options, emit
-        refuse_to_resume(record)
+        refuse_to_resume(record, "packets that passed meanwhile are lost")
 
     def findings(self, record: TraceDirectory) -> Derived:
         from partywall.stats.trace import findings  # noqa: PLC0415 - slow to import

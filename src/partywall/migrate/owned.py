@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -23,11 +23,11 @@ from partywall.migrate.end import End
 from partywall.migrate.libvirt_end import LibvirtEnd
 from partywall.migrate.move import GONE, Moved, Mover
 from partywall.migrate.pings import Pings, answers
+from partywall.migrate.plan import moves_of
 from partywall.migrate.qemu_end import QemuEnd
 from partywall.migrate.refusals import refusals
 from partywall.migrate.seen import Seen, answers_of, watcher
 from partywall.model.migration import HostSpec, HostsSpec, Method, MigrationPlan, Move, Place
-from partywall.plan.order import rounds
 from partywall.sandbox import Label
 from partywall.sandbox.reaper import clean
 
@@ -150,13 +150,14 @@ class OwnSeries:
             "hosts": {place: info.host for place, info in infos.items()},
         }
 
-    def carry_out(self, emit: Emit, keep: Callable[[Seen], None]) -> None:
-        """All moves of the plan, back and forth. Ends early if the guest is gone."""
-        order = rounds(self.plan.cells, self.plan.moves, self.plan.seed, "moves")
+    def carry_out(self, emit: Emit, keep: Callable[[Seen], None], done: Collection[int] = ()) -> None:
+        """All moves of the plan, back and forth, but those with the numbers `done`. Ends early if the guest is gone."""
+        every = moves_of(self.plan)
+        left = {number: move for number, move in every.items() if number not in done}
         mover = Mover(self.guest, Monotonic())
-        for number, (round_number, (workload, method)) in enumerate(order):
-            emit(Doing(f"move {number + 1} of {len(order)}: {method}, from host {self.guest.at}"))
-            emit(Left((len(order) - number) * (self.plan.before + self.plan.after) / 1e9))
+        for place, (number, (round_number, (workload, method))) in enumerate(left.items()):
+            emit(Doing(f"move {number + 1} of {len(every)}: {method}, from host {self.guest.at}"))
+            emit(Left((len(left) - place) * (self.plan.before + self.plan.after) / 1e9))
             self.refuse()
             seen = self._observe(mover, workload, method, round_number, number, emit)
             keep(seen)

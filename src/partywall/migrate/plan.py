@@ -11,6 +11,7 @@ from partywall.agent.catalogue import Catalogue
 from partywall.agent.metric import MetricError, reader
 from partywall.errors import Problem, UsageError
 from partywall.model.migration import Activity, GuestSpec, HostSpec, HostsSpec, Method, MigrationPlan
+from partywall.plan.order import rounds
 from partywall.scenario.decode import decode
 from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import follows, problem, validate
@@ -49,6 +50,11 @@ def loads(raw: bytes, file: str, catalogue: Catalogue) -> MigrationPlan:
     if problems or plan is None:
         raise UsageError(*sorted(problems, key=lambda each: each.line or 0))
     return plan
+
+
+def moves_of(plan: MigrationPlan) -> dict[int, tuple[int, tuple[str, str]]]:
+    """By number in the plan's random order: the round of a move, and its workload and method."""
+    return dict(enumerate(rounds(plan.cells, plan.moves, plan.seed, "moves")))
 
 
 def check(plan: MigrationPlan, catalogue: Catalogue) -> Iterator[Mistake]:

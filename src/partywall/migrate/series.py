@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +27,7 @@ from partywall.migrate.messages import BYSTANDER, DIGEST, PEER, SERVICE, USERS, 
 from partywall.migrate.move import GONE, Mover
 from partywall.migrate.network import GUEST, Link, Network
 from partywall.migrate.pings import Pings
+from partywall.migrate.plan import moves_of
 from partywall.migrate.seen import Seen, answers_of, watcher
 from partywall.migrate.survey import seen_service, survey
 from partywall.model.migration import (
@@ -42,7 +43,6 @@ from partywall.model.migration import (
     ServiceSeen,
     Survey,
 )
-from partywall.plan.order import rounds
 from partywall.sandbox import Label, Settings, qemu
 from partywall.sandbox.lab import lacking
 from partywall.sandbox.reaper import clean
@@ -200,15 +200,15 @@ class Series:
         file.unlink(missing_ok=True)
         return seen_service(times, self._heard.tables()[USERS], http)
 
-    def calibrate(self, emit: Emit, keep: Callable[[Seen], None]) -> None:
-        """Moves of the idle guest, for the costs that do not depend on what it does."""
+    def calibrate(self, emit: Emit, keep: Callable[[Seen], None], done: Collection[int] = ()) -> None:
+        """Moves of the idle guest, for the costs that do not depend on its work. done: numbers that are left out."""
         mover = Mover(self.guest, Monotonic())
-        families = list(families_of(self.plan))
-        order = [(place, name) for place in range(self.plan.calibration) for name in families]
-        for count, (place, name) in enumerate(order, 1):
-            emit(Doing(f"calibration {count} of {len(order)}: {name}"))
-            # Numbers below 0 are not of the plan.
-            seen = self._observe(mover, None, name, place, -count, emit)
+        order = calibrations(self.plan)
+        for number, (place, name) in order.items():
+            if number in done:
+                continue
+            emit(Doing(f"calibration {-number} of {len(order)}: {name}"))
+            seen = self._observe(mover, None, name, place, number, emit)
             keep(seen)
             if seen.move.outcome in GONE:
                 self._again()
@@ -227,15 +227,19 @@ class Series:
         digest = self.digest()
         return digest == self.original if digest and self.original else None
 
-    def carry_out(self, emit: Emit, keep: Callable[[Seen], None]) -> None:
-        """All moves of the plan. TrialError if the guest was lost and could not be started again."""
-        order = rounds(self.plan.cells, self.plan.moves, self.plan.seed, "moves")
+    def carry_out(self, emit: Emit, keep: Callable[[Seen], None], done: Collection[int] = ()) -> None:
+        """All moves of the plan but those whose numbers are `done`.
+
+        TrialError if the guest was lost and could not be started again.
+        """
+        every = moves_of(self.plan)
+        left = {number: move for number, move in every.items() if number not in done}
         mover = Mover(self.guest, Monotonic())
         spent_s: list[float] = []
-        for number, (round_number, (workload, method)) in enumerate(order):
+        for number, (round_number, (workload, method)) in left.items():
             began = time.monotonic()
-            emit(Doing(f"move {number + 1} of {len(order)}: {workload}, {method}"))
-            emit(Left((len(order) - number) * self._expected_s(spent_s)))
+            emit(Doing(f"move {number + 1} of {len(every)}: {workload}, {method}"))
+            emit(Left((len(left) - len(spent_s)) * self._expected_s(spent_s)))
             seen = self._observe(mover, workload, method, round_number, number, emit)
             keep(seen)
             if seen.move.outcome in GONE:
@@ -422,6 +426,12 @@ def _users(http: HttpSpec) -> dict[str, Any]:
         url, FOREVER_NS, users=http.users, rate=http.rate, timeout_ns=http.timeout, keep_alive=http.keep_alive
     )
     return program(quick)
+
+
+def calibrations(plan: MigrationPlan) -> dict[int, tuple[int, str]]:
+    """By number: the round and the method of a calibration move. Numbers below 0 are not of the plan."""
+    order = [(place, name) for place in range(plan.calibration) for name in families_of(plan)]
+    return {-count: move for count, move in enumerate(order, 1)}
 
 
 def families_of(plan: MigrationPlan) -> dict[str, Method]:

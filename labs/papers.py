@@ -206,11 +206,11 @@ def _beside(paper: Paper, name: str, recorded: Recorded | None) -> Iterator[str]
         "|---|---|---|---|---|",
     ]
     for paper_table in paper.exhibits:
-        lines += _numbers(paper_table, measured.get(paper_table.id))
+        lines += _point_rows(paper_table, measured.get(paper_table.id))
     yield "\n".join(lines)
 
 
-def _numbers(paper_table: PaperTable, shown: Shown | None) -> Iterator[str]:
+def _point_rows(paper_table: PaperTable, shown: Shown | None) -> Iterator[str]:
     """A line for each published number, and one for the figure's verdict if it has none."""
     points = {point.place: point for point in shown.measured} if shown else {}
     verdict = shown.likeness if shown else "not recorded"

@@ -7,8 +7,8 @@ use partywall_wire::{Capability, Fault, Method, Pace, Start, Work, CODE_DENIED, 
 pub(crate) fn parser() -> impl TypedValueParser<Value = Capability> {
     let values = Capability::ALL.iter().map(|(_, name, about)| PossibleValue::new(*name).help(*about));
     PossibleValuesParser::new(values).try_map(|name| {
-        let found = Capability::ALL.iter().find(|(_, known, _)| *known == name);
-        found.map(|(capability, ..)| *capability).ok_or("unknown capability")
+        let entry = Capability::ALL.iter().find(|(_, known, _)| *known == name);
+        entry.map(|(capability, ..)| *capability).ok_or("unknown capability")
     })
 }
 
@@ -44,7 +44,7 @@ impl Only {
         if any.iter().any(|&capability| self.has(capability)) {
             return Ok(());
         }
-        let list = |all: &[Capability], by: &str| all.iter().map(|one| one.name()).collect::<Vec<_>>().join(by);
+        let list = |all: &[Capability], by: &str| all.iter().map(|each| each.name()).collect::<Vec<_>>().join(by);
         let only = list(self.0.as_deref().unwrap_or_default(), ",");
         let why = format!("this agent was started with --only {only}, which leaves out {what}; add {} to it", list(any, " or "));
         Err(Fault::new(CODE_DENIED, why))

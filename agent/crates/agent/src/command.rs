@@ -105,7 +105,7 @@ fn lines(id: &str, output: &Output) -> Vec<Event> {
 }
 
 fn usage(id: &str, used: &Tape) -> Option<Event> {
-    let told = |used: partywall_command::Used| Used {
+    let wire_used = |used: partywall_command::Used| Used {
         start_ns: used.start_ns,
         end_ns: used.end_ns,
         on: used.on,
@@ -113,7 +113,7 @@ fn usage(id: &str, used: &Tape) -> Option<Event> {
         cpu_ns: used.cpu_ns,
         disk_bytes: used.disk_bytes,
     };
-    let intervals: Vec<Used> = used.take().into_iter().map(told).collect();
+    let intervals: Vec<Used> = used.take().into_iter().map(wire_used).collect();
     (!intervals.is_empty()).then(|| Event::Usage { id: id.into(), intervals })
 }
 

@@ -162,19 +162,19 @@ impl Answers for Agent {
 
     /// Facts about this host. The kernel reports the CPUs that this agent may run on.
     fn facts(&self) -> Result<facts::HostFacts, Fault> {
-        let mut found = facts_of(Path::new("/"));
+        let mut host = facts_of(Path::new("/"));
         if let Ok(cpus) = partywall_sys::affinity::allowed() {
-            found.cpus_allowed = Some(cpus.into_iter().map(|cpu| cpu as u32).collect());
-            found.missing.retain(|missing| missing.what != facts::cpu::ALLOWED);
+            host.cpus_allowed = Some(cpus.into_iter().map(|cpu| cpu as u32).collect());
+            host.missing.retain(|missing| missing.what != facts::cpu::ALLOWED);
         }
-        Ok(found)
+        Ok(host)
     }
 
     fn clock(&self) -> Result<Clock, Fault> {
         Ok(Clock { monotonic_ns: clock::now() })
     }
 
-    /// The shift applies to this process only; the rate to the kernel if the machine is a guest of ours, else to this process too.
+    /// The shift applies to this process only; the rate to the kernel if the machine is a guest of Partywall, else to this process too.
     fn clock_adjust(&self, adjust: ClockAdjust) -> Result<Clock, Fault> {
         if self.owner == ClockOwner::Host {
             let why = "the clock of this host cannot be adjusted; start the agent in a guest of Partywall, or with --own-clock";
@@ -311,16 +311,16 @@ fn allowance(limit: Option<f64>) -> Allowance {
 
 /// Facts about the host whose files are below `root`, including what this build of the agent lacks.
 pub(crate) fn facts_of(root: &Path) -> facts::HostFacts {
-    let mut found = facts::read(root);
+    let mut host = facts::read(root);
     if let Err(absent) = partywall_bpf::built() {
-        found.missing.push(facts::Missing {
+        host.missing.push(facts::Missing {
             what: "eBPF programs".into(),
             why: format!("the agent was built without them: {}", absent.why),
             cost: "partywall guard and partywall trace do not work".into(),
             remedy: partywall_bpf::REMEDY.into(),
         });
     }
-    found
+    host
 }
 
 /// The descriptions of all kernels.

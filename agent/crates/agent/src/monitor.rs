@@ -144,8 +144,8 @@ mod tests {
 
     #[test]
     fn reports_the_missing_file_when_a_process_has_ended() {
-        let asked = serde_json::json!({"id": "m", "cgroups_of": {"victim": u32::MAX}});
-        let start: MonitorStart = serde_json::from_value(asked).expect("a request");
+        let request = serde_json::json!({"id": "m", "cgroups_of": {"victim": u32::MAX}});
+        let start: MonitorStart = serde_json::from_value(request).expect("a request");
         let error = Monitor::start(&start).err().expect("no such process");
         assert!(error.to_string().starts_with("monitor \"m\": /proc/4294967295/cgroup: No such file"), "{error}");
     }

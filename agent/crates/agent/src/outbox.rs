@@ -178,15 +178,15 @@ mod tests {
 
     fn stopped(outbox: &Outbox) -> (Sender<()>, Receiver<String>, thread::JoinHandle<io::Result<()>>) {
         let (go, going) = channel();
-        let (tell, told) = channel();
+        let (tell, received) = channel();
         let writer = outbox.clone();
-        (go, told, thread::spawn(move || writer.write_to(Stopped(going, tell))))
+        (go, received, thread::spawn(move || writer.write_to(Stopped(going, tell))))
     }
 
     #[test]
     fn a_stopped_reader_costs_a_bounded_amount_of_memory_and_learns_what_it_missed() {
         let outbox = Outbox::bounded(1000);
-        let (go, told, writer) = stopped(&outbox);
+        let (go, received, writer) = stopped(&outbox);
         for _ in 0..1000 {
             outbox.offer(&sample("m"));
             outbox.offer(&Event::Slices(Slices { id: "p".into(), slices: Vec::new() }));
@@ -198,7 +198,7 @@ mod tests {
         outbox.close(Duration::from_secs(10));
         outbox.tell_dropped();
         writer.join().unwrap().unwrap();
-        let lines: Vec<String> = told.try_iter().collect();
+        let lines: Vec<String> = received.try_iter().collect();
         let samples = lines.iter().filter(|line| line.contains("\"sample\"")).count();
         assert!(lines.iter().any(|line| line.contains("\"ended\"")));
         assert!(samples < 10, "{samples}");
@@ -207,18 +207,18 @@ mod tests {
     #[test]
     fn counts_of_what_was_dropped_come_before_what_follows() {
         let mut outbox = Outbox::bounded(1);
-        let (go, told, writer) = stopped(&outbox);
+        let (go, received, writer) = stopped(&outbox);
         assert!(!outbox.is_full());
         (0..4).for_each(|_| outbox.push(sample("m")));
         assert!(outbox.is_full());
         go.send(()).unwrap();
-        assert!(told.recv().unwrap().contains("\"sample\""));
+        assert!(received.recv().unwrap().contains("\"sample\""));
         // Returns after the first line has been written.
         outbox.send(&Outcome {}).unwrap();
         (0..2).for_each(|_| go.send(()).unwrap());
-        let dropped: serde_json::Value = serde_json::from_str(&told.recv().unwrap()).unwrap();
+        let dropped: serde_json::Value = serde_json::from_str(&received.recv().unwrap()).unwrap();
         assert_eq!(dropped["params"], serde_json::json!({ "id": "m", "what": "sample", "count": 3 }));
-        assert_eq!(told.recv().unwrap(), "{}\n");
+        assert_eq!(received.recv().unwrap(), "{}\n");
         outbox.close(Duration::from_secs(10));
         writer.join().unwrap().unwrap();
     }
@@ -226,13 +226,13 @@ mod tests {
     #[test]
     fn an_answer_waits_for_room_until_nobody_listens() {
         let outbox = Outbox::bounded(1);
-        let (go, told, writer) = stopped(&outbox);
+        let (go, received, writer) = stopped(&outbox);
         outbox.send(&Outcome {}).unwrap();
         let waiting = {
             let outbox = outbox.clone();
             thread::spawn(move || outbox.send(&Outcome {}))
         };
-        drop((go, told));
+        drop((go, received));
         assert!(waiting.join().unwrap().is_err());
         assert!(writer.join().unwrap().is_err());
     }
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn a_reader_that_never_comes_back_does_not_keep_the_agent() {
         let outbox = Outbox::default();
-        let (go, _told, _writer) = stopped(&outbox);
+        let (go, _received, _writer) = stopped(&outbox);
         outbox.send(&Outcome {}).unwrap();
         outbox.close(Duration::from_millis(20));
         drop(go);

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_that_forbids_and_one_that_is_busy_are_told_apart() {
+    fn a_host_that_forbids_differs_from_one_that_is_busy() {
         let said = |number| KernelError::Host { what: "/dev/x".into(), source: io::Error::from_raw_os_error(number) };
         // EACCES, EBUSY, ENOSPC.
         assert_eq!([13, 16, 28].map(|number| refused(said(number)).code), [CODE_LACKING, CODE_PASSING, CODE_FAILED]);

@@ -81,8 +81,8 @@ impl<T: Resident> Residents<T> {
         if self.lock().contains_key(id) {
             return Err(Fault::passing(format_args!("{} {id:?} is already running", T::KIND)));
         }
-        let (one, started) = T::start(start)?;
-        self.lock().insert(id.into(), one);
+        let (resident, started) = T::start(start)?;
+        self.lock().insert(id.into(), resident);
         self.count.change(1);
         Ok(started)
     }
@@ -90,27 +90,27 @@ impl<T: Resident> Residents<T> {
     /// Calls `act` with one of them. Errors contain its name.
     pub(crate) fn with<R>(&self, id: &str, act: impl FnOnce(&mut T) -> Result<R, Fault>) -> Result<R, Fault> {
         let mut by_id = self.lock();
-        let one = by_id.get_mut(id).ok_or_else(|| missing::<T>(id))?;
-        act(one).map_err(|fault| fault.about(format_args!("{} {id:?}", T::KIND)))
+        let resident = by_id.get_mut(id).ok_or_else(|| missing::<T>(id))?;
+        act(resident).map_err(|fault| fault.about(format_args!("{} {id:?}", T::KIND)))
     }
 
     /// Ends one. It is removed first, so that no other thread drains it, and the events pushed here are its last.
     pub(crate) fn stop(&self, id: &str, sink: &mut dyn Sink) -> Result<T::Stopped, Fault> {
-        let one = self.lock().remove(id).ok_or_else(|| missing::<T>(id))?;
+        let resident = self.lock().remove(id).ok_or_else(|| missing::<T>(id))?;
         self.count.change(-1);
-        Ok(one.stop(id, sink))
+        Ok(resident.stop(id, sink))
     }
 
     /// Pushes the events of all, and removes those that have ended. They stay locked meanwhile, so that no event of a resident that
     /// is being stopped follows the answer to its stop.
     pub(crate) fn drain(&self, sink: &mut dyn Sink) {
         let mut by_id = self.lock();
-        let over: Vec<(String, String)> = by_id.iter_mut().filter_map(|(id, one)| Some((id.clone(), one.ended()?))).collect();
-        let over: Vec<_> = over.into_iter().filter_map(|(id, reason)| by_id.remove(&id).map(|one| (id, one, reason))).collect();
-        by_id.iter().for_each(|(id, one)| one.drain(id, sink));
-        for (id, one, reason) in over {
+        let over: Vec<(String, String)> = by_id.iter_mut().filter_map(|(id, resident)| Some((id.clone(), resident.ended()?))).collect();
+        let over: Vec<_> = over.into_iter().filter_map(|(id, reason)| by_id.remove(&id).map(|resident| (id, resident, reason))).collect();
+        by_id.iter().for_each(|(id, resident)| resident.drain(id, sink));
+        for (id, resident, reason) in over {
             self.count.change(-1);
-            one.stop(&id, sink);
+            resident.stop(&id, sink);
             sink.push(Event::Ended(Ended { id, reason }));
         }
     }

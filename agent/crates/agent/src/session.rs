@@ -40,12 +40,12 @@ pub(crate) fn serve(input: impl BufRead, output: impl Write + Send + 'static, ow
 }
 
 fn answer(mut input: impl BufRead, outbox: &Outbox, agent: &Agent, line_max: usize) -> io::Result<()> {
-    let one = |request: Request| {
+    let handle = |request: Request| {
         let _ends = EndsOnPanic(agent);
         outbox.send(&Response::new(Some(request.id), agent.call(&request.method, request.params)))
     };
     thread::scope(|scope| {
-        let mut lanes = Lanes::new(scope, &one);
+        let mut lanes = Lanes::new(scope, &handle);
         let mut line = Vec::new();
         loop {
             line.clear();

@@ -177,9 +177,9 @@ fn event(id: &str, Upshot { report, flows }: Upshot) -> Event {
         id: id.into(),
         start_ns,
         end_ns,
-        ways: ways.into_iter().map(|one| way(one, places)).collect(),
+        ways: ways.into_iter().map(|each| way(each, places)).collect(),
         hops: hops.iter().map(missed).collect(),
-        hooks: hooks.map(|hooks| hooks.into_iter().map(told_hook).collect()),
+        hooks: hooks.map(|hooks| hooks.into_iter().map(wire_hook).collect()),
         sampled,
         cost,
         live,
@@ -187,7 +187,7 @@ fn event(id: &str, Upshot { report, flows }: Upshot) -> Event {
     })
 }
 
-fn told_hook(hook: Hook) -> wire::TraceHook {
+fn wire_hook(hook: Hook) -> wire::TraceHook {
     match hook {
         Hook::Ingress => wire::TraceHook::In,
         Hook::Egress => wire::TraceHook::Out,
@@ -282,12 +282,12 @@ mod tests {
     fn a_long_batch_is_cut_and_each_piece_tells_only_its_own_time() {
         let raws = (0..RECORDS_MAX as u64 + 5).map(|time_ns| Raw([time_ns, 0, 0, 0])).collect();
         let events = records("t", &Batch { records: raws, told_ns: 1_000_000, ..Batch::default() });
-        let told: Vec<u64> = events.iter().map(|event| if let Event::TraceRecords(event) = event { event.told_ns } else { 0 }).collect();
-        assert_eq!(told, [RECORDS_MAX as u64 - 1, 1_000_000]);
+        let times_ns: Vec<u64> = events.iter().map(|event| if let Event::TraceRecords(event) = event { event.told_ns } else { 0 }).collect();
+        assert_eq!(times_ns, [RECORDS_MAX as u64 - 1, 1_000_000]);
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_at_once() {
+    fn all_problems_are_reported_at_once() {
         let start = serde_json::json!({
             "id": "t", "hops": [], "horizon_ns": 0, "report_ns": 1, "slowest": 1, "packets": 1, "ring_bytes": 1,
             "only": { "address": "here" },

@@ -143,11 +143,11 @@ impl Resident for Workload {
 impl Workload {
     fn start_load(start: &Start, program: &LoadProgram) -> Result<(Self, Started), Fault> {
         let options = Options { threads: start.threads, slice_ns: start.slice_ns, work_dir: start.work_dir.clone(), seed: start.seed };
-        let (load, found) = Load::prepare(program.clone(), &options).map_err(refused)?;
+        let (load, prepared) = Load::prepare(program.clone(), &options).map_err(refused)?;
         if start.pace == Pace::FlatOut {
             load.switch(clock::now(), 1.0).map_err(refused)?;
         }
-        Ok((Self::Load(Box::new(load)), Started { facts: Vec::new(), pid: None, load: Some(found) }))
+        Ok((Self::Load(Box::new(load)), Started { facts: Vec::new(), pid: None, load: Some(prepared) }))
     }
 
     fn start_kernel(start: &Start, name: &str, params: &Map<String, Value>) -> Result<(Self, Started), Fault> {

@@ -76,13 +76,13 @@ fn pour(left: u64, class: &[usize], target: impl Fn(usize) -> u64, grants: &mut 
         return 0;
     }
     let all = class.iter().map(|&at| Thirsty { at, has: grants[at], target: target(at) });
-    let thirsty: Vec<Thirsty> = all.filter(|one| one.target > one.has).collect();
-    let raised = |level: u64| -> u128 { thirsty.iter().map(|one| u128::from(level.min(one.target).saturating_sub(one.has))).sum() };
+    let thirsty: Vec<Thirsty> = all.filter(|each| each.target > each.has).collect();
+    let raised = |level: u64| -> u128 { thirsty.iter().map(|each| u128::from(level.min(each.target).saturating_sub(each.has))).sum() };
     // At the highest target, every leaf reaches its own.
-    let (mut afforded, mut too_high) = match thirsty.iter().map(|one| one.target).max() {
+    let (mut afforded, mut too_high) = match thirsty.iter().map(|each| each.target).max() {
         None => return 0,
         Some(highest) if raised(highest) <= u128::from(left) => return lift(&thirsty, highest, grants),
-        Some(highest) => (thirsty.iter().map(|one| one.has).min().unwrap_or(0), highest),
+        Some(highest) => (thirsty.iter().map(|each| each.has).min().unwrap_or(0), highest),
     };
     // Find the highest affordable level by bisection, because the total rises with the level.
     while too_high - afforded > 1 {
@@ -95,20 +95,20 @@ fn pour(left: u64, class: &[usize], target: impl Fn(usize) -> u64, grants: &mut 
     }
     let used = lift(&thirsty, afforded, grants);
     // The next whole level would cost more than is left: distribute one unit each, in order.
-    let short = thirsty.iter().filter(|one| one.has <= afforded && one.target > afforded);
+    let short = thirsty.iter().filter(|each| each.has <= afforded && each.target > afforded);
     let takers: Vec<&Thirsty> = short.take((left - used) as usize).collect();
-    for one in &takers {
-        grants[one.at] += 1;
+    for each in &takers {
+        grants[each.at] += 1;
     }
     used + takers.len() as u64
 }
 
 fn lift(thirsty: &[Thirsty], level: u64, grants: &mut [u64]) -> u64 {
     let mut used = 0;
-    for one in thirsty {
-        let to = level.min(one.target).max(one.has);
-        used += to - one.has;
-        grants[one.at] = to;
+    for each in thirsty {
+        let to = level.min(each.target).max(each.has);
+        used += to - each.has;
+        grants[each.at] = to;
     }
     used
 }
@@ -162,9 +162,9 @@ mod tests {
     }
 
     fn claims() -> impl Strategy<Value = Vec<Claim>> {
-        let one = (0u32..4, 0u64..2000, 0u64..2000, 0u64..3000, 0u64..2000)
+        let each = (0u32..4, 0u64..2000, 0u64..2000, 0u64..3000, 0u64..2000)
             .prop_map(|(p, g, c, d, more)| Claim { could_use: d + more, ..claim(p, g, c, d) });
-        proptest::collection::vec(one, 0..24)
+        proptest::collection::vec(each, 0..24)
     }
 
     proptest! {

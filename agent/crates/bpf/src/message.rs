@@ -43,7 +43,7 @@ const KERNEL: u32 = 0;
 const ANSWERS_WITHIN_NS: Nanos = 5_000_000_000;
 
 /// Kind and body of a message.
-pub(crate) type Told = (u16, Vec<u8>);
+pub(crate) type Received = (u16, Vec<u8>);
 
 /// A request under construction.
 pub(crate) struct Message(Vec<u8>);
@@ -129,19 +129,19 @@ impl Socket {
 
     /// Kind and body of the messages since the last call, and whether messages were lost. Never waits. It reads at most `most`
     /// datagrams, because others may send faster than this reads.
-    pub fn told(&self, most: usize) -> io::Result<(Vec<Told>, bool)> {
-        let (mut told, mut lost) = (Vec::new(), false);
+    pub fn received(&self, most: usize) -> io::Result<(Vec<Received>, bool)> {
+        let (mut received, mut lost) = (Vec::new(), false);
         let mut room = vec![0; ROOM];
         for _ in 0..most {
             match self.receive(&mut room) {
-                Ok(Some(datagram)) => told.extend(messages(datagram)),
+                Ok(Some(datagram)) => received.extend(messages(datagram)),
                 Ok(None) => {}
                 Err(Errno::AGAIN) => break,
                 Err(Errno::NOBUFS) => lost = true,
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok((told, lost))
+        Ok((received, lost))
     }
 
     /// Sends a request and returns the bodies of the response, or the kernel's error. `ETIMEDOUT` without a response.
@@ -211,13 +211,13 @@ fn collect(mut datagram: &[u8], sequence: u32, bodies: &mut Vec<Vec<u8>>) -> io:
     Ok(false)
 }
 
-fn messages(mut datagram: &[u8]) -> Vec<Told> {
-    let mut found = Vec::new();
+fn messages(mut datagram: &[u8]) -> Vec<Received> {
+    let mut bodies = Vec::new();
     while let Some(body) = datagram.get(HEADER..(u32_at(datagram, 0) as usize).max(HEADER)) {
-        found.push((u16_at(datagram, 4), body.to_vec()));
+        bodies.push((u16_at(datagram, 4), body.to_vec()));
         datagram = datagram.get((HEADER + body.len()).next_multiple_of(4)..).unwrap_or_default();
     }
-    found
+    bodies
 }
 
 fn acknowledged(body: &[u8]) -> io::Result<bool> {
@@ -230,19 +230,19 @@ fn acknowledged(body: &[u8]) -> io::Result<bool> {
 
 /// The attributes in `bytes`, by kind.
 pub(crate) fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
-    let mut found = Vec::new();
+    let mut all = Vec::new();
     while bytes.len() >= 4 {
         let length = usize::from(u16_at(bytes, 0));
         let Some(value) = bytes.get(4..length) else { break };
-        found.push((u16_at(bytes, 2) & TYPE_MASK, value));
+        all.push((u16_at(bytes, 2) & TYPE_MASK, value));
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
-    found
+    all
 }
 
 /// The first attribute of `kind`.
 pub(crate) fn attribute<'a>(all: &[(u16, &'a [u8])], kind: u16) -> Option<&'a [u8]> {
-    all.iter().find(|(found, _)| *found == kind).map(|(_, value)| *value)
+    all.iter().find(|(each, _)| *each == kind).map(|(_, value)| *value)
 }
 
 /// The text of an attribute, without its terminating zero.
@@ -331,13 +331,13 @@ mod tests {
 
     #[test]
     fn a_forged_event_is_ignored() {
-        let told = fresh(|| {
+        let received = fresh(|| {
             let socket = Socket::bound(0).unwrap();
             forge(&socket, 0..16).unwrap();
-            socket.told(64).unwrap()
+            socket.received(64).unwrap()
         });
-        let Some(told) = told else { return };
-        assert_eq!(told, (vec![], false));
+        let Some(received) = received else { return };
+        assert_eq!(received, (vec![], false));
     }
 
     #[test]

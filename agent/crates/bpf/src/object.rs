@@ -33,8 +33,8 @@ pub fn built() -> Result<(), Absent> {
 /// If no source has this name, which is a bug in the agent.
 pub fn object(name: &str) -> Result<&'static [u8], Absent> {
     built()?;
-    let found = OBJECTS.iter().find(|(known, _)| *known == name);
-    Ok(found.unwrap_or_else(|| panic!("agent/bpf/{name}.bpf.c does not exist")).1)
+    let object = OBJECTS.iter().find(|(known, _)| *known == name);
+    Ok(object.unwrap_or_else(|| panic!("agent/bpf/{name}.bpf.c does not exist")).1)
 }
 
 #[cfg(test)]

@@ -314,8 +314,8 @@ impl Network {
     /// # Errors
     /// The kernel's error.
     pub fn filters(&self, index: u32) -> io::Result<Vec<Filter>> {
-        let found = self.dump(index)?;
-        Ok(found.into_iter().filter(|filter| filter.hook.name.starts_with(NAME_PREFIX)).collect())
+        let filters = self.dump(index)?;
+        Ok(filters.into_iter().filter(|filter| filter.hook.name.starts_with(NAME_PREFIX)).collect())
     }
 
     /// Removes a filter. A filter that is already gone is not an error.
@@ -424,17 +424,17 @@ impl Network {
     }
 
     fn dump(&self, index: u32) -> io::Result<Vec<Filter>> {
-        let mut found = Vec::new();
+        let mut filters = Vec::new();
         for direction in Direction::ALL {
             let place = tcmsg(index, 0, direction.parent(), 0);
             // Without the qdisc there is nothing to dump, and some kernels report an error.
             match self.0.ask(Message::new(GET_FILTER, DUMP, &place)) {
-                Ok(bodies) => found.extend(bodies.iter().filter_map(|body| filter(body, index, direction))),
+                Ok(bodies) => filters.extend(bodies.iter().filter_map(|body| filter(body, index, direction))),
                 Err(error) if is_gone(&error) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(found)
+        Ok(filters)
     }
 }
 

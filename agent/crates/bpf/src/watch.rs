@@ -17,7 +17,7 @@ const DELETE_FILTER: u16 = 45;
 
 /// Messages read from one socket at once. The others wait for the next call. If the kernel's buffer overflows, the loss is reported
 /// as [`Change::Much`].
-const TOLD_AT_ONCE: usize = 64;
+const DATAGRAMS_AT_ONCE: usize = 64;
 
 /// A change in the namespace at place `place` of the list. `index` is the interface's number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,8 +118,8 @@ impl Watch {
         let mut changes = Vec::new();
         let ready = present.iter().zip(&all[1..]).filter(|(_, polled)| !polled.revents().is_empty());
         for (&(place, socket), _) in ready {
-            let (told, lost) = socket.told(TOLD_AT_ONCE)?;
-            changes.extend(told.iter().filter_map(|(kind, body)| change(place, *kind, body)));
+            let (received, lost) = socket.received(DATAGRAMS_AT_ONCE)?;
+            changes.extend(received.iter().filter_map(|(kind, body)| change(place, *kind, body)));
             changes.extend(lost.then_some(Change::Much { place }));
         }
         Ok(Some(changes))

@@ -58,7 +58,7 @@ fn a_watch_follows_another_namespace_and_releases_the_first() {
     let (Ok(first), Ok(second)) = (Namespace::fresh(), Namespace::fresh()) else { return eprintln!("skipped: a new network namespace") };
     let watch = Watch::new(&[first]).unwrap();
     watch.follow(0, Some(&second)).unwrap();
-    assert_eq!(watch.wait().unwrap(), Some(vec![]), "being told of the change wakes it");
+    assert_eq!(watch.wait().unwrap(), Some(vec![]), "the change wakes it");
     watch.follow(0, None).unwrap();
     watch.end();
     assert_eq!(watch.wait().unwrap(), None);
@@ -73,7 +73,7 @@ fn the_queue_of_one_interface_is_found_and_removed() {
     if network.has_departures().unwrap() {
         queues.push((Queue::Departures { limit_packets: 1000, slack_ns: 1000 }, QueueKind::Departures));
     }
-    assert_eq!(network.root(lo).unwrap(), Root::Default, "a kernel that was asked for fq did nothing");
+    assert_eq!(network.root(lo).unwrap(), Root::Default, "the check for fq changed nothing");
     for (queue, kind) in queues {
         network.queue(lo, &queue).unwrap();
         assert_eq!(network.root(lo).unwrap(), Root::Ours(kind));

@@ -59,9 +59,9 @@ impl Course {
     fn system_at(&self, own: Nanos) -> Nanos {
         let (ahead, since, rate) = self.read();
         let passed = i128::from(own) - i128::from(ahead) - i128::from(since);
-        let one = 1_i128 << RATE_DIGITS;
+        let unit = 1_i128 << RATE_DIGITS;
         // Rounded up: a thread that wakes early would have to sleep again.
-        let system = i128::from(since) + (passed * one).div_euclid(one + i128::from(rate)) + i128::from(rate != 0);
+        let system = i128::from(since) + (passed * unit).div_euclid(unit + i128::from(rate)) + i128::from(rate != 0);
         Nanos::try_from(system.max(0)).unwrap_or(Nanos::MAX)
     }
 

@@ -85,24 +85,24 @@ impl Meter {
     }
 
     fn total(&mut self) -> Option<Total> {
-        let mut found = BTreeMap::new();
+        let mut descendants = BTreeMap::new();
         let mut open: Vec<u32> = self.known.keys().copied().chain([self.leader]).collect();
         let mut total = Total { disk_bytes: Some(0), ..Total::default() };
         while let Some(pid) = open.pop() {
-            if found.contains_key(&pid) || found.len() >= MOST {
+            if descendants.contains_key(&pid) || descendants.len() >= MOST {
                 continue;
             }
             let Some(process) = self.process(pid) else { continue };
             if self.known.get(&pid).is_some_and(|&start| start != process.start) {
                 continue;
             }
-            found.insert(pid, process.start);
+            descendants.insert(pid, process.start);
             total.processes += 1;
             total.cpu_ns += process.ticks * self.tick_ns;
             total.disk_bytes = total.disk_bytes.zip(process.disk_bytes).map(|(sum, more)| sum + more);
             open.extend(self.children(pid));
         }
-        self.known = found;
+        self.known = descendants;
         (total.processes > 0).then_some(total)
     }
 

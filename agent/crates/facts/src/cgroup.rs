@@ -94,20 +94,20 @@ fn hierarchies(root: &Path) -> Hierarchies {
     let text = survey::text(&under(root, "/proc/self/mountinfo")).unwrap_or_default();
     let cgroups = survey::text(&under(root, "/proc/cgroups")).unwrap_or_default();
     let known = controllers(&cgroups);
-    let mut found = Hierarchies { v1: BTreeMap::new(), v2: None };
+    let mut hierarchies = Hierarchies { v1: BTreeMap::new(), v2: None };
     for mount in parse_mountinfo(&text) {
         let hierarchy = Hierarchy { mount_point: mount.point, top: mount.top };
         match mount.kind.as_str() {
             "cgroup" => {
                 for name in v1_controllers(&mount.options, &known) {
-                    found.v1.entry(name).or_insert_with(|| hierarchy.clone());
+                    hierarchies.v1.entry(name).or_insert_with(|| hierarchy.clone());
                 }
             }
-            "cgroup2" => found.v2 = found.v2.or(Some(hierarchy)),
+            "cgroup2" => hierarchies.v2 = hierarchies.v2.or(Some(hierarchy)),
             _ => {}
         }
     }
-    found
+    hierarchies
 }
 
 fn words(root: &Path, path: &str) -> Vec<String> {
@@ -169,19 +169,19 @@ pub fn own(root: &Path) -> std::io::Result<CgroupFolders> {
 
 fn folders(root: &Path, text: &str, below: Option<&str>) -> CgroupFolders {
     let mounts = hierarchies(root);
-    let mut found = CgroupFolders::default();
+    let mut folders = CgroupFolders::default();
     let counts = |path: &str| below.is_none_or(|below| is_below(path, below));
     for (controllers, path) in text.lines().filter_map(parse_membership).filter(|(_, path)| counts(path)) {
         if controllers.is_empty() {
-            found.v2 = mounts.v2.as_ref().map(|mount| folder(root, mount, path));
+            folders.v2 = mounts.v2.as_ref().map(|mount| folder(root, mount, path));
         }
         for controller in controllers.split(',') {
             if let Some(mount) = mounts.v1.get(controller) {
-                found.v1.insert(controller.to_owned(), folder(root, mount, path));
+                folders.v1.insert(controller.to_owned(), folder(root, mount, path));
             }
         }
     }
-    found
+    folders
 }
 
 /// The path may have a prefix if this process is not at the root of the host's cgroups.

@@ -160,17 +160,17 @@ fn place(survey: &Survey, cpu: u32) -> Place {
 }
 
 fn caches(survey: &mut Survey, cpus: &[u32]) -> Vec<Cache> {
-    let mut found: Vec<Cache> = Vec::new();
+    let mut caches: Vec<Cache> = Vec::new();
     for &cpu in cpus {
         let folder = format!("{FOLDER}/cpu{cpu}/cache");
         let indexes = survey.names(&folder).into_iter().filter(|name| name.starts_with("index"));
         for cache in indexes.filter_map(|index| cache(survey, &format!("{folder}/{index}"))) {
-            if !found.contains(&cache) {
-                found.push(cache);
+            if !caches.contains(&cache) {
+                caches.push(cache);
             }
         }
     }
-    if found.is_empty() {
+    if caches.is_empty() {
         let question = Question {
             what: "caches",
             cost: "cache probes and stressors need their sizes given by hand",
@@ -178,8 +178,8 @@ fn caches(survey: &mut Survey, cpus: &[u32]) -> Vec<Cache> {
         };
         survey.lack(question, format!("{FOLDER}/cpu*/cache lists none"));
     }
-    found.sort_by(|a, b| (a.level, a.holds as u8, &a.shared_by).cmp(&(b.level, b.holds as u8, &b.shared_by)));
-    found
+    caches.sort_by(|a, b| (a.level, a.holds as u8, &a.shared_by).cmp(&(b.level, b.holds as u8, &b.shared_by)));
+    caches
 }
 
 fn cache(survey: &Survey, folder: &str) -> Option<Cache> {

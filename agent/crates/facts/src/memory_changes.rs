@@ -191,8 +191,8 @@ fn within(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), Ch
 
 /// The file, and its whole pages.
 fn open(path: &Path, plan: &Plan) -> Result<(File, u64), ChangesError> {
-    let found = fs::metadata(path).map_err(host("opening", path))?;
-    if !found.is_file() {
+    let metadata = fs::metadata(path).map_err(host("opening", path))?;
+    if !metadata.is_file() {
         return Err(ChangesError::NotAFile(path.into()));
     }
     let no_wait = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();

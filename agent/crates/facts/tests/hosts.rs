@@ -118,8 +118,8 @@ fn disks_of_size_0_are_skipped() {
         .with("/sys/block/nvme0n1/queue/scheduler", "none\n")
         .facts()
         .disks;
-    let told: Vec<_> = disks.iter().map(|disk| (disk.name.as_str(), disk.size_bytes, disk.scheduler.as_deref())).collect();
-    assert_eq!(told, [("nvme0n1", 4096 * 512, Some("none")), ("sda", 2048 * 512, Some("bfq"))]);
+    let listed: Vec<_> = disks.iter().map(|disk| (disk.name.as_str(), disk.size_bytes, disk.scheduler.as_deref())).collect();
+    assert_eq!(listed, [("nvme0n1", 4096 * 512, Some("none")), ("sda", 2048 * 512, Some("bfq"))]);
     assert_eq!((disks[0].rotational, disks[1].rotational), (None, Some(true)));
 }
 

@@ -105,17 +105,17 @@ fn spoilt(text: &str, fault: &Fault) -> Option<Vec<u8>> {
 
 /// Replaces every run of digits with a word.
 fn with_numbers(text: &str, word: &str) -> Vec<u8> {
-    let mut told = String::new();
+    let mut replaced = String::new();
     let mut within = false;
     for letter in text.chars() {
         match (letter.is_ascii_digit(), within) {
-            (true, false) => told.push_str(word),
+            (true, false) => replaced.push_str(word),
             (true, true) => {}
-            (false, _) => told.push(letter),
+            (false, _) => replaced.push(letter),
         }
         within = letter.is_ascii_digit();
     }
-    told.into_bytes()
+    replaced.into_bytes()
 }
 
 /// A host in which the files with these numbers have faults.

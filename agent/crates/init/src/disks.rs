@@ -22,7 +22,7 @@ fn names(block: &Path) -> Vec<String> {
 }
 
 fn has_serial(block: &Path, name: &str, serial: &str) -> bool {
-    fs::read_to_string(block.join(name).join("serial")).is_ok_and(|found| found.trim_end() == serial)
+    fs::read_to_string(block.join(name).join("serial")).is_ok_and(|text| text.trim_end() == serial)
 }
 
 #[cfg(test)]

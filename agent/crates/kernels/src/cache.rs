@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::blocks::Pages;
 use crate::cpu_cache::{self, CpuCache};
-use crate::ring::{Order, Plan, RingWalk, Visit, LINE_BYTES};
+use crate::ring::{Order, Plan, RingWalk, Access, LINE_BYTES};
 use crate::{
     Entry, Environment, Figure, Held, Holder, Implied, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Source, Unit,
 };
@@ -25,8 +25,8 @@ struct Params {
     bytes: Option<usize>,
     /// Order of the elements.
     order: Order,
-    /// Action per visited element.
-    visit: Visit,
+    /// Action per element.
+    visit: Access,
     /// Number of independent chains that walk at once: 1, 2, 4, 8 or 16. One waits for each access; many keep the cache busy.
     #[schemars(extend("enum" = [1, 2, 4, 8, 16]))]
     chains: usize,
@@ -36,7 +36,7 @@ struct Params {
 
 impl Default for Params {
     fn default() -> Self {
-        Self { level: None, bytes: None, order: Order::Sequential, visit: Visit::Read, chains: 1, huge_pages: false }
+        Self { level: None, bytes: None, order: Order::Sequential, visit: Access::Read, chains: 1, huge_pages: false }
     }
 }
 
@@ -62,7 +62,7 @@ fn plan(params: &Params, environment: &Environment) -> Result<Plan, KernelError>
         (Some(bytes), Some(level)) => return Err(both(bytes, level)),
         (Some(bytes), None) => (bytes, None),
         (None, level) => {
-            let cache = found(level.unwrap_or(Level::L3), environment)?;
+            let cache = largest(level.unwrap_or(Level::L3), environment)?;
             (cache.bytes * RING_PERCENT / 100, Some(cache))
         }
     };
@@ -80,7 +80,7 @@ fn plan(params: &Params, environment: &Environment) -> Result<Plan, KernelError>
     })
 }
 
-fn found(level: Level, environment: &Environment) -> Result<CpuCache, KernelError> {
+fn largest(level: Level, environment: &Environment) -> Result<CpuCache, KernelError> {
     let folder = environment.root.join("sys/devices/system/cpu/cpu*/cache");
     let why = format!("has an unknown size, {} has no data cache of it; give bytes instead", folder.display());
     cpu_cache::of_level(&environment.root, level.number()).ok_or_else(|| KernelError::Parameter {

@@ -95,12 +95,12 @@ impl ContextSwitch {
         let (ours, theirs) = Side::pair(params.through)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let (tell, told) = channel();
+        let (tell, received) = channel();
         let peer = Peer::spawn("context switch", move || {
             let _ = tell.send(gettid());
             while theirs.take().is_ok() && !stopped.load(Ordering::Acquire) && theirs.put().is_ok() {}
         })?;
-        let other = told.recv().map_err(|_| io::ErrorKind::BrokenPipe)?;
+        let other = received.recv().map_err(|_| io::ErrorKind::BrokenPipe)?;
         Ok(Self { ours, stop, other, params, cpu: None, moves: 0, _peer: peer })
     }
 

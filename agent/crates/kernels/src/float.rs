@@ -222,7 +222,7 @@ mod tests {
     /// match the four digits that were published with the original.
     fn expected(scale: u32) -> Results {
         let ten = scale == 10;
-        let pick = |one: [f64; 4], at_ten: [f64; 4]| if ten { at_ten } else { one };
+        let pick = |at_one: [f64; 4], at_ten: [f64; 4]| if ten { at_ten } else { at_one };
         let trigonometric = if ten { [0.490_407_316_159_045, 0.490_392_497_956_1] } else { [0.499_038_308_015_452, 0.499_023_156_485_284] };
         Results {
             array: pick(
@@ -257,16 +257,16 @@ mod tests {
     #[test]
     fn every_module_matches_decimal_arithmetic() {
         for scale in [1, 10] {
-            let (found, expected) = (numbers(&modules(scale, CONSTANTS)), numbers(&expected(scale)));
-            assert_eq!(found.len(), expected.len());
-            for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                assert!((found - expected).abs() < 1e-12, "scale {scale}, number {at}: {found}, not {expected}");
+            let (computed, expected) = (numbers(&modules(scale, CONSTANTS)), numbers(&expected(scale)));
+            assert_eq!(computed.len(), expected.len());
+            for (at, (computed, expected)) in computed.iter().zip(&expected).enumerate() {
+                assert!((computed - expected).abs() < 1e-12, "scale {scale}, number {at}: {computed}, not {expected}");
             }
         }
     }
 
     #[test]
-    #[allow(clippy::float_cmp, reason = "any difference at all is what is asked for")]
+    #[allow(clippy::float_cmp, reason = "any difference at all is wrong")]
     fn no_module_is_skipped_at_its_weight() {
         // Each result differs from that of one turn fewer, except where the paper's module returns to its start.
         let all = modules(1, CONSTANTS);

@@ -177,26 +177,26 @@ fn is_green(colour: Colour) -> bool {
 
 /// (2, 2, 0)
 #[inline(never)]
-fn class(one: u8, other: u8) -> Colour {
-    let low = one;
-    let gap = other.wrapping_sub(low);
+fn class(left: u8, right: u8) -> Colour {
+    let low = left;
+    let gap = right.wrapping_sub(low);
     if gap > 2 {
         return Colour::Amber;
     }
     Colour::Red
 }
 
-/// Whether `other` comes after `one`; (3, 3, 2), including one call of the library's comparison.
+/// Whether `right` comes after `left`; (3, 3, 2), including one call of the library's comparison.
 #[inline(never)]
-fn rises(one: &Label, other: &Label) -> bool {
+fn rises(left: &Label, right: &Label) -> bool {
     let mut at = 2;
     loop {
         at += 3;
-        if class(one[at], other[at]) != Colour::Red || at >= 5 {
+        if class(left[at], right[at]) != Colour::Red || at >= 5 {
             break;
         }
     }
-    if one < other {
+    if left < right {
         at += 7;
         return black_box(at) > 0;
     }
@@ -205,9 +205,9 @@ fn rises(one: &Label, other: &Label) -> bool {
 
 /// (2, 0, 0)
 #[inline(never)]
-fn weigh(one: i32, other: i32, out: &mut i32) {
-    let sum = one + 2;
-    *out = sum + other;
+fn weigh(left: i32, right: i32, out: &mut i32) {
+    let sum = left + 2;
+    *out = sum + right;
 }
 
 /// (6, 5, 0)
@@ -256,7 +256,7 @@ pub(crate) const ENTRY: Entry = Entry {
     info: || KernelInfo {
         name: "integer",
         resource: Resource::Cpu,
-        summary: "a programme without floating point in Dhrystone's mix of statements",
+        summary: "a program without floating point in Dhrystone's mix of statements",
         doing: "computing",
         loses: None,
         unit: Unit::Dhrystones,

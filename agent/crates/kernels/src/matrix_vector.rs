@@ -98,10 +98,10 @@ fn dot(row: &[f64], vector: &[f64]) -> f64 {
     const LANES: usize = 16;
     let mut sums = [0.0; LANES];
     let (rows, vectors) = (row.chunks_exact(LANES), vector.chunks_exact(LANES));
-    let rest: f64 = rows.remainder().iter().zip(vectors.remainder()).map(|(one, other)| one * other).sum();
+    let rest: f64 = rows.remainder().iter().zip(vectors.remainder()).map(|(left, right)| left * right).sum();
     for (row, vector) in rows.zip(vectors) {
-        for ((sum, one), other) in sums.iter_mut().zip(row).zip(vector) {
-            *sum += one * other;
+        for ((sum, left), right) in sums.iter_mut().zip(row).zip(vector) {
+            *sum += left * right;
         }
     }
     sums.iter().sum::<f64>() + rest

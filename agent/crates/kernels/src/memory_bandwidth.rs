@@ -200,11 +200,11 @@ fn scale([to, from]: &mut [Block; 2], range: Range<usize>, stores: Stores) {
     }
 }
 
-fn triad([to, one, other]: &mut [Block; 3], range: Range<usize>, stores: Stores) {
-    let (to, one, other) = (&mut to.floats_mut()[range.clone()], &one.floats()[range.clone()], &other.floats()[range]);
+fn triad([to, first, second]: &mut [Block; 3], range: Range<usize>, stores: Stores) {
+    let (to, first, second) = (&mut to.floats_mut()[range.clone()], &first.floats()[range.clone()], &second.floats()[range]);
     match stores {
-        Stores::Ordinary => to.iter_mut().zip(one).zip(other).for_each(|((to, one), other)| *to = one + FACTOR * other),
-        Stores::NonTemporal(stores) => stores.triad(to, one, other, FACTOR),
+        Stores::Ordinary => to.iter_mut().zip(first).zip(second).for_each(|((to, first), second)| *to = first + FACTOR * second),
+        Stores::NonTemporal(stores) => stores.triad(to, first, second, FACTOR),
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::blocks::Pages;
 use crate::cpu_cache;
-use crate::ring::{Order, Plan, RingWalk, Visit, LINE_BYTES};
+use crate::ring::{Order, Plan, RingWalk, Access, LINE_BYTES};
 use crate::{Entry, Environment, Figure, Held, Holder, Implied, KernelInfo, Latency, Needs, Resource, Roles, Settle, Source, Unit};
 
 const BYTES_LEAST: usize = 256 << 20;
@@ -45,7 +45,7 @@ fn plan(params: &Params, environment: &Environment) -> Plan {
         line_bytes: cache.and_then(|cache| cache.line_bytes).unwrap_or(LINE_BYTES),
         order: params.order,
         chains: 1,
-        visit: Visit::Read,
+        visit: Access::Read,
         pages: Pages::from_parameter(params.huge_pages),
         facts,
     }

@@ -20,7 +20,7 @@ use crate::{
 struct Params {
     /// Write to every page of allocated memory.
     touch: bool,
-    /// Maximum memory of all worker threads together. Default: half of what the host and the cgroup have available.
+    /// Maximum memory of all worker threads together. Default: half of the memory available on the host and in the cgroup.
     #[schemars(range(min = 4_096, max = 1_099_511_627_776_u64))]
     bound_bytes: Option<u64>,
     /// Bytes of one allocation.
@@ -164,9 +164,9 @@ impl Kernel for MemorySpace {
 }
 
 /// The limit for all workers together.
-fn bound(asked: Option<u64>, available: u64) -> Result<u64, KernelError> {
+fn bound(requested: Option<u64>, available: u64) -> Result<u64, KernelError> {
     let most = available - available / RESERVE;
-    let bound = asked.unwrap_or(available / 2);
+    let bound = requested.unwrap_or(available / 2);
     if bound <= most {
         return Ok(bound);
     }

@@ -49,7 +49,7 @@ mod tests {
     const MS: Nanos = 1_000_000;
 
     #[test]
-    fn turns_come_at_the_rate_however_often_it_is_asked() {
+    fn turns_come_at_the_rate_however_often_it_is_called() {
         for step_ns in [7_000, 100_000, 3_000_000] {
             let mut pace = Turns::new(10_000.0);
             let mut taken = 0;
@@ -58,7 +58,7 @@ mod tests {
                     taken += turns;
                 }
             }
-            assert!((9_960..=10_001).contains(&taken), "{taken} turns in a second, asked every {step_ns} ns");
+            assert!((9_960..=10_001).contains(&taken), "{taken} turns in a second, called every {step_ns} ns");
         }
     }
 

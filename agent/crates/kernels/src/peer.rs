@@ -52,12 +52,12 @@ mod tests {
             for before in [0, 3] {
                 let mut kernel = build(name, json!({}));
                 steps(kernel.as_mut(), before, &mut Latencies::default());
-                let (tell, told) = channel::<()>();
+                let (tell, received) = channel::<()>();
                 std::thread::spawn(move || {
                     drop(kernel);
                     drop(tell);
                 });
-                assert_eq!(told.recv_timeout(Duration::from_secs(30)), Err(RecvTimeoutError::Disconnected), "{name} after {before} steps");
+                assert_eq!(received.recv_timeout(Duration::from_secs(30)), Err(RecvTimeoutError::Disconnected), "{name} after {before} steps");
             }
         }
     }

@@ -83,7 +83,7 @@ trait Exchange: Send {
 
 struct Request {
     exchange: Box<dyn Exchange>,
-    asked_ns: Option<Nanos>,
+    sent_ns: Option<Nanos>,
     sizes: Sizes,
     to: Option<SocketAddr>,
     answered: u64,
@@ -95,15 +95,15 @@ impl Kernel for Request {
         let begin = clock::now();
         let mut answered = 0;
         loop {
-            let asked_ns = self.ask().map_err(KernelError::host("sending a request"))?;
+            let sent_ns = self.ask().map_err(KernelError::host("sending a request"))?;
             let complete = self.exchange.answered().map_err(KernelError::host("receiving a response"))?;
             let now = clock::now();
             if complete {
-                sink.latency(now - asked_ns);
-                self.asked_ns = None;
+                sink.latency(now - sent_ns);
+                self.sent_ns = None;
                 answered += 1;
-            } else if self.exchange.lost(now - asked_ns).map_err(KernelError::host("waiting for a response"))? {
-                self.asked_ns = None;
+            } else if self.exchange.lost(now - sent_ns).map_err(KernelError::host("waiting for a response"))? {
+                self.sent_ns = None;
                 self.lost += 1;
             }
             if !complete || now - begin >= STEP_NS {
@@ -128,12 +128,12 @@ impl Kernel for Request {
 impl Request {
     /// When the current request was sent. Sends one if there is none.
     fn ask(&mut self) -> io::Result<Nanos> {
-        if let Some(asked_ns) = self.asked_ns {
-            return Ok(asked_ns);
+        if let Some(sent_ns) = self.sent_ns {
+            return Ok(sent_ns);
         }
         let now = clock::now();
         self.exchange.ask()?;
-        self.asked_ns = Some(now);
+        self.sent_ns = Some(now);
         Ok(now)
     }
 }
@@ -335,7 +335,7 @@ fn build(connect: Connect, params: &crate::Params, least: usize, most: usize) ->
     let (sizes, to) = Params::decode(params, least, most)?;
     let place = to.map_or_else(|| "itself on loopback".into(), |to| to.to_string());
     let exchange = connect(sizes, to).map_err(KernelError::host(format!("connecting to {place}")))?;
-    Ok(Box::new(Request { exchange, asked_ns: None, sizes, to, answered: 0, lost: 0 }))
+    Ok(Box::new(Request { exchange, sent_ns: None, sizes, to, answered: 0, lost: 0 }))
 }
 
 fn info(name: &'static str, summary: &'static str, doing: &'static str, bytes: RangeInclusive<usize>) -> KernelInfo {

@@ -24,10 +24,10 @@ pub(crate) enum Order {
     Random,
 }
 
-/// Action per visited element.
+/// Action per element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Visit {
+pub(crate) enum Access {
     /// Reads the element.
     Read,
     /// Counts the access in the element: the line becomes dirty and is written back when it is displaced.
@@ -40,7 +40,7 @@ pub(crate) struct Plan {
     pub(crate) line_bytes: usize,
     pub(crate) order: Order,
     pub(crate) chains: usize,
-    pub(crate) visit: Visit,
+    pub(crate) visit: Access,
     pub(crate) pages: Pages,
     pub(crate) facts: Params,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Plan {
 pub(crate) struct RingWalk {
     ring: Ring,
     chains: usize,
-    visit: Visit,
+    visit: Access,
     rounds: usize,
     facts: Params,
 }
@@ -76,7 +76,7 @@ impl RingWalk {
 
 impl Kernel for RingWalk {
     fn step(&mut self, _: &mut dyn Sink) -> Result<f64, KernelError> {
-        self.ring.walk(self.rounds, self.visit == Visit::Write);
+        self.ring.walk(self.rounds, self.visit == Access::Write);
         Ok((self.rounds * self.chains) as f64)
     }
 
@@ -139,12 +139,12 @@ mod tests {
     }
 
     #[test]
-    fn one_turn_visits_every_element_once_in_either_order() {
+    fn one_turn_passes_every_element_once_in_either_order() {
         for order in [Order::Sequential, Order::Random] {
             for lines in [2, 3, 64, 1000] {
                 let mut ring = linked(lines, order, 9);
                 ring.walk(lines, true);
-                assert!((0..lines).all(|index| ring.visits(index) == 1), "{order:?}, {lines} elements");
+                assert!((0..lines).all(|index| ring.passes(index) == 1), "{order:?}, {lines} elements");
                 assert_eq!(ring.position(0), 0);
             }
         }
@@ -157,10 +157,10 @@ mod tests {
 
     #[test]
     fn random_order_depends_on_the_seed_and_rarely_follows_the_addresses() {
-        let one = path(&mut linked(1000, Order::Random, 1), 1000);
-        assert_eq!(one, path(&mut linked(1000, Order::Random, 1), 1000));
-        assert_ne!(one, path(&mut linked(1000, Order::Random, 2), 1000));
-        assert!(one.windows(2).filter(|pair| pair[1] == pair[0] + 1).count() < 20);
+        let first = path(&mut linked(1000, Order::Random, 1), 1000);
+        assert_eq!(first, path(&mut linked(1000, Order::Random, 1), 1000));
+        assert_ne!(first, path(&mut linked(1000, Order::Random, 2), 1000));
+        assert!(first.windows(2).filter(|pair| pair[1] == pair[0] + 1).count() < 20);
     }
 
     #[test]

@@ -293,7 +293,7 @@ mod tests {
                     break;
                 }
                 (at, there, changes) = (next, !there, changes + 1);
-                prop_assert!(changes < 20, "comes and leaves for ever at {at}");
+                prop_assert!(changes < 20, "comes and leaves without end at {at}");
             }
             let level = levels.at(look);
             prop_assert!(there == (level > number) || (level - number).abs() < 1e-4, "level {level} at {look}");

@@ -32,16 +32,16 @@ fn digits_of(digits: &[u8], radix: u32) -> Option<u64> {
 
 /// The numbers at these positions in a line of words. `None` if the line is too short.
 pub(crate) fn numbers_at<const N: usize>(line: &[u8], places: [usize; N]) -> [Option<f64>; N] {
-    let mut found = [None; N];
+    let mut numbers = [None; N];
     let mut next = 0;
     // Positions are ascending, so one pass through the line finds them all.
     for (place, word) in words(line).enumerate() {
         if next < N && place == places[next] {
-            found[next] = number(word);
+            numbers[next] = number(word);
             next += 1;
         }
     }
-    found
+    numbers
 }
 
 /// The text of a name.

@@ -172,11 +172,11 @@ fn sums_over_threads_do_not_fall_when_a_thread_ends() {
     });
     wait_started.recv().unwrap();
     let names = ["process_run_ns", "process_voluntary_switches_count", "process_timeslices_count"];
-    let mut told = || names.map(|name| read(&mut reader, name, Some(&pid.to_string())));
-    let with = told();
+    let mut read_all = || names.map(|name| read(&mut reader, name, Some(&pid.to_string())));
+    let with = read_all();
     end.send(()).unwrap();
     worker.join().unwrap();
-    for (before, after) in with.iter().zip(told()) {
+    for (before, after) in with.iter().zip(read_all()) {
         // A kernel without CONFIG_SCHED_INFO reports neither value.
         assert!(before.is_some() == after.is_some() && after >= *before, "{before:?} {after:?}");
     }

@@ -11,7 +11,7 @@ pub const CHAINS_MAX: usize = 16;
 #[repr(C)]
 struct Element {
     next: NonNull<Element>,
-    visits: u64,
+    passes: u64,
 }
 
 /// The list, and the current element of each chain of loads.
@@ -39,7 +39,7 @@ impl Ring {
         for index in 0..ring.len() {
             let element = ring.element(index);
             // SAFETY: `element` is in the block and aligned; `&mut ring` makes the write exclusive.
-            unsafe { element.write(Element { next: element, visits: 0 }) };
+            unsafe { element.write(Element { next: element, passes: 0 }) };
         }
         ring.stand(&[0]);
         ring
@@ -56,12 +56,12 @@ impl Ring {
     ///
     /// # Panics
     /// If there is no such element.
-    pub fn swap(&mut self, one: usize, other: usize) {
-        let (one, other) = (self.element(one).as_ptr(), self.element(other).as_ptr());
+    pub fn swap(&mut self, first: usize, second: usize) {
+        let (first, second) = (self.element(first).as_ptr(), self.element(second).as_ptr());
         // SAFETY: both are initialised elements of the block, and `&mut self` makes the access exclusive. They may be the same
         // element, which
         // `ptr::swap` permits. It only swaps pointers that the invariant covers.
-        unsafe { std::ptr::swap(&raw mut (*one).next, &raw mut (*other).next) };
+        unsafe { std::ptr::swap(&raw mut (*first).next, &raw mut (*second).next) };
     }
 
     /// Places one chain on each of these elements.
@@ -99,7 +99,7 @@ impl Ring {
                 // `&mut self` makes the access exclusive.
                 unsafe {
                     if WRITE {
-                        (*here).visits = (*here).visits.wrapping_add(1);
+                        (*here).passes = (*here).passes.wrapping_add(1);
                     }
                     *element = (*here).next;
                 }
@@ -122,9 +122,9 @@ impl Ring {
     /// # Panics
     /// If there is no such element.
     #[must_use]
-    pub fn visits(&self, index: usize) -> u64 {
+    pub fn passes(&self, index: usize) -> u64 {
         // SAFETY: an initialised element of the block; `&self` excludes writers.
-        unsafe { (*self.element(index).as_ptr()).visits }
+        unsafe { (*self.element(index).as_ptr()).passes }
     }
 
     fn element(&self, index: usize) -> NonNull<Element> {
@@ -148,7 +148,7 @@ mod tests {
         ring.stand(&[2]);
         ring.walk(5, true);
         assert_eq!(ring.position(0), 2);
-        assert_eq!((0..4).map(|index| ring.visits(index)).collect::<Vec<_>>(), [0, 0, 5, 0]);
+        assert_eq!((0..4).map(|index| ring.passes(index)).collect::<Vec<_>>(), [0, 0, 5, 0]);
     }
 
     #[test]
@@ -178,7 +178,7 @@ mod tests {
             ring.walk(3, true);
             ring.walk(2, false);
             assert_eq!((0..chains).map(|chain| ring.position(chain)).collect::<Vec<_>>(), (5..chains + 5).collect::<Vec<_>>());
-            assert_eq!((0..32).map(|index| ring.visits(index)).sum::<u64>(), 3 * chains as u64);
+            assert_eq!((0..32).map(|index| ring.passes(index)).sum::<u64>(), 3 * chains as u64);
         }
     }
 

@@ -76,9 +76,9 @@ impl NonTemporal {
     }
 
     /// `to = one + factor * other`.
-    pub fn triad(self, to: &mut [f64], one: &[f64], other: &[f64], factor: f64) {
-        check(to, &[one, other]);
-        dispatch!(self, triad(to, one, other, factor));
+    pub fn triad(self, to: &mut [f64], first: &[f64], second: &[f64], factor: f64) {
+        check(to, &[first, second]);
+        dispatch!(self, triad(to, first, second, factor));
     }
 }
 
@@ -126,15 +126,15 @@ macro_rules! loops {
             }
 
             #[target_feature(enable = $feature)]
-            pub(super) unsafe fn triad(to: &mut [f64], one: &[f64], other: &[f64], factor: f64) {
+            pub(super) unsafe fn triad(to: &mut [f64], first: &[f64], second: &[f64], factor: f64) {
                 let factor = $set(factor);
                 let end = to.len();
-                let (to, one, other) = (to.as_mut_ptr(), one.as_ptr(), other.as_ptr());
+                let (to, first, second) = (to.as_mut_ptr(), first.as_ptr(), second.as_ptr());
                 for index in (0..end).step_by($lanes) {
                     // SAFETY: as in `copy`, for both sources.
                     unsafe {
-                        let product = $multiply(factor, $load(other.add(index)));
-                        $stream(to.add(index), $add($load(one.add(index)), product));
+                        let product = $multiply(factor, $load(second.add(index)));
+                        $stream(to.add(index), $add($load(first.add(index)), product));
                     }
                 }
                 _mm_sfence();
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn each_loop_computes_what_it_says_in_every_width() {
         for stores in widths() {
-            let (mut to, one, other) = (block(|_| 0.0), block(|index| index as f64), block(|index| 1000.0 - index as f64));
+            let (mut to, first, second) = (block(|_| 0.0), block(|index| index as f64), block(|index| 1000.0 - index as f64));
             let expect = |to: &Block, what: &dyn Fn(f64) -> f64| {
                 for (index, &number) in to.floats().iter().enumerate() {
                     assert!((number - what(index as f64)).abs() < 1e-12, "{stores:?} {index}: {number}");
@@ -179,11 +179,11 @@ mod tests {
             };
             stores.fill(to.floats_mut(), 2.5);
             expect(&to, &|_| 2.5);
-            stores.copy(to.floats_mut(), one.floats());
+            stores.copy(to.floats_mut(), first.floats());
             expect(&to, &|index| index);
-            stores.scale(to.floats_mut(), one.floats(), 3.0);
+            stores.scale(to.floats_mut(), first.floats(), 3.0);
             expect(&to, &|index| 3.0 * index);
-            stores.triad(to.floats_mut(), one.floats(), other.floats(), 0.5);
+            stores.triad(to.floats_mut(), first.floats(), second.floats(), 0.5);
             expect(&to, &|index| 0.5 * index + 500.0);
         }
     }

@@ -45,13 +45,13 @@ pub fn resident_bytes(file: &File, len: usize) -> io::Result<u64> {
     // SAFETY: a fresh shared mapping at an address of the kernel's choice; nothing ever reads through it.
     let start = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0)? };
     // SAFETY: `start` is the page-aligned mapping of `len` bytes just made; `resident` has one byte for each of its pages.
-    let asked = match unsafe { libc::mincore(start, len, resident.as_mut_ptr()) } {
+    let outcome = match unsafe { libc::mincore(start, len, resident.as_mut_ptr()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     };
     // SAFETY: exactly the range mapped above, to which nothing else refers.
     unsafe { munmap(start, len)? };
-    asked.map(|()| (resident.iter().filter(|&&state| state & 1 == 1).count() * page) as u64)
+    outcome.map(|()| (resident.iter().filter(|&&state| state & 1 == 1).count() * page) as u64)
 }
 
 #[cfg(test)]

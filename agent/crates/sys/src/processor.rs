@@ -16,9 +16,9 @@ fn signature() -> Option<[u8; 12]> {
     use std::arch::x86_64::__cpuid;
     // SAFETY: every x86-64 processor has the instruction and leaf 1. The other leaf is only read if it is defined.
     #[allow(unused_unsafe)]
-    let found = unsafe { (__cpuid(1).ecx >> 31 & 1 == 1).then(|| __cpuid(0x4000_0000)) }?;
+    let leaf = unsafe { (__cpuid(1).ecx >> 31 & 1 == 1).then(|| __cpuid(0x4000_0000)) }?;
     let mut text = [0; 12];
-    for (part, register) in text.chunks_exact_mut(4).zip([found.ebx, found.ecx, found.edx]) {
+    for (part, register) in text.chunks_exact_mut(4).zip([leaf.ebx, leaf.ecx, leaf.edx]) {
         part.copy_from_slice(&register.to_le_bytes());
     }
     Some(text)
@@ -44,7 +44,7 @@ pub fn tsc_khz() -> Option<u64> {
 #[cfg(target_arch = "x86_64")]
 fn counted() -> (u64, u64) {
     use rustix::time::{clock_gettime, ClockId};
-    let one = || {
+    let measure = || {
         // SAFETY: every x86-64 processor has the instruction.
         let before = unsafe { std::arch::x86_64::_rdtsc() };
         let now = clock_gettime(ClockId::MonotonicRaw);
@@ -53,7 +53,7 @@ fn counted() -> (u64, u64) {
         let nanos = u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0);
         (took, before + took / 2, nanos)
     };
-    let (_, count, nanos) = (0..20).map(|_| one()).min().unwrap_or_default();
+    let (_, count, nanos) = (0..20).map(|_| measure()).min().unwrap_or_default();
     (count, nanos)
 }
 

@@ -89,7 +89,7 @@ impl FileRing {
     ///
     /// # Errors
     /// An error of the ring itself. `InvalidInput`, instead of waiting indefinitely, if fewer than `wanted` are in flight.
-    /// Of the ring itself. `InvalidInput` rather than waiting for ever if fewer than `wanted` are in flight.
+    /// Of the ring itself. `InvalidInput` instead of waiting indefinitely if fewer than `wanted` are in flight.
     pub fn complete(&mut self, wanted: usize, done: &mut Vec<(usize, io::Result<()>)>) -> io::Result<()> {
         if self.in_flight < wanted {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -195,10 +195,10 @@ mod tests {
         (0..3).for_each(|slot| ring.write(slot, 0).unwrap());
         let mut done = Vec::new();
         ring.complete(3, &mut done).unwrap();
-        let mut told: Vec<(usize, Option<i32>)> =
+        let mut completed: Vec<(usize, Option<i32>)> =
             done.iter().map(|(slot, result)| (*slot, result.as_ref().unwrap_err().raw_os_error())).collect();
-        told.sort_unstable();
-        assert_eq!(told, [0, 1, 2].map(|slot| (slot, Some(libc::ENOSPC))));
+        completed.sort_unstable();
+        assert_eq!(completed, [0, 1, 2].map(|slot| (slot, Some(libc::ENOSPC))));
         assert!(ring.write(1, 0).is_ok(), "the slot is still busy");
     }
 }

@@ -25,7 +25,7 @@ impl Shared {
     /// # Errors
     /// The kernel's error; `EINVAL` for 0 words, or more than there are.
     pub fn new(fd: impl AsFd, words: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
         let start = unsafe { mmap(std::ptr::null_mut(), words * 8, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)? };
         Ok(Self { start: start.cast(), words })
     }

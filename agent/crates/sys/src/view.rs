@@ -31,7 +31,7 @@ impl View {
     /// # Errors
     /// What the kernel says; `EINVAL` for none.
     pub fn new(file: File, words: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
         let start = unsafe { mmap(std::ptr::null_mut(), words * WORD_BYTES, ProtFlags::READ, MapFlags::SHARED, file.as_fd(), 0)? };
         Ok(Self { file, start: start.cast(), words })
     }

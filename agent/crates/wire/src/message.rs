@@ -120,7 +120,7 @@ pub struct MemoryChanges {
     #[schemars(range(min = 1, max = 4096))]
     pub samples: u32,
     /// One of this many pages is hashed.
-    #[serde(default = "one")]
+    #[serde(default = "single_thread")]
     #[schemars(range(min = 1, max = 4096))]
     pub stride: u32,
     /// Windows as numbers of intervals, ascending, at most 64. For each window, every sample counts the pages that changed within it.
@@ -139,7 +139,7 @@ pub struct Start {
     /// Measured or paced.
     pub pace: Pace,
     /// Number of worker threads. Each has its own kernel.
-    #[serde(default = "one")]
+    #[serde(default = "single_thread")]
     pub threads: u32,
     /// Length of a slice.
     #[serde(default = "ten_ms")]
@@ -151,7 +151,7 @@ pub struct Start {
     pub seed: u64,
 }
 
-fn one() -> u32 {
+fn single_thread() -> u32 {
     1
 }
 

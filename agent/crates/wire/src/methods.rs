@@ -46,7 +46,7 @@ impl Capability {
     /// Name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(one, ..)| *one == self).map_or("", |(_, name, _)| name)
+        Self::ALL.iter().find(|(each, ..)| *each == self).map_or("", |(_, name, _)| name)
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
     fn every_method_is_declared_once() {
         let names: HashSet<_> = METHODS.iter().map(|method| method.name).collect();
         assert_eq!(names.len(), METHODS.len());
-        assert!(names.iter().all(|name| Method::find(name).is_some_and(|found| found.name == *name)));
+        assert!(names.iter().all(|name| Method::find(name).is_some_and(|method| method.name == *name)));
         assert!(Method::find("no.such").is_none());
     }
 

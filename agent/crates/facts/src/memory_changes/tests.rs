@@ -34,11 +34,11 @@ fn a_file_without_writers_has_no_changes() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = file(folder.path(), 64);
     file.set_len(200 * PAGE_BYTES + 17).expect("a longer file");
-    let found = count(&plan(&folder.path().join("memory")));
-    assert_eq!((found.page_bytes, found.pages, found.looked_at), (4096, 200, 200));
-    assert_eq!(found.samples[0].changed, [None, None, None]);
-    assert!(found.samples.iter().all(|sample| sample.changed.iter().flatten().all(|&count| count == 0)));
-    assert!(found.samples.is_sorted_by(|before, after| after.at_ns >= before.at_ns + before.scan_ns));
+    let counted = count(&plan(&folder.path().join("memory")));
+    assert_eq!((counted.page_bytes, counted.pages, counted.looked_at), (4096, 200, 200));
+    assert_eq!(counted.samples[0].changed, [None, None, None]);
+    assert!(counted.samples.iter().all(|sample| sample.changed.iter().flatten().all(|&count| count == 0)));
+    assert!(counted.samples.is_sorted_by(|before, after| after.at_ns >= before.at_ns + before.scan_ns));
 }
 
 #[test]
@@ -87,17 +87,17 @@ fn pages_that_a_thread_changes_at_a_known_rate_are_counted() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = file(folder.path(), PAGES as usize);
     let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
-    let (found, log) = std::thread::scope(|scope| {
+    let (counted, log) = std::thread::scope(|scope| {
         let writer = scope.spawn(|| change(&file, PAGES, &started, &stop));
         while !started.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
-        let found = count(&Plan { samples: 2, interval_ns: 200 * MS, windows: vec![1], ..plan(&folder.path().join("memory")) });
+        let counted = count(&Plan { samples: 2, interval_ns: 200 * MS, windows: vec![1], ..plan(&folder.path().join("memory")) });
         stop.store(true, Ordering::Release);
-        (found, writer.join().expect("no panic"))
+        (counted, writer.join().expect("no panic"))
     });
     // A host too busy to scan 1.6 MB within 200 ms skips the second sample.
-    let [first, second] = &found.samples[..] else { return };
+    let [first, second] = &counted.samples[..] else { return };
     let changed = second.changed[0].expect("the window began at the first sample");
     let surely = log.iter().filter(|(from, to)| *from > first.at_ns + first.scan_ns && *to < second.at_ns).count() as u64;
     let perhaps = log.iter().filter(|(from, to)| *to >= first.at_ns && *from <= second.at_ns + second.scan_ns).count() as u64;
@@ -109,7 +109,7 @@ fn a_page_that_changes_constantly_counts_once_and_a_stride_skips_pages() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = file(folder.path(), 30);
     let stop = AtomicBool::new(false);
-    let found = std::thread::scope(|scope| {
+    let counted = std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut count = 0_u64;
             while !stop.load(Ordering::Acquire) {
@@ -121,13 +121,13 @@ fn a_page_that_changes_constantly_counts_once_and_a_stride_skips_pages() {
             }
         });
         // A scan whose page changes takes longer than one change, so every scan detects one.
-        let found = count(&Plan { stride: 3, interval_ns: 50 * MS, ..plan(&folder.path().join("memory")) });
+        let counted = count(&Plan { stride: 3, interval_ns: 50 * MS, ..plan(&folder.path().join("memory")) });
         stop.store(true, Ordering::Release);
-        found
+        counted
     });
-    assert_eq!((found.pages, found.looked_at), (30, 10));
-    let counts: HashSet<_> = found.samples.iter().flat_map(|sample| sample.changed.clone()).flatten().collect();
-    assert!(counts.iter().all(|&count| count <= 2) && counts.contains(&2), "{found:?}");
+    assert_eq!((counted.pages, counted.looked_at), (30, 10));
+    let counts: HashSet<_> = counted.samples.iter().flat_map(|sample| sample.changed.clone()).flatten().collect();
+    assert!(counts.iter().all(|&count| count <= 2) && counts.contains(&2), "{counted:?}");
 }
 
 #[test]
@@ -138,8 +138,8 @@ fn a_hole_reads_as_zeros_and_is_not_filled() {
     file.set_len(1000 * PAGE_BYTES).expect("a long file");
     file.write_all_at(&[0; 4096], 5 * PAGE_BYTES).expect("room");
     let held = file.metadata().expect("a file").blocks();
-    let found = count(&Plan { samples: 3, windows: vec![1], ..plan(&folder.path().join("memory")) });
-    assert!(found.samples[1..].iter().all(|sample| sample.changed.iter().all(|&count| count.is_none_or(|count| count == 0))));
+    let counted = count(&Plan { samples: 3, windows: vec![1], ..plan(&folder.path().join("memory")) });
+    assert!(counted.samples[1..].iter().all(|sample| sample.changed.iter().all(|&count| count.is_none_or(|count| count == 0))));
     assert_eq!(file.metadata().expect("a file").blocks(), held);
 }
 
@@ -149,9 +149,9 @@ fn samples_begin_at_multiples_of_the_interval_and_late_ones_are_skipped() {
     let folder = tempfile::tempdir().expect("a folder");
     file(folder.path(), 2000);
     // Every scan of 8 MB takes longer than a microsecond.
-    let found = count(&Plan { interval_ns: 1000, samples: 4096, windows: vec![1], ..plan(&folder.path().join("memory")) });
-    assert!(found.samples.len() < 4096);
-    assert!(found.samples.iter().all(|sample| sample.changed == [None]));
+    let counted = count(&Plan { interval_ns: 1000, samples: 4096, windows: vec![1], ..plan(&folder.path().join("memory")) });
+    assert!(counted.samples.len() < 4096);
+    assert!(counted.samples.iter().all(|sample| sample.changed == [None]));
 }
 
 #[test]

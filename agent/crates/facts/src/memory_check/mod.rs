@@ -88,7 +88,7 @@ pub struct MemoryCheck {
     /// Duration of the check.
     pub took_ns: Nanos,
     /// Reason why the memory is not available, or not known to be. `None` if it is available.
-    pub doubt: Option<Doubt>,
+    pub doubt: Option<Warning>,
 }
 
 /// One pass through all pages.
@@ -118,7 +118,7 @@ pub struct MemoryJump {
 /// Reason why memory is not available, or not known to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Doubt {
+pub enum Warning {
     /// Time ran out before every page was touched twice. There was no problem until then.
     TimeUp,
     /// Pages of this process had to be read back from a disk.
@@ -213,18 +213,18 @@ fn memory_jump(jump: Jump) -> MemoryJump {
     }
 }
 
-fn doubt(first: &Pass, second: Option<&Pass>, paging: Paging) -> Option<Doubt> {
+fn doubt(first: &Pass, second: Option<&Pass>, paging: Paging) -> Option<Warning> {
     let slower = |second: &Pass| second.median_ns_per_page > RULE.ratio * first.median_ns_per_page;
     if paging.is_read_back() {
-        Some(Doubt::MajorFaults)
+        Some(Warning::MajorFaults)
     } else if paging.is_harm() {
-        Some(Doubt::Swapped)
+        Some(Warning::Swapped)
     } else if second.is_some_and(|second| second.jump.is_some()) {
-        Some(Doubt::Jump)
+        Some(Warning::Jump)
     } else if second.is_some_and(slower) {
-        Some(Doubt::NotResident)
+        Some(Warning::NotResident)
     } else {
-        (!second.is_some_and(|second| second.complete)).then_some(Doubt::TimeUp)
+        (!second.is_some_and(|second| second.complete)).then_some(Warning::TimeUp)
     }
 }
 
@@ -296,7 +296,7 @@ mod tests {
     fn an_exhausted_budget_is_a_warning_and_not_a_verdict() {
         let check = memory_check(Path::new("/"), 16 * MEBI, 0).unwrap();
         assert_eq!(check.first_touch.pages, 64, "the first group is always touched");
-        assert_eq!(check.doubt, Some(Doubt::TimeUp));
+        assert_eq!(check.doubt, Some(Warning::TimeUp));
         assert!(check.doubt.is_some());
     }
 
@@ -322,10 +322,10 @@ mod tests {
     #[test]
     fn pages_read_back_from_swap_are_the_most_serious_warning() {
         let jumped = Pass { jump: Some(MemoryJump { at_bytes: 1, before_ns_per_page: 1.0, after_ns_per_page: 9.0 }), ..complete(50.0) };
-        assert_eq!(doubt(&complete(500.0), Some(&jumped), paging(3, 3, 9)), Some(Doubt::MajorFaults));
-        assert_eq!(doubt(&complete(500.0), Some(&jumped), paging(0, 0, 9)), Some(Doubt::Swapped));
-        assert_eq!(doubt(&complete(500.0), Some(&jumped), paging(0, 0, 0)), Some(Doubt::Jump));
-        assert_eq!(doubt(&complete(500.0), Some(&complete(5000.0)), paging(0, 0, 0)), Some(Doubt::NotResident));
+        assert_eq!(doubt(&complete(500.0), Some(&jumped), paging(3, 3, 9)), Some(Warning::MajorFaults));
+        assert_eq!(doubt(&complete(500.0), Some(&jumped), paging(0, 0, 9)), Some(Warning::Swapped));
+        assert_eq!(doubt(&complete(500.0), Some(&jumped), paging(0, 0, 0)), Some(Warning::Jump));
+        assert_eq!(doubt(&complete(500.0), Some(&complete(5000.0)), paging(0, 0, 0)), Some(Warning::NotResident));
         assert_eq!(doubt(&complete(500.0), Some(&complete(50.0)), paging(0, 0, 0)), None);
     }
 

@@ -66,7 +66,7 @@ impl Disk {
                 self.cache.lap().map_err(KernelError::host("starting again at the beginning of the file"))?;
             }
             let offset = self.offsets.next();
-            self.cache.before(offset, self.job.request).map_err(KernelError::host("freeing blocks to be written anew"))?;
+            self.cache.before(offset, self.job.request).map_err(KernelError::host("freeing blocks to write again"))?;
             self.started[slot] = (clock::now(), offset);
             self.engine.submit(slot, offset).map_err(self.failed(offset))?;
             self.idle.pop();
@@ -188,7 +188,7 @@ entry!(DIRECT_READ, Kind::DirectRead);
 entry!(DIRECT_WRITE, Kind::DirectWrite);
 
 impl Kind {
-    /// The parameters of this kind, of those that all six share.
+    /// The parameters of this kind, shared by all six.
     fn params(self) -> Schema {
         let schema = schema_for!(job::Params);
         let schema = if self.writes() { schema } else { schema::without(schema, &["sync", "dirty_bytes"]) };

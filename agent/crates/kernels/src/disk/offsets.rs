@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_orders_visit_each_place_once_a_lap() {
+    fn both_orders_use_each_place_once_a_lap() {
         for order in [Order::Sequential, Order::Random] {
             for count in [1, 2, 3, 100, 4096, 5000] {
                 let mut offsets = Offsets::new(order, count, 10, 7);

@@ -116,7 +116,7 @@ fn work_in_flight_at_a_pause_is_counted_with_the_next_step() {
     }
 }
 
-/// Holds requests until it is told to complete them, and fails them while the disk is full.
+/// Holds requests until it must complete them, and fails them while the disk is full.
 struct Filling {
     held: Vec<usize>,
     full: Arc<AtomicBool>,
@@ -178,12 +178,12 @@ fn dropping_it_with_requests_in_flight_returns() {
     for engine in ["auto", "threads"] {
         let Some(mut kernel) = on_disk("disk-direct-write", json!({ "queue_depth": 32, "engine": engine })) else { return };
         steps(kernel.as_mut(), 2, &mut Latencies::default());
-        let (tell, told) = channel::<()>();
+        let (tell, received) = channel::<()>();
         std::thread::spawn(move || {
             drop(kernel);
             drop(tell);
         });
-        assert_eq!(told.recv_timeout(Duration::from_secs(30)), Err(RecvTimeoutError::Disconnected), "{engine}");
+        assert_eq!(received.recv_timeout(Duration::from_secs(30)), Err(RecvTimeoutError::Disconnected), "{engine}");
     }
 }
 

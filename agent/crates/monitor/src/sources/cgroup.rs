@@ -21,7 +21,7 @@ const THROTTLED: &str = "periods in which the CPU limit was used up and threads 
 const THROTTLED_NS: &str = "threads were stopped by the CPU limit, summed over CPUs";
 const MEMORY: &str = "memory of the cgroup, page cache included";
 const HITS: &str = "the cgroup wanted more than its memory limit and had to reclaim first";
-const KILLS: &str = "a process of the cgroup was killed for want of memory";
+const KILLS: &str = "a process of the cgroup was killed for lack of memory";
 
 pub(crate) const V1_CPU: Group = Group {
     file: "cpu/…/cpu.stat",
@@ -62,8 +62,8 @@ pub(crate) const V1_MEMORY_FAILCNT: Group = Group {
 pub(crate) const V1_MEMORY_OOM: Group = Group {
     file: "memory/…/memory.oom_control",
     subject: V1,
-    columns: &[Column::total("oom_kill", "cgroup_oom_kills_count", "processes killed for want of memory", COUNT, MemoryCapacity, KILLS)],
-    cost: "kills for want of memory are not seen",
+    columns: &[Column::total("oom_kill", "cgroup_oom_kills_count", "processes killed for lack of memory", COUNT, MemoryCapacity, KILLS)],
+    cost: "kills for lack of memory are not seen",
     remedy: V1_REMEDY,
 };
 
@@ -101,7 +101,7 @@ pub(crate) const V2_MEMORY_EVENTS: Group = Group {
             "the cgroup passed memory.high and was slowed down",
         ),
         Column::total("max", "cgroup_memory_limit_hits_count", "hits of the memory limit", COUNT, MemoryCapacity, HITS),
-        Column::total("oom_kill", "cgroup_oom_kills_count", "processes killed for want of memory", COUNT, MemoryCapacity, KILLS),
+        Column::total("oom_kill", "cgroup_oom_kills_count", "processes killed for lack of memory", COUNT, MemoryCapacity, KILLS),
     ],
     cost: "hits of the memory limit and kills are not seen",
     remedy: V2_REMEDY,
@@ -143,7 +143,7 @@ pub(crate) const V2_CPU_PRESSURE: Group = Group {
             "no thread of the cgroup that had work got a CPU",
         ),
     ],
-    cost: "time the cgroup lost for want of a CPU is not seen",
+    cost: "time the cgroup lost for lack of a CPU is not seen",
     remedy: "boot with psi=1, or a kernel built with CONFIG_PSI",
 };
 
@@ -168,7 +168,7 @@ pub(crate) const V2_MEMORY_PRESSURE: Group = Group {
             "every thread of the cgroup that had work waited for memory",
         ),
     ],
-    cost: "time the cgroup lost for want of memory is not seen",
+    cost: "time the cgroup lost for lack of memory is not seen",
     remedy: "boot with psi=1, or a kernel built with CONFIG_PSI",
 };
 

@@ -122,16 +122,16 @@ mod tests {
     fn seventeen_columns_since_5_5() {
         // Written by 6.18.
         let row = parse(b"   87435    25972  4619706    16807    16637    31979  3924408    11369        2    11116    28803     4901       53   487456      552     1915       75\n");
-        let told = |name: &str| value(GROUP.columns, &row, name);
-        assert_eq!(told("disk_reads_count"), Some(87435.0));
-        assert_eq!(told("disk_read_bytes"), Some(4_619_706.0 * 512.0));
-        assert_eq!(told("disk_read_wait_ns"), Some(16_807e6));
-        assert_eq!(told("disk_writes_count"), Some(16637.0));
-        assert_eq!(told("disk_write_wait_ns"), Some(11_369e6));
-        assert_eq!(told("disk_queue_count"), Some(2.0));
-        assert_eq!(told("disk_busy_ns"), Some(11_116e6));
-        assert_eq!(told("disk_queue_ns"), Some(28_803e6));
-        assert_eq!((told("disk_discards_count"), told("disk_flushes_count")), (Some(4901.0), Some(1915.0)));
+        let reading = |name: &str| value(GROUP.columns, &row, name);
+        assert_eq!(reading("disk_reads_count"), Some(87435.0));
+        assert_eq!(reading("disk_read_bytes"), Some(4_619_706.0 * 512.0));
+        assert_eq!(reading("disk_read_wait_ns"), Some(16_807e6));
+        assert_eq!(reading("disk_writes_count"), Some(16637.0));
+        assert_eq!(reading("disk_write_wait_ns"), Some(11_369e6));
+        assert_eq!(reading("disk_queue_count"), Some(2.0));
+        assert_eq!(reading("disk_busy_ns"), Some(11_116e6));
+        assert_eq!(reading("disk_queue_ns"), Some(28_803e6));
+        assert_eq!((reading("disk_discards_count"), reading("disk_flushes_count")), (Some(4901.0), Some(1915.0)));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(crate) const GROUP: Group = Group {
             "available memory",
             KIBIBYTES,
             MemoryCapacity,
-            "memory that can be had without swapping",
+            "memory available without swapping",
         ),
         Column::gauge(
             "Cached",

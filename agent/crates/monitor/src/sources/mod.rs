@@ -92,15 +92,15 @@ fn open_keyed(builder: &mut Builder, group: &'static Group) {
 
 /// Adds a single-number file for each of these paths and subjects that exists.
 fn open_each(builder: &mut Builder, group: &'static Group, files: Vec<(String, String)>) {
-    let mut found = false;
+    let mut any = false;
     for (path, subject) in files {
         if let Some(file) = builder.open_optional(&path) {
-            found = true;
+            any = true;
             let fill = |text: &[u8], row: &mut _| fill_single(text, group.columns[0].step, row);
             builder.add_file(vec![(group, header(group.columns, Some(&subject)))], file, fill);
         }
     }
-    if !found {
+    if !any {
         builder.lack(group, format!("{} does not exist", group.file));
     }
 }

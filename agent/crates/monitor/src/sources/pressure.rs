@@ -20,7 +20,7 @@ pub(crate) const CPU: Group = Group {
         Cpu,
         "at least one thread waited for a CPU",
     )],
-    cost: "time lost for want of a CPU is known only of the processes watched",
+    cost: "time lost for lack of a CPU is known only of the processes watched",
     remedy: REMEDY,
 };
 
@@ -45,7 +45,7 @@ pub(crate) const MEMORY: Group = Group {
             "every thread that had work waited for memory",
         ),
     ],
-    cost: "time lost for want of memory is not seen, only that memory was reclaimed",
+    cost: "time lost for lack of memory is not seen, only that memory was reclaimed",
     remedy: REMEDY,
 };
 

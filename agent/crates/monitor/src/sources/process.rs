@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn without_schedstat_only_the_switches_are_told() {
+    fn without_schedstat_only_the_switches_are_reported() {
         let tasks = Tasks(tempfile::tempdir().unwrap());
         tasks.write(1, 10);
         fs::remove_file(tasks.0.path().join("1/schedstat")).unwrap();

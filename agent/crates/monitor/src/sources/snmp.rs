@@ -34,10 +34,10 @@ pub(crate) const GROUP: Group = Group {
         Column::total(
             "Udp: SndbufErrors",
             "udp_send_buffer_errors_count",
-            "datagrams not sent for want of buffer",
+            "datagrams not sent for lack of buffer",
             COUNT,
             Network,
-            "UDP datagrams not sent for want of buffer",
+            "UDP datagrams not sent for lack of buffer",
         ),
     ],
     cost: "retransmissions and receive buffer drops are not seen",

@@ -120,10 +120,10 @@ pub(crate) const GROUP: Group = Group {
         Column::total(
             "oom_kill",
             "oom_kills_count",
-            "processes killed for want of memory",
+            "processes killed for lack of memory",
             COUNT,
             MemoryCapacity,
-            "a process was killed for want of memory, on the host or in a cgroup",
+            "a process was killed for lack of memory, on the host or in a cgroup",
         ),
         Column::total(
             "numa_miss",

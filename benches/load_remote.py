@@ -5,7 +5,7 @@ and two hours ahead of this host's. One controller places a generator on both by
 The service is the one of load_truth.py, with known delays and a log of its own.
 
 - Percentiles of both generators together against the service's log, at a rate (open model) and with a number of users
-  (closed model). Every request on the log is told, and each generator sent its part.
+  (closed model). Every request on the log is counted, and each generator sent its part.
 - Second by second, the merged records agree with the log: responses that ended in a second, on one clock.
 - Everything on one machine is killed during a load: the load ends with one error that names the generator and its
   machine.
@@ -15,7 +15,7 @@ The log counts until the last byte was written, the generators until they read i
 with doubtful seconds are repeated, and that is said.
 
 Bar: percentiles within 1 % of the log's; no request missing; at a rate, parts of 49 to 51 %; seconds agree within 1 %
-of the responses; the loss is told; nothing is left.
+of the responses; the loss is reported; nothing is left.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common import arguments, conclude
-from generators import Found, load
+from generators import Loaded, load
 from load_truth import SECOND, TRIES, Log, Server, Span, compared, server, timing
 from partywall.errors import PartywallError
 from partywall.load.prepared import PreparedLoad, Setup
@@ -121,9 +121,9 @@ class Machines:
         deadline = time.monotonic() + 20
         while True:
             pids = [pid for name in AHEAD_S for pid in run("ip", "netns", "pids", self.space(name)).split()]
-            found = [*(f"process {pid}" for pid in pids), *map(str, self.work_root.iterdir())]
-            if not found or time.monotonic() > deadline:
-                return found
+            left = [*(f"process {pid}" for pid in pids), *map(str, self.work_root.iterdir())]
+            if not left or time.monotonic() > deadline:
+                return left
             time.sleep(0.1)
 
 
@@ -148,19 +148,19 @@ def setup(made: Machines) -> Setup:
     return Setup(name="remote", cpus=(), work_root=made.work_root, generators=there)
 
 
-def ask(made: Machines, url: str, seconds: float, rate: float | None) -> tuple[Found, Span]:
+def ask(made: Machines, url: str, seconds: float, rate: float | None) -> tuple[Loaded, Span]:
     """A load without doubtful seconds, if the host has one, and when it was."""
     quick = Quick(url=url, for_ns=int(seconds * SECOND), users=USERS, rate=rate, timeout_ns=5 * SECOND)
     for _ in range(TRIES):
         begin_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        found = load(program(quick), setup(made))
+        loaded = load(program(quick), setup(made))
         span = begin_ns, time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        doubtful = found.summary.seconds - found.summary.good
+        doubtful = loaded.summary.seconds - loaded.summary.good
         if not doubtful:
             break
-        reasons = ", ".join(found.summary.doubtful)
-        print(f"{url}: {doubtful} doubtful seconds of {found.summary.seconds} ({reasons})", flush=True)
-    return found, span
+        reasons = ", ".join(loaded.summary.doubtful)
+        print(f"{url}: {doubtful} doubtful seconds of {loaded.summary.seconds} ({reasons})", flush=True)
+    return loaded, span
 
 
 def of_span(log: Log, path: str, span: Span) -> list[tuple[int, int]]:
@@ -168,24 +168,24 @@ def of_span(log: Log, path: str, span: Span) -> list[tuple[int, int]]:
     return [(at_ns + took, took) for at_ns, took, _ in log[path] if span[0] <= at_ns <= span[1]]
 
 
-def parts(found: Found) -> dict[str, int]:
+def parts(loaded: Loaded) -> dict[str, int]:
     """Requests that each generator sent."""
     sent = dict.fromkeys(AHEAD_S, 0)
-    for second in found.seconds:
+    for second in loaded.seconds:
         for name, part in second.parts.items():
             sent[name] += part.requests
     return sent
 
 
-def strayed(found: Found, ended: Sequence[tuple[int, int]]) -> float:
-    """Responses that were told in another second than the log has them, as a share of all."""
-    apart, told_all, logged_all = 0, 0, 0
-    for second in found.seconds:
-        told_all += sum(second.statuses.values())
+def strayed(loaded: Loaded, ended: Sequence[tuple[int, int]]) -> float:
+    """Responses that were counted in another second than on the log, as a share of all."""
+    apart, counted_all, logged_all = 0, 0, 0
+    for second in loaded.seconds:
+        counted_all += sum(second.statuses.values())
         logged_all += sum(second.start_ns <= at < second.end_ns for at, _ in ended)
-        # Who is told late by one clock moves over a second's end: the sums up to there differ by as many.
-        apart = max(apart, abs(told_all - logged_all))
-    return apart / max(1, told_all)
+        # A response that one clock reports late moves over a second's end: the sums up to there differ by as many.
+        apart = max(apart, abs(counted_all - logged_all))
+    return apart / max(1, counted_all)
 
 
 def loss(made: Machines, there: Server) -> str:
@@ -220,7 +220,7 @@ def main() -> None:
     seconds = 4 if options.quick else 16
     reap()
     with machines() as made, server(made.address("service"), made.within("service")) as there:
-        found = {
+        loads = {
             ("/fixed", "open"): ask(made, f"{there.url}/fixed", seconds, RATE),
             ("/bimodal", "open"): ask(made, f"{there.url}/bimodal", seconds, RATE),
             ("/slow", "closed"): ask(made, f"{there.url}/slow", seconds, None),
@@ -235,21 +235,21 @@ def main() -> None:
     elif options.plant == "clock":
         log = {path: [(at + SECOND // 5, took, what) for at, took, what in rows] for path, rows in log.items()}
     worst, moved, lowest = 0.0, 0.0, 1.0
-    for (path, model), (one, span) in found.items():
+    for (path, model), (loaded, span) in loads.items():
         ended = of_span(log, path, span)
-        worst = max(worst, compared(path, timing(one).raw, sorted(took for _, took in ended)))
-        sent, stray = parts(one), strayed(one, ended)
+        worst = max(worst, compared(path, timing(loaded).raw, sorted(took for _, took in ended)))
+        sent, stray = parts(loaded), strayed(loaded, ended)
         moved = max(moved, stray)
         if model == "open":
             lowest = min(lowest, min(sent.values()) / max(1, sum(sent.values())))
         print(f"{path:9} {model}: sent {sent}; {stray:.2%} of responses in another second than on the log", flush=True)
-    told = "west" in said and "ended" in said
+    reported = "west" in said and "ended" in said
     figure = (
         f"merged percentiles within {worst:.2%} of the log's, seconds within {moved:.2%}; "
         f"the smaller part {lowest:.1%}; "
-        f"a lost generator {'is told' if told else 'is NOT told'}; {'nothing is' if not left else f'{left} IS'} left"
+        f"a lost generator {'is reported' if reported else 'is NOT reported'}; {'nothing is' if not left else f'{left} IS'} left"
     )
-    met = worst <= BAR and moved <= BAR and lowest >= 0.49 and told and not left
+    met = worst <= BAR and moved <= BAR and lowest >= 0.49 and reported and not left
     conclude("load-remote", figure, met=met)
 
 

@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--python", action="append", type=_minor, help="only this one, for example 3.13; may repeat")
     parser.add_argument("--only", choices=RESOLUTIONS, help="only the lowest or the newest versions")
     parser.add_argument("--apt-option", action="append", default=[], help="for mmdebstrap, as its --aptopt")
-    parser.add_argument("--write-docs", action="store_true", help="write the table of versions in docs/hosts.md anew")
+    parser.add_argument("--write-docs", action="store_true", help="write the table of versions in docs/hosts.md")
     parser.add_argument("tests", nargs="*", help="arguments for pytest; all fast tests if not given")
     options = parser.parse_args()
     console = Console()

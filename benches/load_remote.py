@@ -247,7 +247,8 @@ def main() -> None:
     figure = (
         f"merged percentiles within {worst:.2%} of the log's, seconds within {moved:.2%}; "
         f"the smaller part {lowest:.1%}; "
-        f"a lost generator {'is reported' if reported else 'is NOT reported'}; {'nothing is' if not left else f'{left} IS'} left"
+        f"a lost generator {'is reported' if reported else 'is NOT reported'}; "
+        f"{'nothing is' if not left else f'{left} IS'} left"
     )
     met = worst <= BAR and moved <= BAR and lowest >= 0.49 and reported and not left
     conclude("load-remote", figure, met=met)

@@ -33,8 +33,8 @@ def test_the_rates_of_threads_add_up():
 
 
 def test_a_disturbed_calibration_is_doubted_and_a_hardly_disturbed_one_is_not():
-    assert calibrate(Told([2], 0.09), "disk", 150_000_000).doubt == ""
-    assert "for 42% of its calibration" in calibrate(Told([2], 0.42), "disk", 150_000_000).doubt
+    assert calibrate(Told([2], 0.09), "disk", 150_000_000).warning == ""
+    assert "for 42% of its calibration" in calibrate(Told([2], 0.42), "disk", 150_000_000).warning
 
 
 def test_the_limit_of_a_sandbox_is_sent_only_where_it_has_one():

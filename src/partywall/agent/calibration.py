@@ -29,7 +29,7 @@ class Calibration:
     disturbed: float
 
     @property
-    def doubt(self) -> str:
+    def warning(self) -> str:
         """Why intensities may be off; empty if they are not."""
         if self.disturbed <= DISTURBED:
             return ""

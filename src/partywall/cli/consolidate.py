@@ -120,7 +120,7 @@ def simulate(
         given = {"CLUSTER": cluster, "--traces": traces, "--policy": policy, "--out": out}
         return go_on(Consolidations(), kept, Options(context.obj()), Live(console), console, document, given)
     if cluster is None:
-        raise UsageError("the cluster is missing; try: partywall consolidate simulate data-centre")
+        raise UsageError("the cluster is missing; give a file, or for example data-centre")
     if absent := [path for path in traces or () if not path.exists()]:
         remedy = "give a folder or a tar archive of traces"
         raise UsageError(*(Problem(f"{str(path)!r} does not exist", remedy, key="--traces") for path in absent))

@@ -115,7 +115,7 @@ def _generators(
     directory: LoadDirectory, about: Mapping[str, Any], begin_ns: int, length_s: float
 ) -> Iterable[GeneratorRow]:
     """Each of several generators."""
-    elsewhere = {one["name"]: one for one in about.get("generators", ())}
+    elsewhere = {each["name"]: each for each in about.get("generators", ())}
     rows = directory.table("generators") if directory.has("generators") else []
     end_ns = begin_ns + about["started"]["stages_ns"]
     for name in dict.fromkeys(row["generator"] for row in rows):

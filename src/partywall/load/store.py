@@ -117,7 +117,7 @@ class LoadDirectory(Record):
 
     def append(self, second: Second, health: Health) -> None:
         """Stores a second immediately."""
-        record = _plain(second) | {"doubts": _doubts(health)}
+        record = _plain(second) | {"doubts": _reasons(health)}
         if second.parts:
             record["generators"] = {name: _part(part, health.parts[name]) for name, part in second.parts.items()}
         self.append_line(json.dumps(record))
@@ -194,7 +194,7 @@ def _plain(second: Second) -> dict[str, Any]:
     }
 
 
-def _doubts(health: Health) -> dict[str, str]:
+def _reasons(health: Health) -> dict[str, str]:
     return {str(reason): figure for reason, figure in health.doubts.items()}
 
 
@@ -207,7 +207,7 @@ def _part(part: Second, health: Health) -> dict[str, Any]:
         "busy_ns": sum(thread["busy_ns"] for thread in part.threads),
         "stall_ns_max": max((thread["stall_ns_max"] for thread in part.threads), default=0),
         "corrected": {label: timing.corrected for label, timing in part.timings.items()},
-        "doubts": _doubts(health),
+        "doubts": _reasons(health),
     }
 
 
@@ -220,8 +220,8 @@ def _generator_rows(record: Mapping[str, Any], labels: Sequence[Mapping[str, Any
                 for bucket, count in counts.items():
                     corrected[bucket] = corrected.get(bucket, 0) + count
         own = {"start_ns": record["start_ns"], "generator": name, "corrected": _pairs(corrected)}
-        doubts = {"doubts": list(part["doubts"]), "doubt_figures": list(part["doubts"].values())}
-        rows.append({**part, **own, **doubts})
+        reasons = {"doubts": list(part["doubts"]), "doubt_figures": list(part["doubts"].values())}
+        rows.append({**part, **own, **reasons})
     return rows
 
 

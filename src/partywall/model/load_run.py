@@ -58,7 +58,7 @@ class LabelRow:
 class GeneratorRow:
     """One of several generators. place: its machine, empty for a sandbox here.
 
-    busy: time that its threads worked, in cores. good: seconds of the stages without a doubt, of `judged`.
+    busy: time that its threads worked, in cores. good: seconds of the stages without a warning, of `judged`.
     clock_error_ns: the largest error of its clock, by readings before the start; None on this host.
     """
 

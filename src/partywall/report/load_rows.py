@@ -53,12 +53,12 @@ GENERATOR_HEADS = ("generator", "requests", "failed", "p50", "p99", "busy cores"
 def generator_rows(run: LoadRun) -> list[tuple[str, ...]]:
     """A row for each of several generators, under GENERATOR_HEADS."""
     rows: list[tuple[str, ...]] = []
-    for one in run.generators:
-        p50, p99 = (_shown(at) for at in known_quantiles(one.corrected, (0.5, 0.99)))
-        clock = "–" if one.clock_error_ns is None else units.format_duration(one.clock_error_ns)
-        name = f"{one.name} ({one.place})" if one.place not in ("", one.name) else one.name
-        busy, good = units.format_number(one.busy, 2), f"{one.good} of {one.judged}"
-        rows.append((name, str(one.requests), str(one.failed), p50, p99, busy, good, clock))
+    for each in run.generators:
+        p50, p99 = (_shown(at) for at in known_quantiles(each.corrected, (0.5, 0.99)))
+        clock = "–" if each.clock_error_ns is None else units.format_duration(each.clock_error_ns)
+        name = f"{each.name} ({each.place})" if each.place not in ("", each.name) else each.name
+        busy, good = units.format_number(each.busy, 2), f"{each.good} of {each.judged}"
+        rows.append((name, str(each.requests), str(each.failed), p50, p99, busy, good, clock))
     return rows
 
 

@@ -301,8 +301,8 @@ class Turns:
                 emulated=stage.emulated,
                 disturbed=list(stage.disturbed),
             )
-            for name, doubt in stage.disturbed.items():
-                self.emit(Note(f"{trial.id}: aggressor {name}: {doubt}", is_warning=True))
+            for name, text in stage.disturbed.items():
+                self.emit(Note(f"{trial.id}: aggressor {name}: {text}", is_warning=True))
             pending = self.run.pending(trial.id, attempt)
             recorder = Recorder(stage, pending, attempt)
             try:

@@ -53,7 +53,7 @@ class Stage:
     @property
     def disturbed(self) -> dict[str, str]:
         """Aggressors whose calibration was disturbed, and how."""
-        return {name: calibration.doubt for name, calibration in self.calibrations.items() if calibration.doubt}
+        return {name: calibration.warning for name, calibration in self.calibrations.items() if calibration.warning}
 
     def schedule(self, name: str, switches: list[tuple[int, float]]) -> None:
         """Sends an aggressor its switch times and intensities."""

@@ -305,7 +305,7 @@ fn allowance(limit: Option<f64>) -> Allowance {
     let seen = facts::cgroup::own(root).ok().and_then(|own| facts::cgroup::cpu_quota(root, &own));
     let known = limit.map(|cpus| facts::cgroup::CpuQuota { cpus, period_ns: PERIOD_NS });
     let quotas = [seen, known].into_iter().flatten().filter(|quota| quota.cpus < cpus);
-    let tightest = quotas.min_by(|one, other| one.cpus.total_cmp(&other.cpus));
+    let tightest = quotas.min_by(|first, second| first.cpus.total_cmp(&second.cpus));
     tightest.map_or(Allowance { cpus, period_ns: 0 }, |quota| Allowance { cpus: quota.cpus, period_ns: quota.period_ns })
 }
 

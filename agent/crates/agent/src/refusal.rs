@@ -116,7 +116,7 @@ impl Refuses for GuardError {
 impl Refuses for TraceError {
     fn code(&self) -> i32 {
         match self {
-            Self::Asked(_) => CODE_USAGE,
+            Self::Request(_) => CODE_USAGE,
             Self::Absent(_) | Self::Refused { .. } => CODE_LACKING,
         }
     }
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_trace_is_refused_for_its_request_or_for_what_the_agent_lacks() {
-        assert_eq!(TraceError::Asked(vec!["hop 1: no".into()]).code(), CODE_USAGE);
+        assert_eq!(TraceError::Request(vec!["hop 1: no".into()]).code(), CODE_USAGE);
         assert_eq!(TraceError::Refused { what: "hooking".into(), why: "EPERM".into() }.code(), CODE_LACKING);
     }
 }

@@ -200,8 +200,8 @@ fn missed(loss: &HopLoss) -> wire::TraceMissed {
 }
 
 fn way(way: Way, places: usize) -> wire::TraceWay {
-    let tally = way.tally;
-    let step = |hop: partywall_alignment::HopTally| wire::TraceStep {
+    let counts = way.counts;
+    let step = |hop: partywall_alignment::HopCounts| wire::TraceStep {
         packets: hop.packets,
         bytes: hop.bytes,
         lost: hop.lost,
@@ -213,12 +213,12 @@ fn way(way: Way, places: usize) -> wire::TraceWay {
         delay: delay(hop.delay),
     };
     wire::TraceWay {
-        steps: tally.hops.into_iter().take(places).map(step).collect(),
-        total: delay(tally.total),
-        delivered: tally.delivered,
-        unfinished: tally.unfinished,
-        other: tally.other,
-        alike: tally.alike,
+        steps: counts.hops.into_iter().take(places).map(step).collect(),
+        total: delay(counts.total),
+        delivered: counts.delivered,
+        unfinished: counts.unfinished,
+        other: counts.other,
+        alike: counts.alike,
         forced: way.forced,
         slowest: way.slowest.iter().map(packet).collect(),
         packets: way.packets.iter().map(packet).collect(),
@@ -282,7 +282,8 @@ mod tests {
     fn a_long_batch_is_cut_and_each_piece_tells_only_its_own_time() {
         let raws = (0..RECORDS_MAX as u64 + 5).map(|time_ns| Raw([time_ns, 0, 0, 0])).collect();
         let events = records("t", &Batch { records: raws, told_ns: 1_000_000, ..Batch::default() });
-        let times_ns: Vec<u64> = events.iter().map(|event| if let Event::TraceRecords(event) = event { event.told_ns } else { 0 }).collect();
+        let times_ns: Vec<u64> =
+            events.iter().map(|event| if let Event::TraceRecords(event) = event { event.told_ns } else { 0 }).collect();
         assert_eq!(times_ns, [RECORDS_MAX as u64 - 1, 1_000_000]);
     }
 

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use partywall_alignment::{Aligner, Kind, Merge, Seen, Settings, Tally};
+use partywall_alignment::{Aligner, Counts, Kind, Merge, Seen, Settings};
 use partywall_clock as clock;
 
 const HOPS: u64 = 3;
@@ -17,7 +17,7 @@ fn record(number: u64, hop: u64, kind: Kind) -> Seen {
 }
 
 fn run(packets: u64, kind: Kind) -> f64 {
-    let mut aligner = Aligner::new(Settings { horizon_ns: 250_000_000, ..Settings::of(HOPS as usize) }, Tally::default());
+    let mut aligner = Aligner::new(Settings { horizon_ns: 250_000_000, ..Settings::of(HOPS as usize) }, Counts::default());
     let mut merge = Merge::new(HOPS as usize);
     let mut spent_ns = 0;
     for start in (0..packets).step_by(BATCH as usize) {
@@ -28,7 +28,7 @@ fn run(packets: u64, kind: Kind) -> f64 {
             assert!(merge.push(*source, *seen), "too many wait");
         }
         for source in 0..HOPS as usize {
-            merge.told(source, 1_000_000_000 + (start + BATCH) * STEP_NS);
+            merge.advance(source, 1_000_000_000 + (start + BATCH) * STEP_NS);
         }
         merge.release(|seen| aligner.push(seen));
         spent_ns += clock::thread_cpu() - began_ns;

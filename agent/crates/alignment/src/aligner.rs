@@ -47,7 +47,7 @@ pub struct Aligner<S> {
     closed_ns: Option<u64>,
     forced: u64,
     /// Buffer, reused for each record of a stream.
-    found: Vec<(u64, u64, u64)>,
+    overlaps: Vec<(u64, u64, u64)>,
 }
 
 impl<S: Sink> Aligner<S> {
@@ -69,7 +69,7 @@ impl<S: Sink> Aligner<S> {
             pieces: HashMap::new(),
             closed_ns: None,
             forced: 0,
-            found: Vec::new(),
+            overlaps: Vec::new(),
         }
     }
 
@@ -137,7 +137,7 @@ impl<S: Sink> Aligner<S> {
     fn whole(&mut self, seen: &Seen, flow: u32) {
         let hash = whole_hash(seen.flow, seen.tag);
         let (units, base, hop, closed_ns) = (&self.units, self.base, usize::from(seen.hop), self.closed_ns);
-        let (last, told_apart) = (self.settings.hops - 1, !self.flows.get(flow).alike);
+        let (last, distinct) = (self.settings.hops - 1, !self.flows.get(flow).alike);
         let (mut known, mut awaited, mut on_its_way) = (false, None, None);
         let look = |slot| {
             let unit: &Unit = &units[(slot - base) as usize];
@@ -147,7 +147,7 @@ impl<S: Sink> Aligner<S> {
             known |= !unit.is_late(closed_ns);
             if !unit.was_at(hop) {
                 awaited = awaited.max(Some(slot));
-                return told_apart || hop == 0;
+                return distinct || hop == 0;
             }
             if hop == 0 && !unit.was_at(last) {
                 on_its_way = on_its_way.max(Some(slot));
@@ -184,29 +184,29 @@ impl<S: Sink> Aligner<S> {
     fn range(&mut self, seen: &Seen, flow: u32) {
         let hop = usize::from(seen.hop);
         let epoch = (seen.tag >> 32) as u32;
-        let mut found = std::mem::take(&mut self.found);
+        let mut overlaps = std::mem::take(&mut self.overlaps);
         let ranges = self.flows.get_mut(flow).ranges.get_or_insert_default();
         let start = ranges.unwrapped(seen.tag as u32);
         let end = start + u64::from(seen.length);
-        ranges.overlapping(start, end, &mut found);
-        found.retain(|&(slot, ..)| self.units[(slot - self.base) as usize].epoch == epoch);
+        ranges.overlapping(start, end, &mut overlaps);
+        overlaps.retain(|&(slot, ..)| self.units[(slot - self.base) as usize].epoch == epoch);
         // At the first hop all packets are new, except those that clock errors placed at a later hop before.
         let mut on_their_way = Vec::new();
         if hop == 0 {
             let last = self.settings.hops - 1;
             let unit = |slot: u64| &self.units[(slot - self.base) as usize];
-            on_their_way.extend(found.iter().map(|&(slot, ..)| slot).filter(|&slot| unit(slot).was_at(0) && !unit(slot).was_at(last)));
-            found.retain(|&(slot, from, until)| (from, until) == (start, end) && !self.units[(slot - self.base) as usize].was_at(0));
+            on_their_way.extend(overlaps.iter().map(|&(slot, ..)| slot).filter(|&slot| unit(slot).was_at(0) && !unit(slot).was_at(last)));
+            overlaps.retain(|&(slot, from, until)| (from, until) == (start, end) && !self.units[(slot - self.base) as usize].was_at(0));
         }
-        if found.is_empty() {
+        if overlaps.is_empty() {
             let slot = self.begin_range(seen, flow, start, epoch);
             for other in on_their_way {
                 self.look_alike(slot, other);
             }
         } else {
-            self.cover(&mut found, hop, start, end, seen.time_ns);
+            self.cover(&mut overlaps, hop, start, end, seen.time_ns);
         }
-        self.found = found;
+        self.overlaps = overlaps;
     }
 
     fn begin_range(&mut self, seen: &Seen, flow: u32, start: u64, epoch: u32) -> u64 {
@@ -219,26 +219,26 @@ impl<S: Sink> Aligner<S> {
 
     /// Records bytes `start..end` at `hop` for the ranges that contain them. Each byte counts for one range. If bytes were repeated within
     /// an epoch, they count for the range that lies wholly within the arrived bytes, otherwise for the latest range that awaits them.
-    fn cover(&mut self, found: &mut Vec<(u64, u64, u64)>, hop: usize, start: u64, end: u64, time_ns: u64) {
+    fn cover(&mut self, overlaps: &mut Vec<(u64, u64, u64)>, hop: usize, start: u64, end: u64, time_ns: u64) {
         let (units, base) = (&self.units, self.base);
-        let told = found.iter().any(|&(slot, ..)| !units[(slot - base) as usize].is_late(self.closed_ns));
-        found.retain(|&(slot, ..)| !units[(slot - base) as usize].was_at(hop));
-        if found.is_empty() {
-            if told {
+        let is_known = overlaps.iter().any(|&(slot, ..)| !units[(slot - base) as usize].is_late(self.closed_ns));
+        overlaps.retain(|&(slot, ..)| !units[(slot - base) as usize].was_at(hop));
+        if overlaps.is_empty() {
+            if is_known {
                 self.sink.duplicate(hop);
             }
             return;
         }
         // Nearly always it is one range, complete as it was sent.
-        if let [(slot, from, until)] = found[..] {
+        if let [(slot, from, until)] = overlaps[..] {
             if (from, until) == (start, end) && self.unit(slot).partly & (1 << hop) == 0 {
                 return self.arrive(slot, hop, time_ns);
             }
         }
-        found.sort_by_key(|&(slot, from, until)| (from < start || until > end, Reverse(slot)));
+        overlaps.sort_by_key(|&(slot, from, until)| (from < start || until > end, Reverse(slot)));
         let mut left = vec![(start, end)];
         let mut arrived = Vec::new();
-        for &mut (slot, from, until) in found {
+        for &mut (slot, from, until) in overlaps {
             for piece in taken(&mut left, from, until) {
                 if self.complete(slot, hop, (from, until), piece) {
                     arrived.push((from, slot));

@@ -52,9 +52,9 @@ impl Ranges {
     pub(crate) fn unwrapped(&mut self, number: u32) -> u64 {
         // Far from zero, so that numbers before the first are not negative.
         let latest = self.latest.unwrap_or((1 << 40) | u64::from(number));
-        let found = latest.wrapping_add_signed(i64::from(number.wrapping_sub(latest as u32).cast_signed()));
-        self.latest = Some(latest.max(found));
-        found
+        let whole = latest.wrapping_add_signed(i64::from(number.wrapping_sub(latest as u32).cast_signed()));
+        self.latest = Some(latest.max(whole));
+        whole
     }
 
     pub(crate) fn insert(&mut self, start: u64, length: u32, slot: u64) {
@@ -70,8 +70,8 @@ impl Ranges {
     pub(crate) fn overlapping(&self, start: u64, end: u64, into: &mut Vec<(u64, u64, u64)>) {
         into.clear();
         let first = start.saturating_sub(self.longest);
-        let found = self.live.range((first, 0)..(end, 0)).filter(|(_, &until)| until > start);
-        into.extend(found.map(|(&(from, slot), &until)| (slot, from, until)));
+        let overlaps = self.live.range((first, 0)..(end, 0)).filter(|(_, &until)| until > start);
+        into.extend(overlaps.map(|(&(from, slot), &until)| (slot, from, until)));
     }
 }
 

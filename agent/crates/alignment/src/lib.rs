@@ -3,21 +3,21 @@
 //! packets that were lost, duplicated or reordered (VITS, section 4.5). Pure and streaming: records are added by time, finished
 //! packets are reported, and a horizon limits memory. The caller provides records, with times on a common clock.
 //!
-//! [`Merge`] sorts records of several sources, [`Aligner`] matches them and reports results to a [`Sink`], and [`Tally`] is the sink
+//! [`Merge`] sorts records of several sources, [`Aligner`] matches them and reports results to a [`Sink`], and [`Counts`] is the sink
 //! that counts.
 
 mod aligner;
+mod counts;
 mod flow;
 mod merge;
 mod slowest;
 mod table;
-mod tally;
 mod unit;
 
 pub use aligner::{Aligner, Settings};
+pub use counts::{Counts, Delay, HopCounts};
 pub use merge::Merge;
 pub use slowest::Slowest;
-pub use tally::{Delay, HopTally, Tally};
 pub use unit::{Fate, Passage};
 
 /// Maximum hops of a path.

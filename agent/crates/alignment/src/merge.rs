@@ -20,7 +20,7 @@ const WAITING_MAX: usize = 1 << 21;
 struct Source {
     waiting: VecDeque<Seen>,
     /// No earlier record will arrive.
-    told_ns: u64,
+    reached_ns: u64,
     behind_ns: u64,
 }
 
@@ -54,14 +54,14 @@ impl Merge {
     }
 
     /// Source `source` has reported all records before `time_ns`.
-    pub fn told(&mut self, source: usize, time_ns: u64) {
-        let told = &mut self.sources[source].told_ns;
-        *told = (*told).max(time_ns);
+    pub fn advance(&mut self, source: usize, time_ns: u64) {
+        let reached_ns = &mut self.sources[source].reached_ns;
+        *reached_ns = (*reached_ns).max(time_ns);
     }
 
     /// Passes on, in order, all records that no source can precede. Returns the time up to which it did.
     pub fn release(&mut self, mut take: impl FnMut(&Seen)) -> u64 {
-        let safe_ns = self.sources.iter().map(|source| source.told_ns.saturating_add(source.behind_ns)).min().unwrap_or(0);
+        let safe_ns = self.sources.iter().map(|source| source.reached_ns.saturating_add(source.behind_ns)).min().unwrap_or(0);
         self.release_until(safe_ns, &mut take);
         safe_ns
     }
@@ -112,10 +112,10 @@ mod tests {
         let mut merge = Merge::new(2);
         let mut out = Vec::new();
         assert!(merge.push(0, seen(5, 0)));
-        merge.told(0, 10);
+        merge.advance(0, 10);
         assert_eq!(merge.release(|s| out.push(s.time_ns)), 0);
         assert!(merge.push(1, seen(4, 1)));
-        merge.told(1, 6);
+        merge.advance(1, 6);
         assert_eq!(merge.release(|s| out.push(s.time_ns)), 6);
         assert_eq!(out, [4, 5]);
     }
@@ -135,10 +135,10 @@ mod tests {
     fn a_source_that_reports_no_time_holds_back_a_bounded_number_of_records() {
         let mut merge = Merge { waiting_max: 10, ..Merge::new(2) };
         let taken = (0..25).filter(|&time_ns| merge.push(0, seen(time_ns, 0))).count();
-        merge.told(0, 100);
-        merge.told(1, 0);
+        merge.advance(0, 100);
+        merge.advance(1, 0);
         assert_eq!((taken, merge.release(|_| panic!("released"))), (10, 0));
-        merge.told(1, u64::MAX);
+        merge.advance(1, u64::MAX);
         merge.set_behind(1, 5);
         let mut out = 0;
         merge.release(|_| out += 1);
@@ -158,7 +158,7 @@ mod tests {
                 for &time in &times {
                     prop_assert!(merge.push(number, seen(time, number)));
                 }
-                merge.told(number, 50);
+                merge.advance(number, 50);
                 expected.extend(times);
             }
             merge.release(|s| out.push(s.time_ns));

@@ -135,12 +135,12 @@ mod tests {
                 }
             }
             for &(hash, slot) in &live {
-                prop_assert_eq!(table.find(hash, 0, |found| found == slot), Some(slot));
+                prop_assert_eq!(table.find(hash, 0, |each| each == slot), Some(slot));
             }
             for hash in 0..64 {
-                let (mut found, expected) = (Vec::new(), live.iter().filter(|pair| pair.0 == hash).count());
-                table.find(hash, 0, |slot| { found.push(slot); false });
-                prop_assert_eq!(found.len(), expected);
+                let (mut slots, expected) = (Vec::new(), live.iter().filter(|pair| pair.0 == hash).count());
+                table.find(hash, 0, |slot| { slots.push(slot); false });
+                prop_assert_eq!(slots.len(), expected);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Compares the aligner with a simulated path of known truth: every packet's times, losses, duplicates and order.
 
-use partywall_alignment::{Aligner, Fate, Kind, Merge, Passage, Seen, Settings, Sink, Tally};
+use partywall_alignment::{Aligner, Counts, Fate, Kind, Merge, Passage, Seen, Settings, Sink};
 use proptest::prelude::*;
 
 const HOPS: usize = 3;
@@ -84,15 +84,15 @@ fn overtaken(journeys: &[Journey], hop: usize) -> u64 {
     count
 }
 
-fn align(records: &[Seen], settings: Settings) -> (Tally, Vec<Passage>) {
-    let mut aligner = Aligner::new(settings, (Tally::default(), Finished::default()));
+fn align(records: &[Seen], settings: Settings) -> (Counts, Vec<Passage>) {
+    let mut aligner = Aligner::new(settings, (Counts::default(), Finished::default()));
     for seen in records {
         aligner.push(seen);
     }
     aligner.advance(u64::MAX);
     aligner.finish();
-    let (tally, finished) = aligner.sink();
-    (tally.clone(), std::mem::take(&mut finished.0))
+    let (counts, finished) = aligner.sink();
+    (counts.clone(), std::mem::take(&mut finished.0))
 }
 
 fn settings() -> Settings {
@@ -102,16 +102,16 @@ fn settings() -> Settings {
 proptest! {
     #[test]
     fn events_on_the_path_are_recovered_exactly(journeys in journeys()) {
-        let (tally, finished) = align(&records(&journeys), settings());
+        let (counts, finished) = align(&records(&journeys), settings());
         let delivered = journeys.iter().filter(|j| j.times[HOPS - 1].is_some()).count() as u64;
-        prop_assert_eq!(tally.delivered, delivered);
+        prop_assert_eq!(counts.delivered, delivered);
         for hop in 1..HOPS {
             let reached = |flow: u64| journeys.iter().any(|j| j.flow == flow && j.times[hop].is_some());
             let gone = |j: &&Journey| j.times[hop].is_none() && j.times[hop - 1].is_some();
             let lost = journeys.iter().filter(gone).filter(|j| reached(j.flow)).count() as u64;
             let astray = journeys.iter().filter(gone).filter(|j| !reached(j.flow)).count() as u64;
             let doubled = journeys.iter().filter(|j| j.doubled[hop] && j.times[hop].is_some()).count() as u64;
-            let seen = &tally.hops[hop];
+            let seen = &counts.hops[hop];
             prop_assert_eq!((seen.lost, seen.astray, seen.duplicates), (lost, astray, doubled));
             prop_assert_eq!(seen.reordered, overtaken(&journeys, hop));
             prop_assert_eq!((seen.skipped, seen.stray, seen.delay.negative), (0, 0, 0));
@@ -135,7 +135,7 @@ proptest! {
                 assert!(merge.push(usize::from(seen.tag % cut == 0), *seen));
             }
             for source in 0..2 {
-                merge.told(source, batch.last().unwrap().time_ns);
+                merge.advance(source, batch.last().unwrap().time_ns);
             }
             merge.release(|seen| merged.push(*seen));
         }
@@ -160,7 +160,7 @@ proptest! {
         let whole = records.iter().filter(|seen| seen.kind == Kind::Whole).count();
         let settings = Settings { units_max, flows_max: 2, horizon_ns: 20 * MS, ..Settings::of(HOPS) };
         let (_, finished) = align(&records, settings);
-        let mut aligner = Aligner::new(settings, Tally::default());
+        let mut aligner = Aligner::new(settings, Counts::default());
         records.iter().filter(|seen| seen.kind == Kind::Whole).for_each(|seen| aligner.push(seen));
         prop_assert!(aligner.live() <= units_max);
         aligner.finish();
@@ -212,7 +212,7 @@ proptest! {
     ) {
         let (cuts, lost): (Vec<u32>, Vec<bool>) = cuts.into_iter().unzip();
         let records = stream(&sent, &cuts, &lost);
-        let (tally, finished) = align(&records, settings());
+        let (counts, finished) = align(&records, settings());
         prop_assert_eq!(finished.len(), sent.len());
         // A segment arrived if every one of its bytes did.
         let through: Vec<(u32, u32)> = records
@@ -227,10 +227,10 @@ proptest! {
             whole += u64::from(there == length);
             from += length;
         }
-        prop_assert_eq!(tally.delivered, whole);
-        prop_assert_eq!(tally.hops[1].lost + tally.hops[1].astray, sent.len() as u64 - whole);
-        prop_assert_eq!(tally.hops[2].lost + tally.hops[2].astray, 0);
-        prop_assert_eq!(tally.hops.iter().map(|hop| hop.duplicates + hop.reordered + hop.stray).sum::<u64>(), 0);
+        prop_assert_eq!(counts.delivered, whole);
+        prop_assert_eq!(counts.hops[1].lost + counts.hops[1].astray, sent.len() as u64 - whole);
+        prop_assert_eq!(counts.hops[2].lost + counts.hops[2].astray, 0);
+        prop_assert_eq!(counts.hops.iter().map(|hop| hop.duplicates + hop.reordered + hop.stray).sum::<u64>(), 0);
     }
 }
 
@@ -243,8 +243,8 @@ fn a_retransmission_is_another_packet_and_not_a_duplicate() {
     let range = |time_ns, epoch: u64, hop| Seen { time_ns, flow: 1, tag: (epoch << 32) + 500, length: 100, hop, kind: Kind::Range };
     let later = |time_ns, hop| Seen { time_ns, flow: 1, tag: (1 << 32) + 600, length: 100, hop, kind: Kind::Range };
     let records = [range(1, 1, 0), later(2, 0), later(3, 1), later(4, 2), range(5 * MS, 6, 0), range(6 * MS, 6, 1), range(7 * MS, 6, 2)];
-    let (tally, _) = align(&records, settings());
-    assert_eq!((tally.delivered, tally.hops[1].lost, tally.hops[0].duplicates), (2, 1, 0));
+    let (counts, _) = align(&records, settings());
+    assert_eq!((counts.delivered, counts.hops[1].lost, counts.hops[0].duplicates), (2, 1, 0));
 }
 
 #[test]
@@ -252,20 +252,20 @@ fn flows_that_never_reach_a_hop_are_distinguished_from_loss() {
     let mut records = vec![seen(1, 1, 0), seen(2, 1, 1), seen(3, 1, 2), seen(4, 2, 0), seen(5, 2, 1)];
     records.push(Seen { flow: 2, ..seen(6, 1, 0) });
     records.push(Seen { flow: 3, ..seen(7, 1, 1) });
-    let (tally, _) = align(&records, settings());
-    assert_eq!((tally.hops[2].lost, tally.hops[1].astray, tally.other), (1, 1, 1));
+    let (counts, _) = align(&records, settings());
+    assert_eq!((counts.hops[2].lost, counts.hops[1].astray, counts.other), (1, 1, 1));
 }
 
 #[test]
 fn a_packet_without_a_record_at_one_hop_is_skipped_and_not_lost() {
-    let (tally, _) = align(&[seen(1, 1, 0), seen(3, 1, 2), seen(4, 2, 0), seen(5, 2, 1), seen(6, 2, 2)], settings());
-    assert_eq!((tally.delivered, tally.hops[1].skipped, tally.hops[1].lost), (2, 1, 0));
+    let (counts, _) = align(&[seen(1, 1, 0), seen(3, 1, 2), seen(4, 2, 0), seen(5, 2, 1), seen(6, 2, 2)], settings());
+    assert_eq!((counts.delivered, counts.hops[1].skipped, counts.hops[1].lost), (2, 1, 0));
 }
 
 #[test]
 fn negative_delays_are_counted_separately() {
-    let (tally, _) = align(&[seen(100, 1, 1), seen(130, 1, 0), seen(150, 1, 2)], settings());
-    let [_, mut to_second, mut to_third, ..] = tally.hops.map(|hop| hop.delay);
+    let (counts, _) = align(&[seen(100, 1, 1), seen(130, 1, 0), seen(150, 1, 2)], settings());
+    let [_, mut to_second, mut to_third, ..] = counts.hops.map(|hop| hop.delay);
     assert_eq!((to_second.negative, to_second.negative_max_ns), (1, 30));
     assert_eq!((to_second.counts.take().count(), to_third.counts.take().count()), (0, 1));
 }
@@ -273,14 +273,14 @@ fn negative_delays_are_counted_separately() {
 #[test]
 fn packets_above_the_limit_are_given_up_and_counted() {
     let settings = Settings { units_max: 4, ..settings() };
-    let mut aligner = Aligner::new(settings, Tally::default());
+    let mut aligner = Aligner::new(settings, Counts::default());
     (0..10).for_each(|tag| aligner.push(&seen(tag, tag, 0)));
     assert_eq!((aligner.live(), aligner.forced()), (4, 6));
 }
 
 #[test]
 fn after_closing_packets_in_transit_arrive_and_no_packet_begins() {
-    let mut aligner = Aligner::new(settings(), Tally::default());
+    let mut aligner = Aligner::new(settings(), Counts::default());
     aligner.push(&seen(10, 1, 0));
     aligner.close(20);
     for record in [seen(20, 2, 0), seen(21, 1, 1), seen(22, 1, 2)] {
@@ -292,8 +292,8 @@ fn after_closing_packets_in_transit_arrive_and_no_packet_begins() {
 
 #[test]
 fn a_retransmission_after_closing_is_no_duplicate_of_an_earlier_packet() {
-    let mut aligner = Aligner::new(settings(), Tally::default());
-    let both = |aligner: &mut Aligner<Tally>, start: u64| {
+    let mut aligner = Aligner::new(settings(), Counts::default());
+    let both = |aligner: &mut Aligner<Counts>, start: u64| {
         for hop in 0..3 {
             let at = seen(start + u64::from(hop), 1, hop);
             aligner.push(&at);
@@ -304,14 +304,14 @@ fn a_retransmission_after_closing_is_no_duplicate_of_an_earlier_packet() {
     aligner.close(20);
     both(&mut aligner, 20);
     aligner.finish();
-    let tally = aligner.sink();
-    assert_eq!((tally.delivered, tally.hops[0].packets), (2, 2));
-    assert!(tally.hops.iter().all(|hop| hop.duplicates == 0), "{tally:?}");
+    let counts = aligner.sink();
+    assert_eq!((counts.delivered, counts.hops[0].packets), (2, 2));
+    assert!(counts.hops.iter().all(|hop| hop.duplicates == 0), "{counts:?}");
 }
 
 #[test]
 fn flows_no_longer_sampled_are_not_lost() {
-    let mut aligner = Aligner::new(settings(), (Tally::default(), Finished::default()));
+    let mut aligner = Aligner::new(settings(), (Counts::default(), Finished::default()));
     let other = |time_ns, hop| Seen { flow: 2, ..seen(time_ns, 9, hop) };
     for record in [seen(1, 1, 0), seen(2, 1, 1), seen(3, 2, 0), other(4, 0), other(5, 1)] {
         aligner.push(&record);
@@ -320,18 +320,18 @@ fn flows_no_longer_sampled_are_not_lost() {
     aligner.push(&other(6, 2));
     aligner.push(&seen(7, 3, 0));
     aligner.advance(u64::MAX);
-    let (tally, finished) = aligner.sink();
-    assert_eq!((tally.unfinished, tally.delivered, tally.hops[1].lost + tally.hops[2].lost), (2, 1, 0));
+    let (counts, finished) = aligner.sink();
+    assert_eq!((counts.unfinished, counts.delivered, counts.hops[1].lost + counts.hops[2].lost), (2, 1, 0));
     assert!(finished.0.iter().all(|passage| !matches!(passage.fate, Fate::Lost { .. })));
 }
 
 #[test]
 fn a_packet_sent_twice_is_two_packets_and_one_duplicated_on_the_path_is_a_duplicate() {
     let twice = [seen(1, 1, 0), seen(2, 1, 0), seen(3, 1, 1), seen(4, 1, 1), seen(5, 1, 2)];
-    let (tally, _) = align(&twice, settings());
-    assert_eq!((tally.hops[0].packets, tally.delivered, tally.hops[2].lost, tally.hops[1].duplicates), (2, 1, 1, 0));
-    let (tally, _) = align(&[seen(1, 1, 0), seen(2, 1, 1), seen(3, 1, 1), seen(4, 1, 2)], settings());
-    assert_eq!((tally.hops[0].packets, tally.delivered, tally.hops[1].duplicates), (1, 1, 1));
+    let (counts, _) = align(&twice, settings());
+    assert_eq!((counts.hops[0].packets, counts.delivered, counts.hops[2].lost, counts.hops[1].duplicates), (2, 1, 1, 0));
+    let (counts, _) = align(&[seen(1, 1, 0), seen(2, 1, 1), seen(3, 1, 1), seen(4, 1, 2)], settings());
+    assert_eq!((counts.hops[0].packets, counts.delivered, counts.hops[1].duplicates), (1, 1, 1));
 }
 
 #[test]
@@ -341,8 +341,8 @@ fn bytes_lost_and_repeated_within_an_epoch_do_not_hide_the_loss() {
     let mut records = vec![range(1, 0, 3000, 0), range(2, 3000, 1000, 0), range(3, 3000, 1000, 1), range(4, 3000, 1000, 2)];
     records.extend([range(10, 0, 1000, 0), range(11, 1000, 1000, 0), range(12, 2000, 1000, 0)]);
     records.extend([range(13, 0, 2000, 1), range(14, 2000, 1000, 1), range(15, 0, 2000, 2), range(16, 2000, 1000, 2)]);
-    let (tally, _) = align(&records, settings());
-    assert_eq!((tally.delivered, tally.hops[1].lost, tally.hops[1].duplicates + tally.hops[2].duplicates), (4, 1, 0));
+    let (counts, _) = align(&records, settings());
+    assert_eq!((counts.delivered, counts.hops[1].lost, counts.hops[1].duplicates + counts.hops[2].duplicates), (4, 1, 0));
 }
 
 #[test]
@@ -350,10 +350,10 @@ fn identical_packets_are_in_no_delay_until_the_lost_one_is_given_up() {
     let pass = |at_ns: u64| [seen(at_ns, 1, 0), seen(at_ns + 10, 1, 1), seen(at_ns + 20, 1, 2)];
     let mut records = vec![seen(1, 1, 0)];
     records.extend([1000, 2000, 600 * MS].into_iter().flat_map(pass));
-    let (mut tally, _) = align(&records, settings());
-    assert_eq!((tally.delivered, tally.hops[1].lost, tally.alike), (3, 1, 3));
-    assert_eq!((tally.total.counts.take().count(), tally.total.max_ns), (1, Some(20)));
-    assert_eq!(tally.hops.iter().map(|hop| hop.reordered + hop.duplicates).sum::<u64>(), 0);
+    let (mut counts, _) = align(&records, settings());
+    assert_eq!((counts.delivered, counts.hops[1].lost, counts.alike), (3, 1, 3));
+    assert_eq!((counts.total.counts.take().count(), counts.total.max_ns), (1, Some(20)));
+    assert_eq!(counts.hops.iter().map(|hop| hop.reordered + hop.duplicates).sum::<u64>(), 0);
 }
 
 #[test]
@@ -361,7 +361,7 @@ fn a_retransmission_without_a_timestamp_overtakes_nobody_and_has_no_delay() {
     let range = |time_ns, from: u64, hop| Seen { time_ns, flow: 1, tag: from, length: 100, hop, kind: Kind::Range };
     let mut records = vec![range(1, 0, 0), range(2, 100, 0), range(3, 100, 1), range(4, 100, 2)];
     records.extend([range(4 * MS, 0, 0), range(4 * MS + 10, 0, 1), range(4 * MS + 20, 0, 2)]);
-    let (tally, _) = align(&records, settings());
-    assert_eq!((tally.delivered, tally.hops[1].lost, tally.alike), (2, 1, 2));
-    assert_eq!((tally.hops[1].reordered, tally.hops[2].reordered, tally.total.max_ns), (0, 0, Some(2)));
+    let (counts, _) = align(&records, settings());
+    assert_eq!((counts.delivered, counts.hops[1].lost, counts.alike), (2, 1, 2));
+    assert_eq!((counts.hops[1].reordered, counts.hops[2].reordered, counts.total.max_ns), (0, 0, Some(2)));
 }

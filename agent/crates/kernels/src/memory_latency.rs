@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::blocks::Pages;
 use crate::cpu_cache;
-use crate::ring::{Order, Plan, RingWalk, Access, LINE_BYTES};
+use crate::ring::{Access, Order, Plan, RingWalk, LINE_BYTES};
 use crate::{Entry, Environment, Figure, Held, Holder, Implied, KernelInfo, Latency, Needs, Resource, Roles, Settle, Source, Unit};
 
 const BYTES_LEAST: usize = 256 << 20;

@@ -57,7 +57,11 @@ mod tests {
                     drop(kernel);
                     drop(tell);
                 });
-                assert_eq!(received.recv_timeout(Duration::from_secs(30)), Err(RecvTimeoutError::Disconnected), "{name} after {before} steps");
+                assert_eq!(
+                    received.recv_timeout(Duration::from_secs(30)),
+                    Err(RecvTimeoutError::Disconnected),
+                    "{name} after {before} steps"
+                );
             }
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! The arrival time is the kernel's timestamp of the request's packet. A server's own clock starts only when the server reads.
 //! Until then, a request may wait for its thread, or for a core that others use or the hypervisor took away. No log contains
-//! that wait, yet it was the larger part of what a client saw beyond the delay. The server is one thread that does one small
+//! that wait, yet it was the larger part of the client's latency beyond the delay. The server is one thread that does one small
 //! thing at a time.
 //!
 //! `/ok` responds at once. `/fixed` responds after 50 ms. `/bimodal` responds after 50 ms, and every tenth time after 250 ms.
@@ -208,7 +208,7 @@ fn receive(stream: &TcpStream, buffer: &mut [u8]) -> Result<(usize, u64), Errno>
     let mut into = [io::IoSliceMut::new(buffer)];
     let message = recvmsg::<()>(stream.as_raw_fd(), &mut into, Some(&mut space), MsgFlags::empty())?;
     let (now_ns, wall) = (clock::now(), clock_gettime(ClockId::Realtime));
-    let came = message.cmsgs()?.find_map(|one| match one {
+    let came = message.cmsgs()?.find_map(|each| match each {
         ControlMessageOwned::ScmTimestampns(at) => Some(at),
         _ => None,
     });
@@ -218,13 +218,13 @@ fn receive(stream: &TcpStream, buffer: &mut [u8]) -> Result<(usize, u64), Errno>
 
 fn answer(path: &str, arrived_ns: u64, number: u64, first_ns: u64) -> Answer {
     let at = |delay_ns: u64, piece: &'static [u8]| (arrived_ns + delay_ns, piece);
-    let one = |delay_ns: u64| Answer { what: "ok", pieces: [at(delay_ns, OK)].into(), after: After::NextRequest };
+    let delayed = |delay_ns: u64| Answer { what: "ok", pieces: [at(delay_ns, OK)].into(), after: After::NextRequest };
     let odd = |what, piece, after| Answer { what, pieces: [at(0, piece)].into(), after };
     let freeze = first_ns + 2 * SECOND..first_ns + 4 * SECOND;
     match path {
-        "/fixed" => one(50 * MS),
-        "/bimodal" => one(if number % 10 == 9 { 250 } else { 50 } * MS),
-        "/freeze" if freeze.contains(&arrived_ns) => one(freeze.end - arrived_ns),
+        "/fixed" => delayed(50 * MS),
+        "/bimodal" => delayed(if number % 10 == 9 { 250 } else { 50 } * MS),
+        "/freeze" if freeze.contains(&arrived_ns) => delayed(freeze.end - arrived_ns),
         "/reset" if number % 100 == 99 => odd("reset", b"", After::Reset),
         "/slow" => {
             let head = at(0, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n");
@@ -235,6 +235,6 @@ fn answer(path: &str, arrived_ns: u64, number: u64, first_ns: u64) -> Answer {
         "/long" => odd("long", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok and more", After::NextRequest),
         "/garbage" => odd("garbage", b"220 mail.example ESMTP\r\n", After::Close),
         "/silent" => Answer { what: "silent", pieces: VecDeque::new(), after: After::NextRequest },
-        _ => one(0),
+        _ => delayed(0),
     }
 }

@@ -64,8 +64,8 @@ fn is_below(host: &str, parent: &str) -> bool {
 /// The cookie, and whether the header deletes it.
 fn read(header: &[u8], place: &Place, target: &str) -> Option<(Cookie, bool)> {
     let text = std::str::from_utf8(header).ok()?;
-    let told = cookie::Cookie::parse(text).ok().filter(|_| !text.contains(char::is_control))?;
-    let (host, below) = match told.domain().map(str::to_ascii_lowercase).filter(|domain| !domain.is_empty()) {
+    let parsed = cookie::Cookie::parse(text).ok().filter(|_| !text.contains(char::is_control))?;
+    let (host, below) = match parsed.domain().map(str::to_ascii_lowercase).filter(|domain| !domain.is_empty()) {
         Some(domain) if domain == place.host || is_below(&place.host, &domain) => (domain, true),
         Some(_) => return None,
         None => (place.host.clone(), false),
@@ -73,20 +73,20 @@ fn read(header: &[u8], place: &Place, target: &str) -> Option<(Cookie, bool)> {
     let path = target.split('?').next().unwrap_or("/");
     let folder = path.rfind('/').filter(|&at| at > 0).map_or("/", |at| &path[..at]);
     let kept = Cookie {
-        name: told.name().into(),
-        value: told.value().into(),
+        name: parsed.name().into(),
+        value: parsed.value().into(),
         host,
         below,
-        path: told.path().filter(|path| path.starts_with('/')).unwrap_or(folder).into(),
-        tls: told.secure() == Some(true),
+        path: parsed.path().filter(|path| path.starts_with('/')).unwrap_or(folder).into(),
+        tls: parsed.secure() == Some(true),
     };
-    Some((kept, is_gone(&told, OffsetDateTime::now_utc())))
+    Some((kept, is_gone(&parsed, OffsetDateTime::now_utc())))
 }
 
-fn is_gone(told: &cookie::Cookie, now: OffsetDateTime) -> bool {
-    match told.max_age() {
+fn is_gone(parsed: &cookie::Cookie, now: OffsetDateTime) -> bool {
+    match parsed.max_age() {
         Some(age) => !age.is_positive(),
-        None => told.expires_datetime().is_some_and(|day| day <= now),
+        None => parsed.expires_datetime().is_some_and(|day| day <= now),
     }
 }
 

@@ -91,16 +91,16 @@ impl Extraction {
 
     /// The value, or its default. None if there is neither.
     pub(crate) fn take(&self, view: &mut View<'_>, chance: &mut fastrand::Rng) -> Option<String> {
-        let mut found = self.all(view);
-        if found.is_empty() {
+        let mut values = self.all(view);
+        if values.is_empty() {
             return self.default.clone();
         }
         let at = match self.pick {
             Pick::First => 0,
-            Pick::Last => found.len() - 1,
-            Pick::Random => chance.usize(..found.len()),
+            Pick::Last => values.len() - 1,
+            Pick::Random => chance.usize(..values.len()),
         };
-        Some(found.swap_remove(at))
+        Some(values.swap_remove(at))
     }
 
     fn all(&self, view: &mut View<'_>) -> Vec<String> {

@@ -128,12 +128,12 @@ mod tests {
 
     #[test]
     fn shared_rows_go_to_one_user_each_and_private_rows_to_every_user() {
-        let (mut one, mut two) = (Places::new(), Places::new());
+        let (mut first, mut second) = (Places::new(), Places::new());
         let shared = inline(&["x", "y"], Order::Sequential, true, WhenSpent::Repeat);
-        assert_eq!([take(&shared, &mut one), take(&shared, &mut two), take(&shared, &mut one)].map(Option::unwrap), ["x", "y", "x"]);
+        assert_eq!([take(&shared, &mut first), take(&shared, &mut second), take(&shared, &mut first)].map(Option::unwrap), ["x", "y", "x"]);
         let own = inline(&["x", "y"], Order::Sequential, false, WhenSpent::Leave);
-        assert_eq!([take(&own, &mut one), take(&own, &mut two), take(&own, &mut one)].map(Option::unwrap), ["x", "x", "y"]);
-        assert_eq!(take(&own, &mut one), None);
+        assert_eq!([take(&own, &mut first), take(&own, &mut second), take(&own, &mut first)].map(Option::unwrap), ["x", "x", "y"]);
+        assert_eq!(take(&own, &mut first), None);
     }
 
     #[test]

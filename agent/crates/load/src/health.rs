@@ -85,7 +85,7 @@ fn cpu_accounts(own: &str, mounts: &str) -> Vec<PathBuf> {
 
 fn throttled(accounts: &[PathBuf]) -> Option<Nanos> {
     let read = |file: &PathBuf| throttled_in(&fs::read_to_string(file).ok()?);
-    accounts.iter().filter_map(read).reduce(|sum, one| sum + one)
+    accounts.iter().filter_map(read).reduce(|sum, each| sum + each)
 }
 
 /// `throttled_time` in ns of version 1, `throttled_usec` of version 2.

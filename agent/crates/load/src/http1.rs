@@ -16,7 +16,7 @@ const CHUNK_LINE_MAX: usize = 4 << 10;
 
 /// The parts of a response to keep, in addition to its status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is asked for by itself")]
+#[expect(clippy::struct_excessive_bools, reason = "each is requested separately")]
 pub(crate) struct Wanted {
     /// The request was HEAD, so no body follows, whatever the head contains.
     pub no_body: bool,
@@ -77,7 +77,7 @@ enum State {
     Counted(u64),
     UntilClose,
     /// Its end is signalled outside its bytes.
-    UntilTold,
+    UntilSignalled,
     ChunkSize,
     ChunkData(u64),
     ChunkEnd,
@@ -101,7 +101,7 @@ pub(crate) struct Response {
 
 /// Framing of the response, as declared in its head.
 #[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is told by a header of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each has a header of its own")]
 struct Framing {
     length: Option<u64>,
     coded: bool,
@@ -167,7 +167,7 @@ impl Response {
     pub(crate) fn header<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> + 'a {
         headers(&self.head)
             .flatten()
-            .filter(move |(found, _)| found.eq_ignore_ascii_case(name.as_bytes()))
+            .filter(move |(known, _)| known.eq_ignore_ascii_case(name.as_bytes()))
             .map(|(_, value)| value.trim_ascii())
     }
 
@@ -187,7 +187,7 @@ impl Response {
     /// Sets the head of a response that did not arrive as HTTP/1.
     pub(crate) fn head_came<'h>(&mut self, status: u16, headers: impl Iterator<Item = (&'h str, &'h [u8])>) {
         // The response is incomplete if the connection ends now.
-        (self.status, self.keep_alive, self.state) = (status, true, State::UntilTold);
+        (self.status, self.keep_alive, self.state) = (status, true, State::UntilSignalled);
         let wanted = self.wanted;
         if wanted.head || wanted.cookies || wanted.redirects && (300..400).contains(&status) {
             for (name, value) in headers {
@@ -244,7 +244,7 @@ impl Response {
                 }
                 Ok(used)
             }
-            State::UntilTold | State::Done => Ok(0),
+            State::UntilSignalled | State::Done => Ok(0),
         }
     }
 
@@ -460,17 +460,17 @@ pub fn check_response(bytes: &[u8], size: usize, to_head: bool) {
     let whole = read(bytes, wanted, usize::MAX);
     let pieces = read(bytes, wanted, size.max(1));
     match (whole, pieces) {
-        (Ok((one, used, end)), Ok((other, used_too, end_too))) => {
+        (Ok((first, used, end)), Ok((second, used_too, end_too))) => {
             assert!(used <= bytes.len());
-            assert_eq!((used, end, one.status, one.keep_alive), (used_too, end_too, other.status, other.keep_alive));
-            assert_eq!((&one.head, &one.body, one.body_bytes), (&other.head, &other.body, other.body_bytes));
+            assert_eq!((used, end, first.status, first.keep_alive), (used_too, end_too, second.status, second.keep_alive));
+            assert_eq!((&first.head, &first.body, first.body_bytes), (&second.head, &second.body, second.body_bytes));
             // A body that does not match its declared compression is kept unchanged.
-            let _ = (one.decoded_body(), one.header("set-cookie").count());
+            let _ = (first.decoded_body(), first.header("set-cookie").count());
         }
         // A head that arrives in one piece may have any length; one in pieces is limited.
         (_, Err(BadResponse::LongHead)) => {}
         (Err(why), Err(why_too)) => assert_eq!(why, why_too),
-        (one, other) => panic!("whole it is {one:?}, and in pieces of {size} {other:?}"),
+        (first, second) => panic!("whole it is {first:?}, and in pieces of {size} {second:?}"),
     }
 }
 

@@ -76,7 +76,7 @@ impl AsyncWrite for Pipe {
     }
 }
 
-/// Whether the protocol asked to be polled again.
+/// Whether the protocol requested to be polled again.
 #[derive(Debug, Default)]
 struct Woken(AtomicBool);
 

@@ -257,11 +257,11 @@ mod tests {
     #[test]
     fn arrivals_of_all_generators_are_evenly_spaced_and_none_goes_to_a_worker_without_users() {
         for (users_max, generators, threads) in [(100, 4, 1), (100, 2, 2), (2, 1, 4), (3, 3, 2), (1, 2, 1)] {
-            let found = shared(users_max, &seats(generators, threads));
-            let mut times: Vec<_> = found.iter().flat_map(|(_, times)| times.clone()).collect();
+            let shares = shared(users_max, &seats(generators, threads));
+            let mut times: Vec<_> = shares.iter().flat_map(|(_, times)| times.clone()).collect();
             times.sort_unstable();
             assert_eq!(times, (0..=10).map(|n| n * 100).collect::<Vec<_>>(), "{users_max} users, {generators} x {threads}");
-            assert!(found.iter().all(|(most, times)| *most > 0 || times.is_empty()), "{found:?}");
+            assert!(shares.iter().all(|(most, times)| *most > 0 || times.is_empty()), "{shares:?}");
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::tls::{self, Trust};
 const HTTP1: &str = "HTTP/1.1";
 const HTTP2: &str = "HTTP/2";
 /// Open files of the agent other than its connections.
-const FILES_BESIDES: u64 = 64;
+const FILES_OTHER: u64 = 64;
 
 /// The addresses of each of the program's places, and facts about the server.
 pub(crate) type Reached = (Vec<Vec<Address>>, Vec<Origin>);
@@ -30,8 +30,8 @@ pub(crate) fn reach(program: &Program, trust: Option<&Trust>) -> Result<Reached,
     let (mut addresses, mut origins, mut problems) = (Vec::new(), Vec::new(), Vec::new());
     for place in &program.places {
         match reach_one(program, place, trust) {
-            Ok((found, origin)) => {
-                addresses.push(found);
+            Ok((own, origin)) => {
+                addresses.push(own);
                 origins.push(origin);
             }
             Err(why) => problems.push(why),
@@ -50,17 +50,17 @@ pub(crate) fn trust(program: &Program) -> Result<Option<Trust>, String> {
 }
 
 fn reach_one(program: &Program, place: &Place, trust: Option<&Trust>) -> Result<(Vec<Address>, Origin), String> {
-    let (found, resolve_ns) = find(program, place)?;
+    let (addresses, resolve_ns) = find(program, place)?;
     let patience = Duration::from_nanos(program.source.connections.connect_timeout_ns.max(1));
     let mut origin = Origin {
         name: place.to_string(),
-        addresses: found.iter().map(ToString::to_string).collect(),
+        addresses: addresses.iter().map(ToString::to_string).collect(),
         resolve_ns,
         connect_ns: 0,
         tls_ns: None,
         protocol: HTTP1.into(),
     };
-    for address in &found {
+    for address in &addresses {
         let began_ns = clock::now();
         let mut stream = connect(address, patience).map_err(|error| unreachable(place, address, &error))?;
         let connected_ns = clock::now();
@@ -75,7 +75,7 @@ fn reach_one(program: &Program, place: &Place, trust: Option<&Trust>) -> Result<
             origin.protocol = HTTP2.into();
         }
     }
-    Ok((found, origin))
+    Ok((addresses, origin))
 }
 
 /// Negotiates TLS and the protocol. Returns both as text.
@@ -155,18 +155,18 @@ fn find(program: &Program, place: &Place) -> Result<(Vec<Address>, Option<u64>),
         return Ok((vec![Address::Ip(SocketAddr::new(ip, place.port))], None));
     }
     let began_ns = clock::now();
-    let asked = (place.host.as_str(), place.port).to_socket_addrs();
-    let found = asked
+    let answer = (place.host.as_str(), place.port).to_socket_addrs();
+    let resolved = answer
         .map_err(|error| format!("{place}: the name {:?} cannot be resolved: {error}; check its spelling, or set addresses", place.host))?;
     // Use one address family only: a name with both usually leads to the same server twice.
-    let mut found: Vec<SocketAddr> = found.collect();
-    let v4 = found.iter().any(SocketAddr::is_ipv4);
-    found.retain(|address| address.is_ipv4() == v4);
-    found.dedup();
-    if found.is_empty() {
+    let mut resolved: Vec<SocketAddr> = resolved.collect();
+    let v4 = resolved.iter().any(SocketAddr::is_ipv4);
+    resolved.retain(|address| address.is_ipv4() == v4);
+    resolved.dedup();
+    if resolved.is_empty() {
         return Err(format!("{place}: the name {:?} has no address; check its spelling, or set addresses", place.host));
     }
-    Ok((found.into_iter().map(Address::Ip).collect(), Some(clock::now() - began_ns)))
+    Ok((resolved.into_iter().map(Address::Ip).collect(), Some(clock::now() - began_ns)))
 }
 
 fn parse(text: &str) -> Option<Address> {
@@ -187,7 +187,7 @@ pub(crate) fn users_most(program: &Program) -> u64 {
 
 /// Files and sockets needed, and the limit after it was raised as far as necessary and permitted.
 pub(crate) fn room_for_files(program: &Program, users: u64) -> Result<(u64, u64), String> {
-    let needed = users * program.places.len() as u64 + FILES_BESIDES;
+    let needed = users * program.places.len() as u64 + FILES_OTHER;
     let limit = raise(needed);
     if limit < needed {
         return Err(format!(
@@ -220,11 +220,11 @@ pub(crate) fn room_for_ports(program: &Program, addresses: &[Vec<Address>], user
     let Some(ports) = ports_of_a_host() else { return Ok(None) };
     let locals = program.source.connections.local_addresses.len().max(1) as u64;
     let mut most = None;
-    for (place, found) in program.places.iter().zip(addresses) {
-        if found.iter().any(|address| matches!(address, Address::Unix(_))) {
+    for (place, own) in program.places.iter().zip(addresses) {
+        if own.iter().any(|address| matches!(address, Address::Unix(_))) {
             continue;
         }
-        let room = ports * locals * found.len() as u64;
+        let room = ports * locals * own.len() as u64;
         if users > room {
             return Err(format!(
                 "{users} users need as many local ports to connect to {place}, but there are {room}; \

@@ -266,11 +266,11 @@ impl Compiler {
         for (_, table) in &self.feeders {
             self.known.extend(table.columns.iter().cloned());
         }
-        let mut found = Vec::new();
+        let mut names = Vec::new();
         for steps in [&kind.init, &kind.actions, &kind.end] {
-            extracted(steps, &mut found);
+            extracted(steps, &mut names);
         }
-        self.known.append(&mut found);
+        self.known.append(&mut names);
     }
 
     fn variable(&mut self, name: &str) -> u16 {
@@ -397,8 +397,8 @@ impl Compiler {
         let headers = self.headers(key, http);
         let (body, content_type) = self.body(&format!("{key}.body"), http.body.as_ref());
         let extractions = http.extract.iter().enumerate().filter_map(|(n, extract)| {
-            let found = self.checked(&format!("{key}.extract[{n}]"), Extraction::new(extract))?;
-            Some((self.variable(&extract.into), found))
+            let extraction = self.checked(&format!("{key}.extract[{n}]"), Extraction::new(extract))?;
+            Some((self.variable(&extract.into), extraction))
         });
         let extractions: Vec<_> = extractions.collect();
         let tests: Vec<_> = http
@@ -698,12 +698,12 @@ fn add<T>(list: &mut Vec<T>, item: T) -> u32 {
     list.len() as u32 - 1
 }
 
-fn extracted(steps: &[Step], found: &mut Vec<String>) {
+fn extracted(steps: &[Step], names: &mut Vec<String>) {
     for step in steps {
         match step {
-            Step::Http(http) => found.extend(http.extract.iter().map(|extract| extract.into.clone())),
-            Step::Repeat { steps, .. } | Step::Transaction { steps, .. } => extracted(steps, found),
-            Step::Choose(branches) => branches.iter().for_each(|branch| extracted(&branch.steps, found)),
+            Step::Http(http) => names.extend(http.extract.iter().map(|extract| extract.into.clone())),
+            Step::Repeat { steps, .. } | Step::Transaction { steps, .. } => extracted(steps, names),
+            Step::Choose(branches) => branches.iter().for_each(|branch| extracted(&branch.steps, names)),
             Step::Think(_) | Step::Compress(_) | Step::Feed { .. } => {}
         }
     }

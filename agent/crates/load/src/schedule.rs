@@ -98,8 +98,8 @@ impl Levels {
 
     /// The first time from `after_ns` on at which the present user `number` must leave. At the latest after the last stage.
     pub(crate) fn leaves(&self, after_ns: u64, number: f64) -> u64 {
-        let found = self.0.iter().filter(|line| line.end_ns > after_ns).find_map(|line| line.leaves(after_ns, number));
-        found.unwrap_or_else(|| after_ns.max(self.end_ns()))
+        let leaves_ns = self.0.iter().filter(|line| line.end_ns > after_ns).find_map(|line| line.leaves(after_ns, number));
+        leaves_ns.unwrap_or_else(|| after_ns.max(self.end_ns()))
     }
 
     /// The time at which the integral of the level since `after_ns` reaches `count` (level times seconds).

@@ -120,13 +120,13 @@ fn authorities(pem: Option<&str>) -> Result<RootCertStore, String> {
         store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     }
     let Some(pem) = pem else { return Ok(store) };
-    let mut found = 0;
+    let mut count = 0;
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
         let certificate = certificate.map_err(|error| format!("tls.authorities_pem: {error}"))?;
         store.add(certificate).map_err(|error| format!("tls.authorities_pem: {error}"))?;
-        found += 1;
+        count += 1;
     }
-    if found == 0 {
+    if count == 0 {
         return Err("tls.authorities_pem contains no certificate; give certificates in PEM".into());
     }
     Ok(store)

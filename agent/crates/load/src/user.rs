@@ -48,7 +48,7 @@ pub(crate) struct Transaction {
 
 /// A pending request, except its times.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct Pending {
     pub request: u32,
     pub hops: u32,
     pub deadline_ns: Nanos,
@@ -86,7 +86,7 @@ pub(crate) struct User {
     /// Since when it could have continued.
     pub free_ns: Nanos,
     pub moments: Moments,
-    pub asked: Asked,
+    pub pending: Pending,
     pub links: Vec<(u16, LinkKey)>,
     pub loops: Vec<u32>,
     pub transactions: Vec<Transaction>,
@@ -120,7 +120,7 @@ impl User {
             iteration_due_ns: 0,
             free_ns: 0,
             moments: Moments::default(),
-            asked: Asked::default(),
+            pending: Pending::default(),
             links: Vec::new(),
             loops: Vec::new(),
             transactions: Vec::new(),

@@ -116,11 +116,11 @@ fn run_with(actions: &Value, connections: &Value) -> (Vec<LoadSecond>, LoadStart
 }
 
 fn errors(seconds: &[LoadSecond]) -> BTreeMap<LoadErrorKind, u64> {
-    let mut found = BTreeMap::new();
+    let mut counts = BTreeMap::new();
     for error in seconds.iter().flat_map(|second| &second.errors) {
-        *found.entry(error.kind).or_default() += error.count;
+        *counts.entry(error.kind).or_default() += error.count;
     }
-    found
+    counts
 }
 
 fn total(seconds: &[LoadSecond], count: impl Fn(&LoadSecond) -> u64) -> u64 {

@@ -111,11 +111,11 @@ fn run(program: Value) -> (Vec<LoadSecond>, LoadStarted) {
 }
 
 fn errors(seconds: &[LoadSecond]) -> BTreeMap<(LoadErrorKind, String), u64> {
-    let mut found = BTreeMap::new();
+    let mut counts = BTreeMap::new();
     for error in seconds.iter().flat_map(|second| &second.errors) {
-        *found.entry((error.kind, error.detail.clone())).or_default() += error.count;
+        *counts.entry((error.kind, error.detail.clone())).or_default() += error.count;
     }
-    found
+    counts
 }
 
 fn done(seconds: &[LoadSecond], label: u32) -> (u64, u64) {
@@ -166,9 +166,9 @@ fn errors_are_counted_by_kind() {
         let step = json!({"http": {"name": "one", "method": "GET", "url": server.url(path), "timeout_ns": 50 * MS}});
         let (seconds, _) = run(program(&json!([step])));
         let (good, failed) = done(&seconds, 0);
-        let found = errors(&seconds);
-        assert_eq!(found.keys().cloned().collect::<Vec<_>>(), [(kind, detail.to_string())], "{path}");
-        assert!(good == 0 && failed > 1 && found.values().sum::<u64>() == failed, "{path}: {good} good, {failed} failed");
+        let counts = errors(&seconds);
+        assert_eq!(counts.keys().cloned().collect::<Vec<_>>(), [(kind, detail.to_string())], "{path}");
+        assert!(good == 0 && failed > 1 && counts.values().sum::<u64>() == failed, "{path}: {good} good, {failed} failed");
     }
 }
 

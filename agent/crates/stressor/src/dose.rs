@@ -11,7 +11,7 @@ pub struct Dose {
     /// Duration of these periods.
     pub held_ns: Nanos,
     /// Requested active time.
-    pub asked_ns: f64,
+    pub requested_ns: f64,
     /// Actual active time.
     pub pressed_ns: f64,
     /// CPU time of the thread, including pacing.
@@ -23,7 +23,7 @@ pub struct Dose {
 impl AddAssign for Dose {
     fn add_assign(&mut self, other: Self) {
         self.held_ns += other.held_ns;
-        self.asked_ns += other.asked_ns;
+        self.requested_ns += other.requested_ns;
         self.pressed_ns += other.pressed_ns;
         self.cpu_ns += other.cpu_ns;
         self.pauses += other.pauses;
@@ -40,7 +40,7 @@ impl Dose {
         let held_ns = self.held_ns as f64;
         let facts = json!({
             "held_ns": self.held_ns,
-            "asked_share": self.asked_ns / held_ns,
+            "asked_share": self.requested_ns / held_ns,
             "pressed_share": self.pressed_ns / held_ns,
             "cpu_share": self.cpu_ns as f64 / held_ns,
             "pauses_per_s": self.pauses as f64 * 1e9 / held_ns,
@@ -57,7 +57,7 @@ mod tests {
     fn shares_refer_to_the_time_at_partial_intensities() {
         let mut dose = Dose::default();
         assert!(dose.facts().is_empty());
-        dose += Dose { held_ns: 3_000_000_000, asked_ns: 1.5e9, pressed_ns: 1.2e9, cpu_ns: 600_000_000, pauses: 600 };
+        dose += Dose { held_ns: 3_000_000_000, requested_ns: 1.5e9, pressed_ns: 1.2e9, cpu_ns: 600_000_000, pauses: 600 };
         let facts = &dose.facts()["dose"];
         assert_eq!((&facts["asked_share"], &facts["pressed_share"]), (&json!(0.5), &json!(0.4)));
         assert_eq!((&facts["cpu_share"], &facts["pauses_per_s"]), (&json!(0.2), &json!(200.0)));

@@ -212,7 +212,7 @@ impl Worker {
             }
         }
         dose.held_ns = now.saturating_sub(start_ns);
-        dose.asked_ns = dose.held_ns as f64 * hold.intensity;
+        dose.requested_ns = dose.held_ns as f64 * hold.intensity;
         dose.cpu_ns = clock::thread_cpu().saturating_sub(cpu_ns);
         Ok(Pressed::Partly(dose))
     }

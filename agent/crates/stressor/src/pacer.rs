@@ -85,7 +85,7 @@ mod tests {
             // Near the maximum, a late wake-up cannot be compensated.
             prop_assume!(share < 0.8 || late_ns < 20_000);
             let (got, _) = simulate(share, step_ns, late_ns);
-            prop_assert!((got / share - 1.0).abs() < 0.02, "asked for {share}, got {got}");
+            prop_assert!((got / share - 1.0).abs() < 0.02, "requested {share}, got {got}");
         }
 
         #[test]

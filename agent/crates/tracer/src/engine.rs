@@ -1,6 +1,6 @@
 //! Converts records of all hops to reports: order, direction, alignment, and the tracer's own losses. Pure; times are passed in.
 
-use partywall_alignment::{Aligner, Passage, Slowest, Tally};
+use partywall_alignment::{Aligner, Counts, Passage, Slowest};
 use partywall_bpf::tc::Direction;
 
 use crate::budget::ALL;
@@ -15,7 +15,7 @@ const WATCH_NS: u64 = 500_000_000;
 /// Records stored meanwhile. Beyond it, the direction is decided on these.
 const WATCH_MAX: usize = 1 << 20;
 
-type Sinks = ((Tally, Slowest), Kept);
+type Sinks = ((Counts, Slowest), Kept);
 
 /// Records that the tracer missed at one hop since the last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct HopLoss {
 #[derive(Debug, Default)]
 pub struct Way {
     /// Counts and delays.
-    pub tally: Tally,
+    pub counts: Counts,
     /// Slowest first.
     pub slowest: Vec<Passage>,
     /// Some packets with any fate.
@@ -81,14 +81,14 @@ pub(crate) struct Engine {
 impl Engine {
     /// For the path of `settings`, with records from this many CPUs; `spaces` identify the namespaces of hops.
     pub(crate) fn new(settings: &Settings, cpus: usize, spaces: &[u64]) -> Self {
-        let told = settings.hops.iter().map(|hop| hop.hook).collect();
+        let given = settings.hops.iter().map(|hop| hop.hook).collect();
         let of = || {
             let alignment =
                 partywall_alignment::Settings { horizon_ns: settings.horizon_ns, ..partywall_alignment::Settings::of(spaces.len()) };
-            Aligner::new(alignment, ((Tally::default(), Slowest::new(settings.slowest)), Kept::new(settings.packets)))
+            Aligner::new(alignment, ((Counts::default(), Slowest::new(settings.slowest)), Kept::new(settings.packets)))
         };
         Self {
-            state: State::Watching { orientation: Orientation::new(told, spaces), waiting: Vec::new(), until_ns: None },
+            state: State::Watching { orientation: Orientation::new(given, spaces), waiting: Vec::new(), until_ns: None },
             order: Order::new(settings.hops.iter().map(|hop| hop.remote).collect(), cpus),
             ways: [of(), of()],
             forced: [0; 2],
@@ -119,13 +119,13 @@ impl Engine {
     }
 
     /// A CPU has reported everything that it saw before `time_ns`.
-    pub(crate) fn cpu_told(&mut self, cpu: usize, time_ns: u64) {
-        self.order.cpu_told(cpu, time_ns);
+    pub(crate) fn cpu_reached(&mut self, cpu: usize, time_ns: u64) {
+        self.order.cpu_reached(cpu, time_ns);
     }
 
     /// A remote hop has reported everything that it saw before `time_ns`.
-    pub(crate) fn hop_told(&mut self, hop: usize, time_ns: u64) {
-        self.order.hop_told(hop, time_ns);
+    pub(crate) fn hop_reached(&mut self, hop: usize, time_ns: u64) {
+        self.order.hop_reached(hop, time_ns);
     }
 
     /// Aligns the records that are complete and in order.
@@ -168,12 +168,12 @@ impl Engine {
         self.ways.iter_mut().for_each(|aligner| aligner.close(at_ns));
     }
 
-    /// Finishes all packets. All records from before `told_ns` have arrived.
-    pub(crate) fn finish(&mut self, told_ns: u64) {
+    /// Finishes all packets. All records from before `reached_ns` have arrived.
+    pub(crate) fn finish(&mut self, reached_ns: u64) {
         self.decide();
         for (merge, aligner) in self.order.ways.iter_mut().zip(&mut self.ways) {
             merge.finish(|seen| aligner.push(seen));
-            aligner.advance(told_ns);
+            aligner.advance(reached_ns);
             aligner.finish();
         }
     }
@@ -197,8 +197,8 @@ impl Engine {
     fn way(&mut self, number: usize) -> Way {
         let forced = self.ways[number].forced();
         let since = forced - std::mem::replace(&mut self.forced[number], forced);
-        let ((tally, slowest), kept) = self.ways[number].sink();
-        Way { tally: std::mem::take(tally), slowest: slowest.take(), packets: kept.take(), forced: since }
+        let ((counts, slowest), kept) = self.ways[number].sink();
+        Way { counts: std::mem::take(counts), slowest: slowest.take(), packets: kept.take(), forced: since }
     }
 }
 
@@ -261,8 +261,8 @@ mod tests {
         engine.finish(0);
         let report = engine.report();
         assert_eq!(report.hooks, Some(vec![Egress, Ingress]));
-        let found: Vec<(u64, Option<u64>)> = report.ways.iter().map(|way| (way.tally.delivered, way.tally.total.max_ns)).collect();
-        assert_eq!(found, [(100, Some(10)), (100, Some(30))]);
+        let delivered: Vec<(u64, Option<u64>)> = report.ways.iter().map(|way| (way.counts.delivered, way.counts.total.max_ns)).collect();
+        assert_eq!(delivered, [(100, Some(10)), (100, Some(30))]);
         assert_eq!((report.ways[0].slowest.len(), report.ways[0].packets.len()), (2, 3));
     }
 
@@ -272,9 +272,9 @@ mod tests {
         there_and_back(&mut engine, 3);
         engine.advance(1);
         assert_eq!(engine.report().hooks, None);
-        (0..2).for_each(|cpu| engine.cpu_told(cpu, 2 * WATCH_NS));
+        (0..2).for_each(|cpu| engine.cpu_reached(cpu, 2 * WATCH_NS));
         engine.advance(2 * WATCH_NS);
-        assert_eq!(engine.report().ways.map(|way| way.tally.delivered), [3, 3]);
+        assert_eq!(engine.report().ways.map(|way| way.counts.delivered), [3, 3]);
     }
 
     #[test]
@@ -292,11 +292,11 @@ mod tests {
             engine.take(0, piece(from_ns, 1000, 200, 0, Egress));
             engine.take(0, piece(to_ns, 1000, 100, 1, Ingress));
             engine.take(0, piece(to_ns, 1100, 100, 1, Ingress));
-            engine.cpu_told(0, 10_000);
-            engine.hop_told(remote, 10_000);
+            engine.cpu_reached(0, 10_000);
+            engine.hop_reached(remote, 10_000);
             engine.advance(10_000);
-            let tally = &engine.report().ways[0].tally;
-            assert_eq!((tally.delivered, tally.hops[1].lost, tally.hops[1].stray, tally.total.negative), (1, 0, 0, 1), "{remote}");
+            let counts = &engine.report().ways[0].counts;
+            assert_eq!((counts.delivered, counts.hops[1].lost, counts.hops[1].stray, counts.total.negative), (1, 0, 0, 1), "{remote}");
         }
     }
 
@@ -307,15 +307,15 @@ mod tests {
         engine.take(0, raw(10, high, 1, 0, Egress));
         engine.take(1, raw(20, high, 1, 1, Ingress));
         engine.take(0, raw(30, high, 2, 0, Egress));
-        (0..2).for_each(|cpu| engine.cpu_told(cpu, 100));
+        (0..2).for_each(|cpu| engine.cpu_reached(cpu, 100));
         engine.advance(100);
         engine.sample_below(ALL / 2);
         engine.take(1, raw(110, high, 2, 1, Ingress));
-        (0..2).for_each(|cpu| engine.cpu_told(cpu, 10_000));
+        (0..2).for_each(|cpu| engine.cpu_reached(cpu, 10_000));
         engine.advance(10_000);
         let report = engine.report();
-        let tally = &report.ways[0].tally;
-        assert_eq!((tally.delivered, tally.unfinished, tally.hops[1].lost), (1, 1, 0));
+        let counts = &report.ways[0].counts;
+        assert_eq!((counts.delivered, counts.unfinished, counts.hops[1].lost), (1, 1, 0));
         assert!((report.sampled - 0.5).abs() < 1e-9);
     }
 }

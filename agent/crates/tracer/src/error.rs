@@ -7,7 +7,7 @@ use thiserror::Error;
 pub enum TraceError {
     /// The request makes no sense here; all mistakes at once.
     #[error("{}", .0.join("\n"))]
-    Asked(Vec<String>),
+    Request(Vec<String>),
     /// The agent has no programs.
     #[error(transparent)]
     Absent(#[from] partywall_bpf::Absent),

@@ -63,7 +63,7 @@ enum How {
 }
 
 /// A resolved local hop.
-struct Found {
+struct Resolved {
     hop: usize,
     namespace: Namespace,
     index: u32,
@@ -75,22 +75,22 @@ impl Hooks {
     /// Attaches programs, under `name`, to both sides of every interface on this host.
     pub(crate) fn new(settings: &Settings, name: &str) -> Result<Self, TraceError> {
         let object = object("trace")?;
-        let (found, spaces) = find(&settings.hops)?;
+        let (resolved, spaces) = find(&settings.hops)?;
         let cpus = aya::util::nr_cpus().map_err(|(what, error)| TraceError::refused(what)(&error))?;
         let length = ring_records(settings.ring_bytes, cpus);
-        let mut loaded = load(object, settings, &found, cpus, length)?;
+        let mut loaded = load(object, settings, &resolved, cpus, length)?;
         // Programs are loaded before their maps are taken, which they need.
         let tried = program(&mut loaded, 0)?;
-        let programs = programs(&mut loaded, &found)?;
+        let programs = programs(&mut loaded, &resolved)?;
         let mut rings = Rings::open(&mut loaded, cpus, length).map_err(|error| TraceError::refused("mapping the rings")(&error))?;
         let price = price(&mut rings, &tried)?;
         let flows = loaded.take_map("flows").ok_or_else(|| TraceError::refused("flows")(&io::Error::from(io::ErrorKind::NotFound)))?;
         let flows = HashMap::try_from(flows).map_err(|error| TraceError::refused("opening the map of flows")(&error))?;
         let mut all = Vec::new();
-        for (one, direction, program) in &programs {
-            let how = hooked(name, one, *direction, program)
-                .map_err(|error| TraceError::refused(format!("hooking hop {}", one.hop + 1))(&error))?;
-            all.push(Hooked { hop: one.hop, how });
+        for (each, direction, program) in &programs {
+            let how = hooked(name, each, *direction, program)
+                .map_err(|error| TraceError::refused(format!("hooking hop {}", each.hop + 1))(&error))?;
+            all.push(Hooked { hop: each.hop, how });
         }
         let cpus_online = aya::util::online_cpus().map_or(cpus, |online| online.len());
         Ok(Self { rings, flows, hooked: all, price, cpus_online, spaces })
@@ -117,24 +117,24 @@ impl How {
 }
 
 /// Attaches by a link, or by a filter if the kernel has no links for interfaces.
-fn hooked(name: &str, found: &Found, direction: Direction, program: &OwnedFd) -> io::Result<How> {
-    let filtered = || filter(&format!("{NAME_PREFIX}{name}_{}", found.hop), found, direction, program);
+fn hooked(name: &str, hop: &Resolved, direction: Direction, program: &OwnedFd) -> io::Result<How> {
+    let filtered = || filter(&format!("{NAME_PREFIX}{name}_{}", hop.hop), hop, direction, program);
     if std::env::var_os(NO_LINKS).is_some() {
         return filtered();
     }
-    match Link::new(&found.namespace, found.index, direction, program.as_fd()) {
+    match Link::new(&hop.namespace, hop.index, direction, program.as_fd()) {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => filtered(),
         made => made.map(How::Linked),
     }
 }
 
 /// Attaches a filter, as in kernels before 6.6. If this process is killed, it stays until it is found by its name.
-fn filter(name: &str, found: &Found, direction: Direction, program: &OwnedFd) -> io::Result<How> {
-    let network = Network::of(&found.namespace)?;
-    let priority = free(&network, found.index, direction)?;
-    let hook = Hook { name: name.into(), direction, priority, number: place(found.hop, direction) };
-    network.hook(found.index, &hook, program.as_fd())?;
-    Ok(How::Filtered { network, index: found.index, name: name.into() })
+fn filter(name: &str, hop: &Resolved, direction: Direction, program: &OwnedFd) -> io::Result<How> {
+    let network = Network::of(&hop.namespace)?;
+    let priority = free(&network, hop.index, direction)?;
+    let hook = Hook { name: name.into(), direction, priority, number: place(hop.hop, direction) };
+    network.hook(hop.index, &hook, program.as_fd())?;
+    Ok(How::Filtered { network, index: hop.index, name: name.into() })
 }
 
 /// Another trace may use the default priority, and its filter would be replaced.
@@ -159,11 +159,11 @@ impl Drop for How {
 #[must_use]
 pub fn unhook(namespace: Option<String>, interface: &str, prefix: &str) -> Vec<String> {
     let hop = Hop { name: String::new(), namespace, interface: interface.into(), hook: None, remote: false };
-    let found = hop.open_namespace().and_then(|namespace| {
+    let opened = hop.open_namespace().and_then(|namespace| {
         let network = Network::of(&namespace)?;
         Ok((network.index(interface)?, network))
     });
-    let Ok((index, network)) = found else { return Vec::new() };
+    let Ok((index, network)) = opened else { return Vec::new() };
     let wanted = format!("{NAME_PREFIX}{prefix}");
     let filters = network.filters(index).unwrap_or_default().into_iter().filter(|filter| filter.hook.name.starts_with(&wanted));
     let removed = filters.filter(|filter| network.unhook(index, filter).is_ok()).map(|filter| filter.hook.name).collect();
@@ -172,8 +172,8 @@ pub fn unhook(namespace: Option<String>, interface: &str, prefix: &str) -> Vec<S
 }
 
 /// Resolves all local hops. All mistakes are reported at once.
-fn find(hops: &[Hop]) -> Result<(Vec<Found>, Vec<u64>), TraceError> {
-    let (mut found, mut spaces, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
+fn find(hops: &[Hop]) -> Result<(Vec<Resolved>, Vec<u64>), TraceError> {
+    let (mut resolved, mut spaces, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
     for (number, hop) in hops.iter().enumerate() {
         if hop.remote {
             // A remote hop is certainly in another namespace.
@@ -181,21 +181,21 @@ fn find(hops: &[Hop]) -> Result<(Vec<Found>, Vec<u64>), TraceError> {
             continue;
         }
         match look(number, hop) {
-            Ok((one, space)) => {
-                found.push(one);
+            Ok((each, space)) => {
+                resolved.push(each);
                 spaces.push(space);
             }
             Err(why) => wrong.push(why),
         }
     }
     if wrong.is_empty() {
-        Ok((found, spaces))
+        Ok((resolved, spaces))
     } else {
-        Err(TraceError::Asked(wrong))
+        Err(TraceError::Request(wrong))
     }
 }
 
-fn look(number: usize, hop: &Hop) -> Result<(Found, u64), String> {
+fn look(number: usize, hop: &Hop) -> Result<(Resolved, u64), String> {
     let space = hop.namespace.as_deref();
     let here = space.map_or_else(|| "this network namespace".to_owned(), |space| format!("network namespace {space}"));
     let namespace = hop.open_namespace().map_err(|error| no_namespace(hop, &error))?;
@@ -208,7 +208,7 @@ fn look(number: usize, hop: &Hop) -> Result<(Found, u64), String> {
     };
     let link_header = matches!(interface.link, ETHERNET | LOOPBACK);
     let identity = namespace.number().map_err(|error| error.to_string())?;
-    Ok((Found { hop: number, index: interface.index, namespace, link_header, only: hop.hook }, identity))
+    Ok((Resolved { hop: number, index: interface.index, namespace, link_header, only: hop.hook }, identity))
 }
 
 fn no_namespace(hop: &Hop, error: &io::Error) -> String {
@@ -228,11 +228,11 @@ fn ring_records(bytes: usize, cpus: usize) -> u32 {
         as u32
 }
 
-fn load(object: &[u8], settings: &Settings, found: &[Found], cpus: usize, length: u32) -> Result<Ebpf, TraceError> {
+fn load(object: &[u8], settings: &Settings, resolved: &[Resolved], cpus: usize, length: u32) -> Result<Ebpf, TraceError> {
     let mut link_header = [0_u8; PLACES];
-    for one in found.iter().filter(|one| one.link_header) {
-        link_header[one.hop * 2] = 1;
-        link_header[one.hop * 2 + 1] = 1;
+    for each in resolved.iter().filter(|each| each.link_header) {
+        link_header[each.hop * 2] = 1;
+        link_header[each.hop * 2 + 1] = 1;
     }
     let only = settings.only;
     let (high, low) = halves(only.address.unwrap_or(Ipv6Addr::UNSPECIFIED));
@@ -291,20 +291,20 @@ fn price(rings: &mut Rings, program: &OwnedFd) -> Result<Option<Price>, TraceErr
         // Records contain the kernel's own time, whatever clock this process uses.
         Some(apart_ns) if apart_ns > CLOCK_APART_NS => {
             let wrong = "the agent runs in a time namespace, so its clock differs from the kernel's; start it outside (nsenter -n alone)";
-            Err(TraceError::Asked(vec![wrong.into()]))
+            Err(TraceError::Request(vec![wrong.into()]))
         }
         _ => Ok(recorded.ok().zip(left_out.ok()).map(|(with, without)| Price { record_ns: f64::from(with), other_ns: f64::from(without) })),
     }
 }
 
 /// The programs for each side of each hop to be hooked.
-fn programs<'a>(loaded: &mut Ebpf, found: &'a [Found]) -> Result<Vec<(&'a Found, Direction, OwnedFd)>, TraceError> {
-    let wanted = |one: &Found| {
-        let only = one.only;
+fn programs<'a>(loaded: &mut Ebpf, resolved: &'a [Resolved]) -> Result<Vec<(&'a Resolved, Direction, OwnedFd)>, TraceError> {
+    let wanted = |each: &Resolved| {
+        let only = each.only;
         Direction::ALL.into_iter().filter(move |direction| only.is_none_or(|only| only == *direction))
     };
-    let sides = found.iter().flat_map(|one| wanted(one).map(move |direction| (one, direction)));
-    sides.map(|(one, direction)| Ok((one, direction, program(loaded, place(one.hop, direction))?))).collect()
+    let sides = resolved.iter().flat_map(|each| wanted(each).map(move |direction| (each, direction)));
+    sides.map(|(each, direction)| Ok((each, direction, program(loaded, place(each.hop, direction))?))).collect()
 }
 
 /// The program for a place, loaded at first use.

@@ -55,17 +55,17 @@ impl Order {
     }
 
     /// A CPU has reported everything that it saw before `time_ns`.
-    pub(crate) fn cpu_told(&mut self, cpu: usize, time_ns: u64) {
+    pub(crate) fn cpu_reached(&mut self, cpu: usize, time_ns: u64) {
         for stretch in 0..=self.remotes() {
             let source = self.remotes() + stretch * self.cpus + cpu;
-            self.ways.iter_mut().for_each(|merge| merge.told(source, time_ns));
+            self.ways.iter_mut().for_each(|merge| merge.advance(source, time_ns));
         }
     }
 
     /// A remote hop has reported everything that it saw before `time_ns`.
-    pub(crate) fn hop_told(&mut self, hop: usize, time_ns: u64) {
+    pub(crate) fn hop_reached(&mut self, hop: usize, time_ns: u64) {
         let source = self.source(0, hop);
-        self.ways.iter_mut().for_each(|merge| merge.told(source, time_ns));
+        self.ways.iter_mut().for_each(|merge| merge.advance(source, time_ns));
     }
 
     /// Sets the bound on the clock error of a remote hop.

@@ -49,17 +49,17 @@ impl Votes {
 
 /// What is known about each hop's hooks.
 pub(crate) struct Orientation {
-    told: Vec<Option<Direction>>,
+    given: Vec<Option<Direction>>,
     usual: Vec<Direction>,
     votes: Vec<Votes>,
     first: HashMap<(u64, u64), (usize, Direction, u64)>,
 }
 
 impl Orientation {
-    /// `told` is given by the user; `spaces` identify the hops' namespaces.
-    pub(crate) fn new(told: Vec<Option<Direction>>, spaces: &[u64]) -> Self {
-        let hops = told.len();
-        Self { usual: usual(&told, spaces), told, votes: vec![Votes::default(); hops], first: HashMap::new() }
+    /// `given` is given by the user; `spaces` identify the hops' namespaces.
+    pub(crate) fn new(given: Vec<Option<Direction>>, spaces: &[u64]) -> Self {
+        let hops = given.len();
+        Self { usual: usual(&given, spaces), given, votes: vec![Votes::default(); hops], first: HashMap::new() }
     }
 
     /// Inspects a record. Records need not be in order.
@@ -76,8 +76,8 @@ impl Orientation {
         }
     }
 
-    fn vote(&mut self, one: (usize, Direction, u64), other: (usize, Direction, u64)) {
-        let (early, late) = if one.2 <= other.2 { (one, other) } else { (other, one) };
+    fn vote(&mut self, first: (usize, Direction, u64), second: (usize, Direction, u64)) {
+        let (early, late) = if first.2 <= second.2 { (first, second) } else { (second, first) };
         let forward = early.0 < late.0;
         for (hop, hook, _) in [early, late] {
             let votes = &mut self.votes[hop];
@@ -87,13 +87,13 @@ impl Orientation {
 
     /// True if every hop is given or decided.
     pub(crate) fn is_settled(&self) -> bool {
-        self.told.iter().zip(&self.votes).all(|(told, votes)| told.is_some() || votes.settled().is_some())
+        self.given.iter().zip(&self.votes).all(|(given, votes)| given.is_some() || votes.settled().is_some())
     }
 
     /// The hook of forward packets at each hop: given, decided by votes, or the default.
     pub(crate) fn hooks(&self) -> Vec<Direction> {
-        let all = self.told.iter().zip(&self.votes).zip(&self.usual);
-        all.map(|((told, votes), usual)| told.or(votes.leaning()).unwrap_or(*usual)).collect()
+        let all = self.given.iter().zip(&self.votes).zip(&self.usual);
+        all.map(|((given, votes), usual)| given.or(votes.leaning()).unwrap_or(*usual)).collect()
     }
 }
 
@@ -108,9 +108,9 @@ pub(crate) fn bound(forward: Direction, hook: Direction) -> Bound {
 
 /// The default without observations: packets enter a namespace at ingress, leave it at egress, and pass through it in by one
 /// interface and out by the next.
-fn usual(told: &[Option<Direction>], spaces: &[u64]) -> Vec<Direction> {
+fn usual(given: &[Option<Direction>], spaces: &[u64]) -> Vec<Direction> {
     let mut hooks: Vec<Direction> = Vec::new();
-    for (hop, told) in told.iter().enumerate() {
+    for (hop, given) in given.iter().enumerate() {
         let entered = hop > 0 && spaces[hop] != spaces[hop - 1];
         let leaves = spaces.get(hop + 1).is_some_and(|next| *next != spaces[hop]);
         let after_in = hooks.last() == Some(&Direction::Ingress);
@@ -121,7 +121,7 @@ fn usual(told: &[Option<Direction>], spaces: &[u64]) -> Vec<Direction> {
             _ if after_in => Direction::Egress,
             _ => Direction::Ingress,
         };
-        hooks.push(told.unwrap_or(usual));
+        hooks.push(given.unwrap_or(usual));
     }
     hooks
 }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_outweighs_what_is_seen() {
+    fn what_was_given_outweighs_what_is_seen() {
         let mut orientation = Orientation::new(vec![Some(Ingress), None], &[1, 1]);
         for tag in 0..40 {
             orientation.watch(&raw(tag * 10, tag, 0, Egress));

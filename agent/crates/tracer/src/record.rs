@@ -47,7 +47,7 @@ impl Raw {
     }
 
     /// The record with the kernel's time converted to this process's, which a controller may have adjusted.
-    pub(crate) fn told(mut self) -> Self {
+    pub(crate) fn on_our_clock(mut self) -> Self {
         self.0[0] = clock::of_system(self.0[0]);
         self
     }

@@ -9,7 +9,7 @@ use crate::error::TraceError;
 use crate::hooks::Hooks;
 use crate::hop::Settings;
 use crate::record::{Raw, Tuple};
-use crate::tracer::{losses, FLOWS_TOLD_MAX, SLACK_NS};
+use crate::tracer::{losses, FLOWS_REPORTED_MAX, SLACK_NS};
 
 /// A relay's records since the last call.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub struct Relay(Arc<Mutex<State>>);
 struct State {
     hooks: Hooks,
     hops: usize,
-    told: std::collections::HashSet<u64>,
+    reported: std::collections::HashSet<u64>,
 }
 
 impl Relay {
@@ -42,7 +42,7 @@ impl Relay {
     pub fn start(settings: &Settings, name: &str) -> Result<Self, TraceError> {
         let hooks = Hooks::new(settings, name)?;
         hooks.rings.sample_below(crate::budget::ALL);
-        Ok(Self(Arc::new(Mutex::new(State { hooks, hops: settings.hops.len(), told: std::collections::HashSet::new() }))))
+        Ok(Self(Arc::new(Mutex::new(State { hooks, hops: settings.hops.len(), reported: std::collections::HashSet::new() }))))
     }
 
     /// The cost of one record in the kernel of its host, if it could be measured.
@@ -64,7 +64,7 @@ impl Relay {
         records.sort_by_key(Raw::time_ns);
         let mut new = Vec::new();
         for flow in records.iter().map(Raw::flow) {
-            if state.told.len() < FLOWS_TOLD_MAX && state.told.insert(flow) {
+            if state.reported.len() < FLOWS_REPORTED_MAX && state.reported.insert(flow) {
                 new.push(flow);
             }
         }

@@ -70,7 +70,7 @@ impl Rings {
             let until = end.min(self.read[cpu] + BATCH);
             for at in self.read[cpu]..until {
                 let start = (cpu as u64 * self.length + (at & (self.length - 1))) as usize * Raw::WORDS;
-                take(Raw(std::array::from_fn(|word| self.records.read(start + word))).told());
+                take(Raw(std::array::from_fn(|word| self.records.read(start + word))).on_our_clock());
             }
             self.read[cpu] = until;
             self.shared.release(cpu * CPU_WORDS + TAKEN, until);

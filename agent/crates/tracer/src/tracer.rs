@@ -26,7 +26,7 @@ pub(crate) const SLACK_NS: u64 = 5_000_000;
 /// The assumed cost of a packet if the program cannot be measured.
 const GUESSED: Price = Price { record_ns: 150.0, other_ns: 50.0 };
 /// Addresses of flows are reported once, up to this number.
-pub(crate) const FLOWS_TOLD_MAX: usize = 1 << 16;
+pub(crate) const FLOWS_REPORTED_MAX: usize = 1 << 16;
 
 /// A trace in progress. Dropping it removes the hooks.
 pub struct Tracer {
@@ -56,7 +56,7 @@ struct State {
     ended: bool,
     reported_ns: u64,
     reported: Vec<HopLoss>,
-    told: HashSet<u64>,
+    reported_flows: HashSet<u64>,
     checked_ns: u64,
     checked_work: (u64, u64),
     own_ns: u64,
@@ -88,7 +88,7 @@ impl Tracer {
             settings,
             ended: false,
             reported_ns: now,
-            told: HashSet::new(),
+            reported_flows: HashSet::new(),
             checked_ns: now,
             checked_work: (0, 0),
             own_ns: 0,
@@ -120,11 +120,11 @@ impl Tracer {
     ///
     /// # Errors
     ///
-    /// [`TraceError::Asked`] for a hop that is not remote.
+    /// [`TraceError::Request`] for a hop that is not remote.
     pub fn feed(&self, hops: &[usize], records: &[Raw], told_ns: u64, offset_ns: i64, bound_ns: u64) -> Result<(), TraceError> {
         let mut state = self.shared.state();
         if let Some(hop) = hops.iter().find(|&&hop| !state.settings.hops.get(hop).is_some_and(|hop| hop.remote)) {
-            return Err(TraceError::Asked(vec![format!(
+            return Err(TraceError::Request(vec![format!(
                 "hop {hop} is not remote, so it accepts no records; give the number of a remote hop"
             )]));
         }
@@ -136,7 +136,7 @@ impl Tracer {
             state.engine.take(0, raw.moved(hop, offset_ns));
         }
         for &hop in hops {
-            state.engine.hop_told(hop, told_ns.saturating_add_signed(offset_ns));
+            state.engine.hop_reached(hop, told_ns.saturating_add_signed(offset_ns));
         }
         Ok(())
     }
@@ -189,7 +189,7 @@ impl State {
         for cpu in 0..self.hooks.rings.cpus() {
             let engine = &mut self.engine;
             self.hooks.rings.drain(cpu, |raw| engine.take(cpu, raw));
-            self.engine.cpu_told(cpu, now.saturating_sub(SLACK_NS));
+            self.engine.cpu_reached(cpu, now.saturating_sub(SLACK_NS));
         }
         self.engine.advance(now);
         if now >= self.checked_ns + BUDGET_NS {
@@ -224,8 +224,8 @@ impl State {
         let start_ns = std::mem::replace(&mut self.reported_ns, end_ns);
         let counted = losses(&self.hooks, self.settings.hops.len());
         // Written records that were dropped for lack of space count as missed.
-        let found = counted.iter().zip(&self.reported).map(|(now, before)| now.since(before)).zip(self.engine.take_dropped());
-        let hops = found.map(|(loss, dropped)| HopLoss { missed: loss.missed + dropped, ..loss }).collect();
+        let losses = counted.iter().zip(&self.reported).map(|(now, before)| now.since(before)).zip(self.engine.take_dropped());
+        let hops = losses.map(|(loss, dropped)| HopLoss { missed: loss.missed + dropped, ..loss }).collect();
         self.reported = counted;
         let report = Report { start_ns, end_ns, hops, cost: self.cost, ..self.engine.report() };
         let flows = self.new_flows(&report);
@@ -236,7 +236,7 @@ impl State {
         let named = report.ways.iter().flat_map(|way| way.slowest.iter().chain(&way.packets)).map(|passage: &Passage| passage.flow);
         let mut new = Vec::new();
         for flow in named {
-            if self.told.len() < FLOWS_TOLD_MAX && self.told.insert(flow) {
+            if self.reported_flows.len() < FLOWS_REPORTED_MAX && self.reported_flows.insert(flow) {
                 new.extend(self.hooks.tuple(flow).map(|tuple| (flow, tuple)));
             }
         }

@@ -112,8 +112,8 @@ fn datagrams_there_and_back_are_all_accounted_for_and_nothing_stays() {
     let upshot = tracer.stop();
     assert_eq!(pair.filters(), "");
     for way in &upshot.report.ways {
-        let tally = &way.tally;
-        assert_eq!((tally.delivered, tally.hops[1].lost, tally.unfinished, tally.total.negative), (200, 0, 0, 0));
+        let counts = &way.counts;
+        assert_eq!((counts.delivered, counts.hops[1].lost, counts.unfinished, counts.total.negative), (200, 0, 0, 0));
         assert_eq!(way.slowest.len(), 4);
         let times = way.slowest.iter().flat_map(|passage| passage.times).flatten();
         assert!(times.into_iter().all(|at_ns| (begun_ns..done_ns).contains(&at_ns)), "times are the agent's");
@@ -130,7 +130,7 @@ fn what_cannot_be_found_is_named_all_at_once() {
     let mut settings = pair.settings();
     settings.hops[0].interface = "vx".into();
     settings.hops[1].namespace = Some("nowhere-at-all".into());
-    let Err(TraceError::Asked(wrong)) = Tracer::start(settings, "test").map(drop) else { panic!("it started") };
+    let Err(TraceError::Request(wrong)) = Tracer::start(settings, "test").map(drop) else { panic!("it started") };
     assert!(wrong[0].contains("no interface \"vx\"") && wrong[0].contains("va"), "{wrong:?}");
     assert!(wrong[1].contains("nowhere-at-all") && wrong[1].contains(&pair.0), "{wrong:?}");
     assert_eq!(pair.filters(), "");

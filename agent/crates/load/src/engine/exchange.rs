@@ -30,23 +30,23 @@ impl Worker<'_> {
     /// Sends a user's next request, on its existing connection or a new one.
     pub(super) fn request(&mut self, user: u32, number: u32) {
         let request = &self.program.requests[number as usize];
-        let one = &mut self.users[user as usize];
-        one.moments.late_ns = 0;
-        if one.timed {
+        let this = &mut self.users[user as usize];
+        this.moments.late_ns = 0;
+        if this.timed {
             self.now_ns = clock::now();
-            let free_ns = one.moments.intended_ns.max(one.free_ns);
-            one.moments.late_ns = self.now_ns.saturating_sub(free_ns);
-            self.recorder.left(one.moments.late_ns);
+            let free_ns = this.moments.intended_ns.max(this.free_ns);
+            this.moments.late_ns = self.now_ns.saturating_sub(free_ns);
+            self.recorder.left(this.moments.late_ns);
         }
-        one.doing = Doing::Asking;
-        one.moments.sent_ns = self.now_ns;
-        one.asked.request = number;
-        one.asked.hops = 0;
-        one.asked.detour = None;
-        one.asked.deadline_ns = self.now_ns.saturating_add(request.timeout_ns);
+        this.doing = Doing::Asking;
+        this.moments.sent_ns = self.now_ns;
+        this.pending.request = number;
+        this.pending.hops = 0;
+        this.pending.detour = None;
+        this.pending.deadline_ns = self.now_ns.saturating_add(request.timeout_ns);
         self.recorder.open.in_flight += 1;
-        let one = &self.users[user as usize];
-        match request.broken_header(|variable| one.value(variable)) {
+        let this = &self.users[user as usize];
+        match request.broken_header(|variable| this.value(variable)) {
             None => self.ask(user),
             Some(header) => self.fail(user, LoadErrorKind::BadHeader, header),
         }
@@ -54,11 +54,11 @@ impl Worker<'_> {
 
     /// Sends a user's current request, or the request that a redirect requires.
     fn ask(&mut self, user: u32) {
-        let one = &mut self.users[user as usize];
-        one.moments.first_ns = 0;
-        let request = &self.program.requests[one.asked.request as usize];
-        let place = one.asked.detour.as_ref().map_or(request.place, |detour| detour.place);
-        match one.links.iter().find(|(known, _)| *known == place) {
+        let this = &mut self.users[user as usize];
+        this.moments.first_ns = 0;
+        let request = &self.program.requests[this.pending.request as usize];
+        let place = this.pending.detour.as_ref().map_or(request.place, |detour| detour.place);
+        match this.links.iter().find(|(known, _)| *known == place) {
             Some(&(_, key)) => {
                 self.arm_deadline(user);
                 self.transmit(key, user);
@@ -68,13 +68,13 @@ impl Worker<'_> {
     }
 
     fn connect(&mut self, user: u32, place: u16) {
-        let one = &mut self.users[user as usize];
+        let this = &mut self.users[user as usize];
         let connections = &self.program.source.connections;
         let addresses = &self.shared.addresses[usize::from(place)];
-        let address = &addresses[one.number as usize % addresses.len()];
+        let address = &addresses[this.number as usize % addresses.len()];
         let locals = &connections.local_addresses;
-        let local: Option<IpAddr> = locals.get(one.number as usize % locals.len().max(1)).and_then(|text| text.parse().ok());
-        one.asked.deadline_ns = one.asked.deadline_ns.min(self.now_ns.saturating_add(connections.connect_timeout_ns));
+        let local: Option<IpAddr> = locals.get(this.number as usize % locals.len().max(1)).and_then(|text| text.parse().ok());
+        this.pending.deadline_ns = this.pending.deadline_ns.min(self.now_ns.saturating_add(connections.connect_timeout_ns));
         self.arm_deadline(user);
         let opened = Link::open(address, local, user, place, self.now_ns).and_then(|link| self.keep_link(link));
         match opened {
@@ -107,11 +107,11 @@ impl Worker<'_> {
 
     /// Sends a user's request over its connection.
     fn transmit(&mut self, key: LinkKey, user: u32) {
-        let one = &mut self.users[user as usize];
-        let request = &self.program.requests[one.asked.request as usize];
-        let kind = &self.program.kinds[usize::from(one.kind)];
+        let this = &mut self.users[user as usize];
+        let request = &self.program.requests[this.pending.request as usize];
+        let kind = &self.program.kinds[usize::from(this.kind)];
         let Some(link) = self.links.get_mut(key) else { return };
-        one.moments.written_ns = one.moments.sent_ns.max(self.now_ns);
+        this.moments.written_ns = this.moments.sent_ns.max(self.now_ns);
         link.phase = Phase::Busy;
         link.response.begin(Wanted {
             no_body: &*request.method == "HEAD",
@@ -120,18 +120,18 @@ impl Worker<'_> {
             redirects: request.redirects > 0,
             body: request.wants_body,
         });
-        let has_cookies = kind.cookies && one.personal.as_ref().is_some_and(|personal| !personal.jar.is_empty());
+        let has_cookies = kind.cookies && this.personal.as_ref().is_some_and(|personal| !personal.jar.is_empty());
         if link.http2.is_some() {
             self.transmit_http2(key, user);
             return;
         }
         let (sent, bytes) = match &request.fixed {
-            Some(bytes) if !has_cookies && one.asked.detour.is_none() => (link.send(bytes), bytes.len()),
+            Some(bytes) if !has_cookies && this.pending.detour.is_none() => (link.send(bytes), bytes.len()),
             _ => {
                 self.request_buffer.clear();
                 let place = &self.program.places[usize::from(link.place)];
-                let rendered = Rendered::new(request, place, one, kind.cookies);
-                request.render(place, &rendered.parts(), |variable| one.value(variable), &mut self.request_buffer);
+                let rendered = Rendered::new(request, place, this, kind.cookies);
+                request.render(place, &rendered.parts(), |variable| this.value(variable), &mut self.request_buffer);
                 (link.send(&self.request_buffer), self.request_buffer.len())
             }
         };
@@ -146,17 +146,18 @@ impl Worker<'_> {
 
     /// Like `transmit`, over HTTP/2.
     fn transmit_http2(&mut self, key: LinkKey, user: u32) {
-        let one = &self.users[user as usize];
-        let request = &self.program.requests[one.asked.request as usize];
+        let this = &self.users[user as usize];
+        let request = &self.program.requests[this.pending.request as usize];
         let Some(link) = self.links.get_mut(key) else { return };
         let place = &self.program.places[usize::from(link.place)];
         let Some(http2) = &mut link.http2 else { return };
-        let rendered = Rendered::new(request, place, one, self.program.kinds[usize::from(one.kind)].cookies);
-        let asked = request.as_http2(place, &rendered.parts(), |variable| one.value(variable));
+        let rendered = Rendered::new(request, place, this, self.program.kinds[usize::from(this.kind)].cookies);
+        let http_request = request.as_http2(place, &rendered.parts(), |variable| this.value(variable));
         self.recorder.open.requests += 1;
         self.recorder.open.sent_bytes += (rendered.target.len() + rendered.body.len()) as u64;
-        let asked = asked.map_err(|error| Failed { kind: LoadErrorKind::System, why: format!("the request does not fit HTTP/2: {error}") });
-        match asked.and_then(|asked| http2.ask(asked, rendered.body)).map(|()| link.flush_http2()) {
+        let http_request =
+            http_request.map_err(|error| Failed { kind: LoadErrorKind::System, why: format!("the request does not fit HTTP/2: {error}") });
+        match http_request.and_then(|http_request| http2.ask(http_request, rendered.body)).map(|()| link.flush_http2()) {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => self.recorder.open.health.back_pressure += 1,
             Ok(Err(error)) => self.broken(key, error),
@@ -195,8 +196,8 @@ impl Worker<'_> {
                 self.recorder.connected(self.now_ns.saturating_sub(started_ns));
                 match &self.shared.trust {
                     Some(trust) if self.program.places[usize::from(place)].tls => {
-                        let one = &mut self.users[user as usize];
-                        let config = one.personal.get_or_insert_default().tls.get_or_insert_with(|| trust.of_user()).clone();
+                        let this = &mut self.users[user as usize];
+                        let config = this.personal.get_or_insert_default().tls.get_or_insert_with(|| trust.of_user()).clone();
                         self.secure(key, config);
                     }
                     _ => self.ready(key),
@@ -226,9 +227,9 @@ impl Worker<'_> {
     fn ready(&mut self, key: LinkKey) {
         let Some(link) = self.links.get_mut(key) else { return };
         let user = link.user;
-        let one = &mut self.users[user as usize];
-        let timeout_ns = self.program.requests[one.asked.request as usize].timeout_ns;
-        one.asked.deadline_ns = one.moments.sent_ns.saturating_add(timeout_ns);
+        let this = &mut self.users[user as usize];
+        let timeout_ns = self.program.requests[this.pending.request as usize].timeout_ns;
+        this.pending.deadline_ns = this.moments.sent_ns.saturating_add(timeout_ns);
         match self.choose_protocol(key) {
             Ok(()) => self.transmit(key, user),
             Err(Failed { kind, why }) => self.lose(key, user, kind, &why),
@@ -313,7 +314,7 @@ impl Worker<'_> {
             // Nothing uses bytes that arrive while a connection closes.
             Phase::Draining => return,
             Phase::Connecting | Phase::Handshaking | Phase::Idle => {
-                let label = self.program.requests[self.users[user as usize].asked.request as usize].label;
+                let label = self.program.requests[self.users[user as usize].pending.request as usize].label;
                 self.recorder.error(Some(label), LoadErrorKind::ExcessBytes, "");
                 self.close_link(key);
                 return;
@@ -327,7 +328,7 @@ impl Worker<'_> {
         match progress {
             Ok(Progress::More) => {}
             Ok(Progress::Complete(length)) if length < bytes.len() => {
-                let label = self.program.requests[self.users[user as usize].asked.request as usize].label;
+                let label = self.program.requests[self.users[user as usize].pending.request as usize].label;
                 self.recorder.error(Some(label), LoadErrorKind::ExcessBytes, "");
                 self.complete(key, false, false);
             }
@@ -411,9 +412,9 @@ impl Worker<'_> {
 
     /// The request got no complete response.
     fn fail(&mut self, user: u32, kind: LoadErrorKind, detail: &str) {
-        let one = &mut self.users[user as usize];
-        let label = self.program.requests[one.asked.request as usize].label;
-        self.recorder.failed(label, one.moments.intended_ns, self.now_ns);
+        let this = &mut self.users[user as usize];
+        let label = self.program.requests[this.pending.request as usize].label;
+        self.recorder.failed(label, this.moments.intended_ns, self.now_ns);
         self.recorder.error(Some(label), kind, detail);
         self.recorder.open.in_flight -= 1;
         self.abandon(user, kind);
@@ -437,14 +438,14 @@ impl Worker<'_> {
             Meaning::Redirected => self.ask(user),
             Meaning::Ended { good, extracted } => {
                 self.recorder.open.in_flight -= 1;
-                let request = &self.program.requests[self.users[user as usize].asked.request as usize];
-                let one = &mut self.users[user as usize];
-                self.recorder.timed(request.label, one.moments, self.now_ns, good);
+                let request = &self.program.requests[self.users[user as usize].pending.request as usize];
+                let this = &mut self.users[user as usize];
+                self.recorder.timed(request.label, this.moments, self.now_ns, good);
                 if !good {
-                    one.transactions.iter_mut().for_each(|open| open.good = false);
+                    this.transactions.iter_mut().for_each(|open| open.good = false);
                 }
-                one.moments.intended_ns = self.now_ns;
-                one.timed = false;
+                this.moments.intended_ns = self.now_ns;
+                this.timed = false;
                 if extracted {
                     self.advance(user);
                 } else {
@@ -471,7 +472,7 @@ impl Worker<'_> {
 
     /// Evaluates the response on a connection for its user.
     fn meaning(&mut self, key: LinkKey, user: u32, proper: bool) -> Meaning {
-        let request = &self.program.requests[self.users[user as usize].asked.request as usize];
+        let request = &self.program.requests[self.users[user as usize].pending.request as usize];
         let Some(link) = self.links.get_mut(key) else { return Meaning::Ended { good: false, extracted: true } };
         if !link.response.has_head() && request.tests.is_empty() && request.extractions.is_empty() {
             let status = link.response.status();
@@ -496,11 +497,11 @@ impl Worker<'_> {
 
     /// Runs the checks on a response and extracts the requested values.
     fn understand(&mut self, user: u32, response: &Response, proper: bool) -> Meaning {
-        let one = &mut self.users[user as usize];
-        let request = &self.program.requests[one.asked.request as usize];
+        let this = &mut self.users[user as usize];
+        let request = &self.program.requests[this.pending.request as usize];
         let mut good = proper;
         if response.has_head() {
-            take_cookies(one, request, &self.program.places, self.program.kinds[usize::from(one.kind)].cookies, response);
+            take_cookies(this, request, &self.program.places, self.program.kinds[usize::from(this.kind)].cookies, response);
             if request.redirects > 0 {
                 match self.redirect(user, response) {
                     Redirect::None => {}
@@ -519,9 +520,9 @@ impl Worker<'_> {
 
     /// Runs checks and extractions. Returns whether all checks held, and whether all values were found.
     fn examine(&mut self, user: u32, response: &Response) -> (bool, bool) {
-        let one = &mut self.users[user as usize];
-        let request = &self.program.requests[one.asked.request as usize];
-        let took_ns = self.now_ns.saturating_sub(one.moments.intended_ns);
+        let this = &mut self.users[user as usize];
+        let request = &self.program.requests[this.pending.request as usize];
+        let took_ns = self.now_ns.saturating_sub(this.moments.intended_ns);
         let headers = |name: &str| header_values(response, name);
         let body = response.decoded_body();
         let mut view = View::new(response.status(), &headers, &body, response.body_bytes(), took_ns);
@@ -533,8 +534,8 @@ impl Worker<'_> {
             }
         }
         for (variable, extraction) in &request.extractions {
-            if let Some(value) = extraction.take(&mut view, &mut one.chance) {
-                one.set(*variable, value.into());
+            if let Some(value) = extraction.take(&mut view, &mut this.chance) {
+                this.set(*variable, value.into());
             } else {
                 self.recorder.error(Some(request.label), LoadErrorKind::Extract, &extraction.name);
                 extracted = false;
@@ -547,15 +548,15 @@ impl Worker<'_> {
     fn redirect(&mut self, user: u32, response: &Response) -> Redirect {
         let location = response.header("location").next().and_then(|value| std::str::from_utf8(value).ok());
         let (Some(location), 301 | 302 | 303 | 307 | 308) = (location, response.status()) else { return Redirect::None };
-        let one = &mut self.users[user as usize];
-        let request = &self.program.requests[one.asked.request as usize];
-        let (place, target) = where_asked(one, request);
+        let this = &mut self.users[user as usize];
+        let request = &self.program.requests[this.pending.request as usize];
+        let (place, target) = last_target(this, request);
         let from = &self.program.places[usize::from(place)];
         let known = address::redirected(from, &target, location)
             .ok()
             .and_then(|(to, target)| Some((self.program.places.iter().position(|known| *known == to)? as u16, target)));
-        let Some((place, target)) = known.filter(|_| one.asked.hops < request.redirects) else {
-            let why = if one.asked.hops < request.redirects {
+        let Some((place, target)) = known.filter(|_| this.pending.hops < request.redirects) else {
+            let why = if this.pending.hops < request.redirects {
                 format!("to {location}, a server that the plan does not contain")
             } else {
                 "too many".to_owned()
@@ -563,14 +564,14 @@ impl Worker<'_> {
             self.recorder.error(Some(request.label), LoadErrorKind::Redirect, &why);
             return Redirect::Refused;
         };
-        let plain_before = one.asked.detour.as_ref().is_some_and(|detour| detour.plain_get);
+        let plain_before = this.pending.detour.as_ref().is_some_and(|detour| detour.plain_get);
         let becomes_get = match response.status() {
             303 => &*request.method != "HEAD",
             301 | 302 => &*request.method == "POST",
             _ => false,
         };
-        one.asked.hops += 1;
-        one.asked.detour = Some(Box::new(Detour { place, target, plain_get: plain_before || becomes_get }));
+        this.pending.hops += 1;
+        this.pending.detour = Some(Box::new(Detour { place, target, plain_get: plain_before || becomes_get }));
         Redirect::Follow
     }
 }
@@ -592,21 +593,21 @@ enum Redirect {
 }
 
 /// Destination of the user's last request.
-fn where_asked(one: &User, request: &Request) -> (u16, String) {
-    if let Some(detour) = &one.asked.detour {
+fn last_target(user: &User, request: &Request) -> (u16, String) {
+    if let Some(detour) = &user.pending.detour {
         return (detour.place, detour.target.clone());
     }
     let mut target = Vec::new();
-    request.target.render_encoded(|variable| one.value(variable), address::url_encode, &mut target);
+    request.target.render_encoded(|variable| user.value(variable), address::url_encode, &mut target);
     (request.place, String::from_utf8_lossy(&target).into_owned())
 }
 
-fn take_cookies(one: &mut User, request: &Request, places: &[address::Place], wanted: bool, response: &Response) {
+fn take_cookies(user: &mut User, request: &Request, places: &[address::Place], wanted: bool, response: &Response) {
     if !wanted || response.header("set-cookie").next().is_none() {
         return;
     }
-    let (place, target) = where_asked(one, request);
-    let jar = &mut one.personal.get_or_insert_default().jar;
+    let (place, target) = last_target(user, request);
+    let jar = &mut user.personal.get_or_insert_default().jar;
     response.header("set-cookie").for_each(|header| jar.take(header, &places[usize::from(place)], &target));
 }
 
@@ -620,18 +621,18 @@ struct Rendered {
 
 impl Rendered {
     /// The request with this user's current values.
-    fn new(request: &Request, place: &address::Place, one: &User, with_cookies: bool) -> Self {
-        let value = |variable: u16| one.value(variable);
+    fn new(request: &Request, place: &address::Place, user: &User, with_cookies: bool) -> Self {
+        let value = |variable: u16| user.value(variable);
         let (mut target, mut body, mut cookies) = (Vec::new(), Vec::new(), Vec::new());
-        match &one.asked.detour {
+        match &user.pending.detour {
             Some(detour) => target.extend_from_slice(detour.target.as_bytes()),
             None => request.target.render_encoded(value, address::url_encode, &mut target),
         }
-        let plain_get = one.asked.detour.as_ref().is_some_and(|detour| detour.plain_get);
+        let plain_get = user.pending.detour.as_ref().is_some_and(|detour| detour.plain_get);
         if !plain_get {
             request.render_body(value, &mut body);
         }
-        if let Some(personal) = one.personal.as_ref().filter(|_| with_cookies) {
+        if let Some(personal) = user.personal.as_ref().filter(|_| with_cookies) {
             personal.jar.render(place, &target, &mut cookies);
         }
         Self { plain_get, target, body, cookies }

@@ -306,7 +306,7 @@ impl<'s> Worker<'s> {
             if asking.doing != Doing::Asking {
                 continue;
             }
-            if asking.asked.deadline_ns <= self.now_ns {
+            if asking.pending.deadline_ns <= self.now_ns {
                 self.overdue(user);
             } else {
                 self.arm_deadline(user);
@@ -324,8 +324,8 @@ impl<'s> Worker<'s> {
     #[inline]
     fn arm_deadline(&mut self, user: u32) {
         let asking = &mut self.users[user as usize];
-        if asking.asked.deadline_ns < asking.armed_ns {
-            asking.armed_ns = asking.asked.deadline_ns;
+        if asking.pending.deadline_ns < asking.armed_ns {
+            asking.armed_ns = asking.pending.deadline_ns;
             self.deadlines.push(Reverse((asking.armed_ns, user)));
         }
     }
@@ -392,12 +392,12 @@ impl<'s> Worker<'s> {
         self.held.clear();
         self.free.iter_mut().for_each(Vec::clear);
         for user in 0..self.users.len() as u32 {
-            let one = &mut self.users[user as usize];
-            one.leaving = true;
-            if matches!(one.doing, Doing::Free | Doing::Waiting | Doing::Held) {
+            let this = &mut self.users[user as usize];
+            this.leaving = true;
+            if matches!(this.doing, Doing::Free | Doing::Waiting | Doing::Held) {
                 // The end steps are due now, whatever the user waited for.
-                one.moments.intended_ns = self.now_ns;
-                one.timed = false;
+                this.moments.intended_ns = self.now_ns;
+                this.timed = false;
                 self.go_on(user, self.now_ns);
             }
         }
@@ -411,7 +411,7 @@ impl<'s> Worker<'s> {
         for user in 0..self.users.len() {
             let asking = &self.users[user];
             if asking.doing == Doing::Asking {
-                let label = self.program.requests[asking.asked.request as usize].label;
+                let label = self.program.requests[asking.pending.request as usize].label;
                 self.recorder.failed(label, asking.moments.intended_ns, self.now_ns);
                 self.recorder.error(Some(label), LoadErrorKind::CutOff, "");
             }

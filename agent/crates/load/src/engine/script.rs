@@ -43,11 +43,11 @@ impl Worker<'_> {
 
     /// A user of the closed model must leave when its iteration has ended.
     fn leave_soon(&mut self, user: u32) {
-        let one = &mut self.users[user as usize];
-        one.leaving = one.doing != Doing::Away;
+        let this = &mut self.users[user as usize];
+        this.leaving = this.doing != Doing::Away;
         // A user that waits for the load to be switched on has nothing to finish.
-        if one.doing == Doing::Held {
-            one.enter(Part::End);
+        if this.doing == Doing::Held {
+            this.enter(Part::End);
             self.held.retain(|&held| held != user);
             self.go_on(user, self.now_ns);
         }
@@ -77,11 +77,11 @@ impl Worker<'_> {
 
     /// A user leaves through its end steps, and returns as a user of another kind.
     fn change_kind(&mut self, user: u32, to: Arrival) {
-        let one = &mut self.users[user as usize];
-        one.next = Some(to);
-        one.moments.intended_ns = self.now_ns;
-        one.timed = false;
-        one.enter(Part::End);
+        let this = &mut self.users[user as usize];
+        this.next = Some(to);
+        this.moments.intended_ns = self.now_ns;
+        this.timed = false;
+        this.enter(Part::End);
     }
 
     fn new_user(&mut self, kind: u16) -> u32 {
@@ -106,18 +106,18 @@ impl Worker<'_> {
     fn prepare(&mut self, user: u32, at_ns: Nanos, free_ns: Nanos) {
         self.recorder.open.users += 1;
         let kind = &self.program.kinds[usize::from(self.users[user as usize].kind)];
-        let one = &mut self.users[user as usize];
-        one.leaving = false;
-        one.iteration = 0;
-        one.iteration_due_ns = at_ns;
-        one.personal = None;
-        one.transactions.clear();
-        one.enter(Part::Init);
+        let this = &mut self.users[user as usize];
+        this.leaving = false;
+        this.iteration = 0;
+        this.iteration_due_ns = at_ns;
+        this.personal = None;
+        this.transactions.clear();
+        this.enter(Part::Init);
         if self.program.variables {
-            one.set(USER, one.number.to_string().into());
-            one.set(ITERATION, "0".into());
+            this.set(USER, this.number.to_string().into());
+            this.set(ITERATION, "0".into());
             for (variable, value) in &kind.initial {
-                one.set(*variable, value.clone());
+                this.set(*variable, value.clone());
             }
         }
         self.due_at(user, at_ns, free_ns);
@@ -125,21 +125,21 @@ impl Worker<'_> {
 
     /// The user's next request is due at `at_ns`. The user was not free to send it before `free_ns`.
     fn due_at(&mut self, user: u32, at_ns: Nanos, free_ns: Nanos) {
-        let one = &mut self.users[user as usize];
-        one.epoch = one.epoch.wrapping_add(1);
-        one.moments.intended_ns = at_ns;
-        one.free_ns = free_ns;
-        one.timed = true;
+        let this = &mut self.users[user as usize];
+        this.epoch = this.epoch.wrapping_add(1);
+        this.moments.intended_ns = at_ns;
+        this.free_ns = free_ns;
+        this.timed = true;
     }
 
     /// The event that a user waited for has happened.
     pub(super) fn go_on(&mut self, user: u32, at_ns: Nanos) {
-        let one = &mut self.users[user as usize];
-        one.epoch = one.epoch.wrapping_add(1);
-        if one.doing == Doing::Held {
+        let this = &mut self.users[user as usize];
+        this.epoch = this.epoch.wrapping_add(1);
+        if this.doing == Doing::Held {
             // A switch has no precise intended time.
-            one.moments.intended_ns = at_ns;
-            one.timed = false;
+            this.moments.intended_ns = at_ns;
+            this.timed = false;
         }
         self.advance(user);
     }
@@ -151,14 +151,14 @@ impl Worker<'_> {
                 self.users[user as usize].transactions.clear();
                 self.users[user as usize].enter(Part::End);
             }
-            let one = &mut self.users[user as usize];
-            let Some(&op) = one.ops(&self.program.kinds[usize::from(one.kind)]).get(one.at as usize) else {
+            let this = &mut self.users[user as usize];
+            let Some(&op) = this.ops(&self.program.kinds[usize::from(this.kind)]).get(this.at as usize) else {
                 if self.end_part(user) {
                     return;
                 }
                 continue;
             };
-            one.at += 1;
+            this.at += 1;
             if self.carry_out(user, op) {
                 return;
             }
@@ -168,7 +168,7 @@ impl Worker<'_> {
 
     /// Carries out one operation. Returns whether it must wait.
     fn carry_out(&mut self, user: u32, op: Op) -> bool {
-        let one = &mut self.users[user as usize];
+        let this = &mut self.users[user as usize];
         match op {
             Op::Request(request) => {
                 if self.intensity < 1.0 && self.is_held(user) {
@@ -179,9 +179,9 @@ impl Worker<'_> {
                 return true;
             }
             Op::Think(think) => {
-                let think_ns = draw(&self.program.thinks[think as usize], &mut one.chance);
-                one.transactions.iter_mut().for_each(|open| open.thought_ns += think_ns);
-                let due_ns = one.moments.intended_ns.saturating_add(think_ns);
+                let think_ns = draw(&self.program.thinks[think as usize], &mut this.chance);
+                this.transactions.iter_mut().for_each(|open| open.thought_ns += think_ns);
+                let due_ns = this.moments.intended_ns.saturating_add(think_ns);
                 self.wait_until(user, due_ns);
                 return true;
             }
@@ -189,24 +189,24 @@ impl Worker<'_> {
                 self.compress(user, compression);
                 return true;
             }
-            Op::Repeat { times: 0, to } | Op::Jump { to } => one.at = to,
-            Op::Repeat { times, .. } => one.loops.push(times),
-            Op::Again { to } => match one.loops.last_mut() {
+            Op::Repeat { times: 0, to } | Op::Jump { to } => this.at = to,
+            Op::Repeat { times, .. } => this.loops.push(times),
+            Op::Again { to } => match this.loops.last_mut() {
                 Some(left) if *left > 1 => {
                     *left -= 1;
-                    one.at = to;
+                    this.at = to;
                 }
-                _ => drop(one.loops.pop()),
+                _ => drop(this.loops.pop()),
             },
             Op::Choose(choice) => {
-                let drawn = one.chance.f64();
+                let drawn = this.chance.f64();
                 let branches = &self.program.choices[choice as usize].branches;
                 let taken = branches.iter().find(|(sum, _)| drawn < *sum).or(branches.last());
-                one.at = taken.map_or(one.at, |(_, to)| *to);
+                this.at = taken.map_or(this.at, |(_, to)| *to);
             }
             Op::Begin { label } => {
-                let moments = Moments { intended_ns: one.moments.intended_ns, sent_ns: self.now_ns, ..Moments::default() };
-                one.transactions.push(Transaction { label, moments, thought_ns: 0, good: true });
+                let moments = Moments { intended_ns: this.moments.intended_ns, sent_ns: self.now_ns, ..Moments::default() };
+                this.transactions.push(Transaction { label, moments, thought_ns: 0, good: true });
             }
             Op::End { .. } => self.end_transaction(user),
             Op::Feed(feeder) => return self.feed(user, feeder),
@@ -215,8 +215,8 @@ impl Worker<'_> {
     }
 
     fn end_transaction(&mut self, user: u32) {
-        let one = &mut self.users[user as usize];
-        if let Some(mut ended) = one.transactions.pop() {
+        let this = &mut self.users[user as usize];
+        if let Some(mut ended) = this.transactions.pop() {
             // Exclude think time, as if the transaction had begun that much later.
             ended.moments.intended_ns += ended.thought_ns;
             ended.moments.sent_ns += ended.thought_ns;
@@ -226,29 +226,29 @@ impl Worker<'_> {
 
     /// Takes the next row. Returns true if there is none and the user leaves.
     fn feed(&mut self, user: u32, feeder: u32) -> bool {
-        let one = &mut self.users[user as usize];
+        let this = &mut self.users[user as usize];
         let table = self.program.feeders[feeder as usize].clone();
-        let mut places = std::mem::take(&mut one.personal.get_or_insert_default().places);
-        let row = table.next(feeder, &mut places, &mut one.chance);
+        let mut places = std::mem::take(&mut this.personal.get_or_insert_default().places);
+        let row = table.next(feeder, &mut places, &mut this.chance);
         if let Some(row) = row {
             for (value, &variable) in row.iter().zip(&table.variables) {
-                one.set(variable, value.clone());
+                this.set(variable, value.clone());
             }
         } else {
-            one.leaving = true;
-            one.transactions.clear();
-            one.enter(Part::End);
+            this.leaving = true;
+            this.transactions.clear();
+            this.enter(Part::End);
         }
-        one.personal.get_or_insert_default().places = places;
+        this.personal.get_or_insert_default().places = places;
         false
     }
 
     /// A part of the script has ended. Returns whether the user waits now.
     fn end_part(&mut self, user: u32) -> bool {
-        let one = &mut self.users[user as usize];
-        match one.part {
-            Part::Init if one.leaving => one.enter(Part::End),
-            Part::Init => one.enter(Part::Actions),
+        let this = &mut self.users[user as usize];
+        match this.part {
+            Part::Init if this.leaving => this.enter(Part::End),
+            Part::Init => this.enter(Part::Actions),
             Part::Actions => return self.end_iteration(user, 0),
             Part::End => {
                 self.leave(user);
@@ -266,22 +266,22 @@ impl Worker<'_> {
             self.close_links_of(user);
         }
         let now_ns = self.now_ns;
-        let one = &mut self.users[user as usize];
-        one.iteration += 1;
+        let this = &mut self.users[user as usize];
+        this.iteration += 1;
         if self.program.variables {
-            let number = one.iteration.to_string().into();
-            one.set(ITERATION, number);
+            let number = this.iteration.to_string().into();
+            this.set(ITERATION, number);
         }
-        if one.leaving {
-            one.enter(Part::End);
+        if this.leaving {
+            this.enter(Part::End);
             return false;
         }
         match &mut self.pacer {
             Pacer::Closed(closed) => {
-                one.enter(Part::Actions);
-                let due_ns = closed.every_ns.map(|every_ns| one.iteration_due_ns.saturating_add(every_ns));
+                this.enter(Part::Actions);
+                let due_ns = closed.every_ns.map(|every_ns| this.iteration_due_ns.saturating_add(every_ns));
                 if let Some(due_ns) = due_ns {
-                    one.iteration_due_ns = due_ns;
+                    this.iteration_due_ns = due_ns;
                 }
                 let begin_ns = due_ns.unwrap_or(now_ns).max(now_ns + rest_ns);
                 if begin_ns > now_ns {
@@ -295,14 +295,14 @@ impl Worker<'_> {
             }
             Pacer::Open(open) => {
                 match open.waiting.pop_front() {
-                    Some(next) if next.kind == one.kind => {
-                        one.enter(Part::Actions);
+                    Some(next) if next.kind == this.kind => {
+                        this.enter(Part::Actions);
                         self.due_at(user, next.at_ns, now_ns);
                     }
                     Some(next) => self.change_kind(user, next),
                     None => {
-                        one.doing = Doing::Free;
-                        self.free[usize::from(one.kind)].push(user);
+                        this.doing = Doing::Free;
+                        self.free[usize::from(this.kind)].push(user);
                         return true;
                     }
                 }
@@ -319,15 +319,15 @@ impl Worker<'_> {
 
     fn leave(&mut self, user: u32) {
         self.close_links_of(user);
-        let one = &mut self.users[user as usize];
-        one.epoch = one.epoch.wrapping_add(1);
-        one.doing = Doing::Away;
-        one.leaving = false;
-        one.personal = None;
+        let this = &mut self.users[user as usize];
+        this.epoch = this.epoch.wrapping_add(1);
+        this.doing = Doing::Away;
+        this.leaving = false;
+        this.personal = None;
         self.recorder.open.users -= 1;
-        match one.next.take() {
+        match this.next.take() {
             Some(next) if self.closing_ns.is_none() => {
-                one.kind = next.kind;
+                this.kind = next.kind;
                 self.prepare(user, next.at_ns, self.now_ns);
                 self.go_on_soon(user);
             }
@@ -340,9 +340,9 @@ impl Worker<'_> {
     /// The user continues at `at_ns`, when its next request is due.
     fn wait_until(&mut self, user: u32, at_ns: Nanos) {
         self.due_at(user, at_ns, 0);
-        let one = &mut self.users[user as usize];
-        one.doing = Doing::Waiting;
-        self.dues.push(Reverse((at_ns, user, one.epoch)));
+        let this = &mut self.users[user as usize];
+        this.doing = Doing::Waiting;
+        self.dues.push(Reverse((at_ns, user, this.epoch)));
     }
 
     /// Whether the user is outside the share of users that is switched on.
@@ -353,10 +353,10 @@ impl Worker<'_> {
     }
 
     fn hold(&mut self, user: u32) {
-        let one = &mut self.users[user as usize];
+        let this = &mut self.users[user as usize];
         // Repeat the same operation after the load is switched on.
-        one.at -= 1;
-        one.doing = Doing::Held;
+        this.at -= 1;
+        this.doing = Doing::Held;
         self.held.push(user);
     }
 
@@ -388,19 +388,19 @@ impl Worker<'_> {
 
     /// The user continues in the loop's next round. This avoids recursion when users fail at once, one after another.
     fn go_on_soon(&mut self, user: u32) {
-        let one = &mut self.users[user as usize];
-        one.epoch = one.epoch.wrapping_add(1);
-        one.doing = Doing::Waiting;
-        self.dues.push(Reverse((self.now_ns, user, one.epoch)));
+        let this = &mut self.users[user as usize];
+        this.epoch = this.epoch.wrapping_add(1);
+        this.doing = Doing::Waiting;
+        self.dues.push(Reverse((self.now_ns, user, this.epoch)));
     }
 
     fn compress(&mut self, user: u32, compression: u32) {
-        let one = &mut self.users[user as usize];
-        one.doing = Doing::Compressing;
-        one.epoch = one.epoch.wrapping_add(1);
-        one.moments.sent_ns = self.now_ns;
-        one.moments.first_ns = 0;
-        let job = Job { thread: self.thread, user, epoch: one.epoch, compression };
+        let this = &mut self.users[user as usize];
+        this.doing = Doing::Compressing;
+        this.epoch = this.epoch.wrapping_add(1);
+        this.moments.sent_ns = self.now_ns;
+        this.moments.first_ns = 0;
+        let job = Job { thread: self.thread, user, epoch: this.epoch, compression };
         if let Some(pool) = &self.shared.pool {
             pool.submit(job);
         }
@@ -408,15 +408,15 @@ impl Worker<'_> {
 
     /// A compression that a user waited for has ended.
     pub(super) fn compressed(&mut self, done: Done) {
-        let one = &mut self.users[done.job.user as usize];
-        if one.epoch != done.job.epoch || one.doing != Doing::Compressing {
+        let this = &mut self.users[done.job.user as usize];
+        if this.epoch != done.job.epoch || this.doing != Doing::Compressing {
             return;
         }
         self.now_ns = clock::now();
         let label = self.program.compressions[done.job.compression as usize].label;
-        let moments = one.moments;
-        one.moments.intended_ns = self.now_ns;
-        one.timed = false;
+        let moments = this.moments;
+        this.moments.intended_ns = self.now_ns;
+        this.timed = false;
         match done.outcome {
             Ok(()) => {
                 self.recorder.timed(label, moments, done.end_ns, true);

@@ -38,7 +38,7 @@ impl Delay {
 
 /// Events between the previous hop and this one; for the first hop, at it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HopTally {
+pub struct HopCounts {
     /// Packets of the path's flows seen here, each counted once.
     pub packets: u64,
     /// Their bytes of payload.
@@ -61,9 +61,9 @@ pub struct HopTally {
 
 /// Counts the results of an aligner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct Counts {
     /// By hop on the path.
-    pub hops: [HopTally; MAX_HOPS],
+    pub hops: [HopCounts; MAX_HOPS],
     /// Delay from the first hop to the last.
     pub total: Delay,
     /// Packets seen at the first hop and at the last.
@@ -76,7 +76,7 @@ pub struct Tally {
     pub alike: u64,
 }
 
-impl Sink for Tally {
+impl Sink for Counts {
     fn duplicate(&mut self, hop: usize) {
         self.hops[hop].duplicates += 1;
     }
@@ -105,18 +105,18 @@ impl Sink for Tally {
     }
 }
 
-impl Tally {
+impl Counts {
     fn hop_by_hop(&mut self, passage: &Passage) {
         let last = (0..passage.hops).rev().find(|&hop| passage.times[hop].is_some()).unwrap_or(0);
-        for (hop, tally) in self.hops.iter_mut().enumerate().take(passage.hops) {
+        for (hop, counts) in self.hops.iter_mut().enumerate().take(passage.hops) {
             if passage.times[hop].is_some() {
-                tally.packets += 1;
-                tally.bytes += u64::from(passage.length);
+                counts.packets += 1;
+                counts.bytes += u64::from(passage.length);
             } else if hop < last && passage.times[0].is_some() {
-                tally.skipped += 1;
+                counts.skipped += 1;
             }
             if let Some(delay_ns) = passage.delay(hop) {
-                tally.delay.record(delay_ns);
+                counts.delay.record(delay_ns);
             }
         }
     }

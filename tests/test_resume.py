@@ -26,7 +26,7 @@ PLAN = MigrationPlan.model_validate(
         "partywall_migration": 1,
         "name": "x",
         "workloads": {"idle": {}, "busy": {"kernel": "integer"}},
-        "methods": {"default": {}, "slow": {"bandwidth": "10MB/s"}},
+        "methods": {"default": {}, "slow": {"bandwidth": "80Mbit/s"}},
         "moves": 2,
         "calibration": 2,
     }

@@ -202,3 +202,8 @@ def test_names_comments_and_texts_of_rust_are_checked():
         (3, "of what"),
         (6, "tally"),
     ]
+
+
+def test_keys_that_others_read_may_stand_in_texts_of_rust():
+    assert words.in_rust('json!({ "tally": 1 })', LISTED, (), ["tally"]) == []
+    assert len(words.in_rust('json!({ "tally": 1 })', LISTED)) == 1

@@ -214,8 +214,8 @@ impl Answers for Agent {
     fn workload_calibrate(&self, calibrate: Calibrate) -> Result<Calibrated, Fault> {
         let calibration = self.kinds().workloads.with(&calibrate.id, |workload| workload.calibration())?;
         let about = |error| refused(error).about(format_args!("workload {:?}", calibrate.id));
-        let found = calibration.run(calibrate.for_ns, allowance(calibrate.cpus_limit)).map_err(about)?;
-        Ok(Calibrated { rate_max: found.rates, disturbed: found.disturbed })
+        let calibrated = calibration.run(calibrate.for_ns, allowance(calibrate.cpus_limit)).map_err(about)?;
+        Ok(Calibrated { rate_max: calibrated.rates, disturbed: calibrated.disturbed })
     }
 
     fn workload_schedule(&self, schedule: Schedule) -> Result<Outcome, Fault> {

@@ -308,13 +308,13 @@ mod tests {
 
     #[test]
     fn a_forged_response_is_ignored() {
-        let asked = fresh(|| {
+        let answered = fresh(|| {
             let socket = Socket::bound(0).unwrap();
             forge(&socket, 0..16).unwrap();
             interfaces(&socket)
         });
-        let Some(asked) = asked else { return };
-        assert!(asked.len() == 1 && asked[0] != b"forged", "the namespace has one interface, not {asked:?}");
+        let Some(answered) = answered else { return };
+        assert!(answered.len() == 1 && answered[0] != b"forged", "the namespace has one interface, not {answered:?}");
     }
 
     #[test]

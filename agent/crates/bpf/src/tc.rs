@@ -354,8 +354,8 @@ impl Network {
     pub fn has_departures(&self) -> io::Result<bool> {
         use rustix::io::Errno;
         let queue = Queue::Departures { limit_packets: 1, slack_ns: 1 };
-        let asked = put_queue(self.index("lo")?, &queue, |options| options.number(FQ_BUCKETS, 0));
-        match self.0.ask(asked).as_ref().map_err(Errno::from_io_error) {
+        let request = put_queue(self.index("lo")?, &queue, |options| options.number(FQ_BUCKETS, 0));
+        match self.0.ask(request).as_ref().map_err(Errno::from_io_error) {
             Ok(_) | Err(Some(Errno::INVAL | Errno::RANGE)) => Ok(true),
             Err(Some(Errno::NOENT)) => Ok(false),
             Err(error) => Err(error.unwrap_or(Errno::IO).into()),

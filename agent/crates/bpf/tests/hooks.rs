@@ -31,19 +31,19 @@ fn a_hook_is_found_replaced_and_removed_without_a_trace() {
     network.hook(lo, &hook(Direction::Egress, 4), std::os::fd::AsFd::as_fd(&fd)).unwrap();
     network.hook(lo, &hook(Direction::Ingress, 5), std::os::fd::AsFd::as_fd(&fd)).unwrap();
 
-    let found = network.filters(lo).unwrap();
-    let hooks: Vec<Hook> = found.iter().map(|filter| filter.hook.clone()).collect();
+    let filters = network.filters(lo).unwrap();
+    let hooks: Vec<Hook> = filters.iter().map(|filter| filter.hook.clone()).collect();
     assert_eq!(hooks, [hook(Direction::Ingress, 5), hook(Direction::Egress, 4)]);
     let id = program.info().unwrap().id();
-    assert!(found.iter().all(|filter| filter.program == id), "{found:?} is not program {id}");
+    assert!(filters.iter().all(|filter| filter.program == id), "{filters:?} is not program {id}");
 
-    network.unhook(lo, &found[0]).unwrap();
+    network.unhook(lo, &filters[0]).unwrap();
     network.tidy(lo).unwrap();
     assert_eq!(network.filters(lo).unwrap().len(), 1, "tidying must leave a hook in use alone");
-    network.unhook(lo, &found[1]).unwrap();
+    network.unhook(lo, &filters[1]).unwrap();
     network.tidy(lo).unwrap();
     assert_eq!(network.filters(lo).unwrap(), Vec::<Filter>::new());
-    network.unhook(lo, &found[1]).unwrap();
+    network.unhook(lo, &filters[1]).unwrap();
 }
 
 #[test]

@@ -272,7 +272,7 @@ pub fn cpu_quota(root: &Path, cgroup: &CgroupFolders) -> Option<CpuQuota> {
     let (folder, mount, quota) = v1.or(v2)?;
     let up = Path::new(folder).ancestors().take_while(|above| above.starts_with(mount));
     let quotas = up.filter_map(|above| quota(&under(root, above.to_str()?)));
-    quotas.min_by(|one, other| one.cpus.total_cmp(&other.cpus))
+    quotas.min_by(|first, second| first.cpus.total_cmp(&second.cpus))
 }
 
 type ReadQuota = fn(&Path) -> Option<CpuQuota>;

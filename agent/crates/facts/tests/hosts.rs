@@ -228,6 +228,6 @@ fn a_cgroup_outside_its_namespace_is_the_mount_point() {
 #[test]
 fn hosts_that_hide_the_list_of_controllers_have_those_that_there_ever_were() {
     let mounts = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n";
-    let found = Host::empty().with("/proc/self/mountinfo", mounts).facts().cgroup.v1;
-    assert_eq!(found.keys().collect::<Vec<_>>(), ["cpu", "cpuacct"]);
+    let folders = Host::empty().with("/proc/self/mountinfo", mounts).facts().cgroup.v1;
+    assert_eq!(folders.keys().collect::<Vec<_>>(), ["cpu", "cpuacct"]);
 }

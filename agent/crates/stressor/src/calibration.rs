@@ -305,10 +305,10 @@ mod tests {
         partywall_sys::affinity::pin(&cpus[..1]).unwrap();
         let mut other = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let stressor = Stressor::start(vec![Box::new(Busy)], &Latency::Step("a turn"), 10_000_000, &Tape::default()).unwrap();
-        let found = stressor.calibration().run(200_000_000, ALONE);
+        let outcome = stressor.calibration().run(200_000_000, ALONE);
         other.kill().unwrap();
         other.wait().unwrap();
-        let Calibrated { rates, disturbed } = found.unwrap();
+        let Calibrated { rates, disturbed } = outcome.unwrap();
         assert!(disturbed > 0.2, "another process used the CPU, but only {disturbed} of the time was missed");
         // 10,000 pieces of 100 µs in a second, if their CPU time is all that they need.
         assert!((8_000.0..=10_500.0).contains(&rates[0]), "{rates:?}");

@@ -241,7 +241,7 @@ def test_a_kind_is_told_from_the_others_by_its_own_file():
         ("load", "a pause would change"),
         ("guard", "no end of its own"),
         ("trace", "packets that passed meanwhile"),
-        ("power", "one stretch of time; read again: partywall power read"),
+        ("power", "one stretch of time — read again: partywall power read"),
     ],
 )
 def test_a_kind_that_is_measured_in_one_piece_says_why(name: str, why: str, tmp_path):

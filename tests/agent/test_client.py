@@ -217,7 +217,7 @@ def test_an_agent_for_some_capabilities_refuses_the_others_by_name():
             "free memory or request less",
             Refusal.PASSING,
         ),
-        ("nothing", {}, "no method", Refusal.LASTING),
+        ("nothing", {}, "unknown method", Refusal.LASTING),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_words_and_with_the_kind_of_refusal(agent, method, params, said, refusal):

@@ -97,8 +97,8 @@ def stress(
     with _sandbox(cpus, work_dir) as (sandbox, messages):
         client = _start(sandbox, info, params, threads, "scheduled")
         calibration = calibrate(client, ID, CALIBRATION_NS)
-        if calibration.doubt:
-            sys.stderr.write(f"partywall: warning: {info.name}: {calibration.doubt}\n")
+        if calibration.warning:
+            sys.stderr.write(f"partywall: warning: {info.name}: {calibration.warning}\n")
         most = calibration.rate
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         switches = [{"at_ns": now, "intensity": share}, {"at_ns": now + duration_ns, "intensity": 0.0}]

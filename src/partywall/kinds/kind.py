@@ -96,7 +96,7 @@ class Kind(Protocol[J_contra, R, F]):
 
 def refuse_to_resume(record: Record, why: str, remedy: str = "") -> NoReturn:
     """UsageError for a record that cannot be continued. remedy: by default, the command that makes a new one."""
-    message = f"{record.path}: a {record.KIND} cannot be continued: {why}"
+    message = f"{record.path}: a {record.KIND} record cannot be continued: {why}"
     raise UsageError(Problem(message, remedy or f"start a new one: {record.MADE_BY}"))
 
 

@@ -57,7 +57,7 @@ ELSEWHERE_MOST_S = 0.001
 
 
 @dataclass(frozen=True)
-class Found:
+class Traced:
     """What a trace found. delays_s: between neighbouring hops, for each packet that arrived once all was steady."""
 
     whole: Report
@@ -90,7 +90,7 @@ class Path:
         assert client is not None
         return client
 
-    def trace(self, rate_pps: float, seconds: float) -> Found:
+    def trace(self, rate_pps: float, seconds: float) -> Traced:
         """Traces what the sender sends for some seconds."""
         reports: list[Report] = []
         clocks: list[ClockBound] = []
@@ -113,7 +113,7 @@ class Path:
         delays = [
             each for report in reports for packet in report.ways[0].packets if (each := _steps(packet, steady_ns))
         ]
-        return Found(whole, max(bound.bound_ns for bound in clocks) / 1e9, delays, costs)
+        return Traced(whole, max(bound.bound_ns for bound in clocks) / 1e9, delays, costs)
 
     def wire(self) -> tuple[str, str]:
         return self._far, "uplink"
@@ -166,38 +166,38 @@ class Judged:
     figures: list[str]
 
 
-def queued(path: Path, where: tuple[str, str], at: int, before: Found, seconds: float, judged: Judged) -> None:
+def queued(path: Path, where: tuple[str, str], at: int, before: Traced, seconds: float, judged: Judged) -> None:
     """Traces a path with a queue before hop `at`, and judges delay and loss there."""
     path.queue(where)
     dropped, received = path.dropped(where), path.received()
     try:
-        found = path.trace(OVERLOAD_PPS, seconds)
+        traced = path.trace(OVERLOAD_PPS, seconds)
         lost, arrived = path.dropped(where) - dropped, path.received() - received
     finally:
         path.unqueue(where)
     after = path.trace(QUIET_PPS, seconds)
     gap_s = 1 / OVERLOAD_PPS
     known_s = KNOWN_S - gap_s / 2
-    usual = [min(one, two) for one, two in zip(before.medians(), after.medians(), strict=True)]
-    longer = [now - then for now, then in zip(found.medians(), usual, strict=True)]
+    usual = [min(first, second) for first, second in zip(before.medians(), after.medians(), strict=True)]
+    longer = [now - then for now, then in zip(traced.medians(), usual, strict=True)]
     hop = longer.pop(at - 1)
-    bound_s = found.bound_s + max(before.bound_s, after.bound_s) if at == len(PLACES) - 1 else 0.0
+    bound_s = traced.bound_s + max(before.bound_s, after.bound_s) if at == len(PLACES) - 1 else 0.0
     allowed_s = bound_s + gap_s / 2
     off_s = hop - known_s
     print(
         f"queue before {PLACES[at]}: {hop * 1e3:.3f} ms longer, known {known_s * 1e3:.3f} ms: "
         f"{off_s * 1e3:+.3f} ms of {allowed_s * 1e3:.3f} allowed; other hops {sum(longer) * 1e3:+.3f} ms; "
-        f"clock within {found.bound_s * 1e6:.0f} µs; {len(found.delays_s)} packets",
+        f"clock within {traced.bound_s * 1e6:.0f} µs; {len(traced.delays_s)} packets",
         flush=True,
     )
     judged.figures.append(f"{PLACES[at]} {off_s * 1e3:+.2f} of ±{allowed_s * 1e3:.2f} ms at {known_s * 1e3:.1f}")
     if abs(off_s) > allowed_s:
         judged.wrong.append(f"the delay into {PLACES[at]} is off by {off_s * 1e3:.2f} ms")
-    if abs(sum(longer)) > ELSEWHERE_MOST_S + found.bound_s + before.bound_s:
+    if abs(sum(longer)) > ELSEWHERE_MOST_S + traced.bound_s + before.bound_s:
         judged.wrong.append(f"other hops are longer by {sum(longer) * 1e3:.2f} ms")
-    losses(found.whole, at, lost, arrived, judged)
-    negative = found.whole.ways[0].steps[-1].delay
-    if negative.negative and negative.negative_max_ns > found.bound_s * 1e9:
+    losses(traced.whole, at, lost, arrived, judged)
+    negative = traced.whole.ways[0].steps[-1].delay
+    if negative.negative and negative.negative_max_ns > traced.bound_s * 1e9:
         judged.wrong.append(
             f"{negative.negative} packets came {negative.negative_max_ns / 1e3:.0f} µs before their time"
         )
@@ -206,16 +206,16 @@ def queued(path: Path, where: tuple[str, str], at: int, before: Found, seconds: 
 def losses(whole: Report, at: int, lost: int, arrived: int, judged: Judged) -> None:
     """Compares what was lost at each hop with the queue's own count, and what arrived with the tap's."""
     way = whole.ways[0]
-    told = [step.lost + step.astray for step in way.steps]
-    truth = [lost if number == at else 0 for number in range(len(told))]
+    lost_by_hop = [step.lost + step.astray for step in way.steps]
+    truth = [lost if number == at else 0 for number in range(len(lost_by_hop))]
     seen = way.steps[-1].packets + way.steps[-1].duplicates
     missed = sum(hop.missed + hop.untraced for hop in whole.hops)
     print(
-        f"  lost by hop {told}, dropped {truth}; {seen} in the guest, {arrived} handed to it; {missed} missed",
+        f"  lost by hop {lost_by_hop}, dropped {truth}; {seen} in the guest, {arrived} handed to it; {missed} missed",
         flush=True,
     )
-    if told != truth or missed:
-        judged.wrong.append(f"lost {told}, dropped {truth}, {missed} records missed")
+    if lost_by_hop != truth or missed:
+        judged.wrong.append(f"lost {lost_by_hop}, dropped {truth}, {missed} records missed")
     # The tap also carries what the bridge itself says now and then.
     if not seen <= arrived <= seen + 5:
         judged.wrong.append(f"{seen} seen in the guest, {arrived} handed to it")
@@ -224,7 +224,7 @@ def losses(whole: Report, at: int, lost: int, arrived: int, judged: Judged) -> N
 def main() -> None:
     plants = {
         "rate": "the queue before the guest lets 5 % less through than it is said to",
-        "loss": "the queue's count of what it dropped is one too high",
+        "loss": "the queue's count of dropped packets is one too high",
     }
     options = arguments(__doc__ or "", plants=plants)
     if why := switch.lacking(Host.here()):
@@ -254,8 +254,8 @@ def planted(path: Path, plant: str | None) -> None:
     """Plants a fault in what is measured."""
     if plant == "loss":
         honest: Callable[[tuple[str, str]], int] = path.dropped
-        asked = iter(range(1, 100))
-        path.dropped = lambda where: honest(where) + next(asked)  # type: ignore[method-assign]
+        calls = iter(range(1, 100))
+        path.dropped = lambda where: honest(where) + next(calls)  # type: ignore[method-assign]
     elif plant == "rate":
 
         def slower(where: tuple[str, str]) -> None:

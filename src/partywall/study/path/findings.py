@@ -13,7 +13,7 @@ from partywall.study.path.model import Cell, Size, Study, Traced
 
 DIFFERS = ("tenants are network namespaces of one host instead of VMs; their traffic shares a bridge and an uplink",)
 COST = "section 5.5 (CPU)"
-"""The exhibit with the CPU time of a datagram."""
+"""The figure with the CPU time of a datagram."""
 
 
 def beside(study: Study, cells: Sequence[Cell], paper: Paper) -> Beside:

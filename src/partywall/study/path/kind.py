@@ -109,8 +109,8 @@ class PathStudy:
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
         del request, host
         return {
-            exhibit: frozenset(Place(series, float(size)) for size in study.neighbour_bytes)
-            for exhibit, series in (("fig 10", "target"), (stats.COST, "sender"))
+            figure: frozenset(Place(series, float(size)) for size in study.neighbour_bytes)
+            for figure, series in (("fig 10", "target"), (stats.COST, "sender"))
         }
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from partywall.model.observation import CounterTable, Histogram, Observation, Observations, by_trial
+from partywall.model.observation import CounterTable, Histogram, Latencies, Observation, Observations, by_trial
 
 
 def seen(trial: str, start_ns: int, **more) -> Observation:
@@ -60,3 +60,10 @@ def test_a_counter_is_unknown_where_it_was_not_read():
     expected = {"steal": [np.nan, 1, np.nan, np.nan], "faults": [np.nan, np.nan, 3, np.nan], "free": [np.nan] * 4}
     assert all(np.array_equal(found.column(name), values, equal_nan=True) for name, values in expected.items())
     assert [found[at] for at in range(4)] == [{}, {"steal": 1.0}, {"faults": 3.0}, {}]
+
+
+def test_buckets_of_no_slot_are_left_out():
+    every = Latencies(np.array([1, 4, 4]), np.array([3, 4, 6]), np.arange(10, 18), np.arange(8))
+    packed = every.packed
+    assert packed.buckets.tolist() == [11, 12, 14, 15]
+    assert [packed[at].counts for at in range(3)] == [every[at].counts for at in range(3)]

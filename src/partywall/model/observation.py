@@ -153,6 +153,15 @@ class Latencies:
     def take(self, places: Places) -> Latencies:
         return Latencies(self.low[places], self.high[places], self.buckets, self.counts)
 
+    @property
+    def packed(self) -> Latencies:
+        """The same without buckets that belong to no slot."""
+        size = len(self.buckets)
+        begun = np.bincount(self.low, minlength=size + 1) - np.bincount(self.high, minlength=size + 1)
+        used = np.cumsum(begun[:size]) > 0
+        place = np.concatenate([[0], np.cumsum(used)])
+        return Latencies(place[self.low], place[self.high], self.buckets[used], self.counts[used])
+
     def __getitem__(self, at: int) -> Histogram:
         own = slice(self.low[at], self.high[at])
         return Histogram(arrays=(self.buckets[own], self.counts[own]))

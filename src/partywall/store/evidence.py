@@ -137,16 +137,16 @@ class _Tables:
         A block is marked as done after its slices were written, so they were lost later.
         """
         for turn in dict.fromkeys(blocks.turn):
-            own = blocks.kept(blocks.turn == turn)
-            event = turns.get(turn, {})
-            tracks = self.tracks(turn)
-            if (missing := _missing_blocks(own, tracks.get(VICTIM, ()))) is not None:
-                message = f"the victim's slices of block {missing} are missing"
-                remedy = "restore the file from a copy, or measure again"
-                raise UsageError(Problem(message, remedy, str(self._file("slices", turn))))
-            samples = self._samples(turn, event) if event else None
-            rate_max = event.get("rate_max", {})
-            yield observed(own.columns, self._trial, tracks, rate_max, samples, self._usage(turn))
+            yield self._part(turn, blocks.kept(blocks.turn == turn), turns.get(turn, {}))
+
+    def _part(self, turn: str, own: Blocks, event: Mapping[str, Any]) -> Observations:
+        tracks = self.tracks(turn)
+        if (missing := _missing_blocks(own, tracks.get(VICTIM, ()))) is not None:
+            message = f"the victim's slices of block {missing} are missing"
+            remedy = "restore the file from a copy, or measure again"
+            raise UsageError(Problem(message, remedy, str(self._file("slices", turn))))
+        samples = self._samples(turn, event) if event else None
+        return observed(own.columns, self._trial, tracks, event.get("rate_max", {}), samples, self._usage(turn))
 
     def tracks(self, turn: str) -> dict[str, Track]:
         """Slices by workload."""

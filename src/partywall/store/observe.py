@@ -224,11 +224,11 @@ def _latencies(threads: Track, columns: Columns) -> Latencies:
         low = offsets[np.where(some, begin, 0)]
         high = np.maximum(offsets[np.where(some, np.maximum(begin, end), 0)], low)
         parts.append(Latencies(low, high, buckets, counts))
-    return _side_by_side(parts, len(columns.start_ns))
+    return parts[0].packed if len(parts) == 1 else _side_by_side(parts, len(columns.start_ns))
 
 
 def _side_by_side(parts: Sequence[Latencies], count: int) -> Latencies:
-    """The threads' buckets of each window, one after the other, without those outside of all windows."""
+    """Several threads' buckets of each window, one after the other."""
     if not parts:
         return Latencies.of([Histogram()] * count)
     window, buckets, counts = (np.concatenate(each) for each in zip(*(part.entries for part in parts), strict=True))

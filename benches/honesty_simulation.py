@@ -156,7 +156,7 @@ def coverage_table(*, quick: bool, seed: int = 2026) -> list[Row]:
     replications = 400 if quick else 10_000
     random = np.random.default_rng(seed)
     fixed = [_fixed(noise, n, replications, random) for noise in NOISES for n in BLOCKS]
-    return fixed + [_sequential(noise, n, replications // 2, random) for noise in NOISES for n in SEQUENTIAL_USUAL]
+    return fixed + [_sequential(noise, n, replications, random) for noise in NOISES for n in SEQUENTIAL_USUAL]
 
 
 def _fixed(noise: Noise, n: int, replications: int, random: np.random.Generator) -> Row:

@@ -114,8 +114,8 @@ def _interrupted(record: Record, options: Options, console: Console) -> None:
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    if words := kinds.of(record).continued_by(record):
-        words = ["partywall", *words]
+    if command := kinds.of(record).continued_by(record):
+        words = ["partywall", *command]
         words += ["--allow-commands"] if options.allow_commands else []
         words += ["--work-dir", str(options.work_root)] if options.work_root != WORK_ROOT else []
         say("Interrupted. All its processes have ended, and the measurements are kept.")

@@ -9,7 +9,6 @@ import time
 from pathlib import Path, PurePath
 from types import SimpleNamespace
 
-import libvirt_daemon
 import pytest
 
 from partywall import preflight
@@ -24,8 +23,9 @@ from partywall.sandbox.qemu import balloon
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel
 from partywall.testing import fake_host
+from partywall.testing import libvirt as daemons
 
-LACKING = libvirt_daemon.lacking()
+LACKING = daemons.lacking()
 
 
 def wait_until(condition, timeout_s=60):
@@ -38,7 +38,7 @@ def wait_until(condition, timeout_s=60):
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory):
-    daemon = libvirt_daemon.Daemon(tmp_path_factory.mktemp("libvirt"))
+    daemon = daemons.Daemon(tmp_path_factory.mktemp("libvirt"))
     yield daemon
     daemon.stop()
 
@@ -120,7 +120,7 @@ class TestReal:
         closed.chmod(0o700)
         prepared = SimpleNamespace(image=image, module_contents=kernel.module_contents)
         monkeypatch.setattr(GuestKernel, "prepared", lambda: prepared)
-        daemon = libvirt_daemon.Daemon(tmp_path_factory.mktemp("user"), user="libvirt-qemu")
+        daemon = daemons.Daemon(tmp_path_factory.mktemp("user"), user="libvirt-qemu")
         try:
             sandbox = make(settings(daemon.uri), label)
             assert sandbox.start(lambda *_: None).hello["emulated"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-import libvirt_daemon
 import pytest
 import ssh_server
-from own_hosts import DOMAIN, Monitored, TwoDaemons
+from own_hosts import Monitored
 
 from partywall.agent.catalogue import shipped
 from partywall.errors import CapabilityError
@@ -18,6 +17,7 @@ from partywall.kinds.kind import Options
 from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.migrate import plan as plans
 from partywall.sandbox import lab, qemu
+from partywall.testing import libvirt
 
 pytestmark = [
     pytest.mark.host,
@@ -119,11 +119,10 @@ def test_every_refusal_comes_before_anything_moves(qemus, options):
 
 @pytest.fixture
 def daemons(tmp_path):
-    if why := libvirt_daemon.lacking():
+    if why := libvirt.lacking():
         pytest.skip(f"a libvirtd needs: {why}")
-    two = TwoDaemons(tmp_path)
-    yield two.daemons
-    two.stop()
+    with libvirt.Hosts(tmp_path, ("host1", "host2")) as hosts:
+        yield list(hosts.daemons.values())
 
 
 def by_libvirt(daemons, rest=""):
@@ -135,10 +134,10 @@ def by_libvirt(daemons, rest=""):
 
 
 def domain(daemon, devices=""):
-    import libvirt  # noqa: PLC0415 - not everywhere
+    import libvirt as library  # noqa: PLC0415 - not everywhere
 
-    connection = libvirt.open(daemon.uri)
-    return connection.createXML(DOMAIN.format(devices=devices), 0), connection
+    connection = library.open(daemon.uri)
+    return connection.createXML(libvirt.FIRMWARE.format(name="web", devices=devices), 0), connection
 
 
 @pytest.mark.parametrize("way", ["peer to peer", "direct"])
@@ -163,22 +162,3 @@ def test_a_domain_that_cannot_move_is_refused(daemons, options):
     connection.lookupByName("web").destroy()
     with pytest.raises(CapabilityError, match="domain web runs on neither"):
         moved(by_libvirt(daemons), options)
-
-
-def test_the_consolidation_moves_a_domain_by_the_same_steps(daemons):
-    from partywall.consolidate.libvirt import Libvirt  # noqa: PLC0415 - needs libvirt-python
-    from partywall.consolidate.load import loads  # noqa: PLC0415
-
-    _, connection = domain(daemons[0])
-    control = "{kind: command, 'on': ['true'], 'off': ['true'], state: ['true']}"
-    text = "partywall_cluster: 1\nname: two\nhypervisor: libvirt\nhosts:\n" + "".join(
-        f"  {name}: {{cpus: 2, memory: 1GiB, power: hp-ml110-g4, uri: '{daemon.uri}', control: {control}}}\n"
-        for name, daemon in zip(("one", "two"), daemons, strict=True)
-    )
-    cluster = loads((text + "guests: {web: {host: one, memory: 48MiB}}\n").encode(), "cluster.yaml")
-    hypervisor = Libvirt(cluster)
-    hypervisor.move("web", "one", "two", 300)
-    assert hypervisor.observe().places["web"] == frozenset({"two"})
-    with pytest.raises(CapabilityError, match="does not run on"):
-        hypervisor.move("web", "one", "two", 300)
-    connection.close()

@@ -5,6 +5,9 @@ and after each step the manager queries it for the hosts of each guest, and for 
 on exactly one host. A host is only switched off while no guest runs on it. It counts as off only if its power control
 says so and it does not answer. If a step fails, the steps that were done are undone in reverse order. If a guest is
 lost or runs twice, everything stops, and nothing is undone.
+
+A guest that is seen nowhere may run on a host whose daemon does not answer, such as one that restarts. The manager
+waits for such hosts before it calls the guest lost.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ class StoppedError(TrialError):
 
 def as_observed(cluster: Cluster, seen: Observed) -> Cluster:
     """The cluster file with the state that was observed. UsageError if a guest does not run on exactly one host."""
-    wrong = [_not_one(guest, places) for guest, places in seen.places.items() if len(places) != 1]
+    down = [host for host, up in seen.up.items() if not up]
+    wrong = [_not_one(guest, places, down) for guest, places in seen.places.items() if len(places) != 1]
     if wrong:
         raise UsageError(*wrong)
     guests = {
@@ -58,7 +62,11 @@ def as_observed(cluster: Cluster, seen: Observed) -> Cluster:
     return cluster.model_copy(update={"guests": guests, "hosts": hosts})
 
 
-def _not_one(guest: str, places: frozenset[str]) -> str:
+def _not_one(guest: str, places: frozenset[str], down: Sequence[str]) -> str:
+    """down: hosts that do not answer."""
+    if not places and down:
+        hosts = f"{' and '.join(sorted(down))} {'does' if len(down) == 1 else 'do'} not answer"
+        return f"guest {guest} runs on no host that answers, and {hosts}; start it only if it does not run there"
     if not places:
         return f"guest {guest} runs on no host; start it before you consolidate"
     return f"guest {guest} runs on {' and '.join(sorted(places))}; stop all but one"
@@ -81,6 +89,7 @@ class Applying:
         self._record, self._emit = record, emit
         self._timing = timing or Timing()
         self._writing = threading.Lock()
+        self._off: frozenset[str] = frozenset()
         self._last = {entry.number: entry.outcome for entry in journal}
         self._failed = next((entry.reason for entry in journal if entry.outcome == "failed"), "")
 
@@ -89,6 +98,7 @@ class Applying:
 
         StoppedError if a guest is lost or runs twice.
         """
+        self._off = frozenset(host for host, up in self._hypervisor.observe().up.items() if not up)
         self._expect_all_guests()
         if not self._failed:
             self._forward()
@@ -143,10 +153,12 @@ class Applying:
     def _wake(self, host: str) -> None:
         self._powers[host].switch_on()
         self._await(lambda: self._hypervisor.observe().up[host], f"{host} was switched on but does not answer")
+        self._off -= {host}
 
     def _sleep(self, host: str) -> None:
         if guests := sorted(guest for guest, places in self._hypervisor.observe().places.items() if host in places):
             raise TrialError(f"{host} is not switched off, because {', '.join(guests)} runs on it")
+        self._off |= {host}
         self._powers[host].switch_off()
         self._await(lambda: not self._powers[host].is_on(), f"{host} was switched off but is on by its power control")
         self._await(
@@ -173,16 +185,32 @@ class Applying:
 
     def _at(self, guest: str) -> str:
         """The host of a guest. StoppedError if it runs on none or on several."""
-        places = self._hypervisor.observe().places.get(guest, frozenset())
+        seen = self._observe([guest])
+        places = seen.places.get(guest, frozenset())
         if len(places) != 1:
-            raise StoppedError(_not_one(guest, places))
+            raise StoppedError(_not_one(guest, places, self._silent(seen)))
         return next(iter(places))
 
     def _expect_all_guests(self) -> None:
         moving = {step.guest for step in self._plan.steps if step.guest and self._hypervisor.is_moving(step.guest)}
-        for guest, places in self._hypervisor.observe().places.items():
+        seen = self._observe([guest for guest in self._hypervisor.observe().places if guest not in moving])
+        for guest, places in seen.places.items():
             if guest not in moving and len(places) != 1:
-                raise StoppedError(_not_one(guest, places))
+                raise StoppedError(_not_one(guest, places, self._silent(seen)))
+
+    def _observe(self, guests: Sequence[str]) -> Observed:
+        """The cluster as it is. Waits for hosts that should be on, as long as one of the guests is not seen."""
+        deadline = time.monotonic() + self._timing.settle_s
+        while True:
+            seen = self._hypervisor.observe()
+            lacks = any(not seen.places.get(guest) for guest in guests)
+            if not lacks or not self._silent(seen) or time.monotonic() > deadline:
+                return seen
+            time.sleep(self._timing.look_s)
+
+    def _silent(self, seen: Observed) -> list[str]:
+        """Hosts that do not answer, although this plan has not switched them off."""
+        return [host for host, up in seen.up.items() if not up and host not in self._off]
 
     def _backward(self) -> None:
         """Undoes every step that was begun, the last first. What cannot be undone is left and reported."""

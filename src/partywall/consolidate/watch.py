@@ -17,7 +17,7 @@ import numpy as np
 from partywall.consolidate.apply import as_observed
 from partywall.consolidate.connect import may_empty
 from partywall.consolidate.seams import Hypervisor
-from partywall.model.cluster import Cluster
+from partywall.model.cluster import Cluster, GuestSpec
 from partywall.model.consolidation import ConsolidationPlan
 from partywall.placement import plan
 from partywall.placement.forecast import forecast
@@ -42,7 +42,7 @@ class Watching:
     def __init__(self, cluster: Cluster, hypervisor: Hypervisor, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster, self._hypervisor, self._clock = cluster, hypervisor, clock
         self._history: list[Floats] = []
-        self._last: tuple[float, Mapping[str, float]] | None = None
+        self._last: tuple[float, Mapping[str, float], Cluster] | None = None
         self._switched = dict.fromkeys(cluster.hosts, -math.inf)
         self._moved: dict[str, tuple[float, str]] = {}
 
@@ -66,18 +66,26 @@ class Watching:
                 self._switched[step.host] = now
 
     def _demand(self, cluster: Cluster) -> dict[str, float] | None:
-        """Cores in use since the last look; None at the first. A guest that was not seen counts as fully busy."""
+        """Cores in use since the last look; None at the first. A guest that was not seen counts as fully busy.
+
+        A guest that moved counts as before: its new host counts its CPU time from its arrival, and the move itself
+        takes CPU time on the old one.
+        """
         now, used = self._clock(), self._hypervisor.cpu_s()
-        last, self._last = self._last, (now, used)
+        last, self._last = self._last, (now, used, cluster)
         if last is None or now <= last[0]:
             return None
-        before_s, before = last
-        return {
-            name: (used[name] - before[name]) / (now - before_s)
-            if name in used and used[name] >= before.get(name, math.inf)
-            else spec.cpus
-            for name, spec in cluster.guests.items()
-        }
+        before_s, before, then = last
+        usual = dict(zip(cluster.guests, self._history[-1], strict=True)) if self._history else {}
+
+        def cores(name: str, spec: GuestSpec) -> float:
+            if name in used and spec.host != then.guests[name].host:
+                return float(usual.get(name, spec.cpus))
+            if name in used and used[name] >= before.get(name, math.inf):
+                return (used[name] - before[name]) / (now - before_s)
+            return spec.cpus
+
+        return {name: cores(name, spec) for name, spec in cluster.guests.items()}
 
     def _known(self, cluster: Cluster) -> plan.Known:
         empty = may_empty(cluster.limits.hours, datetime.datetime.now().astimezone().time())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import math
@@ -16,12 +17,15 @@ import numpy as np
 from partywall import __version__
 from partywall.consolidate import connect, load
 from partywall.consolidate.apply import Applying, Timing
+from partywall.consolidate.seams import Hypervisor
+from partywall.consolidate.seeing import Seeing
 from partywall.consolidate.watch import Watching
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Doing, Emit, Left, Note, Started
 from partywall.kinds.kind import EXITS, Options, finished, refuse_to_resume
 from partywall.model.cluster import Cluster
 from partywall.model.consolidation import (
+    Acted,
     ConsolidationEvidence,
     ConsolidationFindings,
     ConsolidationPlan,
@@ -43,6 +47,10 @@ if TYPE_CHECKING:
 
 SIMULATED_S = 12.0
 """What one policy takes for 800 hosts and a day, about."""
+
+
+SEEN_EACH = 5
+"""How often a watched cluster is recorded between two decisions."""
 
 
 @dataclass(frozen=True)
@@ -268,6 +276,27 @@ class WatchJob:
 def watched(job: WatchJob, options: Options, emit: Emit, timing: Timing | None = None) -> bool:
     """Watches until the time is over. False if a plan failed and was undone."""
     hypervisor = connect.hypervisor_of(job.cluster)
+    with contextlib.ExitStack() as stack:
+        seeing = None
+        if not job.dry_run:
+            path = job.out / stamped(f"watch-{job.cluster.name}")
+            kept = ConsolidationDirectory.create(path, "watch", job.cluster, options.host.facts, _about())
+            emit(Started(kept.path))
+            stack.enter_context(kept.exclusive())
+            stack.callback(kept.end)
+            each_s = job.every_s / SEEN_EACH
+            seeing = stack.enter_context(Seeing(job.cluster, hypervisor, options.host, kept.add_seen, each_s))
+        return _watched(job, hypervisor, options, emit, timing, None if seeing is None else (seeing, kept))
+
+
+def _watched(
+    job: WatchJob,
+    hypervisor: Hypervisor,
+    options: Options,
+    emit: Emit,
+    timing: Timing | None,
+    keeping: tuple[Seeing, ConsolidationDirectory] | None,
+) -> bool:
     watching = Watching(job.cluster, hypervisor)
     begun, all_done = time.monotonic(), True
     while True:
@@ -277,13 +306,25 @@ def watched(job: WatchJob, options: Options, emit: Emit, timing: Timing | None =
         if look.plan is not None:
             for step in look.plan.steps:
                 emit(Note(f"{'would ' if job.dry_run else ''}{step.title}: {step.reason}"))
-        if look.plan is not None and not job.dry_run:
+        if look.plan is not None and keeping is not None:
+            seeing, kept = keeping
+            began_s = seeing.at_s()
             path = job.out / stamped(f"consolidation-{look.cluster.name}")
             record = ConsolidationDirectory.create(path, "plan", look.cluster, options.host.facts, _about(), look.plan)
             done = applied(record, emit, timing)
             emit(Note(f"{'done' if done else 'undone'}: {path}", is_warning=not done))
             all_done &= done
             watching.done(look)
+            kept.add_acted(
+                Acted(
+                    at_s=began_s,
+                    ended_s=seeing.at_s(),
+                    done=done,
+                    record=str(path),
+                    steps=tuple(step.title for step in look.plan.steps),
+                    net_j=look.plan.net_j,
+                )
+            )
         left_s = math.inf if job.for_s is None else job.for_s - (time.monotonic() - begun)
         if left_s < job.every_s:
             return all_done

@@ -117,6 +117,11 @@ class HostSpec(Frozen):
     state: Literal["on", "off"] = Field("on", description="without a hypervisor that knows it")
     control: Control | None = None
     uri: str | None = Field(None, description="libvirt: connection URI, e.g. qemu+ssh://host/system")
+    meter: str | None = Field(
+        None,
+        description="its power meter, as partywall power names it, e.g. redfish://admin@bmc/Chassis/1",
+        min_length=1,
+    )
 
 
 class Loss(Frozen):
@@ -151,6 +156,9 @@ class GuestSpec(Frozen):
     pinned: bool = Field(False, description="it never moves")
     slo: Slo = Slo()
     p99: DurationNs | None = Field(None, description="its p99 response time as measured")
+    responses: str | None = Field(
+        None, description="the record of a partywall load that goes on; watch shows its p99", min_length=1
+    )
     uses: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
         default_factory=dict, description="share of a host's resource that it uses, e.g. memory_bandwidth: 0.3"
     )

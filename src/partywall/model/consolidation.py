@@ -174,17 +174,45 @@ class Journal(Frozen):
     reason: str = ""
 
 
+class Seen(Frozen):
+    """A cluster as `watch` saw it. at_s: since it began; watts: of each host, None if its meter did not answer.
+
+    metered: hosts whose watts come from their meter; those of others are modelled. p99_s: of guests with virtual users.
+    """
+
+    at_s: float
+    on: tuple[str, ...]
+    places: Mapping[str, str]
+    demand: Mapping[str, float] = {}
+    watts: Mapping[str, float | None] = {}
+    metered: tuple[str, ...] = ()
+    p99_s: Mapping[str, float] = {}
+
+
+class Acted(Frozen):
+    """A plan that `watch` carried out. at_s: since it began; record: its folder."""
+
+    at_s: float
+    ended_s: float
+    done: bool
+    record: str
+    steps: tuple[str, ...]
+    net_j: Span
+
+
 class ConsolidationEvidence(Frozen):
     """All that a record of the manager holds."""
 
     name: str
-    mode: Literal["plan", "simulation"]
+    mode: Literal["plan", "simulation", "watch"]
     cluster: Cluster
     host: dict[str, Any]
     about: dict[str, Any]
     plan: ConsolidationPlan | None = None
     simulations: tuple[Simulation, ...] = ()
     journal: tuple[Journal, ...] = ()
+    seen: tuple[Seen, ...] = ()
+    acted: tuple[Acted, ...] = ()
     ended: bool = False
 
 

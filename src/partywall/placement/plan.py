@@ -103,7 +103,18 @@ def make(what: Known, *, solver: str = "auto", seed: int = 0) -> ConsolidationPl
     if batches is None:
         target = what.state.at
         batches = []
-    return _plan(what, target, batches, heuristic, used, alternatives)
+    made = _plan(what, target, batches, heuristic, used, alternatives)
+    if batches and made.net_j.value < 0 and not _relieves(heuristic):
+        # Its moves take so long that nothing is left to save within the horizon.
+        return _plan(what, what.state.at, [], Decisions(), used, alternatives)
+    return made
+
+
+def _relieves(decisions: Decisions) -> bool:
+    """Whether some of it is done to keep promises, and not to save energy."""
+    return bool(decisions.wake or decisions.overloaded) or any(
+        not move.reason.startswith("empties") for move in decisions.moves
+    )
 
 
 def _objective(what: Known, at: Ints) -> float:
@@ -182,7 +193,8 @@ def _plan(
     after_w = _watts(target, what, on_after)
     saved_w = float((before_w - after_w).sum())
     horizon_s = what.rules.horizon_s
-    saved = _with_error(saved_w * horizon_s, (before_w - after_w) * horizon_s, hosts.error)
+    saved_j = (before_w - after_w) * np.maximum(0.0, horizon_s - _changed_s(steps, hosts.names))
+    saved = _with_error(float(saved_j.sum()), saved_j, hosts.error)
     switched = _with_error(switching, np.array([switching]), hosts.error.max(keepdims=True))
     net = Span(
         value=saved.value - spent.value - switched.value,
@@ -218,6 +230,20 @@ def _on_after(what: Known, target: Ints) -> Bools:
     kept = np.flatnonzero(on_before & ~used)[:spare]
     used[kept] = True
     return used
+
+
+def _changed_s(steps: tuple[Step, ...], names: tuple[str, ...]) -> Floats:
+    """When each host's power has changed: as its last guest leaves or arrives. Steps of one batch run together."""
+    takes: dict[int, float] = {}
+    for step in steps:
+        takes[step.batch] = max(takes.get(step.batch, 0.0), step.time_s.value if step.time_s else 0.0)
+    ends = {batch: sum(seconds for other, seconds in takes.items() if other <= batch) for batch in takes}
+    at = dict.fromkeys(names, 0.0)
+    for step in steps:
+        for host in (step.host, step.source):
+            if host is not None:
+                at[host] = max(at[host], ends[step.batch])
+    return np.array(list(at.values()))
 
 
 def _watts(at: Ints, what: Known, on: Bools) -> Floats:

@@ -13,6 +13,7 @@ from rich.text import Text
 from partywall import units
 from partywall.model.cluster import Cluster
 from partywall.model.consolidation import (
+    Acted,
     Compared,
     ConsolidationEvidence,
     ConsolidationFindings,
@@ -25,6 +26,7 @@ from partywall.model.migration import Span
 from partywall.report import charts, page
 from partywall.report.charts import BASELINE, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
 from partywall.report.files import Files
+from partywall.stats.consolidation import watts_are
 
 POINTS_MAX = 300
 Rows = list[dict[str, Any]]
@@ -33,6 +35,7 @@ POLICY_COLUMNS = (
     *("policy", "energy, kWh", "SLA violation", "SLATAH", "PDM", "unserved", "moves", "boots", "came back"),
     *("woken too early", "hosts on"),
 )
+ACTED_COLUMNS = ("at", "took", "steps", "saves (planned)", "outcome")
 STEP_COLUMNS = ("batch", "step", "why", "takes", "blackout", "p99", "energy")
 
 
@@ -41,6 +44,11 @@ def show(findings: ConsolidationFindings, console: Console) -> None:
     console.print(Text(findings.headline, style="bold"), soft_wrap=True)
     if (plan := findings.evidence.plan) is not None:
         _show_plan(plan, findings.evidence, console)
+    elif findings.evidence.mode == "watch":
+        table = Table(*ACTED_COLUMNS)
+        for each in findings.evidence.acted:
+            table.add_row(*acted_texts(each))
+        console.print(table)
     elif findings.compared:
         table = Table(*POLICY_COLUMNS)
         for column in table.columns[1:]:
@@ -65,6 +73,13 @@ def _show_plan(plan: ConsolidationPlan, evidence: ConsolidationEvidence, console
             console.print(Text(f"… and {len(plan.steps) - 40} more steps, all in the page"))
     for name, text in plan_facts(plan):
         console.print(Text(f"{name}: {text}"), soft_wrap=True)
+
+
+def acted_texts(acted: Acted) -> list[str]:
+    """A row of a plan that `watch` carried out, under ACTED_COLUMNS."""
+    outcome = "done" if acted.done else "undone"
+    took = _time(round(acted.ended_s - acted.at_s))
+    return [_time(round(acted.at_s)), took, ", ".join(acted.steps), _span(acted.net_j, 1 / units.WH, "Wh"), outcome]
 
 
 def step_texts(step: Step) -> list[str]:
@@ -174,7 +189,7 @@ def _bound_text(findings: ConsolidationFindings) -> str:
 
 
 def rows(findings: ConsolidationFindings) -> list[dict[str, Any]]:
-    """A step each, or a policy and trace each, as flat values."""
+    """A step each, a look and host each, or a policy and trace each, as flat values."""
     if (plan := findings.evidence.plan) is not None:
         outcomes = {entry.number: entry.outcome for entry in findings.evidence.journal}
         return [
@@ -186,6 +201,20 @@ def rows(findings: ConsolidationFindings) -> list[dict[str, Any]]:
                 "outcome": outcomes.get(step.number),
             }
             for step in plan.steps
+        ]
+    if findings.evidence.mode == "watch":
+        return [
+            {
+                "at_s": seen.at_s,
+                "host": host,
+                "on": host in seen.on,
+                "guests": sum(place == host for place in seen.places.values()),
+                "demand": sum(seen.demand.get(guest, 0.0) for guest, place in seen.places.items() if place == host),
+                "watts": seen.watts.get(host),
+                "metered": host in seen.metered,
+            }
+            for seen in findings.evidence.seen
+            for host in findings.evidence.cluster.hosts
         ]
     return [
         {
@@ -218,6 +247,9 @@ def render(findings: ConsolidationFindings) -> str:
         steps=[(step, step_texts(step), journal.get(step.number)) for step in plan.steps] if plan else [],
         step_columns=STEP_COLUMNS,
         policy_columns=POLICY_COLUMNS,
+        acted_columns=ACTED_COLUMNS,
+        acted=[acted_texts(each) for each in evidence.acted],
+        watts_are=watts_are(evidence),
         policies=[policy_texts(each) for each in findings.compared],
         bound=_bound_text(findings) if findings.compared else "",
         figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
@@ -237,6 +269,8 @@ def all_charts(findings: ConsolidationFindings) -> Drawn:
     evidence = findings.evidence
     if evidence.plan is not None:
         return _plan_charts(evidence.plan)
+    if evidence.mode == "watch":
+        return _watch_charts(evidence)
     if not evidence.simulations:
         return {}
     managed = [each for each in evidence.simulations[0].results if each.policy != "static"]
@@ -385,6 +419,71 @@ def _hourly(result: PolicyResult) -> Rows:
     ]
 
 
+def _watch_charts(evidence: ConsolidationEvidence) -> Drawn:
+    if not evidence.seen:
+        return {}
+    watts = {
+        "metered": "from the hosts' meters",
+        "simulated": "from a simulated meter",
+        "modelled": "modelled, except of hosts with a meter",
+    }[watts_are(evidence)]
+    caption = (
+        f"Plans were carried out in the shaded times. Watts are {watts}. A guest's p99 is that of the window of its "
+        "goal before each time; the dashed line is the goal."
+    )
+    return {"watched": ("What was seen", caption, watched(evidence))}
+
+
+def watched(evidence: ConsolidationEvidence) -> alt.VConcatChart:
+    """Over time: hosts that are on, guests of each host, watts of each host, and the p99 of guests."""
+    hosts, seen = list(evidence.cluster.hosts), evidence.seen[:: max(1, len(evidence.seen) // POINTS_MAX)]
+    over = alt.Scale(domain=[0, evidence.seen[-1].at_s], nice=False)
+    acted = [{"s": each.at_s, "end": each.ended_s, "steps": ", ".join(each.steps)} for each in evidence.acted]
+
+    def row(data: Rows, field: str, title: str, key: str, *, last: bool = False) -> AnyChart:
+        x = alt.X("s:Q", title="seconds" if last else None, scale=over)
+        shade = inlined(acted).mark_rect(color=MUTED, opacity=0.18).encode(x=x, x2="end:Q", tooltip=["steps:N"])
+        order = hosts if key == "host" else list(evidence.cluster.guests)
+        # Hosts have the colours of the row above.
+        legend = None if field == "watts" else alt.Legend()
+        colour = alt.Color(f"{key}:N", title=key, sort=order, legend=legend) if key else alt.value(BASELINE)
+        base = inlined(data).encode(x=x, tooltip=["s:Q", *([f"{key}:N"] if key else []), f"{field}:Q"])
+        if key == "host":
+            y = alt.Y(f"{field}:Q", title=title, stack="zero", axis=alt.Axis(tickMinStep=1))
+            drawn = base.mark_area(interpolate="step-after", opacity=0.85).encode(y=y, color=colour)
+        else:
+            step = "linear" if key else "step-after"
+            y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=True), axis=alt.Axis(tickMinStep=1))
+            drawn = base.mark_line(strokeWidth=1.8, interpolate=step).encode(y=y, color=colour)
+        goals = [
+            {"goal": spec.slo.p99 / 1e9} for spec in evidence.cluster.guests.values() if field == "p99" and spec.slo.p99
+        ]
+        rule = inlined(goals).mark_rule(strokeDash=[4, 3]).encode(y="goal:Q")
+        layers = [shade, drawn, *([rule] if goals else [])]
+        return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT // 2)
+
+    on = [{"s": each.at_s, "hosts": len(each.on)} for each in seen]
+    guests = [
+        {"s": each.at_s, "host": host, "guests": sum(place == host for place in each.places.values())}
+        for each in seen
+        for host in hosts
+    ]
+    watts = [
+        {"s": each.at_s, "host": host, "watts": each.watts[host]}
+        for each in seen
+        for host in hosts
+        if each.watts.get(host) is not None
+    ]
+    p99 = [{"s": each.at_s, "guest": guest, "p99": seconds} for each in seen for guest, seconds in each.p99_s.items()]
+    return alt.vconcat(
+        row(on, "hosts", "hosts on", ""),
+        row(guests, "guests", "guests", "host"),
+        row(watts, "watts", "watts", "host", last=not p99),
+        *([row(p99, "p99", "p99, s", "guest", last=True)] if p99 else []),
+        spacing=10,
+    ).resolve_scale(color="independent")
+
+
 def _plan_charts(plan: ConsolidationPlan) -> Drawn:
     drawn: Drawn = {}
     if plan.steps:
@@ -445,7 +544,7 @@ def _charts(findings: ConsolidationFindings) -> dict[str, dict[str, Any]]:
     return {name: charts.titled(chart, title) for name, (title, _, chart) in all_charts(findings).items()}
 
 
-RAW: Any = {"evidence": {"simulations": {"__all__": {"results": {"__all__": {"samples"}}}}}}
+RAW: Any = {"evidence": {"seen": True, "simulations": {"__all__": {"results": {"__all__": {"samples"}}}}}}
 """Left out of findings: the record has it."""
 
 FILES: Files[ConsolidationFindings] = Files(

@@ -14,6 +14,7 @@ from partywall.model.consolidation import (
     ConsolidationFindings,
     ConsolidationPlan,
     PolicyResult,
+    Seen,
     Simulation,
 )
 from partywall.model.finding import Outcome
@@ -30,7 +31,64 @@ def findings(evidence: ConsolidationEvidence) -> ConsolidationFindings:
     """Derives the findings."""
     if evidence.mode == "plan" and evidence.plan is not None:
         return _planned(evidence, evidence.plan)
-    return _simulated(evidence)
+    return _watched(evidence) if evidence.mode == "watch" else _simulated(evidence)
+
+
+def _watched(evidence: ConsolidationEvidence) -> ConsolidationFindings:
+    """What a watch has done. A goal that was missed makes it violated, as a plan that was undone does."""
+    seen, acted = evidence.seen, evidence.acted
+    undone = [each for each in acted if not each.done]
+    missed = missed_goals(evidence)
+    moves = sum(title.startswith("move ") for each in acted for title in each.steps)
+    switches = sum(title.startswith("switch ") for each in acted for title in each.steps)
+    if not seen:
+        outcome, said = Outcome.INCONCLUSIVE, "Nothing was seen"
+    else:
+        counts = [len(each.on) for each in seen]
+        span = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{counts[0]}"
+        said = (
+            f"{len(acted)} plans with {moves} moves and {switches} switched hosts in "
+            f"{units.format_duration(round(seen[-1].at_s) * 10**9)}; {span} of {len(evidence.cluster.hosts)} hosts on"
+        )
+        if (joules := energy_j(seen)) is not None:
+            said += f"; {joules / units.WH:.3g} Wh, {watts_are(evidence)}"
+        outcome = Outcome.VIOLATED if undone or missed else Outcome.HOLDS
+    notes = [f"undone: {', '.join(each.steps)} ({each.record})" for each in undone]
+    notes += [f"{guest}: p99 of up to {units.format_duration(worst * 1e9)} missed its goal" for guest, worst in missed]
+    return ConsolidationFindings(
+        name=evidence.name, headline=said, outcome=outcome, evidence=evidence, notes=tuple(notes)
+    )
+
+
+def energy_j(seen: Sequence[Seen]) -> float | None:
+    """The energy of all hosts from the first look to the last; None if one was never known, or with one look."""
+    total = 0.0
+    for host in seen[0].watts if seen else ():
+        known = [(each.at_s, watts) for each in seen if (watts := each.watts.get(host)) is not None]
+        if len(known) < 2:
+            return None
+        at_s, watts = np.array(known).T
+        total += float(((watts[1:] + watts[:-1]) / 2 * np.diff(at_s)).sum())
+    return total or None
+
+
+def missed_goals(evidence: ConsolidationEvidence) -> list[tuple[str, float]]:
+    """Guests whose p99 was above their goal at some look, with the highest."""
+    worst = {
+        name: max((each.p99_s[name] for each in evidence.seen if name in each.p99_s), default=0.0)
+        for name, spec in evidence.cluster.guests.items()
+        if spec.slo.p99 is not None
+    }
+    goals = {name: spec.slo.p99 / 1e9 for name, spec in evidence.cluster.guests.items() if spec.slo.p99 is not None}
+    return [(name, seconds) for name, seconds in worst.items() if seconds > goals[name]]
+
+
+def watts_are(evidence: ConsolidationEvidence) -> str:
+    """Where the watts of a watch come from: metered only if each host has a meter that is not simulated."""
+    meters = [spec.meter for spec in evidence.cluster.hosts.values()]
+    if any(meter is not None and meter.startswith("simulated:") for meter in meters):
+        return "simulated"
+    return "modelled" if None in meters else "metered"
 
 
 def _planned(evidence: ConsolidationEvidence, plan: ConsolidationPlan) -> ConsolidationFindings:

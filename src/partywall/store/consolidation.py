@@ -1,4 +1,4 @@
-"""The files of the consolidation manager: the cluster, a plan and the journal of its steps, or simulations.
+"""The files of the consolidation manager: the cluster, a plan and the journal of its steps, simulations, or a watch.
 
 A simulation is written as soon as it has ended. A journal line is written before a step begins and after it has ended,
 so a killed manager can find out how far it came.
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from partywall.model.cluster import Cluster
-from partywall.model.consolidation import ConsolidationEvidence, ConsolidationPlan, Journal, Simulation
+from partywall.model.consolidation import Acted, ConsolidationEvidence, ConsolidationPlan, Journal, Seen, Simulation
 from partywall.store.record import Record
 
-Mode = Literal["plan", "simulation"]
+Mode = Literal["plan", "simulation", "watch"]
 
 
 class ConsolidationDirectory(Record):
-    """The record of a plan or of a simulation."""
+    """The record of a plan, of a simulation, or of what `watch` saw and did."""
 
     KIND, MARK, MADE_BY = "consolidation", "consolidation.json", "partywall consolidate plan CLUSTER"
 
@@ -59,6 +59,14 @@ class ConsolidationDirectory(Record):
         finally:
             os.close(descriptor)
 
+    def add_seen(self, seen: Seen) -> None:
+        """The cluster as it is now."""
+        self.append_line(json.dumps({"kind": "seen", **seen.model_dump(mode="json")}, allow_nan=False))
+
+    def add_acted(self, acted: Acted) -> None:
+        """A plan that was carried out."""
+        self.append_line(json.dumps({"kind": "acted", **acted.model_dump(mode="json")}, allow_nan=False))
+
     def end(self) -> None:
         """All is done."""
         self.append_line(json.dumps({"kind": "ended"}))
@@ -86,6 +94,8 @@ class ConsolidationDirectory(Record):
                 plan=None if content["plan"] is None else ConsolidationPlan.model_validate(content["plan"]),
                 simulations=tuple(Simulation.model_validate(line) for line in of("simulation")),
                 journal=tuple(Journal.model_validate(line) for line in of("journal")),
+                seen=tuple(Seen.model_validate(line) for line in of("seen")),
+                acted=tuple(Acted.model_validate(line) for line in of("acted")),
                 ended=bool(of("ended")),
             ),
         )

@@ -1,0 +1,117 @@
+"""What becomes of a cluster that is watched, at times of its own: moves and boots are seen as they happen.
+
+Watts come from a host's meter, or else from its power curve. Response times come from the records of loads that go on.
+Decisions do not use any of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from partywall.consolidate.seams import Hypervisor, Observed
+from partywall.errors import PartywallError
+from partywall.host import Host
+from partywall.load import recent
+from partywall.model.cluster import Cluster
+from partywall.model.consolidation import Seen
+from partywall.placement.state import hosts_of
+from partywall.power.meters import Meter, MeterError, make
+
+LEAST_S = 1.0
+
+
+class Seeing:
+    """Use as a context manager. take: gets what is seen; every_s: between two looks. UsageError for a bad meter."""
+
+    def __init__(
+        self, cluster: Cluster, hypervisor: Hypervisor, host: Host, take: Callable[[Seen], None], every_s: float
+    ) -> None:
+        self._cluster, self._hypervisor, self._take = cluster, hypervisor, take
+        self._every_s = max(LEAST_S, every_s)
+        self._hosts = hosts_of(cluster)
+        self._meters: dict[str, Meter] = {
+            name: make(spec.meter, host) for name, spec in cluster.hosts.items() if spec.meter is not None
+        }
+        self._before: tuple[float, Mapping[str, float], Mapping[str, str]] | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="seeing", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._begun_s = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        for meter in self._meters.values():
+            meter.close()
+
+    def at_s(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self._begun_s
+
+    def look(self) -> Seen:
+        """The cluster as it is now."""
+        at_s, seen = self.at_s(), self._hypervisor.observe()
+        places = {guest: next(iter(hosts)) for guest, hosts in seen.places.items() if len(hosts) == 1}
+        demand = self._demand(at_s, places)
+        return Seen(
+            at_s=at_s,
+            on=tuple(name for name, up in seen.up.items() if up),
+            places=places,
+            demand=demand,
+            watts=self._watts(seen, places, demand),
+            metered=tuple(self._meters),
+            p99_s=self._responses(),
+        )
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            with contextlib.suppress(PartywallError):
+                self._take(self.look())
+            self._ended.wait(self._every_s)
+
+    def _demand(self, at_s: float, places: Mapping[str, str]) -> dict[str, float]:
+        """Cores of guests that stayed where they were since the last look."""
+        used = self._hypervisor.cpu_s()
+        last, self._before = self._before, (at_s, used, places)
+        if last is None:
+            return {}
+        then_s, before, were = last
+        return {
+            guest: (used[guest] - before[guest]) / (at_s - then_s)
+            for guest, host in places.items()
+            if were.get(guest) == host and guest in used and used[guest] >= before.get(guest, float("inf"))
+        }
+
+    def _watts(self, seen: Observed, places: Mapping[str, str], demand: Mapping[str, float]) -> dict[str, float | None]:
+        names = list(self._hosts.names)
+        load = np.array([sum(demand.get(guest, 0.0) for guest in places if places[guest] == name) for name in names])
+        modelled = np.where([seen.up[name] for name in names], self._hosts.power(load), self._hosts.off_w)
+        return {
+            name: self._read(name) if name in self._meters else float(watts)
+            for name, watts in zip(names, modelled, strict=True)
+        }
+
+    def _read(self, name: str) -> float | None:
+        try:
+            return self._meters[name].read().watts
+        except MeterError:
+            return None
+
+    def _responses(self) -> dict[str, float]:
+        now_ns = time.monotonic_ns()
+        found = {
+            name: recent.p99_s(Path(spec.responses), spec.slo.window / 1e9, now_ns)
+            for name, spec in self._cluster.guests.items()
+            if spec.responses is not None
+        }
+        return {name: seconds for name, seconds in found.items() if seconds is not None}

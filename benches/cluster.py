@@ -77,7 +77,7 @@ def lacking() -> str:
     for missing in (libvirt.lacking(), power.Redfish.missing()):
         if missing:
             return f"{missing} is missing; make libvirt and make bench-setup install what is needed"
-    for tool, package in (("gcc", "gcc libc6-dev"), ("qemu-nbd", "qemu-utils")):
+    for tool, package in (("gcc", "gcc libc6-dev"), ("qemu-nbd", "qemu-utils"), ("curl", "curl")):
         if not shutil.which(tool):
             return f"{tool} is missing; apt-get install {package}"
     return ""
@@ -289,6 +289,11 @@ class Cluster:
             if said or time.monotonic() > deadline:
                 return said
             time.sleep(0.2)
+
+    def pages(self, guest: str, count: int) -> None:
+        """Asks for so many pages over one connection."""
+        urls = [f"http://{self.address(guest)}/"] * count
+        subprocess.run([*self.hosts.enter, "curl", "-s", *urls], capture_output=True, check=True)
 
     def counter(self, guest: str) -> int:
         """What the guest has counted on its disk, read from the storage."""

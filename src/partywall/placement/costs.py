@@ -18,7 +18,7 @@ from partywall.placement.state import bytes_per_s
 from partywall.stats.prediction import NOTHING, Curve, Facts, replayed
 
 SOURCE_CORES, DESTINATION_CORES = 1.0, 0.5
-"""CPU that a move uses on each side while it goes on."""
+"""CPU that a move uses on each side while it goes on; less on a host that has less."""
 CORES_SPREAD = 0.5
 """Relative error of these, either way."""
 GIVE_UP_S = 600.0
@@ -43,7 +43,7 @@ class MoveCost:
 
 def moves(cluster: Cluster) -> list[MoveCost]:
     """The cost of one move of each guest."""
-    watts = _core_watts(cluster)
+    watts = _move_watts(cluster)
     return [
         cost
         for spec in cluster.guests.values()
@@ -78,16 +78,16 @@ def _course(
     return course.converges, course.total_s, course.downtime_s
 
 
-def _move(spec: GuestSpec, link: LinkSpec, core_watts: tuple[float, float]) -> MoveCost:
+def _move(spec: GuestSpec, link: LinkSpec, move_watts: tuple[float, float]) -> MoveCost:
     """With the first downtime limit that keeps the guest's goal; with the last if none does."""
     for limit_ms in DOWNTIME_LIMITS_MS:
-        cost = _by_limit(spec, link, core_watts, limit_ms)
+        cost = _by_limit(spec, link, move_watts, limit_ms)
         if cost.reaches:
             break
     return cost
 
 
-def _by_limit(spec: GuestSpec, link: LinkSpec, core_watts: tuple[float, float], limit_ms: int) -> MoveCost:
+def _by_limit(spec: GuestSpec, link: LinkSpec, move_watts: tuple[float, float], limit_ms: int) -> MoveCost:
     content = float(min(spec.memory, spec.content if spec.content is not None else spec.memory))
     working_set = float(min(content, spec.working_set if spec.working_set is not None else content))
     rate, dirty = bytes_per_s(link), float(spec.dirty_rate or 0)
@@ -105,9 +105,8 @@ def _by_limit(spec: GuestSpec, link: LinkSpec, core_watts: tuple[float, float], 
     setup_s, extra_s = link.setup / 1e9, link.blackout / 1e9
     total = [setup_s + total_s + extra_s for _, total_s, _ in ends]
     blackout = [downtime_s + extra_s for _, _, downtime_s in ends]
-    lowest, highest = core_watts
+    lowest, highest = move_watts
     middle = (lowest + highest) / 2
-    cores = SOURCE_CORES + DESTINATION_CORES
     converges = all(does for does, _, _ in ends)
     goal = spec.slo.downtime
     return MoveCost(
@@ -117,22 +116,23 @@ def _by_limit(spec: GuestSpec, link: LinkSpec, core_watts: tuple[float, float], 
         total_s=Span(value=total[1], low=min(total), high=max(total)),
         blackout_s=Span(value=blackout[1], low=min(blackout), high=max(blackout)),
         energy_j=Span(
-            value=total[1] * middle * cores,
-            low=min(total) * lowest * cores * (1 - CORES_SPREAD),
-            high=max(total) * highest * cores * (1 + CORES_SPREAD),
+            value=total[1] * middle,
+            low=min(total) * lowest * (1 - CORES_SPREAD),
+            high=max(total) * highest * (1 + CORES_SPREAD),
         ),
     )
 
 
-def _core_watts(cluster: Cluster) -> tuple[float, float]:
-    """The least and the most watts of one more busy core, over all hosts and loads."""
+def _move_watts(cluster: Cluster) -> tuple[float, float]:
+    """The least and the most watts that a move adds on both sides, over all hosts and loads."""
     slopes = [
-        step * (len(curve.watts) - 1) / spec.cpus
+        (step * (len(curve.watts) - 1) / spec.cpus, spec.cpus)
         for spec in cluster.hosts.values()
         for curve in [cluster.curve(spec.power)]
         for step in np.diff(curve.watts)
     ]
-    return max(0.0, min(slopes)), max(0.0, *slopes)
+    sides = [[watts * min(cores, cpus) for watts, cpus in slopes] for cores in (SOURCE_CORES, DESTINATION_CORES)]
+    return sum(max(0.0, min(side)) for side in sides), sum(max(0.0, *side) for side in sides)
 
 
 def p99_s(spec: GuestSpec, blackout_s: float, loss: float) -> float | None:

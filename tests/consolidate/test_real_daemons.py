@@ -90,7 +90,7 @@ def described(hosts, guests, control=lambda _: "{kind: command, 'on': ['true'], 
         connection.close()
     text = "partywall_cluster: 1\nname: three\nhypervisor: libvirt\nlimits: {hold: 1s, horizon: 24h}\nhosts:\n"
     text += "".join(
-        f"  {name}: {{cpus: 2, memory: 1GiB, power: hp-ml110-g4, uri: '{hosts.uri(name)}', control: {control(name)}}}\n"
+        f"  {name}: {{cpus: 4, memory: 1GiB, power: hp-ml110-g4, uri: '{hosts.uri(name)}', control: {control(name)}}}\n"
         for name in HOSTS
     )
     text += "guests:\n" + "".join(f"  {guest}: {{memory: 48MiB, demand: 0.2, peak: 0.4}}\n" for guest in guests)

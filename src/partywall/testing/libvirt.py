@@ -98,9 +98,11 @@ class Daemon:
             f'user = "{user}"\ngroup = "{user}"\nremember_owner = 0\nnamespaces = []\nsecurity_driver = "none"\n'
             'stdio_handler = "file"\n' + ("" if with_cgroups else "cgroup_controllers = []\n")
         )
-        # The shell reaps what libvirt's processes leave, as the first process must.
+        # The shell reaps what libvirt's processes leave, as the first process must. Guests outlive their daemon.
         named = [f"hostname {hostname}"] if hostname else []
-        script = "; ".join([*mounts, *named, f"libvirtd -f {self.folder}/libvirtd.conf -p {self.folder}/pid & wait"])
+        serve = f"libvirtd -f {self.folder}/libvirtd.conf -p {self.folder}/pid & wait"
+        stay = f"test -e {self.folder}/libvirt-sock; while sleep 1; do :; done"
+        script = "; ".join([*mounts, *named, serve, stay])
         separate = ("--mount", "--uts", "--net", "--pid", "--propagation", "private", "--mount-proc", "--fork")
         self._log = (self.folder / "log").open("wb")
         self.process = subprocess.Popen(

@@ -109,7 +109,8 @@ def test_a_dry_watch_leaves_no_record(cluster, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_meter_that_does_not_answer_leaves_a_gap_and_a_wrong_one_is_refused(tmp_path):
+def test_a_meter_that_does_not_answer_leaves_a_gap_and_a_wrong_one_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_METER_PASSWORD", "secret")
     cluster = small(tmp_path, ", meter: 'redfish://admin@127.0.0.1:1/Chassis/1?tls=off'")
     with Seeing(cluster, connect.hypervisor_of(cluster), Host.here(), lambda _: None, 60.0) as seeing:
         seen = seeing.look()

@@ -109,9 +109,9 @@ class Seeing:
 
     def _responses(self) -> dict[str, float]:
         now_ns = time.monotonic_ns()
-        found = {
+        p99_s = {
             name: recent.p99_s(Path(spec.responses), spec.slo.window / 1e9, now_ns)
             for name, spec in self._cluster.guests.items()
             if spec.responses is not None
         }
-        return {name: seconds for name, seconds in found.items() if seconds is not None}
+        return {name: seconds for name, seconds in p99_s.items() if seconds is not None}

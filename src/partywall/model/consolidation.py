@@ -215,6 +215,14 @@ class ConsolidationEvidence(Frozen):
     acted: tuple[Acted, ...] = ()
     ended: bool = False
 
+    @property
+    def watts_are(self) -> Literal["metered", "modelled", "simulated"]:
+        """Where the watts of a watch come from: metered only if each host has a meter that is not simulated."""
+        meters = [spec.meter for spec in self.cluster.hosts.values()]
+        if any(meter is not None and meter.startswith("simulated:") for meter in meters):
+            return "simulated"
+        return "modelled" if None in meters else "metered"
+
 
 class Compared(Frozen):
     """A policy over all traces. Each figure: its mean and its 95 % interval over traces; None with one trace."""

@@ -26,7 +26,6 @@ from partywall.model.migration import Span
 from partywall.report import charts, page
 from partywall.report.charts import BASELINE, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
 from partywall.report.files import Files
-from partywall.stats.consolidation import watts_are
 
 POINTS_MAX = 300
 Rows = list[dict[str, Any]]
@@ -46,8 +45,8 @@ def show(findings: ConsolidationFindings, console: Console) -> None:
         _show_plan(plan, findings.evidence, console)
     elif findings.evidence.mode == "watch":
         table = Table(*ACTED_COLUMNS)
-        for each in findings.evidence.acted:
-            table.add_row(*acted_texts(each))
+        for acted in findings.evidence.acted:
+            table.add_row(*acted_texts(acted))
         console.print(table)
     elif findings.compared:
         table = Table(*POLICY_COLUMNS)
@@ -249,7 +248,7 @@ def render(findings: ConsolidationFindings) -> str:
         policy_columns=POLICY_COLUMNS,
         acted_columns=ACTED_COLUMNS,
         acted=[acted_texts(each) for each in evidence.acted],
-        watts_are=watts_are(evidence),
+        watts_are=evidence.watts_are,
         policies=[policy_texts(each) for each in findings.compared],
         bound=_bound_text(findings) if findings.compared else "",
         figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
@@ -426,7 +425,7 @@ def _watch_charts(evidence: ConsolidationEvidence) -> Drawn:
         "metered": "from the hosts' meters",
         "simulated": "from a simulated meter",
         "modelled": "modelled, except of hosts with a meter",
-    }[watts_are(evidence)]
+    }[evidence.watts_are]
     caption = (
         f"Plans were carried out in the shaded times. Watts are {watts}. A guest's p99 is that of the window of its "
         "goal before each time; the dashed line is the goal."
@@ -452,9 +451,10 @@ def watched(evidence: ConsolidationEvidence) -> alt.VConcatChart:
             y = alt.Y(f"{field}:Q", title=title, stack="zero", axis=alt.Axis(tickMinStep=1))
             drawn = base.mark_area(interpolate="step-after", opacity=0.85).encode(y=y, color=colour)
         else:
-            step = "linear" if key else "step-after"
             y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=True), axis=alt.Axis(tickMinStep=1))
-            drawn = base.mark_line(strokeWidth=1.8, interpolate=step).encode(y=y, color=colour)
+            drawn = base.mark_line(strokeWidth=1.8, interpolate="linear" if key else "step-after").encode(
+                y=y, color=colour
+            )
         goals = [
             {"goal": spec.slo.p99 / 1e9} for spec in evidence.cluster.guests.values() if field == "p99" and spec.slo.p99
         ]
@@ -475,13 +475,14 @@ def watched(evidence: ConsolidationEvidence) -> alt.VConcatChart:
         if each.watts.get(host) is not None
     ]
     p99 = [{"s": each.at_s, "guest": guest, "p99": seconds} for each in seen for guest, seconds in each.p99_s.items()]
-    return alt.vconcat(
+    rows: alt.VConcatChart = alt.vconcat(
         row(on, "hosts", "hosts on", ""),
         row(guests, "guests", "guests", "host"),
         row(watts, "watts", "watts", "host", last=not p99),
         *([row(p99, "p99", "p99, s", "guest", last=True)] if p99 else []),
         spacing=10,
     ).resolve_scale(color="independent")
+    return rows
 
 
 def _plan_charts(plan: ConsolidationPlan) -> Drawn:

@@ -51,7 +51,7 @@ def _watched(evidence: ConsolidationEvidence) -> ConsolidationFindings:
             f"{units.format_duration(round(seen[-1].at_s) * 10**9)}; {span} of {len(evidence.cluster.hosts)} hosts on"
         )
         if (joules := energy_j(seen)) is not None:
-            said += f"; {joules / units.WH:.3g} Wh, {watts_are(evidence)}"
+            said += f"; {joules / units.WH:.3g} Wh, {evidence.watts_are}"
         outcome = Outcome.VIOLATED if undone or missed else Outcome.HOLDS
     notes = [f"undone: {', '.join(each.steps)} ({each.record})" for each in undone]
     notes += [f"{guest}: p99 of up to {units.format_duration(worst * 1e9)} missed its goal" for guest, worst in missed]
@@ -81,14 +81,6 @@ def missed_goals(evidence: ConsolidationEvidence) -> list[tuple[str, float]]:
     }
     goals = {name: spec.slo.p99 / 1e9 for name, spec in evidence.cluster.guests.items() if spec.slo.p99 is not None}
     return [(name, seconds) for name, seconds in worst.items() if seconds > goals[name]]
-
-
-def watts_are(evidence: ConsolidationEvidence) -> str:
-    """Where the watts of a watch come from: metered only if each host has a meter that is not simulated."""
-    meters = [spec.meter for spec in evidence.cluster.hosts.values()]
-    if any(meter is not None and meter.startswith("simulated:") for meter in meters):
-        return "simulated"
-    return "modelled" if None in meters else "metered"
 
 
 def _planned(evidence: ConsolidationEvidence, plan: ConsolidationPlan) -> ConsolidationFindings:

@@ -20,7 +20,7 @@ Mode = Literal["plan", "simulation", "watch"]
 
 
 class ConsolidationDirectory(Record):
-    """The record of a plan, of a simulation, or of what `watch` saw and did."""
+    """The record of a plan, of a simulation, or of a watched cluster."""
 
     KIND, MARK, MADE_BY = "consolidation", "consolidation.json", "partywall consolidate plan CLUSTER"
 

@@ -23,7 +23,7 @@ from partywall.sandbox import cgroups, qemu
 from partywall.sandbox.lab import ip
 
 DRIVER = "libvirt/connection-driver/libvirt_driver_qemu.so"
-# Its own view of what libvirt keeps; all else is this host's.
+# A daemon has folders of its own for libvirt's files; all else is this host's.
 PRIVATE = ("/etc/libvirt", "/var/lib/libvirt", "/var/log/libvirt", "/var/cache/libvirt", "/run/libvirt")
 START_S, STOP_S = 30.0, 10.0
 BRIDGE = "br0"
@@ -43,19 +43,19 @@ def lacking() -> str:
     """What keeps such a daemon from running here, if anything does."""
     if os.geteuid() != 0:
         return "root"
-    found = [name for name in ("libvirtd", "unshare") if not shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")]
+    missing = [name for name in ("libvirtd", "unshare") if not shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")]
     if importlib.util.find_spec("libvirt") is None:
-        found.append("libvirt-python")
+        missing.append("libvirt-python")
     if not any(Path(folder, DRIVER).exists() for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib")):
-        found.append("libvirt's driver for QEMU")
-    return ", ".join([*found, *([why] if (why := qemu.lacking(Host.here())) else [])])
+        missing.append("libvirt's driver for QEMU")
+    return ", ".join([*missing, *([why] if (why := qemu.lacking(Host.here())) else [])])
 
 
 class Daemon:
     """A libvirtd. user: whom its QEMU runs as; prefix: of the command that starts it.
 
-    hostname, host_uuid: of its own, because libvirt moves no guest to the same host. hosts: lines that its /etc/hosts
-    has besides. cgroups: whether it gives each guest a control group.
+    hostname, host_uuid: of its own, because libvirt moves no guest to the same host. hosts: further lines of its
+    /etc/hosts. cgroups: whether it gives each guest a control group.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Hosts:
     def enter(self) -> tuple[str, ...]:
         """What a command in the network of the clients begins with."""
         if self._clients is None:
-            raise TrialError("the hosts were not started")
+            raise TrialError(f"hosts {', '.join(self.names)} were not started; use Hosts as a context manager")
         return ("nsenter", f"--net=/proc/{self._clients.pid}/ns/net")
 
     def address(self, name: str) -> str:
@@ -242,7 +242,7 @@ class Hosts:
 
     def _await_clients(self, holder: subprocess.Popen[bytes]) -> None:
         if holder.stdout is None or not holder.stdout.readline():
-            raise TrialError("no network of the clients could be made")
+            raise TrialError(f"no network namespace for clients of {', '.join(self.names)} could be made; run as root")
 
     def _bridge(self, pid: int, address: str) -> None:
         self._inside(pid, "link", "add", BRIDGE, "type", "bridge", "mcast_snooping", "0")

@@ -41,12 +41,12 @@ from partywall.consolidate import load
 from partywall.consolidate.libvirt import Libvirt
 from partywall.host import Host
 from partywall.load import recent
+from partywall.load.second import add_pairs, histogram
 from partywall.load.store import LoadDirectory
 from partywall.migrate.owned import move_domain
 from partywall.model.cluster import Cluster
 from partywall.model.consolidation import ConsolidationEvidence, Step
 from partywall.model.migration import Method
-from partywall.model.observation import Histogram
 from partywall.model.profiles import CERVERA
 from partywall.power.meters import MeterError, make
 from partywall.report.latency import quantiles
@@ -90,7 +90,7 @@ class Form:
         return SETTLE_S + self.before + DECIDES_S + self.horizon
 
 
-QUICK, LONG = Form(30, 150, 120, 40, 5, 15), Form(180, 1800, 300, 180, 10, 75)
+QUICK, LONG = Form(30, 120, 240, 40, 5, 15), Form(180, 1800, 300, 180, 10, 75)
 
 
 @dataclass
@@ -415,11 +415,13 @@ def responses(path: Path) -> dict[float, tuple[dict[int, int], int]]:
 
 def p99(seconds: Sequence[tuple[dict[int, int], int]]) -> float:
     """Requests without a response count as slower than all others."""
-    merged = Histogram.merged(Histogram(counts) for counts, _ in seconds)
-    answered, failed = sum(merged.counts.values()), sum(each for _, each in seconds)
+    merged: dict[int, int] = {}
+    for counts, _ in seconds:
+        add_pairs(merged, counts.items())
+    answered, failed = sum(merged.values()), sum(each for _, each in seconds)
     if failed > 0.01 * (answered + failed) or not answered:
         return math.inf
-    return quantiles(merged, (0.99 * (answered + failed) / answered,))[0] / 1e9
+    return quantiles(histogram(merged), (0.99 * (answered + failed) / answered,))[0] / 1e9
 
 
 def said(seconds: Mapping[str, Any]) -> str:

@@ -103,6 +103,12 @@ def test_a_watch_records_hosts_guests_demand_and_modelled_watts(cluster, tmp_pat
     assert findings(evidence).headline.endswith("modelled")
 
 
+def test_a_watch_cannot_be_continued(cluster, tmp_path):
+    kept = record(cluster, tmp_path, looks([10.0, 10.0]))
+    with pytest.raises(UsageError, match="cannot be continued: what was not watched is gone"):
+        Consolidations().resume(kept, Options(Host.here()), silent)
+
+
 def test_a_dry_watch_leaves_no_record(cluster, tmp_path):
     job = WatchJob(cluster, every_s=1.0, for_s=1.0, dry_run=True, out=tmp_path / "runs")
     assert watched(job, Options(Host.here()), silent)

@@ -174,6 +174,10 @@ class Consolidations:
             evidence = record.evidence()
             if evidence.mode == "plan":
                 refuse_to_resume(record, "a plan is made at once", f"partywall consolidate apply {record.path}")
+            if evidence.mode == "watch":
+                refuse_to_resume(
+                    record, "what was not watched is gone", "start a new one: partywall consolidate watch CLUSTER"
+                )
             if evidence.ended:
                 finished(record, emit)
                 return

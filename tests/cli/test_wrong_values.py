@@ -55,6 +55,7 @@ WRONG: list[tuple[str, str, str]] = [
     (f"load {URL} --for", "1ms", "must be at least 1s, not 1 ms"),
     (f"load {URL} --ramp", "x", DURATION),
     (f"load {URL} --ramp", "-1s", "must be 0s or more, not -1s"),
+    (f"load {URL} --generator", "x y", "'x y' is not a host for ssh"),
     (f"load {URL} --think", "x", DURATION),
     (f"load {URL} --think", "-2s", "must be 0s or more, not -2s"),
     (f"load {URL} --timeout", "x", DURATION),

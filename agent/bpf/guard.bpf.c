@@ -10,6 +10,7 @@
 // If there is a queue behind the hook, packets may run ahead of the clock by what the queue may hold. They wait there, and their
 // sender waits too, because waiting packets fill its socket buffer. An `fq` queue keeps each packet until the departure time
 // that this program writes. That is when the packet's buckets would have let it pass; the queue has no rate of its own.
+// On ingress, where no queue can be, packets make a detour through an interface that has one (`ifb`).
 //
 // The agent writes rates into mapped memory. It also writes a heartbeat. When the heartbeat is older than the policy allows, each
 // leaf falls back to its guarantee without the agent.
@@ -68,6 +69,7 @@ struct limits {
 	struct rates fallback;
 	__u64 rules[RULES]; // leaf 16 | first port 16 | last port 16 | DSCP + 1, 0 is any, 8 | protocol, 0 is any, 8
 	__u64 fragments; // the vif's own table: first place in guard_fragments 32 | places 32
+	__u64 detour; // interface through which packets go first, because it has a queue; 0: none
 };
 
 struct state {
@@ -498,6 +500,9 @@ static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 
 	if (!control || !limits)
 		return TC_ACT_UNSPEC;
+	// On ingress there is no queue. This program then decides at the other interface, which sends packets back here.
+	if (limits->detour && limits->detour != skb->ifindex)
+		return bpf_redirect(limits->detour, 0);
 	parse(skb, link, &flow);
 	cost = cost_of(skb, &flow);
 	leaf = classify(skb, limits, &flow, &cost, own);

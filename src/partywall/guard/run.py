@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from partywall.agent import binary
@@ -65,6 +67,8 @@ class Kept:
 
     def start(self) -> None:
         """Attaches all hooks and starts."""
+        if any(hook["direction"] == "ingress" for hook in self.flat.start["hooks"]):
+            _load_ifb()
         started = self.client.call("guard.start", timeout_s=120, **self.flat.start)
         self.excess = dict(zip(self.flat.hooks, started["excess"], strict=True))
         self.queue = started["queue"]
@@ -221,6 +225,14 @@ def _write(name: str, hooks: list[Any], *, kept: bool = True) -> None:
     namespaces = left.namespaces(hooks, left.noted(name))
     written = {"pid": pid, "start_ticks": ticks, "namespaces": namespaces, "hooks": hooks}
     write_whole(left.state(name), json.dumps(written))
+
+
+def _load_ifb() -> None:
+    """Loads the kernel's module for queues on ingress, without the two interfaces that it adds when it loads itself."""
+    if not Path("/sys/module/ifb").exists():
+        # A kernel that has it built in has no such module.
+        with contextlib.suppress(OSError):
+            subprocess.run(["modprobe", "--quiet", "ifb", "numifbs=0"], capture_output=True, check=False)
 
 
 def _attached(agents: Agents) -> AgentClient:

@@ -69,7 +69,7 @@ class Vif(Frozen):
     excess: Literal["hold", "drop"] = Field(
         "hold",
         description="excess packets; hold: they wait in a queue that the sender's kernel can see, where that is "
-        "possible; drop: they are dropped",
+        "possible; drop: only TCP waits",
     )
     burst: DurationNs | None = Field(
         None,

@@ -16,6 +16,8 @@ const GET_QDISC: u16 = 38;
 const NEW_FILTER: u16 = 44;
 const DELETE_FILTER: u16 = 45;
 const GET_FILTER: u16 = 46;
+const NEW_LINK: u16 = 16;
+const DELETE_LINK: u16 = 17;
 const GET_LINK: u16 = 18;
 const GET_NAMESPACE_ID: u16 = 90;
 
@@ -67,6 +69,8 @@ const NAMESPACE_ID: u16 = 1;
 const NAMESPACE_FD: u16 = 3;
 const RTGENMSG: usize = 4;
 const ETHERNET: u16 = 1;
+/// `IFF_UP`.
+const UP: u32 = 1;
 const LOOPBACK: u16 = 772;
 
 /// The direction of packets, seen from the interface.
@@ -347,6 +351,40 @@ impl Network {
         self.0.ask(put_queue(index, queue, |options| options)).map(drop)
     }
 
+    /// Adds an interface that gives packets back to where they came from, after its egress queue (`ifb`). One of that name is kept.
+    ///
+    /// # Errors
+    /// The kernel's error: `EOPNOTSUPP` without `CONFIG_IFB`.
+    pub fn add_detour(&self, name: &str) -> io::Result<u32> {
+        match self.0.ask(new_ifb(name)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => self.index(name),
+        }
+    }
+
+    /// Whether the kernel has `ifb`. It requests one with an invalid name, so nothing changes.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn has_detours(&self) -> io::Result<bool> {
+        use rustix::io::Errno;
+        match self.0.ask(new_ifb("/")).as_ref().map_err(Errno::from_io_error) {
+            Ok(_) | Err(Some(Errno::INVAL)) => Ok(true),
+            Err(Some(Errno::OPNOTSUPP)) => Ok(false),
+            Err(error) => Err(error.unwrap_or(Errno::IO).into()),
+        }
+    }
+
+    /// Removes an interface of [`Network::add_detour`]. One that is already gone is not an error.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn remove_detour(&self, index: u32) -> io::Result<()> {
+        let mut body = [0; IFINFOMSG];
+        body[4..8].copy_from_slice(&index.to_ne_bytes());
+        gone_is_fine(self.0.ask(Message::new(DELETE_LINK, ACK, &body)))
+    }
+
     /// Whether the kernel has `fq`. It requests an invalid one without buckets, so nothing changes.
     ///
     /// # Errors
@@ -466,6 +504,15 @@ fn tcmsg(index: u32, handle: u32, parent: u32, info: u32) -> [u8; TCMSG] {
         bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     }
     bytes
+}
+
+fn new_ifb(name: &str) -> Message {
+    let mut body = [0; IFINFOMSG];
+    // Flags, and which of them are given.
+    body[8..12].copy_from_slice(&UP.to_ne_bytes());
+    body[12..16].copy_from_slice(&UP.to_ne_bytes());
+    let message = Message::new(NEW_LINK, ACK | CREATE | EXCLUSIVE, &body).text(IFLA_IFNAME, name);
+    message.nested(IFLA_LINKINFO, |about| about.text(IFLA_INFO_KIND, "ifb"))
 }
 
 /// `more`: options in addition to those of `queue`.

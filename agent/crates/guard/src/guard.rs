@@ -442,13 +442,14 @@ fn put_all(start: &GuardStart, plane: &Plane, rounds: &Rounds, places: &mut [Pla
             }
             return Err(error);
         }
+        plane.detour(start.hooks[at].leaf, places[at].detour().unwrap_or(0));
     }
     Ok(())
 }
 
 fn put(at: &mut Place, plane: &Plane, pace: QueueRate) -> Result<(), GuardError> {
     if at.has_queue() {
-        at.pace(pace)?;
+        at.pace(pace, Some(plane))?;
     }
     at.put(plane)
 }
@@ -741,12 +742,12 @@ impl Tender {
 
     /// Sends the fallback process its current instructions.
     fn tell_heir(&mut self) {
-        let held = (0..self.vifs.len()).filter(|&at| self.vifs[at].place.excess == GuardExcess::Held);
+        let held = (0..self.vifs.len()).filter(|&at| self.vifs[at].place.excess != GuardExcess::Dropped);
         let one = |at: usize| Bequest {
             hook: self.start.hooks[at].clone(),
             leaf: self.start.leaves[self.start.hooks[at].leaf].clone(),
             leaves: leaves_of(&self.start, at).collect(),
-            tcp_packets: if self.vifs[at].is_strict { 2 } else { 1 },
+            tcp_packets: self.core.kept().rounds.tcp_packets(self.start.hooks[at].leaf),
         };
         let will = Will {
             policy: self.start.id.clone(),
@@ -833,7 +834,7 @@ impl Tender {
         let patience = u32::try_from(IDLE_NS / self.start.period_ns).unwrap_or(u32::MAX).max(1);
         let mut put = 0;
         for at in 0..self.vifs.len() {
-            if self.vifs[at].place.excess != GuardExcess::Held {
+            if self.vifs[at].place.excess == GuardExcess::Dropped {
                 continue;
             }
             let had = self.vifs[at].place.has_queue();
@@ -850,8 +851,13 @@ impl Tender {
             let idle = leaves_of(&self.start, at).all(|leaf| kept.rounds.is_idle(leaf));
             drop(kept);
             // The next check reports a queue that cannot be changed, with its error.
-            let _ = self.vifs[at].place.pace(pace);
-            self.vifs[at].place.unqueue_if_idle(idle, patience);
+            let _ = self.vifs[at].place.pace(pace, Some(&self.core.plane));
+            if self.vifs[at].place.is_unused(idle, patience) {
+                self.core.plane.detour(self.start.hooks[at].leaf, 0);
+                // It is tried again in the next turn.
+                let _ = self.vifs[at].place.unqueue();
+            }
+            self.core.plane.detour(self.start.hooks[at].leaf, self.vifs[at].place.detour().unwrap_or(0));
             let mut kept = self.core.kept();
             kept.queued[at] = self.vifs[at].place.has_queue();
             hold(&self.start, &self.core.plane, &mut kept.rounds, at, self.vifs[at].place.has_queue());
@@ -954,7 +960,9 @@ impl Tender {
 
     fn look(&mut self, at: usize) {
         let repaired = |text: &str| Some(Finding::of(GuardFinding::Repaired, text));
-        let found = match self.vifs[at].place.look(&self.core.plane, &mut self.networks) {
+        let looked = self.vifs[at].place.look(&self.core.plane, &mut self.networks);
+        self.core.plane.detour(self.start.hooks[at].leaf, self.vifs[at].place.detour().unwrap_or(0));
+        let found = match looked {
             Ok(Look::Whole) => None,
             // Traffic that passed without a hook counts against the vif, because the tenant may have removed the hook for that.
             Ok(Look::Repaired) => repaired("hook or queue had been removed; it is there again"),
@@ -1042,7 +1050,7 @@ impl Tender {
         Allowed {
             ceiling_bps,
             burst_bytes: bursts * (during(leaf.burst_ns) + LARGEST),
-            held_bytes: during(leaf.hold_ns).max(if self.vifs[at].is_strict { 2 * LARGEST } else { LARGEST }),
+            held_bytes: during(leaf.hold_ns).max(self.core.kept().rounds.tcp_packets(hook.leaf) * LARGEST),
             ceiling_pps: packets,
             burst_packets: bursts * SEGMENTS + packets.map_or(0, |pps| (u128::from(pps) * at_once_ns / 1_000_000_000) as u64),
         }

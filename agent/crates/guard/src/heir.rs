@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::GuardError;
 use crate::place::{Networks, Place, QueueRate};
 use crate::plane::{Handle, Hold, LeafRates, Memory};
-use crate::round::{are_few, held_back_bps, Ahead, PACKET_BITS, WAITS_UP_TO_PPS};
+use crate::round::{are_few, held_back_bps, holds_datagrams, Ahead, PACKET_BITS, WAITS_UP_TO_PPS};
 
 /// Interval at which it checks whether the heartbeat is old, or all hooks were removed.
 const LOOK_NS: Nanos = 50_000_000;
@@ -119,12 +119,12 @@ impl Bequest {
     fn queue(&self, will: &Will, memory: &Memory, networks: &mut Networks) -> Result<(), GuardError> {
         let mut place = Place::find(networks, &will.policy, will.queue, &self.hook, &self.leaf, self.leaves[0])?;
         // The hook belongs to a new guard, or another program's queue is there.
-        if place.excess != GuardExcess::Held || !place.is_hooked_by(will.plane).map_err(GuardError::kernel(&self.leaf.name))? {
+        if place.excess == GuardExcess::Dropped || !place.is_hooked_by(will.plane).map_err(GuardError::kernel(&self.leaf.name))? {
             return Ok(());
         }
         let rates: Vec<LeafRates> = self.leaves.iter().map(|&leaf| memory.rates(leaf, will.falls_back)).collect();
         let bps: u64 = rates.iter().map(|&rates| held_back_bps(bits(rates))).sum();
-        place.pace(QueueRate { bps, strict: true, tcp: true })?;
+        place.pace(QueueRate { bps, strict: true, tcp: true }, None)?;
         for (&leaf, &rates) in self.leaves.iter().zip(&rates) {
             memory.hold(leaf, self.ahead(will.queue, rates));
         }
@@ -135,7 +135,7 @@ impl Bequest {
     fn ahead(&self, queue: GuardQueue, rates: LeafRates) -> Hold {
         let ahead = Ahead { queue, hold_ns: self.leaf.hold_ns, tcp_packets: self.tcp_packets };
         let few = || self.leaves.len() == 1 && are_few(rates.bps / PACKET_BITS, rates.pps, WAITS_UP_TO_PPS);
-        ahead.at(bits(rates), queue == GuardQueue::Fq || few())
+        ahead.at(bits(rates), holds_datagrams(&self.hook) && (queue == GuardQueue::Fq || few()))
     }
 }
 

@@ -14,6 +14,7 @@ use partywall_wire::{GuardDirection, GuardExcess, GuardHook, GuardLeaf, GuardLin
 use crate::check::Count;
 use crate::error::GuardError;
 use crate::plane::{number, Handle, Plane};
+use crate::round::holds_datagrams;
 
 /// Name of the hooks, so that `remove` distinguishes them from those of a trace.
 const NAME: &str = "guard";
@@ -22,6 +23,8 @@ const PRIORITY: u16 = 20;
 /// Name of hooks on the other end of a tenant's veth. Another program's guard may be hooked there as well.
 const BACKSTOP: &str = "backstop";
 const BACKSTOP_PRIORITY: u16 = 21;
+/// Name of the interface through which packets of interface `index` make a detour: this, and `index`.
+const DETOUR: &str = "pwguard";
 /// Maximum characters of a policy's name in the names of its hooks.
 const NAME_CHARS: usize = 60;
 const STRICT_BURST_NS: Nanos = 2_000_000;
@@ -92,6 +95,8 @@ pub(crate) struct Place {
     shown: String,
     pub interface: String,
     pub excess: GuardExcess,
+    /// The hook on the interface through which packets make a detour, because it has a queue.
+    detour: Option<End>,
     kind: QueueKind,
     queued: Option<QueueRate>,
     /// Burst of the existing queue. If the burst became smaller than a waiting packet, that packet would never leave, nor would
@@ -281,13 +286,28 @@ impl Place {
         let found = || GuardError::kernel(shown(hook));
         let index = network.index(&hook.interface).map_err(found())?;
         let root = network.root(index).map_err(found())?;
-        // A queue works on egress only, and must never replace another program's queue.
-        let holdable = hook.hold && hook.direction == GuardDirection::Egress && !matches!(root, Root::Foreign(_));
+        let interface = network.interface(index).map_err(found())?;
+        // A queue works on egress only, and must never replace another program's queue. On ingress, packets can make a detour.
+        let holdable = match hook.direction {
+            GuardDirection::Egress => !matches!(root, Root::Foreign(_)),
+            GuardDirection::Ingress => interface.has_link_header() && network.has_detours().map_err(found())?,
+        };
+        let excess = match (holdable, holds_datagrams(hook)) {
+            (false, _) => GuardExcess::Dropped,
+            (true, true) => GuardExcess::Held,
+            (true, false) => GuardExcess::TcpHeld,
+        };
         let direction = direction(hook.direction);
         let hooked = Hook { name: called(NAME, policy), direction, priority: PRIORITY, number: number(hook.leaf) };
+        let detour = match (holdable, direction, network.index(&detour_name(index))) {
+            (true, Direction::Ingress, Ok(detour)) => Some(End::new(network.clone(), detour, detour_hook(&hooked)).map_err(found())?),
+            _ => None,
+        };
         // An earlier guard's queue continues without a gap.
-        let taken_over = holdable && matches!(root, Root::Ours(_));
-        let interface = network.interface(index).map_err(found())?;
+        let taken_over = match direction {
+            Direction::Egress => holdable && matches!(root, Root::Ours(_)),
+            Direction::Ingress => detour.is_some(),
+        };
         let mut place = Self {
             end: End::new(network, index, hooked).map_err(found())?,
             backstop: None,
@@ -295,7 +315,8 @@ impl Place {
             space: hook.namespace.clone(),
             shown: shown(hook),
             interface: hook.interface.clone(),
-            excess: if holdable { GuardExcess::Held } else { GuardExcess::Dropped },
+            excess,
+            detour,
             kind: kind(queue),
             queued: taken_over.then_some(QueueRate::UNKNOWN),
             queue_burst: if taken_over { LARGEST } else { 0 },
@@ -319,7 +340,7 @@ impl Place {
 
     /// Adds the hooks. Replaces those of an earlier guard without a gap.
     pub fn put(&self, plane: &Plane) -> Result<(), GuardError> {
-        let mut ends = self.backstop.iter().chain([&self.end]);
+        let mut ends = self.detour.iter().chain(&self.backstop).chain([&self.end]);
         ends.try_for_each(|end| end.put(plane)).map_err(GuardError::kernel(&self.shown))
     }
 
@@ -329,6 +350,10 @@ impl Place {
         for end in ends {
             // Report the first error if clean-up fails too.
             let _ = end.take_away();
+        }
+        // Not before the hook that leads there is gone.
+        if let Some(detour) = &self.detour {
+            let _ = remove_detour(detour);
         }
     }
 
@@ -358,7 +383,7 @@ impl Place {
         match name {
             // A new interface, or one that was renamed.
             Some(name) => index != self.end.index && name == self.interface,
-            None => index == self.end.index,
+            None => index == self.end.index || self.detour.as_ref().is_some_and(|detour| detour.index == index),
         }
     }
 
@@ -367,14 +392,40 @@ impl Place {
         self.queued.is_some()
     }
 
-    /// Adds a queue, or changes the rate of the existing one.
-    pub fn pace(&mut self, pace: QueueRate) -> Result<(), GuardError> {
-        self.repace(pace).map_err(GuardError::kernel(&self.shown))
+    /// The interface through which packets make a detour.
+    pub fn detour(&self) -> Option<u32> {
+        self.detour.as_ref().map(|end| end.index)
     }
 
-    fn repace(&mut self, pace: QueueRate) -> io::Result<()> {
-        if self.excess != GuardExcess::Held || self.queued.is_some_and(|queued| pace.is_near(queued)) {
+    /// Adds a queue, or changes the rate of the existing one. `plane`: for the hook on a detour; without it, none is added.
+    pub fn pace(&mut self, pace: QueueRate, plane: Option<&Plane>) -> Result<(), GuardError> {
+        self.repace(pace, plane).map_err(GuardError::kernel(&self.shown))
+    }
+
+    /// Adds the interface for a detour, with its hook.
+    fn add_detour(&mut self, plane: &Plane) -> io::Result<()> {
+        let network = self.end.network()?.clone();
+        let index = network.add_detour(&detour_name(self.end.index))?;
+        let detour = End::new(network, index, detour_hook(&self.end.hook))?;
+        detour.put(plane)?;
+        self.detour = Some(detour);
+        Ok(())
+    }
+
+    /// Where the queue is.
+    fn queue_end(&self) -> io::Result<&End> {
+        match self.end.hook.direction {
+            Direction::Egress => Ok(&self.end),
+            Direction::Ingress => self.detour.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn repace(&mut self, pace: QueueRate, plane: Option<&Plane>) -> io::Result<()> {
+        if self.excess == GuardExcess::Dropped || self.queued.is_some_and(|queued| pace.is_near(queued)) {
             return Ok(());
+        }
+        if let (Direction::Ingress, None, Some(plane)) = (self.end.hook.direction, &self.detour, plane) {
+            self.add_detour(plane)?;
         }
         match self.kind {
             QueueKind::Rate => {
@@ -391,7 +442,8 @@ impl Place {
     }
 
     fn put_queue(&self, queue: &Queue) -> io::Result<()> {
-        self.end.network()?.queue(self.end.index, queue)
+        let end = self.queue_end()?;
+        end.network()?.queue(end.index, queue)
     }
 
     /// The hook decides how much waits; the queue's own limits must only stay out of the way.
@@ -415,16 +467,20 @@ impl Place {
         pace.bytes_during(burst_ns).clamp(least, 1 << 31) as u32
     }
 
-    /// Removes the queue after `rounds` rounds without traffic. Packets in a removed queue would be lost.
-    pub fn unqueue_if_idle(&mut self, idle: bool, rounds: u32) {
+    /// Whether the queue had no traffic for `rounds` rounds. Packets in a removed queue would be lost.
+    pub fn is_unused(&mut self, idle: bool, rounds: u32) -> bool {
         self.idle_rounds = if idle { self.idle_rounds.saturating_add(1) } else { 0 };
-        if self.has_queue() && self.idle_rounds >= rounds && self.unqueue().is_ok() {
-            (self.queued, self.queue_burst) = (None, 0);
-        }
+        self.has_queue() && self.idle_rounds >= rounds
     }
 
-    fn unqueue(&self) -> io::Result<()> {
-        self.end.network()?.unqueue(self.end.index)
+    /// Removes the queue, and the interface for a detour. No packet may be on its way there.
+    pub fn unqueue(&mut self) -> io::Result<()> {
+        match self.detour.take() {
+            Some(detour) => remove_detour(&detour)?,
+            None => self.end.network()?.unqueue(self.end.index)?,
+        }
+        (self.queued, self.queue_burst) = (None, 0);
+        Ok(())
     }
 
     /// Takes the limits of another policy. An existing queue gets its new limits when it is paced next.
@@ -440,6 +496,9 @@ impl Place {
     /// queue there as long as another holder keeps the namespace.
     pub fn let_go(&mut self, network: &Arc<Network>) {
         self.backstop.take_if(|end| end.is_in(network));
+        if self.detour.take_if(|end| end.is_in(network)).is_some() {
+            self.queued = None;
+        }
         if self.end.is_in(network) {
             self.end.network = None;
         }
@@ -447,11 +506,14 @@ impl Place {
 
     /// Moves the place. The next check adds hook and queue there; the old place keeps nothing.
     pub fn move_to(&mut self, hook: &GuardHook) {
+        let pace = self.queued;
         self.take_away();
         if self.has_queue() {
             // The old interface may be gone or unreachable.
             let _ = self.unqueue();
         }
+        // A queue on egress is put at the new place by the next check. A detour is added when a packet needs it.
+        self.queued = pace.filter(|_| self.end.hook.direction == Direction::Egress);
         self.backstop = None;
         self.end.network = None;
         (self.space, self.interface, self.shown) = (hook.namespace.clone(), hook.interface.clone(), shown(hook));
@@ -477,18 +539,27 @@ impl Place {
         // The interface was recreated: its counters restarted, and it has no hook of this guard.
         let moved = anew || index != self.end.index;
         if moved {
+            if let Some(detour) = self.detour.take() {
+                // It leads back to an interface that is gone.
+                let _ = remove_detour(&detour);
+                self.queued = None;
+            }
             self.end = End::new(network.clone(), index, self.end.hook.clone())?;
             self.end.put(plane)?;
             self.find_backstop(networks)?;
         }
         let mut whole = true;
-        for end in self.backstop.iter().chain([&self.end]) {
+        if self.detour.as_ref().is_some_and(|detour| network.index(&detour_name(index)).ok() != Some(detour.index)) {
+            (self.detour, whole) = (None, false);
+            self.add_detour(plane)?;
+        }
+        for end in self.detour.iter().chain(&self.backstop).chain([&self.end]) {
             if !end.is_there(plane.handle())? {
                 end.put(plane)?;
                 whole = false;
             }
         }
-        let queued = !self.has_queue() || network.root(index)? == Root::Ours(self.kind);
+        let queued = !self.has_queue() || network.root(self.queue_end()?.index)? == Root::Ours(self.kind);
         let interface = network.interface(index)?;
         self.veth = interface.peer.is_some();
         let frame = frame(&interface);
@@ -497,7 +568,7 @@ impl Place {
             if !queued || moved {
                 self.queue_burst = 0;
             }
-            self.repace(pace)?;
+            self.repace(pace, Some(plane))?;
         }
         Ok(match (moved, renamed, whole && queued) {
             (true, _, _) => Look::Moved,
@@ -516,7 +587,8 @@ impl Place {
     /// Bytes that wait behind the hook. None without a queue.
     pub fn waiting_bytes(&self) -> Option<u64> {
         self.queued?;
-        Some(self.end.network().ok()?.backlog(self.end.index).ok()??.bytes)
+        let end = self.queue_end().ok()?;
+        Some(end.network().ok()?.backlog(end.index).ok()??.bytes)
     }
 
     /// The interface's own counters for the hook's direction.
@@ -576,17 +648,25 @@ fn take_away(network: &Network, index: u32, hook: &GuardHook, removed: &mut Vec<
     }
     let hooks = unhook(network, index, |found| is_guards(found, NAME))?;
     removed.extend((0..hooks).map(|_| format!("hook at {}", shown(hook))));
+    if let (true, Ok(detour)) = (hook.direction == GuardDirection::Ingress, network.index(&detour_name(index))) {
+        network.remove_detour(detour)?;
+        removed.push(format!("queue at {}", shown(hook)));
+    }
     Ok(())
 }
 
 /// Removes the remaining hooks and queues of a policy from a namespace: from renamed interfaces, or those whose other end is
 /// unknown.
 fn sweep(network: &Network, policy: &str, place: &str, removed: &mut Vec<String>) -> io::Result<()> {
-    let (own, backstop) = (called(NAME, policy), called(BACKSTOP, policy));
+    let (own, backstop, mut detours) = (called(NAME, policy), called(BACKSTOP, policy), Vec::new());
     for index in network.hooked()? {
         // An interface that disappeared meanwhile took its hooks with it.
         let Ok(interface) = network.interface(index) else { continue };
         let hooks = unhook(network, index, |found| found.name == own)?;
+        if hooks > 0 && interface.name.starts_with(DETOUR) {
+            detours.push(index);
+            continue;
+        }
         if hooks > 0 && matches!(network.root(index), Ok(Root::Ours(_))) {
             network.unqueue(index)?;
             removed.push(format!("queue at {}{place}", interface.name));
@@ -595,7 +675,8 @@ fn sweep(network: &Network, policy: &str, place: &str, removed: &mut Vec<String>
         let backstops = unhook(network, index, |found| found.name == backstop)?;
         removed.extend((0..backstops).map(|_| format!("backstop at {}{place}", interface.name)));
     }
-    Ok(())
+    // No hook leads there any more.
+    detours.into_iter().try_for_each(|index| network.remove_detour(index))
 }
 
 /// Removes hooks and returns their number.
@@ -604,6 +685,19 @@ fn unhook(network: &Network, index: u32, which: impl Fn(&Hook) -> bool) -> io::R
     filters.iter().try_for_each(|filter| network.unhook(index, filter))?;
     network.tidy(index)?;
     Ok(filters.len())
+}
+
+fn detour_name(index: u32) -> String {
+    format!("{DETOUR}{index}")
+}
+
+/// The hook that decides for packets on a detour, with the rates of `hook`.
+fn detour_hook(hook: &Hook) -> Hook {
+    Hook { direction: Direction::Egress, ..hook.clone() }
+}
+
+fn remove_detour(end: &End) -> io::Result<()> {
+    end.network()?.remove_detour(end.index)
 }
 
 /// The name of a policy's hooks. It identifies them even if the interface has moved.

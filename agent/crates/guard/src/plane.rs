@@ -20,13 +20,14 @@ const BUCKETS: usize = 2;
 const TRIES: usize = 16;
 
 // Word offsets of a leaf's fields in the program's structs. A test compares them with the program.
-/// In `struct limits`: the granted rates, the fallback rates, the rules and the table of fragments.
+/// In `struct limits`: the granted rates, the fallback rates, the rules, the table of fragments and the detour.
 const GRANTED: usize = 0;
 const FALLBACK: usize = 6;
 const RULES: usize = 12;
 const RULES_MAX: usize = 6;
 const FRAGMENTS: usize = 18;
-const LIMITS_WORDS: usize = 19;
+const DETOUR: usize = 19;
+const LIMITS_WORDS: usize = 20;
 
 /// In `struct rates`, for granted and fallback rates alike: cost and tolerance of each bucket, bytes first.
 const COST: usize = 0;
@@ -375,6 +376,11 @@ impl Plane {
         Ok(())
     }
 
+    /// Sends packets of hook `leaf` through interface `index`, whose hook then decides. 0: they are decided at the hook itself.
+    pub fn detour(&self, leaf: usize, index: u32) {
+        self.write(leaf, DETOUR, &[index.into()]);
+    }
+
     /// Allocates the next free table.
     fn table(&self) -> Result<u64, GuardError> {
         let given = self.given.fetch_add(1, Ordering::Relaxed);
@@ -518,7 +524,7 @@ mod tests {
             ("hold_tcp", HOLD_TCP),
             ("hold_others", HOLD_TCP + 1),
         ];
-        let limits = [("granted", GRANTED), ("fallback", FALLBACK), ("rules", RULES), ("fragments", FRAGMENTS)];
+        let limits = [("granted", GRANTED), ("fallback", FALLBACK), ("rules", RULES), ("fragments", FRAGMENTS), ("detour", DETOUR)];
         let state = [
             ("byte_due", DUE),
             ("packet_due", DUE + 1),

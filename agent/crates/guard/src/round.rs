@@ -3,7 +3,7 @@
 
 use partywall_allocation::{allocate, by_use, Claim, Seen, Throttle, Want, Wanted};
 use partywall_clock::{self as clock, Nanos};
-use partywall_wire::{GuardLeaf, GuardPool, GuardQueue, GuardStart, GuardTotal};
+use partywall_wire::{GuardDirection, GuardHook, GuardLeaf, GuardPool, GuardQueue, GuardStart, GuardTotal};
 
 use crate::place::LARGEST;
 use crate::plane::{Counters, Grant, Hold, Plane};
@@ -25,6 +25,9 @@ const DEPARTS_WITHIN_NS: Nanos = 200_000_000;
 /// flight is silent for 200 ms, then twice as long, and so on. If that silence counted as no demand, it would find little
 /// capacity on its return and never recover.
 const PRESSED_NS: Nanos = 1_000_000_000;
+/// Packets of the largest size that TCP may have waiting on a detour. Its sender may not see the queue fill, and only slows down when
+/// packets are lost. Enough must then wait behind a lost one.
+const TCP_PACKETS_AFAR: u64 = 3;
 /// Assumed packet size before any packet was seen, and for the packets/s that come with a bit/s guarantee.
 pub(crate) const PACKET_BITS: u64 = 12_000;
 
@@ -102,6 +105,8 @@ struct Leaf {
     fallback: Grant,
     /// Minimum number of packets of the largest size that its TCP may have waiting.
     tcp_packets: u64,
+    /// Its datagrams may wait in a queue.
+    holds_datagrams: bool,
     before: Counters,
     /// When the traffic up to the last round would have left at its rates, by bytes and by packets.
     due: [Nanos; 2],
@@ -121,6 +126,7 @@ impl Leaf {
             assured_pps,
             fallback,
             tcp_packets: 1,
+            holds_datagrams: true,
             before: Counters::default(),
             due: [now; 2],
             wants: Wants::default(),
@@ -171,13 +177,22 @@ impl Rounds {
             period_ns: start.period_ns,
             at_ns: now,
         };
-        rounds.heed_goals(start);
+        rounds.settle_leaves(start);
         rounds.wants = vec![EVERYTHING; start.leaves.len()];
         rounds.grants = rounds.decide();
         rounds
     }
 
-    fn heed_goals(&mut self, start: &GuardStart) {
+    /// What goals and hooks say of the leaves.
+    fn settle_leaves(&mut self, start: &GuardStart) {
+        for hook in start.hooks.iter().filter(|hook| !holds_datagrams(hook)) {
+            let leaves = hook.rules.iter().map(|rule| rule.leaf).chain([hook.leaf]);
+            leaves.for_each(|leaf| self.leaves[leaf].holds_datagrams = false);
+        }
+        for hook in start.hooks.iter().filter(|hook| hook.direction == GuardDirection::Ingress) {
+            let leaves = hook.rules.iter().map(|rule| rule.leaf).chain([hook.leaf]);
+            leaves.for_each(|leaf| self.leaves[leaf].tcp_packets = TCP_PACKETS_AFAR);
+        }
         start.goals.iter().flat_map(|goal| &goal.leaves).for_each(|&leaf| self.leaves[leaf].tcp_packets = 2);
         self.narrow_first = (0..self.totals.len()).collect();
         self.narrow_first.sort_by_key(|&at| self.totals[at].members.len());
@@ -241,6 +256,12 @@ impl Rounds {
         self.leaves[leaf].speaks_tcp || apart && self.leaves[leaf].limited && self.may_wait(leaf, WAITS_UP_TO_PPS)
     }
 
+    /// Number of packets of the largest size that TCP of a leaf may have waiting at least.
+    #[must_use]
+    pub fn tcp_packets(&self, leaf: usize) -> u64 {
+        self.leaves[leaf].tcp_packets
+    }
+
     /// Whether any TCP arrived in the last round.
     #[must_use]
     pub fn speaks_tcp(&self, leaf: usize) -> bool {
@@ -285,6 +306,9 @@ impl Rounds {
     /// Whether datagrams of a leaf may wait. In a rate queue they may only if they are few and their bits are the limit. Such a queue
     /// limits nothing else, and cannot correct the hook's account of packets.
     fn may_wait(&self, leaf: usize, pps: u64) -> bool {
+        if !self.leaves[leaf].holds_datagrams {
+            return false;
+        }
         if self.queue == GuardQueue::Fq {
             return true;
         }
@@ -567,6 +591,11 @@ fn assured_pps(pools: &[GuardPool], leaves: &[GuardLeaf]) -> Vec<u64> {
     };
     let parts: Vec<f64> = pools.iter().enumerate().map(part).collect();
     leaves.iter().map(|leaf| leaf.guarantee_pps + (beyond(leaf) as f64 * parts[leaf.pool]) as u64).collect()
+}
+
+/// Whether datagrams may wait behind a hook. On ingress their sender would not notice, so that waiting only costs CPU time.
+pub(crate) fn holds_datagrams(hook: &GuardHook) -> bool {
+    hook.hold && hook.direction == GuardDirection::Egress
 }
 
 /// How far packets may run ahead of their rate where a queue holds them back.

@@ -150,7 +150,8 @@ pub struct GuardHook {
     /// The first matching rule applies.
     #[serde(default)]
     pub rules: Vec<GuardRule>,
-    /// Hold packets back in a queue instead of dropping them, if they leave their sender's kernel at this hook.
+    /// Hold datagrams back in a queue instead of dropping them, if they leave their sender's kernel at this hook. TCP is held back
+    /// wherever there can be a queue.
     #[serde(default)]
     pub hold: bool,
     /// The tenant can access the interface and bypass its hook. So the ceilings also apply at the other end of the veth, on ingress.
@@ -203,6 +204,8 @@ pub enum GuardQueue {
 pub enum GuardExcess {
     /// They wait in a queue that the sender's kernel sees: TCP slows down, and a sender of datagrams waits.
     Held,
+    /// TCP waits in a queue. All other packets are dropped; ECN-capable ones are marked before that.
+    TcpHeld,
     /// They are dropped. ECN-capable packets are marked before that.
     Dropped,
 }

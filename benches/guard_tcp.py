@@ -1,0 +1,240 @@
+"""Does TCP get its promise where no queue can stand before the hook? iperf3 at four places, alone and beside datagrams.
+
+The places: the host's end of a tenant's veth; a tap, whose other side is a second tap with a TCP stack behind a process
+that copies frames with their offloads, as QEMU does; a namespace that receives; and a tenant's own end with
+`excess: drop`. At each, one connection is promised a rate that is also its ceiling. Beside it, another vif of the same
+policy offers datagrams at three times its own promise. Goodput must be at least 95 % of the promise less the headers of
+full frames. No vif may carry more than 102 % of its ceiling and a burst in any window of a second, counted at the
+sink's port, or, where that port counts what is dropped too, by iperf3 over the whole time.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import json
+import os
+import select
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from common import arguments, conclude
+from disturbance import undisturbed
+from partywall import guard
+from partywall.model.policy import Policy
+from partywall.sandbox.lab import Counted, Lab, ip, lab, sender
+from partywall.sandbox.networks import NETNS, in_namespace
+from partywall.study.promises.lab import policy
+
+# Of a full frame; timestamps are on.
+PAYLOAD = 1448 / 1514
+BAR, MOST = 0.95, 1.02
+BURST_S, LARGEST = 0.01, 73_984
+WINDOW_NS = 1_000_000_000
+TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0
+IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x0002, 0x1000, 0x4000
+CHECKSUM, TSO4, TSO6, ECN = 1, 2, 4, 8
+FRAME_MAX = 70_000
+TAPS = ("10.8.0.1", "10.8.0.2")
+PLACES = ("host end", "tap", "received", "drop")
+
+
+def tap(name: str) -> int:
+    """A tap whose frames may be as large as a virtual machine's."""
+    descriptor = os.open("/dev/net/tun", os.O_RDWR)
+    fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI | IFF_VNET_HDR))
+    fcntl.ioctl(descriptor, TUNSETOFFLOAD, CHECKSUM | TSO4 | TSO6 | ECN)
+    return descriptor
+
+
+def copied(ends: tuple[int, int], until: int) -> None:
+    """Copies frames from each tap to the other, with the description of their offloads, until `until` can be read."""
+    frame = array.array("B", bytes(FRAME_MAX))
+    other = {ends[0]: ends[1], ends[1]: ends[0]}
+    while True:
+        ready, _, _ = select.select([*ends, until], [], [])
+        if until in ready:
+            return
+        for end in ready:
+            length = os.readv(end, [frame])
+            with contextlib.suppress(OSError):
+                os.write(other[end], memoryview(frame)[:length])
+
+
+@contextlib.contextmanager
+def cable(made: Lab) -> Iterator[None]:
+    """Two taps that are one cable: `inside` in the namespace of tenant `tap`, `vnet0` in that of the bridge."""
+    places = {"inside": made.namespace("tap"), "vnet0": made.namespace("switch")}
+    first, second = (in_namespace(NETNS / space, lambda n=name: tap(n)) for name, space in places.items())
+    for (name, space), address in zip(places.items(), TAPS, strict=True):
+        ip("-n", space, "addr", "add", f"{address}/24", "dev", name)
+        ip("-n", space, "link", "set", name, "up")
+    ended, end = os.pipe()
+    copier = threading.Thread(target=copied, args=((first, second), ended))
+    copier.start()
+    try:
+        yield
+    finally:
+        os.close(end)
+        copier.join()
+        for descriptor in (first, second, ended):
+            os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class Way:
+    """The ends of a connection, and its vif in the policy. counted: its sink's port sees only what passed."""
+
+    sender: str
+    receiver: str
+    address: str
+    vif: Mapping[str, Any]
+    counted: bool
+
+
+def ways(made: Lab, bps: float) -> dict[str, Way]:
+    promise = {"guarantee": f"{bps:.0f}bit/s", "ceiling": f"{bps:.0f}bit/s"}
+    switch = made.namespace("switch")
+
+    def way(name: str, vif: Mapping[str, Any], *, counted: bool) -> Way:
+        return Way(
+            made.namespace(name), made.namespace(f"{name}-sink"), made.address(name, counted=False), vif, counted
+        )
+
+    host_end = {"interface": made.port("host-end"), "namespace": switch, "side": "outside", "send": promise}
+    received = {"interface": "eth0", "namespace": made.namespace("received-sink"), "receive": promise}
+    vnet = {"interface": "vnet0", "namespace": switch, "side": "outside", "send": promise}
+    return {
+        "host end": way("host-end", host_end, counted=True),
+        "tap": Way(made.namespace("tap"), switch, TAPS[1], vnet, counted=False),
+        "received": way("received", received, counted=False),
+        "drop": way("drop", {"excess": "drop", "send": promise}, counted=True),
+    }
+
+
+@contextlib.contextmanager
+def guarded(made: Lab, chosen: Mapping[str, Way], bps: float, part: float) -> Iterator[None]:
+    vifs = {name.replace(" ", "-"): _scaled(way.vif, part) for name, way in chosen.items()}
+    vifs["other"] = {"send": {"guarantee": f"{bps:.0f}bit/s", "ceiling": f"{bps:.0f}bit/s"}}
+    asked = Policy.model_validate(policy(made, vifs, f"{5 * bps:.0f}bit/s"))
+    with guard.keep(guard.flatten(asked, guard.resolve(asked))):
+        time.sleep(0.2)
+        yield
+
+
+def _scaled(vif: Mapping[str, Any], part: float) -> dict[str, Any]:
+    scaled = {
+        way: {key: f"{float(rate.removesuffix('bit/s')) * part:.0f}bit/s" for key, rate in vif[way].items()}
+        for way in ("send", "receive")
+        if way in vif
+    }
+    return {**vif, **scaled}
+
+
+def goodput(way: Way, seconds: float) -> float:
+    """What one connection brought to its receiver, in bit/s."""
+    server = subprocess.Popen(
+        ["ip", "netns", "exec", way.receiver, "iperf3", "-s", "-1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        time.sleep(0.3)
+        client = ["iperf3", "-c", way.address, "-t", f"{seconds:g}", "-O", "1", "-J"]
+        command = ["ip", "netns", "exec", way.sender, *client]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
+        end: dict[str, Any] = json.loads(ran.stdout or "{}").get("end", {})
+        if "sum_received" not in end:
+            sys.exit(f"iperf3 to {way.address}: {json.loads(ran.stdout or '{}').get('error', ran.stderr)}")
+        return float(end["sum_received"]["bits_per_second"])
+    finally:
+        server.kill()
+        server.wait()
+
+
+@contextlib.contextmanager
+def watched(made: Lab) -> Iterator[list[Counted]]:
+    """The counters of the sinks' ports, read meanwhile."""
+    readings, ended = [made.read()], threading.Event()
+
+    def read() -> None:
+        while not ended.wait(0.05):
+            readings.append(made.read())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield readings
+    finally:
+        ended.set()
+        reader.join()
+
+
+def fullest(readings: list[Counted], name: str, bps: float) -> float:
+    """The most that was delivered in a window, over the ceiling, after one burst and one largest packet."""
+    most = 0.0
+    for at, begun in enumerate(readings):
+        later = next((each for each in readings[at + 1 :] if each.at_ns - begun.at_ns >= WINDOW_NS), None)
+        if later is None:
+            break
+        ceiling = bps * (later.at_ns - begun.at_ns) / 1e9
+        bits = (later.bytes[name] - begun.bytes[name]) * 8
+        most = max(most, (bits - bps * BURST_S - LARGEST * 8) / ceiling)
+    return most
+
+
+def measured(made: Lab, bps: float, seconds: float, part: float) -> tuple[float, float]:
+    """The least goodput over the promise less headers, and the most that a vif carried over its ceiling."""
+    chosen = ways(made, bps)
+    least, most = float("inf"), 0.0
+    with guarded(made, chosen, bps, part):
+        for beside in (False, True):
+            with contextlib.ExitStack() as stack:
+                if beside:
+                    stack.enter_context(sender(made, "other", 1514, 3 * bps / 8 / 1514))
+                for name, way in chosen.items():
+                    with watched(made) as readings:
+                        got = goodput(way, seconds)
+                    share = got / (bps * PAYLOAD)
+                    carried = fullest(readings, name.replace(" ", "-"), bps) if way.counted else share
+                    least, most = min(least, share), max(most, carried)
+                    with_what = "beside datagrams" if beside else "alone"
+                    print(
+                        f"{name}, {bps / 1e6:.0f} Mb/s, {with_what}: goodput {got / 1e6:.2f} Mb/s, {share:.1%} of the "
+                        f"promise less headers; at most {carried:.1%} of the ceiling",
+                        flush=True,
+                    )
+    return least, most
+
+
+def main() -> None:
+    options = arguments(__doc__ or "", plants={"promise": "a promise of a tenth less in the kernel"})
+    rates, seconds = ((50e6,), 4.0) if options.quick else ((10e6, 50e6, 400e6), 30.0)
+    part = 0.9 if options.plant else 1.0
+    names = ["host-end", "received", "drop", "tap", "other"]
+    with lab(names, None) as made, cable(made):
+
+        def shares(bps: float) -> tuple[float, float]:
+            def is_met(found: tuple[float, float]) -> bool:
+                return found[0] >= BAR and found[1] <= MOST
+
+            return undisturbed(lambda: measured(made, bps, seconds, part), is_met)
+
+        results = [shares(bps) for bps in rates]
+    least, most = min(least for least, _ in results), max(most for _, most in results)
+    figure = (
+        f"TCP gets at least {least:.1%} of its promise less headers (bar {BAR:.0%}) at {len(PLACES)} places, alone and "
+        f"beside datagrams; no vif carries more than {most:.1%} of its ceiling beside a burst (bar {MOST:.0%})"
+    )
+    conclude("guard-tcp", figure, met=least >= BAR and most <= MOST)
+
+
+if __name__ == "__main__":
+    main()

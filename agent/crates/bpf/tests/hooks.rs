@@ -65,6 +65,21 @@ fn a_watch_follows_another_namespace_and_releases_the_first() {
 }
 
 #[test]
+fn an_interface_for_a_detour_is_added_once_and_removed() {
+    let Some((_, network)) = ready() else { return };
+    if !network.has_detours().unwrap() {
+        return eprintln!("skipped: the kernel has no ifb");
+    }
+    let before = network.interfaces().unwrap().len();
+    let index = network.add_detour("pwtest1").unwrap();
+    assert_eq!(network.add_detour("pwtest1").unwrap(), index, "one of that name is kept");
+    assert!(network.interface(index).unwrap().has_link_header());
+    network.remove_detour(index).unwrap();
+    network.remove_detour(index).unwrap();
+    assert_eq!(network.interfaces().unwrap().len(), before);
+}
+
+#[test]
 fn the_queue_of_one_interface_is_found_and_removed() {
     let Some((_, network)) = ready() else { return };
     let lo = network.index("lo").unwrap();

@@ -749,9 +749,11 @@ impl Tender {
             leaves: leaves_of(&self.start, at).collect(),
             tcp_packets: self.core.kept().rounds.tcp_packets(self.start.hooks[at].leaf),
         };
+        // The lock must not be held while `one` takes it.
+        let queue = self.core.kept().rounds.queue();
         let will = Will {
             policy: self.start.id.clone(),
-            queue: self.core.kept().rounds.queue(),
+            queue,
             plane: self.core.plane.handle(),
             falls_back: self.start.fallback_after_ns.is_some(),
             places: held.map(one).collect(),

@@ -849,6 +849,34 @@ mod tests {
     }
 
     #[test]
+    fn only_tcp_waits_on_ingress_or_if_excess_is_dropped() {
+        let hook = |direction, hold| GuardHook {
+            namespace: None,
+            interface: "eth0".into(),
+            direction,
+            leaf: 0,
+            rules: vec![],
+            hold,
+            backstop: false,
+        };
+        for (direction, hold, datagrams) in
+            [(GuardDirection::Egress, true, true), (GuardDirection::Egress, false, false), (GuardDirection::Ingress, true, false)]
+        {
+            let mut start = start(vec![leaf("a", 1, 0, None, &[])], vec![]);
+            start.hooks = vec![hook(direction, hold)];
+            let mut rounds = Rounds::new(&start, GuardQueue::Fq, 0);
+            (rounds.leaves[0].limited, rounds.leaves[0].speaks_tcp) = (true, false);
+            assert_eq!(rounds.wants_queue(0, true), datagrams);
+            rounds.queued(0, true);
+            let [granted, _] = rounds.ahead(0);
+            assert_eq!(granted.others_ns > 0, datagrams);
+            assert!(granted.tcp_ns > 0);
+            rounds.leaves[0].speaks_tcp = true;
+            assert!(rounds.wants_queue(0, true));
+        }
+    }
+
+    #[test]
     fn a_single_drop_in_demand_advances_the_next_round_if_it_affects_grants() {
         let mut rounds = Rounds::new(&start(vec![leaf("a", 1, 0, None, &[])], vec![]), GuardQueue::Tbf, 0);
         let mut in_motion = |bps: u64| {

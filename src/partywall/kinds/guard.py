@@ -192,10 +192,10 @@ def _notes(kept: Kept) -> Iterator[Note]:
     queue = QUEUES.get(kept.queue, kept.queue)
     words = {
         "held": f"excess packets wait in a queue that their sender's kernel sees ({queue})",
-        "tcp_held": f"excess TCP waits in a queue ({queue}); other excess packets are dropped, and marked before if they "
-        "support ECN",
-        "dropped": "excess packets are dropped, and marked before if they support ECN; there can be no queue, so TCP gets "
-        "little of its guarantee with a short burst (docs/guard.md)",
+        "tcp_held": f"excess TCP waits in a queue ({queue}); other excess packets are dropped, and marked before if "
+        "they support ECN",
+        "dropped": "excess packets are dropped, and marked before if they support ECN; there can be no queue, so TCP "
+        "gets little of its guarantee with a short burst (docs/guard.md)",
     }
     for excess, said in words.items():
         if hooks := [hook for hook, excess_there in kept.excess.items() if excess_there == excess]:

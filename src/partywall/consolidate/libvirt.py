@@ -52,7 +52,7 @@ class Libvirt:
                 with self._connected(host) as connection:
                     running = connection.listAllDomains(self._libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
                     for domain in running:
-                        if domain.name() in self._guests and not self._arrives(domain):
+                        if domain.name() in self._guests and self._runs(domain):
                             places[domain.name()].add(host)
                 up[host] = True
             except TrialError:
@@ -64,15 +64,18 @@ class Libvirt:
         for host in self._uris:
             with contextlib.suppress(TrialError), self._connected(host) as connection:
                 for domain in connection.listAllDomains(self._libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
-                    if domain.name() in self._guests and not self._arrives(domain):
+                    if domain.name() in self._guests and self._runs(domain):
                         seconds[domain.name()] = domain.info()[4] / 1e9
         return seconds
 
-    def _arrives(self, domain: Any) -> bool:
-        """True on the destination of a move that goes on."""
+    def _runs(self, domain: Any) -> bool:
+        """False on the destination of a move, which prepares for the guest, waits for it, or gives up."""
+        module = self._libvirt
         state, reason = domain.state()
-        paused = self._libvirt.VIR_DOMAIN_PAUSED
-        return bool(state == paused and reason == self._libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
+        arrives = (module.VIR_DOMAIN_PAUSED_MIGRATION, module.VIR_DOMAIN_PAUSED_STARTING_UP)
+        if state == module.VIR_DOMAIN_PAUSED:
+            return reason not in arrives
+        return state in (module.VIR_DOMAIN_RUNNING, module.VIR_DOMAIN_BLOCKED)
 
     def is_moving(self, guest: str) -> bool:
         for host in self._uris:

@@ -347,7 +347,7 @@ class Cluster:
         self._open.callback(server.wait)
         self._open.callback(server.kill)
         awaited(socket.exists, 20, f"the storage of {guest} does not start")
-        rate = f"tsc_early_khz={found} " if (found := khz()) else ""
+        rate = f"tsc_early_khz={frequency} " if (frequency := khz()) else ""
         arguments = f"{rate}{KERNEL} -- --address {self.address(guest)} --work {self.work}"
         xml = DOMAIN.format(
             name=guest, memory=MEMORY_KIB, kernel=self.kernel.image, initrd=self.folder / "initrd",

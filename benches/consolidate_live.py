@@ -10,9 +10,9 @@ empties two hosts by live migration and switches them off. After the horizon of 
 guest needs a host of its own, so the two have to be woken before response times break their goal. Costs of moves and
 of requests are measured before, and given to the manager in its cluster file.
 
-Energy saved is the power before, over the plan's horizon, less what was metered in it, less what the boots took.
+Energy saved is the power before, over the plan's horizon, less the energy metered in it and the energy of the boots.
 
-Bar: energy saved within 10 % of what the plan said; no p99 above its goal, unless a plan's interval reaches there;
+Bar: energy saved within 10 % of the plan's figure; no p99 above its goal, unless a plan's interval reaches there;
 every guest answers with the identifier of its first boot, goes on to count on its disk, and runs on one host.
 """
 

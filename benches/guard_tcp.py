@@ -123,8 +123,8 @@ def ways(made: Lab, bps: float) -> dict[str, Way]:
 def guarded(made: Lab, chosen: Mapping[str, Way], bps: float, part: float) -> Iterator[None]:
     vifs = {name.replace(" ", "-"): _scaled(way.vif, part) for name, way in chosen.items()}
     vifs["other"] = {"send": {"guarantee": f"{bps:.0f}bit/s", "ceiling": f"{bps:.0f}bit/s"}}
-    asked = Policy.model_validate(policy(made, vifs, f"{5 * bps:.0f}bit/s"))
-    with guard.keep(guard.flatten(asked, guard.resolve(asked))):
+    limits = Policy.model_validate(policy(made, vifs, f"{5 * bps:.0f}bit/s"))
+    with guard.keep(guard.flatten(limits, guard.resolve(limits))):
         time.sleep(0.2)
         yield
 
@@ -222,8 +222,8 @@ def main() -> None:
     with lab(names, None) as made, cable(made):
 
         def shares(bps: float) -> tuple[float, float]:
-            def is_met(found: tuple[float, float]) -> bool:
-                return found[0] >= BAR and found[1] <= MOST
+            def is_met(shares_now: tuple[float, float]) -> bool:
+                return shares_now[0] >= BAR and shares_now[1] <= MOST
 
             return undisturbed(lambda: measured(made, bps, seconds, part), is_met)
 

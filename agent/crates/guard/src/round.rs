@@ -116,7 +116,8 @@ struct Leaf {
     limited: bool,
     pressed_until_ns: Nanos,
     speaks_tcp: bool,
-    idle: bool,
+    /// What arrived in the last round, in packets/s.
+    offered_pps: u64,
 }
 
 impl Leaf {
@@ -135,7 +136,7 @@ impl Leaf {
             limited: false,
             pressed_until_ns: 0,
             speaks_tcp: false,
-            idle: true,
+            offered_pps: 0,
         }
     }
 }
@@ -271,7 +272,7 @@ impl Rounds {
     /// Whether nothing arrived in the last round.
     #[must_use]
     pub fn is_idle(&self, leaf: usize) -> bool {
-        self.leaves[leaf].idle
+        self.leaves[leaf].offered_pps == 0
     }
 
     /// Whether datagrams of a leaf currently wait in its queue instead of being dropped.
@@ -389,7 +390,7 @@ impl Rounds {
             leaf.queued = Queued { waits: hold, tcp, ..leaf.queued };
             leaf.limited = rates.limited(self.grants[at]);
             leaf.speaks_tcp = rates.any_tcp;
-            leaf.idle = rates.offered_pps == 0;
+            leaf.offered_pps = rates.offered_pps;
         }
         decided - begun
     }

@@ -195,7 +195,7 @@ def test_when_the_controller_is_killed_its_agent_takes_the_hooks_off(path, tmp_p
 @pytest.mark.parametrize(
     ("hops", "words"),
     [
-        (["{a}/nosuch", "{b}/vb"], ['no interface "nosuch"', "it has lo, va"]),
+        (["{a}/nosuch", "{b}/vb"], ['no interface "nosuch"', "give one of lo, va"]),
         (["nowhere/va", "{b}/vb"], ['network namespace "nowhere" cannot be opened', "ip netns lists"]),
         (["{a}/va", "4194304000/vb"], ["4194304000"]),
     ],

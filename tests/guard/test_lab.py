@@ -230,14 +230,18 @@ def test_a_machines_large_segments_count_as_the_packets_they_will_be() -> None:
     vm = {"interface": "tap0", "side": "outside", "send": {"guarantee": "900Mbit/s", "packets": "200/s"}}
     with lab(["vm"]) as made, machine(made) as tap, guard.keep(flat(made, {"vm": vm}, "1Gbit/s")) as kept:
         frame = large_segment()
+        rates = []
         begun = time.monotonic()
-        while time.monotonic() - begun < 1.0:
-            assert tap.write(frame) == len(frame)
-            time.sleep(0.01)
-        packets, bytes_ = passed(kept)
-        # The bucket may go into debt by one frame of forty.
-        assert 40 <= packets <= 1.1 * 200 + 2 * 40
-        assert bytes_ == pytest.approx(packets * (1448 + 54), rel=0.01)
+        for second in (1, 2):
+            while time.monotonic() - begun < second:
+                assert tap.write(frame) == len(frame)
+                time.sleep(0.01)
+            rates.append(passed(kept))
+    (first, _), (packets, bytes_) = rates
+    # At its start three frames of forty may wait, and the bucket may go into debt by one.
+    assert 40 <= first <= 1.1 * 200 + 4 * 40
+    assert 40 <= packets <= 1.1 * 200 + 40
+    assert bytes_ == pytest.approx(packets * (1448 + 54), rel=0.01)
 
 
 def test_packets_of_a_tunnel_that_carries_bare_ip_arrive_unchanged() -> None:

@@ -189,7 +189,7 @@ def strayed(loaded: Loaded, ended: Sequence[tuple[int, int]]) -> float:
 
 
 def loss(made: Machines, there: Server) -> str:
-    """What a load says of which a generator's connection is killed in its third second."""
+    """The message of a load that loses the connection to a generator in its third second."""
     quick = Quick(url=f"{there.url}/fixed", for_ns=60 * SECOND, users=10)
     with PreparedLoad(program(quick), setup(made)) as session:
         killer = threading.Timer(3, _kill_ssh, (made, "west"))

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import uvicorn
+from selenium.common.exceptions import ElementNotInteractableException, StaleElementReferenceException
 from selenium.webdriver.support.ui import WebDriverWait
 
 from partywall.sandbox.label import start_ticks
@@ -62,6 +63,13 @@ def opened(browser, served):
 
 def wait(browser, condition):
     return WebDriverWait(browser, 60).until(lambda _: condition())
+
+
+def type_into(browser, name, text):
+    """Type into a field as soon as it takes keys. The part of the page with the field may be replaced meanwhile."""
+    replaced = (ElementNotInteractableException, StaleElementReferenceException)
+    waiting = WebDriverWait(browser, 60, ignored_exceptions=replaced)
+    waiting.until(lambda _: [field.send_keys(text) for field in browser.find_elements("name", name)])
 
 
 def text_of(browser, place):
@@ -122,8 +130,7 @@ def test_a_number_of_users_that_is_being_typed_survives_an_update(opened, served
     folder.put(job.model_copy(update={"state": State.RUNNING, "record": "load-1"}))
     add = running(folder, SECOND)
     opened.get(f"{served.origin}/records/load-1")
-    wait(opened, lambda: opened.find_elements("name", "level"))
-    opened.find_element("name", "level").send_keys("250")
+    type_into(opened, "level", "250")
     add(event="doing", text="still sending requests")
     wait(opened, lambda: "still sending requests" in text_of(opened, "#status"))
     assert opened.execute_script("return document.querySelector('[name=level]').value") == "250"

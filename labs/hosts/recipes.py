@@ -51,7 +51,8 @@ def tried(bench: Bench) -> str:
 def _line(bench: Bench, line: str, variables: str = "") -> Output:
     """Runs one line by whom it is meant for."""
     if "sudo " in line:
-        return bench.as_root(variables + line.replace("sudo ", ""))
+        own = line.replace("$(id -u)", bench.as_root(f"id -u {bench.user}").last)
+        return bench.as_root(variables + own.replace("sudo ", ""))
     return bench.shell(variables + line, timeout_s=300)
 
 
@@ -66,7 +67,7 @@ def _capabilities(bench: Bench, page: str) -> str:
     agent = bench.shell(f"echo {command}").last
     for line in lines:
         _line(bench, line.replace("GROUP", bench.user), f"{name}={shlex.quote(agent)}; ")
-    output = _line(bench, f"{last} --out traced")
+    output = _line(bench, f"rm -rf traced; {last} --out traced")
     seen = re.search(r"forward: (\d+) packets", output.text.replace("\u202f", "").replace(",", ""))
     expect(output.code == 0 and seen is not None, f"{last}: exit code {output.code}: {output.last}")
     return f"an agent with capabilities traced {seen[1] if seen else 0} packets"

@@ -67,7 +67,8 @@ def _capabilities(bench: Bench, page: str) -> str:
     agent = bench.shell(f"echo {command}").last
     for line in lines:
         _line(bench, line.replace("GROUP", bench.user), f"{name}={shlex.quote(agent)}; ")
-    output = _line(bench, f"rm -rf traced; {last} --out traced")
+    bench.shell("rm -rf traced")
+    output = _line(bench, f"{last} --out traced")
     seen = re.search(r"forward: (\d+) packets", output.text.replace("\u202f", "").replace(",", ""))
     expect(output.code == 0 and seen is not None, f"{last}: exit code {output.code}: {output.last}")
     return f"an agent with capabilities traced {seen[1] if seen else 0} packets"

@@ -43,6 +43,16 @@ def test_the_page_has_the_recipes_and_each_line_is_run_by_whom_it_is_meant_for()
     assert "alice" in install
     assert ran[-1][0] == "user"
     assert ran[-1][1].startswith("PARTYWALL_AGENT=")
-    assert [line.startswith("systemctl --user") for line in recipes.block(page, "delegate.conf")] == [False] * 3 + [
-        True
-    ]
+
+
+def test_a_users_own_number_is_put_into_a_line_of_the_administrator():
+    ran = []
+
+    def as_root(line):
+        ran.append(line)
+        return Output(line, 0, "1000" if line == "id -u alice" else "", 1.0)
+
+    bench = SimpleNamespace(as_root=as_root, user="alice")
+    for line in recipes.block(recipes.PAGE.read_text(), "delegate.conf"):
+        recipes._line(bench, line)
+    assert ran[-1] == 'systemctl restart "user@1000.service"'

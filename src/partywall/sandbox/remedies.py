@@ -100,8 +100,8 @@ def drop_in() -> str:
     wanted = " ".join((*delegation.CONTROLLERS, "pids"))
     return (
         f"have an administrator delegate all controllers once: sudo mkdir -p {DROP_IN.parent} && "
-        f"printf '[Service]\\nDelegate={wanted}\\n' | sudo tee {DROP_IN} && sudo systemctl daemon-reload; then log out of "
-        f"all sessions, or, which ends your user services: sudo systemctl restart user@{os.getuid()}.service"
+        f"printf '[Service]\\nDelegate={wanted}\\n' | sudo tee {DROP_IN} && sudo systemctl daemon-reload; then log "
+        f"out of all sessions, or, which ends your user services: sudo systemctl restart user@{os.getuid()}.service"
     )
 
 

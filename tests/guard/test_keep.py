@@ -288,7 +288,7 @@ def test_ctrl_c_takes_nothing_back_of_what_was_found(
             row |= {"dropped_packets": 0, "marked_packets": 0, "granted_pps": None, "delay_ns": None}
             rows = dict.fromkeys(flat.leaves, row)
             pool = {"divided_bps": 100_000_000, "delay_ns": None}
-            notes = (("vm", "bypassed", "9 bytes went round the hook"),)
+            notes = (("vm", "bypassed", "9 bytes bypassed the hook"),)
             self.reports = [Report(0, 1, rows, {"send": pool, "receive": pool}, notes, 0, 0)]
 
         def report(self, _timeout_s: float) -> Report:
@@ -418,7 +418,7 @@ def test_a_namespace_that_is_deleted_goes_and_the_one_made_in_its_place_is_hooke
         ip("netns", "add", INSIDE)
         joined()
         found = until(kept, has("repaired"))
-        assert "made anew" in str(found.notes)
+        assert "recreated" in str(found.notes)
         assert hooks() == [OURS]
         assert "partywall_backstop" in everything(OUTSIDE)
         ip("-n", INSIDE, "addr", "add", "10.77.0.1/24", "dev", "eth0")

@@ -332,7 +332,7 @@ def test_an_interface_made_anew_is_hooked_before_the_next_look() -> None:
             ip("-n", inside, "link", "del", "new0")
             ip("-n", inside, "link", "add", "new0", "type", "veth", "peer", "name", "peer0")
             seen = until(kept, lambda report: any(kind == "repaired" for _, kind, _ in report.notes))
-            assert "made anew" in str(seen.notes)
+            assert "recreated" in str(seen.notes)
             assert "partywall_guard" in tc(inside, "filter", "show", "dev", "new0", "egress")
 
 
@@ -356,21 +356,23 @@ def test_who_owes_much_at_next_to_nothing_is_not_shut_out_once_he_is_granted_mor
 def test_a_death_leaves_tcp_a_queue_at_its_guarantee_and_no_process_stays(queue: str) -> None:
     vifs = {"vm": {"send": {"guarantee": "20Mbit/s", "ceiling": "80Mbit/s"}}}
 
-    def heirs() -> list[int]:
+    def fallback_processes() -> list[int]:
         lines = {path: path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()}
-        return [int(path.parent.name) for path, line in lines.items() if line.startswith(b"partywall-agent\0heir")]
+        return [
+            int(path.parent.name) for path, line in lines.items() if line.startswith(b"partywall-agent\0guard-fallback")
+        ]
 
     with lab(["vm"]) as made:
         asked = flat(made, vifs, "100Mbit/s", fallback_after="200ms", queue=queue)
         with guard.keep(asked, leave=True) as kept:
-            (heir,) = map(os.pidfd_open, heirs())
+            (process,) = map(os.pidfd_open, fallback_processes())
             assert queue not in queues(made)
             kept.client.process.kill()
             kept.client.process.wait()
-            ended, _, _ = select.select([heir], [], [], 5)
-            os.close(heir)
+            ended, _, _ = select.select([process], [], [], 5)
+            os.close(process)
             assert ended
-        assert not heirs()
+        assert not fallback_processes()
         (there,) = (line for line in queues(made).splitlines() if f"qdisc {queue} " in line)
         # The hook gives the departure times of the guarantee by itself.
         assert ("rate 19996Kbit" if queue == "tbf" else "nopacing") in there, there
@@ -378,8 +380,8 @@ def test_a_death_leaves_tcp_a_queue_at_its_guarantee_and_no_process_stays(queue:
         assert queue not in queues(made)
         # Where all is taken away nobody may put anything there meanwhile.
         with guard.keep(asked):
-            assert len(heirs()) == 1
-        assert not heirs()
+            assert len(fallback_processes()) == 1
+        assert not fallback_processes()
 
 
 @contextlib.contextmanager

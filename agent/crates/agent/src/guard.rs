@@ -25,7 +25,7 @@ impl Resident for Guard {
 
     /// Ends the loop. Hooks and rates stay until `guard.remove`, which follows.
     fn stop(self, id: &str, sink: &mut dyn Sink) {
-        self.disinherit();
+        self.end_fallback_process();
         self.drain(id, sink);
     }
 }

@@ -63,7 +63,7 @@ enum What {
         only: Option<Vec<Capability>>,
     },
     /// Fallback process of a guard: when the guard dies, add the queues that TCP needs. Reads their places from standard input.
-    Heir,
+    GuardFallback,
     /// Remove hooks that a killed tracer left on interfaces. Prints one removed hook per line.
     Unhook {
         /// Prefix of the hooks' names, after the prefix common to all hooks of Partywall.
@@ -163,7 +163,7 @@ fn main() -> ExitCode {
             };
             serve(cpus, die_with_parent, clock, patience.map(Duration::from_secs), Only(only))
         }
-        What::Heir => partywall_guard::inherit(std::io::stdin().lock()).map_err(|error| error.to_string()),
+        What::GuardFallback => partywall_guard::run_fallback(std::io::stdin().lock()).map_err(|error| error.to_string()),
         What::Unhook { prefix, places } => unhook(&prefix, &places),
         What::Init { console, address, gateway } => init(console.as_deref(), address.as_deref().zip(gateway)),
         What::Peer { listen, stay, kernel, params } => peer(listen, stay, &kernel, &params),

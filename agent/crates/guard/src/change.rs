@@ -94,7 +94,7 @@ impl Finding {
     }
 
     /// The text of the report. `times`: how often the finding occurred.
-    fn told(&self, times: u64) -> String {
+    fn report_text(&self, times: u64) -> String {
         let amount = if self.amount == 0 { String::new() } else { format!("{} {} ", self.amount, self.unit) };
         let often = if times > 1 { format!(" ({times} times in the last second)") } else { String::new() };
         format!("{amount}{}{often}", self.text)
@@ -118,9 +118,9 @@ impl Repeats {
     pub fn add(&mut self, place: usize, finding: Finding, now: Nanos) -> Option<String> {
         match self.0.entry((place, finding.kind, finding.unit)) {
             Entry::Vacant(free) => {
-                let told = finding.told(1);
+                let text = finding.report_text(1);
                 free.insert(Repeat { reported_ns: now, times: 0, finding: Finding { amount: 0, ..finding } });
-                Some(told)
+                Some(text)
             }
             Entry::Occupied(mut known) => {
                 let repeat = known.get_mut();
@@ -140,7 +140,7 @@ impl Repeats {
             }
             let again = repeat.times > 0;
             if again {
-                due.push((place, kind, repeat.finding.told(repeat.times)));
+                due.push((place, kind, repeat.finding.report_text(repeat.times)));
             }
             (repeat.reported_ns, repeat.times, repeat.finding.amount) = (now, 0, 0);
             again
@@ -198,12 +198,12 @@ mod tests {
     #[test]
     fn a_repair_is_reported_at_once_and_then_as_a_count_each_second() {
         let mut repeats = Repeats::default();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for now in (0..3 * SECOND).step_by(100_000_000) {
-            told.extend(repeats.add(4, Finding::of(GuardFinding::Repaired, "put back"), now));
-            told.extend(repeats.due(now).into_iter().map(|(_, _, text)| text));
+            reported.extend(repeats.add(4, Finding::of(GuardFinding::Repaired, "put back"), now));
+            reported.extend(repeats.due(now).into_iter().map(|(_, _, text)| text));
         }
-        assert_eq!(told, ["put back", "put back (10 times in the last second)", "put back (10 times in the last second)"]);
+        assert_eq!(reported, ["put back", "put back (10 times in the last second)", "put back (10 times in the last second)"]);
         assert_eq!(repeats.due(3 * SECOND).len(), 1, "what was counted last");
         assert!(repeats.due(4 * SECOND).is_empty());
         assert_eq!(repeats.add(4, Finding::of(GuardFinding::Repaired, "put back"), 5 * SECOND).as_deref(), Some("put back"));
@@ -219,7 +219,7 @@ mod tests {
             assert_eq!(repeats.add(0, above(amount, "bytes"), 1), None);
         }
         assert_eq!(repeats.add(0, above(2, "packets"), 1), None);
-        let told: Vec<String> = repeats.due(SECOND).into_iter().map(|(.., text)| text).collect();
-        assert_eq!(told, ["7 bytes above the ceiling (2 times in the last second)", "2 packets above the ceiling"]);
+        let reported: Vec<String> = repeats.due(SECOND).into_iter().map(|(.., text)| text).collect();
+        assert_eq!(reported, ["7 bytes above the ceiling (2 times in the last second)", "2 packets above the ceiling"]);
     }
 }

@@ -193,9 +193,9 @@ mod tests {
 
     #[test]
     fn a_trickle_that_bypasses_the_hook_adds_up_until_it_is_reported() {
-        let found = seconds(6, 5 * MEGA + 50_000, 5 * MEGA);
-        assert_eq!(found[5], Judgement::Bypassed(300_000), "{found:?}");
-        assert!(found[..5].iter().all(|&judgement| judgement == Judgement::Fine), "{found:?}");
+        let judged = seconds(6, 5 * MEGA + 50_000, 5 * MEGA);
+        assert_eq!(judged[5], Judgement::Bypassed(300_000), "{judged:?}");
+        assert!(judged[..5].iter().all(|&judgement| judgement == Judgement::Fine), "{judged:?}");
     }
 
     #[test]
@@ -223,9 +223,9 @@ mod tests {
 
     #[test]
     fn traffic_slightly_above_the_ceiling_is_reported_even_if_the_hook_saw_it() {
-        let found = seconds(10, 10 * MEGA + 110_000, 10 * MEGA + 110_000);
-        assert!(found.iter().any(|judgement| matches!(judgement, Judgement::Exceeded(_))), "{found:?}");
-        assert_eq!(found[0], Judgement::Fine);
+        let judged = seconds(10, 10 * MEGA + 110_000, 10 * MEGA + 110_000);
+        assert!(judged.iter().any(|judgement| matches!(judgement, Judgement::Exceeded(_))), "{judged:?}");
+        assert_eq!(judged[0], Judgement::Fine);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::change::{Changes, Finding, Looks, Repeats};
 use crate::check::{Account, Allowed, Count, Judgement, Reading};
 use crate::delay::{Wait, Waits};
 use crate::error::GuardError;
-use crate::heir::{Bequest, Heir, Will};
+use crate::fallback::{FallbackProcess, HeldPlace, Instructions};
 use crate::place::{self, Link, Look, Networks, Place, QueueRate, LARGEST};
 use crate::plane::{Counters, Grant, Plane};
 use crate::round::Rounds;
@@ -66,7 +66,7 @@ pub struct Guard {
     without_backstop: Vec<usize>,
     queue: GuardQueue,
     watch: Arc<Watch>,
-    heir: Arc<Mutex<Heir>>,
+    fallback_process: Arc<Mutex<FallbackProcess>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -197,7 +197,7 @@ impl Guard {
         prepare(start, &plane, &mut rounds, &places)?;
         let (spaces, namespaces) = networks.namespaces();
         let watch = Arc::new(Watch::new(&namespaces).map_err(GuardError::kernel("listening for interfaces"))?);
-        let heir = Arc::new(Mutex::new(Heir::start()?));
+        let fallback_process = Arc::new(Mutex::new(FallbackProcess::start()?));
         put_all(start, &plane, &rounds, &mut places)?;
         let excess = places.iter().map(|place| place.excess).collect();
         let without_backstop = (0..places.len()).filter(|&at| places[at].lacks_backstop()).collect();
@@ -205,9 +205,10 @@ impl Guard {
         let core = Arc::new(Core::new(start.clone(), plane, rounds, &places));
         let mut tender = Tender::new(start.clone(), core.clone(), places, links);
         (tender.networks, tender.spaces, tender.watch) = (networks, spaces, Some(watch.clone()));
-        tender.heir = heir.clone();
-        tender.tell_heir();
-        let mut guard = Self { start: start.clone(), shared, excess, without_backstop, queue, watch, heir, threads: Vec::new() };
+        tender.fallback_process = fallback_process.clone();
+        tender.instruct_fallback_process();
+        let mut guard =
+            Self { start: start.clone(), shared, excess, without_backstop, queue, watch, fallback_process, threads: Vec::new() };
         guard.run(core, tender)?;
         Ok(guard)
     }
@@ -276,8 +277,8 @@ impl Guard {
     }
 
     /// Ends the fallback process, because the hooks of this guard are about to be removed.
-    pub fn disinherit(&self) {
-        self.heir.lock().unwrap_or_else(PoisonError::into_inner).dismiss();
+    pub fn end_fallback_process(&self) {
+        self.fallback_process.lock().unwrap_or_else(PoisonError::into_inner).kill();
     }
 
     /// The reports since the last call.
@@ -482,12 +483,12 @@ fn paced(start: &GuardStart, rounds: &Rounds, at: usize) -> QueueRate {
 }
 
 fn goals(start: &GuardStart) -> Vec<Goal> {
-    let one = |goal: &GuardGoal| {
+    let goal_of = |goal: &GuardGoal| {
         let leaves: HashSet<usize> = goal.leaves.iter().copied().collect();
         let places = (0..start.hooks.len()).filter(|&at| leaves_of(start, at).any(|leaf| leaves.contains(&leaf))).collect();
         Goal { places, unmet: false, missed_alone: 0 }
     };
-    start.goals.iter().map(one).collect()
+    start.goals.iter().map(goal_of).collect()
 }
 
 /// State shared by the thread that keeps the rates and the thread that manages the rest.
@@ -641,7 +642,7 @@ struct Tender {
     /// Files of the namespaces that are watched for changes.
     spaces: Vec<Option<String>>,
     watch: Option<Arc<Watch>>,
-    heir: Arc<Mutex<Heir>>,
+    fallback_process: Arc<Mutex<FallbackProcess>>,
     next_wait: usize,
     /// Per leaf.
     reported: Vec<Counters>,
@@ -672,7 +673,7 @@ impl Tender {
             networks: Networks::default(),
             spaces: vec![],
             watch: None,
-            heir: Arc::default(),
+            fallback_process: Arc::default(),
             next_wait: 0,
             reported: vec![Counters::default(); start.leaves.len()],
             reported_ns: clock::system(),
@@ -741,24 +742,24 @@ impl Tender {
     }
 
     /// Sends the fallback process its current instructions.
-    fn tell_heir(&mut self) {
+    fn instruct_fallback_process(&mut self) {
         let held = (0..self.vifs.len()).filter(|&at| self.vifs[at].place.excess != GuardExcess::Dropped);
-        let one = |at: usize| Bequest {
+        let held_place = |at: usize| HeldPlace {
             hook: self.start.hooks[at].clone(),
             leaf: self.start.leaves[self.start.hooks[at].leaf].clone(),
             leaves: leaves_of(&self.start, at).collect(),
             tcp_packets: self.core.kept().rounds.tcp_packets(self.start.hooks[at].leaf),
         };
-        // The lock must not be held while `one` takes it.
+        // The lock must not be held while `held_place` takes it.
         let queue = self.core.kept().rounds.queue();
-        let will = Will {
+        let instructions = Instructions {
             policy: self.start.id.clone(),
             queue,
             plane: self.core.plane.handle(),
             falls_back: self.start.fallback_after_ns.is_some(),
-            places: held.map(one).collect(),
+            places: held.map(held_place).collect(),
         };
-        self.heir.lock().unwrap_or_else(PoisonError::into_inner).tell(&will);
+        self.fallback_process.lock().unwrap_or_else(PoisonError::into_inner).send(&instructions);
     }
 
     /// Replaces the policy. Returns a report of the time before, unless that was very short, and the time from which the policy holds.
@@ -781,7 +782,7 @@ impl Tender {
         // Checks are spread over `check_ns`, whose rounds may have another length now.
         (self.looked, self.turns) = (0, 0);
         self.tend_queues();
-        self.tell_heir();
+        self.instruct_fallback_process();
         (0..self.vifs.len()).for_each(|at| self.compare(at));
         (report, at_ns)
     }
@@ -794,14 +795,14 @@ impl Tender {
         // No traffic has bypassed the hook at the new place yet.
         self.core.widen(to.hook);
         self.repeats.forget(to.hook);
-        self.listen_anew(left.as_deref(), to.hook);
-        self.tell_heir();
+        self.watch_instead(left.as_deref(), to.hook);
+        self.instruct_fallback_process();
         // A hook that was already lost is not reported again if it is missing at the new place too.
         self.look(to.hook);
     }
 
     /// Watches the namespace of place `at` instead of a namespace that no longer has a place.
-    fn listen_anew(&mut self, left: Option<&str>, at: usize) {
+    fn watch_instead(&mut self, left: Option<&str>, at: usize) {
         let space = self.vifs[at].place.space.clone();
         if self.spaces.contains(&space) || self.vifs.iter().any(|vif| vif.place.space.as_deref() == left) {
             return;
@@ -964,19 +965,19 @@ impl Tender {
         let repaired = |text: &str| Some(Finding::of(GuardFinding::Repaired, text));
         let looked = self.vifs[at].place.look(&self.core.plane, &mut self.networks);
         self.core.plane.detour(self.start.hooks[at].leaf, self.vifs[at].place.detour().unwrap_or(0));
-        let found = match looked {
+        let finding = match looked {
             Ok(Look::Whole) => None,
             // Traffic that passed without a hook counts against the vif, because the tenant may have removed the hook for that.
             Ok(Look::Repaired) => repaired("hook or queue had been removed; it is there again"),
             Ok(Look::Moved) => {
                 self.vifs[at].account = None;
-                repaired("the interface had been made anew; the hook is there again")
+                repaired("the interface had been recreated; the hook is there again")
             }
             Ok(Look::Renamed) => repaired(&renamed(&self.vifs[at].place)),
             Err(error) => Some(Finding::of(GuardFinding::Lost, error.to_string())),
         };
-        let lost = matches!(found, Some(Finding { kind: GuardFinding::Lost, .. }));
-        if let Some(finding) = found.filter(|_| !(lost && self.vifs[at].is_lost)) {
+        let lost = matches!(finding, Some(Finding { kind: GuardFinding::Lost, .. }));
+        if let Some(finding) = finding.filter(|_| !(lost && self.vifs[at].is_lost)) {
             self.note(at, finding);
         }
         self.vifs[at].is_lost = lost;
@@ -1024,7 +1025,7 @@ impl Tender {
         } else {
             ""
         };
-        let text = format!("went round the hook{held}");
+        let text = format!("bypassed the hook{held}");
         self.note(at, Finding { kind: GuardFinding::Bypassed, amount: bytes, unit: "bytes", text });
     }
 
@@ -1126,17 +1127,17 @@ fn strain(goal: &GuardGoal, wait: Wait) -> u64 {
 /// `alone`: the wait is in the goal's own vifs' queues.
 fn missed(goal: &GuardGoal, own: Wait, link: Wait, alone: bool) -> GuardNote {
     let ms = |ns: Nanos| ns as f64 / 1e6;
-    let told = |what: &str, goal: Option<Nanos>, measured: Nanos| {
+    let describe = |what: &str, goal: Option<Nanos>, measured: Nanos| {
         goal.map(|goal| format!("{what} is {:.2} ms, its goal {:.2} ms", ms(measured), ms(goal)))
     };
     let both = link.and(own);
-    let both = [told("delay", goal.delay_ns, both.delay_ns), told("jitter", goal.jitter_ns, both.jitter_ns)];
+    let both = [describe("delay", goal.delay_ns, both.delay_ns), describe("jitter", goal.jitter_ns, both.jitter_ns)];
     let said: Vec<String> = both.into_iter().flatten().collect();
     let why = if alone {
         let own = ms(own.delay_ns);
         format!("{own:.2} ms wait at its own vif, where TCP has up to three packets of 64 KiB; give it more bit/s, or a larger goal")
     } else {
-        "nothing but guarantees is sent any more; lower these, or give a goal that can be had".to_owned()
+        "nothing but guarantees is sent any more; lower these, or give a goal that can be met".to_owned()
     };
     let text = if alone { format!("{}: {why}", said.join("; ")) } else { format!("{}, though {why}", said.join("; ")) };
     GuardNote { about: goal.name.clone(), kind: GuardFinding::Unmet, text }
@@ -1151,7 +1152,7 @@ mod tests {
     use super::*;
 
     /// A request with one vif, the `lo` of the thread's namespace.
-    fn asked() -> GuardStart {
+    fn request() -> GuardStart {
         let leaf = GuardLeaf {
             name: "vm".into(),
             pool: 0,
@@ -1206,7 +1207,7 @@ mod tests {
 
     #[test]
     fn a_policy_is_replaced_whole_or_not_at_all() {
-        let start = asked();
+        let start = request();
         let changed = |change: &dyn Fn(&mut GuardStart)| {
             let mut to = start.clone();
             change(&mut to);
@@ -1226,9 +1227,9 @@ mod tests {
     fn a_new_policy_holds_at_once_and_hooks_stay() {
         let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
         let outcome = namespace.inside(|| {
-            let Ok((core, mut tender, _)) = parts(&asked()).map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
+            let Ok((core, mut tender, _)) = parts(&request()).map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
             core.round();
-            let mut to = asked();
+            let mut to = request();
             (to.leaves[0].ceiling_bps, to.leaves[0].guarantee_bps) = (5_000_000, 3_000_000);
             to.hooks[0].interface = "ignored".into();
             let (_, at_ns) = tender.adjust(to);
@@ -1251,7 +1252,7 @@ mod tests {
         for by in [hour, -hour] {
             clock::shift(by);
             let outcome = namespace.inside(|| {
-                let Ok((core, mut tender, _)) = parts(&asked()).map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
+                let Ok((core, mut tender, _)) = parts(&request()).map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
                 core.round();
                 let report = tender.report();
                 let apart = core.plane.beaten_ns().abs_diff(clock::system());
@@ -1270,7 +1271,7 @@ mod tests {
         let tenant = Network::of(&namespace).unwrap();
         let seconds = 3;
         let outcome = namespace.inside(|| {
-            let (core, mut tender, watch) = match parts(&asked()) {
+            let (core, mut tender, watch) = match parts(&request()) {
                 Ok(parts) => parts,
                 Err(why) => {
                     eprintln!("skipped: {why}");

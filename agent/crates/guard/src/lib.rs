@@ -9,15 +9,15 @@ mod change;
 mod check;
 mod delay;
 mod error;
+mod fallback;
 mod guard;
-mod heir;
 mod place;
 mod plane;
 mod round;
 
 pub use error::GuardError;
+pub use fallback::run as run_fallback;
 pub use guard::{Guard, Report};
-pub use heir::inherit;
 pub use place::remove;
 pub use plane::{Counters, Grant, Hold, Plane};
 pub use round::Rounds;

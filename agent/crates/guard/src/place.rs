@@ -228,13 +228,13 @@ fn named() -> Vec<String> {
 }
 
 /// The kind of queue, the same in every namespace: the requested kind, or `fq` if the kernel has it.
-pub(crate) fn queue(asked: Option<GuardQueue>) -> Result<GuardQueue, GuardError> {
+pub(crate) fn queue(requested: Option<GuardQueue>) -> Result<GuardQueue, GuardError> {
     let tried = Namespace::current().and_then(|own| Network::of(&own)?.has_departures());
-    match (asked, tried.map_err(GuardError::kernel("trying whether there is fq"))?) {
+    match (requested, tried.map_err(GuardError::kernel("trying whether there is fq"))?) {
         (Some(GuardQueue::Fq), false) => {
             Err(GuardError::lacking("this kernel has no fq (its module is sch_fq); leave `queue` out to have tbf"))
         }
-        (Some(asked), _) => Ok(asked),
+        (Some(requested), _) => Ok(requested),
         (None, true) => Ok(GuardQueue::Fq),
         (None, false) => Ok(GuardQueue::Tbf),
     }
@@ -283,14 +283,14 @@ impl Place {
         backstop: usize,
     ) -> Result<Self, GuardError> {
         let network = networks.of(hook)?;
-        let found = || GuardError::kernel(shown(hook));
-        let index = network.index(&hook.interface).map_err(found())?;
-        let root = network.root(index).map_err(found())?;
-        let interface = network.interface(index).map_err(found())?;
+        let failure = || GuardError::kernel(shown(hook));
+        let index = network.index(&hook.interface).map_err(failure())?;
+        let root = network.root(index).map_err(failure())?;
+        let interface = network.interface(index).map_err(failure())?;
         // A queue works on egress only, and must never replace another program's queue. On ingress, packets can make a detour.
         let holdable = match hook.direction {
             GuardDirection::Egress => !matches!(root, Root::Foreign(_)),
-            GuardDirection::Ingress => interface.has_link_header() && network.has_detours().map_err(found())?,
+            GuardDirection::Ingress => interface.has_link_header() && network.has_detours().map_err(failure())?,
         };
         let excess = match (holdable, holds_datagrams(hook)) {
             (false, _) => GuardExcess::Dropped,
@@ -300,7 +300,7 @@ impl Place {
         let direction = direction(hook.direction);
         let hooked = Hook { name: called(NAME, policy), direction, priority: PRIORITY, number: number(hook.leaf) };
         let detour = match (holdable, direction, network.index(&detour_name(index))) {
-            (true, Direction::Ingress, Ok(detour)) => Some(End::new(network.clone(), detour, detour_hook(&hooked)).map_err(found())?),
+            (true, Direction::Ingress, Ok(detour)) => Some(End::new(network.clone(), detour, detour_hook(&hooked)).map_err(failure())?),
             _ => None,
         };
         // An earlier guard's queue continues without a gap.
@@ -309,7 +309,7 @@ impl Place {
             Direction::Ingress => detour.is_some(),
         };
         let mut place = Self {
-            end: End::new(network, index, hooked).map_err(found())?,
+            end: End::new(network, index, hooked).map_err(failure())?,
             backstop: None,
             backstop_hook: hook.backstop.then(|| backstop_hook(policy, number(backstop))),
             space: hook.namespace.clone(),
@@ -327,7 +327,7 @@ impl Place {
             ceiling_bps: leaf.ceiling_bps,
             idle_rounds: 0,
         };
-        place.find_backstop(networks).map_err(found())?;
+        place.find_backstop(networks).map_err(failure())?;
         Ok(place)
     }
 
@@ -526,10 +526,10 @@ impl Place {
 
     fn look_into(&mut self, plane: &Plane, networks: &mut Networks) -> io::Result<Look> {
         let network = networks.at(self.space.as_deref())?;
-        let anew = !self.end.is_in(&network);
+        let is_other_namespace = !self.end.is_in(&network);
         let (index, renamed) = match network.index(&self.interface) {
             Ok(index) => (index, false),
-            Err(error) if anew => return Err(error),
+            Err(error) if is_other_namespace => return Err(error),
             // An interface that is renamed keeps its hooks.
             Err(error) => {
                 self.interface = network.interface(self.end.index).map_err(|_| error)?.name;
@@ -537,7 +537,7 @@ impl Place {
             }
         };
         // The interface was recreated: its counters restarted, and it has no hook of this guard.
-        let moved = anew || index != self.end.index;
+        let moved = is_other_namespace || index != self.end.index;
         if moved {
             if let Some(detour) = self.detour.take() {
                 // It leads back to an interface that is gone.
@@ -626,8 +626,8 @@ pub fn remove(remove: &GuardRemove) -> Result<GuardRemoved, GuardError> {
         };
         let Ok(index) = network.index(&hook.interface) else { continue };
         take_away(&network, index, hook, &mut removed).map_err(GuardError::kernel(shown(hook)))?;
-        if let Some((network, index)) = hook.backstop.then(|| networks.other_end(&network, index)).and_then(|found| found.ok()?) {
-            unhook(&network, index, |found| is_guards(found, BACKSTOP)).map_err(GuardError::kernel(shown(hook)))?;
+        if let Some((network, index)) = hook.backstop.then(|| networks.other_end(&network, index)).and_then(|end| end.ok()?) {
+            unhook(&network, index, |attached| is_guards(attached, BACKSTOP)).map_err(GuardError::kernel(shown(hook)))?;
         }
     }
     if let Some(policy) = &remove.id {
@@ -646,7 +646,7 @@ fn take_away(network: &Network, index: u32, hook: &GuardHook, removed: &mut Vec<
         network.unqueue(index)?;
         removed.push(format!("queue at {}", shown(hook)));
     }
-    let hooks = unhook(network, index, |found| is_guards(found, NAME))?;
+    let hooks = unhook(network, index, |attached| is_guards(attached, NAME))?;
     removed.extend((0..hooks).map(|_| format!("hook at {}", shown(hook))));
     if let (true, Ok(detour)) = (hook.direction == GuardDirection::Ingress, network.index(&detour_name(index))) {
         network.remove_detour(detour)?;
@@ -662,7 +662,7 @@ fn sweep(network: &Network, policy: &str, place: &str, removed: &mut Vec<String>
     for index in network.hooked()? {
         // An interface that disappeared meanwhile took its hooks with it.
         let Ok(interface) = network.interface(index) else { continue };
-        let hooks = unhook(network, index, |found| found.name == own)?;
+        let hooks = unhook(network, index, |attached| attached.name == own)?;
         if hooks > 0 && interface.name.starts_with(DETOUR) {
             detours.push(index);
             continue;
@@ -672,7 +672,7 @@ fn sweep(network: &Network, policy: &str, place: &str, removed: &mut Vec<String>
             removed.push(format!("queue at {}{place}", interface.name));
         }
         removed.extend((0..hooks).map(|_| format!("hook at {}{place}", interface.name)));
-        let backstops = unhook(network, index, |found| found.name == backstop)?;
+        let backstops = unhook(network, index, |attached| attached.name == backstop)?;
         removed.extend((0..backstops).map(|_| format!("backstop at {}{place}", interface.name)));
     }
     // No hook leads there any more.

@@ -91,7 +91,7 @@ impl Grant {
 
 /// The new due time of a bucket whose debt after `now` is converted from cost `old` to cost `new`. It stays `due` if there is no
 /// debt, or if either cost is unlimited.
-fn owed_anew(due: u64, now: u64, old: u64, new: u64) -> u64 {
+fn owed_at_new_cost(due: u64, now: u64, old: u64, new: u64) -> u64 {
     match due.checked_sub(now) {
         Some(ahead) if old != 0 && new != 0 && old != new => {
             now + u64::try_from(u128::from(ahead) * u128::from(new) / u128::from(old)).unwrap_or(u64::MAX / 2).min(u64::MAX / 2 - now)
@@ -269,7 +269,7 @@ impl Plane {
         self.handle
     }
 
-    /// Empties both buckets of a leaf as of now.
+    /// Empties both buckets of a leaf.
     fn empty(&self, leaf: usize) {
         let now = partywall_clock::system() << TIME_SHIFT;
         (0..BUCKETS).for_each(|bucket| self.state.release(state_word(leaf, DUE + bucket), now));
@@ -307,7 +307,7 @@ impl Plane {
         let from = if self.departures() { self.state.read(state_word(leaf, DEPARTURE)).max(now) } else { now };
         let stays = if self.departures() { from } else { now + 2 * held };
         self.state.update(due, TRIES, |seen| {
-            let moved = owed_anew(seen, from, old, new);
+            let moved = owed_at_new_cost(seen, from, old, new);
             (seen > stays && moved != seen).then_some(moved)
         });
     }
@@ -317,7 +317,7 @@ impl Plane {
     pub fn fill(&self, leaf: usize, now: Nanos, grant: Grant) {
         for (bucket, burst_ns) in [grant.burst_ns, grant.packet_burst_ns].into_iter().enumerate() {
             let (empty, full) = (now << TIME_SHIFT, now.saturating_sub(burst_ns) << TIME_SHIFT);
-            let filled = |found: u64| (found > full && found <= empty).then_some(full);
+            let filled = |due: u64| (due > full && due <= empty).then_some(full);
             self.state.update(state_word(leaf, DUE + bucket), TRIES, filled);
         }
     }
@@ -350,13 +350,13 @@ impl Plane {
     /// because these are what the queue limits. A departure-time queue follows the account.
     #[must_use]
     pub fn settle(&self, leaf: usize, now: Nanos, wait_ns: Nanos, hold_ns: Nanos) -> i64 {
-        let (found, slack) = ((now + wait_ns) << TIME_SHIFT, (hold_ns / 4) << TIME_SHIFT);
+        let (observed, slack) = ((now + wait_ns) << TIME_SHIFT, (hold_ns / 4) << TIME_SHIFT);
         let settled = |account: u64| {
-            let behind = wait_ns > hold_ns / 4 && account + slack < found;
-            (account > found + slack || behind).then_some(found)
+            let behind = wait_ns > hold_ns / 4 && account + slack < observed;
+            (account > observed + slack || behind).then_some(observed)
         };
         let moved = self.state.update(state_word(leaf, DUE), TRIES, settled);
-        moved.map_or(0, |(account, found)| (found.cast_signed() - account.cast_signed()) >> TIME_SHIFT)
+        moved.map_or(0, |(account, observed)| (observed.cast_signed() - account.cast_signed()) >> TIME_SHIFT)
     }
 
     /// Sets, once, the rules that assign packets of hook `leaf` to leaves.
@@ -556,11 +556,11 @@ mod tests {
         let (nothing, ten) = (cost(0, 8, COST_SHIFT), cost(10_000_000, 8, COST_SHIFT));
         let (now, bytes) = (1 << 40, 57_000);
         let owed = |cost: u64| now + ((bytes * cost) >> COST_SHIFT);
-        assert!(owed_anew(owed(nothing), now, nothing, ten).abs_diff(owed(ten)) < 1 << TIME_SHIFT);
-        assert_eq!(owed_anew(owed(ten), now, ten, ten), owed(ten));
+        assert!(owed_at_new_cost(owed(nothing), now, nothing, ten).abs_diff(owed(ten)) < 1 << TIME_SHIFT);
+        assert_eq!(owed_at_new_cost(owed(ten), now, ten, ten), owed(ten));
         // Saved credit stays.
-        assert_eq!(owed_anew(now - 7, now, nothing, ten), now - 7);
-        assert_eq!(owed_anew(now + 7, now, 0, ten), now + 7);
+        assert_eq!(owed_at_new_cost(now - 7, now, nothing, ten), now - 7);
+        assert_eq!(owed_at_new_cost(now + 7, now, 0, ten), now + 7);
     }
 
     /// An empty TCP frame over IPv4.

@@ -99,7 +99,7 @@ struct Total {
 
 /// The configuration and state of a leaf.
 struct Leaf {
-    asked: GuardLeaf,
+    config: GuardLeaf,
     /// Assured packets/s, in addition to guaranteed ones, because a bit/s guarantee needs packets to be usable.
     assured_pps: u64,
     fallback: Grant,
@@ -121,9 +121,9 @@ struct Leaf {
 }
 
 impl Leaf {
-    fn new(asked: &GuardLeaf, assured_pps: u64, fallback: Grant, now: Nanos) -> Self {
+    fn new(config: &GuardLeaf, assured_pps: u64, fallback: Grant, now: Nanos) -> Self {
         Self {
-            asked: asked.clone(),
+            config: config.clone(),
             assured_pps,
             fallback,
             tcp_packets: 1,
@@ -167,7 +167,7 @@ impl Rounds {
         let fallbacks = fall_back(&start.leaves, &assured, &pools, &totals);
         let leaves = start.leaves.iter().zip(assured).zip(fallbacks);
         let mut rounds = Self {
-            leaves: leaves.map(|((asked, assured), fallback)| Leaf::new(asked, assured, fallback, now)).collect(),
+            leaves: leaves.map(|((config, assured), fallback)| Leaf::new(config, assured, fallback, now)).collect(),
             pools,
             totals,
             narrow_first: Vec::new(),
@@ -199,13 +199,13 @@ impl Rounds {
         self.narrow_first.sort_by_key(|&at| self.totals[at].members.len());
     }
 
-    /// Replaces the promises and limits of all leaves, pools and totals, and divides anew by the demand of the last round. The
+    /// Replaces the promises and limits of all leaves, pools and totals, and divides again by the demand of the last round. The
     /// leaves are the same ones: their counters, demand and queues stay.
     pub fn adjust(&mut self, start: &GuardStart, plane: &Plane, now: Nanos) {
         let mut fresh = Self::new(start, self.queue, now);
         for (leaf, before) in fresh.leaves.iter_mut().zip(self.leaves.drain(..)) {
-            let Leaf { asked, assured_pps, fallback, tcp_packets, .. } = std::mem::replace(leaf, before);
-            (leaf.asked, leaf.assured_pps, leaf.fallback, leaf.tcp_packets) = (asked, assured_pps, fallback, tcp_packets);
+            let Leaf { config, assured_pps, fallback, tcp_packets, .. } = std::mem::replace(leaf, before);
+            (leaf.config, leaf.assured_pps, leaf.fallback, leaf.tcp_packets) = (config, assured_pps, fallback, tcp_packets);
         }
         for (pool, before) in fresh.pools.iter_mut().zip(self.pools.drain(..)) {
             pool.throttle = before.throttle;
@@ -284,7 +284,7 @@ impl Rounds {
     /// How far packets may run ahead of the granted and the fallback rates of a leaf with a queue behind its hook.
     #[must_use]
     pub fn ahead(&self, leaf: usize) -> [Hold; 2] {
-        let ahead = Ahead { queue: self.queue, hold_ns: self.leaves[leaf].asked.hold_ns, tcp_packets: self.leaves[leaf].tcp_packets };
+        let ahead = Ahead { queue: self.queue, hold_ns: self.leaves[leaf].config.hold_ns, tcp_packets: self.leaves[leaf].tcp_packets };
         let bits = match self.queue {
             GuardQueue::Fq => [self.pass_bps(leaf), self.fallback(leaf).bps],
             // One rate applies to both.
@@ -328,7 +328,6 @@ impl Rounds {
     ///
     /// If the queue must hold back its sender, the rate is slightly below what the hook passes. Otherwise it is above, because an
     /// empty queue would cause needless wake-ups.
-    /// nothing wakes up for nothing.
     #[must_use]
     pub fn pace_bps(&self, leaf: usize) -> u64 {
         let bps = self.pass_bps(leaf);
@@ -376,7 +375,7 @@ impl Rounds {
         // The amount filled in is what was left of a whole period.
         if elapsed >= self.period_ns - self.period_ns / 4 {
             for (at, new) in self.grants.iter().enumerate() {
-                if new.burst_ns.max(new.packet_burst_ns) > self.leaves[at].asked.burst_ns {
+                if new.burst_ns.max(new.packet_burst_ns) > self.leaves[at].config.burst_ns {
                     plane.fill(at, now, *new);
                     self.leaves[at].due = plane.due(at, now, *new);
                 }
@@ -423,7 +422,7 @@ impl Rounds {
     /// Records which leaves lost packets below their guarantee.
     fn press(&mut self, rates: &[Rates]) {
         for (at, rates) in rates.iter().enumerate() {
-            if rates.offered_bps > rates.passed_bps && self.grants[at].bps < self.leaves[at].asked.guarantee_bps {
+            if rates.offered_bps > rates.passed_bps && self.grants[at].bps < self.leaves[at].config.guarantee_bps {
                 self.leaves[at].pressed_until_ns = self.at_ns + PRESSED_NS;
             }
         }
@@ -433,7 +432,7 @@ impl Rounds {
         // Precise enough, and much faster than 128-bit integers.
         let elapsed = elapsed as f64;
         let per_second = |count: u64| (count as f64 * 1e9 / elapsed) as u64;
-        let one = |(at, (leaf, granted)): (usize, (&mut Leaf, &Grant))| {
+        let rates_of = |(at, (leaf, granted)): (usize, (&mut Leaf, &Grant))| {
             let (counted, due) = (plane.counters(at), plane.due(at, now, *granted));
             let before = std::mem::replace(&mut leaf.before, counted);
             let passed = counted.passed_bytes - before.passed_bytes;
@@ -455,7 +454,7 @@ impl Rounds {
                 elastic: tcp || leaf.queued.waits,
             }
         };
-        self.leaves.iter_mut().zip(&self.grants).enumerate().map(one).collect()
+        self.leaves.iter_mut().zip(&self.grants).enumerate().map(rates_of).collect()
     }
 
     fn want(&mut self, at: usize, rates: Rates) -> Demand {
@@ -482,19 +481,19 @@ impl Rounds {
                 cap(ceiling, &self.totals[at].members, &mut claims);
             }
         }
-        let one = |(leaf, pps): (&Leaf, Option<u64>)| {
-            let burst_ns = leaf.asked.burst_ns;
+        let without_bits = |(leaf, pps): (&Leaf, Option<u64>)| {
+            let burst_ns = leaf.config.burst_ns;
             let packet_burst_ns = pps.map_or(burst_ns, |pps| reserve_ns(leaf.assured_pps, pps, burst_ns, self.period_ns));
             Grant { bps: 0, pps, burst_ns, packet_burst_ns }
         };
-        let mut grants: Vec<Grant> = self.leaves.iter().zip(packets).map(one).collect();
+        let mut grants: Vec<Grant> = self.leaves.iter().zip(packets).map(without_bits).collect();
         for pool in &mut self.pools {
             let of_pool: Vec<Claim> = pool.members.iter().map(|&at| claims[at]).collect();
             pool.floor_bps = of_pool.iter().map(|claim| claim.demand.min(claim.guarantee).min(claim.ceiling)).sum();
             pool.divided_bps = pool.throttle.divided(pool.capacity_bps, pool.floor_bps);
             let granted = allocate(pool.divided_bps, &of_pool);
             for (&at, bps) in pool.members.iter().zip(granted) {
-                let leaf = &self.leaves[at].asked;
+                let leaf = &self.leaves[at].config;
                 grants[at].bps = bps;
                 grants[at].burst_ns = reserve_ns(leaf.guarantee_bps, bps, leaf.burst_ns, self.period_ns);
             }
@@ -505,11 +504,11 @@ impl Rounds {
     /// Packets/s of each leaf. A tenant's packets are divided among its leaves in proportion to their bandwidth, which is the paper's
     /// second step. A pool's packets are divided in the same way as its bits.
     fn packets(&self, wants: &[Demand]) -> Vec<Option<u64>> {
-        let mut packets: Vec<Option<u64>> = self.leaves.iter().map(|leaf| leaf.asked.ceiling_pps).collect();
+        let mut packets: Vec<Option<u64>> = self.leaves.iter().map(|leaf| leaf.config.ceiling_pps).collect();
         for total in &self.totals {
             let Some(ceiling) = total.ceiling_pps else { continue };
             let used: Vec<u64> = total.members.iter().map(|&at| self.used(at, wants[at].bps)).collect();
-            let most = |at: usize| self.leaves[at].asked.ceiling_pps.unwrap_or(u64::MAX);
+            let most = |at: usize| self.leaves[at].config.ceiling_pps.unwrap_or(u64::MAX);
             let wanted: Vec<u64> = total.members.iter().map(|&at| wants[at].pps.rate.max(TRICKLE_PPS).min(most(at))).collect();
             for (&at, part) in total.members.iter().zip(by_use(ceiling, &used, &wanted)) {
                 packets[at] = Some(packets[at].map_or(part, |own| own.min(part)));
@@ -534,7 +533,7 @@ impl Rounds {
     }
 
     fn packet_claim(&self, at: usize, want: Wanted, ceiling: u64) -> Claim {
-        let Leaf { asked: leaf, assured_pps: assured, .. } = &self.leaves[at];
+        let Leaf { config: leaf, assured_pps: assured, .. } = &self.leaves[at];
         let assured = *assured;
         let trickle = (assured / TRICKLE_PART).max(TRICKLE_PPS);
         let Wanted { rate, held_back, .. } = want;
@@ -544,7 +543,7 @@ impl Rounds {
     }
 
     fn claim(&self, at: usize, want: Wanted, packets: Option<u64>) -> Claim {
-        let leaf = &self.leaves[at].asked;
+        let leaf = &self.leaves[at].config;
         let usable = packets.map_or(u64::MAX, |pps| pps.saturating_mul(self.leaves[at].packet_bits));
         let trickle = (leaf.guarantee_bps / TRICKLE_PART).max(TRICKLE_BPS);
         let pressed = if self.at_ns < self.leaves[at].pressed_until_ns { leaf.guarantee_bps } else { 0 };
@@ -556,7 +555,7 @@ impl Rounds {
 
 /// The grants of all leaves after the heartbeat stops.
 fn fall_back(leaves: &[GuardLeaf], assured_pps: &[u64], pools: &[Pool], totals: &[Total]) -> Vec<Grant> {
-    let one = |leaf: &GuardLeaf| {
+    let own_limits = |leaf: &GuardLeaf| {
         let part = |total: &Total| Some(total.ceiling_pps? / total.members.len() as u64);
         let pps = leaf.ceiling_pps.into_iter().chain(leaf.totals.iter().filter_map(|&at| part(&totals[at]))).min();
         Grant {
@@ -566,7 +565,7 @@ fn fall_back(leaves: &[GuardLeaf], assured_pps: &[u64], pools: &[Pool], totals: 
             packet_burst_ns: leaf.burst_ns,
         }
     };
-    let mut grants: Vec<Grant> = leaves.iter().map(one).collect();
+    let mut grants: Vec<Grant> = leaves.iter().map(own_limits).collect();
     for pool in pools {
         let Some(capacity) = pool.capacity_pps else { continue };
         // Packets/s that are not guaranteed are divided equally.
@@ -663,7 +662,7 @@ fn reserve_ns(guarantee: u64, granted: u64, burst_ns: Nanos, period_ns: Nanos) -
 }
 
 fn pools(pools: &[GuardPool], leaves: &[GuardLeaf]) -> Vec<Pool> {
-    let one = |(at, pool): (usize, &GuardPool)| Pool {
+    let pool_of = |(at, pool): (usize, &GuardPool)| Pool {
         capacity_bps: pool.capacity_bps,
         capacity_pps: pool.capacity_pps,
         members: (0..leaves.len()).filter(|&leaf| leaves[leaf].pool == at).collect(),
@@ -671,16 +670,16 @@ fn pools(pools: &[GuardPool], leaves: &[GuardLeaf]) -> Vec<Pool> {
         floor_bps: 0,
         divided_bps: pool.capacity_bps,
     };
-    pools.iter().enumerate().map(one).collect()
+    pools.iter().enumerate().map(pool_of).collect()
 }
 
 fn totals(totals: &[GuardTotal], leaves: &[GuardLeaf]) -> Vec<Total> {
-    let mut found: Vec<Total> =
+    let mut filled: Vec<Total> =
         totals.iter().map(|total| Total { ceiling_bps: total.ceiling_bps, ceiling_pps: total.ceiling_pps, members: Vec::new() }).collect();
     for (leaf, of) in leaves.iter().enumerate() {
-        of.totals.iter().for_each(|&at| found[at].members.push(leaf));
+        of.totals.iter().for_each(|&at| filled[at].members.push(leaf));
     }
-    found
+    filled
 }
 
 /// Lowers the ceilings of a total's leaves so that their sum stays below the total's ceiling.
@@ -807,9 +806,9 @@ mod tests {
     #[test]
     fn tcp_may_run_ahead_by_its_largest_packet_and_by_two_whatever_its_goal() {
         let low = GuardLeaf { ceiling_bps: 10_000_000, ..leaf("low", 1, 10_000_000, None, &[]) };
-        let mut asked = start(vec![low.clone(), low], vec![]);
-        asked.goals = vec![GuardGoal { name: "goal".into(), pool: 0, delay_ns: Some(1), jitter_ns: None, leaves: vec![1] }];
-        let rounds = Rounds::new(&asked, GuardQueue::Tbf, 0);
+        let mut policy = start(vec![low.clone(), low], vec![]);
+        policy.goals = vec![GuardGoal { name: "goal".into(), pool: 0, delay_ns: Some(1), jitter_ns: None, leaves: vec![1] }];
+        let rounds = Rounds::new(&policy, GuardQueue::Tbf, 0);
         assert_eq!(rounds.ahead(0)[0].tcp_ns / 1_000_000, 59);
         assert_eq!(rounds.ahead(1)[0].tcp_ns / 1_000_000, 118);
     }
@@ -883,9 +882,9 @@ mod tests {
         let mut in_motion = |bps: u64| {
             rounds.wants = vec![rounds.want(0, offered(bps, 12_000))];
             let grants = rounds.decide();
-            let found = rounds.in_motion(&grants);
+            let moves = rounds.in_motion(&grants);
             rounds.grants = grants;
-            found
+            moves
         };
         in_motion(900_000_000);
         assert!(!in_motion(900_000_000), "nothing moves");
@@ -956,25 +955,25 @@ mod tests {
     fn guaranteed_bits_come_with_packets_as_far_as_guaranteed_packets_leave_any() {
         let promised = GuardLeaf { guarantee_pps: 15_000, ..leaf("promised", 2, 120_000_000, None, &[]) };
         let bits_alone = leaf("bits alone", 1, 24_000_000, Some(4000), &[]);
-        let mut asked = start(vec![promised, bits_alone], vec![]);
-        asked.pools[0].capacity_pps = Some(40_000);
-        assert_eq!(assured_pps(&asked.pools, &asked.leaves), [15_000, 2000]);
-        let mut rounds = Rounds::new(&asked, GuardQueue::Tbf, 0);
+        let mut policy = start(vec![promised, bits_alone], vec![]);
+        policy.pools[0].capacity_pps = Some(40_000);
+        assert_eq!(assured_pps(&policy.pools, &policy.leaves), [15_000, 2000]);
+        let mut rounds = Rounds::new(&policy, GuardQueue::Tbf, 0);
         let (silent, flat_out) = (Rates::default(), offered(1_000_000_000, 12_000));
         let idle = granted(&mut rounds, &[silent, silent]);
         assert_eq!(idle[1].pps, Some(4000), "there is room for all");
         let lent = granted(&mut rounds, &[flat_out, offered(24_000_000, 12_000)]);
         assert!(lent[1].pps.unwrap() >= 2000, "{lent:?}");
-        asked.pools[0].capacity_pps = Some(16_000);
-        assert_eq!(assured_pps(&asked.pools, &asked.leaves), [15_000, 1000]);
+        policy.pools[0].capacity_pps = Some(16_000);
+        assert_eq!(assured_pps(&policy.pools, &policy.leaves), [15_000, 1000]);
     }
 
     #[test]
     fn a_queue_is_no_slower_than_the_assured_packets() {
         let promised = GuardLeaf { guarantee_pps: 10_000, ..leaf("promised", 1, 120_000_000, None, &[]) };
-        let mut asked = start(vec![promised, leaf("greedy", 2, 0, None, &[])], vec![]);
-        asked.pools[0].capacity_pps = Some(50_000);
-        let mut rounds = Rounds::new(&asked, GuardQueue::Tbf, 0);
+        let mut policy = start(vec![promised, leaf("greedy", 2, 0, None, &[])], vec![]);
+        policy.pools[0].capacity_pps = Some(50_000);
+        let mut rounds = Rounds::new(&policy, GuardQueue::Tbf, 0);
         let rates = [Rates::default(), offered(1_000_000_000, 12_000)];
         for _ in 0..3 {
             rounds.grants = granted(&mut rounds, &rates);
@@ -1033,8 +1032,8 @@ mod tests {
 
     #[test]
     fn departure_times_are_as_far_ahead_as_their_rate_requires_up_to_a_limit() {
-        let asked = start(vec![leaf("a", 1, 10_000_000, None, &[]), leaf("b", 1, 64_000, None, &[])], vec![]);
-        let mut rounds = Rounds::new(&asked, GuardQueue::Fq, 0);
+        let policy = start(vec![leaf("a", 1, 10_000_000, None, &[]), leaf("b", 1, 64_000, None, &[])], vec![]);
+        let mut rounds = Rounds::new(&policy, GuardQueue::Fq, 0);
         rounds.grants[0].bps = 100_000_000;
         rounds.grants[1].bps = 64_000;
         let ms = |leaf| rounds.ahead(leaf).map(|hold| hold.tcp_ns / 1_000_000);
@@ -1052,9 +1051,9 @@ mod tests {
     fn rounds_of_ten_thousand() {
         const LEAVES: usize = 10_000;
         let leaves = (0..LEAVES).map(|at| leaf(&at.to_string(), at as u32 % 3, 80_000, None, &[])).collect();
-        let asked = start(leaves, vec![]);
+        let policy = start(leaves, vec![]);
         let plane = Plane::load(LEAVES, 0).expect("eBPF, and root");
-        let mut rounds = Rounds::new(&asked, GuardQueue::Tbf, 0);
+        let mut rounds = Rounds::new(&policy, GuardQueue::Tbf, 0);
         let mut chance: u64 = 1;
         let mut times: Vec<(Nanos, Nanos)> = Vec::new();
         let mut written = 0;
@@ -1067,7 +1066,7 @@ mod tests {
             }
             let before = rounds.grants().to_vec();
             let begun = clock::system();
-            let decided = rounds.run(&plane, round * asked.period_ns);
+            let decided = rounds.run(&plane, round * policy.period_ns);
             times.push((clock::system() - begun, decided));
             written += before.iter().zip(rounds.grants()).filter(|(old, new)| old != new).count();
         }

@@ -21,18 +21,18 @@ const LOOK_NS: Nanos = 50_000_000;
 
 /// Instructions: what to do, and at which places.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Will {
+pub(crate) struct Instructions {
     pub policy: String,
     pub queue: GuardQueue,
     pub plane: Handle,
     /// Whether leaves fall back to their guarantees when the guard's heartbeat is old. Otherwise the last rates stay.
     pub falls_back: bool,
-    pub places: Vec<Bequest>,
+    pub places: Vec<HeldPlace>,
 }
 
 /// One place at which excess packets are held back.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Bequest {
+pub(crate) struct HeldPlace {
     pub hook: GuardHook,
     pub leaf: GuardLeaf,
     /// Leaves of the hook and its rules.
@@ -43,32 +43,36 @@ pub(crate) struct Bequest {
 
 /// Handle of the fallback process. When it is dropped, the process continues on its own.
 #[derive(Default)]
-pub(crate) struct Heir {
+pub(crate) struct FallbackProcess {
     child: Option<Child>,
-    told: Option<ChildStdin>,
+    input: Option<ChildStdin>,
 }
 
-impl Heir {
+impl FallbackProcess {
     /// Starts this same program as the fallback process. It gets its own process group, so that signals to the guard's group miss it.
     pub fn start() -> Result<Self, GuardError> {
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("partywall-agent").arg("heir").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-        let mut child = command.spawn().map_err(GuardError::kernel("starting what outlives the guard"))?;
-        Ok(Self { told: child.stdin.take(), child: Some(child) })
+        command
+            .arg0("partywall-agent")
+            .arg("guard-fallback")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0);
+        let mut child = command.spawn().map_err(GuardError::kernel("starting the fallback process"))?;
+        Ok(Self { input: child.stdin.take(), child: Some(child) })
     }
 
     /// Sends new instructions. If the process is gone, this does nothing: the loss matters only after the guard dies.
-    pub fn tell(&mut self, will: &Will) {
-        let Some(pipe) = &mut self.told else { return };
-        let mut line = serde_json::to_vec(will).expect("a will is plain data");
+    pub fn send(&mut self, instructions: &Instructions) {
+        let Some(pipe) = &mut self.input else { return };
+        let mut line = serde_json::to_vec(instructions).expect("instructions are plain data");
         line.push(b'\n');
         let _ = pipe.write_all(&line);
     }
-}
 
-impl Heir {
     /// Kills it, because its hooks are removed now, and it must not add queues meanwhile.
-    pub fn dismiss(&mut self) {
+    pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             // This fails only if the process is already gone.
             let _ = child.kill();
@@ -77,56 +81,56 @@ impl Heir {
     }
 }
 
-impl Drop for Heir {
+impl Drop for FallbackProcess {
     fn drop(&mut self) {
-        drop(self.told.take());
+        drop(self.input.take());
         if let Some(mut child) = self.child.take() {
             thread::spawn(move || child.wait());
         }
     }
 }
 
-/// Waits until the guard that writes to `told` is gone, then carries out the last instructions.
+/// Waits until the guard that writes to `instructions` is gone, then carries out the last instructions.
 ///
 /// # Errors
 /// The instructions cannot be parsed.
-pub fn inherit(told: impl BufRead) -> Result<(), GuardError> {
+pub fn run(instructions: impl BufRead) -> Result<(), GuardError> {
     let mut last = None;
-    for line in told.lines() {
-        last = Some(line.map_err(GuardError::kernel("what the guard said"))?);
+    for line in instructions.lines() {
+        last = Some(line.map_err(GuardError::kernel("the instructions of the guard"))?);
     }
     // A guard that died before it sent instructions had no hooks.
     let Some(last) = last else { return Ok(()) };
-    let will: Will = serde_json::from_str(&last).map_err(GuardError::new)?;
-    let memory = will.plane.open()?;
-    while will.falls_back && !memory.is_stale(clock::system()) {
+    let instructions: Instructions = serde_json::from_str(&last).map_err(GuardError::new)?;
+    let memory = instructions.plane.open()?;
+    while instructions.falls_back && !memory.is_stale(clock::system()) {
         clock::sleep_until(clock::now() + LOOK_NS);
-        if !will.plane.is_hooked() {
+        if !instructions.plane.is_hooked() {
             return Ok(());
         }
     }
-    if will.plane.is_hooked() {
+    if instructions.plane.is_hooked() {
         let mut networks = Networks::default();
-        for bequest in &will.places {
+        for place in &instructions.places {
             // A place that is gone, or cannot be changed, keeps the behaviour of its hook.
-            let _ = bequest.queue(&will, &memory, &mut networks);
+            let _ = place.queue(&instructions, &memory, &mut networks);
         }
     }
     Ok(())
 }
 
-impl Bequest {
-    fn queue(&self, will: &Will, memory: &Memory, networks: &mut Networks) -> Result<(), GuardError> {
-        let mut place = Place::find(networks, &will.policy, will.queue, &self.hook, &self.leaf, self.leaves[0])?;
+impl HeldPlace {
+    fn queue(&self, instructions: &Instructions, memory: &Memory, networks: &mut Networks) -> Result<(), GuardError> {
+        let mut place = Place::find(networks, &instructions.policy, instructions.queue, &self.hook, &self.leaf, self.leaves[0])?;
         // The hook belongs to a new guard, or another program's queue is there.
-        if place.excess == GuardExcess::Dropped || !place.is_hooked_by(will.plane).map_err(GuardError::kernel(&self.leaf.name))? {
+        if place.excess == GuardExcess::Dropped || !place.is_hooked_by(instructions.plane).map_err(GuardError::kernel(&self.leaf.name))? {
             return Ok(());
         }
-        let rates: Vec<LeafRates> = self.leaves.iter().map(|&leaf| memory.rates(leaf, will.falls_back)).collect();
+        let rates: Vec<LeafRates> = self.leaves.iter().map(|&leaf| memory.rates(leaf, instructions.falls_back)).collect();
         let bps: u64 = rates.iter().map(|&rates| held_back_bps(bits(rates))).sum();
         place.pace(QueueRate { bps, strict: true, tcp: true }, None)?;
         for (&leaf, &rates) in self.leaves.iter().zip(&rates) {
-            memory.hold(leaf, self.ahead(will.queue, rates));
+            memory.hold(leaf, self.ahead(instructions.queue, rates));
         }
         Ok(())
     }

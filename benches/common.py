@@ -9,11 +9,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import results
 from partywall import pipeline
@@ -188,6 +190,34 @@ def await_calm(within_s: float, share: float = 0.03) -> float:
         if stolen_s() - before < share / 2:
             break
     return within_s
+
+
+Reading = TypeVar("Reading")
+
+
+@contextlib.contextmanager
+def read_meanwhile(read: Callable[[], Reading | None], every_s: float) -> Iterator[list[Reading]]:
+    """The readings that a thread takes while the block runs, one at its start. None is not kept.
+
+    An error of `read` is raised at the end of the block.
+    """
+    readings: list[Reading] = []
+    over = threading.Event()
+
+    def repeat() -> None:
+        while True:
+            if (reading := read()) is not None:
+                readings.append(reading)
+            if over.wait(every_s):
+                return
+
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(repeat)
+        try:
+            yield readings
+        finally:
+            over.set()
+    reader.result()
 
 
 def interval_of_median(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:

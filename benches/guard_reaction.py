@@ -12,16 +12,14 @@ them together for five minutes at most (quick: ten seconds).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
-from common import arguments, await_calm, conclude, stolen_s
+from common import arguments, await_calm, conclude, read_meanwhile, stolen_s
 from partywall import guard
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import Counted, Lab, lab, sender
@@ -37,27 +35,11 @@ STOLEN = 0.1
 READ_EVERY_S, READ_WITHIN_NS, STALLED_NS = 0.004, 1_000_000, 50_000_000
 
 
-@contextlib.contextmanager
-def watched(made: Lab) -> Iterator[list[Counted]]:
-    """What was read so far, for as long as the block runs; no gap while a sender is started or ended."""
-    readings: list[Counted] = []
-    over = threading.Event()
-
-    def read() -> None:
-        while not over.wait(READ_EVERY_S):
-            before_ns = time.monotonic_ns()
-            reading = made.read()
-            # Who had to wait for a CPU between counters and clock does not know when it was that he read.
-            if reading.at_ns - before_ns <= READ_WITHIN_NS:
-                readings.append(reading)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        yield readings
-    finally:
-        over.set()
-        reader.join()
+def read_in_time(made: Lab) -> Counted | None:
+    """The counters. None if the thread waited for a CPU before it read the clock, so that their time is not known."""
+    before_ns = time.monotonic_ns()
+    reading = made.read()
+    return reading if reading.at_ns - before_ns <= READ_WITHIN_NS else None
 
 
 @dataclass(frozen=True)
@@ -81,7 +63,8 @@ def step(made: Lab) -> Steps:
     time.sleep(0.4)
     begun_s, stolen = time.monotonic(), stolen_s()
     idle = made.read().packets["eager"]
-    with watched(made) as readings:
+    # One thread reads all the time, so that there is no gap while a sender is started or ended.
+    with read_meanwhile(lambda: read_in_time(made), READ_EVERY_S) as readings:
         with sender(made, "eager", 1514, 20_000):
             time.sleep(1.2)
         time.sleep(1.2)

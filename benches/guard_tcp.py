@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from common import arguments, conclude
+from common import arguments, conclude, read_meanwhile
 from disturbance import undisturbed
 from partywall import guard
 from partywall.model.policy import Policy
@@ -37,7 +37,7 @@ from partywall.study.promises.lab import policy
 PAYLOAD = 1448 / 1514
 BAR, MOST = 0.95, 1.02
 BURST_S, LARGEST = 0.01, 73_984
-WINDOW_NS = 1_000_000_000
+WINDOW_NS, READ_EVERY_S = 1_000_000_000, 0.05
 TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x0002, 0x1000, 0x4000
 CHECKSUM, TSO4, TSO6, ECN = 1, 2, 4, 8
@@ -159,24 +159,6 @@ def goodput(way: Way, seconds: float) -> float:
         server.wait()
 
 
-@contextlib.contextmanager
-def watched(made: Lab) -> Iterator[list[Counted]]:
-    """The counters of the sinks' ports, read meanwhile."""
-    readings, ended = [made.read()], threading.Event()
-
-    def read() -> None:
-        while not ended.wait(0.05):
-            readings.append(made.read())
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        yield readings
-    finally:
-        ended.set()
-        reader.join()
-
-
 def fullest(readings: list[Counted], name: str, bps: float) -> float:
     """The most that was delivered in a window, over the ceiling, after one burst and one largest packet."""
     most = 0.0
@@ -200,7 +182,7 @@ def measured(made: Lab, bps: float, seconds: float, part: float) -> tuple[float,
                 if beside:
                     stack.enter_context(sender(made, "other", 1514, 3 * bps / 8 / 1514))
                 for name, way in chosen.items():
-                    with watched(made) as readings:
+                    with read_meanwhile(made.read, READ_EVERY_S) as readings:
                         got = goodput(way, seconds)
                     share = got / (bps * PAYLOAD)
                     carried = fullest(readings, name.replace(" ", "-"), bps) if way.counted else share

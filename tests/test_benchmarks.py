@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import os
 import re
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -49,6 +51,29 @@ def test_every_benchmark_plants_a_fault():
         calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)]
         reads = [call for call in calls if call.func.id in ("arguments", "Parser")]
         assert any(len(call.args) == 3 or "plants" in {word.arg for word in call.keywords} for call in reads), claim
+
+
+def test_a_thread_reads_while_a_block_runs_and_its_error_ends_the_block(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(BENCHES))
+    common = importlib.import_module("common")
+    numbers, third = itertools.count(1), threading.Event()
+
+    def read() -> int | None:
+        number = next(numbers)
+        if number == 3:
+            third.set()
+        return None if number == 2 else number
+
+    with common.read_meanwhile(read, 0.001) as readings:
+        assert third.wait(10)
+    assert readings[:2] == [1, 3]
+    assert next(numbers) == readings[-1] + 1, "it has ended with the block"
+
+    def fail() -> None:
+        raise OSError("no counters")
+
+    with pytest.raises(OSError, match="no counters"), common.read_meanwhile(fail, 0.001):
+        pass
 
 
 def test_a_short_form_is_honest_if_it_passes_and_fails_with_each_fault(monkeypatch: pytest.MonkeyPatch):

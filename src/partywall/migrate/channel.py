@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -32,38 +33,28 @@ class Channel:
             raise CapabilityError(
                 f"the path {self._local} is too long for a socket; give a shorter folder (--work-dir)"
             )
-        if self._ssh:
-            self._forward(self._ssh)
-        stream = self._connected()
-        self.monitor = Monitor(self._name, stream)
-        try:
+        with contextlib.ExitStack() as stack:
+            if self._ssh:
+                stack.callback(self._local.unlink, missing_ok=True)
+                self._process = stack.enter_context(self._forward(self._ssh))
+                stack.callback(self._process.kill)
+            self.monitor = Monitor(self._name, self._connected())
+            stack.callback(self.monitor.close)
             self.monitor.connect()
-        except BaseException:
-            self.close()
-            raise
+            self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._open.close()
 
-    def close(self) -> None:
-        if self.monitor is not None:
-            self.monitor.close()
-            self.monitor = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
-            self._local.unlink(missing_ok=True)
-
-    def _forward(self, ssh: str) -> None:
-        """A Unix socket here that leads to the one there."""
+    def _forward(self, ssh: str) -> subprocess.Popen[bytes]:
+        """Makes a Unix socket here that leads to the one there."""
         # The options of every connection, but for the one that would undo the forwarding.
         kept = {name: value for name, value in connection.OPTIONS.items() if name != "ClearAllForwardings"}
         kept["StreamLocalBindUnlink"] = "yes"
         options = [word for name, value in kept.items() for word in ("-o", f"{name}={value}")]
         argv = [*connection.program(), "-N", "-T", *options, "-L", f"{self._local}:{self._path}", "--", ssh]
-        self._process = subprocess.Popen(
+        return subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0,
             env=os.environ,
         )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -76,15 +76,14 @@ class OwnGuest:
 
 def move_domain(name: str, source: str, destination: str, method: Method, give_up_ns: int) -> Moved:
     """Moves a libvirt domain from one daemon to another, by their URIs. CapabilityError if it cannot be moved."""
-    a, b = LibvirtEnd("a", source, name), LibvirtEnd("b", destination, name)
-    try:
+    with (
+        contextlib.closing(LibvirtEnd("a", source, name)) as a,
+        contextlib.closing(LibvirtEnd("b", destination, name)) as b,
+    ):
         a.other(b)
         if reasons := _refusals(a, b, {"plan": method}):
             raise CapabilityError(*reasons)
         return Mover(OwnGuest({"a": a, "b": b}, "a", None), Monotonic()).move(method, give_up_ns)
-    finally:
-        a.close()
-        b.close()
 
 
 def _refusals(here: End, there: End, methods: Mapping[str, Method]) -> list[str]:
@@ -114,23 +113,21 @@ class OwnSeries:
         self.plan = plan
         self.hosts: HostsSpec = plan.hosts
         self.label = Label.create(run, work_root)
-        self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        try:
-            self.guest = self._guest_on_source()
+        with contextlib.ExitStack() as stack:
+            stack.callback(clean, self.label)
+            ends: dict[Place, End] = {
+                "a": self._end("a", self.hosts.a, stack),
+                "b": self._end("b", self.hosts.b, stack),
+            }
+            self.guest = self._guest(ends)
             self.refuse()
-        except BaseException:
-            self.close()
-            raise
+            self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self._open.close()
-        clean(self.label)
 
     def refuse(self) -> None:
         """CapabilityError with everything that keeps the guest from being moved now."""
@@ -177,21 +174,14 @@ class OwnSeries:
         move = Move(workload=workload, method=method, round=round_number, number=number, source=source, **asdict(moved))
         return Seen(move, {"pings": times})
 
-    @contextlib.contextmanager
-    def _pinged(self, number: int) -> Iterator[Pings | None]:
+    def _pinged(self, number: int) -> contextlib.AbstractContextManager[Pings | None]:
         address = self.plan.clients.address
         if address is None:
-            yield None
-            return
+            return contextlib.nullcontext()
         file = self.label.work / f"pings-{number}.npy"
-        pings = Pings(address, ICMP, self.plan.clients.pings, file, ())
-        try:
-            yield pings
-        finally:
-            pings.close()
+        return contextlib.closing(Pings(address, ICMP, self.plan.clients.pings, file, ()))
 
-    def _guest_on_source(self) -> OwnGuest:
-        ends: dict[Place, End] = {"a": self._end("a", self.hosts.a), "b": self._end("b", self.hosts.b)}
+    def _guest(self, ends: Mapping[Place, End]) -> OwnGuest:
         with_guest = [place for place, end in ends.items() if _has_guest(end)]
         if len(with_guest) > 1:
             raise CapabilityError(
@@ -206,14 +196,14 @@ class OwnSeries:
             b.other(a)
         return OwnGuest(ends, with_guest[0], self.plan.clients.address)
 
-    def _end(self, place: Place, host: HostSpec) -> End:
+    def _end(self, place: Place, host: HostSpec, stack: contextlib.ExitStack) -> End:
         if host.uri is not None:
             end = LibvirtEnd(
                 place, host.uri, self.plan.guest.domain or "", address=host.address, peer=not self.hosts.direct
             )
-            self._open.callback(end.close)
+            stack.callback(end.close)
             return end
-        channel = self._open.enter_context(Channel(f"host-{place}", host.qmp or "", host.ssh, self.label.work))
+        channel = stack.enter_context(Channel(f"host-{place}", host.qmp or "", host.ssh, self.label.work))
         if channel.monitor is None:
             raise TrialError(f"host {place}: its QEMU's monitor is closed")
         return QemuEnd(place, channel.monitor, host.address or "", self._named(place))

@@ -96,20 +96,17 @@ class Series:
         self.original = ""
 
     def __enter__(self) -> Self:
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(clean, self.label)
+            # A lost guest is replaced by another with its session.
+            stack.callback(lambda: self._session.close())
             self.network.build()
             self.boot()
-        except BaseException:
-            self.close()
-            raise
+            self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._session.close()
-        clean(self.label)
+        self._open.close()
 
     @property
     def emulated(self) -> bool:
@@ -291,15 +288,11 @@ class Series:
         tables = {"pings": times, **self._heard.tables()}
         return Seen(move, tables)
 
-    @contextlib.contextmanager
-    def _pinged(self, file: Path) -> Iterator[Pings]:
+    def _pinged(self, file: Path) -> contextlib.AbstractContextManager[Pings]:
         """A client asks the guest while the block runs."""
         address = GUEST.partition("/")[0]
         pings = Pings(address, PEER_PORT, self.plan.clients.pings, file, self.network.enter("clients"))
-        try:
-            yield pings
-        finally:
-            pings.close()
+        return contextlib.closing(pings)
 
     @contextlib.contextmanager
     def working(self, activity: Activity | None) -> Iterator[None]:

@@ -111,11 +111,10 @@ class Daemon:
             stdout=self._log,
             stderr=self._log,
         )
-        try:
+        with contextlib.ExitStack() as failed:
+            failed.callback(self.stop)
             self._wait()
-        except BaseException:
-            self.stop()
-            raise
+            failed.pop_all()
 
     @property
     def uri(self) -> str:
@@ -167,29 +166,21 @@ class Hosts:
     def __enter__(self) -> Self:
         # It ends with us, and its network with it.
         holder = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", "echo; exec sleep infinity"]
-        self._clients = subprocess.Popen(holder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-        try:
-            self._await_clients(self._clients)
-            self._inside(self._clients.pid, "link", "set", "lo", "up")
-            self._bridge(self._clients.pid, CLIENTS)
+        with contextlib.ExitStack() as stack:
+            clients = stack.enter_context(subprocess.Popen(holder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE))
+            stack.callback(clients.kill)
+            self._await_clients(clients)
+            self._clients = clients
+            self._inside(clients.pid, "link", "set", "lo", "up")
+            self._bridge(clients.pid, CLIENTS)
             for name in self.names:
+                stack.callback(self.switch_off, name)
                 self.switch_on(name)
-        except BaseException:
-            self.close()
-            raise
+            self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        for name in list(self.daemons):
-            self.switch_off(name)
-        if self._clients is not None:
-            self._clients.kill()
-            self._clients.wait(STOP_S)
-            if self._clients.stdout is not None:
-                self._clients.stdout.close()
+        self._open.close()
 
     @property
     def enter(self) -> tuple[str, ...]:

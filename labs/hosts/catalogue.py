@@ -95,8 +95,8 @@ NUMA = (
 HOSTS = {
     host.name: host
     for host in (
-        Host("debian-13", "Debian 13, Linux 6.12, cgroup v2, two CPUs, as root", TRIXIE),
-        Host("debian-12", "Debian 12, Linux 6.1, cgroup v2, two CPUs, as root", BOOKWORM, long=("tests",)),
+        Host("debian-13", "Debian 13, Linux 6.12, cgroup v2, two CPUs, as root", TRIXIE, long=("guard-tcp",)),
+        Host("debian-12", "Debian 12, Linux 6.1, cgroup v2, two CPUs, as root", BOOKWORM, long=("guard-tcp", "tests")),
         Host(
             "debian-12-backports",
             "Debian 12 with the backports' kernel and QEMU 10, as root",

@@ -25,6 +25,8 @@ INSIDE = HERE / "inside"
 FEWEST_THERE = 5
 # An emulated host's timers are late, so a sender may miss what it could have; a ceiling is never passed.
 GUARD_BELOW, GUARD_ABOVE = 0.08, 0.02
+# A receiver that stands still for a moment reads the rest at once.
+TCP_ABOVE = 0.04
 # Tests whose subject differs between kernels: cgroups, hooks and queues. All host tests would take hours, emulated.
 TESTS_OF_KERNELS = (
     *("sandbox/test_host.py", "sandbox/test_delegation.py", "run/test_execute.py", "run/test_commands.py"),
@@ -169,6 +171,16 @@ def guard(bench: Bench) -> str:
     return said
 
 
+def guard_tcp(bench: Bench) -> str:
+    """A TCP connection where the guard has only a hook, so that its packets take the detour through an `ifb`."""
+    result = _seen(bench, "guard_tcp")
+    detour = "through an ifb" if result["detour"] else "without a detour"
+    said = f"{result['bps'] / 1e6:.3f} of {result['ceiling'] / 1e6:g} Mbit/s received, {detour}, "
+    said += f"{result['left'] or 'nothing'} left"
+    expect(-GUARD_BELOW < result["kept"] - 1 < TCP_ABOVE and result["detour"] and not result["left"], said)
+    return said
+
+
 def trace(bench: Bench) -> str:
     if said := _refused(bench, "trace lo:out lo:in --for 1s"):
         return said
@@ -220,6 +232,7 @@ CHECKS: dict[str, Callable[[Bench], str]] = {
     "container-limits": container_limits,
     "load": load,
     "guard": guard,
+    "guard-tcp": guard_tcp,
     "trace": trace,
     "reap": reap,
     "no-root": no_root,

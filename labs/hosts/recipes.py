@@ -19,9 +19,12 @@ SENDER = """
 import socket, time
 sender = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 until = time.monotonic() + 120
+sent = 0
 while time.monotonic() < until:
+    sent += 1
     try:
-        sender.sendto(bytes(100), ("ff02::1", 9, 0, socket.if_nametoindex("veth-web")))
+        # A serial number at the front: no two datagrams look alike.
+        sender.sendto(sent.to_bytes(8, "big") + bytes(92), ("ff02::1", 9, 0, socket.if_nametoindex("veth-web")))
     except OSError:
         pass
     time.sleep(0.01)

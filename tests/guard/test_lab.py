@@ -454,3 +454,21 @@ def test_tcp_waits_where_only_a_hook_can_be_and_nothing_is_left(place: str) -> N
                     until(kept, holds)
         assert not space or detours(space) == []
         assert "tbf" not in queues(made)
+
+
+def test_tcp_at_a_small_ceiling_is_not_reported_to_exceed_it() -> None:
+    """The queue then holds a third of a second of packets of 64 KiB, and its bucket fills up while a sender pauses."""
+    promise = {"guarantee": "5Mbit/s", "ceiling": "5Mbit/s"}
+    with lab(["vm"]) as made:
+        vif = {"interface": "eth0", "namespace": made.namespace("vm-sink"), "receive": promise}
+        reports: list[Report] = []
+
+        def is_long(report: Report) -> bool:
+            reports.append(report)
+            return len(reports) >= 100
+
+        with guard.keep(flat(made, {"vm": vif}, "100Mbit/s")) as kept, stream(made, "vm"):
+            until(kept, is_long)
+        assert [note for report in reports for note in report.notes if note[1] == "exceeded"] == []
+        passed = [report.rows["vm (receives)"]["passed_bps"] for report in reports]
+        assert 2.5e6 < sum(passed) / len(passed) < 5.5e6

@@ -44,14 +44,19 @@ def _must(command: str) -> None:
         raise SystemExit(f"{command}: {done.stderr.strip()}")
 
 
+def enter(name: str) -> None:
+    """Moves this process into a namespace, in which it stays."""
+    with Path(f"/run/netns/{name}").open() as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+
+
 def send(seconds: float, rate_pps: float, size: int) -> int:
     """Sends datagrams from lab-a to lab-b's discard port at an even rate; returns how many left.
 
     To be called in a process of its own, for it stays in the namespace.
     """
-    with Path(f"/run/netns/{NAMES[0]}").open() as file:
-        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), "setns")
+    enter(NAMES[0])
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sender.connect((ADDRESSES[1], 9))
     began, sent = time.monotonic(), 0

@@ -1050,10 +1050,17 @@ impl Tender {
         let bursts = 1 + hook.rules.len() as u64;
         let packets = ceiling_pps(&self.start, at);
         let at_once_ns = u128::from(bursts * leaf.burst_ns + leaf.hold_ns);
+        let (tcp_bytes, queue) = {
+            let kept = self.core.kept();
+            (kept.rounds.tcp_packets(hook.leaf) * LARGEST, kept.rounds.queue())
+        };
+        // A `tbf` for TCP has a bucket for the largest packet, which is full after a pause. Its backlog, which corrects the hook's
+        // account, is known to one packet.
+        let bucket_bytes = if queue == GuardQueue::Tbf { 2 * LARGEST } else { 0 };
         Allowed {
             ceiling_bps,
             burst_bytes: bursts * (during(leaf.burst_ns) + LARGEST),
-            held_bytes: during(leaf.hold_ns).max(self.core.kept().rounds.tcp_packets(hook.leaf) * LARGEST),
+            held_bytes: during(leaf.hold_ns).max(tcp_bytes) + bucket_bytes,
             ceiling_pps: packets,
             burst_packets: bursts * SEGMENTS + packets.map_or(0, |pps| (u128::from(pps) * at_once_ns / 1_000_000_000) as u64),
         }

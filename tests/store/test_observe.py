@@ -246,7 +246,7 @@ def test_the_sum_over_a_window_is_that_of_the_shares_of_its_slices(pieces, start
         for row in rows
     ]
     thread = Thread.of(rows)
-    (found,) = thread.between(thread.work, *(np.array([at_ns]) for at_ns in window))
+    ((found,),) = thread.between(*(np.array([at_ns]) for at_ns in window), thread.work)
     assert found == pytest.approx(sum(inside), abs=1e-9)
 
 

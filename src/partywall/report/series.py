@@ -5,22 +5,25 @@ Only the running interval is estimated here, and it is only displayed. Results c
 
 from __future__ import annotations
 
-import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from partywall.model.evidence import Evidence, SlicePoint
 from partywall.model.finding import Cell, Estimate
-from partywall.model.observation import Observations
+from partywall.model.observation import Histogram, Observations, Values
 from partywall.model.plan import Trial
 from partywall.report import figures, latency
 
 MAX_SLICES = 1500
 """Most slices of one trial in a page. Beyond that, whole blocks are evenly left out, and the page says so."""
+
+_FEWEST = 5
+"""Fewest blocks whose running mean is drawn."""
 
 MAX_POINTS = 300
 """Most blocks of a cell whose factor is drawn. Beyond that, blocks are evenly left out, and the chart says so."""
@@ -37,6 +40,11 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.treated)
+
+    @cached_property
+    def merged(self) -> dict[str, Histogram]:
+        """The latencies of all slots of each side."""
+        return {name: side.latency.merged for name, side in self.sides}
 
     @property
     def sides(self) -> tuple[tuple[str, Observations], ...]:
@@ -79,11 +87,15 @@ _pairs = _LastPairs()
 def _paired(evidence: Evidence, cell: Cell) -> Pairs:
     own = evidence.of_trial(cell.trial)
     base, treated = (
-        {int(own.block[at]): int(at) for at in np.flatnonzero((own.treatment == id_) & (own.long == cell.long))}
+        np.flatnonzero((own.treatment == id_) & (own.long == cell.long))
         for id_ in (baseline_id(evidence, cell.trial), cell.treatment)
     )
-    both = [block for block in treated if block in base and own.rate[base[block]] > 0]
-    return Pairs(*(own.take(np.array([side[block] for block in both], dtype=np.intp)) for side in (base, treated)))
+    of_block = np.full(int(own.block.max(initial=0)) + 1, -1)
+    of_block[own.block[base]] = base
+    beside = of_block[own.block[treated]]
+    both = np.flatnonzero(beside >= 0)
+    both = both[own.rate[beside[both]] > 0]
+    return Pairs(own.take(beside[both]), own.take(treated[both]))
 
 
 def effects(evidence: Evidence, cell: Cell) -> Rows:
@@ -92,44 +104,38 @@ def effects(evidence: Evidence, cell: Cell) -> Rows:
     if not len(pairs):
         return []
     origin_ns = int(evidence.of_trial(cell.trial).start_ns[0])
-    factors = (pairs.treated.rate / pairs.baseline.rate).tolist()
+    factors = pairs.treated.rate / pairs.baseline.rate
+    mean, half = running_interval(factors, cell.isolation)
+    ends = {"mean": mean, "low": mean - half, "high": mean + half}
     last, steps = len(pairs) - 1, MAX_POINTS - 1
-    drawn = {at * last // steps for at in range(MAX_POINTS)} if last > steps else None
+    drawn = [at * last // steps for at in range(MAX_POINTS)] if last > steps else range(len(pairs))
     return [
         {
             "block": int(pairs.treated.block[at]),
             "time_s": _short((int(pairs.treated.start_ns[at]) - origin_ns) / 1e9),
-            "factor": _short(factors[at]),
-            **{name: None if end is None else _short(end) for name, end in zip(_RUNNING, ends, strict=True)},
+            "factor": _short(float(factors[at])),
+            **{name: None if at < _FEWEST - 1 else _short(float(end[at])) for name, end in ends.items()},
         }
-        for at, ends in enumerate(running_interval(factors, cell.isolation))
-        if drawn is None or at in drawn
+        for at in drawn
     ]
 
 
-_RUNNING = ("mean", "low", "high")
-
-
-def running_interval(factors: Sequence[float], final: Estimate) -> Iterator[tuple[float | None, ...]]:
-    """Mean and interval of the first k blocks, for k ≥ 5. The weight of a block is that in `final`."""
+def running_interval(factors: Values, final: Estimate) -> tuple[Values, Values]:
+    """Mean of the first k blocks, and half of its interval. The weight of a block is that in `final`."""
     worth = (final.n_effective or final.n) / final.n if final.n else 1.0
-    mean = squares = 0.0
-    for count, factor in enumerate(factors, start=1):
-        step = factor - mean
-        mean += step / count
-        squares += step * (factor - mean)
-        if count < 5:
-            yield None, None, None
-            continue
-        half = 1.96 * math.sqrt(squares / (count - 1) / (count * worth))
-        yield mean, mean - half, mean + half
+    count = np.arange(1, len(factors) + 1)
+    # Around their own mean, so that squares do not cancel.
+    middle = factors.mean()
+    mean = np.cumsum(factors - middle) / count
+    squares = np.maximum(np.cumsum(np.square(factors - middle)) - count * np.square(mean), 0)
+    return middle + mean, 1.96 * np.sqrt(squares / np.maximum(count - 1, 1) / (count * worth))
 
 
 def rates(evidence: Evidence, cell: Cell, bins: int = 24) -> Rows:
     """Histogram of slot rates, baseline and treated over the same bins, in the kernel's unit."""
     scale = scale_of(evidence, cell.trial)
     shown = {
-        name: np.array([scale.show(rate) for rate in side.rate.tolist()], dtype=np.float64)
+        name: np.fromiter(map(scale.show, side.rate.tolist()), np.float64, len(side))
         for name, side in pairs_of(evidence, cell).sides
     }
     groups = {name: values[np.isfinite(values)] for name, values in shown.items()}
@@ -152,8 +158,7 @@ def rates(evidence: Evidence, cell: Cell, bins: int = 24) -> Rows:
 def latencies(evidence: Evidence, cell: Cell) -> Rows:
     """Latency by the share of slower operations, as far into the tail as the counts allow."""
     rows = []
-    for name, side in pairs_of(evidence, cell).sides:
-        merged = side.latency.merged
+    for name, merged in pairs_of(evidence, cell).merged.items():
         shares = latency.tail_shares(merged)
         rows += [
             {"state": name, "slower": _short(1 - share), "latency_us": _short(value_ns / 1e3)}
@@ -166,7 +171,7 @@ def percentiles(
     evidence: Evidence, cell: Cell, shares: Sequence[float] = (0.5, 0.9, 0.99, 0.999)
 ) -> list[tuple[float, float, float]]:
     """(share, baseline ns, treated ns) for shares with at least ten operations beyond."""
-    base, treated = (side.latency.merged for _, side in pairs_of(evidence, cell).sides)
+    base, treated = pairs_of(evidence, cell).merged.values()
     fewest = min(sum(base.counts.values()), sum(treated.counts.values()))
     kept = [share for share in shares if fewest * (1 - share) >= 10]
     return list(zip(kept, latency.quantiles(base, kept), latency.quantiles(treated, kept), strict=True))

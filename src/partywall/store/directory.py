@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from partywall.errors import UsageError
 from partywall.files import write_whole
@@ -15,11 +15,18 @@ from partywall.store.blocks import Blocks
 from partywall.store.pending import Pending, compact
 from partywall.store.record import Record, first_line
 
+T = TypeVar("T")
+
 
 class RunDirectory(Record):
     """The record of a run."""
 
     KIND, MARK, MADE_BY = "run", "plan.json", "partywall run"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        # Parts of the events, by name, and how many bytes of events there were.
+        self._known: dict[str, tuple[int, Any]] = {}
 
     @classmethod
     def create(cls, path: Path, scenario_text: str, plan: Plan, host: dict[str, Any]) -> RunDirectory:
@@ -54,8 +61,21 @@ class RunDirectory(Record):
 
         UsageError for a line that is neither an event nor the beginning of one.
         """
-        skip = (blocks.BEGIN,) if kinds and blocks.KIND not in kinds else ()
-        return (event_line for event_line in self._lines(skip=skip) if not kinds or event_line["kind"] in kinds)
+        lines = self._others() if kinds and blocks.KIND not in kinds else self._lines()
+        return (event_line for event_line in lines if not kinds or event_line["kind"] in kinds)
+
+    def _others(self) -> list[dict[str, Any]]:
+        """The events whose lines are not those of finished blocks."""
+        return self._once("others", lambda: list(self._lines(skip=(blocks.BEGIN,))))
+
+    def _once(self, name: str, read: Callable[[], T]) -> T:
+        """What `read` makes of the events. It is called again only when there are more."""
+        file = self.path / self.LINES
+        size = file.stat().st_size if file.exists() else 0
+        if name not in self._known or self._known[name][0] != size:
+            self._known[name] = size, read()
+        value: T = self._known[name][1]
+        return value
 
     def _lines(
         self, check: Callable[[dict[str, Any]], None] | None = None, skip: tuple[bytes, ...] = ()
@@ -76,16 +96,18 @@ class RunDirectory(Record):
     def _check(self) -> None:
         """UsageError for an event without required content."""
         # Finished blocks are checked together, and one by one only to name the wrong one.
-        skip = () if blocks.by_trial(self._block_lines()) is None else (blocks.BEGIN,)
+        skip = () if self._whole_blocks() is None else (blocks.BEGIN,)
         for _ in self._lines(event.check, skip):
             pass
 
-    def _block_lines(self) -> Iterator[bytes]:
-        return (line for _, line in self.lines() if line.startswith(blocks.BEGIN))
+    def _whole_blocks(self) -> dict[str, Blocks] | None:
+        """The finished blocks of each trial; None if one of their lines is incomplete or invalid."""
+        begun = (line for _, line in self.lines() if line.startswith(blocks.BEGIN))
+        return self._once("blocks", lambda: blocks.by_trial(begun))
 
     def blocks(self) -> dict[str, Blocks]:
         """The finished blocks of each trial."""
-        by_trial = blocks.by_trial(self._block_lines())
+        by_trial = self._whole_blocks()
         if by_trial is None:
             # A kill left the beginning of a line.
             events: dict[str, list[dict[str, Any]]] = {}
@@ -116,7 +138,7 @@ class RunDirectory(Record):
     def by_trial(self) -> dict[str, list[dict[str, Any]]]:
         """The events of each trial but finished blocks, in order."""
         by_trial: dict[str, list[dict[str, Any]]] = {}
-        for event_line in self._lines(skip=(blocks.BEGIN,)):
+        for event_line in self._others():
             if "trial" in event_line and event_line["kind"] != blocks.KIND:
                 by_trial.setdefault(event_line["trial"], []).append(event_line)
         return by_trial

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from partywall.agent import counters as monitor
 from partywall.agent.metric import Extractor
 from partywall.errors import Problem, UsageError
 from partywall.model.evidence import VICTIM, AgentFacts, Counter, Evidence, Readings, SlicePoint, Unread
-from partywall.model.observation import Observations
+from partywall.model.observation import Numbers, Observations, Times
 from partywall.model.plan import Trial
 from partywall.store.blocks import Blocks
 from partywall.store.directory import RunDirectory
@@ -24,6 +25,9 @@ from partywall.store.pending import OUTPUT, SAMPLES, SLICES, USAGE, table
 
 # Number of blocks of a trial whose slices are drawn: enough to show switching, few enough for a page.
 TIMELINE_BLOCKS = 12
+
+_LATENCY = ["latency_bucket", "latency_count"]
+_COLUMNS = ["workload", "thread", "start_ns", "end_ns", "work", "cpu_ns"]
 
 
 def evidence(run: RunDirectory) -> Evidence:
@@ -146,12 +150,16 @@ class _Tables:
             remedy = "restore the file from a copy, or measure again"
             raise UsageError(Problem(message, remedy, str(self._file("slices", turn))))
         samples = self._samples(turn, event) if event else None
-        return observed(own.columns, self._trial, tracks, event.get("rate_max", {}), samples, self._usage(turn))
+        seen = observed(own.columns, self._trial, tracks, event.get("rate_max", {}), samples, self._usage(turn))
+        del tracks, samples
+        # Otherwise Arrow keeps the memory of the turn's tables.
+        pa.default_memory_pool().release_unused()
+        return seen
 
-    def tracks(self, turn: str) -> dict[str, Track]:
-        """Slices by workload."""
+    def tracks(self, turn: str, *, latencies: bool = True) -> dict[str, Track]:
+        """Slices by workload. latencies: whether the victim's are read."""
         file = self._file("slices", turn)
-        tracks = _tracks(table(file, SLICES)) if file.exists() else {}
+        tracks = _tracks(file, latencies=latencies) if file.exists() else {}
         rows: dict[str, list[dict[str, Any]]] = {}
         for row in self._metric_rows(turn):
             rows.setdefault(row["workload"], []).append(row)
@@ -206,8 +214,14 @@ def metric_rows(workload: str, extractor: Extractor, lines: Sequence[Mapping[str
             yield base | {"cpu_ns": None, "intensity": 1.0, "latency": []}
 
 
-def _tracks(slices: pa.Table) -> dict[str, Track]:
-    """Slices by workload and thread."""
+def _tracks(file: Path, *, latencies: bool) -> dict[str, Track]:
+    """Slices by workload and thread. No observation uses a neighbour's latencies, so at most the victim's are read."""
+    victims = pc.field("workload") == VICTIM
+    read = [*_COLUMNS, *_LATENCY] if latencies else _COLUMNS
+    return _threads(table(file, SLICES, read, victims)) | _threads(table(file, SLICES, _COLUMNS, ~victims))
+
+
+def _threads(slices: pa.Table) -> dict[str, Track]:
     slices = slices.combine_chunks()
     workload = slices["workload"].combine_chunks().dictionary_encode()
     thread = slices["thread"].to_numpy()
@@ -215,7 +229,8 @@ def _tracks(slices: pa.Table) -> dict[str, Track]:
     for code, name in enumerate(workload.dictionary.to_pylist()):
         own = np.flatnonzero(workload.indices.to_numpy() == code)
         for number in np.unique(thread[own]):
-            threads.setdefault(name, []).append(_thread(slices.take(own[thread[own] == number])))
+            which = own[thread[own] == number]
+            threads.setdefault(name, []).append(_thread(slices if len(which) == len(slices) else slices.take(which)))
     return dict(threads)
 
 
@@ -223,14 +238,20 @@ def _thread(slices: pa.Table) -> Thread:
     start_ns = slices["start_ns"].to_numpy()
     if (np.diff(start_ns) < 0).any():
         slices = slices.take(np.argsort(start_ns, kind="stable"))
-    buckets, counts = (slices[name].combine_chunks() for name in ("latency_bucket", "latency_count"))
+    cpu_ns = slices["cpu_ns"].to_numpy(zero_copy_only=False).astype(np.float64)
+    start_ns, end_ns, work = (slices[name].to_numpy() for name in ("start_ns", "end_ns", "work"))
+    return Thread(start_ns, end_ns, work, cpu_ns, _buckets(slices))
+
+
+def _buckets(slices: pa.Table) -> tuple[Times, Numbers, Numbers]:
+    """See `Thread.latency`. None if latencies were not read."""
+    if _LATENCY[0] not in slices.column_names:
+        return np.zeros(len(slices) + 1, np.int64), np.zeros(0, np.uint16), np.zeros(0, np.uint8)
+    buckets, counts = (slices[name].combine_chunks() for name in _LATENCY)
     first = np.asarray(buckets.offsets, dtype=np.int64)
     many = counts.flatten().to_numpy()
     few = many.astype(np.min_scalar_type(int(many.max(initial=0))))
-    cpu_ns = slices["cpu_ns"].to_numpy(zero_copy_only=False).astype(np.float64)
-    start_ns, end_ns, work = (slices[name].to_numpy() for name in ("start_ns", "end_ns", "work"))
-    latency = (first - first[0], buckets.flatten().to_numpy().astype(np.uint16), few)
-    return Thread(start_ns, end_ns, work, cpu_ns, latency)
+    return first - first[0], buckets.flatten().to_numpy().astype(np.uint16), few
 
 
 def _missing_blocks(blocks: Blocks, victim: Track) -> int | None:
@@ -249,7 +270,7 @@ def _timeline(tables: _Tables, blocks: Blocks) -> Iterator[SlicePoint]:
     for at in sorted(order.tolist(), key=lambda place: int(blocks.began_ns[place])):
         turn, own = blocks.turn[at], blocks.columns
         if turn not in tracks:
-            tracks = {turn: tables.tracks(turn).get(VICTIM, ())}
+            tracks = {turn: tables.tracks(turn, latencies=False).get(VICTIM, ())}
         slots = slice(own.first[at], own.first[at + 1])
         for thread in tracks[turn][:1]:
             yield from _points(thread, own, slots, int(own.number[at]))

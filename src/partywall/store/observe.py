@@ -122,17 +122,23 @@ class Thread:
         """The last slice that starts before each time; −1 if there is none."""
         return np.searchsorted(self.start_ns, at_ns, "left") - 1
 
-    def between(self, values: Values | Times, start_ns: Times, end_ns: Times) -> Values:
-        """The sum of a value of the slices in each window. A slice counts by the share of its time inside."""
-        return self._until(values, end_ns) - self._until(values, start_ns)
+    def between(self, start_ns: Times, end_ns: Times, *values: Values | Times) -> list[Values]:
+        """The sum of each value of the slices in each window. A slice counts by the share of its time inside."""
+        edges = [self._edge(at_ns) for at_ns in (end_ns, start_ns)]
+        sums = []
+        for each in values:
+            whole = np.concatenate([[0], np.cumsum(each)])
+            end, start = (whole[place] + each[inside] * share for place, inside, share in edges)
+            sums.append(np.asarray(end - start, dtype=np.float64))
+        return sums
 
-    def _until(self, values: Values | Times, at_ns: Times) -> Values:
+    def _edge(self, at_ns: Times) -> tuple[Places, Places, Values]:
+        """At each time: how many slices have ended, the slice that has not, and the share of it that has passed."""
         place = self.first_after(at_ns)
         inside = np.minimum(place, len(self.start_ns) - 1)
-        lasted = np.maximum(self.end_ns - self.start_ns, 1)
-        passed = np.where(place < len(self.start_ns), np.maximum(at_ns - self.start_ns[inside], 0), 0)
-        whole = np.concatenate([[0], np.cumsum(values)])
-        return np.asarray(whole[place] + values[inside] * (passed / lasted[inside]), dtype=np.float64)
+        start_ns = self.start_ns[inside]
+        passed = np.where(place < len(self.start_ns), np.maximum(at_ns - start_ns, 0), 0)
+        return place, inside, passed / np.maximum(self.end_ns[inside] - start_ns, 1)
 
 
 Track = Sequence[Thread]
@@ -155,9 +161,8 @@ def rates(threads: Track, start_ns: Times, end_ns: Times, least: int = 1) -> Val
     """
     total, known = np.zeros(len(start_ns)), np.zeros(len(start_ns), dtype=int)
     for thread in threads:
-        covered = thread.between(thread.end_ns - thread.start_ns, start_ns, end_ns)
+        covered, work = thread.between(start_ns, end_ns, thread.end_ns - thread.start_ns, thread.work)
         enough = (covered >= COVERED_SHARE * (end_ns - start_ns)) & (covered > 0)
-        work = thread.between(thread.work, start_ns, end_ns)
         total += np.where(enough, work * 1e9 / np.where(enough, covered, 1), 0)
         known += enough
     return np.where(known >= least, total, np.nan)
@@ -178,7 +183,7 @@ def _straddles(threads: Track, columns: Columns) -> Values:
     for thread in threads:
         first, last = thread.first_after(columns.measure_ns), thread.last_before(columns.end_ns)
         some = first <= last
-        inside += thread.between(thread.end_ns - thread.start_ns, columns.measure_ns, columns.end_ns)
+        inside += thread.between(columns.measure_ns, columns.end_ns, thread.end_ns - thread.start_ns)[0]
         for place, once in ((first, some), (last, some & (last != first))):
             at = np.clip(place, 0, len(thread.start_ns) - 1)
             start_ns, end_ns = thread.start_ns[at], thread.end_ns[at]
@@ -192,11 +197,12 @@ def _straddles(threads: Track, columns: Columns) -> Values:
 def _cpu_shares(threads: Track, columns: Columns) -> Values:
     wall, used = (np.zeros(len(columns.start_ns)) for _ in range(2))
     for thread in threads:
-        wall += thread.between(thread.end_ns - thread.start_ns, columns.measure_ns, columns.end_ns)
         unknown = np.isnan(thread.cpu_ns)
-        used += thread.between(np.where(unknown, 0, thread.cpu_ns), columns.measure_ns, columns.end_ns)
-        if unknown.any():
-            used[thread.between(unknown.astype(float), columns.measure_ns, columns.end_ns) > 0] = np.nan
+        sums = (thread.end_ns - thread.start_ns, np.where(unknown, 0, thread.cpu_ns), unknown.astype(float))
+        lasted, took, gaps = thread.between(columns.measure_ns, columns.end_ns, *sums)
+        wall += lasted
+        used += took
+        used[gaps > 0] = np.nan
     return np.divide(used, wall, out=np.full_like(used, np.nan), where=wall > 0)
 
 

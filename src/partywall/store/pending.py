@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from partywall.errors import Problem, UsageError
@@ -53,6 +54,8 @@ USAGE = pa.schema(
     ]
 )
 TABLES = {"slices": SLICES, "samples": SAMPLES, "output": OUTPUT, "usage": USAGE}
+_GROUP_ROWS = 1 << 14
+"""Rows of a row group: a reader of one workload skips the groups of the others."""
 
 
 class Pending:
@@ -109,18 +112,22 @@ def compact(file: Path, run: Path) -> None:
                 rows["output"] += [{"trial": trial, "workload": workload, **line} for line in lines]
             case {"intervals": intervals, "workload": workload}:
                 rows["usage"] += [{"trial": trial, "workload": workload, **interval} for interval in intervals]
+    rows["slices"].sort(key=lambda row: str(row["workload"]))
     for name, schema in TABLES.items():
         if rows[name]:
             _write(run / name / f"{file.stem}.parquet", pa.Table.from_pylist(rows[name], schema=schema))
     file.unlink()
 
 
-def table(file: Path, schema: pa.Schema) -> pa.Table:
-    """A Parquet file written by `compact`. UsageError if it is damaged."""
+def table(
+    file: Path, schema: pa.Schema, columns: list[str] | None = None, rows: pc.Expression | None = None
+) -> pa.Table:
+    """A Parquet file written by `compact`: all of it, or some columns, or some rows. UsageError if it is damaged."""
     try:
-        stored = pq.read_table(file)
-        if missing := [name for name in schema.names if name not in stored.column_names]:
+        there = pq.read_schema(file).names
+        if missing := [name for name in schema.names if name not in there]:
             raise pa.ArrowInvalid(f"it has no column {missing[0]}")
+        stored = pq.read_table(file, columns=columns, filters=rows)
     except (OSError, pa.ArrowException) as error:
         remedy = "it is damaged; restore it from a copy, or measure again"
         raise UsageError(Problem(f"cannot be read: {str(error).splitlines()[0]}", remedy, str(file))) from None
@@ -130,5 +137,5 @@ def table(file: Path, schema: pa.Schema) -> pa.Table:
 def _write(target: Path, table: pa.Table) -> None:
     target.parent.mkdir(exist_ok=True)
     temporary = target.with_suffix(".tmp")
-    pq.write_table(table, temporary, compression="zstd")
+    pq.write_table(table, temporary, compression="zstd", row_group_size=_GROUP_ROWS)
     temporary.rename(target)

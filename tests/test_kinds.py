@@ -144,7 +144,7 @@ COMMANDS = [
     ["publish", "RUNS", "--out", "SITE"],
 ]
 BEGUN = ("run", "load", "study")
-"""Kinds of which `MAKERS` writes a record whose measurement has just begun. The others have findings."""
+"""The makers of these kinds write a record without findings: its measurement has just begun."""
 
 
 @pytest.mark.parametrize("kind", MAKERS)

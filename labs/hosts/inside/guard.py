@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from namespaces import NAMES, in_background, joined, received, run
+from namespaces import NAMES, guarding, in_background, joined, received, run
 
 CEILING = 2_000_000
 POLICY = Path(__file__).with_name("policy.yaml")
@@ -18,12 +18,7 @@ SPAN_S = 6.0
 
 def main() -> int:
     with joined():
-        guard = subprocess.Popen(
-            ["partywall", "guard", "run", str(POLICY), "--for", "140s"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        guard = guarding(POLICY)
         sender = in_background(130, 2000, 1250)
         if not kept(guard):
             os.kill(sender, 9)

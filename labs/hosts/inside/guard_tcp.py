@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from namespaces import ADDRESSES, NAMES, enter, joined, run
+from namespaces import ADDRESSES, NAMES, enter, guarding, joined, run
 
 CEILING = 20_000_000
 POLICY = Path(__file__).with_name("policy-tcp.yaml")
@@ -47,12 +47,7 @@ def receive(until: float) -> None:
 def main() -> int:
     with joined():
         run(f"ip -n {NAMES[1]} link set lo up")
-        guard = subprocess.Popen(
-            ["partywall", "guard", "run", str(POLICY), "--for", "140s"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        guard = guarding(POLICY)
         if not hooked(guard):
             print(guard.communicate()[0])
             return guard.returncode or 1

@@ -44,6 +44,12 @@ def _must(command: str) -> None:
         raise SystemExit(f"{command}: {done.stderr.strip()}")
 
 
+def guarding(policy: Path) -> subprocess.Popen[str]:
+    """A guard that was started and may not have its hooks yet."""
+    command = ["partywall", "guard", "run", str(policy), "--for", "140s"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
 def enter(name: str) -> None:
     """Moves this process into a namespace, in which it stays."""
     with Path(f"/run/netns/{name}").open() as file:

@@ -12,6 +12,10 @@
 // that this program writes. That is when the packet's buckets would have let it pass; the queue has no rate of its own.
 // On ingress, where no queue can be, packets make a detour through an interface that has one (`ifb`).
 //
+// Where TCP fills the queue, a packet that may not wait would always be dropped. Such packets get a small share of the leaf's rate,
+// in which they wait as TCP does. Otherwise a tenant could resolve no name beside its own downloads, and a connection would stop
+// when its host resolves the peer's address anew. Neighbour discovery (ARP, ICMPv6) has a share of its own.
+//
 // The agent writes rates into mapped memory. It also writes a heartbeat. When the heartbeat is older than the policy allows, each
 // leaf falls back to its guarantee without the agent.
 //
@@ -42,6 +46,10 @@
 #define EXTENSIONS 6
 // First fragments that share a place in a vif's table.
 #define WAYS 4
+
+// The share of packets that may not wait: 1/16 of the leaf's rates, and at most 1000 packets/s, because waiting costs CPU time.
+#define SHARE_SHIFT 4
+#define SHARE_LEAST (1000000ULL << TIME_SHIFT)
 
 // TC_PRIO_MAX, TC_PRIO_CONTROL and TC_PRIO_INTERACTIVE of linux/pkt_sched.h.
 #define PRIORITY_MASK 15
@@ -82,6 +90,8 @@ struct state {
 	__u64 dropped_packets;
 	__u64 marked_packets;
 	__u64 departure; // the last one assigned
+	__u64 sparse_due; // of the share of packets that may not wait
+	__u64 neighbour_due; // of the share of neighbour discovery
 };
 
 struct control {
@@ -149,6 +159,7 @@ struct flow {
 	__u8 protocol_hidden;
 	__u8 traffic_class;
 	__u8 part;
+	__u8 neighbour; // ARP or ICMPv6
 };
 
 // A header of a packet: in place if it is contiguous, as it nearly always is; otherwise a copy.
@@ -250,6 +261,9 @@ static __always_inline void parse(struct __sk_buff *skb, __u32 link, struct flow
 		flow->version = 6;
 		flow->traffic_class = ip->priority << 4 | ip->flow_lbl[0] >> 4;
 		walk(skb, flow->network + sizeof(*ip), ip->nexthdr, flow);
+		flow->neighbour = flow->protocol == IPPROTO_ICMPV6;
+	} else {
+		flow->neighbour = protocol == bpf_htons(ETH_P_ARP);
 	}
 }
 
@@ -486,6 +500,33 @@ static __always_inline __u32 classify(struct __sk_buff *skb, const struct limits
 	return leaf;
 }
 
+// Whether a bucket is further ahead of the clock than `hold`.
+static __always_inline int is_ahead(const __u64 *due, __u64 now, __u64 hold)
+{
+	return *(const volatile __u64 *)due > now + hold;
+}
+
+// How far ahead of the clock a packet may run.
+static __always_inline __u64 hold_of(struct state *state, const struct rates *rates, const struct flow *flow, __u64 now,
+				     const struct cost *cost)
+{
+	__u64 *due = flow->neighbour ? &state->neighbour_due : &state->sparse_due;
+	__u64 tolerance = later(rates->byte_tolerance, rates->packet_tolerance), hold = rates->hold_tcp, takes;
+
+	if (flow->protocol == IPPROTO_TCP)
+		return hold;
+	// Without a queue, a connection needs its neighbours too.
+	if (flow->neighbour)
+		hold = later(hold, tolerance);
+	if (hold <= rates->hold_others)
+		return rates->hold_others;
+	if (!is_ahead(&state->byte_due, now, rates->hold_others) && !is_ahead(&state->packet_due, now, rates->hold_others))
+		return rates->hold_others;
+	takes = later(taken(cost->bytes, rates->byte_cost, COST_SHIFT), taken(cost->packets, rates->packet_cost, PACKET_SHIFT));
+	takes = later(takes << SHARE_SHIFT, SHARE_LEAST);
+	return take(due, now, tolerance, 0, takes) ? hold : rates->hold_others;
+}
+
 static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 {
 	__u32 zero = 0, own = skb->tc_classid, leaf;
@@ -522,7 +563,7 @@ static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 	tcp = flow.protocol == IPPROTO_TCP;
 	rates = control->stale_after_ns && now_ns > control->heartbeat_ns + control->stale_after_ns ? &limits->fallback
 												    : &limits->granted;
-	hold = tcp ? rates->hold_tcp : rates->hold_others;
+	hold = hold_of(state, rates, &flow, now, &cost);
 	departure = now;
 
 	if (rates->packet_cost) {

@@ -45,7 +45,9 @@ const DROPPED_BYTES: usize = 5;
 const DROPPED_PACKETS: usize = 6;
 const MARKED_PACKETS: usize = 7;
 const DEPARTURE: usize = 8;
-const STATE_WORDS: usize = 9;
+#[cfg(test)]
+const SHARES: usize = 9;
+const STATE_WORDS: usize = 11;
 
 /// In `struct control`.
 const HEARTBEAT: usize = 0;
@@ -535,6 +537,8 @@ mod tests {
             ("dropped_packets", DROPPED_PACKETS),
             ("marked_packets", MARKED_PACKETS),
             ("departure", DEPARTURE),
+            ("sparse_due", SHARES),
+            ("neighbour_due", SHARES + 1),
         ];
         let control = [("heartbeat_ns", HEARTBEAT), ("stale_after_ns", STALE_AFTER), ("departures", DEPARTURES)];
         assert_eq!(Layout::of(object, "rates"), Some(Layout::words(RATES_WORDS, &rates)));

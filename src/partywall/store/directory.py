@@ -114,7 +114,7 @@ class RunDirectory(Record):
             for event in self.events(blocks.KIND):
                 events.setdefault(event["trial"], []).append(event)
             by_trial = {trial: Blocks.of(own) for trial, own in events.items()}
-        return by_trial
+        return dict(by_trial)
 
     def extend(self, plan: Plan) -> None:
         """Replaces the plan by an extended one. Trials that were precise enough are measured again."""

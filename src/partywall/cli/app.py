@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -103,32 +100,11 @@ class Commands(TyperGroup):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
 
 
-_THREADS = "OPENBLAS_NUM_THREADS"
-
-
-@contextlib.contextmanager
-def _algebra_in_one_thread() -> Iterator[None]:
-    """If NumPy is imported inside, it multiplies matrices in one thread.
-
-    Statistics multiply small ones. Several threads need longer for these, many times longer on a loaded host, and they
-    would disturb a measurement. A measured command must not inherit the variable, so it does not stay.
-    """
-    if _THREADS in os.environ:
-        yield
-        return
-    os.environ[_THREADS] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[_THREADS]
-
-
 def command(name: str) -> Any:
     """A command in the form that Typer runs."""
     entry = COMMANDS[name]
     module, _, attribute = entry.place.partition(":")
-    with _algebra_in_one_thread():
-        loaded = getattr(importlib.import_module(f"partywall.cli.{module}"), attribute)
+    loaded = getattr(importlib.import_module(f"partywall.cli.{module}"), attribute)
     if not isinstance(loaded, typer.Typer):
         alone = typer.Typer(add_completion=False, rich_markup_mode=None)
         kind = importlib.import_module("partywall.cli.kernel").KernelCommand if entry.settings else None

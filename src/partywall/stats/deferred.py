@@ -14,6 +14,7 @@ import numpy as np
 from partywall.model.finding import Deferred, Estimate
 from partywall.model.observation import Observations
 from partywall.model.plan import Treatment
+from partywall.stats.algebra import one_thread
 from partywall.stats.interval import Array
 from partywall.stats.quantile import ranks, student_reach, student_tail
 from partywall.stats.series import Series
@@ -93,6 +94,7 @@ def _significant(values: Array, preceded: Array, alpha: float) -> list[tuple[int
     ]
 
 
+@one_thread()
 def _least_squares(values: Array, columns: Array) -> tuple[Array, Array, int]:
     """Coefficients, their standard errors, and the degrees of freedom left after these and the subtracted means."""
     design = np.column_stack([np.ones(len(values)), columns])

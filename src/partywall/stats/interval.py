@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy import fft, special
 
 from partywall.model.finding import Estimate
+from partywall.stats.algebra import one_thread
 from partywall.stats.quantile import student_reach
 
 Array = NDArray[np.float64]
@@ -91,6 +92,7 @@ def transforms_used(n: int) -> int:
 
 
 @lru_cache(maxsize=256)
+@one_thread()
 def _shapes(n: int) -> tuple[Array, Array, Array]:
     """Variances of the cosine transforms 1…m and of the zeroth (the mean's), and log prior, for each spectrum.
 
@@ -120,6 +122,7 @@ def _trust_in_mixtures(n: int) -> float:
     return float(np.clip((n - 20) / 100, 0.001, 2 / 3))
 
 
+@one_thread()
 def error_of_mean(series: Array) -> Mixture:
     """Distribution of the error of the mean of each series. series: shape (series…, blocks), at least FEWEST blocks."""
     if series.shape[-1] < FEWEST:

@@ -15,6 +15,7 @@ import numpy as np
 
 from partywall.model.finding import Estimate
 from partywall.model.observation import Entries, Numbers, Observations, bucket_bounds
+from partywall.stats.algebra import one_thread
 from partywall.stats.interval import FEWEST, MOST, Array, error_of_mean
 from partywall.stats.quantile import normal_reach
 
@@ -33,6 +34,7 @@ _PARTS = 8
 _SEED = 0x9A11
 
 
+@one_thread()
 def impacts(treated: Observations, baseline: Observations, level: float = 0.95) -> dict[str, Estimate]:
     """(measured − baseline) / baseline at each percentile with enough operations beyond it in both treatments."""
     entries = [side.latency.entries for side in (treated, baseline)]

@@ -15,6 +15,7 @@ from scipy.optimize import nnls
 
 from partywall.errors import TrialError
 from partywall.model.power import Activity, Array, Fit, MeterFacts, NodeModel, Reading, Rung, Slot, Timing
+from partywall.stats.algebra import one_thread
 from partywall.stats.power_meter import SHORT_S, Load, updates
 from partywall.stats.rounds import student
 from partywall.units import counted
@@ -62,6 +63,7 @@ def observations(
     return rows
 
 
+@one_thread()
 def fit(facts: MeterFacts, observed: Sequence[Observation], name: str) -> Fit:
     """The model of a ladder's observations. TrialError with too few levels."""
     levels = list(dict.fromkeys(each.slot.level for each in observed))

@@ -15,6 +15,7 @@ import numpy as np
 
 from partywall.model.finding import Estimate
 from partywall.model.power import Activity, Array, Reading, Timing, chances
+from partywall.stats.algebra import one_thread
 from partywall.stats.quantile import student_reach
 
 GAP = 5
@@ -133,6 +134,7 @@ def gap_s(usual_s: float) -> float:
     return max(GAP * usual_s, LEAST_GAP_S)
 
 
+@one_thread()
 def timing(readings: Sequence[Reading], activity: Sequence[Activity], *, sends: bool = False) -> Timing:
     """Refresh and lag of a meter from its readings during a load that changed. A missing figure has a reason."""
     new = updates(readings, sends=sends)

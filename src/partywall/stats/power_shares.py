@@ -20,6 +20,7 @@ import numpy as np
 
 from partywall.model.finding import Estimate
 from partywall.model.power import Activity, Array, Attribution, NodeModel, Share, Slot
+from partywall.stats.algebra import one_thread
 from partywall.stats.power_fit import Observation
 from partywall.stats.rounds import student
 
@@ -59,6 +60,7 @@ def usage(activity: Sequence[Activity]) -> Usage:
     return Usage((*names, REST), busy, lengths, len(activity[0].cpus_s))
 
 
+@one_thread()
 def weights(used: Usage) -> Array:
     """For each consumer, its mean share of each level: watts of activity are `weights @ model.levels(cpus)`."""
     n = used.cpus
@@ -119,6 +121,7 @@ def _sum(left: Array, right: Array) -> Array:
     return total
 
 
+@one_thread()
 def attribution(model: NodeModel, used: Usage, total: Estimate | None) -> Attribution:
     """Watts of each consumer. total: as a meter measured it; None if it comes from the model too."""
     share = weights(used)

@@ -456,6 +456,64 @@ def test_tcp_waits_where_only_a_hook_can_be_and_nothing_is_left(place: str) -> N
         assert "tbf" not in queues(made)
 
 
+@contextlib.contextmanager
+def tcp_into_a_ceiling() -> Iterator[tuple[Lab, Kept]]:
+    """A connection that fills the queue behind the detour of a receiving namespace."""
+    promise = {"guarantee": "20Mbit/s", "ceiling": "20Mbit/s"}
+    with lab(["vm"]) as made:
+        vif = {"interface": "eth0", "namespace": made.namespace("vm-sink"), "receive": promise}
+        with guard.keep(flat(made, {"vm": vif}, "100Mbit/s")) as kept, stream(made, "vm"):
+            until(kept, lambda report: report.rows["vm (receives)"]["delay_ns"] > 1_000_000)
+            yield made, kept
+
+
+def test_a_peer_is_found_again_beside_tcp_that_fills_its_ceiling() -> None:
+    """Otherwise the connection stops when the kernel asks for the peer's address anew."""
+    with tcp_into_a_ceiling() as (made, _):
+        sink, found = made.namespace("vm-sink"), 0
+        (peer, *_) = json.loads(ip("-n", sink, "-j", "neigh", "show", "dev", "eth0"))
+        for _ in range(20):
+            ip("-n", sink, "neigh", "del", peer["dst"], "dev", "eth0")
+            time.sleep(0.1)
+            entries = json.loads(ip("-n", sink, "-j", "neigh", "show", "dev", "eth0"))
+            found += any(entry["dst"] == peer["dst"] and "lladdr" in entry for entry in entries)
+        assert found >= 19
+
+
+@pytest.mark.parametrize("flooded", [False, True])
+def test_few_datagrams_arrive_beside_tcp_and_a_flood_takes_little_of_it(flooded: bool) -> None:
+    def receive() -> int:
+        count = 0
+        with contextlib.suppress(TimeoutError):
+            while receiver.recv(2048):
+                count += 1
+        return count
+
+    with tcp_into_a_ceiling() as (made, kept):
+        address = made.address("vm", counted=False)
+        inside, sink = NETNS / made.namespace("vm"), NETNS / made.namespace("vm-sink")
+        receiver = in_namespace(sink, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        sending = in_namespace(inside, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        with receiver, sending:
+            receiver.bind((address, 5002))
+            receiver.settimeout(1)
+            size, gap_s, count = (1400, 0.0002, 10_000) if flooded else (100, 0.02, 100)
+            shares: list[float] = []
+            for _ in range(count):
+                sending.sendto(bytes(size), (address, 5002))
+                time.sleep(gap_s)
+                if report := kept.report(0):
+                    shares.append(report.rows["vm (receives)"]["passed_bps"] / 20e6)
+            arrived = receive()
+    if flooded:
+        # Its share is 1/16 of the rate, some 1.25 Mbit/s.
+        span_s = count * gap_s
+        assert arrived * size * 8 / span_s < 0.1 * 20e6
+        assert sum(shares) / len(shares) > 0.9
+    else:
+        assert arrived >= 0.95 * count
+
+
 def test_tcp_at_a_small_ceiling_is_not_reported_to_exceed_it() -> None:
     """The queue then holds a third of a second of packets of 64 KiB, and its bucket fills up while a sender pauses."""
     promise = {"guarantee": "5Mbit/s", "ceiling": "5Mbit/s"}

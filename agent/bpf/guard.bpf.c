@@ -524,7 +524,8 @@ static __always_inline __u64 hold_of(struct state *state, const struct rates *ra
 		return rates->hold_others;
 	takes = later(taken(cost->bytes, rates->byte_cost, COST_SHIFT), taken(cost->packets, rates->packet_cost, PACKET_SHIFT));
 	takes = later(takes << SHARE_SHIFT, SHARE_LEAST);
-	return take(due, now, tolerance, 0, takes) ? hold : rates->hold_others;
+	// The last packet of TCP may be a large one, and brings the bucket further ahead than `hold`.
+	return take(due, now, tolerance, 0, takes) ? 2 * hold : rates->hold_others;
 }
 
 static __always_inline int decide(struct __sk_buff *skb, __u32 link)

@@ -30,8 +30,9 @@ const NAME_CHARS: usize = 60;
 const STRICT_BURST_NS: Nanos = 2_000_000;
 /// A packet of 64 KiB that the network card segments, with the headers of all its segments.
 pub(crate) const LARGEST: u64 = (64 << 10) + 128 * 66;
-/// Bytes that TCP keeps in flight locally (TCP small queues: two packets, and one that is begun), with some room.
-const LIMIT_LEAST: u64 = 4 * LARGEST;
+/// Bytes that TCP keeps in flight locally (TCP small queues: two packets, and one that is begun), with some room, also for few
+/// datagrams behind them.
+const LIMIT_LEAST: u64 = 5 * LARGEST;
 /// Link header, with VLAN tags.
 const HEADER: u64 = 32;
 /// A full frame.

@@ -90,6 +90,13 @@ class Slot(Frozen):
     on: tuple[str, ...] = ()
 
 
+class DisturbedCalibration(Frozen):
+    """A worker of a load whose calibration other processes disturbed. warning: how much, and what to do."""
+
+    worker: str
+    warning: str
+
+
 # The model of a node
 
 
@@ -351,3 +358,4 @@ class PowerEvidence(Frozen):
     slots: tuple[Slot, ...]
     model: NodeModel | None = None
     interrupted: bool = False
+    disturbed: tuple[DisturbedCalibration, ...] = ()

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from partywall.agent.calibration import calibrate
 from partywall.clock import Clock, Monotonic
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
-from partywall.model.power import Slot
+from partywall.model.power import DisturbedCalibration, Slot
 from partywall.sandbox import Label, Settings
 from partywall.session import Session
 
@@ -98,6 +99,7 @@ class Load:
     def __init__(self, label: Label, every: Sequence[Worker], clock: Clock | None = None) -> None:
         self._session, self._workers = Session(label), every
         self._clock = clock or Monotonic()
+        self.disturbed: list[DisturbedCalibration] = []
 
     def __enter__(self) -> Self:
         try:
@@ -120,7 +122,8 @@ class Load:
                 "workload.start", timeout_s=60, id=worker.name, work=work, pace="scheduled", threads=worker.threads,
                 slice_ns=SLICE_NS, work_dir=sandbox.work_dir, seed=1,
             )  # fmt: skip
-            client.call("workload.calibrate", timeout_s=60, id=worker.name, for_ns=CALIBRATION_NS)
+            if warning := calibrate(client, worker.name, CALIBRATION_NS).warning:
+                self.disturbed.append(DisturbedCalibration(worker=worker.name, warning=warning))
 
     @property
     def pids(self) -> dict[str, int]:

@@ -72,6 +72,9 @@ def under_load(
     """Reads meters and CPU time while workers are switched as `steps` say."""
     emit(Doing("starting the load"))
     with ladder.Load(label, every) as load:
+        for each in load.disturbed:
+            record.add(each)
+            emit(Note(f"worker {each.worker}: {each.warning}", is_warning=True))
         for meter in meters.values():
             if isinstance(meter, Simulated):
                 meter.follow(activity.Threads(list(load.pids.values())))

@@ -236,6 +236,9 @@ def _notes(evidence: PowerEvidence, fit: Fit | None) -> list[str]:
     if origin == "modelled" and evidence.model is not None:
         model = evidence.model
         notes.append(f"No meter: all watts are modelled from {model.name} ({model.source}), ± {model.band:.0%}.")
+    # A resumed record has a calibration of each session.
+    for worker, warning in {each.worker: each.warning for each in evidence.disturbed}.items():
+        notes.append(f"Worker {worker}: {warning}.")
     if evidence.interrupted:
         notes.append("The measurement was interrupted.")
     return notes

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from partywall.model.power import (
     Activity,
+    DisturbedCalibration,
     MeterFacts,
     MeterFault,
     NodeModel,
@@ -26,6 +27,7 @@ KINDS: dict[type[BaseModel], str] = {
     MeterFault: "fault",
     Activity: "activity",
     Slot: "slot",
+    DisturbedCalibration: "calibration_disturbed",
 }
 MODEL = "model.json"
 
@@ -54,7 +56,7 @@ class PowerDirectory(Record):
         (path / cls.MARK).write_text(json.dumps({"task": task, "meters": facts, **about}, indent=1))
         return made
 
-    def add(self, value: Reading | MeterFault | Activity | Slot) -> None:
+    def add(self, value: Reading | MeterFault | Activity | Slot | DisturbedCalibration) -> None:
         """Writes one line."""
         content = {"kind": KINDS[type(value)], **value.model_dump(mode="json", exclude_defaults=True)}
         self.append_line(json.dumps(content, allow_nan=False))
@@ -80,6 +82,9 @@ class PowerDirectory(Record):
                 faults=tuple(MeterFault.model_validate(_plain(line)) for line in of["fault"]),
                 activity=tuple(Activity.model_validate(_plain(line)) for line in of["activity"]),
                 slots=tuple(Slot.model_validate(_plain(line)) for line in of["slot"]),
+                disturbed=tuple(
+                    DisturbedCalibration.model_validate(_plain(line)) for line in of["calibration_disturbed"]
+                ),
                 model=self.decoded("used-model.json", NodeModel.model_validate_json) if has_model else None,
                 interrupted=not any(line.get("kind") == "ended" for line in lines),
             )

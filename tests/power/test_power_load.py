@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from partywall.events import Note
-from partywall import pipeline
+from partywall.host import Host
 from partywall.kinds import power
 from partywall.power import ladder, measure
 from partywall.store.power import PowerDirectory
@@ -33,13 +33,13 @@ class Answering:
 
 @pytest.fixture
 def record(tmp_path) -> PowerDirectory:
-    return PowerDirectory.create(tmp_path / "power", "calibrate", [], {}, {})
+    return PowerDirectory.create(tmp_path / "power", "calibrate", [], {}, {"started_at": "2026-11-25T12:00:00Z"})
 
 
 def test_a_disturbed_calibration_is_in_the_record_the_findings_and_the_page(record, monkeypatch):
     monkeypatch.setattr(ladder, "Session", Answering)
     monkeypatch.setattr(measure, "AFTER_NS", 0)
-    said, host = [], pipeline.this_host()
+    said, host = [], Host({})
     for _ in range(2):
         measure.under_load(record, host, {}, ladder.workers((0, 1)), [], 10**9, 10**9, None, said.append)
     record.end()

@@ -347,7 +347,9 @@ def check(root: Path, listed: Sequence[str]) -> tuple[str, bool]:
 
 
 def _files(root: Path, patterns: Sequence[str]) -> list[Path]:
-    return sorted({path for pattern in patterns for path in root.glob(pattern)})
+    """The files that match, but for those in hidden directories, such as the programs that benchmarks compare with."""
+    files = {path for pattern in patterns for path in root.glob(pattern)}
+    return sorted(path for path in files if not any(part.startswith(".") for part in path.relative_to(root).parts))
 
 
 def check_source(root: Path, listed: Sequence[str], kept: Collection[str]) -> int:

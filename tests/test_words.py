@@ -117,6 +117,10 @@ def test_a_planted_word_in_the_source_is_counted(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("# a tally\nheir = 1\n")
     assert words.check_source(tmp_path, LISTED, []) == 1
+    # Installed by `make bench-setup`.
+    (tmp_path / "src" / ".peers").mkdir()
+    (tmp_path / "src" / ".peers" / "b.py").write_text("heir = 1\n")
+    assert words.check_source(tmp_path, LISTED, []) == 1
 
 
 def test_the_list_that_ships_holds_the_words_of_the_style_and_none_twice():

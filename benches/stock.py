@@ -16,18 +16,22 @@ CLONE = Path(__file__).parents[1]
 PLANTS = {"agent": "a wheel without the agent"}
 
 
-def lab(*arguments: str, plant: str | None = None) -> tuple[dict[str, Any], bool]:
-    """Runs the lab; what came of it by host and check, and whether all was as the catalogue expects."""
+def lab(*arguments: str, plant: str | None = None, folder: Path | None = None) -> tuple[dict[str, Any], bool]:
+    """Runs the lab; what came of it by host and check, and whether all was as the catalogue expects.
+
+    folder: holds the results, those of earlier runs too; a temporary one if not given.
+    """
     # A wheel from before the last change would be another version's.
     build = [str(Path(sys.executable).parent / "hatchling"), "build", "-t", "wheel", "-d", "dist"]
     subprocess.run(build, cwd=CLONE, check=True, stdout=subprocess.DEVNULL)
     if plant:
         for wheel in (CLONE / "dist").glob("*.whl"):
             without_agent(wheel)
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "labs.hosts.lab", "--out", folder, *arguments]
+    with tempfile.TemporaryDirectory() as passing:
+        out = folder or Path(passing)
+        command = [sys.executable, "-m", "labs.hosts.lab", "--out", out, *arguments]
         code = subprocess.run(command, cwd=CLONE, check=False).returncode
-        results = Path(folder) / "results.json"
+        results = out / "results.json"
         hosts = json.loads(results.read_text())["hosts"] if results.exists() else {}
         return hosts, code == 0
 

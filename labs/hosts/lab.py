@@ -172,10 +172,10 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def chosen(options: argparse.Namespace, host: Host) -> list[str]:
+def chosen(requested: Sequence[str] | None, host: Host) -> list[str]:
     """The checks to do on a host: those requested, else those it is in the catalogue for."""
-    if options.check:
-        return list(dict.fromkeys(("install", *options.check)))
+    if requested:
+        return list(dict.fromkeys(("install", *requested)))
     return [name for name in host.only or CHECKS if name not in LONG or name in host.long]
 
 
@@ -215,7 +215,7 @@ def _tried_all(options: argparse.Namespace) -> tuple[int, list[str]]:
         about = {"date": today, "accelerator": options.accel, "commit": commit, "image": image.digest(host.image)}
         keep = functools.partial(remembered, options.out / RECORD, host.name, about)
         try:
-            results = tried(host, wheel, chosen(options, host), options, keep)
+            results = tried(host, wheel, chosen(options.check, host), options, keep)
         except TrialError as error:
             results = {"install": Result("failed", str(error), 0.0)}
         record = keep(results)

@@ -9,15 +9,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from partywall import study as studies
 from partywall import units
 from partywall.cli import output
 from partywall.errors import Exit, Problem, UsageError
-from partywall.stats import overhead
-from partywall.stats.overhead import Pair
-from partywall.store.study import FILE, StudyDirectory
-from partywall.study.generation import Generation
-from partywall.study.generation import kind as generation
 
 MAKE = "partywall study papers/load-generation-netto"
 
@@ -34,6 +28,13 @@ def model(
     Shows how well the model of a study predicts numbers of users that it was not fitted to. With --users, --response
     and --used, it makes a prediction for a load of the same script that was measured only in the sandbox.
     """
+    # Slow to import, and every other `partywall load` imports this module.
+    from partywall import study as studies  # noqa: PLC0415
+    from partywall.stats import overhead  # noqa: PLC0415
+    from partywall.store.study import FILE, StudyDirectory  # noqa: PLC0415
+    from partywall.study.generation import Generation  # noqa: PLC0415
+    from partywall.study.generation import kind as generation  # noqa: PLC0415
+
     directory = StudyDirectory.open(run)
     kept = run / FILE
     kind = studies.kind_of(kept)
@@ -58,14 +59,15 @@ def model(
         if len(missing) < len(given):
             raise UsageError(Problem(f"{' and '.join(missing)}: missing", "give all three or none"))
         return output.write("load model", result) if format_ == output.Format.JSON else Exit.HOLDS
-    pair = _requested_pair(users or 1, response or "", used or "", pairs[0].think_s)
-    forecast = overhead.fit(pairs).forecast(pair)
+    response_s, used_cpus = _requested(response or "", used or "")
+    forecast = overhead.fit(pairs).forecast(overhead.Pair(users or 1, pairs[0].think_s, response_s, used_cpus))
     said = f"{generation.time_span(forecast)} on the bare host, {generation.rate_span(forecast)} iterations/s"
     _say(console, f"{users} users: {said}")
     return output.write("load model", {**result, "forecast": forecast}) if format_ == output.Format.JSON else Exit.HOLDS
 
 
-def _requested_pair(users: int, response: str, used: str, think_s: float) -> Pair:
+def _requested(response: str, used: str) -> tuple[float, float]:
+    """The response time in s, and the share of the CPUs' time."""
     problems = []
     values: dict[str, float] = {}
     for option, text, parse in (("--response", response, units.parse_duration_ns), ("--used", used, units.parse_share)):
@@ -79,7 +81,7 @@ def _requested_pair(users: int, response: str, used: str, think_s: float) -> Pai
         problems.append(Problem("must be greater than 0", "give for example 40%", key="--used"))
     if problems:
         raise UsageError(*problems)
-    return Pair(users, think_s, values["--response"] / 1e9, values["--used"])
+    return values["--response"] / 1e9, values["--used"]
 
 
 def _say(console: Console, text: str) -> None:

@@ -26,8 +26,8 @@ STOLEN, OTHERS = 0.02, 0.1
 PACKAGE_MANAGERS = frozenset(
     {"apk", "apt", "apt-get", "dnf", "dpkg", "pacman", "rpm", "unattended-upgr", "yum", "zypper"}
 )
-# The parent of all threads of the operating system's kernel.
-KERNEL = 2
+# The parent of all threads of the operating system's kernel; in a PID namespace this number is any process's.
+KERNEL = (2, "kthreadd")
 ATTEMPTS = 3
 CALM_S, AT_MOST_S = 1.0, 30.0
 
@@ -78,8 +78,13 @@ def _others() -> dict[tuple[int, int], tuple[str, float]]:
     return {
         (process.pid, process.start): (process.name, process.cpu_s)
         for process in processes.values()
-        if KERNEL not in (process.pid, process.parent) and not _is_ours(process, processes)
+        if not _is_kernels(process, processes) and not _is_ours(process, processes)
     }
+
+
+def _is_kernels(process: _Process, processes: dict[int, _Process]) -> bool:
+    parent = processes.get(process.parent)
+    return any(each and (each.pid, each.name) == KERNEL for each in (process, parent))
 
 
 def _read(folder: Path) -> _Process | None:

@@ -176,11 +176,24 @@ def in_source(text: str, listed: Sequence[str], kept: Collection[str] = ()) -> l
     faults = [Fault(line, name) for line, name in _names(ast.parse(text), kept) if _is_banned(name, listed)]
     # A text that is such a key, alone or with further keys after it.
     key = re.compile(rf"[rbf]?[\"']({'|'.join(map(re.escape, kept)) or '(?!)'})(?=[\"'.\[])", re.IGNORECASE)
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type in (tokenize.STRING, tokenize.COMMENT):
-            said = key.sub("", _blank(FIELD, token.string)) if token.type == tokenize.STRING else token.string
-            faults += [Fault(token.start[0] + at.line - 1, at.text) for at in banned(said, listed)]
+    for kind, line, string in _texts(text):
+        said = string if kind == tokenize.COMMENT else key.sub("", _blank(FIELD, string))
+        faults += [Fault(line + at.line - 1, at.text) for at in banned(said, listed)]
     return sorted(faults, key=lambda fault: fault.line)
+
+
+# From Python 3.12 on, an f-string is several tokens, and the code in its fields has tokens of its own.
+FORMATTED = tuple(getattr(tokenize, f"FSTRING_{part}", -1) for part in ("START", "MIDDLE", "END"))
+
+
+def _texts(text: str) -> Iterator[tuple[int, int, str]]:
+    """Kind of token, line and string of each comment and text; not of texts in the fields of an f-string."""
+    start, middle, end = FORMATTED
+    depth = 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        depth += (token.type == start) - (token.type == end)
+        if token.type in (tokenize.COMMENT, middle) or (token.type == tokenize.STRING and not depth):
+            yield token.type, token.start[0], token.string
 
 
 def _is_banned(name: str, listed: Sequence[str]) -> bool:

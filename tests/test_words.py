@@ -103,8 +103,11 @@ def test_the_list_has_one_phrase_a_line_and_comments():
 
 
 def test_identifiers_comments_and_messages_of_source_are_checked_and_plain_code_is_not():
-    source = 'tally_max = 1  # of what is sent\nraise Error("a tally")\nround_go = f"{x[\'tally\']}"\nfound = 2\n'
-    assert [fault.line for fault in words.in_source(source, LISTED)] == [1, 1, 2, 4]
+    source = (
+        'tally_max = 1  # of what is sent\nraise Error("a tally")\nround_go = f"{x[\'tally\']}"\nfound = 2\n'
+        'raise Error(f"{x[\'tally\']} is a tally")\nlast = "{tally}"\n'
+    )
+    assert [fault.line for fault in words.in_source(source, LISTED)] == [1, 1, 2, 4, 5]
 
 
 def test_names_that_files_contain_may_be_attributes_and_keys_and_nothing_else():

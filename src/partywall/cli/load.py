@@ -262,6 +262,7 @@ def run(
     elsewhere = _generators(generator or ())
     if elsewhere or job.generators:
         _no_places_here(context)
+    share = None if cpu_limit is None else _share(cpu_limit)
     preflight.check_folder(work_dir)
     host: Host = context.obj()
     setup = Setup(
@@ -275,7 +276,7 @@ def run(
         backend=_backend(sandbox, cpu_limit),
         accel=qemu.choose("auto", host).name if sandbox == "qemu" else "tcg",
         sandboxes=sandboxes,
-        cpu_limit=None if cpu_limit is None else _share(cpu_limit),
+        cpu_limit=share,
         generators=elsewhere or job.generators,
     )
     if sandbox != "process":

@@ -88,7 +88,7 @@ def queues() -> str:
 def goodput(received: list[list[float]]) -> float:
     """Bits a second of the span's end, when the connection has found its rate."""
     settled = [row for row in received if row[0] >= received[0][0] + SETTLED_S]
-    if len(settled) < 2:  # noqa: PLR2004
+    if len(settled) < 2:
         sys.exit(f"the connection ended within {SETTLED_S:.0f} s, so it has no rate: received {received[-1:]}")
     (began, first), (ended, last) = settled[0], settled[-1]
     return (last - first) * 8 / (ended - began)

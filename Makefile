@@ -71,11 +71,11 @@ hosts: wheel ## try Partywall on stock distributions booted in QEMU, and write t
 	$(SUDO) apt-get install -y --no-install-recommends $(HOSTS_PACKAGES)
 	$(SUDO) $(CURDIR)/$(PY) -m labs.hosts.lab --write-docs
 
-# Tests that touch the host would disturb each other, so they run alone; all others run on every CPU, a file on one.
+# Tests that touch the host or start programs would disturb each other, so they run alone; all others on every CPU.
 test: setup ## run the tests of both halves
 	cd agent && cargo test --quiet
-	$(PY) -m pytest -m "not host" -n auto --dist loadfile
-	$(PY) -m pytest -m host
+	$(PY) -m pytest -m "not host and not slow and not long" -n auto --dist loadfile
+	$(PY) -m pytest -m "host or slow or long"
 
 # The crates whose tests need no host, and the tests of the controller that need neither host nor agent.
 PURE_CRATES := alignment allocation facts record wire

@@ -128,7 +128,7 @@ def test_the_users_of_a_running_load_are_changed_until_its_end(url, tmp_path):
             assert partywall("adjust", out, 10_000_000).returncode == 0
             until(lambda: "10,000,000 users are not possible" in journal.read_text())
             until(lambda: '"users":9' in (out / "pending.jsonl").read_text().replace(" ", ""))
-            load.send_signal(signal.SIGINT)
+            load.send_signal(signal.SIGTERM)
             said, _ = load.communicate(timeout=60)
         finally:
             load.kill()

@@ -169,11 +169,13 @@ def run_scenario(
     out: str | Path | None = None,
     work_dir: str | Path = WORK_ROOT,
     allow_commands: bool = False,
+    wait_for_memory: str = "",
     resume: str | Path | None = None,
     on_event: Emit = silent,
 ) -> Result:
     """Measures how well this host isolates its tenants. The arguments are those of `partywall run`."""
     options = _options(out, work_dir, allow_commands=allow_commands)
+    options = replace(options, memory_wait_ns=_ns("wait_for_memory", wait_for_memory) if wait_for_memory else 0)
     if resume is not None:
         return _resumed(resume, options, on_event)
     job = RunJob.read(scenario, changes(budget or None, precision or None), seed)
@@ -316,12 +318,20 @@ def run_study(
     seed: int = 1,
     out: str | Path | None = None,
     allow_commands: bool = False,
+    wait_for_memory: str = "",
     on_event: Emit = silent,
 ) -> Result:
     """Repeats a published measurement. The arguments are those of `partywall study`."""
     if length not in ("short", "long"):
         raise UsageError(Problem(f"{length!r} is not a length", "give short or long", key="length"))
-    request = StudyRequest(length=length, backends=tuple(backends), parts=tuple(parts), rounds=rounds, seed=seed)
+    request = StudyRequest(
+        length=length,
+        backends=tuple(backends),
+        parts=tuple(parts),
+        rounds=rounds,
+        seed=seed,
+        memory_wait_ns=_ns("wait_for_memory", wait_for_memory) if wait_for_memory else 0,
+    )
     job, options = StudyJob.read(name, request), _options(out, allow_commands=allow_commands)
     return _measured(lambda: Studies().measure(job, options, on_event))
 

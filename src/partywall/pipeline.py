@@ -44,6 +44,8 @@ from partywall.preflight import (
     check_guest_memory,
     check_host,
     check_kernels,
+    guest_memory,
+    memory_check,
     memory_needed,
     other_machines,
     try_kvm,
@@ -56,16 +58,6 @@ from partywall.run import LOOKS_FROM, PILOTS, Decisions, execute, governor, idle
 from partywall.sandbox import WORK_ROOT, Label, Reaped, privileges, reap, reaper, remedies, ssh
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
-
-MEMORY_CHECK_NS = 10_000_000_000
-MEMORY_RESULTS = {
-    "time_up": "there was no time to touch all of it twice",
-    "major_faults": "pages had to be read back from a disk",
-    "swapped": "the host wrote pages to swap meanwhile",
-    "jump": "accessing part of it again was much slower than the rest",
-    "not_resident": "accessing it again was slower than the first access, as if a hypervisor had taken it away",
-}
-"""Descriptions of the results of the agent's memory check that make memory figures unreliable."""
 
 
 def catalogue() -> Catalogue:
@@ -117,8 +109,14 @@ def topology(facts: dict[str, Any]) -> Topology:
     return Topology(cpus_of(facts), tuple(dict.fromkeys(tuple(group) for group in groups)))
 
 
-def plan(scenario: Scenario, host: Host, seed: int | None = None, work_root: Path = WORK_ROOT) -> Plan:
-    """The plan of a scenario on a host.
+def plan(
+    scenario: Scenario,
+    host: Host,
+    seed: int | None = None,
+    work_root: Path = WORK_ROOT,
+    memory_wait_ns: int = 0,
+) -> Plan:
+    """The plan of a scenario on a host. memory_wait_ns: how long the run will wait for free memory.
 
     UsageError or CapabilityError, with all reasons at once, if it cannot run there.
     """
@@ -135,7 +133,7 @@ def plan(scenario: Scenario, host: Host, seed: int | None = None, work_root: Pat
         made = make_plan(scenario, topology(facts), catalogue(), seed, elsewhere)
         made = made.model_copy(update={"trials": tuple(with_room(with_rings(t, facts), facts) for t in made.trials)})
         with failures.kept():
-            check_guest_memory(made, host)
+            check_guest_memory(made, host, waits=memory_check.waits(memory_wait_ns))
         with failures.kept():
             check_kernels(made, facts)
         with failures.kept():
@@ -183,17 +181,18 @@ def try_on(scenario: Scenario, host: Host) -> None:
         plan(scenario, host)
 
 
-def measure(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT) -> tuple[str, ...]:
+def measure(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT, memory_wait_ns: int = 0) -> tuple[str, ...]:
     """Carries out the rest of a run's plan. Afterwards nothing of it is left on the host, even after an error.
 
-    Anything that could not be removed or restored is reported as an event and returned.
+    Anything that could not be removed or restored is reported as an event and returned. memory_wait_ns: see
+    `check_memory`.
     """
     label = Label.create(f"{run.name}-{secrets.token_hex(2)}", work_root)
     with terminated_as_interrupt():
         try:
             with run.exclusive():
                 build_roots(run.plan.scenario, lambda text: emit(Doing(text)), Host.here())
-                check_memory(run, emit, work_root)
+                check_memory(run, emit, work_root, memory_wait_ns)
                 with idle.polled() if run.plan.scenario.idle == "poll" else contextlib.nullcontext():
                     execute(run, label, decisions(run.plan), emit)
         except OSError as error:
@@ -212,45 +211,45 @@ def _stopped_by(error: OSError, run: RunDirectory) -> str:
     return f"{place}: {error.strerror or error}; {first}continue with: partywall run --resume {run.path}"
 
 
-def check_memory(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT) -> None:
+def check_memory(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT, memory_wait_ns: int = 0) -> None:
     """Touches as much memory as the largest trial will use, and times it (VITS, section 4.1).
 
-    CapabilityError if the host has less; a note, stored with the run, if the memory may not be physically present.
+    memory_wait_ns: how long to wait for free memory. If it is set, planning has not checked whether the guests' memory
+    is free, so this waits for all of it. CapabilityError if the host has less; a note, stored with the run, if the
+    memory may not be physically present.
     """
     machines = run.host.get("machines", {})
     for machine in ("", *(name for name, machine_facts in machines.items() if machine_facts.get("agent", True))):
-        _check_memory_of(machine, run, emit, work_root)
+        _check_memory_of(machine, run, emit, work_root, memory_wait_ns)
 
 
-def check_free_memory(needed: int, what: str, emit: Emit) -> None:
+def check_free_memory(needed: int, what: str, emit: Emit, memory_wait_ns: int = 0) -> None:
     """The same check for what has no plan, such as a load. what: what needs the memory, for messages.
 
     CapabilityError if the host has less; a note if it may not be physically present.
     """
-    emit(Doing(f"checking that {units.format_bytes(needed)} of memory are available"))
     with host_agent() as agent:
         try:
-            answer = agent.call("memory.check", bytes=needed, budget_ns=MEMORY_CHECK_NS, timeout_s=60)
+            answer = memory_check.check(agent, needed, emit, memory_wait_ns)
         except AgentError as error:
             raise CapabilityError(f"memory for {what}: {error}") from error
-    if answer["doubt"] is not None:
-        why = MEMORY_RESULTS.get(answer["doubt"], answer["doubt"])
+    if why := memory_check.why_unreliable(answer):
         emit(Note(f"the {units.format_bytes(needed)} of memory for {what} may not be present: {why}", is_warning=True))
 
 
-def _check_memory_of(machine: str, run: RunDirectory, emit: Emit, work_root: Path) -> None:
+def _check_memory_of(machine: str, run: RunDirectory, emit: Emit, work_root: Path, memory_wait_ns: int) -> None:
     needed = max(memory_needed(trial, run.host, machine) for trial in run.plan.trials)
+    if memory_check.waits(memory_wait_ns) and not machine:
+        needed = max(needed, *(guest_memory(trial) for trial in run.plan.trials))
     where = f" on {machine}" if machine else ""
-    emit(Doing(f"checking that {units.format_bytes(needed)} of memory are available{where}"))
     with ssh.machine_agent(machine, str(work_root), run.name) if machine else host_agent() as agent:
         try:
-            answer = agent.call("memory.check", bytes=needed, budget_ns=MEMORY_CHECK_NS, timeout_s=60)
+            answer = memory_check.check(agent, needed, emit, memory_wait_ns, where)
         except AgentError as error:
             remedy = f"then continue with: partywall run --resume {run.path}"
             raise CapabilityError(f"memory for the run's workloads{where}: {error}; {remedy}") from error
     run.append("memory_checked", bytes=needed, found=answer, **({"machine": machine} if machine else {}))
-    if answer["doubt"] is not None:
-        why = MEMORY_RESULTS.get(answer["doubt"], answer["doubt"])
+    if why := memory_check.why_unreliable(answer):
         said = (
             f"the {units.format_bytes(needed)} of requested memory{where} may not be present: {why}; memory and "
             "cache figures may reflect swapping or another guest's memory pressure. The run continues"

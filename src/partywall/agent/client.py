@@ -112,6 +112,15 @@ def refused(name: str, fault: Mapping[str, Any]) -> RefusalError:
     return RefusalError(message, why=why, refusal=refusal)
 
 
+def _result(future: Future[Any], deadline: float, each_second: Callable[[], None] | None) -> Any:
+    """The result of a request. TimeoutError if there is none by the deadline."""
+    while each_second is not None and time.monotonic() + 1 < deadline:
+        with contextlib.suppress(TimeoutError):
+            return future.result(1)
+        each_second()
+    return future.result(max(0.0, deadline - time.monotonic()))
+
+
 class AgentClient:
     """One agent over the standard streams of `process`.
 
@@ -150,8 +159,12 @@ class AgentClient:
             raise AgentError(f"{error}; {REMEDY}") from error
         return self.hello
 
-    def call(self, method: str, *, timeout_s: float = 30, **params: Any) -> Any:
+    def call(
+        self, method: str, *, timeout_s: float = 30, each_second: Callable[[], None] | None = None, **params: Any
+    ) -> Any:
         """Sends a request and returns its result. AgentError if it fails, or is not answered within `timeout_s`.
+
+        each_second: is called about every second until then.
 
         RefusalError if the agent refuses; LackError if it or its host lacks something. UsageError if the request is too
         long to send.
@@ -165,7 +178,7 @@ class AgentClient:
                 what = f"{method} takes {len(line) / 1e6:.0f} MB, but an agent accepts {LINE_MAX / 1e6:.0f} at most"
                 raise UsageError(Problem(what, "make the files that are sent with it smaller", self.name))
             self._write(line + b"\n", deadline)
-            return future.result(max(0.0, deadline - time.monotonic()))
+            return _result(future, deadline, each_second)
         # First, because it is a kind of OSError.
         except TimeoutError:
             raise AgentError(f"agent {self.name}: {method} was not answered within {timeout_s:g} s") from None

@@ -22,6 +22,19 @@ ScenarioName = Annotated[
 ]
 RunPath = Annotated[Path, typer.Argument(help="A run directory, as printed by 'partywall run'.")]
 
+WaitForMemory = Annotated[
+    str | None,
+    typer.Option(
+        help="How long to wait until there is enough free memory, e.g. 5min. By default, and at least, 10 s.",
+        metavar="TIME",
+    ),
+]
+
+
+def memory_wait_ns(text: str | None) -> int:
+    """The value of --wait-for-memory; 0 if it is not given."""
+    return 0 if text is None else duration_ns("--wait-for-memory", text, "5min")
+
 
 def duration_ns(option: str, text: str, example: str = "10s") -> int:
     """The value of an option that must be greater than 0. UsageError that names the option if it is not."""

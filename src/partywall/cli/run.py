@@ -10,7 +10,7 @@ from rich.console import Console
 
 from partywall import preflight
 from partywall.cli import leftovers, output, show
-from partywall.cli.arguments import SEED_MOST
+from partywall.cli.arguments import SEED_MOST, WaitForMemory, memory_wait_ns
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
@@ -57,6 +57,7 @@ def run(
     allow_commands: Annotated[
         bool, typer.Option("--allow-commands", help="Run the commands that the scenario contains.")
     ] = False,
+    wait_for_memory: WaitForMemory = None,
     work_dir: WorkDir = WORK_ROOT,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
@@ -66,7 +67,7 @@ def run(
     trial failed.
     """
     console, document = output.console(format_), output.document("run", format_)
-    runs = Runs()
+    runs, wait_ns = Runs(), memory_wait_ns(wait_for_memory)
     if resume is not None:
         if scenario is not None:
             raise UsageError(f"--resume continues {resume} with its own scenario; leave out {scenario!r}")
@@ -74,13 +75,13 @@ def run(
         directory = RunDirectory.open(resume)
         if changed := changes(budget, precision, "--"):
             runs.extend(directory, changed)
-        options = Options(context.obj(), out, work_dir, allow_commands)
+        options = Options(context.obj(), out, work_dir, allow_commands, wait_ns)
         return go_on(runs, directory, options, Live(console), console, document)
     if scenario is None:
         raise UsageError(MISSING)
     leftovers.clean_up()
     job = RunJob.read(scenario, changes(budget, precision, "--"), seed)
-    options = Options(context.obj(), out, work_dir, allow_commands)
+    options = Options(context.obj(), out, work_dir, allow_commands, wait_ns)
     say_if_kvm_is_tried(job.scenario, options.host, console)
     if dry_run:
         plan, _ = runs.plan(job, options)

@@ -12,7 +12,7 @@ from rich.console import Console
 from partywall import study as studies
 from partywall import units
 from partywall.cli import leftovers, output
-from partywall.cli.arguments import SEED_MOST
+from partywall.cli.arguments import SEED_MOST, WaitForMemory, memory_wait_ns
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
@@ -52,6 +52,7 @@ def study(
     allow_commands: Annotated[
         bool, typer.Option("--allow-commands", help="Run the commands that the study's scenarios contain.")
     ] = False,
+    wait_for_memory: WaitForMemory = None,
     work_dir: WorkDir = WORK_ROOT,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
@@ -63,8 +64,8 @@ def study(
     Exit code: 0 measured, 2 bad study or option, 4 the host lacks something, 5 a part failed.
     """
     console, document = output.console(format_), output.document("study", format_)
-    kept = Studies()
-    options = Options(context.obj(), out, work_dir, allow_commands) if name or resume else None
+    kept, wait_ns = Studies(), memory_wait_ns(wait_for_memory)
+    options = Options(context.obj(), out, work_dir, allow_commands, wait_ns) if name or resume else None
     if resume is not None and options:
         if name is not None:
             raise UsageError(f"--resume continues {resume} with its own study; leave out {name!r}")
@@ -79,6 +80,7 @@ def study(
         parts=tuple(only or ()),
         rounds=rounds,
         seed=seed,
+        memory_wait_ns=wait_ns,
     )
     job = StudyJob.read(name, request)
     outline = kept.outline(job, options)

@@ -75,6 +75,13 @@ class Host:
         usable = self.facts.get("memory", {}).get("usable_bytes")
         return None if usable is None else int(usable)
 
+    @property
+    def most_memory(self) -> int | None:
+        """Bytes that this process could use if nothing else used any; None if unknown."""
+        memory = self.facts.get("memory", {})
+        sizes = (memory.get("total_bytes"), (memory.get("limit") or {}).get("limit_bytes"))
+        return min((int(size) for size in sizes if size is not None), default=None)
+
     def with_machines(self, machines: Mapping[str, Any]) -> Host:
         """The same host, with the facts of the other machines of a scenario."""
         return replace(self, facts=self.facts | {"machines": dict(machines)}) if machines else self

@@ -31,13 +31,15 @@ class Options:
     """Where and how a job is carried out.
 
     out: the record to create; None for runs/NAME-TIME-CHANCE. work_root: the folder for a temporary folder of the job.
-    allow_commands: whether commands in a document may run.
+    allow_commands: whether commands in a document may run. memory_wait_ns: how long to wait for free memory, if longer
+    than usual.
     """
 
     host: Host
     out: Path | None = None
     work_root: Path = WORK_ROOT
     allow_commands: bool = False
+    memory_wait_ns: int = 0
 
     def folder(self, stamped: str) -> Path:
         """The path of the record to create."""

@@ -74,7 +74,8 @@ class Runs:
         preflight.check_folder(options.work_root)
         host = options.host.with_machines(preflight.machine_facts(job.scenario, options.work_root))
         with located(job.path, job.scenario):
-            return pipeline.plan(job.scenario, host, job.seed, options.work_root), host
+            made = pipeline.plan(job.scenario, host, job.seed, options.work_root, options.memory_wait_ns)
+            return made, host
 
     def outline(self, job: RunJob, options: Options) -> Outline:
         return outlined(self.plan(job, options)[0])
@@ -88,7 +89,7 @@ class Runs:
         preflight.check_commands(plan.scenario, allowed=options.allow_commands)
         record = RunDirectory.create(options.folder(stamped(job.scenario.name)), text(job.path), plan, host.facts)
         emit(Started(record.path))
-        pipeline.measure(record, emit, options.work_root)
+        pipeline.measure(record, emit, options.work_root, options.memory_wait_ns)
         return record
 
     def continued_by(self, record: RunDirectory) -> tuple[str, ...]:
@@ -101,11 +102,11 @@ class Runs:
         plan, host = record.plan, options.host
         preflight.check_commands(plan.scenario, allowed=options.allow_commands)
         preflight.check_host(plan.scenario, host, options.work_root)
-        preflight.check_guest_memory(plan, host)
+        preflight.check_guest_memory(plan, host, waits=preflight.memory_check.waits(options.memory_wait_ns))
         preflight.check_folder(options.work_root)
         preflight.check_disk(plan, host, options.work_root)
         emit(Started(record.path))
-        pipeline.measure(record, emit, options.work_root)
+        pipeline.measure(record, emit, options.work_root, options.memory_wait_ns)
 
     def extend(self, record: RunDirectory, changes: Mapping[str, Any]) -> None:
         """Gives a stopped or finished run more time (budget, ns) or another precision. `resume` then uses it.

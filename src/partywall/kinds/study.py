@@ -65,6 +65,8 @@ class Studies:
         return ("study", "--resume", str(record.path))
 
     def resume(self, record: StudyDirectory, options: Options, emit: Emit) -> None:
+        if options.memory_wait_ns:
+            record.wait_for_memory(options.memory_wait_ns)
         job = StudyJob.of(record)
         self.check(job, options)
         self._go_on(job, record, options, emit)

@@ -21,7 +21,7 @@ Length = Literal["short", "long"]
 class StudyRequest(Frozen):
     """How a study is to be carried out. backends, rounds: those of the study's file if empty or None.
 
-    parts: patterns of names; all if empty.
+    parts: patterns of names; all if empty. memory_wait_ns: how long to wait for free memory, if longer than usual.
     """
 
     length: Length = "short"
@@ -29,6 +29,7 @@ class StudyRequest(Frozen):
     parts: tuple[str, ...] = ()
     rounds: int | None = None
     seed: int = 1
+    memory_wait_ns: int = 0
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 Leaves nothing behind but root images, and the stored result of whether KVM can start a guest.
 """
 
+from partywall.preflight import memory_check
 from partywall.preflight.elsewhere import machine_facts, other_machines
 from partywall.preflight.guests import build_roots, roots_to_build, tries_kvm, try_kvm, with_accelerators
 from partywall.preflight.host import check_folder, check_host
@@ -11,6 +12,7 @@ from partywall.preflight.room import (
     check_disk,
     check_guest_memory,
     check_kernels,
+    guest_memory,
     memory_needed,
     with_rings,
     with_room,
@@ -29,8 +31,10 @@ __all__ = [
     "check_host",
     "check_kernels",
     "commands",
+    "guest_memory",
     "lacking_for_containers",
     "machine_facts",
+    "memory_check",
     "memory_needed",
     "other_machines",
     "refuse_commands",

@@ -107,16 +107,19 @@ def _with_disk(trial: Trial, key: str, kernel: str | None, workload: Workload) -
     return workload.model_copy(update={"sandbox": workload.sandbox.model_copy(update={"disk": disk})})
 
 
-def check_guest_memory(plan: Plan, host: Host) -> None:
+def check_guest_memory(plan: Plan, host: Host, *, waits: bool = False) -> None:
     """CapabilityError if the guests of one trial do not fit into the host's available memory or our part of it.
 
-    A host that does not report its available memory passes.
+    waits: whether the run waits for free memory, so that only the size of the memory counts here. A host that does not
+    report its memory passes.
     """
-    needed, there = max(map(guest_memory, plan.trials), default=0), host.usable_memory
+    needed = max(map(guest_memory, plan.trials), default=0)
+    there, word = (host.most_memory, "there") if waits else (host.usable_memory, "available")
     if there is not None and needed > there:
+        waiting = "" if waits else ", or wait for other programs to end with --wait-for-memory"
         raise CapabilityError(
             f"the guests of one trial need {units.format_bytes(needed)} of memory, and {units.format_bytes(there)} are "
-            "available; lower sandbox.memory, or list fewer aggressors"
+            f"{word}; lower sandbox.memory, or list fewer aggressors{waiting}"
         )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from partywall.files import write_whole
 from partywall.model.study import StudyRequest
 from partywall.store.record import Record
 
@@ -43,6 +44,11 @@ class StudyDirectory(Record):
     @property
     def request(self) -> StudyRequest:
         return StudyRequest.model_validate(self.about["asked"])
+
+    def wait_for_memory(self, wait_ns: int) -> None:
+        """Changes how long the rest of the study waits for free memory."""
+        request = self.request.model_copy(update={"memory_wait_ns": wait_ns})
+        write_whole(self.path / self.MARK, json.dumps(self.about | {"asked": request.model_dump()}, indent=1))
 
     def append(self, observation: str) -> None:
         """Appends one observation, given as JSON."""

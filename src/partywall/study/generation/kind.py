@@ -85,7 +85,9 @@ class Generation:
         accel = qemu.choose("auto", host).name if backend == "qemu" else "tcg"
         if jobs:
             most = max(cell.sandboxes for cell in wanted) if backend == "qemu" else 0
-            pipeline.check_free_memory(SERVICE_BYTES + most * GUEST_BYTES, "the service and its users", emit)
+            pipeline.check_free_memory(
+                SERVICE_BYTES + most * GUEST_BYTES, "the service and its users", emit, request.memory_wait_ns
+            )
         label = Label.create(f"tomcat-{secrets.token_hex(4)}", work_root)
         try:
             with tomcat.running(label) as url:

@@ -91,7 +91,7 @@ class Isolation:
         # All parts at once: an unsuitable part must not be found after hours of others.
         refused = _refused(host)
         going = [job for job in jobs if not _why_not(job, refused)]
-        errors = {job.name: error for job in going if (error := _unplannable(job, host, work_root))}
+        errors = {job.name: error for job in going if (error := _unplannable(job, request, host, work_root))}
         if errors:
             is_usage = any(isinstance(error, UsageError) for error in errors.values())
             raise (UsageError if is_usage else CapabilityError)(*_by_cause(study.name, errors))
@@ -105,10 +105,11 @@ class Isolation:
         for number, job in enumerate(going):
             emit(Doing(f"{job.name}: planning"))
             emit(Left(sum(seconds[number:])))
-            run = _run(directory, job, host, request.seed, work_root)
+            run = _run(directory, job, host, work_root)
             preflight.check_disk(run.plan, host, work_root)
             with governor.held(GOVERNORS[job.energy_saving], host):
-                left = pipeline.measure(run, _of_part(emit, job.name, sum(seconds[number + 1 :])), work_root)
+                listener = _of_part(emit, job.name, sum(seconds[number + 1 :]))
+                left = pipeline.measure(run, listener, work_root, request.memory_wait_ns)
             if left:
                 again = "the measurements are kept; fix the causes, then continue with --resume"
                 raise TrialError(f"{job.name}: could not be removed or restored: {', '.join(left)}; {again}")
@@ -342,10 +343,10 @@ def _unsound(study: Study) -> Iterator[Problem]:
                 yield Problem(f"there is no budget for the {length} form", "add it", key=f"parts.{name}.budget")
 
 
-def _unplannable(job: Job, host: Host, work_root: Path) -> UsageError | CapabilityError | None:
+def _unplannable(job: Job, request: StudyRequest, host: Host, work_root: Path) -> UsageError | CapabilityError | None:
     """The problems of a part on a host."""
     try:
-        pipeline.plan(job.scenario, host, work_root=work_root)
+        pipeline.plan(job.scenario, host, work_root=work_root, memory_wait_ns=request.memory_wait_ns)
     except (UsageError, CapabilityError) as error:
         return error
     return None
@@ -379,14 +380,16 @@ def _ended(directory: StudyDirectory, job: Job) -> bool:
     return RunDirectory(_folder(directory, job)).ended if (_folder(directory, job) / "plan.json").is_file() else False
 
 
-def _run(directory: StudyDirectory, job: Job, host: Host, seed: int, work_root: Path) -> RunDirectory:
+def _run(directory: StudyDirectory, job: Job, host: Host, work_root: Path) -> RunDirectory:
     """A part's run: a new one, or the existing one."""
     folder = _folder(directory, job)
     if (folder / "plan.json").is_file():
         return RunDirectory.open(folder)
     # Without a plan, nothing has been measured yet.
     shutil.rmtree(folder, ignore_errors=True)
-    return RunDirectory.create(folder, job.text, pipeline.plan(job.scenario, host, seed, work_root), host.facts)
+    request = directory.request
+    plan = pipeline.plan(job.scenario, host, request.seed, work_root, request.memory_wait_ns)
+    return RunDirectory.create(folder, job.text, plan, host.facts)
 
 
 def _of_part(emit: Emit, name: str, rest_s: float) -> Emit:

@@ -79,7 +79,7 @@ class PathStudy:
         if not order and not untraced:
             return
         left_s = _left_s(study, extent, request.seed, cells, traces)
-        pipeline.check_free_memory(SENDERS_BYTES, "senders, sinks and traces", emit)
+        pipeline.check_free_memory(SENDERS_BYTES, "senders, sinks and traces", emit, request.memory_wait_ns)
         emit(Doing("making tenants, bridge and uplink"))
         emit(Left(left_s))
         with slots.bench(study) as ready:

@@ -78,7 +78,9 @@ class Promises:
             if accel == "tcg":
                 emit(Note(f"guests are emulated (tcg): {chosen.why}; {_scale(study)}"))
         guests = len(study.tenants) if request.backends else 0
-        pipeline.check_free_memory(SENDERS_BYTES + guests * GUEST_BYTES, "senders and sinks", emit)
+        pipeline.check_free_memory(
+            SENDERS_BYTES + guests * GUEST_BYTES, "senders and sinks", emit, request.memory_wait_ns
+        )
         slots.carry_out(
             study.scaled(study.emulated_scale) if accel == "tcg" else study,
             _extent(study, request),

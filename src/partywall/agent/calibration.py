@@ -44,7 +44,7 @@ def calibrate(client: AgentClient, workload: str, for_ns: int, cpus_limit: float
 
     AgentError if a thread has no rate. A share of no rate would run flat out under a wrong label.
     """
-    limit = {} if cpus_limit is None else {"cpus_limit": cpus_limit}
+    limit: dict[str, Any] = {} if cpus_limit is None else {"cpus_limit": cpus_limit}
     answer = client.call("workload.calibrate", timeout_s=TIMEOUT_S, id=workload, for_ns=for_ns, **limit)
     rates, disturbed = answer["rate_max"], answer["disturbed"]
     if not isinstance(rates, list) or not rates or not all(_is_rate(rate) for rate in rates):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from partywall import kinds, pipeline, units
 from partywall.consolidate import load as clusters
@@ -34,7 +34,7 @@ from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
 from partywall.migrate import plan as migration_plans
 from partywall.model.plan import Plan
-from partywall.model.study import StudyRequest
+from partywall.model.study import Length, StudyRequest
 from partywall.power import profiles as power_profiles
 from partywall.sandbox import WORK_ROOT
 from partywall.store.record import Record
@@ -322,8 +322,8 @@ def run_study(
     on_event: Emit = silent,
 ) -> Result:
     """Repeats a published measurement. The arguments are those of `partywall study`."""
-    if length not in ("short", "long"):
-        raise UsageError(Problem(f"{length!r} is not a length", "give short or long", key="length"))
+    if length not in (lengths := get_args(Length)):
+        raise UsageError(Problem(f"{length!r} is not a length", f"give {' or '.join(lengths)}", key="length"))
     request = StudyRequest(
         length=length,
         backends=tuple(backends),

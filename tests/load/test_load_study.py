@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import jsonschema
 import pytest
@@ -13,7 +14,8 @@ from partywall import study as all_studies
 from partywall.cli.app import app
 from partywall.errors import UsageError
 from partywall.host import Host
-from partywall.load import tomcat
+from partywall.load import monitors, tomcat
+from partywall.load.prepared import Monitor
 from partywall.model.agreement import Likeness, judge
 from partywall.model.study import StudyRequest
 from partywall.report import study_page
@@ -22,7 +24,7 @@ from partywall.scenario import papers
 from partywall.stats.overhead import response
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells as studies
-from partywall.study.generation.model import METRICS, Observed
+from partywall.study.generation.model import METRICS, Observed, SetupItem
 from partywall.testing import fake_host
 
 NAME = "papers/load-generation-netto"
@@ -93,6 +95,52 @@ def test_every_exhibit_of_the_paper_has_its_metric_and_points(study):
         assert len(measured & (claimed | set(beside.table.values))) >= 2, beside.table.id
 
 
+def test_disks_are_the_guests_own_with_the_hosts_beside_and_otherwise_the_hosts():
+    host = {studies.QUEUE: 8.0, studies.WRITE_MS: 40.0}
+    guests = [{studies.QUEUE: 2.0, studies.WRITE_MS: 10.0}, {studies.QUEUE: 4.0}]
+    assert studies._of_disks(host, guests) == {
+        "disk_queue": 3.0,
+        "write_s": 0.01,
+        "host_disk_queue": 8.0,
+        "host_write_s": 0.04,
+    }
+    assert studies._of_disks(host, []) == {
+        "disk_queue": 8.0,
+        "write_s": 0.04,
+        "host_disk_queue": None,
+        "host_write_s": None,
+    }
+    assert studies._of_disks(host, [{}])["disk_queue"] is None
+
+
+def test_the_hosts_side_is_emulators_and_softirq_and_without_guests_softirq_alone():
+    host = {"CPU: packets and timers": 0.1}
+    readings = [(0, 0), (10, 7), (20, 12), (30, 40)]
+    emulators = studies._rate(readings, (5, 25))
+    assert emulators == 0.5
+    values = studies._of_host_side(emulators, host, 2, guests=True)
+    assert values == {"host_side_percent": 30.0, "emulators_percent": 25.0, "softirq_percent": 5.0}
+    assert studies._of_host_side(None, host, 2, guests=False)["host_side_percent"] == 5.0
+    assert studies._of_host_side(None, host, 2, guests=True)["host_side_percent"] is None
+    assert studies._rate(readings[:2], (5, 25)) is None
+
+
+def test_a_probe_beside_the_service_reads_its_process_alone():
+    infos = [
+        {"name": "process_user_ns", "subject": "pid 7"},
+        {"name": "process_system_ns", "subject": "pid 7"},
+        {"name": "process_run_queue_wait_ns", "subject": "pid 7"},
+        {"name": "cpu_user_ns", "subject": "cpu"},
+    ]
+    monitor = Monitor(infos, readings={n: [n * 3e8, n * 1e8, n * 2e8, n * 1e9] for n in (1, 2, 3)})
+    means = studies._means(monitor, (10**9, 3 * 10**9), monitors.SERVICE_FIGURES)
+    values = studies._of_service(means, 2)
+    assert values["service_cpu_percent"] == pytest.approx(20.0)
+    assert values["service_waiting"] == pytest.approx(0.2)
+    assert values["service_threads"] is None
+    assert set(means) == {"Service: CPU time", "Service: waited for a CPU"}
+
+
 def test_verdicts_follow_from_what_was_measured(study):
     shown = {beside.table.id: judge(beside) for beside in studies.comparisons(study, list(made_up(study)))}
     assert shown["fig 4a"].likeness in (Likeness.SAME_ORDER, Likeness.SAME_DIRECTION)
@@ -111,12 +159,30 @@ def test_a_study_is_reported_from_its_files(study, tmp_path):
     made = all_studies.report(directory)
     files = study_page.FILES.write(made, tmp_path / "out", ["html", "json", "csv"])
     text = files[0].read_text()
-    for part in ("Table II: CPU usage", "Fig 10", "Of 17 tables and figures", "loopback"):
+    for part in ("Table II: CPU usage", "Fig 10", "Of 18 tables and figures", "loopback", "The system under test", "Xen 3.4 on Oracle VM Server 2.2", "the short form compresses"):
         assert part in text
     found = json.loads(files[1].read_text())
-    assert len(found["exhibits"]) == 17
+    assert len(found["exhibits"]) == 18
     assert set(found["cells"]) == set(METRICS)
     assert len(files[2].read_text().splitlines()) == 1 + 3 * len(study.cells)
+
+
+def test_the_papers_form_takes_its_two_hours_a_cell_and_differs_neither_in_time_nor_in_the_file(study, tmp_path):
+    path = tmp_path / "run"
+    request = StudyRequest(length="paper", backends=("qemu",))
+    about = {"partywall": "0", "host": {"kernel": {"release": "6"}, "cpus_allowed": [0, 1]}}
+    directory = StudyDirectory.create(path, all_studies.find(NAME).read_bytes(), request, about)
+    outline = all_studies.KINDS["partywall_load_study"].outline(study, request, fake_host())
+    assert outline.seconds > 2 * 2 * 3600 * 20
+    for observed in made_up(study, rounds=2):
+        directory.append(observed.model_copy(update={"emulated": True}).model_dump_json())
+    made = all_studies.report(directory)
+    assert not any("form" in line for beside in made.comparisons for line in beside.differs)
+    setup = {row[0]: row[1:] for section in made.sections if section.id == "setup" for row in section.rows}
+    assert setup["duration of a cell"] == ("two hours", "2 h, in each of 2 rounds")
+    assert setup["CPUs kept for the host"] == ("none, 2 of 8, 4 of 8", "0 of 2, 0 of 2, 1 of 2")
+    assert setup["sandboxes"][1] == "guests of QEMU, emulated"
+    assert set(setup) == set(get_args(SetupItem))
 
 
 def test_a_study_that_is_none_is_told_by_line():
@@ -134,13 +200,16 @@ def test_a_cell_is_measured_against_a_real_tomcat_and_nothing_is_left(study, tmp
     label = Label.create(f"test-tomcat-{os.getpid()}", tmp_path)
     form = study.forms["short"].model_copy(update={"hold": 3_000_000_000})
     try:
-        with tomcat.running(label) as url:
+        with tomcat.running(label) as service:
             cell = next(c for c in study.cells if c.sandboxes == 2)
-            observed = studies.observe(study, form, url, cell, 0, tmp_path)
+            observed = studies.observe(study, form, service, cell, 0, tmp_path)
     finally:
         reaper.clean(label)
     assert observed.values["iterations_per_s"] > 1
     assert observed.values["response_s"] > observed.values["pages_s"] > 0
+    assert observed.values["service_cpu_percent"] > 0
+    assert observed.values["service_threads"] > 1
+    assert observed.values["host_side_percent"] == observed.values["softirq_percent"]
     assert not (tmp_path / f"partywall-{label.run}").exists()
 
 

@@ -5,6 +5,7 @@ import gzip
 import itertools
 import json
 import lzma
+import os
 import random
 import shutil
 import struct
@@ -30,7 +31,7 @@ from partywall.sandbox.qemu import accelerator, balloon, kernel, unpack
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.machine import Machine, Nic, drive, throttles
 from partywall.sandbox.qemu.modules import collect, depends, ordered
-from partywall.sandbox.qemu.vcpus import VcpuGroup
+from partywall.sandbox.qemu.vcpus import VcpuGroup, host_side_ns
 from partywall.sandbox.switch import Port
 from partywall.scenario.check import check
 from partywall.testing import fake_host
@@ -168,6 +169,21 @@ def test_a_weight_stands_where_the_other_sandboxes_are_siblings_and_a_ceiling_on
     assert (guest / "vcpus/cpu.max").read_text() == "25000 100000"
     assert not (guest / "vcpus/cpu.weight").exists()
     assert not (guest / "cpu.max").exists()
+
+
+@pytest.mark.parametrize(("emulated", "ticks"), [(False, 470 + 130 - 350), (True, 470 + 130 - 420)])
+def test_the_hosts_side_of_a_guest_is_its_process_without_its_virtual_cpus(tmp_path, emulated, ticks):
+    def stat(folder, own, kernel, guest):
+        fields = ["S", *["0"] * 10, own, kernel, *["0"] * 27, guest, "0"]
+        folder.mkdir(parents=True)
+        (folder / "stat").write_text(f"7 (CPU 0/KVM) x) {' '.join(map(str, fields))}\n")
+
+    stat(tmp_path / "7", 470, 130, 350)
+    stat(tmp_path / "7" / "task" / "8", 300, 10, 250)
+    stat(tmp_path / "7" / "task" / "9", 100, 10, 100)
+    tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    assert host_side_ns(7, [8, 9], emulated=emulated, proc=tmp_path) == ticks * tick_ns
+    assert host_side_ns(7, [8, 10], emulated=emulated, proc=tmp_path) is None
 
 
 def test_of_version_1_all_stands_in_the_one_group(tmp_path):

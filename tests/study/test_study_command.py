@@ -92,3 +92,14 @@ def test_what_a_study_cannot_be_asked_for_is_refused_by_name():
     kind, study = read("dba-vm")
     with pytest.raises(UsageError, match="--backend: dba-vm does not support backend container"):
         kind.outline(study, StudyRequest(backends=("container",)), fake_host())
+
+
+@pytest.mark.parametrize("name", ["papers/vits", "papers/vits-network"])
+def test_a_form_that_a_study_lacks_is_refused_with_those_it_has(name):
+    with pytest.raises(UsageError, match="--form: .* has no paper form.*give short or long"):
+        CliRunner().invoke(app, ["study", name, "--form", "paper", "--dry-run"], catch_exceptions=False)
+
+
+def test_long_and_another_form_contradict_each_other():
+    with pytest.raises(UsageError, match="--long and --form paper contradict"):
+        CliRunner().invoke(app, ["study", "papers/vits", "--long", "--form", "paper"], catch_exceptions=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,14 @@ from partywall.scenario.load import read
 from partywall.store.study import StudyDirectory
 
 
+class Form(StrEnum):
+    """How long a study measures: one of `Length`."""
+
+    SHORT = "short"
+    LONG = "long"
+    PAPER = "paper"
+
+
 def study(
     context: typer.Context,
     name: Annotated[
@@ -33,6 +42,9 @@ def study(
     long: Annotated[
         bool, typer.Option("--long/--short", help="Measure for hours instead of minutes, for narrower intervals.")
     ] = False,
+    form: Annotated[
+        Form | None, typer.Option(help="short, long, or paper: as long as in the paper, if the study has that.")
+    ] = None,
     backend: Annotated[
         list[str] | None, typer.Option(help="container, qemu, process …; may be repeated, to show all in one table.")
     ] = None,
@@ -74,8 +86,11 @@ def study(
         return go_on(kept, record, options, Live(console), console, document)
     if name is None or not options:
         return _list(console, format_)
+    if long and form not in (None, Form.LONG):
+        raise UsageError(f"--long and --form {form} contradict each other; leave one out")
+    length = form or (Form.LONG if long else Form.SHORT)
     request = StudyRequest(
-        length="long" if long else "short",
+        length=length.value,
         backends=tuple(backend or ()),
         parts=tuple(only or ()),
         rounds=rounds,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,17 +85,29 @@ FIGURES = (
 )
 
 
-def series(rows: Iterable[Mapping[str, Any]], begin_ns: int) -> tuple[Series, ...]:
+SERVICE_FIGURES = (
+    Figure("Service", "CPU time", "cores", ("process_user_ns", "process_system_ns"), 1e-9),
+    Figure("Service", "waited for a CPU", "threads", ("process_run_queue_wait_ns",), 1e-9),
+    Figure("Service", "threads", "threads", ("process_threads_count",), gauge=True),
+    Figure("Service", "page faults", "1/s", ("process_minor_faults_count", "process_major_faults_count")),
+)
+"""Of a monitor that watches only the service's process."""
+
+SOFTIRQ = Figure("CPU", "packets and timers", "cores", ("cpu_softirq_ns",), 1e-9)
+"""A part of the kernel's time, so it is not in the list of all figures."""
+
+
+def series(rows: Iterable[Mapping[str, Any]], begin_ns: int, figures: Sequence[Figure] = FIGURES) -> tuple[Series, ...]:
     """Every figure that has values, by host."""
     moments: dict[str, dict[int, dict[tuple[str, str], float]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         moments[row["host"]][row["at_ns"]][row["counter"], row["subject"] or ""] = row["value"]
-    return tuple(made for host, values in moments.items() for made in _of_host(host, values, begin_ns))
+    return tuple(made for host, values in moments.items() for made in _of_host(host, values, begin_ns, figures))
 
 
-def _of_host(host: str, moments: Mapping[int, Values], begin_ns: int) -> Iterator[Series]:
+def _of_host(host: str, moments: Mapping[int, Values], begin_ns: int, figures: Sequence[Figure]) -> Iterator[Series]:
     order = sorted(moments)
-    for figure in FIGURES:
+    for figure in figures:
         points = [
             ((before - begin_ns) / 1e9, value)
             for before, after in itertools.pairwise(order)

@@ -65,7 +65,8 @@ class Setup:
     `cpu_limit`. accel: the accelerator of guests. host_cpus: CPUs of the monitor and of guests' emulators; by default
     the others. watch: commands that start agents on other hosts, such as the server's, by name, to read their counters.
     server_host: the server's host for ssh; an agent is copied there and removed afterwards. generators: other machines
-    that generate the load in place of this host, by name.
+    that generate the load in place of this host, by name. inside: read the counters of guests too, by their agents.
+    server_pid: a process of this host that serves the load; an agent of its own reads its counters.
     """
 
     name: str
@@ -81,6 +82,8 @@ class Setup:
     watch: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     server_host: str | None = None
     generators: Mapping[str, Generator] = field(default_factory=dict)
+    inside: bool = False
+    server_pid: int | None = None
 
 
 @dataclass
@@ -161,6 +164,10 @@ class PreparedLoad:
             with _option("--server-host", SERVER, self.setup.server_host):
                 self._agents.add(there)
                 self._watch(SERVER)
+        if self.setup.server_pid is not None:
+            beside = self.setup.host_cpus or tuple(sorted(allowed))
+            self._agents.add(Settings(name=SERVER, backend="process", cpus=beside, only=("monitor",)))
+            self._watch(SERVER, pids=[self.setup.server_pid], cpus=[])
         self._ask_all(program)
 
     def _start_here(self, program: Mapping[str, Any], allowed: set[int]) -> None:
@@ -177,6 +184,12 @@ class PreparedLoad:
         header = self._agents.client(MONITOR).call("monitor.start", id=MONITOR, cpus=sorted(allowed), **targets)
         guests = self.setup.backend == "qemu"
         self.monitors[GENERATOR] = Monitor(header["counters"], self.setup.cpus, guests=guests)
+        if self.setup.inside and guests:
+            for name in self._generators:
+                # Its agent is already on this host's clock.
+                inside = self._agents.client(name).call("monitor.start", id=MONITOR, cpus=[])
+                self.monitors[name] = Monitor(inside["counters"], host_name=name)
+                self._watchers[name] = name
 
     def _start_elsewhere(self) -> None:
         """Starts a generator on each of the machines. Its agent is its host's monitor too.
@@ -206,10 +219,10 @@ class PreparedLoad:
             os.sched_setaffinity(0, others)
             self._agents.at_end(os.sched_setaffinity, 0, allowed)
 
-    def _watch(self, name: str) -> None:
-        """Starts an agent on another host. Its counters are read at this host's full seconds."""
+    def _watch(self, name: str, **targets: Any) -> None:
+        """Reads the counters of an agent beside the server at this host's full seconds."""
         offset_ns = self._agents.alignment(name, CLOCK_ROUNDS).best.offset_ns
-        header = self._agents.client(name).call("monitor.start", id=MONITOR)
+        header = self._agents.client(name).call("monitor.start", id=MONITOR, **targets)
         self.monitors[name] = Monitor(header["counters"], host_name=name, offset_ns=offset_ns)
         self._watchers[name] = name
 
@@ -273,6 +286,16 @@ class PreparedLoad:
     def generator_pid(self) -> int | None:
         """The process ID of the first generator on the host."""
         return next(iter(self._generators.values())).pid
+
+    @property
+    def guests(self) -> list[str]:
+        """The names of monitors inside guests."""
+        return [name for name in self.monitors if name in self._generators and GENERATOR in self.monitors]
+
+    def host_side_ns(self) -> int | None:
+        """CPU time of the host's part of all generators so far, such as emulators; None if they have no such part."""
+        parts = [sandbox.host_side_ns() for sandbox in self._generators.values()]
+        return None if None in parts else sum(filter(None, parts))
 
     @property
     def stages_ns(self) -> int:

@@ -17,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -57,9 +58,17 @@ def missing(host: Host) -> str:
     return "" if host.which("java") else f"Tomcat needs Java: {install(host, 'default-jre-headless')}"
 
 
+@dataclass(frozen=True)
+class Service:
+    """A running Tomcat. pid: of the Java process."""
+
+    url: str
+    pid: int
+
+
 @contextlib.contextmanager
-def running(label: Label) -> Iterator[str]:
-    """Its URL while it runs. CapabilityError if it is not installed, TrialError if it does not start."""
+def running(label: Label) -> Iterator[Service]:
+    """It runs until the end. CapabilityError if it is not installed, TrialError if it does not start."""
     if said := missing(Host.here()):
         raise CapabilityError(said)
     base = label.work / "tomcat"
@@ -74,7 +83,8 @@ def running(label: Label) -> Iterator[str]:
     try:
         url = f"http://127.0.0.1:{port}"
         _wait_for(url, process, base)
-        yield url
+        # The script has replaced itself by Java.
+        yield Service(url, process.pid)
     finally:
         _stop(process)
         log.close()

@@ -15,7 +15,8 @@ from partywall.model.finding import Estimate
 from partywall.model.paper import Beside
 from partywall.model.scenario import Frozen
 
-Length = Literal["short", "long"]
+Length = Literal["short", "long", "paper"]
+"""paper: the paper's own durations. Not every study has all."""
 
 
 class StudyRequest(Frozen):

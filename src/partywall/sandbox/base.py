@@ -166,6 +166,10 @@ class Sandbox(ABC):
         """A process or thread in its cgroup, which leads monitors to it."""
         return self.pid if self.cgroup else None
 
+    def host_side_ns(self) -> int | None:
+        """CPU time that the host has spent so far on providing it, such as an emulator's; None without such a part."""
+        return None
+
     def peer(self, kernel: str, params: Mapping[str, Any]) -> str:  # noqa: ARG002 - backends that override it use them
         """Starts the other end of a network kernel on the host. Returns its address as seen by the sandbox."""
         raise TrialError(f"sandbox {self.settings.name}: {kernel} has no peer there: it has no network of its own")

@@ -62,12 +62,11 @@ def refuse_parts(name: str, request: StudyRequest) -> None:
 def form_of(name: str, forms: Mapping[Length, F], request: StudyRequest) -> F:
     """The form of the requested length. UsageError if the study has none."""
     if request.length not in forms:
-        there = ", ".join(f"--{length}" for length in forms)
-        raise UsageError(Problem(f"{name} has no {request.length} form", f"there is {there}"))
+        raise UsageError(Problem(f"{name} has no {request.length} form", f"give {' or '.join(forms)}", key="--form"))
     return forms[request.length]
 
 
 def in_blocks(forms: Mapping[Length, B], request: StudyRequest) -> B:
     """The form of the requested length, with the requested number of blocks."""
-    form = forms[request.length]
+    form = form_of("this study", forms, request)
     return form if request.rounds is None else form.model_copy(update={"blocks": request.rounds})

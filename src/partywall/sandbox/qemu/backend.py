@@ -26,7 +26,7 @@ from partywall.sandbox.qemu.kernel import GuestKernel
 from partywall.sandbox.qemu.launch import launched
 from partywall.sandbox.qemu.machine import DISK, MEMORY, Machine, Nic, throttles
 from partywall.sandbox.qemu.monitor import Monitor
-from partywall.sandbox.qemu.vcpus import VcpuGroup, pin
+from partywall.sandbox.qemu.vcpus import VcpuGroup, host_side_ns, pin
 from partywall.sandbox.switch import Port, Switch
 
 WORK = "/work"
@@ -156,6 +156,11 @@ class Qemu(Sandbox):
     @property
     def pid(self) -> int | None:
         return self.client.process.pid if self.client else None
+
+    def host_side_ns(self) -> int | None:
+        if self.pid is None:
+            return None
+        return host_side_ns(self.pid, self._vcpus, emulated=self.settings.accel == "tcg")
 
     @property
     def cgroup(self) -> str | None:

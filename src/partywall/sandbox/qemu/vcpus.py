@@ -16,6 +16,8 @@ from pathlib import Path
 from partywall.sandbox.cgroups import Cgroups, cpu_files, write
 
 _THREADED = "vcpus"
+# Positions after the command's name in /proc/PID/stat, see proc_pid_stat(5).
+_OWN, _KERNEL, _GUEST = 11, 12, 40
 
 
 def pin(pid: int, vcpus: Sequence[int], cpus: Sequence[int], host_cpus: Sequence[int]) -> None:
@@ -25,6 +27,27 @@ def pin(pid: int, vcpus: Sequence[int], cpus: Sequence[int], host_cpus: Sequence
         # Workers for disk I/O come and go. New ones inherit the affinity of the thread that starts them.
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(thread, where)
+
+
+def host_side_ns(pid: int, vcpus: Sequence[int], *, emulated: bool, proc: Path = Path("/proc")) -> int | None:
+    """CPU time of a guest's process so far, except that of its virtual CPUs; None if the process has ended.
+
+    With KVM, a virtual CPU's time is what it spent in the guest. An emulated one counts as a whole, because the time
+    of the translator cannot be separated from that of the code it translated.
+    """
+    try:
+        whole = _times(proc / str(pid) / "stat")
+        threads = [_times(proc / str(pid) / "task" / str(thread) / "stat") for thread in vcpus]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    guest = sum(times[_OWN] + times[_KERNEL] if emulated else times[_GUEST] for times in threads)
+    return (whole[_OWN] + whole[_KERNEL] - guest) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+def _times(stat: Path) -> dict[int, int]:
+    # The name may contain spaces and parentheses.
+    fields = stat.read_text().rpartition(")")[2].split()
+    return {at: int(fields[at]) for at in (_OWN, _KERNEL, _GUEST)}
 
 
 @dataclass(frozen=True)

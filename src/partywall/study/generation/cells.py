@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +21,10 @@ from partywall.load.availability import availability
 from partywall.load.compiling import program as compiled
 from partywall.load.health import Health
 from partywall.load.lasting import for_guest
-from partywall.load.prepared import GENERATOR, GUESTS_HOST, PreparedLoad, Setup
+from partywall.load.prepared import GENERATOR, GUESTS_HOST, SERVER, Monitor, PreparedLoad, Setup
 from partywall.load.second import SECOND_NS, Second, Timing
 from partywall.load.store import Readings, sample_rows
+from partywall.load.tomcat import Service
 from partywall.model import paper
 from partywall.model.load_plan import Step, Think
 from partywall.model.paper import Beside
@@ -35,6 +37,7 @@ from partywall.stats.rounds import beside, student
 from partywall.study.generation.model import COUNTERS, PERCENTILES, Cell, Form, Observed, Study
 
 RAMP_NS = 500_000_000
+QUEUE, WRITE_MS = "Disk queue: mean length", "Disk time: of a write"
 OVERHEAD_S = 2.5
 """Time of a cell beside its hold: creating and removing sandboxes."""
 GUEST_S = 6.0
@@ -66,7 +69,7 @@ def order(cells: Sequence[Cell], form: Form, seed: int) -> list[tuple[int, Cell]
 def observe(
     study: Study,
     form: Form,
-    url: str,
+    service: Service,
     cell: Cell,
     round_: int,
     work_root: Path,
@@ -77,8 +80,10 @@ def observe(
     setup = replace(
         setup_of(cell, f"study-{study.name}", work_root, seed=round_ + 1, backend=backend),
         accel=accel,
+        inside=True,
+        server_pid=service.pid,
     )
-    program = program_of(study, form, url, cell)
+    program = program_of(study, form, service.url, cell)
     if setup.backend == "qemu":
         program |= {"addresses": for_guest(program, GUESTS_HOST)}
     # The host's CPUs. A session leaves this process only those that the generators do not use.
@@ -86,7 +91,10 @@ def observe(
     with PreparedLoad(program, setup) as session:
         seconds: list[Second] = []
         healths: list[Health] = []
+        host_side: list[tuple[int, int]] = []
         for second in session.run():
+            if (spent := session.host_side_ns()) is not None:
+                host_side.append((time.clock_gettime_ns(time.CLOCK_MONOTONIC), spent))
             if second is not None:
                 seconds.append(second)
                 healths.append(session.judge(second))
@@ -95,14 +103,13 @@ def observe(
         inside = [s.start_ns >= begin_ns and s.end_ns <= end_ns for s in seconds]
         kept = [second for second, keep in zip(seconds, inside, strict=True) if keep]
         kept_health = [health for health, keep in zip(healths, inside, strict=True) if keep]
-        monitor = session.monitors[GENERATOR]
-        readings = Readings("host", monitor.counters, monitor.readings)
-        rows = [row for row in sample_rows(readings) if begin_ns - SECOND_NS <= row["at_ns"] <= end_ns]
-        host = {
-            f"{series.group}: {series.name}": series.mean for series in monitors.series(rows, begin_ns) if series.points
-        }
+        span = (begin_ns, end_ns)
+        host = _means(session.monitors[GENERATOR], span, (*monitors.FIGURES, monitors.SOFTIRQ))
+        guests = [_means(session.monitors[name], span) for name in session.guests]
         values = _values(kept, kept_health, session.started["labels"], study.within)
-        values |= _of_host(host, cores, cell.sandboxes)
+        values |= _of_host(host, cores, cell.sandboxes) | _of_disks(host, guests)
+        values |= _of_host_side(_rate(host_side, span), host, cores, guests=bool(guests))
+        values |= _of_service(_means(session.monitors[SERVER], span, monitors.SERVICE_FIGURES), cores)
         emulated = setup.backend == "qemu" and accel == "tcg"
         return Observed(cell=cell, round=round_, values=values, emulated=emulated)
 
@@ -188,17 +195,76 @@ def _values(
     }
 
 
+Means = Mapping[str, float | None]
+"""The mean of each figure, by its group and name."""
+
+
+def _means(
+    monitor: Monitor, span: tuple[int, int], figures: Sequence[monitors.Figure] = monitors.FIGURES
+) -> dict[str, float | None]:
+    begin_ns, end_ns = span
+    readings = Readings("", monitor.counters, monitor.readings)
+    rows = [row for row in sample_rows(readings) if begin_ns - SECOND_NS <= row["at_ns"] <= end_ns]
+    every = monitors.series(rows, begin_ns, figures)
+    return {f"{series.group}: {series.name}": series.mean for series in every if series.points}
+
+
+def _rate(readings: Sequence[tuple[int, int]], span: tuple[int, int]) -> float | None:
+    """CPUs used between the first and the last reading (time, CPU time) within a span; None with fewer than two."""
+    inside = [(at_ns, spent_ns) for at_ns, spent_ns in readings if span[0] <= at_ns <= span[1]]
+    if len(inside) < 2:
+        return None
+    (begin_ns, before_ns), (end_ns, after_ns) = inside[0], inside[-1]
+    return (after_ns - before_ns) / (end_ns - begin_ns)
+
+
+def _of_host_side(emulators: float | None, host: Means, cores: int, *, guests: bool) -> dict[str, float | None]:
+    """The paper's Dom-0: what the host spends on the generators' machines. Without guests, softirq alone."""
+    softirq = host.get("CPU: packets and timers")
+    parts = [softirq, emulators] if guests else [softirq]
+    return {
+        "host_side_percent": None if None in parts else 100 * sum(filter(None, parts)) / cores,
+        "emulators_percent": None if emulators is None else 100 * emulators / cores,
+        "softirq_percent": None if softirq is None else 100 * softirq / cores,
+    }
+
+
+def _of_disks(host: Means, guests: Sequence[Means]) -> dict[str, float | None]:
+    """Disk queue and write time where the generator is: of the guests if there are any, and of the host."""
+    own = {name: [guest.get(name) for guest in guests] or [host.get(name)] for name in (QUEUE, WRITE_MS)}
+    queue, write_ms = (_mean(own[name]) for name in (QUEUE, WRITE_MS))
+    host_ms = host.get(WRITE_MS)
+    return {
+        "disk_queue": queue,
+        "write_s": None if write_ms is None else write_ms / 1e3,
+        "host_disk_queue": host.get(QUEUE) if guests else None,
+        "host_write_s": host_ms / 1e3 if guests and host_ms is not None else None,
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _of_service(service: Means, cores: int) -> dict[str, float | None]:
+    used = service.get("Service: CPU time")
+    return {
+        "service_cpu_percent": None if used is None else 100 * used / cores,
+        "service_waiting": service.get("Service: waited for a CPU"),
+        "service_threads": service.get("Service: threads"),
+        "service_faults_per_s": service.get("Service: page faults"),
+    }
+
+
 def _of_host(host: Mapping[str, float | None], cores: int, sandboxes: int) -> dict[str, float | None]:
     """The metrics from the host's counters: those of the paper's tables, and all others under their own names."""
     own = [host.get(f"Generator's process: {what}") for what in ("programs", "kernel")]
     used = None if None in own else 100 * sum(filter(None, own)) / cores
-    write_ms = host.get("Disk time: of a write")
     return {
         **{name: host.get(name) for name in COUNTERS},
         "cpu_percent": used,
         "cpu_percent_each": None if used is None else used / sandboxes,
-        "disk_queue": host.get("Disk queue: mean length"),
-        "write_s": None if write_ms is None else write_ms / 1e3,
     }
 
 
@@ -293,6 +359,23 @@ def _by_sandboxes(cell: Cell) -> Place:
     return ("50 users", 0.0 if cell.generator == "physical" else float(cell.sandboxes))
 
 
+def _by_sandboxes_at_full_load(cell: Cell) -> Place:
+    """By sandboxes, and the most users of the paper in one."""
+    if cell.users == 150 and cell.generator == "sandbox" and _by_users(cell) is not None:
+        return ("150 users", 1.0)
+    return _by_sandboxes(cell)
+
+
+def _beside(place: Callable[[Cell], Place]) -> Callable[[Cell], Place]:
+    """The same places as another series: what the host's counters say meanwhile."""
+
+    def of_host(cell: Cell) -> Place:
+        at = place(cell)
+        return None if at is None or cell.generator == "physical" else (f"{at[0]}, host", at[1])
+
+    return of_host
+
+
 def _by_compression(cell: Cell) -> Place:
     if cell.kept or cell.sandboxes > 1:
         return None
@@ -320,19 +403,20 @@ TABLES: dict[str, tuple[Rule, ...]] = {
     "fig 4a (spread)": (("response_deviation_s", _by_users),),
     "fig 4b": (("received_kbps", _by_users),),
     "table II": (("cpu_percent", _by_users),),
-    "table III": (("disk_queue", _by_users),),
+    "table III": (("disk_queue", _by_users), ("host_disk_queue", _beside(_by_users))),
     "table IV": (("received_kbps", _by_users),),
     "fig 5": (("response_s", _by_kept),),
     "fig 6": (("received_kbps", _by_kept),),
-    "table V": (("write_s", _by_kept),),
-    "table VI": (("disk_queue", _by_kept),),
+    "table V": (("write_s", _by_kept), ("host_write_s", _beside(_by_kept))),
+    "table VI": (("disk_queue", _by_kept), ("host_disk_queue", _beside(_by_kept))),
     "fig 7": (("response_s", _by_sandboxes),),
     "fig 7 (spread)": (("response_deviation_s", _by_sandboxes),),
     "fig 8": (("received_kbps", _by_sandboxes),),
     "fig 9": tuple((f"response_p{share}_s", _at_percentile(share)) for share in PERCENTILES),
     "table VII.1": (("cpu_percent_each", _by_sandboxes),),
-    "table VII.2": (("disk_queue", _by_sandboxes),),
+    "table VII.2": (("disk_queue", _by_sandboxes), ("host_disk_queue", _beside(_by_sandboxes))),
     "fig 10": (("pages_s", _by_compression),),
+    "section V": (("host_side_percent", _by_sandboxes_at_full_load),),
 }
 """The metrics of each table or figure, each with the place of a cell in it."""
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from partywall import pipeline, preflight, units
 from partywall.errors import Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.load import tomcat
+from partywall.load.second import SECOND_NS
 from partywall.model.finding import Estimate
 from partywall.model.paper import Place
 from partywall.model.scenario import Scenario
@@ -21,18 +23,24 @@ from partywall.sandbox import Label, qemu, reaper
 from partywall.stats import overhead
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells
-from partywall.study.generation.model import COUNTERS, METRICS, OWN, Form, Observed, Study
+from partywall.study.generation.model import COUNTERS, METRICS, OWN, SERVICE, Cell, Form, Observed, SetupItem, Study
 from partywall.study.kind import form_of, refuse_parts
 
 BACKENDS = ("container", "process", "qemu")
 DIFFERS = {
     "container": "the sandbox is a container on the host's network, not a Xen guest, so no hypervisor is between "
-    "it and disk or network",
+    "it and disk or network, and disk queues and write times are of the host's disks; the paper read a guest's own",
     "process": "the sandbox is a process like the physical generator, not a Xen guest: the result shows how well "
     "the study repeats itself",
     "qemu": "the sandbox is a guest of QEMU, whose packets pass QEMU's own network stack, not a Xen guest",
 }
-EMULATED = "the guests' processors are emulated: their overhead says nothing about virtual machines on real ones"
+SANDBOXES = {"container": "containers", "process": "processes", "qemu": "guests of QEMU"}
+UNKNOWN = "unknown"
+EMULATED = (
+    "the guests' processors are emulated: their overhead says nothing about virtual machines on real ones, and the "
+    "translator's CPU time counts as the guests', not as the host's side"
+)
+PAPER_COMPRESSES, PAPER_HOLDS = 5_000_000, 7_200 * SECOND_NS
 TOO_FEW_CPUS = "this share of the host's CPUs is less than one; a host with more CPUs can keep it"
 SERVICE_BYTES, GUEST_BYTES = 512 << 20, 512 << 20
 """Memory that is checked before the first cell: for Tomcat and its users, and for each guest."""
@@ -90,11 +98,11 @@ class Generation:
             )
         label = Label.create(f"tomcat-{secrets.token_hex(4)}", work_root)
         try:
-            with tomcat.running(label) as url:
+            with tomcat.running(label) as service:
                 for number, (round_, cell) in enumerate(jobs):
                     emit(Doing(f"round {round_ + 1}: {cell.id}"))
                     emit(Left((len(jobs) - number) * each_s))
-                    observed = cells.observe(study, form, url, cell, round_, work_root, backend, accel)
+                    observed = cells.observe(study, form, service, cell, round_, work_root, backend, accel)
                     directory.append(observed.model_dump_json())
         finally:
             reaper.clean(label)
@@ -122,6 +130,8 @@ class Generation:
             rows=tuple({"round": o.round, **o.cell.model_dump(), **o.values} for o in observations),
             sections=(
                 *_model_section(cells.pairs(study, observations)),
+                *_setup_section(study, form, request, observations, directory.about),
+                _service_section(observations, estimates),
                 _cells_section(observations, estimates),
                 _counters_section(observations, estimates),
             ),
@@ -175,13 +185,10 @@ def _notes(observations: Sequence[Observed]) -> tuple[str, ...]:
 def _differs(form: Form, request: StudyRequest, observations: Sequence[Observed]) -> tuple[str, ...]:
     emulated = any(observed.emulated for observed in observations)
     sandbox = (DIFFERS[_backend(request)], *((EMULATED,) if emulated else ()))
-    if request.length != "short":
-        return sandbox
     size, hold = units.format_bytes(form.compress), units.format_duration(form.hold)
-    return (
-        *sandbox,
-        f"the short form compresses {size}, not 5 MB, and holds each cell for {hold}, not two hours",
-    )
+    said = [f"compresses {size}, not 5 MB"] if form.compress != PAPER_COMPRESSES else []
+    said += [f"holds each cell for {hold}, not two hours"] if form.hold != PAPER_HOLDS else []
+    return (*sandbox, f"the {request.length} form {', and '.join(said)}") if said else sandbox
 
 
 def _facts(
@@ -194,6 +201,67 @@ def _facts(
         ("compression", units.format_bytes(form.compress)),
         ("seed", str(request.seed)),
         ("Partywall", version),
+    )
+
+
+def _setup_section(
+    study: Study, form: Form, request: StudyRequest, observations: Sequence[Observed], about: Mapping[str, Any]
+) -> tuple[Section, ...]:
+    """The paper's set-up and the one here, item by item; none if the study does not state the paper's."""
+    if not study.setup:
+        return ()
+    here = _setup(form, request, observations, about)
+    return (
+        Section(
+            id="setup",
+            title="Set-up",
+            lead="The paper's machines, software and parameters (table I, figure 3, section IV.A), and those here.",
+            columns=("", "in the paper", "here"),
+            rows=tuple((item, stated, here[item]) for item, stated in study.setup.items()),
+        ),
+    )
+
+
+def _setup(
+    form: Form, request: StudyRequest, observations: Sequence[Observed], about: Mapping[str, Any]
+) -> dict[SetupItem, str]:
+    host = about.get("host", {})
+    cpus, kernel = host.get("cpus_allowed", ()), host.get("kernel", {}).get("release", UNKNOWN)
+    total = host.get("memory", {}).get("total_bytes")
+    measured = [observed.cell for observed in observations]
+    emulated = ", emulated" if any(observed.emulated for observed in observations) else ""
+    return {
+        "machines": "one host for all",
+        "processors": f"{host.get('cpu', {}).get('model') or UNKNOWN}, {units.counted(len(cpus), 'CPU')}",
+        "memory": units.format_bytes(total) if total else UNKNOWN,
+        "load generator": f"Partywall {about.get('partywall', '')}".strip(),
+        "sandboxes": f"{SANDBOXES[_backend(request)]}{emulated}",
+        "operating system": f"Linux {kernel}",
+        "service": "Tomcat 10 of the distribution",
+        "users": _listed(cell.users for cell in measured),
+        "numbers of sandboxes": _listed(cell.sandboxes for cell in measured if cell.generator == "sandbox"),
+        "CPUs kept for the host": ", ".join(
+            f"{cells.kept_of(Cell(generator='sandbox', users=1, kept=kept), len(cpus))} of {len(cpus)}"
+            for kept in sorted({cell.kept for cell in measured})
+        ),
+        "compressed file": f"{form.compress / 1e6:g} MB",
+        "duration of a cell": f"{units.format_duration(form.hold)}, in each of {form.rounds} rounds",
+    }
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(set(numbers)))) or "none"
+
+
+def _service_section(observations: Sequence[Observed], estimates: dict[str, dict[str, Estimate]]) -> Section:
+    ids = dict.fromkeys(observed.cell.id for observed in observations)
+    return Section(
+        id="service",
+        title="The system under test",
+        lead="A probe beside the service read its process, as the paper's probes do (figure 1): means over rounds with "
+        "95 % intervals.",
+        columns=("cell", *(f"{what} ({unit})" for what, unit in SERVICE.values())),
+        rows=tuple((cell, *(_figure(estimates[metric].get(cell)) for metric in SERVICE)) for cell in ids),
     )
 
 

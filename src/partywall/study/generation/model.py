@@ -13,9 +13,18 @@ from pydantic import Field
 from partywall.load.monitors import FIGURES
 from partywall.model.load_plan import Step
 from partywall.model.scenario import Bytes, DurationNs, Frozen, Name
+from partywall.model.study import Length
 
 PERCENTILES = (10, 25, 50, 75, 90, 95, 99)
 """Of response times, as the paper's figure 9 has a curve of them."""
+
+SERVICE = {
+    "service_cpu_percent": ("CPU time of the service, of all CPUs", "%"),
+    "service_waiting": ("its threads that waited for a CPU", "threads"),
+    "service_threads": ("its threads", "threads"),
+    "service_faults_per_s": ("its page faults", "1/s"),
+}
+"""What a probe beside the service reads."""
 
 OWN = {
     "response_s": ("response time of an iteration", "s"),
@@ -33,8 +42,14 @@ OWN = {
     "errors": ("share of failed requests", ""),
     "cpu_percent": ("CPU time of all generators, of all CPUs", "%"),
     "cpu_percent_each": ("CPU time of one generator, of all CPUs", "%"),
-    "disk_queue": ("mean disk queue", "requests"),
-    "write_s": ("mean time of a disk write", "s"),
+    "host_side_percent": ("CPU time of the host's side: emulators and softirq, of all CPUs", "%"),
+    "emulators_percent": ("CPU time of emulators outside the guests' virtual CPUs, of all CPUs", "%"),
+    "softirq_percent": ("CPU time of softirq, of all CPUs", "%"),
+    "disk_queue": ("mean disk queue, a guest's own for guests", "requests"),
+    "host_disk_queue": ("mean disk queue of the host", "requests"),
+    "write_s": ("mean time of a disk write, a guest's own for guests", "s"),
+    "host_write_s": ("mean time of a disk write of the host", "s"),
+    **SERVICE,
     "doubtful": ("share of doubtful seconds", ""),
 }
 """Metrics of the load itself and the paper's tables: (description, unit)."""
@@ -72,6 +87,22 @@ class Cell(Frozen):
         return ", ".join([*parts, *([f"{self.sandboxes} sandboxes"] if self.sandboxes > 1 else [])])
 
 
+SetupItem = Literal[
+    "machines",
+    "processors",
+    "memory",
+    "load generator",
+    "sandboxes",
+    "operating system",
+    "service",
+    "users",
+    "numbers of sandboxes",
+    "CPUs kept for the host",
+    "compressed file",
+    "duration of a cell",
+]
+
+
 class Study(Frozen):
     """A study file.
 
@@ -87,8 +118,9 @@ class Study(Frozen):
     actions: tuple[Step, ...] = Field(min_length=1)
     end: tuple[Step, ...] = ()
     within: DurationNs = Field(1_000_000_000, gt=0)
-    forms: dict[Literal["short", "long"], Form]
+    forms: dict[Length, Form]
     cells: tuple[Cell, ...] = Field(min_length=2)
+    setup: dict[SetupItem, str] = Field({}, description="the paper's set-up, shown beside the one here")
     differs: tuple[str, ...] = Field((), description="differences from the paper")
 
 

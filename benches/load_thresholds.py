@@ -1,0 +1,109 @@
+"""Whether a plan's expected response time decides its load: it holds for few users, and is violated by many.
+
+A service answers one request after the other, each in 20 ms, so its mean response time follows from the number of
+users: nearly 20 ms for one who pauses between requests, and 20 ms times the users for those who do not. The same plan
+expects 150 ms at the 95th percentile. It is carried out by `partywall load`, as a person would, with 1 user and with
+20, and its exit code is read.
+
+Bar: exit code 0 with few users and 1 with many, and the report names the measured percentile with each verdict. A load
+that is inconclusive (exit code 3: more than half of its seconds were doubtful) is repeated, and that is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from common import arguments, conclude
+from partywall.errors import Exit
+
+SERVICE_S, EXPECTED_MS = 0.02, 150
+FEW, MANY = 1, 20
+TRIES = 5
+
+
+class _OneByOne(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    lock = threading.Lock()
+
+    def do_GET(self) -> None:
+        with self.lock:
+            time.sleep(SERVICE_S)
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is printed for each request."""
+
+
+@contextlib.contextmanager
+def service() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _OneByOne)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def plan(url: str, users: int, seconds: int) -> str:
+    """A JSON document is a YAML one. Few users pause, so that none waits for another."""
+    pause = [{"think": "50ms"}] if users == FEW else []
+    return json.dumps(
+        {
+            "partywall_load": 1,
+            "name": f"expected-{users}",
+            "base": url,
+            "users": {"visitor": {"actions": [{"http": "/"}, *pause]}},
+            "closed": {"users": users, "hold": f"{seconds}s"},
+            "thresholds": [{"p95": f"{EXPECTED_MS}ms"}],
+        }
+    )
+
+
+def carried_out(url: str, users: int, seconds: int) -> tuple[int, str]:
+    """The exit code of a load, and the line of its report about the threshold."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        file, out = Path(folder) / "plan.yaml", Path(folder) / "run"
+        file.write_text(plan(url, users, seconds))
+        command = [sys.executable, "-m", "partywall", "load", str(file), "--out", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        said = [line.strip() for line in done.stdout.splitlines() if "p95 at most" in line]
+        return done.returncode, said[0] if said else (done.stderr or done.stdout).strip()[-300:]
+
+
+def judged(url: str, users: int, seconds: int, wanted: Exit) -> bool:
+    for _ in range(TRIES):
+        code, said = carried_out(url, users, seconds)
+        print(f"{users} users: exit code {code}; {said}", flush=True)
+        if code != Exit.INCONCLUSIVE:
+            return code == wanted and "p95 at most" in said
+    return False
+
+
+def main() -> None:
+    seconds = 5 if arguments(__doc__).quick else 20
+    with service() as url:
+        kept = judged(url, FEW, seconds, Exit.HOLDS)
+        violated = judged(url, MANY, seconds, Exit.VIOLATED)
+    conclude(
+        "load_thresholds",
+        f"{EXPECTED_MS} ms expected: {'held' if kept else 'not held'} for {FEW} user, "
+        f"{'violated' if violated else 'not violated'} by {MANY}",
+        met=kept and violated,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -96,7 +96,7 @@ def test_what_a_study_cannot_be_asked_for_is_refused_by_name():
 
 @pytest.mark.parametrize("name", ["papers/vits", "papers/vits-network"])
 def test_a_form_that_a_study_lacks_is_refused_with_those_it_has(name):
-    with pytest.raises(UsageError, match="--form: .* has no paper form.*give short or long"):
+    with pytest.raises(UsageError, match=r"--form: .* has no paper form.*give short or long"):
         CliRunner().invoke(app, ["study", name, "--form", "paper", "--dry-run"], catch_exceptions=False)
 
 

@@ -6,7 +6,7 @@ A service answers one request after the other, each in 50 ms, so its response ti
 its exit code is read.
 
 One good second is enough for the plans (`good_seconds: 1%`), because the expected time is ten times as long as few
-users need and a quarter of what many need. Whether a generator detects that it is starved is measured by
+users need, and a quarter of the time that many need. Whether a generator detects that it is starved is measured by
 load_health.py.
 
 Bar: exit code 0 with few users and 1 with many, and the report names the measured percentile with each verdict. A load

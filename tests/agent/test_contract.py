@@ -20,7 +20,7 @@ GOLDEN = ROOT / "schema" / "golden"
 
 
 # Passed to the client, not to the agent.
-OWN = {"timeout_s"}
+OWN = {"timeout_s", "each_second"}
 
 
 @functools.cache

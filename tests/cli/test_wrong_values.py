@@ -18,6 +18,8 @@ WRONG: list[tuple[str, str, str]] = [
     ("run demo --seed", "-1", "must be at least 0, not -1"),
     ("run demo --seed", str(10**30), f"must be at most {2**63 - 1}, not {10**30}"),
     ("run demo --budget", "x", DURATION),
+    ("run demo --wait-for-memory", "x", DURATION),
+    ("study papers/vits --wait-for-memory", "x", DURATION),
     ("run demo --budget", "0s", "must be greater than 0, not 0s"),
     ("run demo --precision", "x", SHARE),
     ("run demo --precision", "150%", "must be greater than 0 and at most 100%, not 150%"),
@@ -147,6 +149,8 @@ ELSEWHERE = {
         "--known",
     ),
     *("--leave-out", "--data", "--ca-file", "--certificate", "--certificate-key"),
+    # Tested with the forms of studies.
+    "study --form",
     # Any host name, and a flag that is counted.
     *("serve --name", "serve --insecure"),
     *("--har", "--browser-option"),

@@ -71,7 +71,7 @@ def test_every_part_fits_into_guests_on_hosts_of_any_size(name, cpus, monkeypatc
     lacking = {"schedulers"} if name == "vits" else set()
     assert {job.part for job in jobs if _why_not(job, scheduler.refused(host))} == lacking
     going = [job for job in jobs if job.part not in lacking]
-    assert [error for job in going if (error := _unplannable(job, host, WORK_ROOT))] == []
+    assert [error for job in going if (error := _unplannable(job, StudyRequest(), host, WORK_ROOT))] == []
 
 
 def prepared_kernel(cache: Path) -> Path:

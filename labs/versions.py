@@ -57,7 +57,7 @@ class Python:
             return [str(part) for part in command]
         steps = "\n".join(_mounts(self.root, folder))
         inside = f"chroot {self.root} env --chdir={ROOT} {shlex.join(map(str, command))}"
-        # The shell stays: orphans become children of a namespace's first process, which no test may be.
+        # The shell remains the namespace's first process, so it adopts orphans, and the tests do not.
         enter = f"set -e\n{steps}\n{inside}\nexit 0"
         # Mounts are gone with their namespace, however this ends.
         return ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private", "sh", "-c", enter]

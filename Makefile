@@ -34,7 +34,7 @@ K6 := go.k6.io/k6@v1.8.1
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000
 
-.PHONY: help setup build wheel image versions demo vm libvirt xen-lab hosts test test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
+.PHONY: help setup build wheel image versions demo vm libvirt xen-lab hosts test test-agent test-host test-controller test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -71,11 +71,19 @@ hosts: wheel ## try Partywall on stock distributions booted in QEMU, and write t
 	$(SUDO) apt-get install -y --no-install-recommends $(HOSTS_PACKAGES)
 	$(SUDO) $(CURDIR)/$(PY) -m labs.hosts.lab --write-docs
 
-# Tests that touch the host or start programs would disturb each other, so they run alone; all others on every CPU.
-test: setup ## run the tests of both halves
-	cd agent && cargo test --quiet
-	$(PY) -m pytest -m "not host and not slow and not long" -n auto --dist loadfile
-	$(PY) -m pytest -m "host or slow or long"
+# Tests that touch the host would disturb each other, so they run alone; all others on every CPU.
+test: test-agent test-host test-controller ## run the tests of both halves (with -j 2 in less time)
+
+# With -j 2 the tests of the host run beside what only computes, which therefore leaves the CPUs to them.
+LAST := nice -n 19
+test-agent: $(VENV)/.packages ## run the agent's tests
+	cd agent && $(LAST) cargo test --quiet
+
+test-host: setup ## run the controller's tests that touch the host
+	$(PY) -m pytest -m host
+
+test-controller: setup ## run the controller's other tests
+	$(LAST) $(PY) -m pytest -m "not host" -n auto --dist loadfile
 
 # The crates whose tests need no host, and the tests of the controller that need neither host nor agent.
 PURE_CRATES := alignment allocation facts record wire
@@ -88,11 +96,11 @@ versions: setup ## try the oldest and newest dependencies on every Python found 
 	$(PY) -m labs.versions $(VERSIONS)
 
 lint: setup ## check format, types, layers and lints of both halves
-	cd agent && cargo fmt --check && cargo clippy --all-targets --quiet -- -D warnings
+	cd agent && cargo fmt --check && $(LAST) cargo clippy --all-targets --quiet -- -D warnings
 	$(VENV)/bin/ruff format --check src tests benches labs hatch_build.py
 	$(VENV)/bin/ruff check src tests benches labs hatch_build.py
-	$(VENV)/bin/mypy
-	$(VENV)/bin/lint-imports
+	$(LAST) $(VENV)/bin/mypy
+	$(LAST) $(VENV)/bin/lint-imports
 
 generate: setup ## write anew what is generated from the code and checked in; tests compare
 	$(AGENT) catalogue > src/partywall/agent/catalogue.json
@@ -147,7 +155,7 @@ fuzz: setup ## fuzz the wire decoder, the readers of servers' responses (FUZZ_SE
 clean: ## remove what was built
 	rm -rf $(VENV) agent/target src/partywall/_bin dist
 
-$(VENV)/.ready: pyproject.toml
+$(VENV)/.packages:
 	@echo "setup: system packages, as far as they are missing (apt-get needs root; up to 300 MB with QEMU and clang)"
 	@missing=$$(for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
 	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
@@ -160,13 +168,16 @@ $(VENV)/.ready: pyproject.toml
 	@missing=$$(for p in $(SSH_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
 	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing \
 	|| echo "no ssh ($$missing): backend ssh will be missing" >&2; fi
+	@mkdir -p $(@D) && touch $@
+
+$(VENV)/.ready: pyproject.toml | $(VENV)/.packages
 	@echo "setup: Python packages into $(VENV) (about 225 MB to download; one or two minutes)"
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --disable-pip-version-check --progress-bar on -e '.[dev]' | sed -u -n '/^Collecting/p;/^Successfully/p'
 	touch $@
 
 # Cargo knows best whether anything has changed.
-$(AGENT): FORCE
+$(AGENT): FORCE | $(VENV)/.packages
 	@[ -x $(BUILT) ] || echo "setup: the agent in Rust (about 19 MB of crates to download; three to ten minutes on the first build)"
 	@cd agent && cargo build --release
 	@mkdir -p $(@D) && cmp -s $(BUILT) $@ || install -m 755 $(BUILT) $@

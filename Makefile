@@ -76,8 +76,9 @@ test: test-agent test-host test-controller ## run the tests of both halves (with
 
 # With -j 2 the tests of the host run beside what only computes, which therefore leaves the CPUs to them.
 LAST := nice -n 19
+# Cargo would look for make's job server, which only a make in a recipe gets.
 test-agent: $(VENV)/.packages ## run the agent's tests
-	cd agent && $(LAST) cargo test --quiet
+	cd agent && MAKEFLAGS= $(LAST) cargo test --quiet
 
 test-host: setup ## run the controller's tests that touch the host
 	$(PY) -m pytest -m host
@@ -96,7 +97,7 @@ versions: setup ## try the oldest and newest dependencies on every Python found 
 	$(PY) -m labs.versions $(VERSIONS)
 
 lint: setup ## check format, types, layers and lints of both halves
-	cd agent && cargo fmt --check && $(LAST) cargo clippy --all-targets --quiet -- -D warnings
+	cd agent && cargo fmt --check && MAKEFLAGS= $(LAST) cargo clippy --all-targets --quiet -- -D warnings
 	$(VENV)/bin/ruff format --check src tests benches labs hatch_build.py
 	$(VENV)/bin/ruff check src tests benches labs hatch_build.py
 	$(LAST) $(VENV)/bin/mypy

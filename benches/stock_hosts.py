@@ -1,8 +1,8 @@
 """Partywall on stock hosts: hosts × (install, doctor, tour, run, container limits, load, guard, trace, reap, tests).
 
 Boots each host of labs/hosts in QEMU and does there what README says; `make hosts` is the same and writes the matrix in
-docs/hosts.md. --quick: one Debian 13 with install, doctor, topology, a run with container limits, guard and trace, in
-at most five minutes. Where no image is cached, building one takes a minute or two more.
+docs/hosts.md. --quick: one Debian 13 with install, doctor, a run with container limits, guard and trace, in at most
+five minutes. Where no image is cached, building one takes a minute or two more.
 
 The long form takes some ten minutes for each host. With --folder it is done in parts: a host whose checks are all in
 the folder is not booted again, and no host is begun after --minutes.
@@ -27,7 +27,7 @@ from labs.hosts.catalogue import HOSTS
 from labs.hosts.lab import RECORD, Result, chosen, unexpected
 from stock import PLANTS, lab
 
-QUICK = ("doctor", "topology", "container-limits", "guard", "trace")
+QUICK = ("doctor", "container-limits", "guard", "trace")
 QUICK_S = 300
 Hosts = dict[str, dict[str, dict[str, Any]]]
 

@@ -221,6 +221,12 @@ class Lab:
         """The address that a tenant sends to: one that is only counted, or its sink's own."""
         return f"10.9.{3 if counted else 2}.{self.names.index(name) + 1}"
 
+    def reach(self, name: str, other: str) -> None:
+        """Lets a tenant in a namespace also send to another's sink, so that its streams are counted separately."""
+        _, mac_sink = _macs(self.names.index(other) + 1)
+        known = ("lladdr", mac_sink, "dev", "eth0")
+        ip("-n", self.namespace(name), "neigh", "replace", self.address(other), *known)
+
     def _counters(self) -> dict[str, _Interface]:
         interfaces = _interfaces(self.holder.pid) if self.holder else {}
         return interfaces if "p1" in interfaces else {}
@@ -299,11 +305,23 @@ def lab(names: list[str], rate: str | None = "1gbit", *, accel: str | None = Non
 
 
 @contextlib.contextmanager
-def sender(made: Lab, name: str, packet_bytes: int, rate_pps: float | None, batch: int = 16) -> Iterator[AgentClient]:
-    """Datagrams of `packet_bytes` on the link (including all headers), at a rate or flat out."""
+def sender(
+    made: Lab,
+    name: str,
+    packet_bytes: int,
+    rate_pps: float | None,
+    batch: int = 16,
+    *,
+    sink: str | None = None,
+    port: int = 9,
+) -> Iterator[AgentClient]:
+    """Datagrams of `packet_bytes` on the link (including all headers), at a rate or flat out.
+
+    sink: the tenant to whose sink they go, if not the sender's own; see `Lab.reach`. port: their destination port.
+    """
     params: dict[str, Any] = {
         "datagram_bytes": packet_bytes - HEADERS,
-        "to": f"{made.address(name)}:9",
+        "to": f"{made.address(sink or name)}:{port}",
         "batch": batch,
     }
     if rate_pps is not None:

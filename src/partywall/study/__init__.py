@@ -20,6 +20,7 @@ from partywall.study.isolation import Isolation
 from partywall.study.kind import Kind
 from partywall.study.migration import MigrationStudy
 from partywall.study.path import PathStudy
+from partywall.study.policies import PolicyStudy
 from partywall.study.power import PowerStudy
 from partywall.study.promises import Promises
 
@@ -29,6 +30,7 @@ _ALL: tuple[Kind[Any], ...] = (
     Isolation(),
     Generation(),
     Promises(),
+    PolicyStudy(),
     PathStudy(),
     MigrationStudy(),
     PowerStudy(),

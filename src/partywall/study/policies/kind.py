@@ -1,0 +1,121 @@
+"""Studies of policies: what each of several policies gives the streams of some vifs (`slots`)."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from partywall import pipeline, units
+from partywall.errors import CapabilityError, Problem, TrialError, UsageError
+from partywall.events import Emit
+from partywall.host import Host
+from partywall.model.paper import Place
+from partywall.model.study import Outline, StudyReport, StudyRequest
+from partywall.sandbox import lab
+from partywall.scenario import papers
+from partywall.store.study import StudyDirectory
+from partywall.study.kind import in_blocks
+from partywall.study.policies import findings as stats
+from partywall.study.policies import slots
+from partywall.study.policies.model import Cell, Extent, Study
+
+SENDERS_BYTES = 128 << 20
+"""Memory that is checked before the first slot: for all senders and sinks."""
+HOW = (
+    "In each block of a part, every way had one slot, in a new random order: the guard was started with its policy, "
+    "then its senders. Delivered traffic was read at the sinks' ports."
+)
+
+
+class PolicyStudy:
+    """Each way of each part gets one slot in each block."""
+
+    key = "partywall_policy_study"
+
+    def read(self, content: bytes, file: str) -> Study:
+        return slots.load(content, file)
+
+    def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
+        del host
+        if request.backends:
+            raise UsageError(Problem(f"{study.name} does not support backends", "leave it out", key="--backend"))
+        wanted, extent = _wanted(study, request), _extent(study, request)
+        each = f"{extent.blocks} blocks of {units.format_duration(extent.slot)} slots"
+        lines = [f"{name}: {', '.join(part.ways)}: {each}" for name, part in wanted.parts.items()]
+        return Outline(tuple(lines), slots.duration_s(wanted, extent))
+
+    def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
+        del request, work_root, allow_commands
+        papers.load(study.name)
+        if why := lab.lacking():
+            raise CapabilityError(why)
+        pipeline.check_programs(host)
+        pipeline.check_hooks("the study")
+
+    def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
+        del host, work_root
+        request = directory.request
+        pipeline.check_free_memory(SENDERS_BYTES, "senders and sinks", emit)
+        slots.carry_out(
+            _wanted(study, request),
+            _extent(study, request),
+            request.seed,
+            lambda cell: directory.append(cell.model_dump_json()),
+            emit,
+            frozenset(map(slots.slot_of, _cells(directory))),
+        )
+
+    def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
+        del host
+        return {part.exhibit: stats.places(part) for part in _wanted(study, request).parts.values()}
+
+    def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
+        cells = _cells(directory)
+        if not any(cell.block for cell in cells):
+            raise TrialError(f"{directory.path}: no way was measured twice, so there is no interval; measure again")
+        request = directory.request
+        return StudyReport(
+            run=directory.name,
+            name=study.name,
+            description=study.description,
+            length=request.length,
+            comparisons=stats.comparisons(study, cells, papers.load(study.name)),
+            notes=(),
+            facts=_facts(study, _extent(study, request), cells, request.seed),
+            how=HOW,
+            host=directory.about.get("host", {}),
+            rows=tuple(row for cell in cells for row in _rows(cell)),
+        )
+
+
+def _extent(study: Study, request: StudyRequest) -> Extent:
+    return in_blocks({"short": study.short, "long": study.long}, request)
+
+
+def _wanted(study: Study, request: StudyRequest) -> Study:
+    """The study with the requested parts only. UsageError if there are none."""
+    fits = (lambda name: any(fnmatch.fnmatch(name, pattern) for pattern in request.parts)) if request.parts else bool
+    parts = {name: part for name, part in study.parts.items() if fits(name)}
+    if not parts:
+        remedy = f"there are {', '.join(study.parts)}"
+        raise UsageError(Problem(f"no part is called {' or '.join(request.parts)}", remedy, key="--only"))
+    return study.model_copy(update={"parts": parts})
+
+
+def _cells(directory: StudyDirectory) -> list[Cell]:
+    return [Cell.model_validate(slot) for slot in directory.observations()]
+
+
+def _rows(cell: Cell) -> list[dict[str, object]]:
+    own = cell.model_dump(exclude={"streams"})
+    return [{**own, "stream": name, **got.model_dump()} for name, got in cell.streams.items()]
+
+
+def _facts(study: Study, extent: Extent, cells: Sequence[Cell], seed: int) -> tuple[tuple[str, str], ...]:
+    measured = {cell.part for cell in cells}
+    links = ", ".join(
+        f"{name} {units.format_bit_rate(part.link)}" for name, part in study.parts.items() if name in measured
+    )
+    count = f"{len(cells)}, of {units.format_duration(extent.slot)}, every way once in each block, in random order"
+    return (("slots", count), ("links", links), ("seed", str(seed)))

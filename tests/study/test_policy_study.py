@@ -1,0 +1,119 @@
+"""Studies of policies: what is read and refused, what is measured again, what is made of it, and one on this host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from partywall import study as studies
+from partywall.cli.app import app
+from partywall.errors import UsageError
+from partywall.model.agreement import judge
+from partywall.model.paper import Place
+from partywall.model.study import StudyRequest
+from partywall.scenario import papers
+from partywall.store.study import StudyDirectory
+from partywall.study.policies import findings as stats
+from partywall.study.policies import slots
+from partywall.study.policies.model import Cell, Extent, Rate
+from partywall.testing import fake_host
+
+FILE = studies.find("dba-vm-shares")
+EXTENT = Extent(blocks=3, slot="100ms")
+PLACES = {name: {"interface": "eth0", "namespace": name} for name in ("first", "second", "VM1", "VM2", "VM3")}
+
+
+def shipped():
+    return slots.load(FILE.read_bytes(), FILE.name)
+
+
+def cell(part: str, way: str, block: int, **pps: float) -> Cell:
+    streams = {name.replace("_", "-"): Rate(bps=rate * 512, pps=rate) for name, rate in pps.items()}
+    return Cell(part=part, way=way, block=block, streams=streams)
+
+
+def test_a_way_replaces_keys_of_the_parts_policy_or_has_no_guard():
+    host = shipped().parts["host"]
+    packets, bits = (host.policy_of(way, "p", PLACES) for way in ("packets", "bits"))
+    assert (packets.link.packets, bits.link.packets) == (15_000, None)
+    assert packets.link.capacity == bits.link.capacity == 100_000_000
+    assert packets.vifs["VM2"].namespace == "VM2"
+    assert host.policy_of("native", "p", PLACES) is None
+
+
+def test_every_block_holds_every_way_once_and_one_that_was_cut_off_is_measured_whole_again():
+    study = shipped()
+    order = slots.plan(study, EXTENT, seed=1)
+    for name, part in study.parts.items():
+        for number in range(EXTENT.blocks):
+            assert sorted(way for way, block in order[name] if block == number) == sorted(part.ways)
+    done = {("host", "native", 0), ("host", "bits", 0), ("host", "packets", 0), ("host", "bits", 1)}
+    assert {block for _, block in slots.plan(study, EXTENT, 1, done)["host"]} == {1, 2}
+
+
+def test_what_was_delivered_is_compared_with_the_promise_and_by_use():
+    cells = [
+        cell("interfaces", way, block, **{name: rate + block for name, rate in got.items()})
+        for block in range(3)
+        for way, got in (
+            ("native", {"first": 12_000, "second": 12_000}),
+            ("one-busy", {"first": 7990}),
+            ("both-busy", {"first": 4000, "second": 4010}),
+            ("three-to-one", {"first": 5800, "second_slow": 2200}),
+        )
+    ]
+    (found,) = stats.comparisons(shipped(), cells, papers.load("dba-vm-shares"))
+    points = found.points
+    assert points[Place("promised", "all")].value == 8
+    assert points[Place("three-to-one", "all")].value == pytest.approx(8.002)
+    assert judge(found).likeness == "same order"
+
+
+def test_a_study_measures_what_the_papers_claims_name():
+    study, paper = shipped(), papers.load("dba-vm-shares")
+    for part in study.parts.values():
+        claims = paper.table(part.exhibit).claims
+        assert {place for claim in claims for place in (claim.left, claim.than)} <= stats.places(part)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("one-busy: {sends: [first]}", "one-busy: {sends: [nobody]}", "there is no stream 'nobody'"),
+        ("first: {vif: first,", "first: {vif: nobody,", "the policy has no vif 'nobody'"),
+        ("promised: {all: 8}", "promised: {nobody: 8}", "promised: there is no stream 'nobody'"),
+        ("ceiling: 70Mbit/s", "ceiling: 60Mbit/s", "ways.bits.policy: vifs.VM2.send.guarantee"),
+        ("frame_bytes: 64", "frame_bytes: 20", "greater than or equal to 42"),
+    ],
+)
+def test_what_cannot_be_is_told(old, new, said):
+    with pytest.raises(UsageError, match=said):
+        slots.load(FILE.read_bytes().replace(old.encode(), new.encode(), 1), "small.yaml")
+
+
+def test_parts_are_selected_by_name_and_an_unknown_one_is_refused():
+    kind = studies.kind_of(FILE)
+    assert len(kind.outline(shipped(), StudyRequest(parts=("fl*", "host")), fake_host()).lines) == 2
+    with pytest.raises(UsageError, match=r"--only: no part is called x.*there are interfaces, host, flows"):
+        kind.outline(shipped(), StudyRequest(parts=("x",)), fake_host())
+    with pytest.raises(UsageError, match="--backend"):
+        kind.outline(shipped(), StudyRequest(backends=("qemu",)), fake_host())
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("guarded_lab")
+def test_a_small_one_on_this_host_counts_each_stream_and_goes_on_after_a_kill(tmp_path: Path) -> None:
+    file, out = tmp_path / "small.yaml", tmp_path / "out"
+    text = FILE.read_text().replace("short: {blocks: 5, slot: 800ms}", "short: {blocks: 2, slot: 100ms}")
+    file.write_text(text)
+    ran = CliRunner().invoke(app, ["study", str(file), "--only", "flows", "--out", str(out)], catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    (found,) = studies.report(StudyDirectory.open(out)).comparisons
+    assert all(found.points[Place("flows", name)].value > 0 for name in ("calls", "copies", "VM2"))
+    lines = (out / "observations.jsonl").read_text().splitlines(keepends=True)
+    (out / "observations.jsonl").write_text("".join(lines[:-1]))
+    ran = CliRunner().invoke(app, ["study", "--resume", str(out)], catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    assert studies.report(StudyDirectory.open(out)).comparisons

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fnmatch
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -57,6 +58,17 @@ def refuse_parts(name: str, request: StudyRequest) -> None:
     """UsageError if parts are requested of a study without parts."""
     if request.parts:
         raise UsageError(Problem(f"{name} has no parts", "leave it out", key="--only"))
+
+
+def requested(request: StudyRequest, *names: str) -> bool:
+    """True if the request has no patterns, or one that fits one of a part's names."""
+    return not request.parts or any(fnmatch.fnmatch(name, pattern) for pattern in request.parts for name in names)
+
+
+def no_such_part(request: StudyRequest, parts: Iterable[str]) -> UsageError:
+    """The error if the requested parts do not exist. parts: those of the study."""
+    remedy = f"there are {', '.join(parts)}"
+    return UsageError(Problem(f"no part is called {' or '.join(request.parts)}", remedy, key="--only"))
 
 
 def form_of(name: str, forms: Mapping[Length, F], request: StudyRequest) -> F:

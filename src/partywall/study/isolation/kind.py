@@ -5,7 +5,6 @@ A study's directory contains a run directory for each part, so that every part c
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import itertools
 import json
@@ -39,7 +38,7 @@ from partywall.store.study import StudyDirectory
 from partywall.study.isolation import resources, tables
 from partywall.study.isolation.model import Form, Part, Study
 from partywall.study.isolation.tables import BACKEND, PartRun
-from partywall.study.kind import form_of
+from partywall.study.kind import form_of, no_such_part, requested
 
 RUNS = "runs"
 OWN_BACKEND = "$backend"
@@ -221,8 +220,7 @@ def _jobs(study: Study, request: StudyRequest, place: Place) -> Iterator[Job]:
     if problems:
         raise UsageError(*problems)
     if not jobs:
-        names = ", ".join(study.parts)
-        raise UsageError(Problem(f"no part is called {' or '.join(request.parts)}", f"there are {names}", key="--only"))
+        raise no_such_part(request, study.parts)
     yield from jobs
 
 
@@ -235,9 +233,8 @@ def _variants(
         for own, other, backend in itertools.product(part.each, part.across, backends if apart else ("",)):
             values = {key: value for key, value in {**own, **other}.items() if key != ONLY}
             called = (name, _job_name(name, part, values, ""), _job_name(name, part, values, backend))
-            wanted = any(fnmatch.fnmatch(each, pattern) for pattern in request.parts for each in called)
             in_form = all(each.get(ONLY, request.length) == request.length for each in (own, other))
-            if in_form and (wanted or not request.parts):
+            if in_form and requested(request, *called):
                 yield name, values, backend
 
 

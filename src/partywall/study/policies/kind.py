@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.sandbox import lab
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import in_blocks
+from partywall.study.kind import in_blocks, no_such_part, requested
 from partywall.study.policies import findings as stats
 from partywall.study.policies import slots
 from partywall.study.policies.model import Cell, Extent, Study
@@ -56,7 +55,7 @@ class PolicyStudy:
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del host, work_root
         request = directory.request
-        pipeline.check_free_memory(SENDERS_BYTES, "senders and sinks", emit)
+        pipeline.check_free_memory(SENDERS_BYTES, "senders and sinks", emit, request.memory_wait_ns)
         slots.carry_out(
             _wanted(study, request),
             _extent(study, request),
@@ -95,11 +94,9 @@ def _extent(study: Study, request: StudyRequest) -> Extent:
 
 def _wanted(study: Study, request: StudyRequest) -> Study:
     """The study with the requested parts only. UsageError if there are none."""
-    fits = (lambda name: any(fnmatch.fnmatch(name, pattern) for pattern in request.parts)) if request.parts else bool
-    parts = {name: part for name, part in study.parts.items() if fits(name)}
+    parts = {name: part for name, part in study.parts.items() if requested(request, name)}
     if not parts:
-        remedy = f"there are {', '.join(study.parts)}"
-        raise UsageError(Problem(f"no part is called {' or '.join(request.parts)}", remedy, key="--only"))
+        raise no_such_part(request, study.parts)
     return study.model_copy(update={"parts": parts})
 
 

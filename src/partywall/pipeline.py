@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from partywall import units
-from partywall.agent import binary
+from partywall.agent import binary, memory_check
 from partywall.agent.agents import Agents
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.agent.client import AgentClient
@@ -45,7 +45,6 @@ from partywall.preflight import (
     check_host,
     check_kernels,
     guest_memory,
-    memory_check,
     memory_needed,
     other_machines,
     try_kvm,

@@ -147,11 +147,25 @@ def guests(host, victim, aggressor, **changes):
 def test_a_guest_has_room_for_what_its_kernel_of_work_holds_unless_it_was_told_how_much(tmp_path):
     (trial,) = guests(host(tmp_path), {}, {}).trials
     assert trial.victim.sandbox.memory is None
-    held = 16 * 64 * MIB + AGENT_BYTES + qemu.KERNEL_BYTES
+    held = qemu.memory_for(16 * 64 * MIB + AGENT_BYTES)
     assert held <= trial.aggressors["ram"].sandbox.memory < held + 64 * MIB
     assert room.guest_memory(trial) == trial.aggressors["ram"].sandbox.memory + 2 * qemu.MEMORY
     with pytest.raises(UsageError, match=r"aggressors\.ram\.sandbox\.memory: its kernel and agent use"):
         guests(host(tmp_path), {}, {"memory": "512MiB"})
+
+
+@pytest.mark.parametrize("memory", [128 * MIB, 512 * MIB, 1 << 30, 8 << 30])
+def test_the_memory_for_programs_is_what_the_kernel_leaves(memory):
+    left = memory - qemu.kernel_bytes(memory)
+    assert 0 <= memory - qemu.memory_for(left) <= 1
+    assert qemu.memory_for(left + 2) > memory
+
+
+def test_a_small_guest_has_room_for_a_small_kernel(tmp_path):
+    small = {"memory": "128MiB"}
+    content = {"stressor": "disk-read", "sandbox": {"backend": "qemu", "accel": "tcg"} | small}
+    (trial,) = guests(host(tmp_path), small, {}, aggressors={"disk": content}).trials
+    assert trial.aggressors["disk"].sandbox.memory == 128 * MIB
 
 
 @pytest.mark.parametrize(("backend", "own"), [("qemu", {"bytes": 40 * MIB}), ("process", {})])

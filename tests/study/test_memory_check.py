@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from partywall import pipeline, preflight
+from partywall.agent import memory_check
 from partywall.errors import AgentError, CapabilityError, UsageError
 from partywall.events import Doing, Left
 from partywall.host import Host
 from partywall.kinds.study import StudyJob
 from partywall.model.study import StudyRequest
-from partywall.preflight import memory_check, room
+from partywall.preflight import room
 from partywall.scenario import find, load
 from partywall.store.study import StudyDirectory
 from partywall.testing import fake_host

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partywall import pipeline, preflight, units
+from partywall.agent import memory_check
 from partywall.errors import Exit, Problem, UsageError, parsed_above_zero
 from partywall.events import Emit, Started
 from partywall.host import Host
@@ -102,7 +103,7 @@ class Runs:
         plan, host = record.plan, options.host
         preflight.check_commands(plan.scenario, allowed=options.allow_commands)
         preflight.check_host(plan.scenario, host, options.work_root)
-        preflight.check_guest_memory(plan, host, waits=preflight.memory_check.waits(options.memory_wait_ns))
+        preflight.check_guest_memory(plan, host, waits=memory_check.waits(options.memory_wait_ns))
         preflight.check_folder(options.work_root)
         preflight.check_disk(plan, host, options.work_root)
         emit(Started(record.path))

@@ -3,7 +3,6 @@
 Leaves nothing behind but root images, and the stored result of whether KVM can start a guest.
 """
 
-from partywall.preflight import memory_check
 from partywall.preflight.elsewhere import machine_facts, other_machines
 from partywall.preflight.guests import build_roots, roots_to_build, tries_kvm, try_kvm, with_accelerators
 from partywall.preflight.host import check_folder, check_host
@@ -34,7 +33,6 @@ __all__ = [
     "guest_memory",
     "lacking_for_containers",
     "machine_facts",
-    "memory_check",
     "memory_needed",
     "other_machines",
     "refuse_commands",

@@ -52,7 +52,8 @@ def beyond_memory(trial: Trial, facts: dict[str, Any]) -> Iterator[Problem]:
         limit = workload.sandbox.memory
         beside = memory.AGENT_BYTES
         if workload.sandbox.guest:
-            limit, beside = _least_memory(trial, key) or limit or qemu.MEMORY, beside + qemu.KERNEL_BYTES
+            limit = _least_memory(trial, key) or limit or qemu.MEMORY
+            beside += qemu.kernel_bytes(limit)
         if limit is not None and held + beside > limit:
             needed = units.format_bytes(held + beside)
             yield Problem(
@@ -92,7 +93,7 @@ def _with(trial: Trial, workloads: Mapping[str, Workload]) -> Trial:
 
 
 def _with_memory(workload: Workload, held: int) -> Workload:
-    needed = -(-(held + memory.AGENT_BYTES + qemu.KERNEL_BYTES) // GUEST_STEP) * GUEST_STEP
+    needed = -(-qemu.memory_for(held + memory.AGENT_BYTES) // GUEST_STEP) * GUEST_STEP
     if not workload.sandbox.guest or workload.sandbox.memory is not None or needed <= qemu.MEMORY:
         return workload
     return workload.model_copy(update={"sandbox": workload.sandbox.model_copy(update={"memory": needed})})

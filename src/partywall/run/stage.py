@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from partywall import units
+from partywall.agent import memory, memory_check
 from partywall.agent.calibration import Calibration, calibrate
 from partywall.agent.catalogue import shipped
 from partywall.errors import AgentError, RefusalError, TrialError
@@ -26,11 +27,17 @@ CALIBRATION_NS = 150_000_000
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 5.0
 WARM_UP_NS = 500_000_000
+GUEST_CHECK_NS = 5_000_000_000
 
 UNREAD = {
     "what": "counters of the host",
     "cost": "likely causes are not known, and other load there is not detected",
     "remedy": "run partywall on that host itself",
+}
+
+GUEST_DOUBT = {
+    "cost": "its memory and cache figures may reflect swapping or another guest's memory pressure",
+    "remedy": "set a smaller size in its params, or a larger sandbox.memory",
 }
 
 
@@ -102,6 +109,8 @@ def _fill(stage: Stage, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) ->
     monitor = monitor_of(trial, host_cpus)
     everyone = [*settings_of(trial, host_cpus), *([monitor] if monitor else [])]
     stage.session.add(*everyone)
+    for name, workload in workloads.items():
+        _check_guest_memory(stage, name, workload)
     for name in [NULL, *trial.aggressors]:
         work = {"kernel": {"name": NULL}} if name == NULL else work_of(workloads[name], trial.aggressors[name].stressor)
         _begin(stage, name, work, workloads.get(name), "scheduled", slice_ns, seed)
@@ -109,6 +118,28 @@ def _fill(stage: Stage, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) ->
             stage.calibrations[name] = _calibrated(stage, name)
     _begin(stage, VICTIM, work_of(trial.victim, trial.victim.probe), trial.victim, "flat_out", slice_ns, seed)
     _watch(stage)
+
+
+def _check_guest_memory(stage: Stage, name: str, workload: Workload) -> None:
+    """Touches and times as much memory inside a guest as its kernel will use (VITS, section 4.1).
+
+    The host's check does not see what a balloon or a hypervisor on another machine withholds. A doubt does not end the
+    turn: the report names it, as it names counters that could not be read.
+    """
+    kernel = workload.probe if name == VICTIM else workload.stressor
+    needed = memory.held_bytes(kernel, workload, shipped(), {})
+    if not workload.sandbox.guest or needed < memory_check.LEAST:
+        return
+    timeout_s = GUEST_CHECK_NS / 1e9 + memory_check.SPARE_S
+    client = stage.session.client(name)
+    try:
+        answer = client.call("memory.check", timeout_s=timeout_s, bytes=needed, budget_ns=GUEST_CHECK_NS)
+        why = memory_check.why_unreliable(answer)
+    except RefusalError as error:
+        why = str(error)
+    if why:
+        what = f"{units.format_bytes(needed)} of memory in the guest of {_role(name)}"
+        stage.missing.append({"what": what, "why": why} | GUEST_DOUBT)
 
 
 def _begin(
@@ -252,7 +283,7 @@ def _watch(stage: Stage) -> None:
     """Starts the monitor of the host, the victim's process and its cgroup."""
     victim = stage.session.sandboxes[VICTIM]
     if MONITOR not in stage.session.sandboxes:
-        stage.missing = [UNREAD | {"why": f"no agent runs on {stage.trial.victim.sandbox.machine} itself"}]
+        stage.missing += [UNREAD | {"why": f"no agent runs on {stage.trial.victim.sandbox.machine} itself"}]
         return
     targets: dict[str, Any] = {"cpus": _watched_cpus(stage.trial)}
     if victim.pid is not None:
@@ -261,7 +292,7 @@ def _watch(stage: Stage) -> None:
             targets |= {"cgroups_of": {VICTIM: victim.cgroup_member}, "cgroups_below": victim.label.cgroup}
     header = stage.session.client(MONITOR).call("monitor.start", id=MONITOR, **targets)
     stage.counters = [_counter(info, victim.pid) for info in header["counters"]]
-    stage.missing = header["missing"]
+    stage.missing += header["missing"]
 
 
 def _watched_cpus(trial: Trial) -> list[int]:

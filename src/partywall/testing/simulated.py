@@ -129,6 +129,8 @@ class SimulatedHost:
         """The answer of an agent."""
         self.requests.append((agent, method))
         match method:
+            case "memory.check":
+                return {"doubt": None}
             case "monitor.start":
                 return {"counters": [], "missing": []}
             case "workload.start":

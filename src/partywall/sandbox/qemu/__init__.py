@@ -10,18 +10,19 @@ from partywall.sandbox.qemu.accelerator import DEADLINE_S, Accelerator, choose, 
 from partywall.sandbox.qemu.accelerator import qemu_version as version
 from partywall.sandbox.qemu.backend import Qemu
 from partywall.sandbox.qemu.kernel import GuestKernel, prepare
-from partywall.sandbox.qemu.machine import KERNEL_BYTES, MEMORY
+from partywall.sandbox.qemu.machine import MEMORY, kernel_bytes, memory_for
 
 __all__ = [
     "DEADLINE_S",
-    "KERNEL_BYTES",
     "MEMORY",
     "Accelerator",
     "GuestKernel",
     "Qemu",
     "choose",
     "disk",
+    "kernel_bytes",
     "lacking",
+    "memory_for",
     "prepare",
     "root",
     "untried",

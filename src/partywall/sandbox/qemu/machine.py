@@ -21,8 +21,10 @@ LOSSY_MULTIPLE = 256 << 10
 # Fast string instructions are emulated byte by byte: guests whose libraries and kernel use them copied 24 MB/s instead
 # of 960.
 EMULATED_SLOWLY = ("erms", "fsrm")
-# Memory used by a guest's kernel and initramfs, measured with 256 MiB to 1 GiB, rounded up.
-KERNEL_BYTES = 112 << 20
+# Memory that a guest's kernel and initramfs use: a constant part, and one of 64 bytes for the description of the pages.
+# Measured with 128 MiB to 1 GiB, rounded up.
+KERNEL_BYTES = 96 << 20
+DESCRIBED_BYTES = 64
 # By this serial number the agent finds the disk with its root, see agent/crates/init.
 ROOT_SERIAL = "partywall-root"
 # The first process is the agent. A panic ends QEMU, because it may not reboot. The clock watchdog is off: it would
@@ -164,6 +166,16 @@ class Machine:
         # meanwhile, seconds then lasted a third of their length.
         rate = (f"tsc_early_khz={self.tsc_khz}",) if self.tsc_khz else ()
         return " ".join([*rate, KERNEL_ARGUMENTS, *(self.nic.arguments if self.nic else ())])
+
+
+def kernel_bytes(memory: int) -> int:
+    """Bytes that the kernel and initramfs use in a guest with this memory."""
+    return KERNEL_BYTES + memory // DESCRIBED_BYTES
+
+
+def memory_for(used: int) -> int:
+    """The least bytes of memory of a guest whose programs use so many bytes."""
+    return -(-(used + KERNEL_BYTES) * DESCRIBED_BYTES // (DESCRIBED_BYTES - 1))
 
 
 def drive(image: Path, disk: Disk | None) -> str:

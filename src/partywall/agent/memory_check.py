@@ -1,4 +1,7 @@
-"""The memory check: an agent waits until memory is free, touches every page of it twice, and times that (VITS, 4.1)."""
+"""The memory check: an agent waits until memory is free, touches every page of it twice, and times that (VITS, 4.1).
+
+The host's agent checks before a run, and a guest's agent before its workload starts.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from partywall.events import Doing, Emit, Left
 WAIT_NS = 10_000_000_000
 """The longest wait for free memory, together with the check, unless the user sets a longer one."""
 SPARE_S = 50.0
+LEAST = 4096
+"""Bytes of the smallest check: one page."""
 RESULTS = {
     "time_up": "there was no time to touch all of it twice",
     "major_faults": "pages had to be read back from a disk",

@@ -126,8 +126,7 @@ def _check_guest_memory(stage: Stage, name: str, workload: Workload) -> None:
     The host's check does not see what a balloon or a hypervisor on another machine withholds. A doubt does not end the
     turn: the report names it, as it names counters that could not be read.
     """
-    kernel = workload.probe if name == VICTIM else workload.stressor
-    needed = memory.held_bytes(kernel, workload, shipped(), {})
+    needed = memory.held_bytes(_kernel(workload), workload, shipped(), {})
     if not workload.sandbox.guest or needed < memory_check.LEAST:
         return
     timeout_s = GUEST_CHECK_NS / 1e9 + memory_check.SPARE_S
@@ -270,11 +269,16 @@ def monitor_of(trial: Trial, host_cpus: tuple[int, ...]) -> Settings | None:
     return Settings(name=MONITOR, backend="process", cpus=host_cpus, only=("monitor",))
 
 
+def _kernel(workload: Workload) -> str | None:
+    """The kernel of a victim or an aggressor; None for a command or a load."""
+    return getattr(workload, "probe", None) or getattr(workload, "stressor", None)
+
+
 def keeps_files(workload: Workload) -> bool:
     """True if it needs a disk. A command may; among kernels, only disk kernels do."""
-    name = getattr(workload, "probe", None) or getattr(workload, "stressor", None)
     if workload.load is not None:
         return True
+    name = _kernel(workload)
     info = shipped().kernel(name) if name else None
     return info is None or info.resource == "disk"
 

@@ -1,0 +1,73 @@
+"""A guest's memory is touched and timed inside it before its workload starts (VITS, section 4.1)."""
+
+import pytest
+
+from partywall.agent.catalogue import shipped
+from partywall.errors import RefusalError
+from partywall.model.scenario import Scenario
+from partywall.plan import Topology, make
+from partywall.run.stage import staged
+from partywall.sandbox import Label
+from partywall.testing import SimulatedHost
+
+MIB = 1 << 20
+
+
+class Host(SimulatedHost):
+    """A host whose agents answer a memory check with a doubt about some of them, or refuse it."""
+
+    def __init__(self, doubts=None, refuses=""):
+        super().__init__()
+        self.doubts, self.refuses, self.checked = doubts or {}, refuses, {}
+
+    def answer(self, agent, sink, method, params):
+        if method != "memory.check":
+            return super().answer(agent, sink, method, params)
+        self.checked[agent] = params["bytes"]
+        if agent == self.refuses:
+            raise RefusalError("memory.check: 8 MiB are free")
+        return {"doubt": self.doubts.get(agent)}
+
+
+def missing(host, backend, tmp_path):
+    box = {"sandbox": {"backend": backend}}
+    content = {
+        "partywall": 1,
+        "name": "guests",
+        "victims": {"latency": {"probe": "memory-latency", "params": {"bytes": 32 * MIB}} | box},
+        "aggressors": {
+            "copy": {"stressor": "memory-copy", "params": {"block_bytes": 8 * MIB}} | box,
+            "sum": {"stressor": "integer"} | box,
+        },
+    }
+    (trial,) = make(Scenario.model_validate(content), Topology((0, 1), ()), shipped()).trials
+    label = Label("simulated", tmp_path / "state", tmp_path / "work")
+    with staged(trial, host.session(label), slice_ns=2_000_000, seed=1, host_cpus=(0,)) as stage:
+        return stage.missing
+
+
+def test_each_guest_is_checked_for_what_its_kernel_holds(tmp_path):
+    host = Host()
+    assert missing(host, "qemu", tmp_path) == []
+    assert host.checked == {"copy": 16 * MIB, "victim": 32 * MIB}
+
+
+def test_nothing_is_checked_inside_containers(tmp_path):
+    host = Host()
+    missing(host, "container", tmp_path)
+    assert host.checked == {}
+
+
+@pytest.mark.parametrize(
+    ("host", "what", "why"),
+    [
+        (Host(doubts={"victim": "swapped"}), "32 MiB of memory in the guest of the victim", "wrote pages to swap"),
+        (Host(refuses="copy"), "16 MiB of memory in the guest of aggressor copy", "8 MiB are free"),
+    ],
+)
+def test_a_doubt_is_among_what_could_not_be_read_and_the_turn_goes_on(host, what, why, tmp_path):
+    (gap,) = missing(host, "qemu", tmp_path)
+    assert gap["what"] == what
+    assert why in gap["why"]
+    assert gap["cost"]
+    assert gap["remedy"]

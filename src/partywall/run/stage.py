@@ -35,7 +35,7 @@ UNREAD = {
     "remedy": "run partywall on that host itself",
 }
 
-GUEST_DOUBT = {
+WITHHELD = {
     "cost": "its memory and cache figures may reflect swapping or another guest's memory pressure",
     "remedy": "set a smaller size in its params, or a larger sandbox.memory",
 }
@@ -123,8 +123,8 @@ def _fill(stage: Stage, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) ->
 def _check_guest_memory(stage: Stage, name: str, workload: Workload) -> None:
     """Touches and times as much memory inside a guest as its kernel will use (VITS, section 4.1).
 
-    The host's check does not see what a balloon or a hypervisor on another machine withholds. A doubt does not end the
-    turn: the report names it, as it names counters that could not be read.
+    The host's check does not see what a balloon or a hypervisor on another machine withholds. A bad result does not
+    end the turn: the report names it, as it names counters that could not be read.
     """
     needed = memory.held_bytes(_kernel(workload), workload, shipped(), {})
     if not workload.sandbox.guest or needed < memory_check.LEAST:
@@ -138,7 +138,7 @@ def _check_guest_memory(stage: Stage, name: str, workload: Workload) -> None:
         why = str(error)
     if why:
         what = f"{units.format_bytes(needed)} of memory in the guest of {_role(name)}"
-        stage.missing.append({"what": what, "why": why} | GUEST_DOUBT)
+        stage.missing.append({"what": what, "why": why} | WITHHELD)
 
 
 def _begin(

@@ -175,7 +175,7 @@ def run_scenario(
 ) -> Result:
     """Measures how well this host isolates its tenants. The arguments are those of `partywall run`."""
     options = _options(out, work_dir, allow_commands=allow_commands)
-    options = replace(options, memory_wait_ns=_ns("wait_for_memory", wait_for_memory) if wait_for_memory else 0)
+    options = replace(options, memory_wait_ns=_wait_ns(wait_for_memory))
     if resume is not None:
         return _resumed(resume, options, on_event)
     job = RunJob.read(scenario, changes(budget or None, precision or None), seed)
@@ -330,7 +330,7 @@ def run_study(
         parts=tuple(parts),
         rounds=rounds,
         seed=seed,
-        memory_wait_ns=_ns("wait_for_memory", wait_for_memory) if wait_for_memory else 0,
+        memory_wait_ns=_wait_ns(wait_for_memory),
     )
     job, options = StudyJob.read(name, request), _options(out, allow_commands=allow_commands)
     return _measured(lambda: Studies().measure(job, options, on_event))
@@ -378,6 +378,10 @@ def _options(out: str | Path | None, work_dir: str | Path = WORK_ROOT, *, allow_
 
 def _ns(name: str, text: str) -> int:
     return parsed_above_zero(name, text, units.parse_duration_ns, "10s")
+
+
+def _wait_ns(wait_for_memory: str) -> int:
+    return _ns("wait_for_memory", wait_for_memory) if wait_for_memory else 0
 
 
 def _pandas() -> Any:

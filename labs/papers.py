@@ -269,7 +269,7 @@ def _rounded(point: Measured) -> dict[str, Any]:
 
 
 def _date(folder: Path) -> str:
-    changed = (folder / "observations.jsonl").stat().st_mtime
+    changed = max(file.stat().st_mtime for file in folder.rglob("*.jsonl"))
     return datetime.datetime.fromtimestamp(changed, tz=datetime.UTC).date().isoformat()
 
 

@@ -149,7 +149,7 @@ class Reaction:
 
     @property
     def met(self) -> bool:
-        settled = len(self.delays_ms) == 2 * self.pairs
+        settled = len(self.delays_ms) == 2 * self.pairs > 0
         in_time = max(self.delays_ms, default=0) <= BAR_PERIODS * self.period_ms
         return settled and in_time and self.stalled * 5 <= self.pairs + self.stalled
 

@@ -96,6 +96,19 @@ def test_the_short_form_of_fidelity_judges_what_few_pairs_can_show(monkeypatch: 
     assert not fidelity.Outcome("copy", off, None, quick=True).met
 
 
+def test_a_reaction_by_period_is_judged_by_its_own_period_and_leaves_out_stalled_pairs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(BENCHES))
+    bench = importlib.import_module("guard_reaction")
+    pairs = [bench.Steps(150_000_000, 190_000_000, False, [])] * 4
+    stalled = bench.Steps(None, 900_000_000, True, [])
+    assert bench.reaction(100, [*pairs, stalled]).met
+    assert str(bench.reaction(100, pairs)) == "100 ms: 170 ms (150 to 190), at most 190, 8 of 8 steps"
+    assert not bench.reaction(50, pairs).met, "over two periods"
+    assert not bench.reaction(100, [*pairs, stalled, stalled]).met, "too many pairs were left out"
+    assert not bench.reaction(100, [*pairs, bench.Steps(None, 1, False, [])]).met, "a step never settled"
+    assert not bench.reaction(100, []).met, "nothing was measured"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("ends", "wanted", "is_as_wanted"),

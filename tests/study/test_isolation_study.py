@@ -324,6 +324,32 @@ def test_the_short_form_sets_the_loading_sandbox_beside_its_own_kind_and_others(
     assert found == {(kind, load) for kind in ("integer", "RAM", "disk") for load in ("integer", "RAM", "disk")}
 
 
+IOZONE = {
+    "buffered write": ("disk-write", "sequential", "none"),
+    "buffered random write": ("disk-rewrite", "random", "none"),
+    "buffered read": ("disk-read", "sequential", "none"),
+    "buffered random read": ("disk-read", "random", "none"),
+    "write-through": ("disk-write", "sequential", "dsync"),
+    "random write-through": ("disk-rewrite", "random", "dsync"),
+    "direct write": ("disk-direct-write", "sequential", "none"),
+    "direct random write": ("disk-direct-write", "random", "none"),
+    "direct read": ("disk-direct-read", "sequential", "none"),
+    "direct random read": ("disk-direct-read", "random", "none"),
+}
+
+
+def test_the_operations_of_iozone_are_measured_if_they_are_requested_by_name():
+    study = read("hyperv-quality")
+    found = {}
+    for job in _jobs(study, StudyRequest(parts=("storage",)), PLACE):
+        tested = job.scenario.victims["tested"]
+        params = {"order": "sequential", "sync": "none"} | dict(tested.params)
+        found[job.values["benchmark"]] = (tested.probe, params["order"], params["sync"])
+    assert found.items() >= IOZONE.items()
+    for length in ("short", "long"):
+        assert not any(job.part == "storage" for job in _jobs(study, StudyRequest(length=length), PLACE))
+
+
 def test_a_part_is_measured_for_each_with_each_of_across():
     text = SMALL.replace(
         "    budget: {short: 3s}\n",

@@ -90,6 +90,13 @@ def _side_by_side(both: SideBySide, format_: output.Format) -> int:
     if format_ == output.Format.JSON:
         return output.write("compare", both, Exit.INCONCLUSIVE)
     console = wide_console()
+    if both.hosts:
+        hosts = Table(title="The hosts", title_justify="left")
+        for heading in ("", *both.names):
+            hosts.add_column(heading)
+        for fact in both.hosts:
+            hosts.add_row(*fact)
+        console.print(hosts)
     table = Table(title=f"{both.names[0]} | {both.names[1]}", title_justify="left")
     for heading in ("", *both.columns):
         table.add_column(heading, justify="right" if heading else "left")

@@ -16,12 +16,13 @@ COLUMNS_MAX = 8
 
 @dataclass(frozen=True)
 class SideBySide:
-    """The figures of two records. rows: by label, a pair for each column."""
+    """The figures of two records. rows: by label, a pair for each column. hosts: (fact, first, second)."""
 
     kind: str
     names: tuple[str, str]
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, tuple[tuple[Any, Any], ...]], ...] = ()
+    hosts: tuple[tuple[str, str, str], ...] = ()
 
 
 def same_kind(first: Record, second: Record) -> None:
@@ -35,17 +36,29 @@ def side_by_side(first: Record, second: Record) -> SideBySide:
     """The rows that both records have, with their first figures. UsageError if they are of different kinds."""
     same_kind(first, second)
     tables: list[dict[str, dict[str, Any]]] = []
+    hosts: list[dict[str, str]] = []
     for record in (first, second):
         kind = kinds.of(record)
-        rows = kind.files().rows(kind.findings(record))
+        files, findings = kind.files(), kind.findings(record)
+        rows = (files.compared or files.rows)(findings)
         tables.append({_label(row): row for row in rows[:ROWS_MAX]})
+        hosts.append(_host(findings))
     shared = [label for label in tables[0] if label in tables[1]]
     figures = [key for key, value in next(iter(tables[0].values()), {}).items() if isinstance(value, int | float)]
     columns = tuple(figures[:COLUMNS_MAX])
     pairs = tuple(
         (label, tuple((tables[0][label].get(c), tables[1][label].get(c)) for c in columns)) for label in shared
     )
-    return SideBySide(first.KIND, (first.name, second.name), columns, pairs)
+    one, other = hosts
+    facts = tuple((name, one.get(name, "unknown"), other.get(name, "unknown")) for name in {**one, **other})
+    return SideBySide(first.KIND, (first.name, second.name), columns, pairs, facts)
+
+
+def _host(findings: Any) -> dict[str, str]:
+    """The host of a record in a few facts; empty if its findings do not have it."""
+    from partywall.report.host import summary  # noqa: PLC0415 - what draws is slow to import
+
+    return dict(summary(getattr(findings, "host", None) or {}))
 
 
 def _label(row: Mapping[str, Any]) -> str:

@@ -43,7 +43,8 @@ class Files(Generic[T]):
     """One kind of report. of: the kind. show: prints it as text. charts: stand-alone specifications by file name.
 
     rows: the findings as flat rows of plain values, for other programs; unknown values are None. table: the name of
-    their CSV file.
+    their CSV file. compared: rows to show beside those of another record, if `rows` do not suit: their texts are the
+    same in both records, and their numbers are what is compared.
     """
 
     of: str
@@ -53,6 +54,7 @@ class Files(Generic[T]):
     table: str
     charts: Callable[[T], Mapping[str, dict[str, Any]]]
     usual: tuple[str, ...] = ("html", "json")
+    compared: Callable[[T], list[dict[str, Any]]] | None = None
 
     @property
     def formats(self) -> tuple[str, ...]:

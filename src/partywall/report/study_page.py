@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -92,6 +93,30 @@ def _charts(report: StudyReport) -> dict[str, dict[str, Any]]:
     }
 
 
+def _compared(report: StudyReport) -> list[dict[str, Any]]:
+    """Every measured point of a table or figure, then the isolation factor of every cell."""
+    points = [
+        {"of": f"{beside.table.id}: {point.place}", "value": point.value, "low": point.low, "high": point.high}
+        for beside in report.comparisons
+        for point in beside.measured
+    ]
+    cells = [
+        {"of": _cell(row), **{name: row[key] for name, key in CELL.items()}}
+        for row in report.rows
+        if row.keys() >= {"victim", "treatment", *CELL.values()}
+    ]
+    return points + cells
+
+
+CELL = {"value": "isolation_factor", "low": "isolation_factor_low", "high": "isolation_factor_high"}
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    where = [row.get("run") or row.get("part"), row["victim"]]
+    levels = [f"{key.removeprefix('level ')} {value}" for key, value in row.items() if key.startswith("level ")]
+    return f"isolation factor: {', '.join(map(str, [*where, *levels]))} beside {row['treatment']}"
+
+
 FILES: Files[StudyReport] = Files(
     of="a study",
     show=show,
@@ -103,5 +128,6 @@ FILES: Files[StudyReport] = Files(
     table="observations.csv",
     charts=_charts,
     usual=("html", "json", "csv"),
+    compared=_compared,
 )
 """The formats. A new one needs one function and one entry."""

@@ -39,6 +39,7 @@ class Two:
     others: tuple[ComparedCell, ...] = ()
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, tuple[tuple[Any, Any], ...]], ...] = ()
+    hosts: tuple[tuple[str, str, str], ...] = ()
 
 
 def two(run: Path, reference: Path) -> Two:

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use partywall_sys::memory::Block;
 use partywall_sys::non_temporal::NonTemporal;
+use partywall_sys::registers::{self, Register};
 use schemars::{schema_for, JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::json;
@@ -31,6 +32,27 @@ struct LoadParams {
     /// Bytes of the block that a step processes.
     #[schemars(range(min = 4096, max = 1_099_511_627_776_u64), extend("multipleOf" = 64))]
     chunk_bytes: usize,
+    /// How numbers are loaded.
+    loads: LoadKind,
+    /// Registers that numbers pass through.
+    registers: Registers,
+    /// Request transparent huge pages.
+    huge_pages: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct WriteParams {
+    /// Bytes in the block; must be well above the last cache to reach memory.
+    #[schemars(range(min = 4096, max = 1_099_511_627_776_u64), extend("multipleOf" = 64))]
+    block_bytes: usize,
+    /// Bytes of the block that a step processes.
+    #[schemars(range(min = 4096, max = 1_099_511_627_776_u64), extend("multipleOf" = 64))]
+    chunk_bytes: usize,
+    /// How numbers are stored.
+    stores: StoreKind,
+    /// Registers that numbers pass through.
+    registers: Registers,
     /// Request transparent huge pages.
     huge_pages: bool,
 }
@@ -59,11 +81,78 @@ enum StoreKind {
     NonTemporal,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum LoadKind {
+    /// Through the caches.
+    Ordinary,
+    /// Prefetched so that they displace little of the caches; x86-64 only.
+    NonTemporal,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Registers {
+    /// Those of the compiler; around the caches the widest.
+    Any,
+    /// General registers, 8 bytes; x86-64 only, as those below.
+    Integer,
+    /// Floating-point numbers, 8 bytes.
+    Float,
+    /// Vectors of 16 bytes (SSE).
+    Vector16,
+    /// Vectors of 32 bytes (AVX).
+    Vector32,
+}
+
+impl Registers {
+    fn named(self) -> Option<Register> {
+        match self {
+            Self::Any => None,
+            Self::Integer => Some(Register::Integer),
+            Self::Float => Some(Register::Float),
+            Self::Vector16 => Some(Register::Vector16),
+            Self::Vector32 => Some(Register::Vector32),
+        }
+    }
+
+    /// The widest vectors of an x86-64 CPU.
+    fn widest() -> Self {
+        if registers::Loads::detect(Register::Vector32, false).is_some() {
+            Self::Vector32
+        } else {
+            Self::Vector16
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::Integer => "integer",
+            Self::Float => "float",
+            Self::Vector16 => "vector16",
+            Self::Vector32 => "vector32",
+        }
+    }
+
+    fn refused(self, why: &str) -> KernelError {
+        KernelError::Parameter { key: "registers", value: self.name().into(), why: why.into() }
+    }
+}
+
 const BLOCK_BYTES: usize = 64 << 20;
 
 impl Default for LoadParams {
     fn default() -> Self {
-        Self { block_bytes: BLOCK_BYTES, chunk_bytes: CHUNK_BYTES, huge_pages: false }
+        let (loads, registers) = (LoadKind::Ordinary, Registers::Any);
+        Self { block_bytes: BLOCK_BYTES, chunk_bytes: CHUNK_BYTES, loads, registers, huge_pages: false }
+    }
+}
+
+impl Default for WriteParams {
+    fn default() -> Self {
+        let (stores, registers) = (StoreKind::Ordinary, Registers::Any);
+        Self { block_bytes: BLOCK_BYTES, chunk_bytes: CHUNK_BYTES, stores, registers, huge_pages: false }
     }
 }
 
@@ -73,10 +162,11 @@ impl Default for StoreParams {
     }
 }
 
-impl From<LoadParams> for StoreParams {
-    fn from(LoadParams { block_bytes, chunk_bytes, huge_pages }: LoadParams) -> Self {
-        Self { block_bytes, chunk_bytes, stores: StoreKind::Ordinary, huge_pages }
-    }
+/// The parameters that all kernels of the family have.
+struct Sizes {
+    block_bytes: usize,
+    chunk_bytes: usize,
+    huge_pages: bool,
 }
 
 /// Stores that this CPU supports.
@@ -106,12 +196,12 @@ impl Stores {
 }
 
 /// Processes the same range of all blocks. The first block is written.
-type Pass<const BLOCKS: usize> = fn(&mut [Block; BLOCKS], Range<usize>, Stores);
+type Loop<const BLOCKS: usize> = fn(&mut [Block; BLOCKS], Range<usize>, Stores);
+type Pass<const BLOCKS: usize> = Box<dyn Fn(&mut [Block; BLOCKS], Range<usize>) + Send>;
 
 struct Bandwidth<const BLOCKS: usize> {
     blocks: [Block; BLOCKS],
     round: Round,
-    stores: Stores,
     pass: Pass<BLOCKS>,
     /// Bytes counted for each byte of the range.
     counted: usize,
@@ -119,39 +209,83 @@ struct Bandwidth<const BLOCKS: usize> {
 }
 
 impl<const BLOCKS: usize> Bandwidth<BLOCKS> {
-    fn build(params: &StoreParams, pass: Pass<BLOCKS>, counted: usize, environment: &Environment) -> Result<Self, KernelError> {
+    /// A kernel that stores. counted: bytes counted for each byte of a block.
+    fn storing(params: &StoreParams, pass: Loop<BLOCKS>, counted: usize, environment: &Environment) -> Result<Self, KernelError> {
         let &StoreParams { block_bytes, chunk_bytes, stores, huge_pages } = params;
+        let stores = Stores::of(stores)?;
+        let pass = Box::new(move |blocks: &mut [Block; BLOCKS], range: Range<usize>| pass(blocks, range, stores));
+        Self::build(&Sizes { block_bytes, chunk_bytes, huge_pages }, pass, counted, stores.facts(), environment)
+    }
+
+    fn build(sizes: &Sizes, pass: Pass<BLOCKS>, counted: usize, mut facts: Params, environment: &Environment) -> Result<Self, KernelError> {
+        let &Sizes { block_bytes, chunk_bytes, huge_pages } = sizes;
         within("block_bytes", block_bytes, 4096..=blocks::BYTES_MAX)?;
         multiple("block_bytes", block_bytes, LINE_BYTES)?;
         within("chunk_bytes", chunk_bytes, 4096..=blocks::BYTES_MAX)?;
         multiple("chunk_bytes", chunk_bytes, LINE_BYTES)?;
-        let stores = Stores::of(stores)?;
-        let mut facts = stores.facts();
         let blocks = blocks::of_ones("block_bytes", block_bytes, Pages::from_parameter(huge_pages), environment, &mut facts)?;
         facts.insert("blocks".into(), json!(BLOCKS));
         facts.insert("block_bytes".into(), json!(block_bytes));
         facts.insert("chunk_bytes".into(), json!(chunk_bytes.min(block_bytes)));
         facts.insert("counted_bytes_per_byte_of_a_block".into(), json!(counted));
         let round = Round::new(block_bytes / NUMBER_BYTES, chunk_bytes / NUMBER_BYTES);
-        Ok(Self { blocks, round, stores, pass, counted, facts })
+        Ok(Self { blocks, round, pass, counted, facts })
     }
 }
+
+impl Bandwidth<1> {
+    fn reading(params: &LoadParams, environment: &Environment) -> Result<Self, KernelError> {
+        let &LoadParams { block_bytes, chunk_bytes, loads, registers, huge_pages } = params;
+        let around = loads == LoadKind::NonTemporal;
+        let refused = || match registers {
+            Registers::Any => {
+                KernelError::Parameter { key: "loads", value: "non_temporal".into(), why: "needs an x86-64 CPU; give ordinary".into() }
+            }
+            named => named.refused(NO_REGISTER),
+        };
+        let registers = if around && registers == Registers::Any { Registers::widest() } else { registers };
+        let pass: Pass<1> = match registers.named() {
+            None => Box::new(|[from], range| _ = black_box(sum(&from.floats()[range]))),
+            Some(register) => {
+                let loads = registers::Loads::detect(register, around).ok_or_else(refused)?;
+                Box::new(move |[from], range| loads.run(&from.floats()[range]))
+            }
+        };
+        let facts = json!({ "loads": if around { "non_temporal" } else { "ordinary" }, "registers": registers.name() });
+        let facts = facts.as_object().cloned().unwrap_or_default();
+        Self::build(&Sizes { block_bytes, chunk_bytes, huge_pages }, pass, 1, facts, environment)
+    }
+
+    fn writing(params: &WriteParams, environment: &Environment) -> Result<Self, KernelError> {
+        let &WriteParams { block_bytes, chunk_bytes, stores, registers, huge_pages } = params;
+        let Some(register) = registers.named() else {
+            return Self::storing(&StoreParams { block_bytes, chunk_bytes, stores, huge_pages }, write, 1, environment);
+        };
+        let around = stores == StoreKind::NonTemporal;
+        if around && register == Register::Float {
+            return Err(registers.refused("no store of one floating-point number bypasses the caches; give integer or a vector"));
+        }
+        let stores = registers::Stores::detect(register, around).ok_or_else(|| registers.refused(NO_REGISTER))?;
+        let pass: Pass<1> = Box::new(move |[to], range| stores.run(&mut to.floats_mut()[range], FACTOR));
+        let facts = json!({ "stores": if around { "non_temporal" } else { "ordinary" }, "registers": registers.name() });
+        let facts = facts.as_object().cloned().unwrap_or_default();
+        Self::build(&Sizes { block_bytes, chunk_bytes, huge_pages }, pass, 1, facts, environment)
+    }
+}
+
+const NO_REGISTER: &str = "this CPU does not have them; x86-64 has all but vector32, which needs AVX; give any";
 
 impl<const BLOCKS: usize> Kernel for Bandwidth<BLOCKS> {
     fn step(&mut self, _: &mut dyn Sink) -> Result<f64, KernelError> {
         let range = self.round.next();
         let bytes = range.len() * NUMBER_BYTES;
-        (self.pass)(&mut self.blocks, range, self.stores);
+        (self.pass)(&mut self.blocks, range);
         Ok((bytes * self.counted) as f64)
     }
 
     fn facts(&self) -> Params {
         self.facts.clone()
     }
-}
-
-fn read([from]: &mut [Block; 1], range: Range<usize>, _: Stores) {
-    black_box(sum(&from.floats()[range]));
 }
 
 /// Adds in enough independent sums to keep vector units busy; a single sum would wait for each addition.
@@ -269,7 +403,7 @@ pub(crate) const READ: Entry = Entry {
     },
     build: |params, environment| {
         let params: LoadParams = serde_json::from_value(params.clone().into())?;
-        Ok(Box::new(Bandwidth::build(&params.into(), read, 1, environment)?))
+        Ok(Box::new(Bandwidth::reading(&params, environment)?))
     },
 };
 
@@ -286,12 +420,12 @@ pub(crate) const WRITE: Entry = Entry {
                 also: None,
                 memory: &[Held { by: Holder::EachThread, times: 1, parameters: &["block_bytes"] }],
             },
-            schema_for!(StoreParams),
+            schema_for!(WriteParams),
         )
     },
     build: |params, environment| {
-        let params: StoreParams = serde_json::from_value(params.clone().into())?;
-        Ok(Box::new(Bandwidth::build(&params, write, 1, environment)?))
+        let params: WriteParams = serde_json::from_value(params.clone().into())?;
+        Ok(Box::new(Bandwidth::writing(&params, environment)?))
     },
 };
 
@@ -314,7 +448,7 @@ pub(crate) const COPY: Entry = Entry {
     },
     build: |params, environment| {
         let params: StoreParams = serde_json::from_value(params.clone().into())?;
-        Ok(Box::new(Bandwidth::build(&params, copy, 1, environment)?))
+        Ok(Box::new(Bandwidth::storing(&params, copy, 1, environment)?))
     },
 };
 
@@ -336,7 +470,7 @@ pub(crate) const SCALE: Entry = Entry {
     },
     build: |params, environment| {
         let params: StoreParams = serde_json::from_value(params.clone().into())?;
-        Ok(Box::new(Bandwidth::build(&params, scale, 2, environment)?))
+        Ok(Box::new(Bandwidth::storing(&params, scale, 2, environment)?))
     },
 };
 
@@ -358,7 +492,7 @@ pub(crate) const TRIAD: Entry = Entry {
     },
     build: |params, environment| {
         let params: StoreParams = serde_json::from_value(params.clone().into())?;
-        Ok(Box::new(Bandwidth::build(&params, triad, 3, environment)?))
+        Ok(Box::new(Bandwidth::storing(&params, triad, 3, environment)?))
     },
 };
 
@@ -378,7 +512,6 @@ mod tests {
         }
     }
 
-    /// The first block after one round, and the counted work.
     #[test]
     fn an_ordinary_copy_changes_no_bit() {
         let from: Vec<f64> = [0, 1, u64::MAX, f64::NAN.to_bits() ^ 1, 0x7ff0_0000_0000_0001, 1 << 63].map(f64::from_bits).repeat(7);
@@ -387,9 +520,10 @@ mod tests {
         assert!(to.iter().map(|number| number.to_bits()).eq(from.iter().map(|number| number.to_bits())));
     }
 
-    fn round<const BLOCKS: usize>(pass: Pass<BLOCKS>, counted: usize, stores: StoreKind) -> (Vec<f64>, f64) {
+    /// The first block after one round, and the counted work.
+    fn round<const BLOCKS: usize>(pass: Loop<BLOCKS>, counted: usize, stores: StoreKind) -> (Vec<f64>, f64) {
         let params = StoreParams { block_bytes: BYTES, stores, ..StoreParams::default() };
-        let mut kernel = Bandwidth::build(&params, pass, counted, &environment()).expect("small blocks");
+        let mut kernel = Bandwidth::storing(&params, pass, counted, &environment()).expect("small blocks");
         for (index, block) in kernel.blocks.iter_mut().enumerate() {
             block.floats_mut().iter_mut().enumerate().for_each(|(at, number)| *number = (at % 1000) as f64 + index as f64);
         }
@@ -429,8 +563,38 @@ mod tests {
             let numbers: Vec<_> = (1..=len).map(f64::from).collect();
             assert!((sum(&numbers) - f64::from(len * (len + 1) / 2)).abs() < 1e-9, "{len} numbers");
         }
-        let (_, work) = round(read, 1, StoreKind::Ordinary);
-        assert!((work - BYTES as f64).abs() < 0.5);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn each_kind_of_register_reads_and_writes_a_whole_round() {
+        for registers in ["any", "integer", "float", "vector16"] {
+            for cached in ["ordinary", "non_temporal"] {
+                let sizes = format!(r#""block_bytes": {BYTES}, "registers": "{registers}""#);
+                let params = parsed(&format!(r#"{{{sizes}, "loads": "{cached}"}}"#));
+                let mut kernel = (READ.build)(&params, &environment()).expect("registers of every x86-64 CPU");
+                let work: f64 = (0..3).map(|_| kernel.step(&mut Latencies::default()).expect("memory does not fail")).sum();
+                assert!((work - BYTES as f64).abs() < 0.5, "{params:?}: {work} bytes");
+                let used = if (registers, cached) == ("any", "non_temporal") { Registers::widest().name() } else { registers };
+                assert_eq!((&kernel.facts()["loads"], &kernel.facts()["registers"]), (&json!(cached), &json!(used)));
+                if (registers, cached) == ("float", "non_temporal") {
+                    continue;
+                }
+                let params: WriteParams =
+                    serde_json::from_str(&format!(r#"{{{sizes}, "stores": "{cached}"}}"#)).expect("parameters of memory-write");
+                let mut kernel = Bandwidth::writing(&params, &environment()).expect("registers of every x86-64 CPU");
+                let work: f64 = (0..3).map(|_| kernel.step(&mut Latencies::default()).expect("memory does not fail")).sum();
+                assert!((work - BYTES as f64).abs() < 0.5, "{params:?}: {work} bytes");
+                same(kernel.blocks[0].floats(), |_| 2.5);
+            }
+        }
+    }
+
+    #[test]
+    fn a_float_store_around_the_caches_is_refused_with_a_remedy() {
+        let params = parsed(r#"{"registers": "float", "stores": "non_temporal"}"#);
+        let error = (WRITE.build)(&params, &environment()).map(drop).expect_err("no such store").to_string();
+        assert!(error.contains("registers") && error.contains("give integer or a vector"), "{error}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod page_cache;
 pub mod priority;
 pub mod process;
 pub mod processor;
+pub mod registers;
 pub mod ring;
 pub mod shared;
 pub mod syscall;

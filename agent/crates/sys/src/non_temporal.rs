@@ -87,11 +87,11 @@ impl NonTemporal {
 #[cfg(target_arch = "x86_64")]
 macro_rules! loops {
     ($module:ident, $feature:literal, $lanes:literal, $set:ident, $load:ident, $stream:ident, $multiply:ident, $add:ident) => {
-        mod $module {
+        pub(crate) mod $module {
             use std::arch::x86_64::{_mm_sfence, $add, $load, $multiply, $set, $stream};
 
             #[target_feature(enable = $feature)]
-            pub(super) unsafe fn fill(to: &mut [f64], value: f64) {
+            pub(crate) unsafe fn fill(to: &mut [f64], value: f64) {
                 let value = $set(value);
                 let end = to.len();
                 let to = to.as_mut_ptr();

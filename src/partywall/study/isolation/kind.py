@@ -43,7 +43,7 @@ from partywall.study.kind import form_of, no_such_part, requested
 RUNS = "runs"
 OWN_BACKEND = "$backend"
 GOVERNORS = {None: None, "on": "saving", "off": "performance"}
-ONLY = "only"
+ONLY, REQUESTED = "only", "requested"
 # Other machines are not planned for, see `_beyond_a_study`.
 BACKENDS = tuple(name for name in get_args(Sandbox.model_fields["backend"].annotation) if name != "ssh")
 
@@ -233,9 +233,16 @@ def _variants(
         for own, other, backend in itertools.product(part.each, part.across, backends if apart else ("",)):
             values = {key: value for key, value in {**own, **other}.items() if key != ONLY}
             called = (name, _job_name(name, part, values, ""), _job_name(name, part, values, backend))
-            in_form = all(each.get(ONLY, request.length) == request.length for each in (own, other))
+            in_form = all(_in_form(each.get(ONLY), request) for each in (own, other))
             if in_form and requested(request, *called):
                 yield name, values, backend
+
+
+def _in_form(only: str | None, request: StudyRequest) -> bool:
+    """True if a member of `each` with this `only` belongs to the request, if its name does."""
+    if only == REQUESTED:
+        return bool(request.parts)
+    return only in (None, request.length)
 
 
 def _job_name(name: str, part: Part, values: Mapping[str, Any], backend: str) -> str:

@@ -31,7 +31,8 @@ class Part(Frozen):
     """A scenario, or one for each of `each`, with each of `across`. budget: measuring time of one, by form.
 
     A scenario with `$backend` is a separate run for each backend. Otherwise the backend is a factor, and its trials
-    alternate. Parts with `only: long` are left out of the short form. reference: the victim that represents the bare
+    alternate. Members of `each` with `only: long` are left out of the short form, those with `only: requested` of
+    both forms unless their name is requested. reference: the victim that represents the bare
     host. energy_saving: `on` lets the processor's clock fall, and skips the part on a host without governors; `off`
     keeps it up and lets idle CPUs poll, each if the host can. A part with an I/O scheduler that the host's disk cannot
     have is skipped.

@@ -27,14 +27,15 @@ pub(super) struct Made {
 pub(super) fn make(job: &Job) -> Result<Made, KernelError> {
     let file = open_nameless(job)?;
     check_disk(job, &file)?;
-    check_space(job, &file)?;
+    check_space(job, &file, "file_bytes", job.file_bytes)?;
     check_droppable(job, &file)?;
     let tried = |what: &str| KernelError::host(format!("{what} a file of {} bytes in {}", job.file_bytes, job.folder.display()));
     match job.kind {
         // It measures block allocation: the first lap allocates them.
         Kind::Write => file.set_len(0).and_then(|()| file.set_len(job.file_bytes)).map_err(tried("sizing"))?,
-        _ => fill(&file, job).map_err(tried("filling"))?,
+        _ => fill(&file, job.file_bytes, job.seed).map_err(tried("filling"))?,
     }
+    read_before(job)?;
     let align_bytes = if job.kind.direct() { Some(aligned(job, &file)?) } else { None };
     match job.kind {
         // Read-ahead would cache pages that were not requested, in pieces too large to drop per request.
@@ -45,6 +46,16 @@ pub(super) fn make(job: &Job) -> Result<Made, KernelError> {
         Kind::Read | Kind::Write | Kind::DirectRead | Kind::DirectWrite => {}
     }
     Ok(Made { file, align_bytes })
+}
+
+/// Reads a file of its own through the page cache, as the Hyper-V study does before each test of a disk. It is freed afterwards.
+fn read_before(job: &Job) -> Result<(), KernelError> {
+    let Some(bytes) = job.read_before else { return Ok(()) };
+    let failed = || KernelError::host(format!("reading {bytes} bytes in {} before the work", job.folder.display()));
+    let file = open_nameless(job)?;
+    check_space(job, &file, "read_before_bytes", bytes)?;
+    fill(&file, bytes, !job.seed).map_err(failed())?;
+    warm(&file, bytes).map_err(failed())
 }
 
 fn open_nameless(job: &Job) -> Result<File, KernelError> {
@@ -84,11 +95,11 @@ fn check_disk(job: &Job, file: &File) -> Result<(), KernelError> {
 }
 
 /// Keeps 5 % of the file system and at least 512 MiB free, with the files of all workers.
-fn check_space(job: &Job, file: &File) -> Result<(), KernelError> {
+fn check_space(job: &Job, file: &File, key: &'static str, bytes: u64) -> Result<(), KernelError> {
     let space = fstatvfs(file).map_err(io::Error::from).map_err(KernelError::host("reading the free space"))?;
     let free = space.f_bavail * space.f_frsize;
     let reserve = (space.f_blocks * space.f_frsize / 20).max(512 << 20);
-    let need = job.file_bytes * u64::from(job.workers.max(1));
+    let need = bytes * u64::from(job.workers.max(1));
     if free < need.saturating_add(reserve) {
         let why = format!(
             "for each of {} workers would leave less than {reserve} bytes of the {free} free in {}; at most {} fits",
@@ -96,7 +107,7 @@ fn check_space(job: &Job, file: &File) -> Result<(), KernelError> {
             job.folder.display(),
             free.saturating_sub(reserve) / u64::from(job.workers.max(1))
         );
-        return Err(KernelError::Parameter { key: "file_bytes", value: job.file_bytes.to_string(), why });
+        return Err(KernelError::Parameter { key, value: bytes.to_string(), why });
     }
     Ok(())
 }
@@ -108,13 +119,13 @@ fn set_direct(file: &File, direct: bool) -> io::Result<()> {
 }
 
 /// Writes the whole file, so that no hole is ever read. Bypasses the page cache if possible.
-fn fill(file: &File, job: &Job) -> io::Result<()> {
+fn fill(file: &File, bytes: u64, seed: u64) -> io::Result<()> {
     let direct = set_direct(file, true).is_ok();
     let mut chunk = Block::new(CHUNK_BYTES)?;
     // Round up to a whole page: a direct write cannot end in the middle of a block.
-    let end = job.file_bytes.next_multiple_of(4096);
+    let end = bytes.next_multiple_of(4096);
     for offset in (0..end).step_by(CHUNK_BYTES) {
-        noise::fill(chunk.bytes_mut(), job.seed.wrapping_add(offset));
+        noise::fill(chunk.bytes_mut(), seed.wrapping_add(offset));
         let len = CHUNK_BYTES.min((end - offset) as usize);
         file.write_all_at(&chunk.bytes()[..len], offset)?;
     }

@@ -121,6 +121,10 @@ pub(super) struct Params {
     /// Size of the file.
     #[schemars(range(min = 1_048_576, max = 17_592_186_044_416_u64))]
     file_bytes: u64,
+    /// Bytes of another file that are read through the page cache before the work starts, by all worker threads together. Reading as
+    /// much as the host has memory displaces what the page cache holds.
+    #[schemars(range(min = 1_048_576, max = 17_592_186_044_416_u64))]
+    read_before_bytes: Option<u64>,
     /// A folder on the disk to use, instead of the sandbox's folder.
     path: Option<PathBuf>,
 }
@@ -136,6 +140,7 @@ impl Default for Params {
             sync: Sync::None,
             dirty_bytes: None,
             file_bytes: 256 << 20,
+            read_before_bytes: None,
             path: None,
         }
     }
@@ -152,6 +157,8 @@ pub(super) struct Job {
     pub sync: Sync,
     pub dirty: u64,
     pub file_bytes: u64,
+    /// Bytes that this worker reads before it starts.
+    pub read_before: Option<u64>,
     pub folder: PathBuf,
     pub workers: u32,
     pub seed: u64,
@@ -177,6 +184,7 @@ impl Job {
             sync: params.sync,
             dirty: params.dirty(kind)?,
             file_bytes: params.file_bytes / request * request,
+            read_before: params.read_before(environment.threads)?,
             folder: params.path.unwrap_or_else(|| environment.work_dir.clone()),
             workers: environment.threads,
             seed: environment.seed ^ (u64::from(environment.thread) << 32),
@@ -192,6 +200,7 @@ impl Job {
         let facts = json!({
             "request_bytes": self.request,
             "file_bytes": self.file_bytes,
+            "read_before_bytes_of_this_worker": self.read_before,
             "order": self.order,
             "queue_depth": self.depth,
             "sync": self.sync,
@@ -240,6 +249,12 @@ impl Params {
             );
         }
         Ok(())
+    }
+
+    fn read_before(&self, workers: u32) -> Result<Option<u64>, KernelError> {
+        let Some(bytes) = self.read_before_bytes else { return Ok(None) };
+        let bytes = limits::within("read_before_bytes", bytes, 1 << 20..=16 << 40)?;
+        Ok(Some(bytes / u64::from(workers.max(1))))
     }
 
     fn check_sync(&self, kind: Kind) -> Result<(), KernelError> {

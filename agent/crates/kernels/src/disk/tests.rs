@@ -76,6 +76,17 @@ fn reading_leaves_almost_nothing_in_the_cache_and_rereading_nearly_all() {
 }
 
 #[test]
+fn another_file_is_read_first_and_freed() {
+    for name in KINDS {
+        let Some(kernel) = on_disk(name, json!({ "read_before_bytes": 5_000_001 })) else { return };
+        assert_eq!(kernel.facts()["read_before_bytes_of_this_worker"], json!(5_000_001), "{name}");
+        assert_eq!(files_here(), Vec::<String>::new());
+    }
+    assert!(error("disk-read", json!({ "read_before_bytes": 1 })).contains("read_before_bytes"));
+    assert!(error("disk-read", json!({ "read_before_bytes": 16_u64 << 40 })).contains("read_before_bytes"), "more than the disk has");
+}
+
+#[test]
 fn direct_access_stays_out_of_the_cache() {
     for name in ["disk-direct-read", "disk-direct-write"] {
         let Some(mut kernel) = on_disk(name, json!({ "request_blocks": 16 })) else { return };

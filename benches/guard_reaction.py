@@ -21,6 +21,7 @@ import os
 import random
 import statistics
 import time
+from typing import Any
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -39,7 +40,7 @@ STEADY_NS = 500_000_000
 CHANCE = random.Random(1)
 DEFAULT_MS, PLANTED_MS = 50, 400
 PERIODS_MS, BLOCKS, BAR_PERIODS = (50, 100, 250, 1000), 10, 2
-VIFS = {
+VIFS: dict[str, dict[str, Any]] = {
     "patient": {"send": {"guarantee": "60Mbit/s"}},
     "eager": {"service_class": "gold", "send": {"guarantee": "140Mbit/s", "ceiling": "140Mbit/s"}},
 }

@@ -21,10 +21,10 @@ import os
 import random
 import statistics
 import time
-from typing import Any
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
+from typing import Any
 
 from common import arguments, await_calm, conclude, interval_of_median, read_meanwhile, stolen_s
 from partywall import guard

@@ -55,7 +55,9 @@ def test_two_studies_show_both_hosts_and_every_point_of_every_figure_of_both(rec
     assert first == pytest.approx(2 * second)
 
 
-def test_the_command_prints_both_hosts_and_exits_with_3(records, capsys):
+def test_the_command_prints_both_hosts_and_exits_with_3(records, capsys, monkeypatch):
+    # In a narrow terminal a label takes several lines.
+    monkeypatch.setenv("COLUMNS", "200")
     first, second = (record.path for record in records)
     assert compare(first, second) == Exit.INCONCLUSIVE
     printed = capsys.readouterr().out

@@ -49,8 +49,8 @@ def side_by_side(first: Record, second: Record) -> SideBySide:
     pairs = tuple(
         (label, tuple((tables[0][label].get(c), tables[1][label].get(c)) for c in columns)) for label in shared
     )
-    one, other = hosts
-    facts = tuple((name, one.get(name, "unknown"), other.get(name, "unknown")) for name in {**one, **other})
+    left, right = hosts
+    facts = tuple((name, left.get(name, "unknown"), right.get(name, "unknown")) for name in {**left, **right})
     return SideBySide(first.KIND, (first.name, second.name), columns, pairs, facts)
 
 

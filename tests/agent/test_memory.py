@@ -55,6 +55,11 @@ def test_what_a_kernel_holds_follows_from_its_parameters_and_threads(kernel, par
     assert held_bytes(kernel, Workload(params=params, threads=threads), shipped(), CACHES) == held
 
 
+def test_what_is_read_before_the_work_needs_room_on_the_disk_once():
+    params = {"file_bytes": "2MiB", "read_before_bytes": "4GiB"}
+    assert file_bytes("disk-read", Workload(params=params, threads=3), shipped()) == 3 * 2 * MIB + 4096 * MIB
+
+
 @pytest.mark.parametrize(
     ("kernel", "params", "caches", "sized_as"),
     [

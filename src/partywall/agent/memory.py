@@ -49,7 +49,9 @@ def file_bytes(kernel: str | None, workload: Workload, catalogue: Catalogue) -> 
     """Disk space of all threads of a workload. Files in the user's own folder are not counted."""
     info = catalogue.kernel(kernel or "")
     effective = effective_params(info, workload, {}) if info else {}
-    return 0 if effective.get("path") else workload.threads * int(effective.get("file_bytes") or 0)
+    # The threads share what is read before the work. It lies on the disk beside their files.
+    before = int(effective.get("read_before_bytes") or 0)
+    return 0 if effective.get("path") else workload.threads * int(effective.get("file_bytes") or 0) + before
 
 
 def left_free(disk: int) -> int:

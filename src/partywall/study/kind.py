@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from partywall.errors import Problem, UsageError
+from partywall import pipeline
+from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.events import Emit
 from partywall.host import Host
 from partywall.model.paper import Place
 from partywall.model.scenario import Frozen
 from partywall.model.study import Length, Outline, StudyReport, StudyRequest
+from partywall.sandbox import lab
 from partywall.store.study import StudyDirectory
 
 S = TypeVar("S")
@@ -52,6 +54,20 @@ class Kind(Protocol[S]):
     def report(self, study: S, directory: StudyDirectory) -> StudyReport:
         """The findings, from the directory alone. Raises TrialError if there are none yet."""
         ...
+
+
+def check_lab(host: Host) -> None:
+    """CapabilityError if this host cannot have a lab of tenants, with hooks on their interfaces."""
+    if why := lab.lacking():
+        raise CapabilityError(why)
+    pipeline.check_programs(host)
+    pipeline.check_hooks("the study")
+
+
+def refuse_backends(name: str, request: StudyRequest) -> None:
+    """UsageError if backends are requested of a study whose parts have none to choose."""
+    if request.backends:
+        raise UsageError(Problem(f"{name} does not support backends", "leave it out", key="--backend"))
 
 
 def refuse_parts(name: str, request: StudyRequest) -> None:

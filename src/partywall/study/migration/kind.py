@@ -9,7 +9,7 @@ from typing import Any
 
 from partywall import pipeline, units
 from partywall.agent import binary
-from partywall.errors import Problem, TrialError, UsageError
+from partywall.errors import TrialError, UsageError
 from partywall.events import Doing, Emit
 from partywall.host import Host
 from partywall.migrate import plan as plans
@@ -24,7 +24,7 @@ from partywall.scenario.form import problem, validate
 from partywall.stats.migration import findings
 from partywall.store.migration import MigrationDirectory
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import in_blocks, refuse_parts
+from partywall.study.kind import in_blocks, refuse_backends, refuse_parts
 from partywall.study.migration import findings as tables
 from partywall.study.migration.model import Bare, Extent, Study
 
@@ -56,8 +56,7 @@ class MigrationStudy:
 
     def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         del host
-        if request.backends:
-            raise UsageError(Problem(f"{study.name} does not support backends", "leave it out", key="--backend"))
+        refuse_backends(study.name, request)
         refuse_parts(study.name, request)
         plan = _plan(study, request)
         link = rate_text(plan.link.rate)

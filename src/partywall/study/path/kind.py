@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from partywall import pipeline, units
-from partywall.errors import CapabilityError, Problem, TrialError, UsageError
+from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.model.paper import Place
 from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.model.trace import TraceFindings
-from partywall.sandbox import lab
 from partywall.scenario import papers
 from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
 from partywall.store.trace import TraceDirectory
-from partywall.study.kind import in_blocks, refuse_parts
+from partywall.study.kind import check_lab, in_blocks, refuse_backends, refuse_parts
 from partywall.study.path import findings as stats
 from partywall.study.path import slots
 from partywall.study.path.model import Cell, Extent, Study, Traced
@@ -48,8 +47,7 @@ class PathStudy:
 
     def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         del host
-        if request.backends:
-            raise UsageError(Problem(f"{study.name} does not support backends", "leave it out", key="--backend"))
+        refuse_backends(study.name, request)
         refuse_parts(study.name, request)
         extent = _extent(study, request)
         sizes = ", ".join(map(str, study.neighbour_bytes))
@@ -64,10 +62,7 @@ class PathStudy:
     def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
         del request, work_root, allow_commands
         papers.load(study.name)
-        if why := lab.lacking():
-            raise CapabilityError(why)
-        pipeline.check_programs(host)
-        pipeline.check_hooks("the study")
+        check_lab(host)
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del host, work_root

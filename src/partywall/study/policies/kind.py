@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from partywall import pipeline, units
-from partywall.errors import CapabilityError, Problem, TrialError, UsageError
+from partywall.errors import TrialError
 from partywall.events import Emit
 from partywall.host import Host
 from partywall.model.paper import Place
 from partywall.model.study import Outline, StudyReport, StudyRequest
-from partywall.sandbox import lab
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import in_blocks, no_such_part, requested
+from partywall.study.kind import check_lab, in_blocks, no_such_part, refuse_backends, requested
 from partywall.study.policies import findings as stats
 from partywall.study.policies import slots
 from partywall.study.policies.model import Cell, Extent, Study
@@ -37,8 +36,7 @@ class PolicyStudy:
 
     def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         del host
-        if request.backends:
-            raise UsageError(Problem(f"{study.name} does not support backends", "leave it out", key="--backend"))
+        refuse_backends(study.name, request)
         wanted, extent = _wanted(study, request), _extent(study, request)
         each = f"{extent.blocks} blocks of {units.format_duration(extent.slot)} slots"
         lines = [f"{name}: {', '.join(part.ways)}: {each}" for name, part in wanted.parts.items()]
@@ -47,10 +45,7 @@ class PolicyStudy:
     def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
         del request, work_root, allow_commands
         papers.load(study.name)
-        if why := lab.lacking():
-            raise CapabilityError(why)
-        pipeline.check_programs(host)
-        pipeline.check_hooks("the study")
+        check_lab(host)
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del host, work_root

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from partywall import pipeline, units
-from partywall.errors import CapabilityError, Problem, TrialError, UsageError
+from partywall.errors import CapabilityError, TrialError, UsageError
 from partywall.events import Doing, Emit
 from partywall.host import Host
 from partywall.migrate import plan as plans
@@ -29,7 +29,7 @@ from partywall.stats.power_fit import Observation
 from partywall.store.migration import MigrationDirectory
 from partywall.store.power import PowerDirectory
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import in_blocks, refuse_parts
+from partywall.study.kind import in_blocks, refuse_backends, refuse_parts
 from partywall.study.power import findings
 from partywall.study.power.model import Extent, Study
 from partywall.study.power.sides import Sides
@@ -60,8 +60,7 @@ class PowerStudy:
         return study
 
     def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
-        if request.backends:
-            raise UsageError(Problem(f"{study.name} does not support backends", "leave it out", key="--backend"))
+        refuse_backends(study.name, request)
         refuse_parts(study.name, request)
         extent = _extent(study, request)
         slots = len(_steps(study, extent, host, request.seed))

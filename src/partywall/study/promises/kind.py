@@ -11,10 +11,10 @@ from partywall.events import Emit, Note
 from partywall.host import Host
 from partywall.model.paper import Place
 from partywall.model.study import Outline, StudyReport, StudyRequest
-from partywall.sandbox import lab, qemu
+from partywall.sandbox import qemu
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import in_blocks, refuse_parts
+from partywall.study.kind import check_lab, in_blocks, refuse_parts
 from partywall.study.promises import findings as stats
 from partywall.study.promises import slots
 from partywall.study.promises.model import Cell, Extent, Study
@@ -59,10 +59,9 @@ class Promises:
     def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
         del work_root, allow_commands
         papers.load(study.name)
-        if why := lab.lacking() or (qemu.lacking(host) if request.backends else ""):
+        check_lab(host)
+        if request.backends and (why := qemu.lacking(host)):
             raise CapabilityError(why)
-        pipeline.check_programs(host)
-        pipeline.check_hooks("the study")
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del work_root

@@ -6,6 +6,7 @@ The host's agent checks before a run, and a guest's agent before its workload st
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from partywall import units
@@ -47,12 +48,19 @@ def check(agent: AgentClient, needed: int, emit: Emit, wait_ns: int = 0, where: 
     def tell() -> None:
         emit(Left(max(0.0, end_s - time.monotonic())))
 
+    return check_within(agent, needed, wait_ns, tell if is_set else None)
+
+
+def check_within(
+    agent: AgentClient, needed: int, budget_ns: int, each_second: Callable[[], None] | None = None
+) -> dict[str, Any]:
+    """The same without events. budget_ns: for the wait and the check together."""
     answer: dict[str, Any] = agent.call(
         "memory.check",
-        timeout_s=wait_ns / 1e9 + SPARE_S,
-        each_second=tell if is_set else None,
+        timeout_s=budget_ns / 1e9 + SPARE_S,
+        each_second=each_second,
         bytes=needed,
-        budget_ns=wait_ns,
+        budget_ns=budget_ns,
     )
     return answer
 

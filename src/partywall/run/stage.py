@@ -129,10 +129,8 @@ def _check_guest_memory(stage: Stage, name: str, workload: Workload) -> None:
     needed = memory.held_bytes(_kernel(workload), workload, shipped(), {})
     if not workload.sandbox.guest or needed < memory_check.LEAST:
         return
-    timeout_s = GUEST_CHECK_NS / 1e9 + memory_check.SPARE_S
-    client = stage.session.client(name)
     try:
-        answer = client.call("memory.check", timeout_s=timeout_s, bytes=needed, budget_ns=GUEST_CHECK_NS)
+        answer = memory_check.check_within(stage.session.client(name), needed, GUEST_CHECK_NS)
         why = memory_check.why_unreliable(answer)
     except RefusalError as error:
         why = str(error)

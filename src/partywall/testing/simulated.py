@@ -217,8 +217,10 @@ class _Agent:
         self._host, self._sink = host, sink
         self.is_gone = False
 
-    def call(self, method: str, *, timeout_s: float = 30, **params: Any) -> Any:
-        del timeout_s
+    def call(
+        self, method: str, *, timeout_s: float = 30, each_second: Callable[[], None] | None = None, **params: Any
+    ) -> Any:
+        del timeout_s, each_second
         if self.is_gone:
             raise AgentError(f"agent {self.name}: it is gone")
         return self._host.answer(self.name, self._tell, method, params)

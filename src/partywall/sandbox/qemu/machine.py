@@ -21,10 +21,10 @@ LOSSY_MULTIPLE = 256 << 10
 # Fast string instructions are emulated byte by byte: guests whose libraries and kernel use them copied 24 MB/s instead
 # of 960.
 EMULATED_SLOWLY = ("erms", "fsrm")
-# Memory that a guest's kernel and initramfs use: a constant part, and one of 64 bytes for the description of the pages.
+# Memory that a guest's kernel and initramfs use: a constant part, and a 64th of all memory, which describes its pages.
 # Measured with 128 MiB to 1 GiB, rounded up.
 KERNEL_BYTES = 96 << 20
-DESCRIBED_BYTES = 64
+BYTES_PER_DESCRIBING_BYTE = 64
 # By this serial number the agent finds the disk with its root, see agent/crates/init.
 ROOT_SERIAL = "partywall-root"
 # The first process is the agent. A panic ends QEMU, because it may not reboot. The clock watchdog is off: it would
@@ -170,12 +170,12 @@ class Machine:
 
 def kernel_bytes(memory: int) -> int:
     """Bytes that the kernel and initramfs use in a guest with this memory."""
-    return KERNEL_BYTES + memory // DESCRIBED_BYTES
+    return KERNEL_BYTES + memory // BYTES_PER_DESCRIBING_BYTE
 
 
 def memory_for(used: int) -> int:
     """The least bytes of memory of a guest whose programs use so many bytes."""
-    return -(-(used + KERNEL_BYTES) * DESCRIBED_BYTES // (DESCRIBED_BYTES - 1))
+    return -(-(used + KERNEL_BYTES) * BYTES_PER_DESCRIBING_BYTE // (BYTES_PER_DESCRIBING_BYTE - 1))
 
 
 def drive(image: Path, disk: Disk | None) -> str:

@@ -156,7 +156,7 @@ fuzz: setup ## fuzz the wire decoder, the readers of servers' responses (FUZZ_SE
 clean: ## remove what was built
 	rm -rf $(VENV) agent/target src/partywall/_bin dist
 
-$(VENV)/.packages:
+$(VENV)/.packages: pyproject.toml
 	@echo "setup: system packages, as far as they are missing (apt-get needs root; up to 300 MB with QEMU and clang)"
 	@missing=$$(for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
 	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi

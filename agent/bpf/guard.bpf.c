@@ -528,6 +528,11 @@ static __always_inline __u64 hold_of(struct state *state, const struct rates *ra
 	return take(due, now, tolerance, 0, takes) ? 2 * hold : rates->hold_others;
 }
 
+static __always_inline int leads_away(const struct __sk_buff *skb, const struct limits *limits)
+{
+	return limits->detour && limits->detour != skb->ifindex;
+}
+
 static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 {
 	__u32 zero = 0, own = skb->tc_classid, leaf;
@@ -542,9 +547,9 @@ static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 
 	if (!control || !limits)
 		return TC_ACT_UNSPEC;
-	// On ingress there is no queue. This program then decides at the other interface, which sends packets back here.
-	if (limits->detour && limits->detour != skb->ifindex)
-		return bpf_redirect(limits->detour, 0);
+	// On ingress there is no queue. This program then decides at the other interface, where `guard_lead` leads packets to.
+	if (leads_away(skb, limits))
+		return TC_ACT_UNSPEC;
 	parse(skb, link, &flow);
 	cost = cost_of(skb, &flow);
 	leaf = classify(skb, limits, &flow, &cost, own);
@@ -616,6 +621,17 @@ SEC("classifier")
 int guard_bare(struct __sk_buff *skb)
 {
 	return decide(skb, 0);
+}
+
+// Hooked behind `guard` on ingress, with the kernel's own redirection as its action, which every packet that this program matches
+// gets. An ifb drops packets of bpf_redirect on kernels that do not mark these as redirected, such as 6.1.
+SEC("classifier")
+int guard_lead(struct __sk_buff *skb)
+{
+	__u32 own = skb->tc_classid;
+	struct limits *limits = bpf_map_lookup_elem(&guard_limits, &own);
+
+	return limits && leads_away(skb, limits) ? -1 : 0;
 }
 
 char LICENSE[] SEC("license") = "GPL";

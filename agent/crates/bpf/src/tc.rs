@@ -20,12 +20,14 @@ const NEW_LINK: u16 = 16;
 const DELETE_LINK: u16 = 17;
 const GET_LINK: u16 = 18;
 const GET_NAMESPACE_ID: u16 = 90;
+const NEW_ACTION: u16 = 48;
 
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TCA_STATS2: u16 = 7;
 const STATS_BASIC: u16 = 1;
 const STATS_QUEUE: u16 = 3;
+const BPF_ACTION: u16 = 1;
 const BPF_CLASSID: u16 = 3;
 const BPF_FD: u16 = 6;
 const BPF_NAME: u16 = 7;
@@ -33,6 +35,14 @@ const BPF_FLAGS: u16 = 8;
 const BPF_ID: u16 = 11;
 /// The program's return value is the verdict.
 const DIRECT_ACTION: u32 = 1;
+
+/// Of a list of actions, the first; of an action, its kind, options and parameters.
+const FIRST_ACTION: u16 = 1;
+const ACTION_TABLE: u16 = 1;
+const ACTION_KIND: u16 = 1;
+const ACTION_OPTIONS: u16 = 2;
+const MIRRED_PARAMETERS: u16 = 2;
+const TCAMSG: usize = 4;
 
 const CLSACT: u32 = 0xffff_fff1;
 const CLSACT_HANDLE: u32 = 0xffff_0000;
@@ -300,15 +310,34 @@ impl Network {
     /// # Panics
     /// If the name lacks the prefix, because the filter could never be found again.
     pub fn hook(&self, index: u32, hook: &Hook, program: BorrowedFd) -> io::Result<()> {
+        self.put_filter(index, hook, program, |options| options.number(BPF_FLAGS, DIRECT_ACTION))
+    }
+
+    /// Hooks `program`, and sends each packet for which it returns -1 to the egress of interface `to`. Other packets go on.
+    ///
+    /// # Errors
+    /// As [`Network::hook`]; `ENOENT` also without `CONFIG_NET_ACT_MIRRED`.
+    ///
+    /// # Panics
+    /// If the name lacks the prefix, because the filter could never be found again.
+    pub fn lead(&self, index: u32, hook: &Hook, program: BorrowedFd, to: u32) -> io::Result<()> {
+        self.put_filter(index, hook, program, |options| {
+            options.nested(BPF_ACTION, |list| {
+                list.nested(FIRST_ACTION, |action| {
+                    let action = action.text(ACTION_KIND, "mirred");
+                    action.nested(ACTION_OPTIONS, |about| about.attribute(MIRRED_PARAMETERS, &redirection(to)))
+                })
+            })
+        })
+    }
+
+    fn put_filter(&self, index: u32, hook: &Hook, program: BorrowedFd, more: impl FnOnce(Message) -> Message) -> io::Result<()> {
         assert!(hook.name.starts_with(NAME_PREFIX), "{:?} does not begin with {NAME_PREFIX:?}", hook.name);
         self.ready(index)?;
         let place = tcmsg(index, 1, hook.direction.parent(), information(hook.priority));
         let message = Message::new(NEW_FILTER, ACK | CREATE | REPLACE, &place).text(TCA_KIND, "bpf").nested(TCA_OPTIONS, |options| {
-            options
-                .number(BPF_CLASSID, u32::from(hook.number))
-                .number(BPF_FD, program.as_raw_fd() as u32)
-                .text(BPF_NAME, &hook.name)
-                .number(BPF_FLAGS, DIRECT_ACTION)
+            let options = options.number(BPF_CLASSID, u32::from(hook.number)).number(BPF_FD, program.as_raw_fd() as u32);
+            more(options.text(BPF_NAME, &hook.name))
         });
         self.0.ask(message).map(drop)
     }
@@ -362,17 +391,22 @@ impl Network {
         }
     }
 
-    /// Whether the kernel has `ifb`. It requests one with an invalid name, so nothing changes.
+    /// Whether the kernel has `ifb` and `mirred`. It requests invalid ones, so nothing changes.
     ///
     /// # Errors
     /// The kernel's error.
     pub fn has_detours(&self) -> io::Result<bool> {
         use rustix::io::Errno;
-        match self.0.ask(new_ifb("/")).as_ref().map_err(Errno::from_io_error) {
-            Ok(_) | Err(Some(Errno::INVAL)) => Ok(true),
-            Err(Some(Errno::OPNOTSUPP)) => Ok(false),
-            Err(error) => Err(error.unwrap_or(Errno::IO).into()),
+        let without_options = Message::new(NEW_ACTION, ACK | CREATE | EXCLUSIVE, &[0; TCAMSG])
+            .nested(ACTION_TABLE, |list| list.nested(FIRST_ACTION, |action| action.text(ACTION_KIND, "mirred")));
+        for request in [new_ifb("/"), without_options] {
+            match self.0.ask(request).as_ref().map_err(Errno::from_io_error) {
+                Ok(_) | Err(Some(Errno::INVAL)) => {}
+                Err(Some(Errno::OPNOTSUPP | Errno::NOENT)) => return Ok(false),
+                Err(error) => return Err(error.unwrap_or(Errno::IO).into()),
+            }
         }
+        Ok(true)
     }
 
     /// Removes an interface of [`Network::add_detour`]. One that is already gone is not an error.
@@ -551,6 +585,17 @@ fn tbf_parameters(bytes_per_second: u64, limit_bytes: u32) -> [u8; 36] {
     bytes[1] = ETHERNET;
     bytes[8..12].copy_from_slice(&u32::try_from(bytes_per_second).unwrap_or(u32::MAX).to_ne_bytes());
     bytes[24..28].copy_from_slice(&limit_bytes.to_ne_bytes());
+    bytes
+}
+
+/// `tc_mirred`: a redirection takes the packet (`TC_ACT_STOLEN`) and sends it to the egress of an interface (`TCA_EGRESS_REDIR`).
+fn redirection(to: u32) -> [u8; 28] {
+    const STOLEN: u32 = 4;
+    const EGRESS_REDIRECTION: u32 = 1;
+    let mut bytes = [0; 28];
+    for (at, value) in [(8, STOLEN), (20, EGRESS_REDIRECTION), (24, to)] {
+        bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    }
     bytes
 }
 

@@ -23,6 +23,9 @@ const PRIORITY: u16 = 20;
 /// Name of hooks on the other end of a tenant's veth. Another program's guard may be hooked there as well.
 const BACKSTOP: &str = "backstop";
 const BACKSTOP_PRIORITY: u16 = 21;
+/// Name of hooks that lead packets to a detour. They run after all hooks that decide where packets enter.
+const LEAD: &str = "lead";
+const LEAD_PRIORITY: u16 = 22;
 /// Name of the interface through which packets of interface `index` make a detour: this, and `index`.
 const DETOUR: &str = "pwguard";
 /// Maximum characters of a policy's name in the names of its hooks.
@@ -52,12 +55,14 @@ struct End {
     index: u32,
     link_header: bool,
     hook: Hook,
+    /// Where the hook leads packets that make a detour. None if it decides.
+    to: Option<u32>,
 }
 
 impl End {
     fn new(network: Arc<Network>, index: u32, hook: Hook) -> io::Result<Self> {
         let link_header = network.interface(index)?.has_link_header();
-        Ok(Self { network: Some(network), index, link_header, hook })
+        Ok(Self { network: Some(network), index, link_header, hook, to: None })
     }
 
     fn network(&self) -> io::Result<&Arc<Network>> {
@@ -69,12 +74,16 @@ impl End {
     }
 
     fn put(&self, plane: &Plane) -> io::Result<()> {
-        self.network()?.hook(self.index, &self.hook, plane.program(self.link_header))
+        match self.to {
+            Some(to) => self.network()?.lead(self.index, &self.hook, plane.lead(), to),
+            None => self.network()?.hook(self.index, &self.hook, plane.program(self.link_header)),
+        }
     }
 
     fn is_there(&self, plane: Handle) -> io::Result<bool> {
+        let program = if self.to.is_some() { plane.lead() } else { plane.program(self.link_header) };
         let filters = self.network()?.filters(self.index)?;
-        Ok(filters.iter().any(|filter| filter.hook == self.hook && filter.program == plane.program(self.link_header)))
+        Ok(filters.iter().any(|filter| filter.hook == self.hook && filter.program == program))
     }
 
     /// Removes this hook and nothing else.
@@ -83,6 +92,34 @@ impl End {
             self.network()?.unhook(self.index, filter)?;
         }
         self.network()?.tidy(self.index)
+    }
+}
+
+/// The way of packets that have to wait on ingress, where no queue can be: through an interface that gives them back.
+struct Detour {
+    /// Leads them there.
+    lead: End,
+    /// The hook on that interface, in front of its queue.
+    end: End,
+}
+
+impl Detour {
+    /// `from`: the hook whose packets make the detour. `index`: the interface through which they make it.
+    fn new(from: &End, index: u32) -> io::Result<Self> {
+        let network = from.network()?.clone();
+        let end = End::new(network.clone(), index, Hook { direction: Direction::Egress, ..from.hook.clone() })?;
+        let hook = Hook { name: from.hook.name.replacen(NAME, LEAD, 1), priority: LEAD_PRIORITY, ..from.hook.clone() };
+        Ok(Self { lead: End { to: Some(index), ..End::new(network, from.index, hook)? }, end })
+    }
+
+    /// In the order in which they are put.
+    fn ends(&self) -> [&End; 2] {
+        [&self.end, &self.lead]
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        self.lead.take_away()?;
+        self.end.network()?.remove_detour(self.end.index)
     }
 }
 
@@ -96,8 +133,7 @@ pub(crate) struct Place {
     shown: String,
     pub interface: String,
     pub excess: GuardExcess,
-    /// The hook on the interface through which packets make a detour, because it has a queue.
-    detour: Option<End>,
+    detour: Option<Detour>,
     kind: QueueKind,
     queued: Option<QueueRate>,
     /// Burst of the existing queue. If the burst became smaller than a waiting packet, that packet would never leave, nor would
@@ -300,8 +336,9 @@ impl Place {
         };
         let direction = direction(hook.direction);
         let hooked = Hook { name: called(NAME, policy), direction, priority: PRIORITY, number: number(hook.leaf) };
+        let end = End::new(network.clone(), index, hooked).map_err(failure())?;
         let detour = match (holdable, direction, network.index(&detour_name(index))) {
-            (true, Direction::Ingress, Ok(detour)) => Some(End::new(network.clone(), detour, detour_hook(&hooked)).map_err(failure())?),
+            (true, Direction::Ingress, Ok(detour)) => Some(Detour::new(&end, detour).map_err(failure())?),
             _ => None,
         };
         // An earlier guard's queue continues without a gap.
@@ -310,7 +347,7 @@ impl Place {
             Direction::Ingress => detour.is_some(),
         };
         let mut place = Self {
-            end: End::new(network, index, hooked).map_err(failure())?,
+            end,
             backstop: None,
             backstop_hook: hook.backstop.then(|| backstop_hook(policy, number(backstop))),
             space: hook.namespace.clone(),
@@ -341,8 +378,12 @@ impl Place {
 
     /// Adds the hooks. Replaces those of an earlier guard without a gap.
     pub fn put(&self, plane: &Plane) -> Result<(), GuardError> {
-        let mut ends = self.detour.iter().chain(&self.backstop).chain([&self.end]);
-        ends.try_for_each(|end| end.put(plane)).map_err(GuardError::kernel(&self.shown))
+        self.ends().try_for_each(|end| end.put(plane)).map_err(GuardError::kernel(&self.shown))
+    }
+
+    /// Its hooks, in the order in which they are put.
+    fn ends(&self) -> impl Iterator<Item = &End> {
+        self.detour.iter().flat_map(Detour::ends).chain(&self.backstop).chain([&self.end])
     }
 
     /// Undoes [`Place::put`].
@@ -352,9 +393,8 @@ impl Place {
             // Report the first error if clean-up fails too.
             let _ = end.take_away();
         }
-        // Not before the hook that leads there is gone.
         if let Some(detour) = &self.detour {
-            let _ = remove_detour(detour);
+            let _ = detour.remove();
         }
     }
 
@@ -384,7 +424,7 @@ impl Place {
         match name {
             // A new interface, or one that was renamed.
             Some(name) => index != self.end.index && name == self.interface,
-            None => index == self.end.index || self.detour.as_ref().is_some_and(|detour| detour.index == index),
+            None => index == self.end.index || self.detour() == Some(index),
         }
     }
 
@@ -395,7 +435,7 @@ impl Place {
 
     /// The interface through which packets make a detour.
     pub fn detour(&self) -> Option<u32> {
-        self.detour.as_ref().map(|end| end.index)
+        self.detour.as_ref().map(|detour| detour.end.index)
     }
 
     /// Adds a queue, or changes the rate of the existing one. `plane`: for the hook on a detour; without it, none is added.
@@ -403,12 +443,11 @@ impl Place {
         self.repace(pace, plane).map_err(GuardError::kernel(&self.shown))
     }
 
-    /// Adds the interface for a detour, with its hook.
+    /// Adds the interface for a detour, with its hooks.
     fn add_detour(&mut self, plane: &Plane) -> io::Result<()> {
-        let network = self.end.network()?.clone();
-        let index = network.add_detour(&detour_name(self.end.index))?;
-        let detour = End::new(network, index, detour_hook(&self.end.hook))?;
-        detour.put(plane)?;
+        let index = self.end.network()?.add_detour(&detour_name(self.end.index))?;
+        let detour = Detour::new(&self.end, index)?;
+        detour.ends().into_iter().try_for_each(|end| end.put(plane))?;
         self.detour = Some(detour);
         Ok(())
     }
@@ -417,7 +456,7 @@ impl Place {
     fn queue_end(&self) -> io::Result<&End> {
         match self.end.hook.direction {
             Direction::Egress => Ok(&self.end),
-            Direction::Ingress => self.detour.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into()),
+            Direction::Ingress => Ok(&self.detour.as_ref().ok_or(io::ErrorKind::NotFound)?.end),
         }
     }
 
@@ -477,7 +516,7 @@ impl Place {
     /// Removes the queue, and the interface for a detour. No packet may be on its way there.
     pub fn unqueue(&mut self) -> io::Result<()> {
         match self.detour.take() {
-            Some(detour) => remove_detour(&detour)?,
+            Some(detour) => detour.remove()?,
             None => self.end.network()?.unqueue(self.end.index)?,
         }
         (self.queued, self.queue_burst) = (None, 0);
@@ -497,7 +536,7 @@ impl Place {
     /// queue there as long as another holder keeps the namespace.
     pub fn let_go(&mut self, network: &Arc<Network>) {
         self.backstop.take_if(|end| end.is_in(network));
-        if self.detour.take_if(|end| end.is_in(network)).is_some() {
+        if self.detour.take_if(|detour| detour.end.is_in(network)).is_some() {
             self.queued = None;
         }
         if self.end.is_in(network) {
@@ -542,7 +581,7 @@ impl Place {
         if moved {
             if let Some(detour) = self.detour.take() {
                 // It leads back to an interface that is gone.
-                let _ = remove_detour(&detour);
+                let _ = detour.remove();
                 self.queued = None;
             }
             self.end = End::new(network.clone(), index, self.end.hook.clone())?;
@@ -550,11 +589,11 @@ impl Place {
             self.find_backstop(networks)?;
         }
         let mut whole = true;
-        if self.detour.as_ref().is_some_and(|detour| network.index(&detour_name(index)).ok() != Some(detour.index)) {
+        if self.detour().is_some_and(|detour| network.index(&detour_name(index)).ok() != Some(detour)) {
             (self.detour, whole) = (None, false);
             self.add_detour(plane)?;
         }
-        for end in self.detour.iter().chain(&self.backstop).chain([&self.end]) {
+        for end in self.ends() {
             if !end.is_there(plane.handle())? {
                 end.put(plane)?;
                 whole = false;
@@ -649,6 +688,7 @@ fn take_away(network: &Network, index: u32, hook: &GuardHook, removed: &mut Vec<
     }
     let hooks = unhook(network, index, |attached| is_guards(attached, NAME))?;
     removed.extend((0..hooks).map(|_| format!("hook at {}", shown(hook))));
+    unhook(network, index, |attached| is_guards(attached, LEAD))?;
     if let (true, Ok(detour)) = (hook.direction == GuardDirection::Ingress, network.index(&detour_name(index))) {
         network.remove_detour(detour)?;
         removed.push(format!("queue at {}", shown(hook)));
@@ -659,11 +699,12 @@ fn take_away(network: &Network, index: u32, hook: &GuardHook, removed: &mut Vec<
 /// Removes the remaining hooks and queues of a policy from a namespace: from renamed interfaces, or those whose other end is
 /// unknown.
 fn sweep(network: &Network, policy: &str, place: &str, removed: &mut Vec<String>) -> io::Result<()> {
-    let (own, backstop, mut detours) = (called(NAME, policy), called(BACKSTOP, policy), Vec::new());
+    let (own, backstop, lead, mut detours) = (called(NAME, policy), called(BACKSTOP, policy), called(LEAD, policy), Vec::new());
     for index in network.hooked()? {
         // An interface that disappeared meanwhile took its hooks with it.
         let Ok(interface) = network.interface(index) else { continue };
         let hooks = unhook(network, index, |attached| attached.name == own)?;
+        unhook(network, index, |attached| attached.name == lead)?;
         if hooks > 0 && interface.name.starts_with(DETOUR) {
             detours.push(index);
             continue;
@@ -690,15 +731,6 @@ fn unhook(network: &Network, index: u32, which: impl Fn(&Hook) -> bool) -> io::R
 
 fn detour_name(index: u32) -> String {
     format!("{DETOUR}{index}")
-}
-
-/// The hook that decides for packets on a detour, with the rates of `hook`.
-fn detour_hook(hook: &Hook) -> Hook {
-    Hook { direction: Direction::Egress, ..hook.clone() }
-}
-
-fn remove_detour(end: &End) -> io::Result<()> {
-    end.network()?.remove_detour(end.index)
 }
 
 /// The name of a policy's hooks. It identifies them even if the interface has moved.

@@ -135,6 +135,7 @@ impl Hold {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Handle {
     programs: [u32; 2],
+    lead: u32,
     limits: u32,
     control: u32,
     words: usize,
@@ -156,6 +157,10 @@ impl Handle {
 
     pub fn program(self, link_header: bool) -> u32 {
         self.programs[usize::from(!link_header)]
+    }
+
+    pub fn lead(self) -> u32 {
+        self.lead
     }
 }
 
@@ -209,6 +214,7 @@ pub struct Counters {
 pub struct Plane {
     /// One for interfaces with an Ethernet header, one for those without.
     programs: [ProgramFd; 2],
+    lead: ProgramFd,
     limits: Shared,
     state: Shared,
     control: Shared,
@@ -239,8 +245,10 @@ impl Plane {
             .map_err(|error| GuardError::lacking(format_args!("loading the eBPF program: {}; a guard needs root", chain(&error))))?;
         let refused = |error| GuardError::lacking(format_args!("the eBPF program: {}", chain(&error)));
         let (framed, bare) = (load(&mut loaded, "guard").map_err(refused)?, load(&mut loaded, "guard_bare").map_err(refused)?);
+        let lead = load(&mut loaded, "guard_lead").map_err(refused)?;
         let handle = Handle {
             programs: [framed.1, bare.1],
+            lead: lead.1,
             limits: number_of(&loaded, "guard_limits")?,
             control: number_of(&loaded, "guard_control")?,
             words: words_of(leaves),
@@ -248,6 +256,7 @@ impl Plane {
         let plane = Self {
             handle,
             programs: [framed.0, bare.0],
+            lead: lead.0,
             limits: memory(&loaded, "guard_limits", words_of(leaves))?,
             state: memory(&loaded, "guard_state", (leaves + 1) * STATE_WORDS)?,
             control: memory(&loaded, "guard_control", CONTROL_WORDS)?,
@@ -264,6 +273,12 @@ impl Plane {
     #[must_use]
     pub fn program(&self, link_header: bool) -> BorrowedFd<'_> {
         self.programs[usize::from(!link_header)].as_fd()
+    }
+
+    /// The program that matches packets of vifs with a detour, where they enter.
+    #[must_use]
+    pub fn lead(&self) -> BorrowedFd<'_> {
+        self.lead.as_fd()
     }
 
     /// The numbers by which another process finds this plane.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import tarfile
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +96,17 @@ class Bench:
         if output.code:
             raise FailedError(f"{command}: {output.last}")
         return output
+
+    @contextlib.contextmanager
+    def taken(self, record: str) -> Iterator[Path]:
+        """A copy of a record, in a folder that ends with the context."""
+        self.shell(f"tar -cf {record}.tar {record}")
+        with tempfile.TemporaryDirectory() as folder:
+            packed = Path(folder) / "record.tar"
+            self.machine.take(f"{self.home}/work/{record}.tar", packed)
+            with tarfile.open(packed) as archive:
+                archive.extractall(folder, filter="data")
+            yield Path(folder) / record
 
     def findings(self, run: str) -> dict[str, Any]:
         """What a run found."""

@@ -80,6 +80,7 @@ BACKPORTS = Image(
 TRIXIE = Image("debian-13", "trixie", "3.13")
 # With all that the host-marked tests start; the image above stays small, because every CI run builds it.
 TRIXIE_TESTS = Image("debian-13-tests", "trixie", "3.13", (*BASE, *TESTS))
+TRIXIE_TOMCAT = Image("debian-13-tomcat", "trixie", "3.13", (*BASE, "tomcat10-common", "default-jre-headless"))
 TRIXIE_DOCKER = Image("debian-13-docker", "trixie", "3.13", (*BASE, "docker.io", "docker-cli"))
 
 # QEMU 7.2 corrupts the flags of cmpxchg16b, upon which this kernel ends in a double fault in its slab allocator. The
@@ -120,6 +121,15 @@ HOSTS = {
             cpus="8,sockets=2,cores=2,threads=2",
             memory_mib=4096,
             machine=NUMA,
+        ),
+        Host(
+            "debian-13-4cpu",
+            "Debian 13 on four CPUs, with Tomcat for the study of load generation",
+            TRIXIE_TOMCAT,
+            cpus="4",
+            memory_mib=4096,
+            long=("pinning",),
+            only=("install", "topology", "pinning"),
         ),
         Host(
             "debian-13-old-cpu",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from labs.hosts import image, limits, recipes
+from labs.hosts import image, limits, pinning, recipes
 from labs.hosts import topology as shape
 from labs.hosts.bench import BOX, CAPABILITY, MEASURED, USAGE, Bench, FailedError, expect, lacking
 from partywall import units
@@ -238,6 +238,7 @@ CHECKS: dict[str, Callable[[Bench], str]] = {
     "no-root": no_root,
     "recipes": recipes.tried,
     "tests": tests,
+    "pinning": pinning.tried,
     "limits-short": lambda bench: judged(limits.measured(bench, quick=True)),
     "limits-full": lambda bench: judged(limits.measured(bench, quick=False)),
 }

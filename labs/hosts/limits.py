@@ -7,11 +7,8 @@ says whether the limit or the emulated processor is the reason.
 from __future__ import annotations
 
 import statistics
-import tarfile
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from labs.hosts.bench import MEASURED, Bench, FailedError
 from partywall import pipeline
@@ -126,13 +123,8 @@ def _memory(bench: Bench) -> None:
 def _run(bench: Bench, name: str) -> tuple[Evidence, Sequence[Cell]]:
     bench.shell(f"rm -rf {name}")
     bench.partywall(f"run /opt/try/scenarios/{name}.yaml --out {name}", *MEASURED, timeout_s=900)
-    with tempfile.TemporaryDirectory() as folder:
-        packed = Path(folder) / "run.tar"
-        bench.shell(f"tar -cf run.tar {name}")
-        bench.machine.take(f"{bench.home}/work/run.tar", packed)
-        with tarfile.open(packed) as archive:
-            archive.extractall(folder, filter="data")
-        evidence, findings = pipeline.analyse(RunDirectory(Path(folder) / name))
+    with bench.taken(name) as folder:
+        evidence, findings = pipeline.analyse(RunDirectory(folder))
     return evidence, findings.cells
 
 

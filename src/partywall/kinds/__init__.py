@@ -44,7 +44,8 @@ def of(record: Record) -> Kind[Any, Any, Any]:
 
 def opened(path: Path) -> Record:
     """Opens the record at `path` as its own kind. UsageError if there is none, or it is unreadable."""
-    for name in KINDS:
+    # Kinds are imported for a directory alone: the answer to a mistyped path should not wait for them.
+    for name in KINDS if path.is_dir() else ():
         if kind(name).record.is_one(path):
             record: Record = kind(name).record.open(path)
             return record

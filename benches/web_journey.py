@@ -144,7 +144,7 @@ def isolation(person: Keyboard, where: Site, *, plant: bool) -> None:
     for _ in range(2):
         person.reach("e.type === 'checkbox' && !e.checked")
         person.press(person.keys.SPACE)
-    person.push("Compare the two")
+    person.push("Compare the selected")
     assert "Differences beyond noise" in person.text("main"), person.text("main")
     print("compared:", person.text("h1"))
     status, _, _ = where.get("/published.zip")

@@ -5,11 +5,10 @@ import pytest
 from partywall import pipeline
 from partywall.agent.catalogue import shipped
 from partywall.errors import AgentError
-from partywall.events import Left, Note, silent
+from partywall.events import Left, Note
 from partywall.model.finding import Warn
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
-from partywall.run import execute
 from partywall.sandbox import Label, Settings
 from partywall.store import RunDirectory
 from partywall.testing import SimulatedHost
@@ -36,11 +35,6 @@ def planned(tmp_path, **changes) -> RunDirectory:
     return RunDirectory.create(tmp_path / "run", "", plan, facts)
 
 
-def carried_out(run: RunDirectory, host: SimulatedHost, emit=silent) -> None:
-    label = Label("simulated", run.path / "state", run.path / "work")
-    execute(run, label, pipeline.decisions(run.plan), emit, host.clock, host.session)
-
-
 def cells(run: RunDirectory):
     found = {cell.aggressor: cell for cell in pipeline.analyse(run)[1].cells}
     return {name: found[name] for name in TRUE}
@@ -48,7 +42,7 @@ def cells(run: RunDirectory):
 
 def test_what_is_true_lies_within_the_intervals(tmp_path):
     run = planned(tmp_path)
-    carried_out(run, SimulatedHost(TRUE))
+    SimulatedHost(TRUE).carry_out(run)
     assert run.ended
     for name, cell in cells(run).items():
         assert cell.isolation.low < TRUE[name] < cell.isolation.high
@@ -58,15 +52,15 @@ def test_what_is_true_lies_within_the_intervals(tmp_path):
 def test_a_run_that_is_precise_enough_ends_early(tmp_path):
     neighbour = {"none": CONTENT["aggressors"]["none"]}
     short, long = (SimulatedHost(TRUE, noise=0.001, wander=0) for _ in range(2))
-    carried_out(planned(tmp_path / "a", aggressors=neighbour, precision="5%", budget="20s"), short)
-    carried_out(planned(tmp_path / "b", aggressors=neighbour, precision="0.0001%", budget="20s"), long)
+    short.carry_out(planned(tmp_path / "a", aggressors=neighbour, precision="5%", budget="20s"))
+    long.carry_out(planned(tmp_path / "b", aggressors=neighbour, precision="0.0001%", budget="20s"))
     assert short.clock.now_ns() < 0.8 * long.clock.now_ns()
 
 
 def test_an_agent_that_dies_costs_its_visit_and_the_trial_goes_on(tmp_path):
     notes = []
     run = planned(tmp_path)
-    carried_out(run, SimulatedHost(TRUE, dies=("half", 14 * 10**9)), lambda e: notes.append(e))
+    SimulatedHost(TRUE, dies=("half", 14 * 10**9)).carry_out(run, lambda e: notes.append(e))
     (failed,) = [note.text for note in notes if isinstance(note, Note)]
     assert failed == "failed: v: aggressor half ended during the trial: it was killed by signal 9"
     assert run.ended
@@ -83,11 +77,11 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        carried_out(run, SimulatedHost(TRUE), interrupt)
+        SimulatedHost(TRUE).carry_out(run, interrupt)
     blocks = len(list(run.events("block_done")))
     assert blocks
     assert not run.ended
-    carried_out(run, SimulatedHost(TRUE, seed=2))
+    SimulatedHost(TRUE, seed=2).carry_out(run)
     assert run.ended
     numbers = [event["block"] for event in run.events("block_done")]
     assert numbers[: len(set(numbers))] == sorted(set(numbers))
@@ -96,14 +90,14 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
 
 def test_time_left_falls_to_nothing(tmp_path):
     left = []
-    carried_out(planned(tmp_path), SimulatedHost(TRUE), lambda e: left.append(e.seconds) if isinstance(e, Left) else 0)
+    SimulatedHost(TRUE).carry_out(planned(tmp_path), lambda e: left.append(e.seconds) if isinstance(e, Left) else 0)
     assert left == sorted(left, reverse=True)
     assert left[-1] < left[0] / 4
 
 
 def test_every_aggressor_is_told_when_to_press_and_all_are_stopped(tmp_path):
     host = SimulatedHost(TRUE)
-    carried_out(planned(tmp_path), host)
+    host.carry_out(planned(tmp_path))
     assert {("half", "workload.schedule"), ("none", "workload.schedule"), ("victim", "workload.stop")} <= set(
         host.requests
     )
@@ -129,7 +123,7 @@ FOR_EVER_NS = 1 << 60
 def carried_out_with_losses(folder, since_ns: int, **changes) -> RunDirectory:
     """A run on a host that loses what a seldom reporting victim reports from some time on."""
     run = planned(folder, aggressors=HALF, **changes)
-    carried_out(run, SimulatedHost(TRUE, reports_ns=SELDOM_NS, loses=[(since_ns, FOR_EVER_NS)]))
+    SimulatedHost(TRUE, reports_ns=SELDOM_NS, loses=[(since_ns, FOR_EVER_NS)]).carry_out(run)
     return run
 
 
@@ -164,6 +158,6 @@ def test_slots_are_not_lengthened_where_void_blocks_leave_too_little_time(tmp_pa
     lossy = [(at, at + 3 * 10**8) for at in range(0, 60 * 10**9, 10**9)]
     for name, losses, lengthened in (("quiet", [], True), ("loaded", lossy, False)):
         run = planned(tmp_path / name, aggressors=HALF, budget="4s")
-        carried_out(run, SimulatedHost(TRUE, reports_ns=SELDOM_NS, loses=losses))
+        SimulatedHost(TRUE, reports_ns=SELDOM_NS, loses=losses).carry_out(run)
         assert bool(list(run.events("stretched"))) == lengthened
         assert half(run).isolation.value == pytest.approx(0.5, abs=0.1)

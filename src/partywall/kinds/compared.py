@@ -1,4 +1,4 @@
-"""Two records of one kind side by side. Whether a difference matters is judged for runs alone (`stats.compare`)."""
+"""Records of one kind side by side. Whether a difference matters is judged for runs alone (`stats.compare`)."""
 
 from __future__ import annotations
 
@@ -16,42 +16,45 @@ COLUMNS_MAX = 8
 
 @dataclass(frozen=True)
 class SideBySide:
-    """The figures of two records. rows: by label, a pair for each column. hosts: (fact, first, second)."""
+    """The figures of some records. rows: a label, and for each column the figure of each record.
+
+    hosts: a fact, and its value for each record.
+    """
 
     kind: str
-    names: tuple[str, str]
+    names: tuple[str, ...]
     columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, tuple[tuple[Any, Any], ...]], ...] = ()
-    hosts: tuple[tuple[str, str, str], ...] = ()
+    rows: tuple[tuple[str, tuple[tuple[Any, ...], ...]], ...] = ()
+    hosts: tuple[tuple[str, ...], ...] = ()
 
 
-def same_kind(first: Record, second: Record) -> None:
-    """UsageError if two records are of different kinds."""
-    if first.KIND != second.KIND:
-        message = f"{first.name} is a {first.KIND}, {second.name} is a {second.KIND}"
-        raise UsageError(Problem(message, "choose two records of one kind"))
+def same_kind(*records: Record) -> None:
+    """UsageError if records are of different kinds."""
+    if len({record.KIND for record in records}) > 1:
+        message = ", ".join(f"{record.name} is a {record.KIND}" for record in records)
+        raise UsageError(Problem(message, "choose records of one kind"))
 
 
-def side_by_side(first: Record, second: Record) -> SideBySide:
-    """The rows that both records have, with their first figures. UsageError if they are of different kinds."""
-    same_kind(first, second)
+def side_by_side(*records: Record) -> SideBySide:
+    """The rows that all records have, with their first figures. UsageError if they are of different kinds."""
+    same_kind(*records)
     tables: list[dict[str, dict[str, Any]]] = []
     hosts: list[dict[str, str]] = []
-    for record in (first, second):
+    for record in records:
         kind = kinds.of(record)
         files, findings = kind.files(), kind.findings(record)
         rows = (files.compared or files.rows)(findings)
         tables.append({_label(row): row for row in rows[:ROWS_MAX]})
         hosts.append(_host(findings))
-    shared = [label for label in tables[0] if label in tables[1]]
+    shared = [label for label in tables[0] if all(label in table for table in tables)]
     figures = [key for key, value in next(iter(tables[0].values()), {}).items() if isinstance(value, int | float)]
     columns = tuple(figures[:COLUMNS_MAX])
-    pairs = tuple(
-        (label, tuple((tables[0][label].get(c), tables[1][label].get(c)) for c in columns)) for label in shared
+    compared = tuple(
+        (label, tuple(tuple(table[label].get(column) for table in tables) for column in columns)) for label in shared
     )
-    left, right = hosts
-    facts = tuple((name, left.get(name, "unknown"), right.get(name, "unknown")) for name in {**left, **right})
-    return SideBySide(first.KIND, (first.name, second.name), columns, pairs, facts)
+    facts = dict.fromkeys(fact for host in hosts for fact in host)
+    beside = tuple((fact, *(host.get(fact, "unknown") for host in hosts)) for fact in facts)
+    return SideBySide(records[0].KIND, tuple(record.name for record in records), columns, compared, beside)
 
 
 def _host(findings: Any) -> dict[str, str]:

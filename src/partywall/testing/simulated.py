@@ -15,11 +15,15 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+from partywall import pipeline
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import AgentError
+from partywall.events import Emit, silent
 from partywall.model.evidence import VICTIM
+from partywall.run import execute
 from partywall.sandbox import Label, Sandbox, Settings
 from partywall.session import Session
+from partywall.store import RunDirectory
 
 SECOND_NS = 1_000_000_000
 PERIOD_NS = 100_000_000
@@ -124,6 +128,11 @@ class SimulatedHost:
     def session(self, label: Label) -> Session:
         """A session with simulated sandboxes."""
         return Session(label, self.clock, make=lambda settings, label: _Simulated(self, settings, label))
+
+    def carry_out(self, run: RunDirectory, emit: Emit = silent) -> None:
+        """Measures a run, whose plan is in its directory, on this host."""
+        label = Label("simulated", run.path / "state", run.path / "work")
+        execute(run, label, pipeline.decisions(run.plan), emit, self.clock, self.session)
 
     def answer(self, agent: str, sink: Sink, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The answer of an agent."""

@@ -1,4 +1,4 @@
-"""Records beside each other: two of them, and the history of a scenario. Reads only."""
+"""Records beside each other: those that were selected, and the history of a scenario. Reads only."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from partywall import kinds, pipeline
-from partywall.errors import PartywallError
-from partywall.kinds.compared import same_kind, side_by_side
+from partywall import kinds, pipeline, units
+from partywall.errors import PartywallError, Problem, UsageError
+from partywall.kinds.compared import SideBySide, same_kind, side_by_side
 from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.model.finding import Findings
 from partywall.report import compare_view, figures
@@ -19,53 +18,69 @@ from partywall.web import records
 from partywall.web.jobs import Folder
 
 TOLERANCE = 0.02
+NOTED = (Change.WORSE, Change.BETTER)
+RECORDS_MAX = 8
+"""The most records that are compared at once."""
 RUNS_MAX = 60
 """The most runs in a history."""
 
 
 @dataclass(frozen=True)
-class Two:
-    """Two records. comparison: of two runs. changed and others: its cells, and those that did not change.
+class Row:
+    """A cell of several runs. compared: the cell of each run with that of the reference; None if the run lacks it."""
 
-    tables: for other kinds, the figures of both, by title.
+    first: ComparedCell
+    compared: tuple[ComparedCell | None, ...]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a run differs from the reference beyond noise."""
+        return any(cell is not None and cell.change in NOTED for cell in self.compared)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Records of one kind; the last is the reference. comparisons: of the other runs with it, if they are runs.
+
+    figures: of all records, if they are of another kind.
     """
 
-    kind: str
-    names: tuple[str, str]
-    comparison: Comparison | None = None
+    names: tuple[str, ...]
+    comparisons: tuple[Comparison, ...] = ()
     headline: str = ""
     mark: str = ""
-    changed: tuple[ComparedCell, ...] = ()
-    others: tuple[ComparedCell, ...] = ()
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, tuple[tuple[Any, Any], ...]], ...] = ()
-    hosts: tuple[tuple[str, str, str], ...] = ()
+    rows: tuple[Row, ...] = ()
+    figures: SideBySide | None = None
 
 
-def two(run: Path, reference: Path) -> Two:
-    """Compares the first record with the second. UsageError if they are of different kinds."""
-    first, second = kinds.opened(run), kinds.opened(reference)
-    same_kind(first, second)
-    if isinstance(first, RunDirectory) and isinstance(second, RunDirectory):
-        return _runs(first, second)
-    return Two(**vars(side_by_side(first, second)))
+def several(*paths: Path) -> Compared:
+    """Compares records with the last of them. UsageError if they are of different kinds, or too many."""
+    if len(paths) > RECORDS_MAX:
+        message = f"{len(paths)} records are too many to compare"
+        raise UsageError(Problem(message, f"select at most {RECORDS_MAX}"))
+    opened = [kinds.opened(path) for path in paths]
+    same_kind(*opened)
+    runs = [record for record in opened if isinstance(record, RunDirectory)]
+    names = tuple(record.name for record in opened)
+    return _runs(names, *runs) if runs else Compared(names, figures=side_by_side(*opened))
 
 
-def _runs(run: RunDirectory, reference: RunDirectory) -> Two:
+def _runs(names: tuple[str, ...], *runs: RunDirectory) -> Compared:
     from partywall.stats import compare_runs  # noqa: PLC0415 - slow to import
 
-    earlier = pipeline.earlier_runs(reference, [run.path, reference.path])
-    comparison = compare_runs(pipeline.analyse(run), pipeline.analyse(reference), TOLERANCE, earlier=earlier)
-    noted = (Change.WORSE, Change.BETTER)
-    return Two(
-        kind="run",
-        names=(run.name, reference.name),
-        comparison=comparison,
-        headline=compare_view.headline(comparison),
-        mark=compare_view.MARKS[compare_view.worst(comparison)],
-        changed=tuple(cell for cell in comparison.cells if cell.change in noted),
-        others=tuple(cell for cell in comparison.cells if cell.change not in noted),
-    )
+    *others, reference = runs
+    base = pipeline.analyse(reference)
+    earlier = pipeline.earlier_runs(reference, [run.path for run in runs])
+    comparisons = tuple(compare_runs(pipeline.analyse(run), base, TOLERANCE, earlier=earlier) for run in others)
+    by_run = [{(cell.victim, cell.label): cell for cell in comparison.cells} for comparison in comparisons]
+    cells = {key: cell for by_key in reversed(by_run) for key, cell in by_key.items()}
+    rows = tuple(Row(cell, tuple(by_key.get(key) for by_key in by_run)) for key, cell in cells.items())
+    worst = min((compare_view.worst(comparison) for comparison in comparisons), key=compare_view.ORDER.index)
+    headline = compare_view.headline(comparisons[0])
+    if len(comparisons) > 1:
+        changed = sum(row.is_changed for row in rows)
+        headline = f"{changed} of {units.counted(len(rows), 'cell')} differ in at least one of {len(others)} runs"
+    return Compared(names, comparisons, headline, compare_view.MARKS[worst], rows)
 
 
 def histories(folder: Folder) -> dict[str, list[Path]]:

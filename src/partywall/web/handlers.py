@@ -230,20 +230,18 @@ class Handlers:
         return RedirectResponse(f"/?deleted={quote(name)}" if action == "delete" else f"/records/{quote(name)}", 303)
 
     async def compare(self, request: Request) -> Response:
-        wanted = request.query_params.getlist("record")[:2]
-        records_named = await threaded(records.named, self._server.folder.root)
-        if len(wanted) < 2:
-            return self._page(
-                "compare.html.j2", request, comparison=None, records_named=records_named[:200], wanted=wanted, rows=[]
-            )
-        paths = [self._server.folder.record(name) for name in wanted]
-        if None in paths:
-            raise HTTPException(404, "One of the records does not exist.")
-        try:
-            view = await threaded(compared.two, *(path for path in paths if path is not None))
-        except PartywallError as error:
-            return self._wrong(request, error)
-        return self._page("compare.html.j2", request, comparison=view, records_named=records_named[:200], wanted=wanted)
+        wanted = [name for name in request.query_params.getlist("record") if name]
+        records_named = (await threaded(records.named, self._server.folder.root))[:200]
+        view = None
+        if len(wanted) > 1:
+            paths = [self._server.folder.record(name) for name in wanted]
+            if None in paths:
+                raise HTTPException(404, "One of the records does not exist.")
+            try:
+                view = await threaded(compared.several, *(path for path in paths if path is not None))
+            except PartywallError as error:
+                return self._wrong(request, error)
+        return self._page("compare.html.j2", request, comparison=view, records_named=records_named, wanted=wanted)
 
     async def history(self, request: Request) -> Response:
         wanted = request.query_params.get("scenario", "")[:200]

@@ -168,7 +168,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, default=Path("runs/hosts"), help="folder for logs and results.json")
     parser.add_argument("--record", action="store_true", help="record each host's files, as HOST.tree beside its log")
-    parser.add_argument("--write-docs", action="store_true", help="write the matrix in docs/hosts.md again")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="keep the results for docs/hosts.md, and write its table again"
+    )
     return parser.parse_args()
 
 
@@ -218,11 +220,11 @@ def _tried_all(options: argparse.Namespace) -> tuple[int, list[str]]:
             results = tried(host, wheel, chosen(options.check, host), options, keep)
         except TrialError as error:
             results = {"install": Result("failed", str(error), 0.0)}
-        record = keep(results)
+        keep(results)
         count += len(results)
         wrong += unexpected(host, results)
         if options.write_docs:
-            matrix.write(record)
+            matrix.write(remembered(matrix.KEPT, host.name, about, results))
     return count, wrong
 
 

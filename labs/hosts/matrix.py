@@ -12,6 +12,8 @@ from labs.hosts.checks import CHECKS
 from labs.hosts.image import CLONE
 
 DOCS = CLONE / "docs" / "hosts.md"
+KEPT = CLONE / "labs" / "hosts" / "results.json"
+"""The last result of each check on each host, checked in, so that a run of a few of them changes only their cells."""
 WIDTH = 118
 MARKS = {"works": "✓", "loss": "✓ with a loss", "cannot": "cannot", "failed": "FAILED"}
 
@@ -22,8 +24,9 @@ def write(record: dict[str, Any]) -> None:
 
 
 def matrix(record: dict[str, Any]) -> str:
-    """A table of marks, then the figures and reasons, host by host."""
-    hosts: dict[str, dict[str, dict[str, Any]]] = record["hosts"]
+    """A table of marks, then the figures and reasons, in the order of the catalogue."""
+    tried: dict[str, dict[str, dict[str, Any]]] = record["hosts"]
+    hosts = {name: tried[name] for name in HOSTS if name in tried}
     there = {check for results in hosts.values() for check in results}
     checks = [*(check for check in CHECKS if check in there), *sorted(there - set(CHECKS))]
     done = [result for results in hosts.values() for result in results.values()]

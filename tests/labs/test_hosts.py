@@ -1,6 +1,7 @@
 """The lab of stock hosts judges what it sees, and its matrix says what was seen."""
 
 import argparse
+import json
 import os
 import subprocess
 from dataclasses import replace
@@ -228,3 +229,9 @@ def test_a_check_that_fails_is_done_once_more_and_the_first_failure_is_told(monk
     assert results["guard"].status == status
     assert kept == [results]
     assert ("too late, try 1" in results["guard"].text) is (failures > 0)
+
+
+def test_the_page_shows_the_kept_results():
+    record = json.loads(matrix.KEPT.read_text())
+    assert set(record["hosts"]) <= set(HOSTS)
+    assert f"\n{matrix.matrix(record)}\n" in matrix.DOCS.read_text()

@@ -313,6 +313,7 @@ def run_study(
     *,
     length: str = "short",
     backends: Sequence[str] = (),
+    on: str = "",
     parts: Sequence[str] = (),
     rounds: int | None = None,
     seed: int = 1,
@@ -331,6 +332,7 @@ def run_study(
         rounds=rounds,
         seed=seed,
         memory_wait_ns=_wait_ns(wait_for_memory),
+        on=on,
     )
     job, options = StudyJob.read(name, request), _options(out, allow_commands=allow_commands)
     return _measured(lambda: Studies().measure(job, options, on_event))

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import secrets
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -108,6 +108,11 @@ def topology(facts: dict[str, Any]) -> Topology:
     return Topology(cpus_of(facts), tuple(dict.fromkeys(tuple(group) for group in groups)))
 
 
+def topologies_elsewhere(facts: dict[str, Any]) -> dict[str, Topology]:
+    """The topologies of the other machines in a host's facts, by `Sandbox.machine`."""
+    return {machine: topology(machine_facts) for machine, machine_facts in facts.get("machines", {}).items()}
+
+
 def plan(
     scenario: Scenario,
     host: Host,
@@ -123,13 +128,12 @@ def plan(
     with failures.kept():
         check_host(scenario, host, work_root)
         scenario, notes = with_accelerators(scenario, host)
-    machines = facts.get("machines", {})
-    elsewhere = {machine: topology(machine_facts) for machine, machine_facts in machines.items()}
     notes += tuple(
-        f"CPUs of {machine} are its own: {_in_words(machine_facts)}" for machine, machine_facts in machines.items()
+        f"CPUs of {machine} are its own: {in_words(machine_facts)}"
+        for machine, machine_facts in facts.get("machines", {}).items()
     )
     with failures.kept():
-        made = make_plan(scenario, topology(facts), catalogue(), seed, elsewhere)
+        made = make_plan(scenario, topology(facts), catalogue(), seed, topologies_elsewhere(facts))
         made = made.model_copy(update={"trials": tuple(with_room(with_rings(t, facts), facts) for t in made.trials)})
         with failures.kept():
             check_guest_memory(made, host, waits=memory_check.waits(memory_wait_ns))
@@ -141,7 +145,8 @@ def plan(
     return made.model_copy(update={"warnings": (*made.warnings, *notes)})
 
 
-def _in_words(facts: dict[str, Any]) -> str:
+def in_words(facts: Mapping[str, Any]) -> str:
+    """A machine's CPUs and kernel, from its facts."""
     cpus = units.counted(len(facts["cpus_allowed"]), "CPU")
     return f"{cpus} ({facts['cpu'].get('model') or 'unknown model'}), Linux {facts['kernel'].get('release')}"
 

@@ -113,6 +113,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("power attribute --model cervera-dl120-g6 --every", "x", DURATION),
     ("power migration done --format", "x", "must be text or json, not 'x'"),
     ("study papers/vits --rounds", "1", "must be at least 2, not 1"),
+    ("study papers/vits --on", "x y", "'x y' is not a host for ssh"),
     ("study papers/vits --seed", "x", NUMBER),
     ("study papers/vits --seed", "-1", "must be at least 0, not -1"),
     ("study --format", "x", "must be text or json, not 'x'"),

@@ -14,15 +14,35 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import ssh_server
+from typer.testing import CliRunner
 
+from partywall import study as studies
 from partywall.agent import binary
 from partywall.agent.client import AgentClient
+from partywall.cli.app import app
 from partywall.errors import CapabilityError, TrialError
+from partywall.kinds.compared import side_by_side
 from partywall.sandbox import Label, Settings, make, reaper
 from partywall.sandbox.ssh import bootstrap, machine_agent, survey
 from partywall.sandbox.ssh.connection import Connection, Parcel, explained
+from partywall.store import RunDirectory
+from partywall.store.study import StudyDirectory
 
 AHEAD_S = 3600
+STUDY = """
+partywall_study: 1
+name: small
+paper: vits
+backends: [process]
+forms: {short: {min_blocks: 8, precision: 50%}}
+parts:
+  cache:
+    budget: {short: 3s}
+    scenario: {victims: {target: {probe: cache, params: {level: L2}}}, aggressors: {ring: {stressor: integer}}}
+exhibits:
+  fig 5:
+    - {part: cache, victim: target, value: figure, series: cache, beside: {none: normal, ring: interference}}
+"""
 needs_server = [pytest.mark.host, pytest.mark.skipif(bool(ssh_server.lacking()), reason=ssh_server.lacking())]
 
 
@@ -219,6 +239,36 @@ class TestReal:
         assert f"the generator {there} ({there}) ended: the connection to {there} ended" in said
         assert "Traceback" not in said
         assert pq.read_table(out / "seconds.parquet").num_rows > 0
+
+    @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the neighbour needs a CPU other than the victim's")
+    def test_a_study_is_measured_there_goes_on_and_is_compared_with_one_of_here(
+        self, there, base, tmp_path, monkeypatch
+    ):
+        monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+        file, out, here = tmp_path / "small.yaml", tmp_path / "out", tmp_path / "here"
+        file.write_text(STUDY)
+        own = ["--work-dir", str(base)]
+        said = CliRunner().invoke(app, ["study", str(file), "--on", there, "--out", str(out), *own])
+        assert said.exit_code in (0, 5), said.output
+        record, run = StudyDirectory.open(out), RunDirectory.open(out / "runs" / "cache")
+        assert {trial.victim.sandbox.machine for trial in run.plan.trials} == {there}
+        assert record.about["host"]["cpus_allowed"] == run.host["machines"][there]["cpus_allowed"]
+        report = studies.report(record)
+        assert {(row["backend"], row["treatment"]) for row in report.rows} == {("ssh", "null"), ("ssh", "ring@1")}
+        assert report.notes[0].startswith(f"Measured on {there}, ")
+        assert f"Measured on {there}, " in (out / "report.html").read_text()
+        # What a kill left of a part is taken away and measured again, on the same machine.
+        (run.path / "plan.json").unlink()
+        again = CliRunner().invoke(app, ["study", "--resume", str(out), *own], catch_exceptions=False)
+        assert again.exit_code == said.exit_code
+        run = RunDirectory.open(run.path)
+        assert run.ended
+        assert {trial.victim.sandbox.machine for trial in run.plan.trials} == {there}
+        CliRunner().invoke(app, ["study", str(file), "--out", str(here), *own], catch_exceptions=False)
+        both = side_by_side(record, StudyDirectory.open(here))
+        assert any(label.startswith("fig 5: ") for label, _ in both.rows)
+        assert both.hosts
+        wait_until(lambda: not list(base.iterdir()))
 
     def test_a_folder_whose_keeper_was_killed_goes_at_the_next_start(self, there, base):
         dead = subprocess.Popen(["true"])

@@ -35,7 +35,7 @@ from partywall.load.quick import USERS_OPEN, Quick, program
 from partywall.load.schema import json_schema
 from partywall.model.load_plan import Generator
 from partywall.sandbox import WORK_ROOT, qemu
-from partywall.scenario.check import wrong_address
+from partywall.scenario.check import check_ssh_host
 
 WITH_PLAN = (
     "target",
@@ -292,7 +292,7 @@ def run(
 def _generators(hosts: Sequence[str]) -> dict[str, Generator]:
     """Machines named by options. UsageError for a name that cannot be one, or that is given twice."""
     for host in hosts:
-        _check_host(host, "--generator")
+        check_ssh_host(host, "--generator")
     if twice := next((host for host in hosts if hosts.count(host) > 1), None):
         raise UsageError(Problem(f"{twice!r} is given twice", "use --threads for more of it", key="--generator"))
     return {host: Generator(host=host) for host in hosts}
@@ -310,12 +310,6 @@ def _no_places_here(context: typer.Context) -> None:
 def _is_given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def _check_host(host: str, option: str) -> None:
-    if wrong_address(host):
-        remedy = "give a Host of ~/.ssh/config, user@name or ssh://user@name:port"
-        raise UsageError(Problem(f"{host!r} is not a host for ssh", remedy, key=option))
 
 
 def _backend(name: str, cpu_limit: str | None) -> str:
@@ -347,7 +341,7 @@ def _watched_hosts(watch: Sequence[str], server_host: str | None) -> dict[str, t
     """Commands by the name of their host. UsageError if two hosts have the same name."""
     named = [_watched(text) for text in watch]
     if server_host is not None:
-        _check_host(server_host, "--server-host")
+        check_ssh_host(server_host, "--server-host")
     names = [name for name, _ in named] + ([SERVER] if server_host else [])
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(Problem(f"two hosts are called {twice!r}", "give each a name of its own", key="--watch"))

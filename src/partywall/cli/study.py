@@ -48,6 +48,14 @@ def study(
     backend: Annotated[
         list[str] | None, typer.Option(help="container, qemu, process …; may be repeated, to show all in one table.")
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure on this machine in place of this host, by ssh (a Host of ~/.ssh/config, user@name); "
+            "its sandboxes are processes there.",
+            metavar="HOST",
+        ),
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(help="A part of the study, or a pattern such as 'memory*'; may be repeated. Default: all."),
@@ -72,6 +80,7 @@ def study(
 
       partywall study                        list the studies
       partywall study papers/vits            the short form, in minutes; --long takes hours
+      partywall study papers/vits --on shop  measured on another machine, from here
 
     Exit code: 0 measured, 2 bad study or option, 4 the host lacks something, 5 a part failed.
     """
@@ -83,7 +92,7 @@ def study(
             raise UsageError(f"--resume continues {resume} with its own study; leave out {name!r}")
         record = StudyDirectory.open(resume)
         leftovers.clean_up()
-        return go_on(kept, record, options, Live(console), console, document)
+        return go_on(kept, record, options, Live(console), console, document, {"--on": on})
     if name is None or not options:
         return _list(console, format_)
     if long and form not in (None, Form.LONG):
@@ -96,6 +105,7 @@ def study(
         rounds=rounds,
         seed=seed,
         memory_wait_ns=wait_ns,
+        on=on or "",
     )
     job = StudyJob.read(name, request)
     outline = kept.outline(job, options)
@@ -106,7 +116,7 @@ def study(
         kept.check(job, replace(options, allow_commands=True))
         if document:
             return output.outline(document, outline, format_, console)
-        _say(console, "This host can run the study. Nothing was measured.")
+        _say(console, f"{on or 'This host'} can run the study. Nothing was measured.")
         return Exit.HOLDS
     return carry_out(lambda emit: kept.measure(job, options, emit), options, Live(console), console, document=document)
 

@@ -73,7 +73,7 @@ class Runs:
         UsageError or CapabilityError, with all reasons at once, if the scenario cannot run.
         """
         preflight.check_folder(options.work_root)
-        host = options.host.with_machines(preflight.machine_facts(job.scenario, options.work_root))
+        host = options.host.with_machines(preflight.machine_facts([job.scenario], options.work_root))
         with located(job.path, job.scenario):
             made = pipeline.plan(job.scenario, host, job.seed, options.work_root, options.memory_wait_ns)
             return made, host

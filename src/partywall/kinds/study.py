@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from partywall import __version__, preflight, study
@@ -42,19 +42,27 @@ class StudyJob:
         return cls(kind, kind.read(record.content, str(file)), record.content, record.request)
 
 
+def _with_machines(job: StudyJob, options: Options) -> Options:
+    """The options with the facts of the study's other machines. CapabilityError, for all at once, if one is unfit."""
+    scenarios = job.kind.scenarios(job.wanted, job.request, options.host)
+    machines = preflight.machine_facts(scenarios, options.work_root)
+    return replace(options, host=options.host.with_machines(machines))
+
+
 class Studies:
     record = StudyDirectory
 
     def outline(self, job: StudyJob, options: Options) -> Outline:
-        return job.kind.outline(job.wanted, job.request, options.host)
+        return job.kind.outline(job.wanted, job.request, _with_machines(job, options).host)
 
     def check(self, job: StudyJob, options: Options) -> None:
-        preflight.check_folder(options.work_root)
-        job.kind.check(job.wanted, job.request, options.host, options.work_root, allow_commands=options.allow_commands)
+        self._checked(job, options)
 
     def measure(self, job: StudyJob, options: Options, emit: Emit) -> StudyDirectory:
-        self.check(job, options)
-        facts = {key: value for key, value in options.host.facts.items() if key != "kernels"}
+        options = self._checked(job, options)
+        scenarios = job.kind.scenarios(job.wanted, job.request, options.host)
+        measured = preflight.measured_facts(scenarios, options.host.facts)
+        facts = {key: value for key, value in measured.items() if key != "kernels"}
         about = {"partywall": __version__, "host": facts}
         folder = options.folder(stamped(job.wanted.name))
         record = StudyDirectory.create(folder, job.content, job.request, about)
@@ -68,8 +76,14 @@ class Studies:
         if options.memory_wait_ns:
             record.wait_for_memory(options.memory_wait_ns)
         job = StudyJob.of(record)
-        self.check(job, options)
-        self._go_on(job, record, options, emit)
+        self._go_on(job, record, self._checked(job, options), emit)
+
+    def _checked(self, job: StudyJob, options: Options) -> Options:
+        """The options with the facts of the study's other machines, once all is there that it needs."""
+        preflight.check_folder(options.work_root)
+        options = _with_machines(job, options)
+        job.kind.check(job.wanted, job.request, options.host, options.work_root, allow_commands=options.allow_commands)
+        return options
 
     def _go_on(self, job: StudyJob, record: StudyDirectory, options: Options, emit: Emit) -> None:
         with record.exclusive():

@@ -23,6 +23,7 @@ class StudyRequest(Frozen):
     """How a study is to be carried out. backends, rounds: those of the study's file if empty or None.
 
     parts: patterns of names; all if empty. memory_wait_ns: how long to wait for free memory, if longer than usual.
+    on: the machine to measure, for ssh; empty for this host.
     """
 
     length: Length = "short"
@@ -31,6 +32,7 @@ class StudyRequest(Frozen):
     rounds: int | None = None
     seed: int = 1
     memory_wait_ns: int = 0
+    on: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Leaves nothing behind but root images, and the stored result of whether KVM can start a guest.
 """
 
-from partywall.preflight.elsewhere import machine_facts, other_machines
+from partywall.preflight.elsewhere import machine_facts, measured_facts, other_machines, victims_machines
 from partywall.preflight.guests import build_roots, roots_to_build, tries_kvm, try_kvm, with_accelerators
 from partywall.preflight.host import check_folder, check_host
 from partywall.preflight.requirements import backends, check_commands, commands, refuse_commands, workloads
@@ -33,12 +33,14 @@ __all__ = [
     "guest_memory",
     "lacking_for_containers",
     "machine_facts",
+    "measured_facts",
     "memory_needed",
     "other_machines",
     "refuse_commands",
     "roots_to_build",
     "tries_kvm",
     "try_kvm",
+    "victims_machines",
     "with_accelerators",
     "with_rings",
     "with_room",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +15,28 @@ from partywall.preflight.requirements import workloads
 from partywall.sandbox import WORK_ROOT, libvirt, qemu, ssh
 
 
-def machine_facts(scenario: Scenario, work_root: Path = WORK_ROOT) -> dict[str, dict[str, Any]]:
-    """Facts about every other machine of a scenario, as its agent reports them, by its name.
+def machine_facts(scenarios: Sequence[Scenario], work_root: Path = WORK_ROOT) -> dict[str, dict[str, Any]]:
+    """Facts about every other machine of the scenarios, as its agent reports them, by its name.
 
     CapabilityError, for all machines at once, if one is unreachable or lacks a required program.
     """
+    wanted: dict[tuple[str, str], set[str]] = {}
+    for scenario in scenarios:
+        for machine, programs in other_machines(scenario).items():
+            wanted.setdefault(machine, set()).update(programs)
     facts: dict[str, dict[str, Any]] = {}
     failures: list[Problem] = []
-    for (backend, machine), programs in other_machines(scenario).items():
+    for (backend, machine), programs in wanted.items():
         try:
             if backend == "ssh":
                 facts[machine] = ssh.survey(machine, str(work_root), sorted(programs))
             else:
                 facts[machine] = libvirt.survey(machine)
-                failures += _unusable_domains(scenario, machine)
+                failures += [problem for scenario in scenarios for problem in _unusable_domains(scenario, machine)]
         except CapabilityError as error:
             failures += error.problems
     if failures:
-        raise CapabilityError(*failures)
+        raise CapabilityError(*dict.fromkeys(failures))
     return facts
 
 
@@ -44,6 +48,24 @@ def other_machines(scenario: Scenario) -> dict[tuple[str, str], set[str]]:
             if machine := workload.sandbox.machine:
                 machines.setdefault((workload.sandbox.backend, machine), set()).update((workload.command or ())[:1])
     return machines
+
+
+def victims_machines(scenarios: Sequence[Scenario]) -> tuple[str, ...]:
+    """The machines with the victims of the scenarios, by `Sandbox.machine`: what is measured. Empty text: this host."""
+    trials = (trial for scenario in scenarios for trial in factors.trials(scenario))
+    return tuple(dict.fromkeys(applied.victims[victim].sandbox.machine for victim, _, applied in trials))
+
+
+def measured_facts(scenarios: Sequence[Scenario], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of the machine with all victims of the scenarios, if it is another one; else this host's.
+
+    facts: this host's, with those of the scenarios' machines. Those of all further machines stay under `machines`.
+    """
+    names, machines = victims_machines(scenarios), dict(facts.get("machines", {}))
+    if len(names) != 1 or names[0] not in machines:
+        return dict(facts)
+    measured = machines.pop(names[0])
+    return measured | ({"machines": machines} if machines else {})
 
 
 def lacking_for_domains(scenario: Scenario) -> Iterator[Problem]:

@@ -20,6 +20,7 @@ from partywall import units
 from partywall.agent.catalogue import Catalogue, Role
 from partywall.agent.metric import MetricError, reader
 from partywall.agent.requests import requests_of
+from partywall.errors import Problem, UsageError
 from partywall.model import factors
 from partywall.model.backend import BACKENDS, LIVE_DISK, SETTINGS
 from partywall.model.plan import meet
@@ -234,6 +235,13 @@ def _sandbox(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
 def wrong_address(text: str) -> bool:
     """True for what no program would take as the name of a machine: nothing, an option, or several words."""
     return not text or text.startswith("-") or text.split() != [text]
+
+
+def check_ssh_host(host: str, option: str) -> None:
+    """UsageError if the value of an option cannot be the name of a machine for ssh."""
+    remedy = "give a Host of ~/.ssh/config, user@name or ssh://user@name:port"
+    if wrong_address(host) or ("://" in host and not host.startswith("ssh://")):
+        raise UsageError(Problem(f"{host[:200]!r} is not a host for ssh", remedy, key=option))
 
 
 def _place_elsewhere(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from partywall import pipeline
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.events import Emit
 from partywall.host import Host
 from partywall.model.paper import Place
-from partywall.model.scenario import Frozen
+from partywall.model.scenario import Frozen, Scenario
 from partywall.model.study import Length, Outline, StudyReport, StudyRequest
 from partywall.sandbox import lab
 from partywall.store.study import StudyDirectory
@@ -30,6 +30,14 @@ class Kind(Protocol[S]):
 
     def read(self, content: bytes, file: str) -> S:
         """The checked study. Raises UsageError with all mistakes in it."""
+        ...
+
+    def scenarios(self, study: S, request: StudyRequest, host: Host) -> Sequence[Scenario]:
+        """The scenarios that its parts are, whose sandboxes may be on other machines; empty if it has none.
+
+        host: with the facts of these machines, or without while they are not known. UsageError for requests that this
+        study does not support.
+        """
         ...
 
     def outline(self, study: S, request: StudyRequest, host: Host) -> Outline:
@@ -54,6 +62,20 @@ class Kind(Protocol[S]):
     def report(self, study: S, directory: StudyDirectory) -> StudyReport:
         """The findings, from the directory alone. Raises TrialError if there are none yet."""
         ...
+
+
+class OnThisHost:
+    """Of kinds whose studies create what they measure, so that they run on the measured host itself."""
+
+    def scenarios(self, study: Any, request: StudyRequest, host: Host) -> tuple[Scenario, ...]:
+        del host
+        if request.on:
+            message = f"{study.name} makes what it measures on the host that it is started on"
+            remedy = (
+                f"install Partywall on {request.on} and start it there; 'partywall compare' takes a copy of its folder"
+            )
+            raise UsageError(Problem(message, remedy, key="--on"))
+        return ()
 
 
 def check_lab(host: Host) -> None:

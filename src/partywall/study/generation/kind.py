@@ -24,7 +24,7 @@ from partywall.stats import overhead
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells
 from partywall.study.generation.model import COUNTERS, METRICS, OWN, SERVICE, Cell, Form, Observed, SetupItem, Study
-from partywall.study.kind import form_of, refuse_parts
+from partywall.study.kind import OnThisHost, form_of, refuse_parts
 
 BACKENDS = ("container", "process", "qemu")
 DIFFERS = {
@@ -55,7 +55,7 @@ HOW = (
 )
 
 
-class Generation:
+class Generation(OnThisHost):
     """Each cell is measured once in each round, against Debian's Tomcat in its own folder."""
 
     key = "partywall_load_study"

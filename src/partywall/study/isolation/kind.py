@@ -12,7 +12,8 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from types import MappingProxyType
+from typing import Any
 
 from partywall import pipeline, preflight, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
@@ -20,10 +21,11 @@ from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note
 from partywall.host import Host
 from partywall.model import factors
 from partywall.model import paper as model_paper
+from partywall.model.backend import BACKENDS
 from partywall.model.finding import BASELINE, Cell, Estimate
 from partywall.model.paper import Beside, Paper, PaperTable
-from partywall.model.plan import Trial
-from partywall.model.scenario import Level, Sandbox, Scenario
+from partywall.model.plan import Plan, Trial
+from partywall.model.scenario import Level, Scenario
 from partywall.model.study import BoardEntry, Outline, Section, StudyReport, StudyRequest
 from partywall.pace import NULL
 from partywall.plan import Topology, shuffled
@@ -35,7 +37,7 @@ from partywall.scenario import loads, papers
 from partywall.scenario.documents import validated
 from partywall.store import RunDirectory
 from partywall.store.study import StudyDirectory
-from partywall.study.isolation import resources, tables
+from partywall.study.isolation import elsewhere, resources, tables
 from partywall.study.isolation.model import Form, Part, Study
 from partywall.study.isolation.tables import BACKEND, PartRun
 from partywall.study.kind import form_of, no_such_part, requested
@@ -44,9 +46,6 @@ RUNS = "runs"
 OWN_BACKEND = "$backend"
 GOVERNORS = {None: None, "on": "saving", "off": "performance"}
 ONLY, REQUESTED = "only", "requested"
-# Other machines are not planned for, see `_beyond_a_study`.
-BACKENDS = tuple(name for name in get_args(Sandbox.model_fields["backend"].annotation) if name != "ssh")
-
 
 HOW = (
     "Each part is a run of its own, in the folder runs. In a run, the victim works all the time; its neighbours and "
@@ -68,22 +67,27 @@ class Isolation:
             raise UsageError(*(Problem(p.message, p.remedy, file, None, p.key) for p in problems))
         return study
 
+    def scenarios(self, study: Study, request: StudyRequest, host: Host) -> tuple[Scenario, ...]:
+        return tuple(job.scenario for job in _on(study, request, host))
+
     def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         if request.rounds is not None:
             remedy = "leave it out; --long measures longer"
             raise UsageError(
                 Problem(f"{study.name} is controlled by precision and time, not rounds", remedy, key="--rounds")
             )
-        jobs, refused = list(_jobs(study, request, Place.of(host))), _refused(host)
+        jobs, refused = _on(study, request, host), _refused(host)
         seconds = {job.name: _estimate_s(job, host) for job in jobs if not _why_not(job, refused)}
-        backends = ", ".join(request.backends or study.backends)
-        lines = [f"{units.counted(len(seconds), 'part')} in {backends}"]
+        backends = ", ".join(_backends(study, request))
+        lines = [f"{units.counted(len(seconds), 'part')} in {backends}{_where(jobs)}"]
         lines += [f"{name}: {units.format_duration(round(s) * 10**9)}" for name, s in seconds.items()]
         lines += [f"{job.name}: left out: {why}" for job in jobs if (why := _why_not(job, refused))]
+        machines = host.facts.get("machines", {})
+        lines += [f"{machine}: {pipeline.in_words(facts)}" for machine, facts in machines.items()]
         return Outline(tuple(lines), sum(seconds.values()))
 
     def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
-        jobs = list(_jobs(study, request, Place.of(host)))
+        jobs = _on(study, request, host)
         if not allow_commands:
             listing = [f"part {job.name}, {command}" for job in jobs for command in preflight.commands(job.scenario)]
             preflight.refuse_commands("study", listing)
@@ -97,7 +101,7 @@ class Isolation:
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         request = directory.request
-        jobs = shuffled(list(_jobs(study, request, Place.of(host))), request.seed)
+        jobs = shuffled(_on(study, request, host), request.seed)
         refused = _refused(host)
         going = [job for job in jobs if not _ended(directory, job) and not _why_not(job, refused)]
         seconds = [_estimate_s(job, host) for job in going]
@@ -106,7 +110,7 @@ class Isolation:
             emit(Left(sum(seconds[number:])))
             run = _run(directory, job, host, work_root)
             preflight.check_disk(run.plan, host, work_root)
-            with governor.held(GOVERNORS[job.energy_saving], host):
+            with governor.held(None if job.machines else GOVERNORS[job.energy_saving], host):
                 listener = _of_part(emit, job.name, sum(seconds[number + 1 :]))
                 left = pipeline.measure(run, listener, work_root, request.memory_wait_ns)
             if left:
@@ -114,9 +118,8 @@ class Isolation:
                 raise TrialError(f"{job.name}: could not be removed or restored: {', '.join(left)}; {again}")
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[model_paper.Place]]:
-        place = Place.of(host)
-        topology = Topology(place.cpus, tuple((cpu,) for cpu in place.cpus))
-        jobs = [(job, make_plan(job.scenario, topology, pipeline.catalogue())) for job in _jobs(study, request, place)]
+        topology = Topology(host.cpus, tuple((cpu,) for cpu in host.cpus))
+        jobs = [(job, _plan_on(job, topology)) for job in _on(study, request, host)]
         listed = {
             paper_table: frozenset(
                 at
@@ -135,10 +138,17 @@ class Isolation:
         runs = list(_measured(study, directory, place))
         if not any(run.findings.cells for run in runs):
             raise TrialError(f"{directory.path}: no part has enough blocks yet for an interval; continue with --resume")
-        first = (request.backends or study.backends)[0]
+        first = _backends(study, request)[0]
         facts = directory.about.get("host", {})
         refused = facts.get("governors_refused", {}) | facts.get("schedulers_refused", {})
-        notes = _notes(study, request, place, runs, refused)
+        measured_on = _measured_on(runs, facts)
+        notes = (
+            *(
+                f"Measured on {machine}. Its clock, idle CPUs and disks were left as they are"
+                for machine in measured_on
+            ),
+            *_notes(study, request, place, runs, refused),
+        )
         board = tuple(_board(study, runs))
         comparisons = tuple(_comparisons(study, runs, first))
         overview = {beside.table.id: beside for beside in comparisons}
@@ -149,7 +159,10 @@ class Isolation:
             length=request.length,
             comparisons=comparisons,
             notes=notes,
-            facts=_facts(study, request, runs, str(directory.about.get("partywall", ""))),
+            facts=(
+                *(("measured on", machine) for machine in measured_on),
+                *_facts(study, request, runs, str(directory.about.get("partywall", ""))),
+            ),
             how=HOW,
             host=directory.about.get("host", {}),
             rows=tuple(_row(run, cell) for run in runs for cell in run.findings.cells),
@@ -168,7 +181,7 @@ class Isolation:
 
 @dataclass(frozen=True)
 class Place:
-    """Properties of the measured host that parts depend on. polls: whether its idle CPUs can poll."""
+    """Properties of the measured machine that parts depend on. polls: whether its idle CPUs can poll."""
 
     cpus: tuple[int, ...]
     polls: bool
@@ -178,11 +191,15 @@ class Place:
         return cls(host.cpus, polls=not idle.why_not(host))
 
     @classmethod
-    def measured(cls, directory: StudyDirectory) -> Place:
-        """The host of a stored study, which may be another machine. Reports do not depend on `polls`."""
-        host = directory.about.get("host", {})
-        known = host.get("cpus_allowed") or host.get("cpu", {}).get("online")
+    def described(cls, facts: Mapping[str, Any]) -> Place:
+        """A machine of which only facts are known. Reports do not depend on `polls`, and other machines never poll."""
+        known = facts.get("cpus_allowed") or facts.get("cpu", {}).get("online")
         return cls(tuple(sorted(known or (0,))), polls=False)
+
+    @classmethod
+    def measured(cls, directory: StudyDirectory) -> Place:
+        """The measured machine of a stored study."""
+        return cls.described(directory.about.get("host", {}))
 
     @property
     def values(self) -> dict[str, Any]:
@@ -203,22 +220,46 @@ class Job:
     scenario: Scenario
     text: str
 
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The other machines with its victims."""
+        return tuple(filter(None, preflight.victims_machines([self.scenario])))
+
+
+def _on(study: Study, request: StudyRequest, host: Host) -> list[Job]:
+    """The runs of the requested parts, on a host that has the facts of the study's other machines, or not yet."""
+    jobs = list(_jobs(study, request, Place.of(host)))
+    measured = preflight.measured_facts([job.scenario for job in jobs], host.facts)
+    if "machines" not in host.facts or measured == host.facts:
+        return jobs
+    return list(_jobs(study, request, Place.described(measured)))
+
+
+def _backends(study: Study, request: StudyRequest) -> tuple[str, ...]:
+    """The backends of the request, or else of the study's file. The first gets the paper's names."""
+    return (elsewhere.BACKEND,) if request.on else request.backends or study.backends
+
+
+def _where(jobs: Sequence[Job]) -> str:
+    machines = dict.fromkeys(machine for job in jobs for machine in job.machines)
+    return f" on {', '.join(machines)}" if machines else ""
+
 
 def _jobs(study: Study, request: StudyRequest, place: Place) -> Iterator[Job]:
     """The runs of the requested parts. UsageError for unknown parts and invalid scenarios."""
-    backends = request.backends or study.backends
+    elsewhere.check_request(request)
+    backends = _backends(study, request)
     if unknown := [name for name in backends if name not in BACKENDS]:
         raise UsageError(Problem(f"no backend {unknown[0]!r}", f"there are {', '.join(BACKENDS)}", key="--backend"))
     jobs: list[Job] = []
-    problems: list[Problem] = []
+    errors: dict[str, UsageError] = {}
     for name, values, backend in _variants(study, request, backends):
         try:
             jobs.append(_job(study, request, place, name, values, backend))
         except UsageError as error:
-            where = f"{study.name}, part {_job_name(name, study.parts[name], values, backend)}"
-            problems += [Problem(p.message, p.remedy, where, None, p.key) for p in error.problems]
-    if problems:
-        raise UsageError(*problems)
+            errors[_job_name(name, study.parts[name], values, backend)] = error
+    if errors:
+        raise UsageError(*(elsewhere.explained(problem, request) for problem in _by_cause(study.name, errors)))
     if not jobs:
         raise no_such_part(request, study.parts)
     yield from jobs
@@ -229,13 +270,20 @@ def _variants(
 ) -> Iterator[tuple[str, dict[str, Any], str]]:
     """(part, its values, backend) of the requested parts."""
     for name, part in study.parts.items():
-        apart = OWN_BACKEND in json.dumps(part.scenario)
-        for own, other, backend in itertools.product(part.each, part.across, backends if apart else ("",)):
+        each_apart = backends if _is_apart(part) else ("",)
+        for own, other, backend in itertools.product(part.each, part.across, each_apart):
             values = {key: value for key, value in {**own, **other}.items() if key != ONLY}
             called = (name, _job_name(name, part, values, ""), _job_name(name, part, values, backend))
             in_form = all(_in_form(each.get(ONLY), request) for each in (own, other))
             if in_form and requested(request, *called):
                 yield name, values, backend
+
+
+def _is_apart(part: Part) -> bool:
+    """True if a part is a run of its own for each backend."""
+    if OWN_BACKEND in json.dumps(part.scenario):
+        return True
+    return elsewhere.names_backend(part.scenario) and not elsewhere.names_all_backends(part.scenario)
 
 
 def _in_form(only: str | None, request: StudyRequest) -> bool:
@@ -258,10 +306,13 @@ def _job(study: Study, request: StudyRequest, place: Place, name: str, values: M
     form, part, job_name = _form(study, request), study.parts[name], _job_name(name, study.parts[name], values, backend)
     known = {**place.values, **form.values, "backend": backend}
     known |= {key: _filled(value, known) for key, value in values.items()}
-    content = _filled(part.scenario, known)
+    own = elsewhere.names_backend(part.scenario)
+    fills = backend if own and OWN_BACKEND not in json.dumps(part.scenario) else ""
+    content = elsewhere.placed(_filled(part.scenario, known), request, fills)
+    polls = place.polls and not elsewhere.names_backend(content)
     varied = dict(content.get("factors", {}))
-    if not backend:
-        varied[BACKEND] = list(request.backends or study.backends)
+    if not backend and not own:
+        varied[BACKEND] = list(_backends(study, request))
     whole = {
         "partywall": 1,
         "name": f"{study.name}-{job_name}",
@@ -269,7 +320,7 @@ def _job(study: Study, request: StudyRequest, place: Place, name: str, values: M
         "precision": form.precision,
         "budget": f"{part.budget[request.length]}ns",
         **content,
-        **({"idle": "poll"} if part.energy_saving == "off" and place.polls else {}),
+        **({"idle": "poll"} if part.energy_saving == "off" and polls else {}),
         "factors": varied,
     }
     text = json.dumps(whole, indent=1)
@@ -280,14 +331,9 @@ def _job(study: Study, request: StudyRequest, place: Place, name: str, values: M
 
 
 def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
-    """Features that parts of a study cannot use, because they are planned without other machines and load plans."""
+    """Features that parts of a study cannot use, because they are planned without load plans."""
     for _, _, applied in factors.trials(scenario):
         for key, workload in preflight.workloads(applied).items():
-            if machine := workload.sandbox.machine:
-                where = "uri" if workload.sandbox.backend == "libvirt" else "host"
-                message = f"a study measures only this host, and this sandbox is on {machine}"
-                remedy = "use a separate scenario with 'partywall run', or start the study on that machine"
-                yield Problem(message, remedy, key=f"{key}.sandbox.{where}")
             if workload.load is not None:
                 remedy = "measure them with 'partywall run', or with a study that begins with partywall_load_study"
                 yield Problem("a study of isolation cannot have virtual users", remedy, key=f"{key}.load")
@@ -295,9 +341,18 @@ def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
 
 def _why_not(job: Job, refused: Mapping[str, str]) -> str:
     """Why a part cannot be measured on a host that can measure all others; empty if it can. refused: see `_refused`."""
+    if job.machines and (what := _set_here(job)):
+        return f"{what} can be set on this host alone, and not on {', '.join(job.machines)}"
     if job.energy_saving == "on" and "saving" in refused:
         return refused["saving"]
     return refused.get(job.scenario.host.io_scheduler or "", "")
+
+
+def _set_here(job: Job) -> str:
+    """What a part needs that only the host of the controller can have set; empty if nothing."""
+    if job.energy_saving == "on":
+        return "the processor's clock"
+    return "the I/O scheduler" if job.scenario.host.io_scheduler else ""
 
 
 def _refused(host: Host) -> dict[str, str]:
@@ -372,8 +427,13 @@ def _by_cause(study: str, errors: Mapping[str, UsageError | CapabilityError]) ->
 
 
 def _estimate_s(job: Job, host: Host) -> float:
-    made = make_plan(job.scenario, pipeline.topology(host.facts), pipeline.catalogue())
-    return made.estimate_ns / 1e9
+    return _plan_on(job, pipeline.topology(host.facts), pipeline.topologies_elsewhere(host.facts)).estimate_ns / 1e9
+
+
+def _plan_on(job: Job, topology: Topology, others: Mapping[str, Topology] = MappingProxyType({})) -> Plan:
+    """A part's plan. others: topologies of other machines; those that are not known are taken to be like this host."""
+    alike = {machine: topology for _, machine in preflight.other_machines(job.scenario)}
+    return make_plan(job.scenario, topology, pipeline.catalogue(), elsewhere=alike | dict(others))
 
 
 def _folder(directory: StudyDirectory, job: Job) -> Path:
@@ -460,11 +520,18 @@ def _kernels() -> Mapping[str, Mapping[str, Any]]:
     return {name: info.model_dump() for name in catalogue.names() if (info := catalogue.kernel(name))}
 
 
+def _measured_on(runs: Sequence[PartRun], facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """The other machines on which victims ran, in words. facts: those of the measured machine or machines."""
+    machines = dict.fromkeys(trial.victim.sandbox.machine for run in runs for trial in run.evidence.plan.trials)
+    known = {machine: facts.get("machines", {}).get(machine, facts) for machine in machines if machine}
+    return tuple(f"{machine}, {pipeline.in_words(of)}" for machine, of in known.items())
+
+
 def _notes(
     study: Study, request: StudyRequest, place: Place, runs: Sequence[PartRun], refused: Mapping[str, str]
 ) -> tuple[str, ...]:
     """refused: governors and I/O schedulers that the measured host does not have, with the reasons."""
-    backends = request.backends or study.backends
+    backends = _backends(study, request)
     notes = []
     if len(backends) > 1:
         notes.append(f"Verdicts compare the paper with {backends[0]}; other backends are shown by name.")

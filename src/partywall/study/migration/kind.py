@@ -24,7 +24,7 @@ from partywall.scenario.form import problem, validate
 from partywall.stats.migration import findings
 from partywall.store.migration import MigrationDirectory
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import in_blocks, refuse_backends, refuse_parts
+from partywall.study.kind import OnThisHost, in_blocks, refuse_backends, refuse_parts
 from partywall.study.migration import findings as tables
 from partywall.study.migration.model import Bare, Extent, Study
 
@@ -39,7 +39,7 @@ HOW = (
 )
 
 
-class MigrationStudy:
+class MigrationStudy(OnThisHost):
     """Each workload is moved once in each block."""
 
     key = "partywall_migration_study"

@@ -18,7 +18,7 @@ from partywall.scenario import papers
 from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
 from partywall.store.trace import TraceDirectory
-from partywall.study.kind import check_lab, in_blocks, refuse_backends, refuse_parts
+from partywall.study.kind import OnThisHost, check_lab, in_blocks, refuse_backends, refuse_parts
 from partywall.study.path import findings as stats
 from partywall.study.path import slots
 from partywall.study.path.model import Cell, Extent, Study, Traced
@@ -37,7 +37,7 @@ HOW = (
 )
 
 
-class PathStudy:
+class PathStudy(OnThisHost):
     """Each size of the neighbour's datagrams gets one slot in each block."""
 
     key = "partywall_path_study"

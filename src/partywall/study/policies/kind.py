@@ -13,7 +13,7 @@ from partywall.model.paper import Place
 from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import check_lab, in_blocks, no_such_part, refuse_backends, requested
+from partywall.study.kind import OnThisHost, check_lab, in_blocks, no_such_part, refuse_backends, requested
 from partywall.study.policies import findings as stats
 from partywall.study.policies import slots
 from partywall.study.policies.model import Cell, Extent, Study
@@ -26,7 +26,7 @@ HOW = (
 )
 
 
-class PolicyStudy:
+class PolicyStudy(OnThisHost):
     """Each way of each part gets one slot in each block."""
 
     key = "partywall_policy_study"

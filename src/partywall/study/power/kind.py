@@ -29,7 +29,7 @@ from partywall.stats.power_fit import Observation
 from partywall.store.migration import MigrationDirectory
 from partywall.store.power import PowerDirectory
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import in_blocks, refuse_backends, refuse_parts
+from partywall.study.kind import OnThisHost, in_blocks, refuse_backends, refuse_parts
 from partywall.study.power import findings
 from partywall.study.power.model import Extent, Study
 from partywall.study.power.sides import Sides
@@ -44,7 +44,7 @@ HOW = (
 )
 
 
-class PowerStudy:
+class PowerStudy(OnThisHost):
     """A load ladder, a guest with one worker, and moves of guests."""
 
     key = "partywall_power_study"

@@ -14,7 +14,7 @@ from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.sandbox import qemu
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import check_lab, in_blocks, refuse_parts
+from partywall.study.kind import OnThisHost, check_lab, in_blocks, refuse_parts
 from partywall.study.promises import findings as stats
 from partywall.study.promises import slots
 from partywall.study.promises.model import Cell, Extent, Study
@@ -31,7 +31,7 @@ GUESTS = "qemu"
 """The backend for tenants in virtual machines."""
 
 
-class Promises:
+class Promises(OnThisHost):
     """Each way of keeping guarantees gets one slot in each block."""
 
     key = "partywall_guard_study"

@@ -255,8 +255,8 @@ class TestReal:
         assert record.about["host"]["cpus_allowed"] == run.host["machines"][there]["cpus_allowed"]
         report = studies.report(record)
         assert {(row["backend"], row["treatment"]) for row in report.rows} == {("ssh", "null"), ("ssh", "ring@1")}
-        assert report.notes[0].startswith(f"Measured on {there}, ")
-        assert f"Measured on {there}, " in (out / "report.html").read_text()
+        assert report.notes[0].startswith(f"Measured on {there}: ")
+        assert f"Measured on {there}: " in (out / "report.html").read_text()
         # What a kill left of a part is taken away and measured again, on the same machine.
         (run.path / "plan.json").unlink()
         again = CliRunner().invoke(app, ["study", "--resume", str(out), *own], catch_exceptions=False)

@@ -13,6 +13,7 @@ from partywall.cli.app import app
 from partywall.errors import CapabilityError, Exit, UsageError
 from partywall.kinds.kind import Options
 from partywall.kinds.study import Studies, StudyJob
+from partywall.model import factors
 from partywall.model.study import StudyRequest
 from partywall.preflight import elsewhere
 from partywall.study.isolation.kind import Isolation, Place, _jobs, _why_not
@@ -53,7 +54,8 @@ def with_sandboxes(victim: str, aggressor: str, backends: str = "[process]") -> 
 
 
 def boxes(job):
-    (victim,), (aggressor,) = job.scenario.victims.values(), job.scenario.aggressors.values()
+    ((_, _, applied),) = factors.trials(job.scenario)
+    (victim,), (aggressor,) = applied.victims.values(), applied.aggressors.values()
     return [(each.sandbox.backend, each.sandbox.machine) for each in (victim, aggressor)]
 
 

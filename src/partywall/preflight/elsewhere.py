@@ -22,8 +22,8 @@ def machine_facts(scenarios: Sequence[Scenario], work_root: Path = WORK_ROOT) ->
     """
     wanted: dict[tuple[str, str], set[str]] = {}
     for scenario in scenarios:
-        for machine, programs in other_machines(scenario).items():
-            wanted.setdefault(machine, set()).update(programs)
+        for reached, programs in other_machines(scenario).items():
+            wanted.setdefault(reached, set()).update(programs)
     facts: dict[str, dict[str, Any]] = {}
     failures: list[Problem] = []
     for (backend, machine), programs in wanted.items():
@@ -64,7 +64,7 @@ def measured_facts(scenarios: Sequence[Scenario], facts: Mapping[str, Any]) -> d
     names, machines = victims_machines(scenarios), dict(facts.get("machines", {}))
     if len(names) != 1 or names[0] not in machines:
         return dict(facts)
-    measured = machines.pop(names[0])
+    measured = dict(machines.pop(names[0]))
     return measured | ({"machines": machines} if machines else {})
 
 

@@ -25,12 +25,22 @@ _ABSENT = object()
 
 
 def hosts_differ(run: Mapping[str, Any], reference: Mapping[str, Any]) -> tuple[str, ...]:
-    """Differences between two hosts' facts, as text. Facts that either lacks are skipped."""
-    return tuple(
-        f"{name}: {_shown(now)} in the run, {_shown(before)} in the reference"
-        for name, path in HOST.items()
-        if (now := _at(run, path)) is not None and (before := _at(reference, path)) is not None and now != before
-    )
+    """Differences between two hosts' facts, and those of machines that both name, as text.
+
+    Facts that either lacks are skipped.
+    """
+    machines, before = run.get("machines", {}), reference.get("machines", {})
+    pairs = {"": (run, reference)} | {
+        f" of {name}": (machines[name], before[name]) for name in machines if name in before
+    }
+    return tuple(text for whose, pair in pairs.items() for text in _facts_differ(*pair, whose))
+
+
+def _facts_differ(run: Mapping[str, Any], reference: Mapping[str, Any], whose: str) -> Iterator[str]:
+    for name, path in HOST.items():
+        now, before = _at(run, path), _at(reference, path)
+        if now is not None and before is not None and now != before:
+            yield f"{name}{whose}: {_shown(now)} in the run, {_shown(before)} in the reference"
 
 
 def workloads_differ(run: Plan, reference: Plan) -> dict[tuple[str, str], str]:

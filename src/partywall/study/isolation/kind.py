@@ -524,7 +524,7 @@ def _measured_on(runs: Sequence[PartRun], facts: Mapping[str, Any]) -> tuple[str
     """The other machines on which victims ran, in words. facts: those of the measured machine or machines."""
     machines = dict.fromkeys(trial.victim.sandbox.machine for run in runs for trial in run.evidence.plan.trials)
     known = {machine: facts.get("machines", {}).get(machine, facts) for machine in machines if machine}
-    return tuple(f"{machine}, {pipeline.in_words(of)}" for machine, of in known.items())
+    return tuple(f"{machine}: {pipeline.in_words(of)}" for machine, of in known.items())
 
 
 def _notes(

@@ -222,6 +222,13 @@ def test_hosts_that_differ_are_named_and_what_a_host_does_not_tell_is_not():
     assert found.host == ("processor: A in the run, B in the reference",)
 
 
+def test_machines_that_differ_are_named_if_both_runs_name_them():
+    here = {"machines": {"shop": {"cpu": {"model": "A"}}, "bank": {"cpu": {"model": "A"}}}}
+    there = {"machines": {"shop": {"cpu": {"model": "B"}}, "home": {"cpu": {"model": "B"}}}}
+    found = compare_runs(measured(ONE, here), measured(ONE, there, seed=2))
+    assert found.host == ("processor of shop: A in the run, B in the reference",)
+
+
 def test_cells_whose_parameters_differ_are_not_compared():
     def sized(size):
         of = trial(treatment("memory-copy"))

@@ -74,6 +74,20 @@ def test_every_part_fits_into_guests_on_hosts_of_any_size(name, cpus, monkeypatc
     assert [error for job in going if (error := _unplannable(job, StudyRequest(), host, WORK_ROOT))] == []
 
 
+def test_figure_9_can_be_requested_in_the_papers_guests_and_belongs_to_no_form(monkeypatch, tmp_path):
+    monkeypatch.setenv("PARTYWALL_CACHE", str(prepared_kernel(tmp_path)))
+    host, study = fake_host(), read("vits")
+    assert not [job for job in _jobs(study, StudyRequest(backends=("qemu",)), PLACE) if job.part == "small-guests"]
+    asked = StudyRequest(backends=("qemu",), parts=("small-guests*",))
+    jobs = list(_jobs(study, asked, PLACE))
+    assert {job.values["operation"] for job in jobs} == {"read", "write", "reread", "rewrite", "readwrite"}
+    for job in jobs:
+        assert not _unplannable(job, asked, host, WORK_ROOT)
+        sandboxes = [each.sandbox for each in (*job.scenario.victims.values(), *job.scenario.aggressors.values())]
+        assert {(box.backend, box.memory) for box in sandboxes} == {("qemu", 128 << 20)}
+    assert {name for name, places in Isolation().places(study, asked, host).items() if places} == {"fig 9"}
+
+
 def prepared_kernel(cache: Path) -> Path:
     """A cache with a kernel for guests, of which only its being there counts."""
     folder = cache / "guest-kernel"

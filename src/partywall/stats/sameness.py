@@ -30,13 +30,12 @@ def hosts_differ(run: Mapping[str, Any], reference: Mapping[str, Any]) -> tuple[
     Facts that either lacks are skipped.
     """
     machines, before = run.get("machines", {}), reference.get("machines", {})
-    pairs = {"": (run, reference)} | {
-        f" of {name}": (machines[name], before[name]) for name in machines if name in before
-    }
-    return tuple(text for whose, pair in pairs.items() for text in _facts_differ(*pair, whose))
+    pairs = [("", run, reference)]
+    pairs += [(f" of {name}", machines[name], before[name]) for name in machines if name in before]
+    return tuple(text for pair in pairs for text in _facts_differ(*pair))
 
 
-def _facts_differ(run: Mapping[str, Any], reference: Mapping[str, Any], whose: str) -> Iterator[str]:
+def _facts_differ(whose: str, run: Mapping[str, Any], reference: Mapping[str, Any]) -> Iterator[str]:
     for name, path in HOST.items():
         now, before = _at(run, path), _at(reference, path)
         if now is not None and before is not None and now != before:

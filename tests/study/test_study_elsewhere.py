@@ -108,6 +108,7 @@ def test_a_bare_process_is_one_on_that_machine_and_idle_cpus_of_this_host_do_not
             "[container, qemu]",
             [[("ssh", "a"), ("container", "")], [("ssh", "a"), ("qemu", "")]],
         ),
+        ("{backend: process}", "{backend: ssh, host: b}", "[ssh, qemu]", [[("process", ""), ("ssh", "b")]]),
         (
             "{backend: $backend}",
             '{backend: libvirt, uri: "qemu+tcp://b/system", boot: /boot}',

@@ -322,7 +322,7 @@ from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.plan import rounds
 from partywall.scenario.documents import validated
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import refuse_parts
+from partywall.study.kind import OnThisHost, refuse_parts
 
 
 class Study(Frozen):
@@ -334,7 +334,7 @@ class Study(Frozen):
     tosses: int
 
 
-class Coins:
+class Coins(OnThisHost):
     """Every side gets one toss a round."""
 
     key = "partywall_coin_study"

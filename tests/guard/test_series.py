@@ -23,7 +23,6 @@ from partywall.store.study import StudyDirectory
 from partywall.study.promises import findings as stats
 from partywall.study.promises import slots as guard_study
 from partywall.study.promises.model import Cell, Study, TenantCell
-from partywall.testing import fake_host
 
 SECOND = 1_000_000_000
 
@@ -172,14 +171,6 @@ def test_a_study_in_emulated_guests_is_one_in_small_and_marked(tmp_path: Path) -
     assert stats.NO_PROBES in by_id["fig 6 (delay)"]
     assert stats.NO_PROBES not in by_id["fig 6 (loss)"]
     assert not set(stats.NAMESPACES) & set(by_id["fig 3"])
-
-
-def test_tenants_are_namespaces_or_guests() -> None:
-    kind, asked = studies.kind_of(studies.find("dba-vm")), load()
-    plain, virtual = (kind.outline(asked, StudyRequest(backends=backends), fake_host()) for backends in ((), ("qemu",)))
-    assert "network namespaces" in plain.lines[-1]
-    assert "guests" in virtual.lines[-1]
-    assert virtual.seconds > plain.seconds
 
 
 def test_a_study_goes_on_with_the_slots_that_are_not_there(tmp_path: Path) -> None:

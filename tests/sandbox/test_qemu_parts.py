@@ -135,6 +135,12 @@ def test_a_root_is_shared_and_never_written_and_a_network_interface_has_its_addr
     assert "virtio-blk-pci,drive=root,serial=partywall-root" in argv
     assert "tap,id=nic,ifname=tap3,script=no,downscript=no" in argv
     assert argv[argv.index("-append") + 1].endswith("-- init --address 198.18.1.3/16 --gateway 198.18.0.1")
+    assert not any("host_mtu" in word for word in argv)
+    small = dataclasses.replace(MACHINE, nic=Nic.on(dataclasses.replace(port, mtu=1052))).argv()
+    assert any(word.startswith("virtio-net-pci,") and word.endswith(",host_mtu=1052") for word in small)
+    without = dataclasses.replace(MACHINE, nic=Nic.on(dataclasses.replace(port, ipv6=False))).argv()
+    texts = [each[each.index("-append") + 1] for each in (argv, without)]
+    assert ["ipv6.disable=1" in text.partition(" -- ")[0].split() for text in texts] == [False, True]
     user = dataclasses.replace(MACHINE, nic=Nic.user()).argv()
     assert "nsenter" not in user
     assert "user,id=nic" in user

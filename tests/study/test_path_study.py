@@ -11,9 +11,12 @@ from typer.testing import CliRunner
 from partywall import study
 from partywall.cli.app import app
 from partywall.errors import UsageError
+from partywall.host import Host
+from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
 from partywall.model.trace import Hop, Missed, Report, Start, Step, TraceEvidence, Way
 from partywall.model.trace import TraceRequest as Hops
+from partywall.sandbox import qemu
 from partywall.scenario import papers
 from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
@@ -134,15 +137,64 @@ def test_the_section_of_hops_has_a_row_a_trace_and_a_column_a_hop():
         (b"neighbour_bytes: [256, 256]", "neighbour_bytes: a size is listed twice"),
         (b"neighbour_bytes: [256, 20000]", "neighbour_bytes: a datagram of 20000 bytes cannot be sent"),
         (b"neighbour_bytes: [256]", "traced: 16384 is not in neighbour_bytes"),
+        (b"neighbour_bytes: [256, 16384]\ntarget_rate: 0/s", "target_rate"),
+        (b"neighbour_bytes: [256, 16384]\ntarget_rate: fast", "target_rate"),
+        (b"neighbour_bytes: [256, 16384]\nemulated_scale: 2", "emulated_scale"),
     ],
 )
-def test_sizes_that_cannot_be_are_told(wrong, said):
+def test_sizes_and_rates_that_cannot_be_are_told(wrong, said):
     content = SMALL.replace(b"neighbour_bytes: [256, 16384]", wrong)
     with pytest.raises(UsageError, match=said):
         slots.load(content, "small.yaml")
 
 
-@pytest.mark.parametrize(("asked", "key"), [({"backends": ("qemu",)}, "--backend"), ({"parts": ("x",)}, "--only")])
+def test_a_target_has_a_rate_or_sends_as_fast_as_it_can():
+    paced = slots.load(SMALL + b"target_rate: 7k/s\n", "small.yaml")
+    assert (small().target_rate, paced.target_rate) == (None, 7000)
+    kind = study.kind_of(study.find("vits-network"))
+    free, held = (kind.outline(asked, StudyRequest(), fake_host()).lines[0] for asked in (small(), paced))
+    assert "256 bytes as fast as possible beside" in free
+    assert "256 bytes 7 000 datagrams a second beside" in held.replace("\u202f", " ").replace("\xa0", " ")
+    cells = [cell(block, size, 1.0 + block) for block in range(3) for size in (None, 256, 16384)]
+    differs = " ".join(stats.beside(paced, cells, papers.load("vits-network")).differs)
+    assert "datagrams a second, and the neighbour" in differs
+
+
+def test_a_study_of_a_path_in_emulated_guests_is_one_in_small():
+    scaled = slots.load(SMALL + b"target_rate: 7k/s\n", "small.yaml").scaled(0.05)
+    assert (scaled.link, scaled.neighbour_rate, scaled.target_rate) == (50_000_000, 1000, 350)
+    assert small().scaled(0.05).target_rate is None
+    assert small().model_copy(update={"neighbour_rate": 1}).scaled(0.05).neighbour_rate == 1
+
+
+def test_guests_have_the_figure_marked_and_no_cpu_time(tmp_path):
+    record = StudyDirectory.create(tmp_path / "study", SMALL, StudyRequest(backends=("qemu",)), {})
+    for block in range(3):
+        for size, bps in ((None, 100.0), (256, 90.0 + block), (16384, 30.0 + block)):
+            record.append(cell(block, size, bps).model_copy(update={"emulated": True}).model_dump_json())
+    found = study.report(record)
+    figure, cost = found.comparisons
+    assert {point.emulated for point in figure.measured} == {"victim"}
+    assert stats.VIRTUAL in figure.differs
+    assert stats.NAMESPACES not in figure.differs
+    assert (cost.measured, cost.differs) == ((), (stats.NO_CPU,))
+    assert "0.05 of the study's" in found.notes[0]
+    facts = dict(found.facts)
+    assert facts["link"].startswith("50 Mbit/s")
+    assert "taps" not in facts["tenants"]
+    assert "guests" in facts["tenants"]
+    kind = study.kind_of(study.find("vits-network"))
+    measured = kind.places(small(), record.request, fake_host())
+    assert measured == {"fig 10": {Place("target", 256.0), Place("target", 16384.0)}}
+
+
+def test_the_traffic_of_a_guest_enters_at_its_tap():
+    first, *later = slots.places(virtual=True)
+    assert first[:3] == ("switch", "p1", "in")
+    assert later == list(slots.places(virtual=False)[2:])
+
+
+@pytest.mark.parametrize(("asked", "key"), [({"backends": ("container",)}, "--backend"), ({"parts": ("x",)}, "--only")])
 def test_what_it_cannot_be_asked_for_is_refused(asked, key):
     with pytest.raises(UsageError, match=key):
         study.kind_of(study.find("vits-network")).outline(small(), StudyRequest(**asked), fake_host())
@@ -169,3 +221,22 @@ def test_a_small_one_on_this_host_has_its_figure_its_traces_and_goes_on_after_a_
     ran = CliRunner().invoke(app, ["study", "--resume", str(out)], catch_exceptions=False)
     assert ran.exit_code == 0, ran.output
     assert len((out / "observations.jsonl").read_text().splitlines()) == len(lines)
+
+
+@pytest.mark.host
+@pytest.mark.skipif(bool(qemu.lacking(Host.here())), reason=qemu.lacking(Host.here()) or "-")
+@pytest.mark.usefixtures("guarded_lab")
+def test_a_small_one_in_guests_has_its_figure_and_its_traces_from_the_tap_on(tmp_path: Path) -> None:
+    file, out = tmp_path / "small.yaml", tmp_path / "out"
+    file.write_bytes(SMALL + b"target_rate: 20k/s\n")
+    ran = CliRunner().invoke(app, ["study", str(file), "--backend", "qemu", "--rounds", "2", "--out", str(out)])
+    assert ran.exit_code == 0, ran.output
+    found = study.report(StudyDirectory.open(out))
+    assert {point.x for point in found.comparisons[0].measured} == {256.0, 16384.0}
+    emulated = qemu.choose("auto", Host.here()).emulates
+    assert {point.emulated for point in found.comparisons[0].measured} == {"victim" if emulated else None}
+    assert found.comparisons[1].measured == ()
+    path = json.loads((out / "findings.json").read_text())["path"]
+    assert all(entry["way"]["sent"] > 0 for entry in path)
+    assert [entry["unexplained"] for entry in path] == [0, 0]
+    assert path[0]["way"]["steps"][0]["origin"].endswith("-switch/p1:in")

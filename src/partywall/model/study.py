@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from partywall.model.evidence import Emulated
 from partywall.model.finding import Estimate
@@ -17,6 +19,10 @@ from partywall.model.scenario import Frozen
 
 Length = Literal["short", "long", "paper"]
 """paper: the paper's own durations. Not every study has all."""
+EmulatedScale = Annotated[
+    float, Field(gt=0, le=1, description="factor on all rates for emulated guests, which send less")
+]
+EMULATED_SCALE = 0.05
 
 
 class StudyRequest(Frozen):

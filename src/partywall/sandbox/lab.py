@@ -37,6 +37,10 @@ HEADERS = 14 + 20 + 8  # Ethernet, IPv4, UDP
 LINK_BURST, LINK_LATENCY = "256k", "20ms"
 NOWHERE = "10.9.0.1"
 """A gateway address for guests that no host has."""
+BOOT_S = 10.0
+"""Time for starting guests, for the estimate of the time left."""
+GUEST_BYTES = 512 << 20
+"""Memory that a guest needs on the host."""
 
 
 def ip(*arguments: str) -> str:
@@ -77,11 +81,17 @@ class Counted:
 
 
 class Lab:
-    """The tenants by name, and their sinks. rate: of the link, in tc's notation; None for no limit."""
+    """The tenants by name, and their sinks. rate: of the link, in tc's notation; None for no limit.
 
-    def __init__(self, names: list[str], rate: str | None, label: Label, *, accel: str | None = None) -> None:
+    accel: tenants are guests with this accelerator. mtu: of the tenants' interfaces in bytes; None for the usual one.
+    """
+
+    def __init__(
+        self, names: list[str], rate: str | None, label: Label, *, accel: str | None = None, mtu: int | None = None
+    ) -> None:
         self.names = names
         self.label = label
+        self.mtu = mtu
         self.holder: subprocess.Popen[bytes] | None = None
         self.rate = rate
         self._listeners: dict[str, Sink] = {}
@@ -149,6 +159,8 @@ class Lab:
             # Nobody has this address: packets to it are counted at the sink's port and dropped at no cost.
             known = {f"10.9.2.{number}": mac_sink, counted: mac_sink}
             self._end(tenant, "switch", number, mac_tenant, f"10.9.1.{number}", known)
+            if self.mtu:
+                ip("-n", tenant, "link", "set", "eth0", "mtu", str(self.mtu))
         self._known("switch", mac_sink, "nic")
         self._known("far", mac_tenant, "uplink")
 
@@ -166,7 +178,8 @@ class Lab:
 
     def _guest(self, number: int, name: str, accel: str) -> Qemu:
         mac, _ = _macs(number)
-        port = Port(self.namespace("switch"), _port(number), mac, f"10.9.1.{number}/16", NOWHERE)
+        address = f"10.9.1.{number}/16"
+        port = Port(self.namespace("switch"), _port(number), mac, address, NOWHERE, self.mtu, ipv6=False)
         cpus = sorted(os.sched_getaffinity(0))
         own = cpus[number % len(cpus)]
         return Qemu(Settings(name=name, backend="qemu", cpus=(own,), files=False, accel=accel), self.label, port)
@@ -190,6 +203,11 @@ class Lab:
             self._listeners.pop(name, None)
         else:
             self._listeners[name] = listener
+
+    def look(self) -> None:
+        """Keeps the guests' clocks on this host's. TrialError if one jumped."""
+        for guest in self.guests.values():
+            guest.look()
 
     @property
     def emulated(self) -> bool:
@@ -284,16 +302,15 @@ def lacking() -> str:
 
 
 @contextlib.contextmanager
-def lab(names: list[str], rate: str | None = "1gbit", *, accel: str | None = None) -> Iterator[Lab]:
-    """A lab while the block runs.
-
-    accel: tenants are guests with this accelerator. CapabilityError if it cannot be created.
-    """
+def lab(
+    names: list[str], rate: str | None = "1gbit", *, accel: str | None = None, mtu: int | None = None
+) -> Iterator[Lab]:
+    """A lab while the block runs. See `Lab` for its parameters. CapabilityError if it cannot be created."""
     if why := lacking():
         raise CapabilityError(why)
     label = Label.create(f"pw{os.getpid()}", Path(tempfile.gettempdir()))
     try:
-        made = Lab(names, rate, label, accel=accel)
+        made = Lab(names, rate, label, accel=accel, mtu=mtu)
     except BaseException:
         clean(label)
         raise
@@ -327,23 +344,28 @@ def sender(
     if rate_pps is not None:
         params["rate_pps"] = rate_pps
     work = {"kernel": {"name": "udp-send", "params": params}}
-    with _sending(made, name) as (client, work_dir):
+    with tenant(made, name) as (client, work_dir):
         client.call("workload.start", id="send", work=work, pace="flat_out", work_dir=work_dir)
-        yield client
+        try:
+            yield client
+        finally:
+            # The agent of a guest lasts as long as the lab.
+            if name in made.guests:
+                with contextlib.suppress(AgentError):
+                    client.call("workload.stop", id="send")
 
 
 @contextlib.contextmanager
-def _sending(made: Lab, name: str) -> Iterator[tuple[AgentClient, str]]:
-    """The agent in a tenant's guest or namespace, and its folder for files."""
+def tenant(made: Lab, name: str, *options: str) -> Iterator[tuple[AgentClient, str]]:
+    """The agent in a tenant's guest, or a new one in its namespace, and its folder for files.
+
+    options: of a new one's command line.
+    """
     guest = made.guests.get(name)
     if guest is not None and guest.client is not None:
-        try:
-            yield guest.client, guest.work_dir
-        finally:
-            with contextlib.suppress(AgentError):
-                guest.client.call("workload.stop", id="send")
+        yield guest.client, guest.work_dir
         return
-    with agent(made, name) as client:
+    with agent(made, name, *options) as client:
         yield client, tempfile.gettempdir()
 
 

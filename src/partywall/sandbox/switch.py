@@ -26,13 +26,18 @@ PORTS_MAX = 250
 
 @dataclass(frozen=True)
 class Port:
-    """A tap on the bridge for one sandbox. address: the sandbox's, with prefix length; gateway: the bridge's."""
+    """A tap on the bridge for one sandbox. address: the sandbox's, with prefix length; gateway: the bridge's.
+
+    mtu: of the sandbox's interface in bytes; None for the usual one. ipv6: whether the sandbox has it.
+    """
 
     namespace: str
     interface: str
     mac: str
     address: str
     gateway: str = GATEWAY
+    mtu: int | None = None
+    ipv6: bool = True
 
     @property
     def path(self) -> Path:

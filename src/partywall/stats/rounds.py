@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
+from partywall.model.evidence import Emulated
 from partywall.model.finding import Estimate
 from partywall.model.paper import Beside, Measured, Paired, Paper, PaperTable, Place
 from partywall.stats.quantile import student_reach
@@ -71,6 +72,12 @@ def beside(
         paired=tuple(_paired(known)),
         why=why or {},
     )
+
+
+def marked(beside: Beside, emulated: Emulated | None) -> Beside:
+    """The same with every point marked by what was emulated."""
+    points = tuple(point.model_copy(update={"emulated": emulated}) for point in beside.measured)
+    return beside.model_copy(update={"measured": points})
 
 
 def _paired(values: Mapping[Place, Rounds]) -> Iterator[Paired]:

@@ -9,12 +9,12 @@ from typing import Any, Protocol, TypeVar
 
 from partywall import pipeline
 from partywall.errors import CapabilityError, Problem, UsageError
-from partywall.events import Emit
+from partywall.events import Emit, Note
 from partywall.host import Host
 from partywall.model.paper import Place
 from partywall.model.scenario import Frozen, Scenario
 from partywall.model.study import Length, Outline, StudyReport, StudyRequest
-from partywall.sandbox import lab
+from partywall.sandbox import lab, qemu
 from partywall.store.study import StudyDirectory
 
 S = TypeVar("S")
@@ -78,12 +78,61 @@ class OnThisHost:
         return ()
 
 
-def check_lab(host: Host) -> None:
-    """CapabilityError if this host cannot have a lab of tenants, with hooks on their interfaces."""
+GUESTS = "qemu"
+"""The backend for tenants of a lab in virtual machines. Without a backend they are network namespaces."""
+
+
+def check_lab(host: Host, request: StudyRequest) -> None:
+    """CapabilityError if this host cannot have a lab of such tenants, with hooks on their interfaces."""
     if why := lab.lacking():
         raise CapabilityError(why)
     pipeline.check_programs(host)
     pipeline.check_hooks("the study")
+    if request.backends and (why := qemu.lacking(host)):
+        raise CapabilityError(why)
+
+
+def check_tenants_memory(senders_bytes: int, what: str, tenants: int, request: StudyRequest, emit: Emit) -> None:
+    """CapabilityError if the host has no memory for senders, and for guests if tenants are some. what: for messages."""
+    guests = tenants if request.backends else 0
+    needed = senders_bytes + guests * lab.GUEST_BYTES
+    pipeline.check_free_memory(needed, what, emit, request.memory_wait_ns)
+
+
+def accelerator(
+    directory: StudyDirectory, host: Host, emulated: Iterable[bool], scaled: str, emit: Emit
+) -> qemu.Accelerator | None:
+    """The accelerator of tenants that are guests; None if they are namespaces. A note if it emulates.
+
+    emulated: whether it did, for each observation so far. scaled: which rates are scaled then. UsageError if guests had
+    another accelerator before.
+    """
+    if not directory.request.backends:
+        return None
+    chosen = qemu.choose("auto", host)
+    if any(before != chosen.emulates for before in emulated):
+        said = "was started with another accelerator than guests get now, so its slots cannot be compared"
+        raise UsageError(Problem(f"{directory.path} {said}", "begin a new study", key="--resume"))
+    if chosen.emulates:
+        emit(Note(f"guests are emulated (tcg): {chosen.why}; {emulation_note(scaled)}"))
+    return chosen
+
+
+def emulation_note(scaled: str) -> str:
+    """A note for people. scaled: which rates are scaled for emulated guests, and by how much."""
+    return f"tenants are guests whose processor is emulated, which send less than the paper's: {scaled}"
+
+
+def tenants_text(request: StudyRequest) -> str:
+    """What the tenants of a lab are, for people."""
+    return "guests, each behind a tap" if request.backends else "network namespaces"
+
+
+def refuse_other_backends(name: str, request: StudyRequest) -> None:
+    """UsageError if a backend is requested that tenants of a lab cannot have."""
+    if unknown := [backend for backend in request.backends if backend != GUESTS]:
+        remedy = f"leave it out for network namespaces, or give {GUESTS} for guests, each behind a tap"
+        raise UsageError(Problem(f"{name} does not support backend {unknown[0]}", remedy, key="--backend"))
 
 
 def refuse_backends(name: str, request: StudyRequest) -> None:

@@ -34,6 +34,10 @@ class Accelerator:
     name: Name
     why: str
 
+    @property
+    def emulates(self) -> bool:
+        return self.name == "tcg"
+
 
 def choose(requested: str, host: Host) -> Accelerator:
     """`requested`: auto, kvm or tcg.

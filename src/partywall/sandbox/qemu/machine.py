@@ -46,7 +46,8 @@ _THROTTLES = {
 class Nic:
     """A guest's network interface. backend: QEMU's -netdev; prefix: a command prefix for starting QEMU.
 
-    address: the guest's, with prefix length; gateway: the host's, as the guest sees it.
+    address: the guest's, with prefix length; gateway: the host's, as the guest sees it. mtu: of the guest's interface
+    in bytes; None for the usual one. ipv6: whether the guest has it.
     """
 
     backend: str
@@ -54,6 +55,8 @@ class Nic:
     address: str
     gateway: str
     prefix: tuple[str, ...] = ()
+    mtu: int | None = None
+    ipv6: bool = True
 
     @classmethod
     def user(cls) -> Nic:
@@ -65,7 +68,13 @@ class Nic:
         """Through an existing tap in its namespace. Uses nsenter, because ip netns exec would hide the cgroups."""
         enter = ("nsenter", f"--net={port.path}")
         backend = f"tap,id=nic,ifname={port.interface},script=no,downscript=no"
-        return cls(backend, port.mac, port.address, port.gateway, enter)
+        return cls(backend, port.mac, port.address, port.gateway, enter, port.mtu, port.ipv6)
+
+    @property
+    def device(self) -> str:
+        """QEMU's -device. The guest's driver reads the MTU from it."""
+        mtu = f",host_mtu={self.mtu}" if self.mtu else ""
+        return f"virtio-net-pci,netdev=nic,mac={self.mac},romfile={mtu}"
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -145,7 +154,7 @@ class Machine:
         if self.image is not None:
             yield ("-drive", drive(self.image, self.settings.disk), "-device", "virtio-blk-pci,drive=disk,id=disk")
         if self.nic is not None:
-            yield ("-netdev", self.nic.backend, "-device", f"virtio-net-pci,netdev=nic,mac={self.nic.mac},romfile=")
+            yield ("-netdev", self.nic.backend, "-device", self.nic.device)
         if self.incoming:
             # It starts only on command, after the source has released the guest.
             yield ("-incoming", "defer", "-S")
@@ -165,7 +174,8 @@ class Machine:
         # Otherwise the kernel measures the rate against an emulated timer. In a guest that had to wait for a CPU
         # meanwhile, seconds then lasted a third of their length.
         rate = (f"tsc_early_khz={self.tsc_khz}",) if self.tsc_khz else ()
-        return " ".join([*rate, KERNEL_ARGUMENTS, *(self.nic.arguments if self.nic else ())])
+        without = ("ipv6.disable=1",) if self.nic and not self.nic.ipv6 else ()
+        return " ".join([*rate, *without, KERNEL_ARGUMENTS, *(self.nic.arguments if self.nic else ())])
 
 
 def kernel_bytes(memory: int) -> int:

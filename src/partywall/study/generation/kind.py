@@ -20,6 +20,7 @@ from partywall.model.scenario import Scenario
 from partywall.model.study import Outline, Section, StudyReport, StudyRequest
 from partywall.report import figures
 from partywall.sandbox import Label, qemu, reaper
+from partywall.sandbox.lab import GUEST_BYTES
 from partywall.stats import overhead
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells
@@ -42,8 +43,8 @@ EMULATED = (
 )
 PAPER_COMPRESSES, PAPER_HOLDS = 5_000_000, 7_200 * SECOND_NS
 TOO_FEW_CPUS = "this share of the host's CPUs is less than one; a host with more CPUs can keep it"
-SERVICE_BYTES, GUEST_BYTES = 512 << 20, 512 << 20
-"""Memory that is checked before the first cell: for Tomcat and its users, and for each guest."""
+SERVICE_BYTES = 512 << 20
+"""Memory that is checked before the first cell: for Tomcat and its users."""
 DOUBTFUL = 0.1
 """Share of doubtful seconds above which the report adds a note."""
 

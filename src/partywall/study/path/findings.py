@@ -5,26 +5,51 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from partywall import units
+from partywall.model.evidence import Emulated
 from partywall.model.paper import Beside, Paper, Place
 from partywall.model.study import Section
 from partywall.model.trace import HopFinding, TraceFindings, WayFinding
 from partywall.stats import rounds
 from partywall.study.path.model import Cell, Size, Study, Traced
 
-DIFFERS = ("tenants are network namespaces of one host instead of VMs; their traffic shares a bridge and an uplink",)
+NAMESPACES = "tenants are network namespaces of one host instead of VMs; their traffic shares a bridge and an uplink"
+VIRTUAL = "tenants are guests of QEMU instead of Xen; their traffic enters at taps and shares a bridge and an uplink"
+NO_CPU = (
+    "the CPU time of a datagram is not measured for guests: from outside, a guest's CPU time contains its other work "
+    "and the hypervisor's"
+)
 COST = "section 5.5 (CPU)"
 """The figure with the CPU time of a datagram."""
 
 
-def beside(study: Study, cells: Sequence[Cell], paper: Paper) -> Beside:
-    """Figure 10: the target's bandwidth beside each size, as a share of its bandwidth alone in the same block."""
-    rate = f"{units.format_decimals(study.neighbour_rate, 0)} datagrams a second"
-    differs = (*DIFFERS, f"the neighbour sends {rate} at every size; the paper does not say its rate")
-    return rounds.beside(paper, paper.table("fig 10"), _shares(study, cells), differs)
+def beside(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: bool = False) -> Beside:
+    """Figure 10: the target's bandwidth beside each size, as a share of its bandwidth alone in the same block.
+
+    study: with the rates it was carried out with; virtual: True if tenants are guests.
+    """
+    differs = (
+        VIRTUAL if virtual else NAMESPACES,
+        f"the target sends {target_text(study)}, and the neighbour {rate_text(study.neighbour_rate)} at every size; "
+        "the paper states neither rate",
+    )
+    emulated: Emulated | None = "victim" if any(cell.emulated for cell in cells) else None
+    return rounds.marked(rounds.beside(paper, paper.table("fig 10"), _shares(study, cells), differs), emulated)
 
 
-def cost(study: Study, cells: Sequence[Cell], paper: Paper) -> Beside:
-    """The CPU time that a datagram of each size takes its sender, in µs."""
+def target_text(study: Study) -> str:
+    """How fast the target sends."""
+    return "as fast as possible" if study.target_rate is None else rate_text(study.target_rate)
+
+
+def rate_text(pps: int) -> str:
+    """A rate of datagrams."""
+    return f"{units.format_decimals(pps, 0)} datagrams a second"
+
+
+def cost(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: bool = False) -> Beside:
+    """The CPU time that a datagram of each size takes its sender, in µs. virtual: True if tenants are guests."""
+    if virtual:
+        return Beside(paper=paper, table=paper.table(COST), differs=(NO_CPU,))
     by_place: dict[Place, dict[int, float]] = {Place("sender", float(size)): {} for size in study.neighbour_bytes}
     for cell in cells:
         if cell.bytes is not None and cell.cpu_ns:

@@ -18,7 +18,17 @@ from partywall.scenario import papers
 from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
 from partywall.store.trace import TraceDirectory
-from partywall.study.kind import OnThisHost, check_lab, in_blocks, refuse_backends, refuse_parts
+from partywall.study.kind import (
+    OnThisHost,
+    accelerator,
+    check_lab,
+    check_tenants_memory,
+    emulation_note,
+    in_blocks,
+    refuse_other_backends,
+    refuse_parts,
+    tenants_text,
+)
 from partywall.study.path import findings as stats
 from partywall.study.path import slots
 from partywall.study.path.model import Cell, Extent, Study, Traced
@@ -31,10 +41,11 @@ PACKETS = 2000
 """Packets a second of a trace that are stored for its pcapng file."""
 HOW = (
     "In each block, every size of the neighbour's datagrams and a quiet neighbour had one slot, in a new random "
-    "order, while the target sent flat out. Delivered traffic was read at its sink's port, and divided by that "
+    "order, while the target sent {}. Delivered traffic was read at its sink's port, and divided by that "
     "beside the quiet neighbour in the same block. Afterwards, the target's path was traced beside some "
     "of the sizes. Bandwidth under a trace is not in the figure."
 )
+TENANTS = 2
 
 
 class PathStudy(OnThisHost):
@@ -47,25 +58,26 @@ class PathStudy(OnThisHost):
 
     def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         del host
-        refuse_backends(study.name, request)
+        refuse_other_backends(study.name, request)
         refuse_parts(study.name, request)
         extent = _extent(study, request)
         sizes = ", ".join(map(str, study.neighbour_bytes))
         beside = ", ".join(map(stats.size_text, study.traced))
         lines = (
-            f"{study.target_bytes} bytes flat out beside datagrams of {sizes} bytes: {extent.blocks} blocks of "
-            f"{units.format_duration(extent.slot)} slots",
+            f"{study.target_bytes} bytes {stats.target_text(study)} beside datagrams of {sizes} bytes: {extent.blocks} "
+            f"blocks of {units.format_duration(extent.slot)} slots",
             f"then a trace of {units.format_duration(extent.traced)} beside each of: {beside}",
+            f"tenants are {tenants_text(request)}",
         )
-        return Outline(lines, _left_s(study, extent, request.seed, [], []))
+        return Outline(lines, _left_s(study, request, [], []))
 
     def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
-        del request, work_root, allow_commands
+        del work_root, allow_commands
         papers.load(study.name)
-        check_lab(host)
+        check_lab(host, request)
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
-        del host, work_root
+        del work_root
         request = directory.request
         extent = _extent(study, request)
         cells, traces = _cells(directory), _traced(directory)
@@ -73,15 +85,19 @@ class PathStudy(OnThisHost):
         untraced = [size for size in study.traced if size not in {traced.bytes for traced in traces}]
         if not order and not untraced:
             return
-        left_s = _left_s(study, extent, request.seed, cells, traces)
-        pipeline.check_free_memory(SENDERS_BYTES, "senders, sinks and traces", emit, request.memory_wait_ns)
+        chosen = accelerator(directory, host, (cell.emulated for cell in cells), _scale(study), emit)
+        virtual = chosen is not None
+        left_s = _left_s(study, request, cells, traces)
+        check_tenants_memory(SENDERS_BYTES, "senders, sinks and traces", TENANTS, request, emit)
         emit(Doing("making tenants, bridge and uplink"))
         emit(Left(left_s))
-        with slots.bench(study) as ready:
+        left_s -= slots.start_s(virtual=virtual)
+        carried_out = study.scaled(study.emulated_scale) if chosen and chosen.emulates else study
+        with slots.bench(carried_out, chosen.name if chosen else None) as ready:
             for block, size in slots.measure(ready, order, extent, lambda cell: _keep(directory, cell)):
                 emit(Doing(f"beside {stats.size_text(size)}, block {block + 1} of {extent.blocks}"))
                 emit(Left(left_s))
-                left_s -= slots.slot_s(extent)
+                left_s -= slots.slot_s(extent, virtual=virtual)
             for size in untraced:
                 emit(Doing(f"tracing beside {stats.size_text(size)}"))
                 emit(Left(left_s))
@@ -102,10 +118,11 @@ class PathStudy(OnThisHost):
         return Traced(bytes=size, run=run, missing=ready.gone() - before)
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
-        del request, host
+        del host
+        figures = {"fig 10": "target"} if request.backends else {"fig 10": "target", stats.COST: "sender"}
         return {
             figure: frozenset(Place(series, float(size)) for size in study.neighbour_bytes)
-            for figure, series in (("fig 10", "target"), (stats.COST, "sender"))
+            for figure, series in figures.items()
         }
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
@@ -113,17 +130,22 @@ class PathStudy(OnThisHost):
         if not any(block for block, _ in stats.shares(cells)):
             raise TrialError(f"{directory.path}: no size was measured twice, so there is no interval; measure again")
         traces = list(_findings(directory))
-        places = tuple(name for *_, name in slots.PLACES)
+        virtual, emulated = bool(request.backends), any(cell.emulated for cell in cells)
+        places = tuple(name for *_, name in slots.places(virtual=virtual))
         paper = papers.load(study.name)
+        carried_out = study.scaled(study.emulated_scale) if emulated else study
         return StudyReport(
             run=directory.name,
             name=study.name,
             description=study.description,
             length=request.length,
-            comparisons=(stats.beside(study, cells, paper), stats.cost(study, cells, paper)),
-            notes=tuple(_notes(traces)),
-            facts=_facts(study, _extent(study, request), request.seed),
-            how=HOW,
+            comparisons=(
+                stats.beside(carried_out, cells, paper, virtual=virtual),
+                stats.cost(carried_out, cells, paper, virtual=virtual),
+            ),
+            notes=(*((emulation_note(_scale(study)),) if emulated else ()), *_notes(traces)),
+            facts=_facts(carried_out, _extent(study, request), request),
+            how=HOW.format(stats.target_text(study)),
             host=directory.about.get("host", {}),
             rows=tuple(_rows(cells)),
             sections=(stats.hops(traces, places),) if traces else (),
@@ -135,9 +157,15 @@ def _extent(study: Study, request: StudyRequest) -> Extent:
     return in_blocks({"short": study.short, "long": study.long}, request)
 
 
-def _left_s(study: Study, extent: Extent, seed: int, cells: Sequence[Cell], traces: Sequence[Traced]) -> float:
-    slots_s = len(slots.plan(study, extent, seed, cells)) * slots.slot_s(extent)
-    return slots.START_S + slots_s + (len(study.traced) - len(traces)) * slots.trace_s(extent)
+def _left_s(study: Study, request: StudyRequest, cells: Sequence[Cell], traces: Sequence[Traced]) -> float:
+    extent, virtual = _extent(study, request), bool(request.backends)
+    slots_s = len(slots.plan(study, extent, request.seed, cells)) * slots.slot_s(extent, virtual=virtual)
+    traces_s = (len(study.traced) - len(traces)) * slots.trace_s(extent)
+    return slots.start_s(virtual=virtual) + slots_s + traces_s
+
+
+def _scale(study: Study) -> str:
+    return f"link and datagrams a second are {study.emulated_scale:g} of the study's"
 
 
 def _keep(directory: StudyDirectory, measured: Cell | Traced) -> None:
@@ -177,12 +205,16 @@ def _rows(cells: Sequence[Cell]) -> Sequence[dict[str, Any]]:
     return [{**cell.model_dump(), "share": over.get((cell.block, cell.bytes))} for cell in cells]
 
 
-def _facts(study: Study, extent: Extent, seed: int) -> tuple[tuple[str, str], ...]:
+def _facts(study: Study, extent: Extent, request: StudyRequest) -> tuple[tuple[str, str], ...]:
     return (
         ("slots", f"{units.format_duration(extent.slot)}, every size once in each of {extent.blocks} blocks"),
-        ("target", f"datagrams of {study.target_bytes} bytes, flat out, each with an identifying marker"),
-        ("neighbour", f"{units.format_decimals(study.neighbour_rate, 0)} datagrams a second, at every size"),
+        ("tenants", tenants_text(request)),
+        (
+            "target",
+            f"datagrams of {study.target_bytes} bytes, {stats.target_text(study)}, each with an identifying marker",
+        ),
+        ("neighbour", f"{stats.rate_text(study.neighbour_rate)}, at every size"),
         ("link", f"{units.format_bit_rate(study.link)}, MTU {study.mtu}"),
         ("traced", f"{units.format_duration(extent.traced)} beside each of {len(study.traced)} neighbours"),
-        ("seed", str(seed)),
+        ("seed", str(request.seed)),
     )

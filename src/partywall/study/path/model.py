@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from partywall.model.policy import BitRate, PacketRate
 from partywall.model.scenario import DurationNs, Frozen, Name
+from partywall.model.study import EMULATED_SCALE, EmulatedScale
 
 IP_BYTES = 20
 HEADERS = IP_BYTES + 8
@@ -37,10 +38,12 @@ class Study(Frozen):
     target_bytes: int = Field(
         ge=16, le=1472, description="data of the target's datagrams: space for the marker, and never fragmented"
     )
+    target_rate: PacketRate | None = Field(None, description="datagrams a second; default: as fast as possible")
     neighbour_bytes: tuple[int, ...] = Field(min_length=1, description="sizes that are compared, 0 to 16384")
     neighbour_rate: PacketRate = Field(description="datagrams a second, at every size")
     mtu: int = Field(1500, ge=576, le=1500, description="of both tenants' interfaces: larger datagrams are fragmented")
     traced: tuple[Size, ...] = Field(min_length=1, description="sizes beside which the path is traced; null: quiet")
+    emulated_scale: EmulatedScale = EMULATED_SCALE
     short: Extent
     long: Extent
 
@@ -65,12 +68,19 @@ class Study(Frozen):
         each = (self.mtu - IP_BYTES) // 8 * 8
         return 1 if size <= self.mtu - HEADERS else -(-(size + HEADERS - IP_BYTES) // each)
 
+    def scaled(self, share: float) -> Self:
+        """The same study with all rates of bits and packets multiplied by `share`."""
+        rates = {"link": self.link, "neighbour_rate": self.neighbour_rate, "target_rate": self.target_rate}
+        update = {name: max(1, round(rate * share)) for name, rate in rates.items() if rate is not None}
+        return self.model_copy(update=update)
+
 
 class Cell(Frozen):
     """The target's delivered traffic in one slot, beside datagrams of this size.
 
     cpu_ns: CPU time that each of the neighbour's datagrams took its sender, the kernel's work for it included; None
-    beside a quiet neighbour.
+    beside a quiet neighbour, and if tenants are guests. emulated: whether tenants are guests whose processor is
+    emulated.
     """
 
     block: int
@@ -78,6 +88,7 @@ class Cell(Frozen):
     bps: float
     pps: float
     cpu_ns: float | None = None
+    emulated: bool = False
 
 
 class Traced(Frozen):

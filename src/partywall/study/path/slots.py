@@ -1,8 +1,8 @@
 """Measures a target's datagrams beside a neighbour's, on one link of a lab.
 
-Target and neighbour are agents in their own namespaces, with a sender for each size. In each block every size, and a
-quiet neighbour, has one slot in random order. Delivered traffic is read from the kernel's counters at the sink's port.
-Traces are separate runs, made elsewhere.
+Target and neighbour are agents in their own namespaces or guests, with a sender for each size. In each block every
+size, and a quiet neighbour, has one slot in random order. Delivered traffic is read from the kernel's counters at the
+sink's port. Traces are separate runs, made elsewhere.
 """
 
 from __future__ import annotations
@@ -11,23 +11,52 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from partywall import units
 from partywall.agent.client import AgentClient
 from partywall.clock import Clock, Monotonic
 from partywall.errors import TrialError
 from partywall.model.trace import TraceRequest
 from partywall.plan import rounds
-from partywall.sandbox.lab import Lab, agent, ip, lab
+from partywall.sandbox.lab import BOOT_S, LINK_LATENCY, Lab, ip, lab, tenant
 from partywall.scenario.documents import validated
 from partywall.study.path.model import Cell, Extent, Size, Study
 from partywall.trace.hops import ask
 
 PORT = 9
-LEAD_NS, SETTLE_NS, TAIL_NS, DRAIN_NS = 3_000_000, 30_000_000, 2_000_000, 25_000_000
-"""Times around a slot: until its senders react, until rates are steady, before its end, and until queues are empty."""
-CALIBRATE_NS = 20_000_000
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times around the measured part of a slot, in ns.
+
+    lead: until its senders react; settle: until rates are steady; tail: before the senders' end; drain: until queues
+    are empty. calibrate: for a sender's calibration before the first slot.
+    """
+
+    lead: int
+    settle: int
+    tail: int
+    drain: int
+    calibrate: int
+
+    @property
+    def around_s(self) -> float:
+        return (self.lead + self.settle + self.tail + self.drain) / 1e9
+
+
+TIMES = Times(3_000_000, 30_000_000, 2_000_000, 25_000_000, 20_000_000)
+GUEST_TIMES = Times(50_000_000, 100_000_000, 30_000_000, 100_000_000, 100_000_000)
+"""Agents in guests react later, and their clocks may be off by some milliseconds."""
+TRIES = 5
+"""How often a slot is begun whose senders were told too late."""
+BURST_S = 0.002
+"""The link's burst as time at its rate, the same at every rate: a slower link empties a larger one too late."""
+LOOK_S = 0.1
+"""Time for reading the guests' clocks before a slot, for the estimate of the time left."""
 START_S = 1.5
 """Set-up time of the lab, for the estimate of the time left."""
 TRACE_S = 1.0
@@ -40,6 +69,8 @@ PLACES = (
     ("far", "p1", "out", "the sink's port"),
 )
 """The target's path: namespace, interface, hook, and a name for people."""
+GUEST_PLACES = (("switch", "p1", "in", "the target's tap"), *PLACES[2:])
+"""The same if tenants are guests. A tap is a port of the bridge."""
 
 
 def load(content: bytes, file: str) -> Study:
@@ -53,29 +84,53 @@ class Bench:
     def __init__(self, study: Study, made: Lab, target: AgentClient, neighbour: AgentClient, clock: Clock) -> None:
         self.study = study
         self.made = made
+        self.times = times(virtual=bool(made.guests))
+        self._places = places(virtual=bool(made.guests))
         self._target, self._neighbour, self._clock = target, neighbour, clock
 
     def slot(self, size: Size, for_ns: int) -> tuple[float, float, float | None]:
         """While the neighbour sends datagrams of one size: (bit/s, packets/s) delivered of the target.
 
-        Also the CPU time of one of the neighbour's datagrams in ns, or None.
+        Also the CPU time of one of the neighbour's datagrams in ns, or None. TrialError if the agents are too slow.
         """
-        start = self._clock.now_ns() + LEAD_NS
-        end = start + SETTLE_NS + for_ns
-        _on(self._target, "target", start, end)
-        if size is not None:
-            _on(self._neighbour, str(size), start, end)
-        self._clock.sleep_until(start + SETTLE_NS)
+        steady, end = self._begun(size, for_ns)
+        self._clock.sleep_until(steady)
         before, spent = self.made.read(), self._spent()
-        self._clock.sleep_until(end - TAIL_NS)
+        self._clock.sleep_until(steady + for_ns)
         after, spent_after = self.made.read(), self._spent()
-        self._clock.sleep_until(end + DRAIN_NS)
-        cpu_ns, packets = (now - then for now, then in zip(spent_after, spent, strict=True))
-        each_ns = cpu_ns / packets * self.study.packets(size) if size is not None and packets else None
+        self._clock.sleep_until(end + self.times.drain)
+        each_ns = None
+        if size is not None and spent and spent_after:
+            cpu_ns, packets = (now - then for now, then in zip(spent_after, spent, strict=True))
+            each_ns = cpu_ns / packets * self.study.packets(size) if packets else None
         return (*before.rates(after)["target"], each_ns)
 
-    def _spent(self) -> tuple[int, int]:
-        """CPU time of the neighbour's agent so far in ns, and packets that it has sent."""
+    def _begun(self, size: Size, for_ns: int) -> tuple[int, int]:
+        """Tells the agents about a slot. Returns when its rates are steady, and when its senders end."""
+        for _ in range(TRIES):
+            self.made.look()
+            start = self._clock.now_ns() + self.times.lead
+            steady = start + self.times.settle
+            end = steady + for_ns + self.times.tail
+            _on(self._target, "target", start, end)
+            if size is not None:
+                _on(self._neighbour, str(size), start, end)
+            if self._clock.now_ns() < steady:
+                return steady, end
+            self._clock.sleep_until(end + self.times.drain)
+        within = units.format_duration(self.times.lead + self.times.settle)
+        raise TrialError(
+            f"the senders' agents did not answer within {within}, {TRIES} times in a row; leave the host less to do, "
+            "then continue the study"
+        )
+
+    def _spent(self) -> tuple[int, int] | None:
+        """CPU time of the neighbour's agent so far in ns, and packets that it has sent.
+
+        None for a guest: its CPU time contains its other work, and the hypervisor's.
+        """
+        if self.made.guests:
+            return None
         pid = self._neighbour.process.pid
         tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
         cpu_ns = sum(int(task.read_text().split()[0]) for task in tasks)
@@ -83,37 +138,46 @@ class Bench:
 
     def trace_request(self, packets: int) -> TraceRequest:
         """A trace of the target's path. packets: number a second that are stored for the pcapng file."""
-        path = [f"{self.made.namespace(space)}/{port}:{hook}" for space, port, hook, _ in PLACES]
+        path = [f"{self.made.namespace(space)}/{port}:{hook}" for space, port, hook, _ in self._places]
         return ask(path, budget="100%", protocol="udp", port=PORT, packets=packets)
 
     def gone(self) -> int:
         """Packets that left the target so far but did not leave through its sink's port."""
-        left, arrived = (_sent(self.made.namespace(space), port) for space, port, *_ in (PLACES[0], PLACES[-1]))
+        space, port, *_ = PLACES[-1]
+        arrived = _sent(self.made.namespace(space), port)
+        left = self.made.given()["target"] if self.made.guests else _sent(self.made.namespace("target"), "eth0")
         return left - arrived
 
 
-@contextlib.contextmanager
-def _lab(study: Study) -> Iterator[Lab]:
-    names = ["target", "neighbour"]
-    with lab(names, f"{study.link}bit") as made:
-        for name in names:
-            ip("-n", made.namespace(name), "link", "set", "eth0", "mtu", str(study.mtu))
-        yield made
+def times(*, virtual: bool) -> Times:
+    """virtual: for tenants that are guests."""
+    return GUEST_TIMES if virtual else TIMES
+
+
+def places(*, virtual: bool) -> Sequence[tuple[str, str, str, str]]:
+    """The target's path. virtual: for tenants that are guests."""
+    return GUEST_PLACES if virtual else PLACES
 
 
 @contextlib.contextmanager
-def bench(study: Study) -> Iterator[Bench]:
-    """A bench while the block runs; nothing of it is left on the host. CapabilityError if it cannot be created."""
+def bench(study: Study, accel: str | None = None) -> Iterator[Bench]:
+    """A bench while the block runs; nothing of it is left on the host. CapabilityError if it cannot be created.
+
+    accel: of tenants that are guests; None for network namespaces.
+    """
     first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
-    mine = {"target": {"datagram_bytes": study.target_bytes, "marker": True}}
+    paced = {} if study.target_rate is None else {"rate_pps": study.target_rate}
+    mine = {"target": {"datagram_bytes": study.target_bytes, "marker": True, **paced}}
     theirs = {str(size): {"datagram_bytes": size, "rate_pps": study.neighbour_rate} for size in study.neighbour_bytes}
     with (
-        _lab(study) as made,
+        lab(["target", "neighbour"], None, accel=accel, mtu=study.mtu) as made,
         _tenant(made, "target", first, mine) as target,
         _tenant(made, "neighbour", last, theirs) as neighbour,
     ):
+        burst = max(2 * study.mtu, round(study.link / 8 * BURST_S))
+        made.link("tbf", "rate", f"{study.link}bit", "burst", str(burst), "latency", LINK_LATENCY)
         ready = Bench(study, made, target, neighbour, Monotonic())
-        ready.slot(None, 10 * SETTLE_NS)
+        ready.slot(None, 10 * ready.times.settle)
         yield ready
 
 
@@ -128,7 +192,7 @@ def measure(
             raise TrialError(
                 f"block {block}: no datagram of the target arrived at its sink, although its neighbour was quiet"
             )
-        take(Cell(block=block, bytes=size, bps=bps, pps=pps, cpu_ns=cpu_ns))
+        take(Cell(block=block, bytes=size, bps=bps, pps=pps, cpu_ns=cpu_ns, emulated=ready.made.emulated))
 
 
 def plan(study: Study, extent: Extent, seed: int, done: Sequence[Cell] = ()) -> list[tuple[int, Size]]:
@@ -138,9 +202,14 @@ def plan(study: Study, extent: Extent, seed: int, done: Sequence[Cell] = ()) -> 
     return [(block, size) for block, size in rounds(sizes, extent.blocks, seed) if block not in whole]
 
 
-def slot_s(extent: Extent) -> float:
+def start_s(*, virtual: bool) -> float:
+    """Total time until the first slot. virtual: tenants are guests."""
+    return START_S + (BOOT_S if virtual else 0)
+
+
+def slot_s(extent: Extent, *, virtual: bool) -> float:
     """Total time of a slot."""
-    return (LEAD_NS + SETTLE_NS + extent.slot + DRAIN_NS) / 1e9
+    return extent.slot / 1e9 + times(virtual=virtual).around_s + (LOOK_S if virtual else 0)
 
 
 def trace_s(extent: Extent) -> float:
@@ -150,13 +219,14 @@ def trace_s(extent: Extent) -> float:
 
 @contextlib.contextmanager
 def _tenant(made: Lab, name: str, cpu: int, senders: dict[str, dict[str, Any]]) -> Iterator[AgentClient]:
-    """An agent in a tenant's namespace with senders, started but off."""
-    with agent(made, name, "--cpus", str(cpu)) as client:
+    """The agent in a tenant's namespace or guest with senders, started but off. cpu: of a new agent."""
+    with tenant(made, name, "--cpus", str(cpu)) as (client, work_dir):
         for id_, params in senders.items():
             kernel = {"name": "udp-send", "params": {"to": f"{made.address(name)}:{PORT}", "batch": 1} | params}
             work: dict[str, Any] = {"work": {"kernel": kernel}, "pace": "scheduled"}
-            client.call("workload.start", id=id_, **work, work_dir=str(made.label.work))
-            client.call("workload.calibrate", timeout_s=60, id=id_, for_ns=CALIBRATE_NS)
+            client.call("workload.start", id=id_, **work, work_dir=work_dir)
+            calibrate_ns = times(virtual=bool(made.guests)).calibrate
+            client.call("workload.calibrate", timeout_s=60, id=id_, for_ns=calibrate_ns)
         yield client
 
 

@@ -43,9 +43,9 @@ class PolicyStudy(OnThisHost):
         return Outline(tuple(lines), slots.duration_s(wanted, extent))
 
     def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
-        del request, work_root, allow_commands
+        del work_root, allow_commands
         papers.load(study.name)
-        check_lab(host)
+        check_lab(host, request)
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del host, work_root

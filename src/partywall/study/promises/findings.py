@@ -28,7 +28,7 @@ def comparisons(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: b
     """
     emulated: Emulated | None = "victim" if any(cell.emulated for cell in cells) else None
     return tuple(
-        _marked(
+        rounds.marked(
             rounds.beside(
                 paper,
                 # Bounds in absolute rates are those of the paper's link.
@@ -41,11 +41,6 @@ def comparisons(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: b
         )
         for paper_table in paper.exhibits
     )
-
-
-def _marked(beside: Beside, emulated: Emulated | None) -> Beside:
-    points = tuple(point.model_copy(update={"emulated": emulated}) for point in beside.measured)
-    return beside.model_copy(update={"measured": points})
 
 
 ALL = "all"

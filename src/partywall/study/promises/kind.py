@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from partywall import pipeline, units
-from partywall.errors import CapabilityError, Problem, TrialError, UsageError
-from partywall.events import Emit, Note
+from partywall import units
+from partywall.errors import TrialError
+from partywall.events import Emit
 from partywall.host import Host
 from partywall.model.paper import Place
 from partywall.model.study import Outline, StudyReport, StudyRequest
-from partywall.sandbox import qemu
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import OnThisHost, check_lab, in_blocks, refuse_parts
+from partywall.study.kind import (
+    OnThisHost,
+    accelerator,
+    check_lab,
+    check_tenants_memory,
+    emulation_note,
+    in_blocks,
+    refuse_other_backends,
+    refuse_parts,
+    tenants_text,
+)
 from partywall.study.promises import findings as stats
 from partywall.study.promises import slots
 from partywall.study.promises.model import Cell, Extent, Study
@@ -25,10 +34,8 @@ HOW = (
 )
 
 
-SENDERS_BYTES, GUEST_BYTES = 128 << 20, 512 << 20
-"""Memory that is checked before the first slot: for all senders and sinks, and for each guest."""
-GUESTS = "qemu"
-"""The backend for tenants in virtual machines."""
+SENDERS_BYTES = 128 << 20
+"""Memory that is checked before the first slot: for all senders and sinks."""
 
 
 class Promises(OnThisHost):
@@ -41,53 +48,36 @@ class Promises(OnThisHost):
 
     def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         del host
-        if unknown := [name for name in request.backends if name != GUESTS]:
-            remedy = f"leave it out for network namespaces, or give {GUESTS} for guests, each behind a tap"
-            raise UsageError(Problem(f"{study.name} does not support backend {unknown[0]}", remedy, key="--backend"))
+        refuse_other_backends(study.name, request)
         refuse_parts(study.name, request)
         extent = _extent(study, request)
-        virtual = bool(request.backends)
-        tenants = "guests, each behind a tap" if virtual else "network namespaces"
         lines = (
             f"{', '.join(study.ways)}: {extent.blocks} blocks of {units.format_duration(extent.slot)} slots, "
             f"in scenarios {', '.join(study.scenarios)}",
             f"periods of {', '.join(units.format_duration(period) for period in study.periods.every)}",
-            f"tenants are {tenants}",
+            f"tenants are {tenants_text(request)}",
         )
-        return Outline(lines, slots.duration_s(study, extent, virtual=virtual))
+        return Outline(lines, slots.duration_s(study, extent, virtual=bool(request.backends)))
 
     def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
         del work_root, allow_commands
         papers.load(study.name)
-        check_lab(host)
-        if request.backends and (why := qemu.lacking(host)):
-            raise CapabilityError(why)
+        check_lab(host, request)
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del work_root
         request = directory.request
-        done = frozenset(map(slots.slot_of, _cells(directory)))
-        accel = None
-        if request.backends:
-            chosen = qemu.choose("auto", host)
-            accel = chosen.name
-            if any(cell.emulated != (accel == "tcg") for cell in _cells(directory)):
-                said = "was started with another accelerator than guests get now, so its slots cannot be compared"
-                raise UsageError(Problem(f"{directory.path} {said}", "begin a new study", key="--resume"))
-            if accel == "tcg":
-                emit(Note(f"guests are emulated (tcg): {chosen.why}; {_scale(study)}"))
-        guests = len(study.tenants) if request.backends else 0
-        pipeline.check_free_memory(
-            SENDERS_BYTES + guests * GUEST_BYTES, "senders and sinks", emit, request.memory_wait_ns
-        )
+        cells = _cells(directory)
+        chosen = accelerator(directory, host, (cell.emulated for cell in cells), _scale(study), emit)
+        check_tenants_memory(SENDERS_BYTES, "senders and sinks", len(study.tenants), request, emit)
         slots.carry_out(
-            study.scaled(study.emulated_scale) if accel == "tcg" else study,
+            study.scaled(study.emulated_scale) if chosen and chosen.emulates else study,
             _extent(study, request),
             request.seed,
             lambda cell: directory.append(cell.model_dump_json()),
             emit,
-            done,
-            accel,
+            frozenset(map(slots.slot_of, cells)),
+            chosen.name if chosen else None,
         )
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
@@ -107,7 +97,7 @@ class Promises(OnThisHost):
             description=study.description,
             length=request.length,
             comparisons=stats.comparisons(carried_out, cells, papers.load(study.name), virtual=bool(request.backends)),
-            notes=(_scale(study),) if emulated else (),
+            notes=(emulation_note(_scale(study)),) if emulated else (),
             facts=_facts(carried_out, _extent(study, request), len(cells), request.seed),
             how=HOW,
             host=directory.about.get("host", {}),
@@ -130,9 +120,8 @@ def _rows(cell: Cell) -> list[dict[str, object]]:
 
 def _scale(study: Study) -> str:
     return (
-        "tenants are guests whose processor is emulated, which send less than the paper's: link, guarantees and "
-        "offered rates "
-        f"are {study.emulated_scale:g} of the paper's, and CPU time includes the emulator"
+        f"link, guarantees and offered rates are {study.emulated_scale:g} of the paper's, and CPU time includes the "
+        "emulator"
     )
 
 

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from partywall.model.policy import BitRate, PacketRate
 from partywall.model.scenario import DurationNs, Frozen, Name
+from partywall.model.study import EMULATED_SCALE, EmulatedScale
 
 Way = Literal["native", "htb", "tbf", "guard"]
 FRAME_LEAST, FRAME_MOST = 42, 1514
@@ -58,12 +59,7 @@ class Study(Frozen):
     scenarios: dict[Name, Sending] = Field(min_length=1)
     ways: tuple[Way, ...] = Field(min_length=1)
     periods: Periods
-    emulated_scale: float = Field(
-        0.05,
-        gt=0,
-        le=1,
-        description="factor on link, guarantees and offered rates for emulated guests, which send less",
-    )
+    emulated_scale: EmulatedScale = EMULATED_SCALE
     short: Extent
     long: Extent
 

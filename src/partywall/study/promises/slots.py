@@ -20,7 +20,7 @@ from partywall.guard.resolve import resolve
 from partywall.guard.run import keep
 from partywall.model.policy import Policy
 from partywall.plan import rounds
-from partywall.sandbox.lab import LINK_BURST, LINK_LATENCY, Lab, ip, lab, sender, tc
+from partywall.sandbox.lab import BOOT_S, LINK_BURST, LINK_LATENCY, Lab, ip, lab, sender, tc
 from partywall.sandbox.networks import NETNS
 from partywall.scenario.documents import validated
 from partywall.study.promises import delay
@@ -31,8 +31,6 @@ from partywall.study.promises.traffic import Counters
 SETTLE_S = 0.3
 START_S = 0.4
 """Time for changing the way, for the estimate of the time left."""
-BOOT_S = 10.0
-"""Time for starting guests, for the estimate of the time left."""
 
 
 def load(content: bytes, file: str) -> Study:

@@ -46,7 +46,11 @@ def study(
         Form | None, typer.Option(help="short, long, or paper: as long as in the paper, if the study has that.")
     ] = None,
     backend: Annotated[
-        list[str] | None, typer.Option(help="container, qemu, process …; may be repeated, to show all in one table.")
+        list[str] | None,
+        typer.Option(
+            help="container, qemu, process …; may be repeated, to show all in one table. Studies of a network: qemu, "
+            "for guests instead of network namespaces."
+        ),
     ] = None,
     on: Annotated[
         str | None,

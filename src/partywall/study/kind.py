@@ -93,7 +93,10 @@ def check_lab(host: Host, request: StudyRequest) -> None:
 
 
 def check_tenants_memory(senders_bytes: int, what: str, tenants: int, request: StudyRequest, emit: Emit) -> None:
-    """CapabilityError if the host has no memory for senders, and for guests if tenants are some. what: for messages."""
+    """CapabilityError if the host lacks memory for the senders and for each tenant that is a guest.
+
+    tenants: their number; what: what needs the memory, for messages.
+    """
     guests = tenants if request.backends else 0
     needed = senders_bytes + guests * lab.GUEST_BYTES
     pipeline.check_free_memory(needed, what, emit, request.memory_wait_ns)
@@ -102,9 +105,9 @@ def check_tenants_memory(senders_bytes: int, what: str, tenants: int, request: S
 def accelerator(
     directory: StudyDirectory, host: Host, emulated: Iterable[bool], scaled: str, emit: Emit
 ) -> qemu.Accelerator | None:
-    """The accelerator of tenants that are guests; None if they are namespaces. A note if it emulates.
+    """The accelerator of tenants that are guests; None if they are namespaces. Emits a note if it emulates.
 
-    emulated: whether it did, for each observation so far. scaled: which rates are scaled then. UsageError if guests had
+    emulated: whether it did, for each observation so far; scaled: see `emulation_note`. UsageError if guests had
     another accelerator before.
     """
     if not directory.request.backends:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from partywall import study
 from partywall.cli.app import app
-from partywall.errors import UsageError
+from partywall.errors import TrialError, UsageError
 from partywall.host import Host
 from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
 from partywall.model.trace import Hop, Missed, Report, Start, Step, TraceEvidence, Way
 from partywall.model.trace import TraceRequest as Hops
 from partywall.sandbox import qemu
+from partywall.sandbox.lab import Counted
 from partywall.scenario import papers
 from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
@@ -192,6 +194,45 @@ def test_the_traffic_of_a_guest_enters_at_its_tap():
     first, *later = slots.places(virtual=True)
     assert first[:3] == ("switch", "p1", "in")
     assert later == list(slots.places(virtual=False)[2:])
+
+
+class Late:
+    """A clock, an agent that takes a second for each of its first answers, and a lab whose sink gets 1,000 bit/s."""
+
+    def __init__(self, late_answers: int) -> None:
+        self.now, self.late_answers = 0, late_answers
+        self.starts: list[int] = []
+        self.guests = {"target": self, "neighbour": self}
+
+    def now_ns(self) -> int:
+        return self.now
+
+    def sleep_until(self, at_ns: int) -> None:
+        self.now = max(self.now, at_ns)
+
+    def call(self, _method: str, **params: Any) -> None:
+        self.starts.append(params["switches"][0]["at_ns"])
+        if len(self.starts) <= self.late_answers:
+            self.now += 10**9
+
+    def look(self) -> None:
+        pass
+
+    def read(self) -> Counted:
+        return Counted(self.now, {"target": 0}, {"target": self.now // (8 * 10**6)})
+
+
+def test_a_slot_whose_senders_were_told_too_late_is_begun_again():
+    late = Late(late_answers=2)
+    ready = slots.Bench(small(), late, late, late, late)
+    bps, _, cpu_ns = ready.slot(None, 10**9)
+    assert len(late.starts) == 3
+    assert late.starts[-1] > late.starts[-2] + 10**9
+    assert bps == pytest.approx(1000, rel=0.01)
+    assert cpu_ns is None
+    overloaded = Late(late_answers=100)
+    with pytest.raises(TrialError, match="did not answer within 150 ms, 5 times in a row; leave the host less to do"):
+        slots.Bench(small(), overloaded, overloaded, overloaded, overloaded).slot(256, 10**9)
 
 
 @pytest.mark.parametrize(("asked", "key"), [({"backends": ("container",)}, "--backend"), ({"parts": ("x",)}, "--only")])

@@ -18,7 +18,7 @@ from partywall.model.paper import Beside, Measured
 from partywall.store.study import StudyDirectory
 
 STUDY = "papers/load-generation-netto"
-EXHIBITS = {
+FIGURES = {
     "fig 5": "response time",
     "fig 6": "throughput",
     "table V": "disk write",
@@ -37,8 +37,8 @@ def tried(bench: Bench) -> str:
     bench.partywall("study /opt/try/pinning.yaml --out pinning", *MEASURED, timeout_s=3600)
     with bench.taken("pinning") as folder:
         report = studies.report(StudyDirectory.open(folder))
-    by_exhibit = {beside.table.id: beside for beside in report.comparisons}
-    return "; ".join(_said(by_exhibit[exhibit], name) for exhibit, name in EXHIBITS.items())
+    by_id = {beside.table.id: beside for beside in report.comparisons}
+    return "; ".join(_said(by_id[id_], name) for id_, name in FIGURES.items())
 
 
 def _bring_study(bench: Bench) -> None:

@@ -52,7 +52,7 @@ TIMES = Times(3_000_000, 30_000_000, 2_000_000, 25_000_000, 20_000_000)
 GUEST_TIMES = Times(50_000_000, 100_000_000, 30_000_000, 100_000_000, 100_000_000)
 """Agents in guests react later, and their clocks may be off by some milliseconds."""
 TRIES = 5
-"""How often a slot is begun whose senders were told too late."""
+"""How often a slot is started whose senders were scheduled too late."""
 BURST_S = 0.002
 """The link's burst as time at its rate, the same at every rate: a slower link empties a larger one too late."""
 LOOK_S = 0.1

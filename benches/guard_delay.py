@@ -28,7 +28,7 @@ VIFS = {
 def flat(made: Lab, goal: str | None) -> guard.Flat:
     classes: dict[str, Any] = {"gold": {"priority": 2} | ({"delay": goal} if goal else {}), "silver": 1}
     kept_policy = Policy.model_validate(policy(made, VIFS, "200Mbit/s") | {"service_classes": classes})
-    return guard.flatten(kept_policy, guard.resolve(kept_policy), link=guard.resolve_link(kept_policy))
+    return guard.flatten(kept_policy, guard.resolve(kept_policy), links=guard.resolve_links(kept_policy))
 
 
 def waits(

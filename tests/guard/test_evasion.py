@@ -105,7 +105,7 @@ def made() -> Iterator[Lab]:
 def test_a_packet_is_charged_to_its_flow_class(kind: str, made: Lab) -> None:
     frames, leaf = KINDS[kind]
     asked = Policy.model_validate(policy(made, {"vm": {"flows": FLOWS}}, "1Gbit/s"))
-    flat = guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_link(asked))
+    flat = guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_links(asked))
     with raw_in(made.namespace("vm")) as out, guard.keep(flat) as kept:
         for _ in range(COPIES):
             for one in frames:
@@ -134,7 +134,7 @@ def sent(out: socket.socket, *packets: bytes) -> None:
 def test_a_flood_of_first_fragments_at_one_vif_pushes_out_none_of_another(made: Lab) -> None:
     flood = 20_000
     asked = Policy.model_validate(policy(made, {name: {"flows": FLOWS} for name in made.names}, "1Gbit/s"))
-    flat = guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_link(asked))
+    flat = guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_links(asked))
     with raw_in(made.namespace("vm")) as vm, raw_in(made.namespace("flood")) as other, guard.keep(flat) as kept:
         sent(vm, *(ipv4(datagram(), 0x2000, identification) for identification in range(COPIES)))
         sent(other, *(ipv4(datagram(), 0x2000, identification) for identification in range(flood)))
@@ -145,7 +145,7 @@ def test_a_flood_of_first_fragments_at_one_vif_pushes_out_none_of_another(made: 
 
 def test_all_of_a_datagram_in_fragments_goes_where_its_first_went(made: Lab) -> None:
     asked = Policy.model_validate(policy(made, {"vm": {"flows": FLOWS}}, "1Gbit/s"))
-    flat = guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_link(asked))
+    flat = guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_links(asked))
     with guard.keep(flat) as kept:
         opened = in_namespace(NETNS / made.namespace("vm"), lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         with opened as out:

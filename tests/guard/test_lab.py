@@ -33,7 +33,7 @@ REPORT_NS = 100_000_000
 
 def flat(made: Lab, vifs: dict[str, Any], capacity: str, **more: Any) -> guard.Flat:
     asked = Policy.model_validate(policy(made, vifs, capacity) | more)
-    return guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_link(asked))
+    return guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_links(asked))
 
 
 def until(kept: Kept, condition: Callable[[Report], bool], deadline_s: float = 30) -> Report:

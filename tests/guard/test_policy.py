@@ -110,7 +110,7 @@ def test_flow_classes_of_what_is_received_are_hooked_on_the_way_in() -> None:
 
 def test_a_goal_in_delay_is_of_all_that_its_service_class_sends_and_bounds_what_may_wait() -> None:
     policy = guard.loads(GOOD.replace("{gold: 2,", "{gold: {priority: 2, delay: 2ms},"))
-    start = flatten(policy, PLACES, link=VifPlace("eth1", None, False)).start
+    start = flatten(policy, PLACES, links={"": VifPlace("eth1", None, False)}).start
     assert start["pools"][0]["link"] == {"namespace": None, "interface": "eth1"}
     assert start["goals"] == [
         {"name": "gold", "pool": 0, "delay_ns": 2_000_000, "jitter_ns": None, "leaves": [1, 2, 3]}

@@ -43,6 +43,17 @@ def test_a_way_replaces_keys_of_the_parts_policy_or_has_no_guard():
     assert host.policy_of("native", "p", PLACES) is None
 
 
+def test_a_policy_of_several_links_has_the_capacity_of_each():
+    links = shipped().parts["links"]
+    total, without = (
+        links.policy_of(way, "p", {name: {"interface": "eth0", "namespace": name} for name in links.vifs})
+        for way in ("total", "without-total")
+    )
+    assert {name: link.capacity for name, link in total.by_link.items()} == {"left": 50_000_000, "right": 20_000_000}
+    assert total.link_name(total.vifs["VM2"]) == links.link_of("VM2") == "right"
+    assert (set(total.tenants), set(without.tenants)) == ({"VM"}, set())
+
+
 def test_every_block_holds_every_way_once_and_one_that_was_cut_off_is_measured_whole_again():
     study = shipped()
     order = slots.plan(study, EXTENT, seed=1)
@@ -86,6 +97,9 @@ def test_a_study_measures_what_the_papers_claims_name():
         ("promised: {all: 8}", "promised: {nobody: 8}", "promised: there is no stream 'nobody'"),
         ("ceiling: 70Mbit/s", "ceiling: 60Mbit/s", "ways.bits.policy: vifs.VM2.send.guarantee"),
         ("frame_bytes: 64", "frame_bytes: 20", "greater than or equal to 42"),
+        ("first: {link: left, tenant", "first: {link: lefd, tenant", "vifs.first.link: 'lefd' is none of the links"),
+        ("links: {left: 50Mbit/s", "link: 1Gbit/s\n    links: {left: 50Mbit/s", "links: give one of link and links"),
+        ("second: {link: right}, VM2", "second: {link: left}, VM2", "without-total.policy: vifs.second.link: 'left'"),
     ],
 )
 def test_what_cannot_be_is_told(old, new, said):
@@ -96,7 +110,7 @@ def test_what_cannot_be_is_told(old, new, said):
 def test_parts_are_selected_by_name_and_an_unknown_one_is_refused():
     kind = studies.kind_of(FILE)
     assert len(kind.outline(shipped(), StudyRequest(parts=("fl*", "host")), fake_host()).lines) == 2
-    with pytest.raises(UsageError, match=r"--only: no part is called x.*there are interfaces, host, flows"):
+    with pytest.raises(UsageError, match=r"--only: no part is called x.*there are interfaces, links, host, flows"):
         kind.outline(shipped(), StudyRequest(parts=("x",)), fake_host())
     with pytest.raises(UsageError, match="--backend"):
         kind.outline(shipped(), StudyRequest(backends=("qemu",)), fake_host())

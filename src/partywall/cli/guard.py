@@ -25,12 +25,12 @@ from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Event, Note, reports
 from partywall.files import write_whole
 from partywall.guard import prometheus
-from partywall.guard.flatten import RECEIVES
+from partywall.guard.flatten import RECEIVES, on_link
 from partywall.guard.left import owner
 from partywall.guard.run import Report
 from partywall.kinds.guard import KEEPS, GuardJob, Guards
 from partywall.kinds.kind import Options
-from partywall.model.policy import Policy, Promise, Vif
+from partywall.model.policy import Link, Policy, Promise, Total, Vif
 from partywall.pipeline import check_hooks
 from partywall.sandbox.label import state_root
 from partywall.scenario import text
@@ -121,9 +121,9 @@ def adjust(
 
     partywall guard adjust series edge.yaml
 
-    Promises, ceilings, priorities, goals, tenants, the link's capacity and times may change. Vifs, flow classes and
-    their packets may not: start the guard again for that. The guard says what became of it, and its report shows from
-    when which promise held.
+    Promises, ceilings, priorities, goals, tenants, capacities of links and times may change. Links, vifs, flow classes
+    and their packets may not: start the guard again for that. The guard says what became of it, and its report shows
+    from when which promise held.
     """
     from partywall.store import control  # noqa: PLC0415 - of this command alone
 
@@ -226,8 +226,10 @@ def _check_file(file: Path) -> None:
 
 def _table(policy: Policy, report: Report, extent: str) -> Table:
     table = Table(title=f"{policy.name}: {extent}", title_justify="left")
+    named = bool(policy.links)
     for heading in (
         "vif",
+        *(["link"] if named else []),
         "offered",
         "passed",
         "granted",
@@ -238,62 +240,89 @@ def _table(policy: Policy, report: Report, extent: str) -> Table:
         "marked",
         "waits",
     ):
-        table.add_column(heading, justify="left" if heading == "vif" else "right")
+        table.add_column(heading, justify="left" if heading in ("vif", "link") else "right")
     for leaf, row in report.rows.items():
         bits = [units.format_bit_rate(row[key]) for key in ("offered_bps", "passed_bps", "granted_bps")]
         packets = [units.format_packet_rate(row[key]) for key in ("offered_pps", "passed_pps")]
         granted = units.format_packet_rate(row["granted_pps"]) if row["granted_pps"] is not None else "no limit"
         counts = [units.format_number(row[key]) for key in ("dropped_packets", "marked_packets")]
         waits = units.format_duration(row["delay_ns"]) if row["delay_ns"] is not None else "no queue"
-        table.add_row(leaf, *bits, *packets, granted, *counts, waits)
-    if report.pools["send"]["divided_bps"] < policy.link.capacity:
-        divided = units.format_bit_rate(report.pools["send"]["divided_bps"])
-        table.caption = f"{divided} of {units.format_bit_rate(policy.link.capacity)} are divided, to meet a delay goal"
+        table.add_row(leaf, *([row["link"]] if named else []), *bits, *packets, granted, *counts, waits)
+    table.caption = "\n".join(_divided(policy, report)) or None
     return table
+
+
+def _divided(policy: Policy, report: Report) -> Iterator[str]:
+    """The links of which less than the capacity is divided."""
+    for name, link in policy.by_link.items():
+        divided = report.pools[on_link("send", name)]["divided_bps"]
+        if divided < link.capacity:
+            said = f"{units.format_bit_rate(divided)} of {units.format_bit_rate(link.capacity)} are divided"
+            yield f"{on_link(said, name)}, to meet a delay goal"
 
 
 def _show_policy(console: Console, policy: Policy) -> None:
     table = Table(title=f"{policy.name}: guarantees and ceilings", title_justify="left")
-    for heading in ("vif", "service class", "guarantee", "ceiling", "packets guaranteed", "packets at most"):
-        table.add_column(heading, justify="left" if heading in ("vif", "service class") else "right")
+    named = ["link"] if policy.links else []
+    left = ["vif", *named, "service class"]
+    for heading in (*left, "guarantee", "ceiling", "packets guaranteed", "packets at most"):
+        table.add_column(heading, justify="left" if heading in left else "right")
     for name, vif in policy.vifs.items():
         for row in _vif_rows(policy, name, vif):
             table.add_row(*row)
     for name, total in policy.tenants.items():
-        vifs = ", ".join(key for key, vif in policy.vifs.items() if vif.tenant == name)
-        for suffix, ceilings in (("", total), (RECEIVES, total.receive)):
-            if ceilings:
-                most = _promised(Promise(packets=ceilings.packets), ceilings.ceiling)
-                table.add_row(f"{name}{suffix}: {vifs}", "all of them", *most)
+        for row in _total_rows(policy, name, total):
+            table.add_row(*row)
     console.print(table)
     if policy.has_default_class:
         said = "service classes: the policy has no service_classes, so all vifs are in one class (default)"
         console.print(said, highlight=False, soft_wrap=True)
     console.print(f"queue for waiting packets: {policy.queue or 'fq if the kernel has it, else tbf'}", highlight=False)
-    received = [vif.receive for vif in policy.vifs.values() if vif.receive]
-    for way, promises in (("send", [vif.send for vif in policy.vifs.values()]), ("receive", received)):
-        if promises:
-            console.print(f"guaranteed to {way}: {_sums(policy, promises)}", highlight=False)
+    for said in _guaranteed(policy):
+        console.print(said, highlight=False)
+
+
+def _guaranteed(policy: Policy) -> Iterator[str]:
+    """The sums of the guarantees on each link."""
+    for name, link in policy.by_link.items():
+        vifs = [vif for vif in policy.vifs.values() if policy.link_name(vif) == name]
+        received = [vif.receive for vif in vifs if vif.receive]
+        for way, promises in (("send", [vif.send for vif in vifs]), ("receive", received)):
+            if promises:
+                yield f"guaranteed to {on_link(way, name)}: {_sums(link, promises)}"
+
+
+def _total_rows(policy: Policy, name: str, total: Total) -> Iterator[list[str]]:
+    """Rows of a tenant's totals, for each direction."""
+    mine = {key: vif for key, vif in policy.vifs.items() if vif.tenant == name}
+    links = ", ".join(dict.fromkeys(policy.link_name(vif) for vif in mine.values()))
+    for suffix, ceilings in (("", total), (RECEIVES, total.receive)):
+        if ceilings:
+            most = _promised(Promise(packets=ceilings.packets), ceilings.ceiling)
+            named = [links] if policy.links else []
+            yield [f"{name}{suffix}: {', '.join(mine)}", *named, "all of them", *most]
 
 
 def _vif_rows(policy: Policy, name: str, vif: Vif) -> Iterator[list[str]]:
     """Rows of a vif and of its flow classes, for each direction."""
+    capacity = policy.link_of(vif).capacity
+    named = [policy.link_name(vif)] if policy.links else []
     for suffix, promise in (("", vif.send), (RECEIVES, vif.receive)):
         if promise:
-            ceiling = promise.ceiling or policy.link.capacity
-            yield [name + suffix, policy.class_of(vif), *_promised(promise, ceiling)]
+            ceiling = promise.ceiling or capacity
+            yield [name + suffix, *named, policy.class_of(vif), *_promised(promise, ceiling)]
     for key, flow in vif.flows.items():
         whole, suffix = (vif.send, "") if flow.way == "send" else (vif.receive, RECEIVES)
-        ceiling = flow.ceiling or (whole and whole.ceiling) or policy.link.capacity
-        yield [f"{name}:{key}{suffix}", policy.class_of(vif, flow), *_promised(flow, ceiling)]
+        ceiling = flow.ceiling or (whole and whole.ceiling) or capacity
+        yield [f"{name}:{key}{suffix}", *named, policy.class_of(vif, flow), *_promised(flow, ceiling)]
 
 
-def _sums(policy: Policy, promises: Sequence[Promise]) -> str:
+def _sums(link: Link, promises: Sequence[Promise]) -> str:
     bits = sum(promise.guarantee or 0 for promise in promises)
     packets = sum(promise.packets_guarantee or 0 for promise in promises)
-    said = f"{units.format_bit_rate(bits)} of {units.format_bit_rate(policy.link.capacity)}"
-    if policy.link.packets:
-        said += f", {units.format_packet_rate(packets)} of {units.format_packet_rate(policy.link.packets)}"
+    said = f"{units.format_bit_rate(bits)} of {units.format_bit_rate(link.capacity)}"
+    if link.packets:
+        said += f", {units.format_packet_rate(packets)} of {units.format_packet_rate(link.packets)}"
     return said
 
 

@@ -8,7 +8,7 @@ from partywall.guard.flatten import Flat, flatten
 from partywall.guard.follow import Follower
 from partywall.guard.left import reap
 from partywall.guard.load import load, loads
-from partywall.guard.resolve import VifPlace, places, resolve, resolve_link
+from partywall.guard.resolve import VifPlace, places, resolve, resolve_links
 from partywall.guard.run import Report, keep, remove
 
 __all__ = [
@@ -26,5 +26,5 @@ __all__ = [
     "refuse",
     "remove",
     "resolve",
-    "resolve_link",
+    "resolve_links",
 ]

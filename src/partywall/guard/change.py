@@ -7,7 +7,7 @@ from typing import Any
 
 from partywall import units
 from partywall.errors import Problem, UsageError
-from partywall.model.policy import Policy, Vif
+from partywall.model.policy import ONLY_LINK, Policy, Vif, link_path
 
 RESTART = "start the guard with the changed policy again: it replaces the hooks without a gap"
 PLACE = ("interface", "namespace", "domain", "tap", "sandbox", "side", "excess")
@@ -33,9 +33,7 @@ def refuse(running: Policy, new: Policy, file: str = "") -> None:
 def _fixed(running: Policy, new: Policy) -> Iterator[tuple[str, str]]:
     if running.name != new.name:
         yield "name", f"this policy is called {new.name!r}, and the running one {running.name!r}"
-    link = (running.link.interface, running.link.namespace)
-    if link != (new.link.interface, new.link.namespace):
-        yield "link", "the interface of the link cannot be changed while the guard runs"
+    yield from _fixed_links(running, new)
     if running.queue != new.queue:
         yield "queue", "the kind of queue cannot be changed while the guard runs"
     yield from _sets("vifs", "vif", running.vifs, new.vifs)
@@ -45,12 +43,29 @@ def _fixed(running: Policy, new: Policy) -> Iterator[tuple[str, str]]:
         yield from _fixed_of_vif(running, new, name)
 
 
+def _fixed_links(running: Policy, new: Policy) -> Iterator[tuple[str, str]]:
+    names = set(running.by_link), set(new.by_link)
+    if names[0] != names[1] and {ONLY_LINK} in names:
+        yield "link", "one of the two policies has one link without a name, and the other has named links"
+        return
+    yield from _sets("links", "link", running.by_link, new.by_link)
+    if list(running.by_link) != list(new.by_link) and names[0] == names[1]:
+        yield "links", "the links are in another order than in the running policy"
+    for name in running.by_link.keys() & new.by_link.keys():
+        old, link = running.by_link[name], new.by_link[name]
+        if (old.interface, old.namespace) != (link.interface, link.namespace):
+            which = "the link" if name == ONLY_LINK else f"link {name!r}"
+            yield ".".join(link_path(name)), f"the interface of {which} cannot be changed while the guard runs"
+
+
 def _fixed_of_vif(running: Policy, new: Policy, name: str) -> Iterator[tuple[str, str]]:
     old, vif = running.vifs[name], new.vifs[name]
     key = f"vifs.{name}"
     for field in PLACE:
         if getattr(old, field) != getattr(vif, field):
             yield f"{key}.{field}", f"{field} of vif {name!r} cannot be changed while the guard runs"
+    if running.link_name(old) != new.link_name(vif):
+        yield f"{key}.link", f"the link of vif {name!r} cannot be changed while the guard runs"
     if _receives(running, old) != _receives(new, vif):
         yield f"{key}.receive", f"whether received traffic of vif {name!r} is limited cannot be changed"
     yield from _sets(f"{key}.flows", f"flow class of vif {name!r}", old.flows, vif.flows)

@@ -8,9 +8,10 @@ from typing import Any
 
 from partywall.guard.load import ports
 from partywall.guard.resolve import VifPlace
-from partywall.model.policy import Flow, Policy, Promise, Vif
+from partywall.model.policy import Flow, Link, Policy, Promise, Vif
 
 RECEIVES = " (receives)"
+WAYS = ("send", "receive")
 PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "sctp": 132}
 CHECK_NS = 1_000_000_000
 
@@ -22,6 +23,8 @@ class Flat:
     start: dict[str, Any]
     leaves: tuple[str, ...]
     hooks: tuple[str, ...]
+    links: tuple[str, ...]
+    """The name of each leaf's link."""
 
     @property
     def remove(self) -> dict[str, Any]:
@@ -32,6 +35,11 @@ class Flat:
 def vif_of(hook: str) -> str:
     """The vif in a hook's name."""
     return hook.removesuffix(RECEIVES)
+
+
+def on_link(what: str, link: str) -> str:
+    """A name that also tells the link, if the links have names: 'send on left'."""
+    return f"{what} on {link}" if link else what
 
 
 @dataclass
@@ -46,9 +54,15 @@ class _Lists:
 
 
 def flatten(
-    policy: Policy, located: Mapping[str, VifPlace], report_ns: int = 1_000_000_000, link: VifPlace | None = None
+    policy: Policy,
+    located: Mapping[str, VifPlace],
+    report_ns: int = 1_000_000_000,
+    links: Mapping[str, VifPlace] | None = None,
 ) -> Flat:
-    """The flat form. Pool 0 is sent traffic, pool 1 received traffic. link: the place of the link's own interface."""
+    """The flat form. Each link has two pools, sent traffic and then received traffic.
+
+    links: the places of the links' own interfaces, by the link's name.
+    """
     lists = _Lists()
     tenants = {name: _total(lists, name, total.ceiling, total.packets) for name, total in policy.tenants.items()}
     receivers = {
@@ -56,16 +70,21 @@ def flatten(
         for name, total in policy.tenants.items()
         if total.receive
     }
-    classes: dict[str, list[int]] = {}
+    classes: dict[tuple[str, str], list[int]] = {}
     for name, vif in policy.vifs.items():
         tenant = [tenants[vif.tenant]] if vif.tenant else []
-        classes.setdefault(policy.class_of(vif), []).extend(_way(policy, lists, name, vif, located[name], tenant))
+        of_class = classes.setdefault((policy.class_of(vif), policy.link_name(vif)), [])
+        of_class.extend(_way(policy, lists, name, vif, located[name], tenant))
         together = [receivers[vif.tenant]] if vif.tenant in receivers else []
         if vif.receive is not None or together or any(flow.way == "receive" for flow in vif.flows.values()):
             _way(policy, lists, name, vif, located[name], together, way="receive")
     start = {
         "id": policy.name,
-        "pools": [_pool(policy, "send", link), _pool(policy, "receive", None)],
+        "pools": [
+            _pool(on_link(way, name), link, (links or {}).get(name) if way == "send" else None)
+            for name, link in policy.by_link.items()
+            for way in WAYS
+        ],
         "totals": lists.totals,
         "leaves": lists.leaves,
         "hooks": lists.hooks,
@@ -77,20 +96,36 @@ def flatten(
         "queue": policy.queue,
     }
     names = tuple(leaf["name"] for leaf in lists.leaves)
-    return Flat(start, names, tuple(names[hook["leaf"]] for hook in lists.hooks))
+    every = list(policy.by_link)
+    leaf_links = tuple(every[leaf["pool"] // len(WAYS)] for leaf in lists.leaves)
+    return Flat(start, names, tuple(names[hook["leaf"]] for hook in lists.hooks), leaf_links)
 
 
-def _pool(policy: Policy, way: str, link: VifPlace | None) -> dict[str, Any]:
-    place = {"namespace": link.namespace, "interface": link.interface} if link else None
-    return {"name": way, "capacity_bps": policy.link.capacity, "capacity_pps": policy.link.packets, "link": place}
+def _pool(name: str, link: Link, place: VifPlace | None) -> dict[str, Any]:
+    where = {"namespace": place.namespace, "interface": place.interface} if place else None
+    return {"name": name, "capacity_bps": link.capacity, "capacity_pps": link.packets, "link": where}
 
 
-def _goals(policy: Policy, classes: Mapping[str, list[int]]) -> list[dict[str, Any]]:
-    """Goals apply to sent traffic only, because received traffic is not queued here."""
+def _pool_of(policy: Policy, vif: Vif, way: str) -> int:
+    return list(policy.by_link).index(policy.link_name(vif)) * len(WAYS) + WAYS.index(way)
+
+
+def _goals(policy: Policy, classes: Mapping[tuple[str, str], list[int]]) -> list[dict[str, Any]]:
+    """Goals of each service class on each link.
+
+    They apply to sent traffic only, because received traffic is not queued here.
+    """
     return [
-        {"name": name, "pool": 0, "delay_ns": kind.delay, "jitter_ns": kind.jitter, "leaves": classes[name]}
+        {
+            "name": on_link(name, link),
+            "pool": at * len(WAYS),
+            "delay_ns": kind.delay,
+            "jitter_ns": kind.jitter,
+            "leaves": classes[name, link],
+        }
         for name, kind in policy.service_classes.items()
-        if (kind.delay or kind.jitter) and name in classes
+        for at, link in enumerate(policy.by_link)
+        if (kind.delay or kind.jitter) and (name, link) in classes
     ]
 
 
@@ -112,11 +147,10 @@ def _way(
     called = name if sends else f"{name}{RECEIVES}"
     if flows:
         # The vif's own limits apply to its flow classes together.
-        totals = [_total(lists, called, whole.ceiling or policy.link.capacity, whole.packets), *totals]
-    pool, burst = 0 if sends else 1, vif.burst or policy.burst
-    leaf = _leaf(policy, lists, called, _rest(whole, flows), policy.class_of(vif), pool, totals, burst)
+        totals = [_total(lists, called, whole.ceiling or policy.link_of(vif).capacity, whole.packets), *totals]
+    leaf = _leaf(policy, lists, called, _rest(whole, flows), policy.class_of(vif), vif, way, totals)
     rules = [
-        _rule(policy, lists, f"{called}:{key}", flow, whole, policy.class_of(vif, flow), pool, totals, burst)
+        _rule(policy, lists, f"{called}:{key}", flow, whole, policy.class_of(vif, flow), vif, totals)
         for key, flow in flows.items()
     ]
     _hook(lists, place, leaf, rules, sends=sends, hold=vif.excess == "hold")
@@ -141,23 +175,23 @@ def _leaf(
     name: str,
     promise: Promise,
     service_class: str,
-    pool: int,
+    vif: Vif,
+    way: str,
     totals: list[int],
-    burst: int,
 ) -> int:
     kind = policy.service_classes[service_class]
     # A packet that waits longer than half of the goal would break it.
     strict = min((goal for goal in (kind.delay, kind.jitter) if goal), default=None)
     return lists.leaf(
         name=name,
-        pool=pool,
+        pool=_pool_of(policy, vif, way),
         totals=totals,
         priority=kind.priority,
         guarantee_bps=promise.guarantee or 0,
-        ceiling_bps=promise.ceiling or policy.link.capacity,
+        ceiling_bps=promise.ceiling or policy.link_of(vif).capacity,
         guarantee_pps=promise.packets_guarantee or 0,
         ceiling_pps=promise.packets,
-        burst_ns=burst,
+        burst_ns=vif.burst or policy.burst,
         hold_ns=min(policy.hold, strict // 2) if strict else policy.hold,
     )
 
@@ -169,12 +203,11 @@ def _rule(
     flow: Flow,
     whole: Promise,
     service_class: str,
-    pool: int,
+    vif: Vif,
     totals: list[int],
-    burst: int,
 ) -> dict[str, Any]:
     bounded = flow.model_copy(update={"ceiling": flow.ceiling or whole.ceiling})
-    leaf = _leaf(policy, lists, name, bounded, service_class, pool, totals, burst)
+    leaf = _leaf(policy, lists, name, bounded, service_class, vif, flow.way, totals)
     return {
         "leaf": leaf,
         "protocol": PROTOCOLS[flow.protocol] if flow.protocol else None,

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from partywall import units
 from partywall.errors import Problem, UsageError
-from partywall.model.policy import Ceilings, Flow, Policy, Promise, Vif
+from partywall.model.policy import ONLY_LINK, Ceilings, Flow, Link, Policy, Promise, Vif, link_path
 from partywall.scenario import text as read_text
 from partywall.scenario.decode import Document, Path, decode, key_text, one_line
 from partywall.scenario.explain import Mistake, did_you_mean, shown
@@ -115,8 +115,11 @@ def _problem(mistake: Mistake, document: Document, file: str) -> Problem:
 
 def check(policy: Policy) -> Iterator[Mistake]:
     """All mistakes of a policy that has the right form."""
-    if policy.link.namespace is not None and (mistake := _namespace(("link", "namespace"), policy.link.namespace)):
-        yield mistake
+    if not policy.by_link or (policy.link and policy.links):
+        # Every other check needs to know the links.
+        yield from _no_link(policy)
+        return
+    yield from _links(policy)
     yield from _goals(policy)
     for name, vif in policy.vifs.items():
         yield from _vif(policy, ("vifs", name), vif)
@@ -125,12 +128,45 @@ def check(policy: Policy) -> Iterator[Mistake]:
     yield from _sums(policy)
 
 
+def _no_link(policy: Policy) -> Iterator[Mistake]:
+    if policy.links:
+        said = "both link and links are given"
+        yield Mistake(("links",), said, "give one: link for all vifs, or links: and link: at each vif")
+    else:
+        said = "this key is missing" if "links" not in policy.model_fields_set else "no link is given"
+        yield Mistake(("link",), said, f"{_purpose(('link',))}; e.g. link: {{capacity: 1Gbit/s}}")
+
+
+def _links(policy: Policy) -> Iterator[Mistake]:
+    seen: dict[tuple[str | None, str], str] = {}
+    for name, link in policy.by_link.items():
+        at = link_path(name)
+        if link.namespace is not None and (mistake := _namespace((*at, "namespace"), link.namespace)):
+            yield mistake
+        first = seen.setdefault((link.namespace, link.interface), name)
+        if link.interface and first != name:
+            said = f"{link.interface} is the interface of link {first!r} already"
+            yield Mistake((*at, "interface"), said, "give each link its own; vifs of one interface share one link")
+        if name != ONLY_LINK and not any(vif.link == name for vif in policy.vifs.values()) and len(policy.links) > 1:
+            yield Mistake(at, "no vif has this link", f"write link: {name} at its vifs")
+
+
 def _goals(policy: Policy) -> Iterator[Mistake]:
     """A delay goal needs the link's interface, because delay is measured at its queue."""
     for name, kind in policy.service_classes.items():
-        if (kind.delay or kind.jitter) and not policy.link.interface:
-            said = "a goal for delay or jitter needs the link's interface, to watch its queue"
-            yield Mistake(("service_classes", name), said, "add interface: to link")
+        for link_name in _links_of_class(policy, name) if kind.delay or kind.jitter else ():
+            if not policy.by_link[link_name].interface:
+                what = "the link's interface" if link_name == ONLY_LINK else f"the interface of link {link_name!r}"
+                said = f"a goal for delay or jitter needs {what}, to watch its queue"
+                yield Mistake(("service_classes", name), said, f"add interface: to {'.'.join(link_path(link_name))}")
+
+
+def _links_of_class(policy: Policy, name: str) -> list[str]:
+    """The links that a service class uses. The only link also if no vif has the class."""
+    if len(policy.by_link) == 1:
+        return list(policy.by_link)
+    used = {vif.link for vif in policy.vifs.values() if policy.class_of(vif) == name}
+    return [link for link in policy.by_link if link in used]
 
 
 def _vif(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
@@ -145,10 +181,38 @@ def _vif(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
     yield from _class(policy, at, vif)
     if vif.tenant is not None:
         yield from _known((*at, "tenant"), vif.tenant, policy.tenants, "tenant")
+    yield from _flows(policy, at, vif)
+    mistakes = list(_link(policy, at, vif))
+    # What a vif may be promised depends on its link.
+    yield from mistakes or _promises(policy, at, vif)
+
+
+def _promises(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
+    link = policy.link_of(vif)
     for key, promise in (("send", vif.send), ("receive", vif.receive)):
         if promise:
-            yield from _promise(policy, (*at, key), promise)
-    yield from _flows(policy, at, vif)
+            yield from _promise(link, (*at, key), promise)
+    for way, whole in _wholes(vif):
+        for name, flow in vif.flows.items():
+            if flow.way == way:
+                yield from _promise(link, (*at, "flows", name), flow, whole.ceiling or link.capacity)
+
+
+def _wholes(vif: Vif) -> tuple[tuple[str, Promise], ...]:
+    """Each direction, and what the whole vif is promised there."""
+    return ("send", vif.send), ("receive", vif.receive or Promise())
+
+
+def _link(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
+    if vif.link is not None and policy.link:
+        said = f"there is no link {vif.link!r}: the policy has one link, without a name"
+        remedy = f"leave link out, or write links: {{{vif.link}: ...}} instead of link at the top"
+        yield Mistake((*at, "link"), said, remedy)
+    elif vif.link is not None:
+        yield from _known((*at, "link"), vif.link, policy.links, "link")
+    elif len(policy.by_link) > 1:
+        said = "the key link is missing, and the policy has several links"
+        yield Mistake((*at, "link"), said, f"add link: one of {', '.join(policy.links)}")
 
 
 def _class(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
@@ -188,24 +252,24 @@ def _namespace(at: Path, text: str) -> Mistake | None:
     return None if text and "\0" not in text else Mistake(at, f"{text!r} names no namespace", "'ip netns' lists them")
 
 
-def _promise(policy: Policy, at: Path, promise: Promise, most: int | None = None) -> Iterator[Mistake]:
-    ceiling = promise.ceiling or most or policy.link.capacity
+def _promise(link: Link, at: Path, promise: Promise, most: int | None = None) -> Iterator[Mistake]:
+    ceiling = promise.ceiling or most or link.capacity
     if promise.guarantee is not None and promise.guarantee > ceiling:
         what = "its ceiling" if promise.ceiling else "the link's capacity" if most is None else "the vif's ceiling"
         message = f"the guarantee {_rate(promise.guarantee)} is above {what}, {_rate(ceiling)}"
         yield Mistake((*at, "guarantee"), message, f"promise at most {_rate(ceiling)}, or raise {what}")
-    if promise.ceiling is not None and promise.ceiling > (most or policy.link.capacity):
-        limit = most or policy.link.capacity
+    if promise.ceiling is not None and promise.ceiling > (most or link.capacity):
+        limit = most or link.capacity
         what = "the link's capacity" if most is None else "the vif's ceiling"
         message = f"the ceiling {_rate(promise.ceiling)} is above {what}, {_rate(limit)}"
         yield Mistake((*at, "ceiling"), message, f"give at most {_rate(limit)}, or leave it out")
     if promise.packets_guarantee is not None:
-        yield from _packets(policy, at, promise, promise.packets_guarantee)
+        yield from _packets(link, at, promise, promise.packets_guarantee)
 
 
-def _packets(policy: Policy, at: Path, promise: Promise, guarantee: int) -> Iterator[Mistake]:
+def _packets(link: Link, at: Path, promise: Promise, guarantee: int) -> Iterator[Mistake]:
     here = (*at, "packets_guarantee")
-    if policy.link.packets is None:
+    if link.packets is None:
         said = "packets_guarantee needs the packets/s of the link"
         yield Mistake(here, said, "add packets: to link: the packets/s that it, or this host, carries")
     if promise.packets is not None and guarantee > promise.packets:
@@ -214,9 +278,9 @@ def _packets(policy: Policy, at: Path, promise: Promise, guarantee: int) -> Iter
 
 
 def _flows(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
-    for way, whole in (("send", vif.send), ("receive", vif.receive or Promise())):
+    for way, whole in _wholes(vif):
         flows = {name: flow for name, flow in vif.flows.items() if flow.way == way}
-        yield from _flows_of(policy, at, flows, whole, way)
+        yield from _flows_of(at, flows, whole, way)
     for name, flow in vif.flows.items():
         here = (*at, "flows", name)
         if flow.service_class is not None:
@@ -227,12 +291,10 @@ def _flows(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
             yield from _ports((*here, "ports"), flow.ports, flow.protocol)
 
 
-def _flows_of(policy: Policy, at: Path, flows: Mapping[str, Flow], whole: Promise, way: str) -> Iterator[Mistake]:
+def _flows_of(at: Path, flows: Mapping[str, Flow], whole: Promise, way: str) -> Iterator[Mistake]:
     """The flow classes of one direction, which share the guarantees of their vif."""
     if len(flows) > FLOWS_MAX:
         yield Mistake((*at, "flows"), f"{len(flows)} flow classes to {way}", f"one vif can have {FLOWS_MAX}; join some")
-    for name, flow in flows.items():
-        yield from _promise(policy, (*at, "flows", name), flow, whole.ceiling or policy.link.capacity)
     promised = sum(flow.guarantee or 0 for flow in flows.values())
     if promised > (whole.guarantee or 0):
         parts = " + ".join(_rate(flow.guarantee or 0) for flow in flows.values())
@@ -291,18 +353,21 @@ def _tenant(at: Path, promises: Mapping[str, Promise], most: Ceilings) -> Iterat
 
 
 def _sums(policy: Policy) -> Iterator[Mistake]:
-    """All guarantees of one direction together must fit the link."""
-    for way in ("send", "receive"):
-        promises = {name: getattr(vif, way) or Promise() for name, vif in policy.vifs.items()}
-        bits = {name: promise.guarantee for name, promise in promises.items() if promise.guarantee}
-        yield from _sum(way, "capacity", bits, policy.link.capacity, _rate)
-        if policy.link.packets is not None:
-            packets = {n: promise.packets_guarantee for n, promise in promises.items() if promise.packets_guarantee}
-            yield from _sum(way, "packets", packets, policy.link.packets, _packet_rate)
+    """All guarantees of one direction on one link together must fit the link."""
+    for link_name, link in policy.by_link.items():
+        # A vif that names no link is counted only if there is no choice.
+        vifs = {name: vif for name, vif in policy.vifs.items() if vif.link == link_name or len(policy.by_link) == 1}
+        for way in ("send", "receive"):
+            promises = {name: getattr(vif, way) or Promise() for name, vif in vifs.items()}
+            bits = {name: promise.guarantee for name, promise in promises.items() if promise.guarantee}
+            yield from _sum((*link_path(link_name), "capacity"), way, bits, link.capacity, _rate)
+            if link.packets is not None:
+                packets = {n: promise.packets_guarantee for n, promise in promises.items() if promise.packets_guarantee}
+                yield from _sum((*link_path(link_name), "packets"), way, packets, link.packets, _packet_rate)
 
 
 def _sum(
-    way: str, key: str, given: Mapping[str, int], there: int, format_rate: Callable[[int], str]
+    at: Path, way: str, given: Mapping[str, int], there: int, format_rate: Callable[[int], str]
 ) -> Iterator[Mistake]:
     total = sum(given.values())
     if total > there:
@@ -311,7 +376,7 @@ def _sum(
         message = (
             f"the guarantees to {way} cannot all be kept: {listed}{more} = {format_rate(total)} on {format_rate(there)}"
         )
-        yield Mistake(("link", key), message, f"promise {format_rate(total - there)} less")
+        yield Mistake(at, message, f"promise {format_rate(total - there)} less")
 
 
 def _known(at: Path, name: str, known: Iterable[str], what: str) -> Iterator[Mistake]:

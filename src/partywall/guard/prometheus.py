@@ -28,6 +28,8 @@ class Totals:
     """Counters over all reports. Prometheus needs running totals, but reports count from the previous report."""
 
     def __init__(self) -> None:
+        self.links: dict[str, str] = {}
+        """The link of each leaf, if links have names."""
         self.counts: dict[tuple[str, str], int] = {}
         self.findings: dict[tuple[str, str], int] = {}
 
@@ -39,6 +41,8 @@ class Totals:
     def add(self, report: Report) -> None:
         """Adds one report."""
         for leaf, row in report.rows.items():
+            if "link" in row:
+                self.links[leaf] = row["link"]
             for key in COUNTERS:
                 self.counts[key, leaf] = self.counts.get((key, leaf), 0) + row[key]
         for hook, kind, _text in report.notes:
@@ -48,18 +52,18 @@ class Totals:
 def text(policy: str, report: Report, totals: Totals) -> str:
     """The whole file."""
     lines: list[str] = []
+
+    def labels(leaf: str) -> dict[str, str]:
+        return {"policy": policy, "vif": leaf} | ({"link": totals.links[leaf]} if leaf in totals.links else {})
+
     for key, (name, about) in GAUGES.items():
         values = {leaf: row[key] for leaf, row in report.rows.items() if row[key] is not None}
-        lines += _family(
-            f"partywall_guard_{name}", about, "gauge", [({"policy": policy, "vif": v}, values[v]) for v in values]
-        )
+        lines += _family(f"partywall_guard_{name}", about, "gauge", [(labels(v), values[v]) for v in values])
     for key, (name, about) in SECONDS.items():
         known = {leaf: row[key] for leaf, row in report.rows.items() if row[key] is not None}
-        lines += _family(
-            f"partywall_guard_{name}", about, "gauge", [({"policy": policy, "vif": v}, known[v] / 1e9) for v in known]
-        )
+        lines += _family(f"partywall_guard_{name}", about, "gauge", [(labels(v), known[v] / 1e9) for v in known])
     for key, (name, about) in COUNTERS.items():
-        counted = [({"policy": policy, "vif": leaf}, count) for (k, leaf), count in totals.counts.items() if k == key]
+        counted = [(labels(leaf), count) for (k, leaf), count in totals.counts.items() if k == key]
         lines += _family(f"partywall_guard_{name}", about, "counter", counted)
     counts = [({"policy": policy, "vif": hook, "kind": kind}, count) for (hook, kind), count in totals.findings.items()]
     lines += _family("partywall_guard_findings_total", "Findings of the independent check.", "counter", counts)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError, Failures, Problem, UsageError
-from partywall.model.policy import Policy, Vif
+from partywall.model.policy import Link, Policy, Vif, link_path
 from partywall.sandbox.label import state_root
 from partywall.sandbox.networks import in_namespace
 from partywall.sandbox.vif import HostVif, find
@@ -48,29 +48,44 @@ def _located(policy: Policy, netns: Path) -> tuple[dict[str, VifPlace], list[Pro
     return located, problems + _same(located)
 
 
-def places(policy: Policy, netns: Path = NETNS) -> tuple[Mapping[str, VifPlace], VifPlace | None]:
-    """The places of every vif and of the link.
+def places(policy: Policy, netns: Path = NETNS) -> tuple[Mapping[str, VifPlace], Mapping[str, VifPlace]]:
+    """The places of every vif, and of every link that has an interface.
 
     UsageError, for all at once, if a namespace or interface does not exist.
     """
     located, problems = _located(policy, netns)
-    link, failures = None, Failures()
+    links: Mapping[str, VifPlace] = {}
+    failures = Failures()
     with failures.kept():
         if problems:
             raise UsageError(*problems)
     with failures.kept():
-        link = resolve_link(policy, netns)
+        links = resolve_links(policy, netns)
     with failures.kept():
-        look(policy, located, link)
+        look(policy, located, links)
     failures.tell()
-    return located, link
+    return located, links
 
 
-def resolve_link(policy: Policy, netns: Path = NETNS) -> VifPlace | None:
-    """The link's own interface; None if the policy has none. UsageError if its namespace does not exist."""
-    link = policy.link
-    if not link.interface:
-        return None
+def resolve_links(policy: Policy, netns: Path = NETNS) -> Mapping[str, VifPlace]:
+    """The interface of every link that has one, by the link's name.
+
+    UsageError, for all at once, if a namespace does not exist.
+    """
+    found, problems = {}, []
+    for name, link in policy.by_link.items():
+        if not link.interface:
+            continue
+        try:
+            found[name] = _link(link, netns)
+        except UsageError as error:
+            problems += [Problem(p.message, p.remedy, key=".".join(link_path(name))) for p in error.problems]
+    if problems:
+        raise UsageError(*problems)
+    return found
+
+
+def _link(link: Link, netns: Path) -> VifPlace:
     return VifPlace(link.interface, _namespace(link.namespace, netns) if link.namespace else None, inside=False)
 
 
@@ -98,14 +113,13 @@ def _same(located: Mapping[str, VifPlace]) -> list[Problem]:
     return problems
 
 
-def look(policy: Policy, located: Mapping[str, VifPlace], link: VifPlace | None) -> None:
+def look(policy: Policy, located: Mapping[str, VifPlace], links: Mapping[str, VifPlace]) -> None:
     """Checks that every interface exists.
 
     UsageError with all that do not; CapabilityError if this cannot be checked.
     """
     places = {f"vifs.{name}.{_key(policy.vifs[name])}": place for name, place in located.items()}
-    if link:
-        places["link.interface"] = link
+    places |= {".".join((*link_path(name), "interface")): place for name, place in links.items()}
     there: dict[str | None, list[str]] = {}
     problems = []
     for key, place in places.items():

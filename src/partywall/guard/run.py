@@ -34,8 +34,9 @@ UNREAD_MAX = 64 << 20
 class Report:
     """What happened since the previous report.
 
-    rows and pools: as sent by the agent, by leaf and direction, with the promises that held then. notes: (leaf or
-    service class, kind, text). queue: the queue that delays packets, fq or tbf.
+    rows and pools: as sent by the agent, by leaf and by direction of each link. A row also has the promises that held
+    then, and its link if links have names. notes: (leaf or service class, kind, text). queue: the queue that delays
+    packets, fq or tbf.
     """
 
     from_ns: int
@@ -116,12 +117,12 @@ class Kept:
 
     def _report(self, params: Mapping[str, Any]) -> Report:
         flat = next((flat for until_ns, flat in self._earlier if params["at_ns"] <= until_ns), self.flat)
-        promises = ((leaf["guarantee_bps"] or None, leaf["ceiling_bps"]) for leaf in flat.start["leaves"])
-        named = zip(flat.leaves, params["rows"], promises, strict=True)
-        rows = {
-            leaf: {**row, "guarantee_bps": guarantee, "ceiling_bps": ceiling}
-            for leaf, row, (guarantee, ceiling) in named
-        }
+        known = (
+            {"guarantee_bps": leaf["guarantee_bps"] or None, "ceiling_bps": leaf["ceiling_bps"]}
+            | ({"link": link} if link else {})
+            for leaf, link in zip(flat.start["leaves"], flat.links, strict=True)
+        )
+        rows = {leaf: row | more for leaf, row, more in zip(flat.leaves, params["rows"], known, strict=True)}
         pools = dict(zip((pool["name"] for pool in flat.start["pools"]), params["pools"], strict=True))
         notes = tuple((note["about"], note["kind"], note["text"]) for note in params["notes"])
         longest = (params["round_ns_max"], params["decide_ns_max"])

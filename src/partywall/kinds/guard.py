@@ -57,8 +57,8 @@ class Guards:
 
         UsageError or CapabilityError if vifs are missing.
         """
-        located, link = guard.places(job.policy)
-        return located, guard.flatten(job.policy, located, job.every_ns, link)
+        located, links = guard.places(job.policy)
+        return located, guard.flatten(job.policy, located, job.every_ns, links)
 
     def outline(self, job: GuardJob, options: Options) -> Outline:
         del options
@@ -140,8 +140,8 @@ class _Changes:
         guard.refuse(self._policy, policy, "the new policy")
         if not (changed := guard.changes(self._policy, policy)):
             return "the new policy is the one that is enforced already"
-        link = guard.resolve_link(policy)
-        at_ns = self._kept.adjust(guard.flatten(policy, self._located, self._job.every_ns, link))
+        links = guard.resolve_links(policy)
+        at_ns = self._kept.adjust(guard.flatten(policy, self._located, self._job.every_ns, links))
         self._policy = policy
         self._record.adjusted(at_ns, content, changed)
         return f"the policy was changed: {_some(changed)}"

@@ -42,6 +42,12 @@ class GuardRun:
         return tuple(self.reports[-1]["rows"]) if self.reports else ()
 
     @property
+    def links(self) -> Mapping[str, str]:
+        """The link of each vif; empty if the policy has one link, without a name."""
+        rows = self.reports[-1]["rows"] if self.reports else {}
+        return {vif: row["link"] for vif, row in rows.items() if "link" in row}
+
+    @property
     def notes(self) -> tuple[tuple[int, str, str, str], ...]:
         """(ns since the start, hook, kind, text)."""
         return tuple(

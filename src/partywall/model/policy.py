@@ -1,10 +1,11 @@
-"""The format of a network policy: a link, service classes, and the guarantees and ceilings of each vif.
+"""The format of a network policy: links, service classes, and the guarantees and ceilings of each vif.
 
 `partywall.guard.load` reads files and checks across keys; `partywall.guard.flatten` converts a policy for the agent.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
@@ -62,6 +63,7 @@ class Vif(Frozen):
         "it (a tap, or the host's end of a veth). Default: inside with a namespace, else outside",
     )
     service_class: Name | None = Field(None, description="one of service_classes; default: the only one")
+    link: Name | None = Field(None, description="one of links; default: the only one")
     tenant: Name | None = Field(None, description="the tenant whose totals it shares")
     send: Promise = Promise()
     receive: Promise | None = Field(None, description="default: not limited")
@@ -80,7 +82,7 @@ class Vif(Frozen):
 
 
 class Ceilings(Frozen):
-    """Ceilings over all vifs of one tenant together, in one direction."""
+    """Ceilings over all vifs of one tenant together, on all links, in one direction."""
 
     ceiling: BitRate | None = None
     packets: PacketRate | None = Field(None, description="divided among the vifs by use")
@@ -93,7 +95,7 @@ class Total(Ceilings):
 
 
 class Link(Frozen):
-    """The physical interface that all vifs share."""
+    """A physical interface that vifs share."""
 
     interface: str = Field("", description="its name; delays are measured at its queue", max_length=15)
     namespace: str | None = Field(None, description="its namespace if not the guard's; written as for a vif")
@@ -116,6 +118,13 @@ class ServiceClass(Frozen):
 
 
 DEFAULT_CLASS = "default"
+ONLY_LINK = ""
+"""Stands for the name of a policy's only link, which has none."""
+
+
+def link_path(name: str) -> tuple[str, ...]:
+    """The keys that lead to a link in a policy file, by its name in `Policy.by_link`."""
+    return ("link",) if name == ONLY_LINK else ("links", name)
 
 
 def _service_class(value: object) -> object:
@@ -129,7 +138,10 @@ class Policy(Frozen):
     partywall_guard: Literal[1] = Field(description="version of this format")
     name: Name
     description: str = ""
-    link: Link
+    link: Link | None = Field(None, description="the link that all vifs share; exactly one of link and links")
+    links: dict[Name, Link] = Field(
+        default_factory=dict, description="several links by name, instead of link; each vif names its own"
+    )
     service_classes: dict[Name, Annotated[ServiceClass, BeforeValidator(_service_class)]] = Field(
         default_factory=lambda: {DEFAULT_CLASS: ServiceClass(priority=1)},
         min_length=1,
@@ -157,6 +169,19 @@ class Policy(Frozen):
         description="queue that delays packets; fq: until each packet's departure time; tbf: at a rate. "
         "Default: fq if the kernel has it, else tbf",
     )
+
+    @property
+    def by_link(self) -> Mapping[str, Link]:
+        """Every link by its name; `ONLY_LINK` stands for the name of `link`."""
+        return {ONLY_LINK: self.link} if self.link else self.links
+
+    def link_name(self, vif: Vif) -> str:
+        """The name of a vif's link, a key of `by_link`."""
+        return vif.link or next(iter(self.by_link))
+
+    def link_of(self, vif: Vif) -> Link:
+        """The link that carries a vif's traffic."""
+        return self.by_link[self.link_name(vif)]
 
     @property
     def has_default_class(self) -> bool:

@@ -66,6 +66,7 @@ def render(run: GuardRun) -> str | None:
         drawn=drawn,
         figures=figures,
         left_out=len(run.vifs) - len(drawn),
+        links=run.links,
         rows=[(vif, *_summary(run, vif)) for vif in run.vifs],
         notes=[(at_ns / 1e9, *note) for at_ns, *note in run.notes],
         policies=[
@@ -95,17 +96,24 @@ def show(run: GuardRun, console: Console) -> None:
 
 
 def figures(run: GuardRun) -> dict[str, Any]:
-    """The figures as a JSON value: the duration, every vif's means and dropped packets, and the findings."""
+    """The figures as a JSON value: the duration, every vif's means and dropped packets, and the findings.
+
+    A vif also has its link if the policy's links have names.
+    """
     return {
         "reports": len(run.reports),
         "length_ns": run.length_ns,
-        "vifs": {vif: _means(run, vif) for vif in run.vifs},
+        "vifs": {vif: _link(run, vif) | _means(run, vif) for vif in run.vifs},
         "notes": [{"at_ns": at_ns, "hook": hook, "kind": kind, "text": text} for at_ns, hook, kind, text in run.notes],
         "policies": [
             {"from_ns": at_ns, "changes": list(changed), "vifs": {vif: _means(part, vif) for vif in part.vifs}}
             for at_ns, changed, part in run.parts
         ],
     }
+
+
+def _link(run: GuardRun, vif: str) -> dict[str, Any]:
+    return {"link": run.links[vif]} if vif in run.links else {}
 
 
 def _means(run: GuardRun, vif: str) -> dict[str, float | None]:

@@ -303,12 +303,16 @@ def lacking() -> str:
 
 @contextlib.contextmanager
 def lab(
-    names: list[str], rate: str | None = "1gbit", *, accel: str | None = None, mtu: int | None = None
+    names: list[str], rate: str | None = "1gbit", *, accel: str | None = None, mtu: int | None = None, number: int = 1
 ) -> Iterator[Lab]:
-    """A lab while the block runs. See `Lab` for its parameters. CapabilityError if it cannot be created."""
+    """A lab while the block runs. See `Lab` for its parameters. CapabilityError if it cannot be created.
+
+    number: tells several labs of one process apart, each with a link of its own.
+    """
     if why := lacking():
         raise CapabilityError(why)
-    label = Label.create(f"pw{os.getpid()}", Path(tempfile.gettempdir()))
+    own = f"-{number}" if number > 1 else ""
+    label = Label.create(f"pw{os.getpid()}{own}", Path(tempfile.gettempdir()))
     try:
         made = Lab(names, rate, label, accel=accel, mtu=mtu)
     except BaseException:

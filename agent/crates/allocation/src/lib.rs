@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
 //! Divides one capacity: the two steps of DBA-VM (Amamou et al., ISCC 2012, section IV), defined exactly. Pure. The caller measures
-//! demand and enforces the result.
+//! demand and enforces the result. [`divide`] does so for several links, with totals over claims of any of them.
 //!
 //! The paper processes interfaces in order and passes the rest of one to the next, so its result depends on where it starts. Here
 //! capacity is distributed in five stages. The first four go by falling priority. Within one priority (a service class), the smallest
@@ -14,10 +14,12 @@
 //!
 //! The unit is the caller's: bit/s or packets/s.
 
+mod divide;
 mod share;
 mod throttle;
 mod want;
 
+pub use divide::{divide, Limit};
 pub use share::by_use;
 pub use throttle::Throttle;
 pub use want::{Seen, Want, Wanted};

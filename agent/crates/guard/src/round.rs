@@ -1,7 +1,7 @@
 //! One round of the loop: reads counters and writes grants. It only touches the data plane's memory, so that it can be timed and
 //! tested without a network.
 
-use partywall_allocation::{allocate, by_use, Claim, Seen, Throttle, Want, Wanted};
+use partywall_allocation::{allocate, by_use, divide, Claim, Limit, Seen, Throttle, Want, Wanted};
 use partywall_clock::{self as clock, Nanos};
 use partywall_wire::{GuardDirection, GuardHook, GuardLeaf, GuardPool, GuardQueue, GuardStart, GuardTotal};
 
@@ -475,12 +475,7 @@ impl Rounds {
     fn decide(&mut self) -> Vec<Grant> {
         let wants = &self.wants;
         let packets = self.packets(wants);
-        let mut claims: Vec<Claim> = (0..self.leaves.len()).map(|at| self.claim(at, wants[at].bps, packets[at])).collect();
-        for &at in &self.narrow_first {
-            if let Some(ceiling) = self.totals[at].ceiling_bps {
-                cap(ceiling, &self.totals[at].members, &mut claims);
-            }
-        }
+        let claims: Vec<Claim> = (0..self.leaves.len()).map(|at| self.claim(at, wants[at].bps, packets[at])).collect();
         let without_bits = |(leaf, pps): (&Leaf, Option<u64>)| {
             let burst_ns = leaf.config.burst_ns;
             let packet_burst_ns = pps.map_or(burst_ns, |pps| reserve_ns(leaf.assured_pps, pps, burst_ns, self.period_ns));
@@ -488,17 +483,27 @@ impl Rounds {
         };
         let mut grants: Vec<Grant> = self.leaves.iter().zip(packets).map(without_bits).collect();
         for pool in &mut self.pools {
-            let of_pool: Vec<Claim> = pool.members.iter().map(|&at| claims[at]).collect();
-            pool.floor_bps = of_pool.iter().map(|claim| claim.demand.min(claim.guarantee).min(claim.ceiling)).sum();
+            let guaranteed = |&at: &usize| claims[at].demand.min(claims[at].guarantee).min(claims[at].ceiling);
+            pool.floor_bps = pool.members.iter().map(guaranteed).sum();
             pool.divided_bps = pool.throttle.divided(pool.capacity_bps, pool.floor_bps);
-            let granted = allocate(pool.divided_bps, &of_pool);
-            for (&at, bps) in pool.members.iter().zip(granted) {
-                let leaf = &self.leaves[at].config;
-                grants[at].bps = bps;
-                grants[at].burst_ns = reserve_ns(leaf.guarantee_bps, bps, leaf.burst_ns, self.period_ns);
-            }
+        }
+        for (at, bps) in self.bits(&claims).into_iter().enumerate() {
+            let leaf = &self.leaves[at].config;
+            grants[at].bps = bps;
+            grants[at].burst_ns = reserve_ns(leaf.guarantee_bps, bps, leaf.burst_ns, self.period_ns);
         }
         grants
+    }
+
+    /// Bit/s of each leaf, out of what its pool divides now.
+    fn bits(&self, claims: &[Claim]) -> Vec<u64> {
+        let pools: Vec<Limit> = self.pools.iter().map(|pool| Limit { most: pool.divided_bps, members: &pool.members }).collect();
+        let limit = |total: &usize| {
+            let Total { ceiling_bps, members, .. } = &self.totals[*total];
+            Some(Limit { most: (*ceiling_bps)?, members })
+        };
+        let totals: Vec<Limit> = self.narrow_first.iter().filter_map(limit).collect();
+        divide(claims, &pools, &totals)
     }
 
     /// Packets/s of each leaf. A tenant's packets are divided among its leaves in proportion to their bandwidth, which is the paper's
@@ -682,14 +687,6 @@ fn totals(totals: &[GuardTotal], leaves: &[GuardLeaf]) -> Vec<Total> {
     filled
 }
 
-/// Lowers the ceilings of a total's leaves so that their sum stays below the total's ceiling.
-fn cap(ceiling: u64, members: &[usize], claims: &mut [Claim]) {
-    let own: Vec<Claim> = members.iter().map(|&at| claims[at]).collect();
-    for (&at, part) in members.iter().zip(allocate(ceiling, &own)) {
-        claims[at].ceiling = part;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use partywall_wire::GuardGoal;
@@ -835,6 +832,24 @@ mod tests {
         let packets = rounds.packets(&wants);
         assert!(packets[0].unwrap() > packets[1].unwrap() && packets[0].unwrap() + packets[1].unwrap() <= 30_000);
         assert_eq!(packets[2], None);
+    }
+
+    #[test]
+    fn a_tenants_total_binds_its_vifs_on_several_links_and_none_of_it_is_withheld() {
+        let on = |name: &str, pool: usize, guarantee: u64, totals: &[usize]| GuardLeaf { pool, ..leaf(name, 1, guarantee, None, totals) };
+        let leaves = vec![on("eth0", 0, 0, &[0]), on("eth1", 1, 0, &[0]), on("other", 0, 900_000_000, &[])];
+        let mut policy = start(leaves, vec![GuardTotal { ceiling_pps: None, ..total("vm", 600_000_000, 0) }]);
+        policy.pools.push(GuardPool { name: "second".into(), capacity_bps: 800_000_000, ..policy.pools[0].clone() });
+        let mut rounds = Rounds::new(&policy, GuardQueue::Tbf, 0);
+        let all = [offered(1_000_000_000, 12_000); 3];
+        // The first link has 100 Mb/s left, so the second carries the rest of the total.
+        assert_eq!(decided(&mut rounds, &all), [100_000_000, 500_000_000, 900_000_000]);
+        let silent = [all[0], all[1], Rates::default()];
+        decided(&mut rounds, &silent);
+        assert_eq!(decided(&mut rounds, &silent)[..2], [300_000_000, 300_000_000]);
+        rounds.strain(1, 3 * Throttle::MET);
+        assert!(rounds.divided_bps(0) == 1_000_000_000 && decided(&mut rounds, &silent)[1] == 300_000_000);
+        assert!(rounds.divided_bps(1) < 800_000_000, "a goal on one link reduces what that link divides");
     }
 
     #[test]

@@ -107,7 +107,10 @@ def _rows(cell: Cell) -> list[dict[str, object]]:
 def _facts(study: Study, extent: Extent, cells: Sequence[Cell], seed: int) -> tuple[tuple[str, str], ...]:
     measured = {cell.part for cell in cells}
     links = ", ".join(
-        f"{name} {units.format_bit_rate(part.link)}" for name, part in study.parts.items() if name in measured
+        f"{' '.join(filter(None, (name, link)))} {units.format_bit_rate(bps)}"
+        for name, part in study.parts.items()
+        if name in measured
+        for link, bps in part.by_link.items()
     )
     count = f"{len(cells)}, of {units.format_duration(extent.slot)}, every way once in each block, in random order"
     return (("slots", count), ("links", links), ("seed", str(seed)))

@@ -1,4 +1,4 @@
-"""Carries out a study of policies in a lab.
+"""Carries out a study of policies in a lab for each link.
 
 In each block of a part, every way gets one slot, in random order. Senders and guard start with the slot. Delivered
 traffic is read at the sinks' ports from the kernel's counters, not from the guard.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from partywall.events import Doing, Emit, Left
 from partywall.guard.flatten import flatten
@@ -52,7 +52,9 @@ def plan(study: Study, extent: Extent, seed: int, done: Collection[Slot] = ()) -
 def duration_s(study: Study, extent: Extent, done: Collection[Slot] = ()) -> float:
     """Time for the remaining slots."""
     left = plan(study, extent, 0, done)
-    return sum(LAB_S + len(slots) * _spent_s(extent) for slots in left.values() if slots)
+    return sum(
+        LAB_S * len(study.parts[name].by_link) + len(slots) * _spent_s(extent) for name, slots in left.items() if slots
+    )
 
 
 def carry_out(
@@ -68,10 +70,10 @@ def carry_out(
     for name, slots in plan(study, extent, seed, done).items():
         if not slots:
             continue
-        emit(Doing(f"{name}: making vifs, link and sinks"))
+        emit(Doing(f"{name}: making vifs, links and sinks"))
         emit(Left(left_s))
-        with _lab(study.parts[name]) as made:
-            left_s -= LAB_S
+        with _labs(study.parts[name]) as made:
+            left_s -= LAB_S * len(made)
             for way, block in slots:
                 emit(Doing(f"{name}, {way}, block {block + 1} of {extent.blocks}"))
                 emit(Left(left_s))
@@ -84,36 +86,43 @@ def _spent_s(extent: Extent) -> float:
 
 
 @contextlib.contextmanager
-def _lab(part: Part) -> Iterator[Lab]:
-    """A lab with a tenant for each vif, and a sink for each stream."""
-    names = list(dict.fromkeys([*part.vifs, *part.streams]))
-    with lab(names, f"{part.link}bit") as made:
-        for name, stream in part.streams.items():
-            if name != stream.vif:
-                made.reach(stream.vif, name)
-        yield made
+def _labs(part: Part) -> Iterator[Mapping[str, Lab]]:
+    """A lab for each link, by its name, with a tenant for each of the link's vifs and a sink for each stream."""
+    with contextlib.ExitStack() as stack:
+        labs = {}
+        for number, (link, bps) in enumerate(part.by_link.items(), start=1):
+            streams = {name: stream for name, stream in part.streams.items() if part.link_of(stream.vif) == link}
+            vifs = [name for name in part.vifs if part.link_of(name) == link]
+            labs[link] = stack.enter_context(lab(list(dict.fromkeys([*vifs, *streams])), f"{bps}bit", number=number))
+            for name, stream in streams.items():
+                if name != stream.vif:
+                    labs[link].reach(stream.vif, name)
+        yield labs
 
 
-def _slot(made: Lab, part: Part, way: str, extent: Extent) -> dict[str, Rate]:
+def _slot(labs: Mapping[str, Lab], part: Part, way: str, extent: Extent) -> dict[str, Rate]:
     """The delivered traffic of each stream of a way."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_guarded(made, part, way))
+        stack.enter_context(_guarded(labs, part, way))
         for name in part.ways[way].sends:
             stream = part.streams[name]
+            made = labs[part.link_of(stream.vif)]
             stack.enter_context(
                 sender(made, stream.vif, stream.frame_bytes, stream.offered, sink=name, port=stream.port)
             )
         time.sleep(SETTLE_S)
-        before = made.read()
+        before = {link: made.read() for link, made in labs.items()}
         time.sleep(extent.slot / 1e9)
-        rates = before.rates(made.read())
-    return {name: Rate(bps=rates[name][0], pps=rates[name][1]) for name in part.ways[way].sends}
+        rates = {link: before[link].rates(made.read()) for link, made in labs.items()}
+    got = {name: rates[part.link_of(part.streams[name].vif)][name] for name in part.ways[way].sends}
+    return {name: Rate(bps=bps, pps=pps) for name, (bps, pps) in got.items()}
 
 
 @contextlib.contextmanager
-def _guarded(made: Lab, part: Part, way: str) -> Iterator[None]:
-    places = {name: {"interface": "eth0", "namespace": made.namespace(name)} for name in part.vifs}
-    policy = part.policy_of(way, f"lab-{made.label.run}", places)
+def _guarded(labs: Mapping[str, Lab], part: Part, way: str) -> Iterator[None]:
+    places = {name: {"interface": "eth0", "namespace": labs[part.link_of(name)].namespace(name)} for name in part.vifs}
+    run = next(iter(labs.values())).label.run
+    policy = part.policy_of(way, f"lab-{run}", places)
     if policy is None:
         yield
         return

@@ -72,17 +72,17 @@ def resolve_links(policy: Policy, netns: Path = NETNS) -> Mapping[str, VifPlace]
 
     UsageError, for all at once, if a namespace does not exist.
     """
-    found, problems = {}, []
+    located, problems = {}, []
     for name, link in policy.by_link.items():
         if not link.interface:
             continue
         try:
-            found[name] = _link(link, netns)
+            located[name] = _link(link, netns)
         except UsageError as error:
             problems += [Problem(p.message, p.remedy, key=".".join(link_path(name))) for p in error.problems]
     if problems:
         raise UsageError(*problems)
-    return found
+    return located
 
 
 def _link(link: Link, netns: Path) -> VifPlace:

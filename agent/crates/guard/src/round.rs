@@ -495,7 +495,7 @@ impl Rounds {
         grants
     }
 
-    /// Bit/s of each leaf, out of what its pool divides now.
+    /// Bit/s of each leaf: its share of the capacity that its pool divides now.
     fn bits(&self, claims: &[Claim]) -> Vec<u64> {
         let pools: Vec<Limit> = self.pools.iter().map(|pool| Limit { most: pool.divided_bps, members: &pool.members }).collect();
         let limit = |total: &usize| {

@@ -123,8 +123,9 @@ mod tests {
     }
 
     fn cases() -> impl Strategy<Value = Case> {
-        let claim = (0u32..3, 0u64..300, 0u64..2000, 0u64..3000, 0u64..2000)
-            .prop_map(|(priority, guarantee, ceiling, demand, more)| Claim { priority, guarantee, ceiling, demand, could_use: demand + more });
+        let claim = (0u32..3, 0u64..300, 0u64..2000, 0u64..3000, 0u64..2000).prop_map(|(priority, guarantee, ceiling, demand, more)| {
+            Claim { priority, guarantee, ceiling, demand, could_use: demand + more }
+        });
         let each = proptest::collection::vec((claim, 0usize..3, 0usize..3), 1..12);
         (each, proptest::collection::vec(0u64..4000, 3), proptest::collection::vec(0u64..4000, 2)).prop_map(|(each, capacities, totals)| {
             let of = |which: &dyn Fn(&(Claim, usize, usize)) -> usize, number: usize| -> Vec<usize> {

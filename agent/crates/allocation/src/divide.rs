@@ -27,13 +27,19 @@ pub fn divide(claims: &[Claim], links: &[Limit], totals: &[Limit]) -> Vec<u64> {
     let mut grants = vec![0; claims.len()];
     for _ in 0..PASSES {
         let mut parts = own.clone();
-        totals.iter().for_each(|total| cap(total, &mut parts));
-        links.iter().for_each(|link| share_out(link, &parts, &mut grants));
+        for total in totals {
+            cap(total, &mut parts);
+        }
+        for link in links {
+            share_out(link, &parts, &mut grants);
+        }
         let left: Vec<usize> = across.iter().copied().filter(|&at| grants[at] < parts[at].ceiling).collect();
         if left.is_empty() {
             break;
         }
-        left.into_iter().for_each(|at| own[at].ceiling = grants[at]);
+        for at in left {
+            own[at].ceiling = grants[at];
+        }
     }
     grants
 }

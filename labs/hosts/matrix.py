@@ -32,7 +32,8 @@ def matrix(record: dict[str, Any]) -> str:
     done = [result for results in hosts.values() for result in results.values()]
     emulated = any(result["accelerator"] == "tcg" for result in done)
     how = "emulated by QEMU, so figures are emulated" if emulated else "on KVM"
-    lines = [f"{_tried(done)}, {how}.", "", f"| host | {' | '.join(checks)} |", "|---" * (len(checks) + 1) + "|"]
+    when = textwrap.wrap(f"{_tried(done)}, {how}.", WIDTH, break_on_hyphens=False)
+    lines = [*when, "", f"| host | {' | '.join(checks)} |", "|---" * (len(checks) + 1) + "|"]
     for name, results in hosts.items():
         cells = (MARKS[results[check]["status"]] if check in results else "–" for check in checks)
         lines.append(f"| {name} | {' | '.join(cells)} |")

@@ -6,6 +6,15 @@ from pathlib import Path
 
 GOOD = (Path(__file__).parent / "good.yaml").read_text()
 
+
+def replaced(text: str, *pairs: tuple[str, str]) -> str:
+    """A text in which each pair's first part, which must be there, is replaced by its second."""
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
 # What some policies also have, so that the mistake is the only one.
 ALSO = {"more packets promised than there are": ("packets: 20k/s", "packets: 20k/s, packets_guarantee: 5k/s")}
 

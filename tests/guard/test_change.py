@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
+from policy_corpus import replaced
 from typer.testing import CliRunner
 
 from partywall import guard
@@ -32,12 +34,7 @@ def policy(text: str = TEXT) -> Policy:
     return guard.loads(text)
 
 
-def changed(*pairs: tuple[str, str]) -> str:
-    text = TEXT
-    for old, new in pairs:
-        assert old in text
-        text = text.replace(old, new)
-    return text
+changed = functools.partial(replaced, TEXT)
 
 
 @pytest.mark.parametrize(

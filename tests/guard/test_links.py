@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from policy_corpus import replaced
 from rich.console import Console
 
 from partywall import guard
@@ -31,12 +33,7 @@ PLACES = {name: VifPlace(f"vnet{at}", None, False) for at, name in enumerate(("a
 SECOND = 1_000_000_000
 
 
-def changed(*pairs: tuple[str, str]) -> str:
-    text = TEXT
-    for old, new in pairs:
-        assert old in text
-        text = text.replace(old, new)
-    return text
+changed = functools.partial(replaced, TEXT)
 
 
 def flat(text: str = TEXT) -> Flat:
@@ -219,7 +216,7 @@ TOTAL, PROMISED = 30_000_000, 15_000_000
 
 
 def until(kept: Kept, condition: Callable[[Report], bool], deadline: int = 300) -> Report:
-    """The first report of which it is true, of the next `deadline`."""
+    """The first of the next `deadline` reports that meets the condition."""
     seen = None
     for _ in range(deadline):
         seen = kept.report(1) or seen

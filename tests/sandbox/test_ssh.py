@@ -29,20 +29,7 @@ from partywall.store import RunDirectory
 from partywall.store.study import StudyDirectory
 
 AHEAD_S = 3600
-STUDY = """
-partywall_study: 1
-name: small
-paper: vits
-backends: [process]
-forms: {short: {min_blocks: 8, precision: 50%}}
-parts:
-  cache:
-    budget: {short: 3s}
-    scenario: {victims: {target: {probe: cache, params: {level: L2}}}, aggressors: {ring: {stressor: integer}}}
-exhibits:
-  fig 5:
-    - {part: cache, victim: target, value: figure, series: cache, beside: {none: normal, ring: interference}}
-"""
+STUDY = (Path(__file__).parents[1] / "study" / "small.yaml").read_text(encoding="utf-8")
 needs_server = [pytest.mark.host, pytest.mark.skipif(bool(ssh_server.lacking()), reason=ssh_server.lacking())]
 
 

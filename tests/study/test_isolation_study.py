@@ -207,21 +207,7 @@ def test_the_saving_governor_is_one_that_follows_the_load_where_there_is_one(tmp
     assert "no frequency governor ondemand or" in governor.why_not("saving", host)
 
 
-SMALL = """
-partywall_study: 1
-name: small
-description: one part
-paper: vits
-backends: [process]
-forms: {short: {min_blocks: 8, precision: 50%}}
-parts:
-  cache:
-    budget: {short: 3s}
-    scenario: {victims: {target: {probe: cache, params: {level: L2}}}, aggressors: {ring: {stressor: integer}}}
-exhibits:
-  fig 5:
-    - {part: cache, victim: target, value: figure, series: cache, beside: {none: normal, ring: interference}}
-"""
+SMALL = Path(__file__).with_name("small.yaml").read_text(encoding="utf-8")
 
 
 def with_neighbour(tmp_path: Path, aggressor: str) -> Path:

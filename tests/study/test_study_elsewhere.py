@@ -5,6 +5,8 @@ tests/sandbox/test_ssh.py measures one.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -20,21 +22,7 @@ from partywall.study.isolation.kind import Isolation, Place, _jobs, _why_not
 from partywall.testing import fake_host
 
 PLACE = Place((0, 1), polls=True)
-SMALL = """
-partywall_study: 1
-name: small
-description: one part
-paper: vits
-backends: [process]
-forms: {short: {min_blocks: 8, precision: 50%}}
-parts:
-  cache:
-    budget: {short: 3s}
-    scenario: {victims: {target: {probe: cache, params: {level: L2}}}, aggressors: {ring: {stressor: integer}}}
-exhibits:
-  fig 5:
-    - {part: cache, victim: target, value: figure, series: cache, beside: {none: normal, ring: interference}}
-"""
+SMALL = Path(__file__).with_name("small.yaml").read_text(encoding="utf-8")
 FACTS = {
     "cpus_allowed": [0, 1, 2, 3],
     "cpu": {"model": "a made-up processor", "online": [0, 1, 2, 3]},

@@ -253,7 +253,7 @@ def _table(policy: Policy, report: Report, extent: str) -> Table:
 
 
 def _divided(policy: Policy, report: Report) -> Iterator[str]:
-    """The links of which less than the capacity is divided."""
+    """A line for each link whose capacity is not fully divided."""
     for name, link in policy.by_link.items():
         divided = report.pools[on_link("send", name)]["divided_bps"]
         if divided < link.capacity:

@@ -162,7 +162,7 @@ def check(
     finally:
         guest.stop()
         reaper.clean(label)
-    emulated = ", so every figure is marked emulated" if chosen.name == "tcg" else ""
+    emulated = ", so every figure is marked emulated" if chosen.emulates else ""
     for line in (
         f"QEMU {version}, kernel {kernel.release} ({kernel.source})",
         f"accelerator: {chosen.name} ({chosen.why}){emulated}",

@@ -44,7 +44,7 @@ def with_accelerators(scenario: Scenario, host: Host) -> tuple[Scenario, tuple[s
     for key, name in requested.items():
         scenario = factors.apply(scenario, f"{key}.sandbox.accel", chosen[name].name)
     emulated = chosen.get("auto")
-    notes = (f"guests are emulated (tcg): {emulated.why}",) if emulated and emulated.name == "tcg" else ()
+    notes = (f"guests are emulated (tcg): {emulated.why}",) if emulated and emulated.emulates else ()
     return scenario, notes
 
 

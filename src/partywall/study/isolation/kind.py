@@ -192,7 +192,7 @@ class Place:
 
     @classmethod
     def described(cls, facts: Mapping[str, Any]) -> Place:
-        """A machine of which only facts are known. Reports do not depend on `polls`, and other machines never poll."""
+        """A machine, from its facts alone. Reports do not depend on `polls`, and other machines never poll."""
         known = facts.get("cpus_allowed") or facts.get("cpu", {}).get("online")
         return cls(tuple(sorted(known or (0,))), polls=False)
 

@@ -50,6 +50,8 @@ def test_runs_are_each_compared_with_the_last(folder, page):
     assert "1 of 2 cells differ in at least one of 2 runs" in heading
     assert "not measured" in text
     assert text.index("reference</th>") < text.index(">worse</th>") < text.index(">better</th>")
+    # A note that holds for all runs is shown once, without a name.
+    assert text.count("the variation between runs is unknown") == 1
     two = page.get("/compare?record=worse&record=reference").text
     assert "1 worse" in two.partition("<h1")[2].partition("</h1>")[0]
     assert ">why</th>" in two

@@ -52,6 +52,21 @@ class Compared:
     rows: tuple[Row, ...] = ()
     figures: SideBySide | None = None
 
+    @property
+    def notes(self) -> tuple[tuple[str, str], ...]:
+        """(run, text) of what qualifies the comparisons; the run is empty for a text that holds for all."""
+        by_run = [
+            [f"The hosts differ: {text}. A change may be due to the host." for text in each.host]
+            + [f"{text[:1].upper()}{text[1:]}." for text in each.notes]
+            for each in self.comparisons
+        ]
+        pairs = (
+            ("" if all(text in texts for texts in by_run) else name, text)
+            for name, own in zip(self.names, by_run, strict=False)  # The reference has none.
+            for text in own
+        )
+        return tuple(dict.fromkeys(pairs))
+
 
 def several(*paths: Path) -> Compared:
     """Compares records with the last of them. UsageError if they are of different kinds, or too many."""

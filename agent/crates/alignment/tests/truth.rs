@@ -65,7 +65,8 @@ fn records(journeys: &[Journey]) -> Vec<Seen> {
     all
 }
 
-/// Number of packets that reached `hop` after one of their flow that they preceded at the previous hop.
+/// Number of packets that reached `hop` after one of their flow that they preceded at the previous hop. Packets of the same
+/// nanosecond arrive in the order of their records.
 fn overtaken(journeys: &[Journey], hop: usize) -> u64 {
     let mut count = 0;
     for flow in 0..3 {
@@ -74,7 +75,7 @@ fn overtaken(journeys: &[Journey], hop: usize) -> u64 {
             .filter(|journey| journey.flow == flow)
             .filter_map(|journey| Some((journey.times[hop]?, journey.times[hop - 1]?)))
             .collect();
-        came.sort_unstable();
+        came.sort_by_key(|&(at, _)| at);
         let mut ahead = 0;
         for (_, before) in came {
             count += u64::from(before < ahead);

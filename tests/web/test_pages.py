@@ -231,7 +231,7 @@ def test_a_running_guard_shows_the_link_of_each_vif_if_links_have_names():
         state = live.State()
         rows = {"vm": dict.fromkeys((*names, "dropped_packets"), 1) | more}
         state.take({"event": "report", "of": "guard", "rows": rows, "at": 0.0})
-        empty = dict.fromkeys(("matrix", "strip", "chart"), None)
+        empty = dict.fromkeys(("has_matrix", "strip", "chart"), None)
         return pages.render("live_figures.html.j2", live=state, seconds=(), output="", **empty)
 
     assert '<th scope="row">vm</th><td>left</td>' in shown(link="left")

@@ -58,6 +58,7 @@ def environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        auto_reload=False,
     )
     environment.filters |= {"duration": units.format_duration, "bytes": units.format_bytes}
     return environment

@@ -155,11 +155,12 @@ class Handlers:
         if (path is None or records.kind_of(path) is None) and job is None:
             raise HTTPException(404, f"There is no record {name[:100]!r}.")
         note, tags = records.annotation(self._server.folder, name)
-        panels = await threaded(self._server.panels, name, fresh=True)
+        shown = await threaded(self._server.look, name)
         kind = records.kind_of(path) if path else None
         return self._page(
             "record.html.j2", request, name=name, kind=kind or (job.order.kind if job else ""), job=job,
-            panels=panels, files=records.files(self._server.folder, name), note=note, tags=tags,
+            parts=shown.after(0), matrix=self._server.matrix(name),
+            token=self._server.token(shown), files=records.files(self._server.folder, name), note=note, tags=tags,
             has_page=path is not None and (path / "report.html").is_file(),
             watching=self._server.is_open(name), headline=records.headline(path) if path else "",
         )  # fmt: skip
@@ -180,7 +181,8 @@ class Handlers:
         name = request.path_params["name"]
         if self._server.folder.record(name) is None and self._server.folder.of_record(name) is None:
             raise HTTPException(404, f"There is no record {name[:100]!r}.")
-        return stream.answer(self._server, stream.panels(self._server, name))
+        token = request.headers.get("last-event-id") or request.query_params.get("from", "")
+        return stream.answer(self._server, stream.panels(self._server, name, token))
 
     async def raw_events(self, request: Request) -> Response:
         name = request.path_params["name"]

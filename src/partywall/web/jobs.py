@@ -156,6 +156,10 @@ class Folder:
         jobs = [job for file in self.jobs.glob("*.json") if (job := self.job(file.stem))]
         return sorted(jobs, key=lambda job: (job.created, job.id))
 
+    def waiting(self) -> Sequence[Job]:
+        """The jobs that run or are next, oldest first."""
+        return [job for job in self.all() if job.state in (State.QUEUED, State.RUNNING)]
+
     def of_record(self, name: str) -> Job | None:
         """The job that made a record, if a page started it."""
         known = self.job(self._made_by.get(name, ""))

@@ -6,9 +6,11 @@ or missed events while the connection was lost.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,13 @@ FIGURES = ("users", "rate", "p50_ns", "p90_ns", "p99_ns", "raw_p99_ns", "errors"
 
 @dataclass
 class Trial:
-    """The progress of a trial. cells: isolation factors so far, as (value, low, high) by treatment."""
+    """The progress of a trial. cells: isolation factors so far, as (value, low, high) by treatment.
+
+    looks: the number of events that told of it.
+    """
 
     done: int = 0
+    looks: int = 0
     precision: str = ""
     cells: dict[str, tuple[float, float, float]] = field(default_factory=dict)
 
@@ -38,8 +44,13 @@ class State:
     """What the events so far add up to. left_s: the estimate at the time left_at. exit: None until the end.
 
     slots: the last slots of the current trial, as (treatment, length in µs, work per second of the victim).
-    process: the ID and start time of the process that writes the journal.
+    process: the ID and start time of the process that writes the journal. serial: differs between any two states.
+    figures_count, notes_count: the number of events with figures and of notes so far.
     """
+
+    serial: int = field(default_factory=partial(next, itertools.count()))
+    figures_count: int = 0
+    notes_count: int = 0
 
     doing: str = ""
     left_s: float | None = None
@@ -65,6 +76,8 @@ class State:
     def take(self, event: Mapping[str, Any]) -> None:  # noqa: C901 - one case for each event
         """Adds an event. Content of unexpected form is ignored, because a journal may be damaged."""
         at = _time(event.get("at"))
+        self.figures_count += event["event"] in ("block", "second", "report")
+        self.notes_count += event["event"] in ("note", "broken", "report")
         match event:
             case {"event": "started"}:
                 self.attempts += 1
@@ -104,6 +117,7 @@ class State:
         if done < trial.done:
             # Its slots were lengthened, and it began again.
             trial.cells.clear()
+        trial.looks += 1
         trial.done, trial.precision = done, cut(event.get("precision", ""))
         if name != self.last_trial:
             self.slots.clear()

@@ -6,7 +6,7 @@ import datetime
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -19,12 +19,13 @@ from partywall import __version__, pipeline, study, units
 from partywall.errors import PartywallError, Problem, ProblemsError
 from partywall.load.health import ADVICE, Reason
 from partywall.migrate import plan as migration_plans
-from partywall.model.plan import Plan
+from partywall.model.plan import Plan, Trial
 from partywall.report import page
 from partywall.scenario import find, load, names
 from partywall.scenario.load import read
 from partywall.web.jobs import Job, State, Want
 from partywall.web.live import State as Live
+from partywall.web.live import Trial as Seen
 
 
 @cache
@@ -150,21 +151,26 @@ class LiveRow:
     cells: tuple[Cell | None, ...]
 
 
-def matrix(plan: Plan, live: Live) -> tuple[list[str], list[LiveRow]]:
-    """Headings and rows of the live matrix, in planned order. Treatments that a trial lacks are left empty."""
+def treatments(plan: Plan) -> dict[str, str]:
+    """The columns of the live matrix in planned order: labels by the IDs of treatments."""
     labels: dict[str, str] = {}
     for trial in plan.trials:
         labels |= {t.id: t.label for t in trial.treatments if t.role != "baseline"}
-    rows = []
-    for trial in plan.trials:
-        seen = live.trials.get(trial.id)
-        levels = ", ".join(f"{path.rsplit('.', 1)[-1]} {level}" for path, level in trial.levels.items())
-        name = trial.id.partition("-")[2] or trial.id
-        cells = tuple(cell(*seen.cells[id_]) if seen and id_ in seen.cells else None for id_ in labels)
-        current = live.last_trial == trial.id and not live.ended
-        title = f"{name} ({levels})" if levels else name
-        rows.append(LiveRow(title, seen.done if seen else 0, seen.precision if seen else "", current, cells))
-    return list(labels.values()), rows
+    return labels
+
+
+def row_of(trial: Trial, seen: Seen | None, columns: Iterable[str], *, current: bool) -> LiveRow:
+    """The row of a trial in the live matrix. Treatments without figures are left empty.
+
+    seen: its progress. columns: IDs of treatments. current: whether it is measured now.
+    """
+    levels = ", ".join(f"{path.rsplit('.', 1)[-1]} {level}" for path, level in trial.levels.items())
+    name = trial.id.partition("-")[2] or trial.id
+    title = f"{name} ({levels})" if levels else name
+    if seen is None:
+        return LiveRow(title, 0, "", current, tuple(None for _ in columns))
+    cells = tuple(cell(*seen.cells[id_]) if id_ in seen.cells else None for id_ in columns)
+    return LiveRow(title, seen.done, seen.precision, current, cells)
 
 
 def seconds_of(live: Live) -> Iterator[dict[str, Any]]:
@@ -238,11 +244,11 @@ def buttons(job: Job | None) -> Buttons:
 
 
 def status(  # noqa: PLR0911 - one for each state
-    job: Job | None, live: Live, waiting: Sequence[Job], *, running: bool
+    job: Job | None, live: Live, waiting: Callable[[], Sequence[Job]], *, running: bool
 ) -> str:
-    """What a record or job does now, in one line."""
+    """What a record or job does now, in one line. waiting: gives the jobs that run or are next."""
     if job is not None and job.state is State.QUEUED:
-        ahead = [other for other in waiting if other.created < job.created or other.state is State.RUNNING]
+        ahead = [other for other in waiting() if other.created < job.created or other.state is State.RUNNING]
         ahead = [other for other in ahead if other.id != job.id]
         if ahead:
             return f"waiting for {', '.join(other.name for other in ahead)}: two measurements would spoil each other"

@@ -6,22 +6,22 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
-
-from jinja2 import UndefinedError
+from secrets import token_urlsafe
+from typing import Any, TypeVar
 
 from partywall import pipeline
 from partywall.errors import PartywallError
 from partywall.host import Host
 from partywall.store import RunDirectory
-from partywall.web import forecasting, pages, records, runner, strip
+from partywall.web import forecasting, runner
 from partywall.web.documents import Forecast, forecast
 from partywall.web.jobs import Folder, Order, State
 from partywall.web.live import Watched
+from partywall.web.parts import Facts, Matrix, parts
 from partywall.web.security import Role, Secrets, Site
+from partywall.web.shown import Feed, Shown
 
 WATCHED_MAX = 64
-POLL_S = 0.1
 REFRESH_S = 2.0
 """The longest time after which a change is noticed that no event tells of, such as a killed process."""
 
@@ -50,9 +50,10 @@ class Server:
         self._host: Host | None = None
         self.known_doctor: Mapping[str, Any] | None = None
         self._watched: dict[str, Watched] = {}
-        self._plans: dict[str, Any] = {}
-        self._stamps: dict[str, tuple[int, object]] = {}
-        self._rendered: dict[str, tuple[object, dict[str, str]]] = {}
+        self._matrices: dict[str, tuple[int, Matrix]] = {}
+        self._shown: dict[str, Shown] = {}
+        self._feeds: dict[str, Feed] = {}
+        self._boot = token_urlsafe(6)
         self._lock = threading.RLock()
         self.watchers = 0
 
@@ -85,82 +86,57 @@ class Server:
     def watched(self, name: str) -> Watched:
         """The journal of a record, shared by all that watch it."""
         with self._lock:
-            if name not in self._watched:
-                self._watched[name] = Watched(self.folder.root / name)
-                # The oldest is read again if it is needed.
-                while len(self._watched) > WATCHED_MAX:
-                    del self._watched[next(iter(self._watched))]
-            watch = self._watched[name]
+            watch = _kept(self._watched, name, lambda: Watched(self.folder.root / name))
             watch.advance()
             return watch
 
-    def stamp(self, name: str) -> object:
-        """A value that changes when the page of a record may have to change. Found once a tick for all watchers."""
-        tick = int(time.monotonic() / POLL_S)
-        with self._lock:
-            known = self._stamps.get(name)
-            if known is None or known[0] != tick:
-                while len(self._stamps) >= WATCHED_MAX:
-                    del self._stamps[next(iter(self._stamps))]
-                refresh = int(time.monotonic() / REFRESH_S)
-                known = self._stamps[name] = tick, (self.watched(name).offset, self.folder.of_record(name), refresh)
-            return known[1]
+    def feed(self, name: str) -> Feed:
+        """What tells all that watch a record when its page has changed."""
+        return _kept(self._feeds, name, lambda: Feed(partial(self.look, name)))
 
-    def plan(self, name: str) -> Any:
-        """The plan of a run, read again if it was extended. None if it cannot be read."""
+    def token(self, shown: Shown) -> str:
+        """What a page says it has, when it asks for what came later."""
+        return f"{self._boot}-{shown.version}"
+
+    def version(self, token: str) -> int:
+        """The version of a token; 0 if it is not one of this server."""
+        boot, _, version = token.rpartition("-")
+        return int(version) if boot == self._boot and version.isascii() and version.isdigit() else 0
+
+    def matrix(self, name: str) -> Matrix | None:
+        """The frame of the matrix of a run, read again if it was extended. None if its plan cannot be read."""
         file = self.folder.root / name / RunDirectory.MARK
         try:
             stamp = file.stat().st_mtime_ns
-            if self._plans.get(name, (0, None))[0] != stamp:
-                self._plans[name] = stamp, RunDirectory(file.parent).plan
+            if self._matrices.get(name, (0, None))[0] != stamp:
+                self._matrices[name] = stamp, Matrix.of(RunDirectory(file.parent).plan)
         except (OSError, PartywallError):
             return None
-        return self._plans[name][1]
+        return self._matrices[name][1]
 
-    def panels(self, name: str, *, fresh: bool = False) -> dict[str, str]:
-        """The parts of the watching page that change, as HTML by their names. Rendered once for all watchers.
-
-        fresh: also shows what has changed within this tick.
-        """
+    def look(self, name: str) -> Shown:
+        """The parts of the watching page that change, as they are now. Rendered once for all watchers."""
         with self._lock:
-            if fresh:
-                self._stamps.pop(name, None)
-            stamp = self.stamp(name)
-            if name not in self._rendered or self._rendered[name][0] != stamp:
-                while len(self._rendered) >= WATCHED_MAX:
-                    del self._rendered[next(iter(self._rendered))]
-                self._rendered[name] = stamp, self._render(name)
-            return self._rendered[name][1]
+            shown = _kept(self._shown, name, Shown)
+            stamp = self.watched(name).offset, self.folder.of_record(name), int(time.monotonic() / REFRESH_S)
+            if shown.stamp != stamp:
+                shown.take(parts(self._facts(name)))
+                shown.stamp = stamp
+            return shown
 
-    def _render(self, name: str) -> dict[str, str]:
+    def _facts(self, name: str) -> Facts:
         job = self.folder.of_record(name)
-        path = self.folder.record(name)
-        watched = self.watched(name)
-        live = watched.state
-        running = live.running
-        waiting = [
-            waiting_job for waiting_job in self.folder.all() if waiting_job.state in (State.QUEUED, State.RUNNING)
-        ]
-        plan = self.plan(name)
-        content = {
-            "name": name,
-            "job": job,
-            "live": live,
-            "running": running,
-            "ended": not running and (job is None or job.state in (State.ENDED, State.CANCELLED)),
-            "status": pages.status(job, live, waiting, running=running),
-            "left": pages.left(live, running=running),
-            "buttons": pages.buttons(job) if self.secrets.role is Role.FULL else pages.Buttons(),
-            "key": partial(self.secrets.key, name, job.attempt if job else 0, job.state if job else ""),
-            "matrix": pages.matrix(plan, live) if plan is not None else None,
-            "strip": strip.strip(plan, live) if plan is not None and running else None,
-            "seconds": list(pages.seconds_of(live))[:10],
-            "chart": pages.chart(live),
-            "output": pages.tail_of(self.folder.output(job.id)) if job and (path is None or not running) else "",
-            "has_page": path is not None and (path / "report.html").is_file(),
-            "outcome": records.outcome(path, job.exit if job and job.exit is not None else live.exit),
-        }
-        return {part: _rendered(f"live_{part}.html.j2", content) for part in ("status", "figures", "notes")}
+        return Facts(
+            name=name,
+            path=self.folder.record(name),
+            job=job,
+            live=self.watched(name).state,
+            matrix=self.matrix(name),
+            may_change=self.secrets.role is Role.FULL,
+            waiting=self.folder.waiting,
+            output=self.folder.output(job.id) if job else None,
+            key=partial(self.secrets.key, name, job.attempt if job else 0, job.state if job else ""),
+        )
 
     def is_open(self, name: str) -> bool:
         """True if the state of a record may still change by itself."""
@@ -169,9 +145,13 @@ class Server:
         return running or (job is not None and job.state is not State.CANCELLED)
 
 
-def _rendered(template: str, content: Mapping[str, Any]) -> str:
-    """A part of a page. A journal with values of unexpected types does not make the rest of the page unusable."""
-    try:
-        return pages.render(template, **content)
-    except (TypeError, ValueError, KeyError, ArithmeticError, UndefinedError):
-        return '<p class="empty">The journal contains values that cannot be shown.</p>'
+T = TypeVar("T")
+
+
+def _kept(known: dict[str, T], name: str, make: Callable[[], T]) -> T:
+    """An entry, made if there is none. The oldest entries are dropped: they can be made again."""
+    if name not in known:
+        while len(known) >= WATCHED_MAX:
+            del known[next(iter(known))]
+        known[name] = make()
+    return known[name]

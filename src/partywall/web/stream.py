@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from partywall.web.live import lines
-from partywall.web.site import POLL_S, Server
+from partywall.web.shown import POLL_S
+from partywall.web.site import Server
 
 WATCHERS_MAX = 64
 PING_S = 15.0
@@ -38,26 +38,22 @@ def answer(server: Server, content: AsyncIterator[bytes]) -> Response:
     return StreamingResponse(counted(), media_type="text/event-stream", headers=headers)
 
 
-async def panels(server: Server, name: str) -> AsyncIterator[bytes]:
-    """The parts of the watching page that changed, as often as the journal or the job does."""
-    sent: dict[str, str] = {}
-    quiet_s = 0.0
-    stamp: object = None
-    while True:
-        now = server.stamp(name)
-        if now != stamp:
-            stamp = now
-            for part, text in (await anyio.to_thread.run_sync(server.panels, name)).items():
-                if sent.get(part) != text:
-                    sent[part] = text
-                    quiet_s = 0.0
-                    yield _event(part, text, server.watched(name).offset)
-        # All watchers look at the same time, so that one look serves all.
-        await asyncio.sleep(POLL_S - time.monotonic() % POLL_S)
-        quiet_s += POLL_S
-        if quiet_s >= PING_S:
-            quiet_s = 0.0
-            yield b": still here\n\n"
+async def panels(server: Server, name: str, token: str) -> AsyncIterator[bytes]:
+    """The parts of the watching page that changed, as often as the journal or the job does.
+
+    token: that of the page as the browser has it, from `Server.token`; another text brings all parts.
+    """
+    version = server.version(token)
+    feed = server.feed(name)
+    with feed.watched():
+        shown = await anyio.to_thread.run_sync(server.look, name)
+        while True:
+            changed, version = shown.after(version), shown.version
+            if changed:
+                identity = server.token(shown)
+                yield b"".join(_event(part, text, identity) for part, text in changed.items())
+            while not await feed.change(PING_S):
+                yield b": still here\n\n"
 
 
 async def events(file: Path, offset: int) -> AsyncIterator[bytes]:
@@ -78,6 +74,6 @@ async def events(file: Path, offset: int) -> AsyncIterator[bytes]:
             yield b": still here\n\n"
 
 
-def _event(name: str, text: str, identity: int) -> bytes:
+def _event(name: str, text: str, identity: object) -> bytes:
     data = "\n".join(f"data: {line}" for line in text.splitlines())
     return f"id: {identity}\nevent: {name}\n{data}\n\n".encode("utf-8", "replace")

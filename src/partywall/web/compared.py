@@ -54,7 +54,7 @@ class Compared:
 
     @property
     def notes(self) -> tuple[tuple[str, str], ...]:
-        """(run, text) of what qualifies the comparisons; the run is empty for a text that holds for all."""
+        """Notes on the comparisons as (run, text); the run is empty for a text that holds for all."""
         by_run = [
             [f"The hosts differ: {text}. A change may be due to the host." for text in each.host]
             + [f"{text[:1].upper()}{text[1:]}." for text in each.notes]

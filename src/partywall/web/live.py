@@ -30,7 +30,7 @@ FIGURES = ("users", "rate", "p50_ns", "p90_ns", "p99_ns", "raw_p99_ns", "errors"
 class Trial:
     """The progress of a trial. cells: isolation factors so far, as (value, low, high) by treatment.
 
-    looks: the number of events that told of it.
+    looks: the number of its events so far.
     """
 
     done: int = 0

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import root_image
 from partywall.agent.catalogue import shipped
 from partywall.events import silent
 from partywall.host import Host
@@ -193,6 +194,7 @@ def test_the_guest_waits_on_the_destination_until_the_source_has_ended(carried_o
 
 
 @pytest.mark.skipif(shutil.which("qemu-img") is None, reason="a guest's own disk needs qemu-img (package qemu-utils)")
+@root_image.needed("nginx-light")
 def test_a_disk_moves_along_without_a_lost_write_and_a_neighbour_is_watched(carried_out):
     text = PLAN.format(methods="{default: {}}", moves=2, give_up="60s")
     guest = "{memory: 320MiB, root: [nginx-light], storage: moved, verify: 4MiB}"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import root_image
 from partywall.agent import binary
-from partywall.errors import CapabilityError
 from partywall.host import Host
 from partywall.sandbox import Label, Settings, make, qemu, reaper
 from partywall.sandbox.qemu import root
@@ -23,13 +23,6 @@ def lacking():
     if os.geteuid() != 0:
         return "root"
     return qemu.lacking(Host.here())
-
-
-def not_built():
-    try:
-        return root.cached(root.Recipe.of(REAL, Host.here())) is None
-    except CapabilityError:
-        return True
 
 
 pytestmark = [pytest.mark.host, pytest.mark.skipif(bool(lacking()), reason=f"guests need: {lacking()}")]
@@ -114,7 +107,7 @@ def test_a_program_that_is_not_in_the_root_is_told(label, image):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not_built(), reason="a root image; build it with: partywall vm prepare --root fio,stress-ng")
+@root_image.needed(*REAL)
 def test_fio_and_stress_ng_run_in_guests_as_victim_and_neighbour(tmp_path):
     (tmp_path / "tools.yaml").write_text(
         json.dumps(

@@ -261,11 +261,11 @@ fn arrivals_have_kinds_by_weight_however_few_users_serve_them() {
     for users_max in [1, 50] {
         let mut whole = program(&json!([]));
         whole["kinds"] = json!([kind("visitor", 3.0, &url), kind("buyer", 1.0, &url)]);
-        whole["pacing"] = json!({"open": {"arrivals": "constant", "stages": [{"to": 200, "for_ns": 0}, {"to": 200, "for_ns": 500 * MS}], "users_max": users_max}});
+        whole["pacing"] = json!({"open": {"arrivals": "constant", "stages": [{"to": 50, "for_ns": 0}, {"to": 50, "for_ns": 2_000 * MS}], "users_max": users_max}});
         let (seconds, started) = run(whole);
         let of = |name: &str| done(&seconds, label(&started, name)).0;
         let (visitors, buyers) = (of("visitor"), of("buyer"));
-        assert!(visitors + buyers > 40 && visitors.abs_diff(3 * buyers) <= 8, "{visitors} visitors, {buyers} buyers, {users_max} users");
+        assert!(visitors + buyers > 90 && visitors.abs_diff(3 * buyers) <= 8, "{visitors} visitors, {buyers} buyers, {users_max} users");
         // A user that changes its kind has left, and arrives again.
         assert_eq!((of("hello visitor"), of("hello buyer")), (of("bye visitor"), of("bye buyer")));
         assert_eq!(seconds.last().unwrap().users, 0);

@@ -15,13 +15,13 @@ def test_only_parts_that_changed_since_a_version_are_sent_in_their_order():
     shown = Shown()
     shown.take(parts(status="a", row_0="x", row_1="y"))
     first = shown.version
-    assert shown.after(0) == {"status": "a", "row_0": "x", "row_1": "y"}
+    assert shown.after(0)[1] == {"status": "a", "row_0": "x", "row_1": "y"}
     shown.take(parts(status="a", row_0="x", row_1="z"))
-    assert list(shown.after(first)) == ["row_1"]
+    assert list(shown.after(first)[1]) == ["row_1"]
     second = shown.version
     shown.take(parts(status="a", row_0="x", row_1="z"))
     assert shown.version == second
-    assert shown.after(second) == {}
+    assert shown.after(second) == (second, {})
 
 
 def test_versions_of_two_pages_are_never_equal():
@@ -46,54 +46,68 @@ class Journal:
         return self.shown
 
 
-async def changed(feed, journal, text, watchers=1):
-    """Changes the page once the feed has looked at it, and waits until all watchers are told."""
-    await asyncio.sleep(2 * POLL_S)
-    waiting = [asyncio.create_task(feed.change(5.0)) for _ in range(watchers)]
-    await asyncio.sleep(0)
-    journal.text = text
-    assert await asyncio.gather(*waiting) == [True] * watchers
+def watched(check):
+    """Carries out a check while a journal is watched."""
+
+    async def carry_out():
+        journal = Journal()
+        feed = Feed(journal.look)
+        with feed.watched():
+            await check(journal, feed)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}, "it looks though nobody watches"
+
+    asyncio.run(carry_out())
 
 
 def test_one_feed_serves_all_that_watch_and_ends_with_the_last():
-    async def check():
-        journal = Journal()
-        feed = Feed(journal.look)
-        with feed.watched(), feed.watched():
-            await changed(feed, journal, "1", watchers=2)
-            assert not await feed.change(3 * POLL_S)
-        looks = journal.looks
-        await asyncio.sleep(3 * POLL_S)
-        assert journal.looks == looks
+    async def check(journal, feed):
         with feed.watched():
-            await changed(feed, journal, "2")
+            first, second = await asyncio.gather(feed.after(0, 5.0), feed.after(0, 5.0))
+            assert first == second == (journal.shown.version, {"figures": "0"})
+            journal.text = "1"
+            both = await asyncio.gather(feed.after(first[0], 5.0), feed.after(first[0], 5.0))
+            assert both == [(journal.shown.version, {"figures": "1"})] * 2
+        version = journal.shown.version
+        assert await feed.after(version, 3 * POLL_S) == (version, {})
 
-    asyncio.run(check())
+    watched(check)
 
 
-def test_a_change_that_a_request_saw_first_is_sent_too():
-    async def check():
-        journal = Journal()
-        feed = Feed(journal.look)
-        with feed.watched():
-            await changed(feed, journal, "1")
-            journal.text = "2"
-            journal.look()
-            assert await feed.change(5.0)
+def test_a_change_is_sent_even_if_a_request_saw_it_first_or_nobody_waited_for_it():
+    async def check(journal, feed):
+        version, _ = await feed.after(0, 5.0)
+        journal.text = "1"
+        journal.look()
+        version, parts = await feed.after(version, 5.0)
+        assert parts == {"figures": "1"}
+        journal.text = "2"
+        assert (await feed.after(version, 5.0))[1] == {"figures": "2"}
+        # Another watcher, which was busy while all were woken.
+        assert (await feed.after(version, 5.0))[1] == {"figures": "2"}
 
-    asyncio.run(check())
+    watched(check)
+
+
+def test_a_page_that_was_dropped_and_made_again_is_sent_whole():
+    async def check(journal, feed):
+        version, _ = await feed.after(0, 5.0)
+        journal.shown = Shown()
+        newer, parts = await feed.after(version, 5.0)
+        assert newer > version
+        assert parts == {"figures": "0"}
+
+    watched(check)
 
 
 def test_a_look_that_fails_ends_the_watchers_and_does_not_leave_them_waiting():
-    async def check():
-        journal = Journal()
-        feed = Feed(journal.look)
-        with feed.watched():
-            await changed(feed, journal, "broken")
-            with pytest.raises(OSError, match="the disk is gone"):
-                await feed.change(5.0)
+    async def check(journal, feed):
+        version, _ = await feed.after(0, 5.0)
+        journal.text = "broken"
+        with pytest.raises(OSError, match="the disk is gone"):
+            await feed.after(version, 5.0)
 
-    asyncio.run(check())
+    watched(check)
 
 
 def test_a_part_whose_stamp_is_as_before_is_not_rendered_again():
@@ -104,7 +118,7 @@ def test_a_part_whose_stamp_is_as_before_is_not_rendered_again():
 
     take(1, "a")
     take(1, "b")
-    assert (rendered, shown.after(0)) == (["a"], {"notes": "a"})
+    assert (rendered, shown.after(0)[1]) == (["a"], {"notes": "a"})
     first = shown.version
     take(2, "a")
-    assert (rendered, shown.after(first)) == (["a", "a"], {})
+    assert (rendered, shown.after(first)[1]) == (["a", "a"], {})

@@ -137,7 +137,7 @@ class Handlers:
             if sent.document.strip():
                 return self._page("start.html.j2", request, 400, **await self._editor(sent.document, "run", problems))
             return self._wrong(request, error)
-        queue = [job for job in self._server.folder.all() if job.state in (State.RUNNING, State.QUEUED)]
+        queue = self._server.folder.waiting()
         return self._page("dry_run.html.j2", request, order=order, forecast=forecast, queue=queue)
 
     async def start(self, request: Request) -> Response:
@@ -155,12 +155,12 @@ class Handlers:
         if (path is None or records.kind_of(path) is None) and job is None:
             raise HTTPException(404, f"There is no record {name[:100]!r}.")
         note, tags = records.annotation(self._server.folder, name)
-        shown = await threaded(self._server.look, name)
+        version, parts = (await threaded(self._server.look, name)).after(0)
         kind = records.kind_of(path) if path else None
         return self._page(
             "record.html.j2", request, name=name, kind=kind or (job.order.kind if job else ""), job=job,
-            parts=shown.after(0), matrix=self._server.matrix(name),
-            token=self._server.token(shown), files=records.files(self._server.folder, name), note=note, tags=tags,
+            parts=parts, matrix=self._server.matrix(name),
+            token=self._server.token(version), files=records.files(self._server.folder, name), note=note, tags=tags,
             has_page=path is not None and (path / "report.html").is_file(),
             watching=self._server.is_open(name), headline=records.headline(path) if path else "",
         )  # fmt: skip

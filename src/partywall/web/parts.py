@@ -71,14 +71,14 @@ def parts(facts: Facts) -> dict[str, Part]:
         "notes": live.notes_count,
         "output": output if ended and job and job.exit not in (0, 1, 3, 130, None) else "",
     }
-    made = {
+    figures = (live.serial, live.figures_count, running, facts.matrix, output)
+    return {
         "status": _part("status", status),
         "controls": _part("controls", controls, key=facts.key),
         **dict(_matrix(facts.matrix, live)),
-        "notes": _part("notes", {"notes": live.notes_count, "of": live.serial}, live=live),
+        "figures": Part(figures, partial(_figures, facts, output, running=running)),
+        "notes": Part((live.serial, live.notes_count), partial(rendered, "live_notes.html.j2", live=live)),
     }
-    figures = (live.serial, live.figures_count, running, facts.matrix, output)
-    return made | {"figures": Part(figures, partial(_figures, facts, output, running=running))}
 
 
 def _matrix(matrix: Matrix | None, live: Live) -> Iterator[tuple[str, Part]]:

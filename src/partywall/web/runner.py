@@ -263,8 +263,7 @@ class Runner:
 
     def step(self) -> None:
         """Takes note of a job that has ended, and starts the next one if the host is free."""
-        jobs = self._folder.all()
-        going = [job for job in jobs if job.state in (State.RUNNING, State.QUEUED)]
+        going = self._folder.waiting()
         self._reports = [report for report in self._reports if report.poll() is None]
         if going or self._reports:
             self.active_at = time.monotonic()

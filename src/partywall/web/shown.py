@@ -7,6 +7,7 @@ lost at one, therefore gets only what has changed since.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,29 +26,35 @@ class Part:
 
 
 class Shown:
-    """The parts of a page by their names, in the order in which they are sent. version: that of the newest part."""
+    """The parts of a page by their names, in the order in which they are sent."""
 
     def __init__(self) -> None:
-        self.version = 0
         self.stamp: object = None
-        self._parts: dict[str, tuple[object, int, str]] = {}
+        # The newest version and the parts change together: a request may read them in another thread.
+        self._now: tuple[int, dict[str, tuple[object, int, str]]] = 0, {}
 
     def take(self, parts: Mapping[str, Part]) -> None:
         """Replaces the parts. Those that are as before keep their version."""
         version = next(_versions)
+        _, old = self._now
         taken = {}
         for name, part in parts.items():
-            stamp, since, text = self._parts.get(name, (None, 0, ""))
+            stamp, since, text = old.get(name, (None, 0, ""))
             if since == 0 or stamp != part.stamp:
                 before, text = text, part.render()
                 since = since if since and text == before else version
             taken[name] = part.stamp, since, text
-        self._parts = taken
-        self.version = max((since for _, since, _ in taken.values()), default=0)
+        self._now = max((since for _, since, _ in taken.values()), default=0), taken
 
-    def after(self, version: int) -> dict[str, str]:
-        """The parts that have changed since a version."""
-        return {name: text for name, (_, since, text) in self._parts.items() if since > version}
+    @property
+    def version(self) -> int:
+        """The version of the newest part."""
+        return self._now[0]
+
+    def after(self, version: int) -> tuple[int, dict[str, str]]:
+        """The version of the newest part, and the parts that have changed since an older one."""
+        newest, parts = self._now
+        return newest, {name: text for name, (_, since, text) in parts.items() if since > version}
 
 
 class Feed:
@@ -55,6 +62,7 @@ class Feed:
 
     def __init__(self, look: Callable[[], Shown]) -> None:
         self._look = look
+        self._shown: Shown | None = None
         self._watchers = 0
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -71,27 +79,29 @@ class Feed:
             self._watchers -= 1
             if self._watchers == 0:
                 self._task.cancel()
-                self._task = None
+                self._task, self._shown = None, None
 
-    async def change(self, within_s: float) -> bool:
-        """Waits for the next change. False if there is none within a time. Raises what a look raised."""
-        changed = self._changed
-        if self._task is not None and self._task.done():
-            self._task.result()
-        try:
-            await asyncio.wait_for(changed.wait(), within_s)
-        except TimeoutError:
-            return False
-        return True
+    async def after(self, version: int, within_s: float) -> tuple[int, dict[str, str]]:
+        """What `Shown.after` gives, as soon as parts have changed since a version. No parts if none do within a time.
+
+        Raises what a look raised.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self._shown is None or self._shown.version <= version:
+                    if self._task is not None and self._task.done():
+                        self._task.result()
+                    await self._changed.wait()
+        return self._shown.after(version) if self._shown else (version, {})
 
     async def _keep_looking(self) -> None:
         seen: int | None = None
         try:
             while True:
                 # Not in a thread: that would wake two threads, which costs more than most looks.
-                version = self._look().version
-                if version != seen:
-                    seen = version
+                self._shown = self._look()
+                if self._shown.version != seen:
+                    seen = self._shown.version
                     self._wake()
                 await asyncio.sleep(POLL_S)
         finally:

@@ -15,7 +15,8 @@ from partywall.host import Host
 from partywall.store import RunDirectory
 from partywall.web import forecasting, runner
 from partywall.web.documents import Forecast, forecast
-from partywall.web.jobs import Folder, Order, State
+from partywall.web.jobs import Folder, Job, Order, State
+from partywall.web.live import State as Live
 from partywall.web.live import Watched
 from partywall.web.parts import Facts, Matrix, parts
 from partywall.web.security import Role, Secrets, Site
@@ -94,9 +95,9 @@ class Server:
         """What tells all that watch a record when its page has changed."""
         return _kept(self._feeds, name, lambda: Feed(partial(self.look, name)))
 
-    def token(self, shown: Shown) -> str:
-        """What a page says it has, when it asks for what came later."""
-        return f"{self._boot}-{shown.version}"
+    def token(self, version: int) -> str:
+        """What a page says it has, when it asks for what came later than a version."""
+        return f"{self._boot}-{version}"
 
     def version(self, token: str) -> int:
         """The version of a token; 0 if it is not one of this server."""
@@ -118,19 +119,19 @@ class Server:
         """The parts of the watching page that change, as they are now. Rendered once for all watchers."""
         with self._lock:
             shown = _kept(self._shown, name, Shown)
-            stamp = self.watched(name).offset, self.folder.of_record(name), int(time.monotonic() / REFRESH_S)
+            watched, job = self.watched(name), self.folder.of_record(name)
+            stamp = watched.offset, job, int(time.monotonic() / REFRESH_S)
             if shown.stamp != stamp:
-                shown.take(parts(self._facts(name)))
+                shown.take(parts(self._facts(name, job, watched.state)))
                 shown.stamp = stamp
             return shown
 
-    def _facts(self, name: str) -> Facts:
-        job = self.folder.of_record(name)
+    def _facts(self, name: str, job: Job | None, live: Live) -> Facts:
         return Facts(
             name=name,
             path=self.folder.record(name),
             job=job,
-            live=self.watched(name).state,
+            live=live,
             matrix=self.matrix(name),
             may_change=self.secrets.role is Role.FULL,
             waiting=self.folder.waiting,

@@ -8,7 +8,6 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import anyio
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
@@ -46,14 +45,10 @@ async def panels(server: Server, name: str, token: str) -> AsyncIterator[bytes]:
     version = server.version(token)
     feed = server.feed(name)
     with feed.watched():
-        shown = await anyio.to_thread.run_sync(server.look, name)
         while True:
-            changed, version = shown.after(version), shown.version
-            if changed:
-                identity = server.token(shown)
-                yield b"".join(_event(part, text, identity) for part, text in changed.items())
-            while not await feed.change(PING_S):
-                yield b": still here\n\n"
+            version, changed = await feed.after(version, PING_S)
+            identity = server.token(version)
+            yield b"".join(_event(part, text, identity) for part, text in changed.items()) or b": still here\n\n"
 
 
 async def events(file: Path, offset: int) -> AsyncIterator[bytes]:

@@ -53,10 +53,14 @@ class Keyboard:
     def push(self, text: str) -> None:
         """Reaches a link or button by its text and presses Enter."""
         self.reach(f"['A', 'BUTTON'].includes(e.tagName) && e.textContent.trim().startsWith({text!r})")
-        before = self.driver.find_element("tag name", "html").id
+        before = self.page()
         self.press(self.keys.ENTER)
-        until(lambda: self.driver.find_element("tag name", "html").id != before, 60, f"{text} had no effect")
+        until(lambda: self.page() not in ("", before), 60, f"{text} had no effect")
         self.loaded()
+
+    def page(self) -> str:
+        """Differs after each navigation; empty while the browser has no page."""
+        return next((str(each.id) for each in self.driver.find_elements("tag name", "html")), "")
 
     def loaded(self) -> None:
         until(lambda: self.driver.execute_script("return document.readyState") == "complete")

@@ -44,6 +44,7 @@ from partywall.preflight import (
     check_guest_memory,
     check_host,
     check_kernels,
+    check_node_memory,
     guest_memory,
     memory_needed,
     other_machines,
@@ -137,6 +138,8 @@ def plan(
         made = made.model_copy(update={"trials": tuple(with_room(with_rings(t, facts), facts) for t in made.trials)})
         with failures.kept():
             check_guest_memory(made, host, waits=memory_check.waits(memory_wait_ns))
+        with failures.kept():
+            check_node_memory(made, host)
         with failures.kept():
             check_kernels(made, facts)
         with failures.kept():

@@ -11,8 +11,9 @@ from typing import Any
 
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:[_\d]*)(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/%]*)\s*$")
 
-_CPU_RANGE = re.compile(r"^\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?$")
+_RANGE = re.compile(r"^\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?$")
 CPU_MAX = 8191
+NODE_MAX = 1023
 WH = 3600.0
 """Joules of a watt-hour."""
 
@@ -103,33 +104,54 @@ def format_packet_rate(pps: float) -> str:
 
 def parse_cpus(text: str) -> tuple[int, ...]:
     """'0,2-3' → (0, 2, 3). This is the kernel's list format."""
+    return _parse_numbers(text, "CPU", CPU_MAX)
+
+
+def parse_nodes(text: str) -> tuple[int, ...]:
+    """NUMA nodes in the kernel's list format, like CPUs."""
+    return _parse_numbers(text, "NUMA node", NODE_MAX)
+
+
+def _parse_numbers(text: str, noun: str, most: int) -> tuple[int, ...]:
+    """noun: what is numbered, in the singular. most: the largest number that Linux supports."""
     if not text.strip():
-        raise ValueError("the list of CPUs is empty; write for example 0,2-3")
-    cpus: list[int] = []
+        raise ValueError(f"the list of {noun}s is empty; write for example 0,2-3")
+    numbers: list[int] = []
     for part in text.split(","):
-        match = _CPU_RANGE.match(part)
+        match = _RANGE.match(part)
         if match is None:
-            raise ValueError(f"{text!r} is not a list of CPUs; write for example 0,2-3")
+            raise ValueError(f"{text!r} is not a list of {noun}s; write for example 0,2-3")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise ValueError(f"{text!r} is not a list of CPUs: {part.strip()} runs backwards; write {last}-{first}")
-        if last > CPU_MAX:
-            raise ValueError(f"{text!r} names CPU {last}; Linux supports at most {CPU_MAX}")
-        cpus.extend(range(first, last + 1))
-    twice = sorted({cpu for cpu in cpus if cpus.count(cpu) > 1}) if len(cpus) <= CPU_MAX else cpus
+            raise ValueError(
+                f"{text!r} is not a list of {noun}s: {part.strip()} runs backwards; write {last}-{first}"
+            )
+        if last > most:
+            raise ValueError(f"{text!r} names {noun} {last}; Linux supports at most {most}")
+        numbers.extend(range(first, last + 1))
+    twice = sorted({number for number in numbers if numbers.count(number) > 1}) if len(numbers) <= most else numbers
     if twice:
-        raise ValueError(f"{text!r} names CPU {twice[0]} twice; name it once")
-    return tuple(cpus)
+        raise ValueError(f"{text!r} names {noun} {twice[0]} twice; name it once")
+    return tuple(numbers)
 
 
 def cpus_as_text(value: Any) -> Any:
     """Converts 0, [0, 2] or [0, 2-3] from YAML to text for `parse_cpus`; text and None stay as they are."""
+    return _numbers_as_text(value, "CPU")
+
+
+def nodes_as_text(value: Any) -> Any:
+    """The same for NUMA nodes and `parse_nodes`."""
+    return _numbers_as_text(value, "NUMA node")
+
+
+def _numbers_as_text(value: Any, noun: str) -> Any:
     if value is None or isinstance(value, str):
         return value
     given = value if isinstance(value, list | tuple) else [value]
-    if any(isinstance(cpu, bool) or not isinstance(cpu, int | str) for cpu in given):
+    if any(isinstance(number, bool) or not isinstance(number, int | str) for number in given):
         shown = "a list with other values" if isinstance(value, list | tuple) else f"{value!r:.60}"
-        raise ValueError(f"CPUs must be whole numbers or text, not {shown}; write for example 0, [0, 2] or 0,2-3")
+        raise ValueError(f"{noun}s must be whole numbers or text, not {shown}; write for example 0, [0, 2] or 0,2-3")
     return ",".join(map(str, given))
 
 

@@ -16,15 +16,20 @@ from partywall import pipeline, preflight, units
 from partywall.agent import binary
 from partywall.cli import output
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
-from partywall.host import Host, install
+from partywall.host import Host, install, memory_nodes
 from partywall.load import tomcat
 from partywall.sandbox import WORK_ROOT, block, cgroups, delegation, libvirt, qemu, remedies, ssh
 from partywall.sandbox.label import state_root
 from partywall.sandbox.runtime import RUNTIMES
 
 HANGING = 4
-LIMITS = {"cpu": "CPU limits and weights", "memory": "memory limits", "io": "disk limits"}
-"""The limits that sandboxes cannot have without a cgroup controller."""
+LIMITS = {
+    "cpu": "CPU limits and weights",
+    "memory": "memory limits",
+    "io": "disk limits",
+    "cpuset": "NUMA nodes of a container's memory",
+}
+"""The settings that sandboxes cannot have without a cgroup controller."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,8 @@ def _host(host: Host) -> Iterator[Check]:
         yield Check(f"L{level} cache", units.format_bytes(size), there=True)
     if total := facts.get("memory", {}).get("total_bytes"):
         yield Check("memory", units.format_bytes(total), there=True)
+    if nodes := memory_nodes(host):
+        yield Check("NUMA nodes", "; ".join(map(str, nodes)), there=True)
 
 
 def _backends(host: Host) -> Iterator[Check]:

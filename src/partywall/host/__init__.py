@@ -5,6 +5,7 @@ Changes nothing and stores nothing. Settings applied during a measurement are el
 
 from partywall.host.host import Host, cpus_of
 from partywall.host.mounts import Mount, mounts
+from partywall.host.nodes import MemoryNode, memory_nodes
 from partywall.host.packages import install
 
-__all__ = ["Host", "Mount", "cpus_of", "install", "mounts"]
+__all__ = ["Host", "MemoryNode", "Mount", "cpus_of", "install", "memory_nodes", "mounts"]

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 LIMITS = ("cpu_limit", "cpu_reservation", "cpu_weight", "memory", "disk")
+# Where its memory comes from. All backends pin CPUs; a process gets its memory from any node.
+PLACES = ("memory_nodes",)
 # Settings of virtual machines only.
 MACHINE = ("vcpus", "host_cpus", "accel", "network")
 # Settings that say where a sandbox is, if not on this host.
 ELSEWHERE = ("host", "uri", "domain", "boot")
-SETTINGS = (*LIMITS, *MACHINE, *ELSEWHERE)
+SETTINGS = (*LIMITS, *PLACES, *MACHINE, *ELSEWHERE)
 """Settings of a sandbox other than backend and CPUs. Every backend can pin."""
 
 LIVE_DISK = tuple(f"disk.{way}_{what}" for what in ("bps", "iops") for way in ("read", "write"))
@@ -49,17 +51,24 @@ BACKENDS: Mapping[str, Backend] = {
     "container": Backend(
         "container:Container",
         "in a container on this host",
-        frozenset(LIMITS),
+        frozenset((*LIMITS, *PLACES)),
         LIVE,
-        CPU | {"memory": "memory", "disk": "io"},
+        CPU | {"memory": "memory", "memory_nodes": "cpuset", "disk": "io"},
     ),
-    # A balloon changes a guest's memory. QEMU enforces memory and disk limits itself.
-    "qemu": Backend("qemu:Qemu", "in a guest", frozenset((*LIMITS, *MACHINE)), LIVE | {"memory"}, CPU, is_machine=True),
+    # A balloon changes a guest's memory. QEMU enforces memory and disk limits itself, and binds memory to nodes.
+    "qemu": Backend(
+        "qemu:Qemu",
+        "in a guest",
+        frozenset((*LIMITS, *PLACES, *MACHINE)),
+        LIVE | {"memory"},
+        CPU,
+        is_machine=True,
+    ),
     "ssh": Backend("ssh:Ssh", "on {host}", frozenset(("host",))),
     "libvirt": Backend(
         "libvirt:Libvirt",
         "in domain {domain}",
-        frozenset((*LIMITS, "vcpus", "host_cpus", "accel", *ELSEWHERE)),
+        frozenset((*LIMITS, *PLACES, "vcpus", "host_cpus", "accel", *ELSEWHERE)),
         LIVE | {"memory"},
         is_machine=True,
     ),

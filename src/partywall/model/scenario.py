@@ -24,8 +24,11 @@ DurationNs = Annotated[
     Field(ge=0),
 ]
 Share = Annotated[float, BeforeValidator(units.parse_share), Field(gt=0, le=1)]
-# Converts a number or a list of numbers to text.
+# Convert a number or a list of numbers to text.
 Cpus = BeforeValidator(units.cpus_as_text)
+Nodes = BeforeValidator(units.nodes_as_text)
+LISTS = {"cpus": units.cpus_as_text, "memory_nodes": units.nodes_as_text}
+"""Keys, or their endings, whose values may be lists of numbers, with the conversion to text."""
 Package = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=100)]
 Level = str | float | int | bool
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
@@ -91,6 +94,11 @@ class Sandbox(Frozen):
     )
     memory: Bytes | None = Field(
         None, description="ceiling in bytes; beyond it the sandbox is killed; qemu: the guest's memory, default 512MiB"
+    )
+    memory_nodes: Annotated[str | None, Nodes] = Field(
+        None,
+        description="the host's NUMA nodes that all of its memory comes from, e.g. 0, [0, 1] or 0-1; default: any, "
+        "the nearest first",
     )
     disk: Disk | None = None
     vcpus: int | None = Field(None, ge=1, le=255, description="qemu: virtual CPUs; default: as many as cpus names")

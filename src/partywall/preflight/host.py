@@ -13,6 +13,7 @@ from partywall.model.scenario import Scenario
 from partywall.preflight import unprivileged
 from partywall.preflight.elsewhere import lacking_for_domains
 from partywall.preflight.guests import lacking_for_guests
+from partywall.preflight.nodes import lacking_nodes
 from partywall.preflight.requirements import backends, workloads
 from partywall.run import idle, scheduler
 from partywall.sandbox import WORK_ROOT, block, cgroups
@@ -31,6 +32,7 @@ def check_host(scenario: Scenario, host: Host, work_root: Path = WORK_ROOT) -> N
         missing.append(Problem(message, key="idle"))
     missing += list(_lacking_schedulers(scenario, host, work_root))
     missing += list(_lacking_for_disk_limits(scenario, host, work_root))
+    missing += list(lacking_nodes(scenario, host))
     missing += list(lacking_for_guests(scenario, host))
     missing += list(lacking_for_domains(scenario))
     used = backends(scenario)

@@ -10,7 +10,7 @@ from partywall import units
 from partywall.agent import memory
 from partywall.agent.catalogue import shipped
 from partywall.errors import CapabilityError, Problem, UsageError
-from partywall.host import Host
+from partywall.host import Host, memory_nodes
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Disk, Workload
 from partywall.run.stage import keeps_files, switches_disk
@@ -122,6 +122,42 @@ def check_guest_memory(plan: Plan, host: Host, *, waits: bool = False) -> None:
             f"the guests of one trial need {units.format_bytes(needed)} of memory, and {units.format_bytes(there)} are "
             f"{word}; lower sandbox.memory, or list fewer aggressors{waiting}"
         )
+
+
+def check_node_memory(plan: Plan, host: Host) -> None:
+    """CapabilityError if sandboxes of one trial need more memory than the NUMA nodes that they are bound to have.
+
+    Only this host's nodes are checked. Nodes of unknown size pass, and so do those without memory, a problem of their own.
+    """
+    sizes = {node.number: node.memory for node in memory_nodes(host)}
+    problems = [problem for trial in plan.trials for problem in _beyond_nodes(trial, host.facts, sizes)]
+    if problems:
+        raise CapabilityError(*dict.fromkeys(problems))
+
+
+def _beyond_nodes(trial: Trial, facts: dict[str, Any], sizes: Mapping[int, int | None]) -> Iterator[Problem]:
+    """For each set of nodes, what all sandboxes bound to these nodes, or to some of them, need together."""
+    bound = list(_bound(trial, facts))
+    for nodes, key in {nodes: key for key, nodes, _ in reversed(bound)}.items():
+        needed = sum(size for _, others, size in bound if others <= nodes)
+        there = [size for node in nodes if (size := sizes.get(node))]
+        if len(there) == len(nodes) and needed > sum(there):
+            named = f"{'nodes' if len(nodes) > 1 else 'node'} {', '.join(map(str, sorted(nodes)))}"
+            yield Problem(
+                f"the sandboxes of one trial need {units.format_bytes(needed)} of memory on NUMA {named}, which has "
+                f"{units.format_bytes(sum(there))} in total",
+                "lower sandbox.memory or the sizes in params, or name further nodes",
+                key=f"{key}.sandbox.memory_nodes",
+            )
+
+
+def _bound(trial: Trial, facts: dict[str, Any]) -> Iterator[tuple[str, frozenset[int], int]]:
+    """(key, nodes, bytes) of every sandbox on this host whose memory is bound to nodes."""
+    for key, workload, held in _held(trial, facts):
+        box = workload.sandbox
+        if box.memory_nodes is not None and not box.machine:
+            needed = box.memory or qemu.MEMORY if box.guest else held + memory.AGENT_BYTES
+            yield key, frozenset(units.parse_nodes(box.memory_nodes)), needed
 
 
 def guest_memory(trial: Trial) -> int:

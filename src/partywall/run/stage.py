@@ -216,6 +216,7 @@ def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]
             cpu_limit=sandbox.cpu_limit,
             cpu_weight=weight[name],
             memory=sandbox.memory,
+            memory_nodes=units.parse_nodes(sandbox.memory_nodes) if sandbox.memory_nodes is not None else (),
             disk=sandbox.disk,
             disk_switched=name == VICTIM and switches_disk(trial),
             command=workload.command is not None,
@@ -247,7 +248,15 @@ def _null(like: Settings, cpus: tuple[int, ...], host_cpus: tuple[int, ...]) -> 
 
     If that is a user's domain, it is a second agent there; if the domain has only one port, a process here.
     """
-    plain = Settings(NULL, like.backend, cpus, files=False, host_cpus=host_cpus, accel=like.accel)
+    plain = Settings(
+        NULL,
+        like.backend,
+        cpus,
+        files=False,
+        host_cpus=host_cpus,
+        accel=like.accel,
+        memory_nodes=like.memory_nodes,
+    )
     if like.domain is not None:
         backend = "process" if like.host is None else "ssh"
         return replace(plain, backend=backend, cpus=cpus if like.host is None else (), host=like.host)

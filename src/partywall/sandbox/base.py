@@ -34,6 +34,7 @@ class Settings:
 
     uri, domain and boot are for libvirt: the daemon, the user's domain, and the folder of kernel and initramfs on its
     host. only: the methods that its agent is limited to, if it is a process on this host or another; all if empty.
+    memory_nodes: the NUMA nodes that its memory comes from; any if empty.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Settings:
     cpu_limit: float | None = None
     cpu_weight: float | None = None
     memory: int | None = None
+    memory_nodes: tuple[int, ...] = ()
     disk: Disk | None = None
     disk_switched: bool = False
     command: bool = False

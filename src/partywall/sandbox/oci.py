@@ -20,6 +20,8 @@ AGENT = "/partywall-agent"
 WORK = "/work"
 # The default of other groups: 1024 shares in version 1, a weight of 100 in version 2.
 _SHARES_PER_WEIGHT = 1024 / 100
+# Keys of `cpu` that belong to another controller.
+_OF_CPUSET = ("cpus", "mems")
 _HOST_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "opt")
 
 
@@ -103,6 +105,8 @@ def _resources(settings: Settings, device: tuple[int, int] | None, *, v2: bool) 
     resources: dict[str, Any] = {"devices": [{"allow": False, "access": "rwm"}]}
     resources |= cpu(settings.cpus, settings.cpu_limit, settings.cpu_weight, v2=v2)
     resources |= block_io(settings.disk, device)
+    if settings.memory_nodes:
+        resources["cpu"]["mems"] = ",".join(map(str, settings.memory_nodes))
     if settings.memory is not None:
         resources["memory"] = {"limit": settings.memory}
     return resources
@@ -114,11 +118,13 @@ def _within(resources: dict[str, Any], controllers: frozenset[str]) -> dict[str,
     None of them was requested; otherwise the run was refused.
     """
     kept = {key: value for key, value in resources.items() if key not in ("cpu", "unified")}
-    if "cpu" in controllers:
-        kept |= {key: resources[key] for key in ("cpu", "unified")}
-        if "cpuset" not in controllers:
-            kept["cpu"] = {key: value for key, value in kept["cpu"].items() if key != "cpus"}
-    return kept
+    of_cpu = {
+        key: value
+        for key, value in resources["cpu"].items()
+        if ("cpuset" if key in _OF_CPUSET else "cpu") in controllers
+    }
+    kept |= {"cpu": of_cpu} if of_cpu else {}
+    return kept | ({"unified": resources["unified"]} if "cpu" in controllers else {})
 
 
 def _namespaces(settings: Settings, *, own_user: bool) -> tuple[str, ...]:

@@ -216,7 +216,9 @@ def _sandbox(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
     yield from _disk_settings((*at, "disk"), sandbox)
     yield from _place_elsewhere(at, sandbox)
     if sandbox.host_cpus is not None:
-        yield from _cpu_list((*at, "host_cpus"), sandbox.host_cpus)
+        yield from _listed((*at, "host_cpus"), sandbox.host_cpus, units.parse_cpus)
+    if sandbox.memory_nodes is not None:
+        yield from _listed((*at, "memory_nodes"), sandbox.memory_nodes, units.parse_nodes)
     if (
         sandbox.cpu_limit is not None
         and sandbox.cpu_reservation is not None
@@ -269,7 +271,7 @@ def _domain(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
             message = "a domain that is made for the run boots the agent alone, without packages"
             yield Mistake((*at, "root"), message, "leave it out, name your own domain, or use backend: qemu")
         return
-    for key in ("vcpus", "accel", "boot"):
+    for key in ("vcpus", "accel", "boot", "memory_nodes"):
         if getattr(sandbox, key) is not None:
             message = f"{key} is for domains that are made for a run, and {sandbox.domain} exists already"
             yield Mistake((*at, key), message, "leave it out")
@@ -289,6 +291,9 @@ def _daemon(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
         message = f"libvirt knows no {sandbox.uri}"
         right = [f"{uri.scheme}://{uri.netloc}{path}" for path in ("/system", "/session")]
         yield Mistake((*at, "uri"), message, did_you_mean(sandbox.uri or "", right))
+    if uri.scheme.startswith("xen") and sandbox.memory_nodes is not None:
+        message = "libvirt cannot bind a domain's memory to NUMA nodes under Xen"
+        yield Mistake((*at, "memory_nodes"), message, "leave it out, or use a daemon of QEMU's")
     if uri.path == "/session":
         for key in ("cpu_limit", "cpu_weight", "cpu_reservation"):
             if getattr(sandbox, key) is not None:
@@ -310,12 +315,12 @@ def _cpus(at: Path, cpus: str) -> Iterator[Mistake]:
             did_you_mean(cpus, words, "give auto, same, next or a list such as 0,2-3"),
         )
         return
-    yield from _cpu_list(at, cpus)
+    yield from _listed(at, cpus, units.parse_cpus)
 
 
-def _cpu_list(at: Path, cpus: str) -> Iterator[Mistake]:
+def _listed(at: Path, numbers: str, parse: Callable[[str], object]) -> Iterator[Mistake]:
     try:
-        units.parse_cpus(cpus)
+        parse(numbers)
     except ValueError as error:
         message, _, remedy = str(error).partition("; ")
         yield Mistake(at, message, remedy)

@@ -20,7 +20,7 @@ from partywall import units
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.model import factors
-from partywall.model.scenario import Scenario
+from partywall.model.scenario import LISTS, Scenario
 from partywall.scenario.check import check, check_parts
 from partywall.scenario.decode import BYTES_MAX, Document, Path, decode, key_text
 from partywall.scenario.documents import first_key
@@ -185,7 +185,7 @@ def _is_news(path: Path, reported: AbstractSet[Path], present: Container[Path]) 
 def _spell_out(data: dict[str, Any]) -> list[Mistake]:
     """Converts sizes and durations among kernels' parameters ('64MiB') to numbers. Changes `data`.
 
-    Lists of CPUs among levels become text.
+    Lists of CPUs and NUMA nodes among levels become text.
     """
     mistakes: list[Mistake] = []
     for kind in ("victims", "aggressors"):
@@ -196,18 +196,19 @@ def _spell_out(data: dict[str, Any]) -> list[Mistake]:
                 mistakes += [m for key in params if (m := _spell(params, key, key, (kind, name, "params", key)))]
     varied = data.get("factors")
     for path, levels in varied.items() if isinstance(varied, dict) else ():
-        if isinstance(levels, list) and path.endswith("cpus"):
-            mistakes += [m for i in range(len(levels)) if (m := _cpu_level(levels, i, ("factors", path, i)))]
+        as_text = next((LISTS[ending] for ending in LISTS if path.endswith(ending)), None)
+        if isinstance(levels, list) and as_text is not None:
+            mistakes += [m for i in range(len(levels)) if (m := _list_level(levels, i, as_text, ("factors", path, i)))]
         if isinstance(levels, list) and ".params." in path:
             mistakes += [m for i in range(len(levels)) if (m := _spell(levels, i, path, ("factors", path, i)))]
     return mistakes
 
 
-def _cpu_level(levels: list[Any], index: int, path: Path) -> Mistake | None:
-    """Converts a list of CPUs in a level to text, because levels are single values."""
+def _list_level(levels: list[Any], index: int, as_text: Callable[[Any], Any], path: Path) -> Mistake | None:
+    """Converts a list of numbers in a level to text, because levels are single values."""
     try:
         if isinstance(levels[index], list):
-            levels[index] = units.cpus_as_text(levels[index])
+            levels[index] = as_text(levels[index])
     except ValueError as error:
         message, _, remedy = str(error).partition("; ")
         return Mistake(path, message, remedy)

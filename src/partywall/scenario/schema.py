@@ -13,7 +13,7 @@ from pydantic_core import core_schema
 
 from partywall import units
 from partywall.agent.catalogue import Catalogue, Role, shipped
-from partywall.model.scenario import Scenario, url_or_plan
+from partywall.model.scenario import LISTS, Scenario, url_or_plan
 
 _DURATIONS = (("min", 60 * 10**9), ("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 _NUMBER = r"^\s*[0-9.][0-9_.]*([eE][+-]?[0-9]+)?\s*"
@@ -33,12 +33,15 @@ WRITTEN: dict[Any, dict[str, Any]] = {
         "description": "a rate such as 5MB/s",
     },
     units.parse_share: {"type": "string", "pattern": f"{_NUMBER}%?\\s*$", "description": "a share such as 25% or 0.25"},
-    units.cpus_as_text: {
-        "type": ["integer", "array"],
-        "minimum": 0,
-        "minItems": 1,
-        "items": {"type": ["integer", "string"]},
-        "description": "CPUs such as 0 or [0, 2]",
+    **{
+        as_text: {
+            "type": ["integer", "array"],
+            "minimum": 0,
+            "minItems": 1,
+            "items": {"type": ["integer", "string"]},
+            "description": f"{what} such as 0 or [0, 2]",
+        }
+        for as_text, what in ((units.cpus_as_text, "CPUs"), (units.nodes_as_text, "NUMA nodes"))
     },
 }
 
@@ -50,7 +53,7 @@ def json_schema(catalogue: Catalogue | None = None) -> dict[str, Any]:
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "Partywall scenario"
     _add_kernels(schema["$defs"]["Victim"], "probe", kernels)
-    _add_cpu_levels(schema["properties"]["factors"])
+    _add_lists_as_levels(schema["properties"]["factors"])
     _add_kernels(schema["$defs"]["Aggressor"], "stressor", kernels)
     return schema
 
@@ -95,11 +98,13 @@ def _add_kernels(workload: dict[str, Any], role: Role, catalogue: Catalogue) -> 
     workload["allOf"] = [_when(role, name, catalogue) for name in names]
 
 
-def _add_cpu_levels(factors: dict[str, Any]) -> None:
-    """Allows lists as levels of CPUs."""
-    levels = dict(factors["additionalProperties"])
-    levels["items"] = {"anyOf": [levels["items"], WRITTEN[units.cpus_as_text]]}
-    factors["patternProperties"] = {"cpus$": levels}
+def _add_lists_as_levels(factors: dict[str, Any]) -> None:
+    """Allows lists as levels of CPUs and NUMA nodes."""
+    levels: dict[str, Any] = dict(factors["additionalProperties"])
+    factors["patternProperties"] = {
+        f"{ending}$": levels | {"items": {"anyOf": [levels["items"], WRITTEN[as_text]]}}
+        for ending, as_text in LISTS.items()
+    }
 
 
 def _when(role: Role, name: str, catalogue: Catalogue) -> dict[str, Any]:

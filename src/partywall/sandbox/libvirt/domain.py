@@ -53,6 +53,9 @@ def definition(settings: Settings, name: str, kind: str, boot: Boot, image: Pure
     _text(domain, "memory", str(-(-(settings.memory or MEMORY) // 1024)), unit="KiB")
     _text(domain, "vcpu", str(vcpus(settings)))
     _pins(domain, settings, emulator=kind != "xen")
+    if settings.memory_nodes:
+        nodes = ",".join(map(str, settings.memory_nodes))
+        ET.SubElement(ET.SubElement(domain, "numatune"), "memory", mode="strict", nodeset=nodes)
     system = ET.SubElement(domain, "os")
     _text(
         system, "type", "linux" if kind == "xen" else "hvm", arch="x86_64", machine="xenpv" if kind == "xen" else "pc"

@@ -130,11 +130,12 @@ class Machine:
         yield ("setpriv", "--pdeathsig", "KILL", *(self.nic.prefix if self.nic else ()), PROGRAM)
         yield ("-name", f"partywall-{_plain(self.settings.name)},debug-threads=on")
         yield ("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none")
-        backed = ",memory-backend=ram" if self.movable else ""
+        backing = self._backing()
+        backed = ",memory-backend=ram" if backing else ""
         yield ("-machine", f"pc,graphics=off,vmport=off{backed}", *_accelerator(self.accel))
         yield ("-smp", str(self.vcpus), "-m", self._memory())
-        if self.movable:
-            yield ("-object", f"memory-backend-memfd,id=ram,size={self.memory},share=on")
+        if backing:
+            yield ("-object", backing)
         yield ("-kernel", str(self.kernel), "-initrd", str(self.initramfs), "-append", self._arguments())
         yield ("-chardev", f"file,id=console,path={_escaped(self.console)}", "-serial", "chardev:console")
         yield ("-chardev", f"socket,id=qmp,fd={self.qmp}", "-mon", "chardev=qmp,mode=control")
@@ -158,6 +159,14 @@ class Machine:
         if self.incoming:
             # It starts only on command, after the source has released the guest.
             yield ("-incoming", "defer", "-S")
+
+    def _backing(self) -> str:
+        """The object with the guest's memory, if it is shared or bound to nodes; else QEMU's default, and empty."""
+        nodes = "".join(f",host-nodes={node}" for node in self.settings.memory_nodes)
+        bound = f"{nodes},policy=bind" if nodes else ""
+        if self.movable:
+            return f"memory-backend-memfd,id=ram,size={self.memory},share=on{bound}"
+        return f"memory-backend-ram,id=ram,size={self._memory()}{bound}" if bound else ""
 
     def _root(self, image: Path) -> str:
         if self.movable:

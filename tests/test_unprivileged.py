@@ -33,6 +33,12 @@ def test_a_factor_s_setting_counts_and_a_process_has_none():
     assert unprivileged.controllers_by_setting(scenario({})) == {}
 
 
+def test_a_container_s_nodes_need_cpuset_and_a_guest_s_none():
+    box = {"backend": "container", "memory_nodes": 0}
+    assert unprivileged.controllers_by_setting(scenario(box)) == {"victims.v.sandbox.memory_nodes": "cpuset"}
+    assert unprivileged.controllers_by_setting(scenario(box | {"backend": "qemu"})) == {}
+
+
 def test_qemu_holds_a_guest_s_memory_and_disk_by_itself():
     guest = {"backend": "qemu", "memory": "1GiB", "cpu_weight": 50}
     assert unprivileged.controllers_by_setting(scenario(guest)) == {"victims.v.sandbox.cpu_weight": "cpu"}

@@ -123,9 +123,7 @@ def _parse_numbers(text: str, noun: str, most: int) -> tuple[int, ...]:
             raise ValueError(f"{text!r} is not a list of {noun}s; write for example 0,2-3")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise ValueError(
-                f"{text!r} is not a list of {noun}s: {part.strip()} runs backwards; write {last}-{first}"
-            )
+            raise ValueError(f"{text!r} is not a list of {noun}s: {part.strip()} runs backwards; write {last}-{first}")
         if last > most:
             raise ValueError(f"{text!r} names {noun} {last}; Linux supports at most {most}")
         numbers.extend(range(first, last + 1))

@@ -234,6 +234,9 @@ def test_a_user_s_container_is_given_nothing_that_no_controller_holds():
     assert limited["memory"] == {"limit": 1 << 20}
     assert "cpus" in bundle(["cpu", "cpuset"])["linux"]["resources"]["cpu"]
     assert {"cpu", "unified"}.isdisjoint(bundle(["memory"])["linux"]["resources"])
+    on_a_node = bundle(["cpuset"], memory_nodes=(1,))["linux"]["resources"]
+    assert on_a_node["cpu"] == {"cpus": "1,2", "mems": "1"}
+    assert "unified" not in on_a_node
 
 
 def test_on_the_host_s_network_a_user_s_container_sees_the_host_s_sys_but_no_cgroups():

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from partywall import pipeline
 from partywall.errors import CapabilityError, TrialError
-from partywall.host import Host
+from partywall.host import Host, memory_nodes
 from partywall.model.plan import Limits
 from partywall.model.scenario import Throttle
 from partywall.sandbox import Label, Settings, cgroups, make, qemu, reaper
@@ -236,6 +237,25 @@ def test_a_guest_that_dies_before_it_is_settled_fails_its_trial_with_the_reason(
             dead.settle()
     finally:
         dead.stop()
+        reaper.clean(label)
+
+
+@pytest.mark.usefixtures("guest")
+def test_a_guests_memory_comes_from_the_node_that_is_named():
+    nodes = memory_nodes(pipeline.this_host())
+    if not nodes or not Path("/proc/self/numa_maps").exists():
+        pytest.skip("a kernel with NUMA nodes and numa_maps")
+    label = Label.create(f"test-node-{os.getpid()}", Path("/var/tmp"))
+    node = nodes[0].number
+    settings = Settings(name="bound", backend="qemu", cpus=(0,), files=False, memory_nodes=(node,))
+    sandbox = make(settings, label)
+    try:
+        sandbox.start(lambda *_: None)
+        lines = Path(f"/proc/{sandbox.pid}/numa_maps").read_text().splitlines()
+        held = [line for line in lines if f" bind:{node} " in line]
+        assert any(f" N{node}=" in line for line in held), lines
+    finally:
+        sandbox.stop()
         reaper.clean(label)
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from partywall import pipeline
 from partywall.errors import CapabilityError
+from partywall.host import memory_nodes
 from partywall.model.plan import Limits
 from partywall.model.scenario import Disk, Throttle
 from partywall.sandbox import Label, Settings, block, cgroups, make, reap, reaper
@@ -179,6 +181,28 @@ def test_a_container_that_goes_over_its_memory_says_so(label):
     wait_until(lambda: gone)
     assert "memory limit of 64 MiB" in sandbox.reason_gone(gone[0])
     sandbox.stop()
+
+
+@needs_containers
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_containers_memory_comes_from_the_node_that_is_named(label, monkeypatch, runtime):
+    mounted = cgroups.read()
+    try:
+        mounted.folder("cpuset", "/")
+    except CapabilityError as error:
+        pytest.skip(str(error))
+    if not memory_nodes(pipeline.this_host()):
+        pytest.skip("a kernel with NUMA nodes")
+    monkeypatch.setenv("PARTYWALL_RUNTIME", runtime)
+    cpu, node = min(os.sched_getaffinity(0)), memory_nodes(pipeline.this_host())[0].number
+    sandbox = make(Settings(name="victim", backend="container", cpus=(cpu,), memory_nodes=(node,)), label)
+    sandbox.start(lambda *_: None)
+    held = mounted.folder("cpuset", sandbox.cgroup) / "cpuset.mems"
+    assert held.read_text().strip() == str(node)
+    status = Path(f"/proc/{sandbox.pid}/status").read_text()
+    assert f"Mems_allowed_list:\t{node}\n" in status
+    sandbox.stop()
+    assert not held.parent.exists()
 
 
 LEAVE = """

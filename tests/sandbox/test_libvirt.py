@@ -260,6 +260,32 @@ def test_a_definition_says_where_everything_runs():
     assert domain.first_disk(xml) == "vda"
 
 
+def test_a_domains_memory_is_bound_to_its_nodes():
+    boot = domain.Boot(PurePath("/k"), PurePath("/i"))
+    bound, free = (
+        domain.definition(settings("qemu:///system", memory_nodes=nodes), "n", "kvm", boot, None)
+        for nodes in ((0, 2), ())
+    )
+    assert '<numatune><memory mode="strict" nodeset="0,2" /></numatune>' in bound
+    assert "numatune" not in free
+
+
+CAPABILITIES = """
+<capabilities><host><topology><cells num='2'>
+<cell id='0'><memory unit='KiB'>1024</memory><cpus num='2'><cpu id='0'/><cpu id='1'/></cpus></cell>
+<cell id='2'><cpus num='0'/></cell>
+</cells></topology></host></capabilities>
+"""
+
+
+def test_a_daemon_tells_the_nodes_of_its_host():
+    assert library.nodes_in(CAPABILITIES) == [
+        {"node": 0, "cpus": [0, 1], "total_bytes": 1 << 20},
+        {"node": 2, "cpus": [], "total_bytes": None},
+    ]
+    assert library.nodes_in("<capabilities><host/></capabilities>") == []
+
+
 def test_an_emulated_domain_has_the_processor_of_an_emulated_guest():
     boot = domain.Boot(PurePath("/k"), PurePath("/i"))
     emulated, kvm = (domain.definition(settings("qemu:///system"), "n", kind, boot, None) for kind in ("qemu", "kvm"))

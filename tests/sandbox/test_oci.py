@@ -45,6 +45,11 @@ def test_disk_limits_name_the_disk_and_only_what_was_asked():
     }
 
 
+def test_memory_comes_from_the_nodes_that_are_named_and_else_from_any():
+    assert config(memory_nodes=(0, 2))["linux"]["resources"]["cpu"]["mems"] == "0,2"
+    assert "mems" not in config()["linux"]["resources"]["cpu"]
+
+
 def test_the_root_holds_the_agent_alone_unless_a_command_is_to_run():
     def destinations(**changes):
         return {mount["destination"] for mount in config(**changes)["mounts"]}

@@ -126,6 +126,19 @@ def test_a_machine_has_what_its_settings_say():
     assert any(word.startswith("virtio-blk") for word in more)
 
 
+def test_a_guests_memory_is_bound_to_the_nodes_that_are_named():
+    bound = dataclasses.replace(MACHINE, settings=dataclasses.replace(MACHINE.settings, memory_nodes=(0, 2)))
+    argv = bound.argv()
+    told = dict(itertools.pairwise(argv))
+    # Both sizes must agree.
+    assert told["-object"] == "memory-backend-ram,id=ram,size=287M,host-nodes=0,host-nodes=2,policy=bind"
+    assert told["-m"] == "287M"
+    assert told["-machine"].endswith(",memory-backend=ram")
+    moved = dict(itertools.pairwise(dataclasses.replace(bound, movable=True).argv()))
+    assert moved["-object"].endswith(",share=on,host-nodes=0,host-nodes=2,policy=bind")
+    assert not any("memory-backend" in word for word in MACHINE.argv())
+
+
 def test_a_root_is_shared_and_never_written_and_a_network_interface_has_its_addresses():
     port = Port("run-1", "tap3", "52:54:00:00:01:03", "198.18.1.3/16")
     argv = dataclasses.replace(MACHINE, root=Path("/cache/root.ext4"), nic=Nic.on(port)).argv()

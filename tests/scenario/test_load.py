@@ -186,6 +186,21 @@ def test_cpus_are_numbers_lists_or_text(catalogue: Catalogue):
     assert [applied.victims["one"].sandbox.cpus for _, applied in factors.expand(scenario)] == ["0", "0,1", "2-3"]
 
 
+def test_nodes_are_numbers_lists_or_text(catalogue: Catalogue):
+    text = CPUS.replace("{cpus:", "{backend: qemu, memory_nodes:").replace(
+        "one.sandbox.cpus", "one.sandbox.memory_nodes"
+    )
+    scenario = loads(text, catalogue=catalogue)
+    nodes = [victim.sandbox.memory_nodes for victim in scenario.victims.values()]
+    assert nodes == ["0", "0,2", "0,2-3", "0,2-3", None]
+    assert scenario.factors == {"victims.one.sandbox.memory_nodes": (0, "0,1", "2-3")}
+    applied = [made.victims["one"].sandbox.memory_nodes for _, made in factors.expand(scenario)]
+    assert applied == ["0", "0,1", "2-3"]
+    said = refusal(text.replace("[0, [0, 1], 2-3]", "[[0, 0.5], [1, 1]]"), catalogue)
+    assert "factors.victims.one.sandbox.memory_nodes[0]: NUMA nodes must be whole numbers or text" in said
+    assert "'1,1' names NUMA node 1 twice" in refusal(text.replace("[0, [0, 1], 2-3]", "[[1, 1]]"), catalogue)
+
+
 def test_a_list_of_cpus_among_levels_is_checked(catalogue: Catalogue):
     said = refusal(CPUS.replace("[0, [0, 1], 2-3]", "[[0, 0.5], [1, 1]]"), catalogue)
     assert "factors.victims.one.sandbox.cpus[0]: CPUs must be whole numbers or text" in said

@@ -39,9 +39,10 @@ def test_a_scenario_with_every_way_of_writing_fits_the_schema(catalogue: Catalog
     assert list(Draft202012Validator(json_schema(catalogue)).iter_errors(good)) == []
 
 
-def test_cpus_as_numbers_and_lists_fit_the_schema():
-    cpus = {"v": {"probe": "memory-copy", "sandbox": {"cpus": [0, "2-3"], "host_cpus": 1}}}
-    varied = {"victim.sandbox.cpus": [0, [0, 1], "same"]}
+def test_cpus_and_nodes_as_numbers_and_lists_fit_the_schema():
+    box = {"backend": "qemu", "cpus": [0, "2-3"], "host_cpus": 1, "memory_nodes": [0, 1]}
+    cpus = {"v": {"probe": "memory-copy", "sandbox": box}}
+    varied = {"victim.sandbox.cpus": [0, [0, 1], "same"], "victim.sandbox.memory_nodes": [0, [0, 1], "0-1"]}
     scenario = {"partywall": 1, "name": "x", "victims": cpus, "factors": varied, "budget": "1min"}
     assert list(Draft202012Validator(json_schema()).iter_errors(scenario)) == []
 

@@ -142,10 +142,11 @@ def _beyond_nodes(trial: Trial, facts: dict[str, Any], sizes: Mapping[int, int |
         needed = sum(size for _, others, size in bound if others <= nodes)
         there = [size for node in nodes if (size := sizes.get(node))]
         if len(there) == len(nodes) and needed > sum(there):
-            named = f"{'nodes' if len(nodes) > 1 else 'node'} {', '.join(map(str, sorted(nodes)))}"
+            numbers = ", ".join(map(str, sorted(nodes)))
+            named = f"nodes {numbers} together have" if len(nodes) > 1 else f"node {numbers} has"
             yield Problem(
-                f"the sandboxes of one trial need {units.format_bytes(needed)} of memory on NUMA {named}, which has "
-                f"{units.format_bytes(sum(there))} in total",
+                f"the sandboxes of one trial that are bound there need {units.format_bytes(needed)} of memory, and "
+                f"NUMA {named} {units.format_bytes(sum(there))}",
                 "lower sandbox.memory or the sizes in params, or name further nodes",
                 key=f"{key}.sandbox.memory_nodes",
             )

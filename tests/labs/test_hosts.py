@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labs.hosts import image, lab, matrix
+from labs.hosts import checks, image, lab, limits, matrix
 from labs.hosts.bench import Bench, FailedError, LackingError
 from labs.hosts.catalogue import BACKPORTS, HOSTS, TRIXIE, Host, Shortfall
 from labs.hosts.checks import CHECKS
@@ -57,6 +57,19 @@ def test_what_a_check_raises_is_its_outcome(monkeypatch, check, outcome):
     monkeypatch.setitem(CHECKS, "guard", check)
     bench = type("Bench", (), {"host": CANNOT})()
     assert lab._outcome(bench, "guard") == outcome
+
+
+def test_a_host_with_two_nodes_also_shows_where_bound_memory_is(monkeypatch):
+    kept = Kept("ceiling", 0.5, 0.5, 0.01, None)
+    monkeypatch.setattr(limits, "short", lambda _bench: [kept])
+    pages = {"1": 16384}
+    monkeypatch.setattr(checks, "_seen", lambda _bench, _name, node: {"pages": pages} if node == "1" else {})
+    one, two = (type("Bench", (), {"host": HOSTS[name]})() for name in ("debian-13", "debian-13-numa"))
+    assert CHECKS["container-limits"](one) == str(kept)
+    assert CHECKS["container-limits"](two) == f"{kept}; memory bound to node 1: 100.0% of its pages are there"
+    pages |= {"0": 4096}
+    with pytest.raises(FailedError, match=r"node 1: 80\.0% of its pages"):
+        CHECKS["container-limits"](two)
 
 
 @pytest.mark.parametrize("place", ["docker", "root"])

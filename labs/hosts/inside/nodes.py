@@ -26,11 +26,11 @@ def main() -> int:
         client = sandbox.start(lambda _method, _params: None)
         work = {"kernel": {"name": "memory-copy", "params": {"block_bytes": BLOCK_BYTES}}}
         client.call("workload.start", timeout_s=120, id="w", work=work, pace="flat_out", work_dir=sandbox.work_dir)
-        found = pages(Path(f"/proc/{sandbox.pid}/numa_maps").read_text())
+        by_node = pages(Path(f"/proc/{sandbox.pid}/numa_maps").read_text())
         sandbox.stop()
     finally:
         reaper.clean(label)
-    print(json.dumps({"pages": found}))
+    print(json.dumps({"pages": by_node}))
     return 0
 
 

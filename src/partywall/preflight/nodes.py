@@ -16,7 +16,7 @@ from partywall.sandbox import cgroups
 def lacking_nodes(scenario: Scenario, host: Host) -> Iterator[Problem]:
     """What keeps sandboxes' memory from the nodes that a scenario names, at all levels of its factors.
 
-    Machines that were not asked are not checked.
+    Machines without facts are not checked.
     """
     bound: dict[tuple[str, str, str], list[str]] = {}
     for _, _, applied in factors.trials(scenario):

@@ -127,7 +127,7 @@ def check_guest_memory(plan: Plan, host: Host, *, waits: bool = False) -> None:
 def check_node_memory(plan: Plan, host: Host) -> None:
     """CapabilityError if sandboxes of one trial need more memory than the NUMA nodes that they are bound to have.
 
-    Only this host's nodes are checked. Nodes of unknown size pass, and so do those without memory, a problem of their own.
+    Only this host's nodes are checked. Nodes of unknown size pass. Nodes without memory are a problem of their own.
     """
     sizes = {node.number: node.memory for node in memory_nodes(host)}
     problems = [problem for trial in plan.trials for problem in _beyond_nodes(trial, host.facts, sizes)]

@@ -29,6 +29,7 @@ FILES = (
     "/proc/sys/kernel/random/boot_id",
     *(f"{CPU}/{name}" for name in ("online", "offline", "possible", "present", "isolated", "nohz_full")),
     *(f"{CPU}/{name}" for name in ("intel_pstate/no_turbo", "cpufreq/boost", "cpuidle/current_driver")),
+    *(f"{CPU}/smt/{name}" for name in ("control", "active")),
     *(f"{CPU}/cpu[0-9]*/topology/{name}" for name in ("physical_package_id", "core_id")),
     *(f"{CPU}/cpu[0-9]*/topology/{name}" for name in ("core_cpus_list", "thread_siblings_list")),
     *(f"{CPU}/cpu[0-9]*/cache/index*/{name}" for name in ("level", "type", "size", "shared_cpu_list")),

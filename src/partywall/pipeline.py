@@ -54,7 +54,7 @@ from partywall.preflight import (
     with_room,
     workloads,
 )
-from partywall.run import LOOKS_FROM, PILOTS, Decisions, execute, governor, idle, scheduler
+from partywall.run import LOOKS_FROM, PILOTS, Decisions, execute, governor, idle, ledger, settings, smt
 from partywall.sandbox import WORK_ROOT, Label, Reaped, privileges, reap, reaper, remedies, ssh
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
@@ -83,7 +83,7 @@ def described(facts: dict[str, Any], host: Host) -> dict[str, Any]:
     """An agent's facts, extended with the catalogue's entry of each kernel and what the host refuses to set."""
     kernels = catalogue()
     entries = {name: info.model_dump(mode="json") for name in kernels.names() if (info := kernels.kernel(name))}
-    refused = {"governors_refused": governor.refused(host), "schedulers_refused": scheduler.refused(host)}
+    refused = {"governors_refused": governor.refused(host), "settings_refused": settings.refused(host)}
     return facts | {"kernels": entries} | refused
 
 
@@ -106,7 +106,8 @@ def topology(facts: dict[str, Any]) -> Topology:
         *(node["cpus"] for node in facts.get("memory", {}).get("nodes", [])),
         *packages,
     )
-    return Topology(cpus_of(facts), tuple(dict.fromkeys(tuple(group) for group in groups)))
+    cores = dict.fromkeys(tuple(place["siblings"]) for place in places if len(place["siblings"]) > 1)
+    return Topology(cpus_of(facts), tuple(dict.fromkeys(tuple(group) for group in groups)), tuple(cores))
 
 
 def topologies_elsewhere(facts: dict[str, Any]) -> dict[str, Topology]:
@@ -144,6 +145,8 @@ def plan(
             check_kernels(made, facts)
         with failures.kept():
             check_disk(made, host, work_root)
+        if any(trial.host.smt == "on" for trial in made.trials) and smt.now(host) == "off":
+            notes += ("host.smt: on brings CPUs online that no sandbox gets; switch SMT on before the run to use them",)
     failures.tell()
     return made.model_copy(update={"warnings": (*made.warnings, *notes)})
 
@@ -345,6 +348,5 @@ def check_hooks(what: str) -> None:
 
 def clean_up(*, forget: bool = False) -> list[Reaped]:
     """Removes what dead runs left on this host. forget: also forgets what can no longer be reached."""
-    governor.put_back()
-    scheduler.put_back()
+    ledger.put_back()
     return reap(forget=forget)

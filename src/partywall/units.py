@@ -153,6 +153,11 @@ def _numbers_as_text(value: Any, noun: str) -> Any:
     return ",".join(map(str, given))
 
 
+def switch_as_text(value: Any) -> Any:
+    """Converts true and false, which other YAML writes as on and off, to these words; other values stay as they are."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
 def format_duration(ns: float) -> str:
     """A duration for people: '43 h 32 min', '45 s', '2 min 30 s', '120 ms'."""
     seconds = ns / 1e9

@@ -1,6 +1,8 @@
 """From scenario to plan: pure, repeatable, and laid out on the grid."""
 
 import itertools
+import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
 from partywall.model.plan import Limits, Plan, Treatment
-from partywall.model.scenario import SWITCH_AFTER_NS, Sandbox, Scenario, Throttle, Timing
+from partywall.model.scenario import SWITCH_AFTER_NS, HostSettings, Sandbox, Scenario, Throttle, Timing
 from partywall.model.weights import WEIGHT_MAX, reserving, weights
 from partywall.pace import BlockKind, Stretch, rhythm
 from partywall.plan import Topology, lay_out, make, order, turns
@@ -17,7 +19,8 @@ from partywall.plan.placement import aggressor_cpus, victim_cpus
 
 TWO = Topology((0, 1), ((0, 1),))
 # Two packages of two cores with two siblings each: 0/4, 1/5 | 2/6, 3/7.
-EIGHT = Topology(tuple(range(8)), ((0, 4), (1, 5), (2, 6), (3, 7), (0, 1, 4, 5), (2, 3, 6, 7)))
+CORES = ((0, 4), (1, 5), (2, 6), (3, 7))
+EIGHT = Topology(tuple(range(8)), (*CORES, (0, 1, 4, 5), (2, 3, 6, 7)), CORES)
 
 
 def scenario(**changes):
@@ -57,13 +60,54 @@ def test_every_place_in_a_block_is_taken_by_every_treatment_in_time():
 
 def test_the_hosts_io_scheduler_is_a_factor_that_makes_trials():
     plan = make(scenario(factors={"host.io_scheduler": ("none", "bfq")}), TWO, shipped())
-    assert [(t.victim_name, t.io_scheduler) for t in plan.trials] == [
+    assert [(t.victim_name, t.host.io_scheduler) for t in plan.trials] == [
         ("copy", "none"),
         ("copy", "bfq"),
         ("sum", "none"),
         ("sum", "bfq"),
     ]
-    assert {t.io_scheduler for t in make(scenario(), TWO, shipped()).trials} == {None}
+    assert {t.host.io_scheduler for t in make(scenario(), TWO, shipped()).trials} == {None}
+
+
+def test_a_stored_plan_with_one_setting_of_the_host_is_still_read():
+    stored = json.loads(make(scenario(host={"io_scheduler": "bfq"}), TWO, shipped()).model_dump_json())
+    for trial in stored["trials"]:
+        del trial["host"], trial["offline_cpus"]
+        trial["io_scheduler"] = "bfq"
+    assert {t.host for t in Plan.model_validate(stored).trials} == {HostSettings(io_scheduler="bfq")}
+
+
+def test_without_smt_a_trial_is_on_the_first_thread_of_each_core():
+    plan = make(scenario(factors={"host.smt": (True, "off")}), EIGHT, shipped())
+    with_smt, without = plan.trials[:2]
+    assert [t.levels for t in (with_smt, without)] == [{"host.smt": "on"}, {"host.smt": "off"}]
+    assert (with_smt.victim_cpus, with_smt.aggressor_cpus["noise"], with_smt.offline_cpus) == ((1,), (5,), ())
+    assert (without.victim_cpus, without.aggressor_cpus["noise"], without.offline_cpus) == ((1,), (0,), (4, 5, 6, 7))
+    assert without.aside_cpus == (0, 2, 3)
+
+
+def test_cpus_that_go_offline_are_named_with_their_siblings_all_at_once():
+    content = {
+        "victims": {"copy": {"probe": "memory-copy", "sandbox": {"cpus": "1,5"}}},
+        "aggressors": {"noise": {"stressor": "memory-copy", "sandbox": {"cpus": "4,6,9"}}},
+        "host": {"smt": False},
+    }
+    with pytest.raises(UsageError) as told:
+        make(scenario(**content), EIGHT, shipped())
+    assert [str(problem) for problem in told.value.problems] == [
+        "victims.copy.sandbox.cpus: with host.smt: off, CPU 5 (sibling of 1) is offline; there are 0, 1, 2, 3 — name "
+        "some of these, or auto",
+        "aggressors.noise.sandbox.cpus: with host.smt: off, CPU 4 (sibling of 0), 6 (sibling of 2) is offline; there "
+        "are 0, 1, 2, 3 — name some of these, or auto",
+        "aggressors.noise.sandbox.cpus: CPU 9 is not online or not allowed here; there are 0, 1, 2, 3 — name some of "
+        "these, or auto",
+    ]
+
+
+def test_a_user_who_has_none_of_the_cpus_that_stay_is_told_which_do():
+    second = replace(EIGHT, cpus=(6, 7))
+    with pytest.raises(UsageError, match=r"host\.smt: every CPU .* smt: off: 6, 7 — allow some of 2, 3 \(taskset"):
+        make(scenario(host={"smt": "off"}), second, shipped())
 
 
 def test_each_round_visits_every_trial_once():

@@ -9,7 +9,7 @@ import pytest
 
 from partywall.errors import UsageError
 from partywall.files import write_whole
-from partywall.run import governor
+from partywall.run import governor, ledger
 from partywall.sandbox import Label, networks, reap, reaper, switch, vif
 from partywall.sandbox.label import start_ticks, state_root
 from partywall.sandbox.qemu import accelerator
@@ -159,7 +159,7 @@ def test_whatever_ends_us_while_state_is_written_leaves_what_was_there_before(ro
     sysfs.mkdir(parents=True)
     (sysfs / "scaling_available_governors").write_text("ondemand performance")
     (sysfs / "scaling_governor").write_text("ondemand")
-    (root / governor.STATE).write_text(
+    (root / ledger.GOVERNOR).write_text(
         json.dumps({"pid": os.getpid(), "start_ticks": start_ticks(os.getpid()), "before": {}})
     )
     host = fake_host(root=tmp_path)

@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from partywall import pipeline
-from partywall.model.evidence import AgentFacts, Evidence
+from partywall.model.evidence import AgentFacts, Counter, Evidence
 from partywall.model.observation import Histogram, Observation, by_trial
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
@@ -20,8 +20,19 @@ SLOT_NS = 100_000_000
 TWO = Topology((0, 1), ((0, 1),))
 
 
-def part(scenario, effect, *, part="p", values=None, reference=None, blocks=40, emulated=()):
-    """A part measured: effect(trial, treatment) is the rate, in work a second."""
+def part(
+    scenario,
+    effect,
+    *,
+    part="p",
+    values=None,
+    reference=None,
+    blocks=40,
+    emulated=(),
+    host=None,
+    counters=lambda _trial, _treatment: {},
+):
+    """A part measured: effect(trial, treatment) is the rate, in work a second, and counters what the monitors read."""
     text = json.dumps({"partywall": 1, "name": "made-up", "budget": "1h", **scenario})
     plan = make_plan(loads(text), TWO, pipeline.catalogue())
     chance = np.random.default_rng(3)
@@ -48,8 +59,12 @@ def part(scenario, effect, *, part="p", values=None, reference=None, blocks=40, 
                         1.0,
                         Histogram({}),
                         achieved=achieved,
+                        counters=counters(trial, treatment),
                     )
                 )
     agent_facts = {trial.id: AgentFacts(emulated=tuple(emulated)) for trial in plan.trials}
-    evidence = Evidence("r", "2026-01-01", plan, {}, _kernels(), by_trial(found), agent_facts=agent_facts)
+    known = {name: Counter(name, "hertz", "gauge", "cpu") for each in found for name in each.counters}
+    evidence = Evidence(
+        "r", "2026-01-01", plan, host or {}, _kernels(), by_trial(found), counters=known, agent_facts=agent_facts
+    )
     return PartRun(f"{part}-x", part, values or {}, reference, evidence, analyse(evidence))

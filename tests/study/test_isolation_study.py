@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_up import part
 from typer.testing import CliRunner
 
 from partywall import study as studies
@@ -15,11 +16,11 @@ from partywall.cli.app import app
 from partywall.errors import UsageError
 from partywall.host import Host
 from partywall.model.study import StudyRequest
-from partywall.run import governor, scheduler
+from partywall.run import governor, ledger, settings
 from partywall.sandbox import WORK_ROOT
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
-from partywall.study.isolation.kind import Isolation, Place, _jobs, _notes, _unplannable, _why_not
+from partywall.study.isolation.kind import Isolation, Place, Refused, _jobs, _notes, _smt_notes, _unplannable, _why_not
 from partywall.testing import fake_host
 
 NAMES = ("vits", "hyperv-quality")
@@ -69,7 +70,7 @@ def test_every_part_fits_into_guests_on_hosts_of_any_size(name, cpus, monkeypatc
     assert jobs
     # This host's disk lets no I/O scheduler be chosen.
     lacking = {"schedulers"} if name == "vits" else set()
-    assert {job.part for job in jobs if _why_not(job, scheduler.refused(host))} == lacking
+    assert {job.part for job in jobs if _why_not(job, Refused({}, settings.refused(host)))} == lacking
     going = [job for job in jobs if job.part not in lacking]
     assert [error for job in going if (error := _unplannable(job, StudyRequest(), host, WORK_ROOT))] == []
 
@@ -155,13 +156,13 @@ def test_a_governor_is_put_back_also_after_a_kill(tmp_path, monkeypatch):
     host = governed(tmp_path, "performance")
     with governor.held("saving", host):
         assert governors(host) == {"powersave"}
-        assert not governor.put_back()
+        assert not ledger.put_back()
         left = json.loads((tmp_path / "state" / "governor.json").read_text())
     assert governors(host) == {"performance"}
     for file in files(host, "scaling_governor"):
         file.write_text("powersave")
     (tmp_path / "state" / "governor.json").write_text(json.dumps(left | {"start_ticks": 1}))
-    assert governor.put_back()
+    assert ledger.put_back()
     assert governors(host) == {"performance"}
     assert not (tmp_path / "state" / "governor.json").exists()
 
@@ -173,6 +174,53 @@ def test_idle_cpus_poll_where_they_can_while_no_energy_is_saved(polls):
         ("off", "poll" if polls else "sleep"),
         ("on", "sleep"),
     }
+
+
+def threaded(root: Path, control: str, *, cores: int, euid: int = 0) -> Host:
+    """A host of cores with two threads each: 0 and `cores`, and so on."""
+    folder = root / "sys/devices/system/cpu/smt"
+    folder.mkdir(parents=True)
+    (folder / "control").write_text(f"{control}\n")
+    places = [
+        {"cpu": cpu, "package": 0, "core": cpu % cores, "siblings": [cpu % cores, cpu % cores + cores]}
+        for cpu in range(2 * cores)
+    ]
+    return fake_host({"cpu": {"places": places, "smt": True}}, cpus=2 * cores, root=root, euid=euid)
+
+
+@pytest.mark.parametrize(
+    ("control", "cores", "euid", "stay"),
+    [("on", 4, 0, "0,1,2,3"), ("on", 4, 1000, ""), ("on", 1, 0, ""), ("notimplemented", 4, 0, "")],
+)
+def test_smt_is_off_in_every_part_where_the_host_can_and_two_cpus_stay(tmp_path, control, cores, euid, stay):
+    host, study = threaded(tmp_path, control, cores=cores, euid=euid), read("hyperv-quality")
+    asked = StudyRequest(parts=("tested-integer-*",))
+    jobs = list(_jobs(study, asked, Place.of(host)))
+    assert {job.scenario.host.smt for job in jobs} == {"off" if stay else None}
+    everything = next(job for job in jobs if job.values["cores"] == "all").scenario.victims["tested"]
+    cpus = stay or ",".join(map(str, range(2 * cores)))
+    assert (everything.sandbox.cpus, everything.threads) == (cpus, cpus.count(",") + 1)
+    told = [line for line in Isolation().outline(study, asked, host).lines if "SMT" in line]
+    gone = ["SMT is switched off while 2 parts measure: CPU 4, 5, 6, 7 are offline"]
+    assert told == (gone if stay else [])
+
+
+def test_the_page_says_in_which_parts_smt_was_on_and_why():
+    study = read("hyperv-quality")
+    scenario = {"victims": {"tested": {"probe": "integer"}}, "aggressors": {"load": {"stressor": "integer"}}}
+    had = {"cpu": {"smt": True}}
+    off = part(scenario | {"host": {"smt": "off"}}, lambda *_: 1e6, part="tested", host=had)
+    left = part(scenario, lambda *_: 1e6, part="loading", host=had)
+    none = part(scenario, lambda *_: 1e6, part="memory", host={"cpu": {"smt": False}})
+    refused = Refused({}, {"smt": {"off": "no root"}})
+    assert list(_smt_notes(study, [off, none], refused)) == [
+        "SMT was switched off during all parts, so each CPU was a core."
+    ]
+    assert list(_smt_notes(study, [off, left], refused)) == [
+        "SMT was switched off during tested-x, so each CPU was a core.",
+        "SMT was on during loading-x, so CPUs shared cores: no root",
+    ]
+    assert not list(_smt_notes(study, [none], refused))
 
 
 def test_a_host_without_a_governor_says_so(tmp_path):
@@ -191,9 +239,9 @@ def test_the_page_tells_of_the_clock_of_the_host_that_measured():
     study = read("hyperv-quality")
     saving = next(name for name, part in study.parts.items() if part.energy_saving == "on")
     asked = StudyRequest(backends=("container",), parts=(saving,))
-    told = _notes(study, asked, PLACE, [], {"saving": "no clock"})
+    told = _notes(study, asked, PLACE, [], Refused({"saving": "no clock"}, {}))
     assert any("was not measured: no clock" in note for note in told)
-    assert not any("was not measured" in note for note in _notes(study, asked, PLACE, [], {}))
+    assert not any("was not measured" in note for note in _notes(study, asked, PLACE, [], Refused({}, {})))
 
 
 def test_the_saving_governor_is_one_that_follows_the_load_where_there_is_one(tmp_path):

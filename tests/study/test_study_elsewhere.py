@@ -18,7 +18,7 @@ from partywall.kinds.study import Studies, StudyJob
 from partywall.model import factors
 from partywall.model.study import StudyRequest
 from partywall.preflight import elsewhere
-from partywall.study.isolation.kind import Isolation, Place, _jobs, _why_not
+from partywall.study.isolation.kind import Isolation, Place, Refused, _jobs, _why_not
 from partywall.testing import fake_host
 
 PLACE = Place((0, 1), polls=True)
@@ -70,7 +70,7 @@ def test_every_sandbox_of_a_study_is_a_process_on_the_machine_that_is_requested(
     for job in made:
         everyone = [*job.scenario.victims.values(), *job.scenario.aggressors.values()]
         assert {(each.sandbox.backend, each.sandbox.machine) for each in everyone} == {("ssh", "ann@shop")}
-    left_out = {job.part: why for job in made if (why := _why_not(job, {}))}
+    left_out = {job.part: why for job in made if (why := _why_not(job, Refused({}, {})))}
     assert left_out == {"schedulers": "the I/O scheduler can be set on this host alone, and not on ann@shop"}
 
 
@@ -81,7 +81,7 @@ def test_a_bare_process_is_one_on_that_machine_and_idle_cpus_of_this_host_do_not
     assert boxes(job) == [("ssh", "shop"), ("ssh", "shop")]
     assert job.scenario.aggressors["ring"].sandbox.cpus == "same"
     saving = jobs(SMALL.replace("budget:", "energy_saving: 'on'\n    budget:"), StudyRequest(on="shop"))
-    assert "the processor's clock can be set on this host alone" in _why_not(saving[0], {})
+    assert "the processor's clock can be set on this host alone" in _why_not(saving[0], Refused({}, {}))
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,47 @@ def test_shares_are_of_the_bare_host_and_efficiency_is_over_what_was_set():
     assert efficiency[Place("integer, load", 50.0)].estimate.value == pytest.approx(100 * 0.9 * 0.5 * 0.8, rel=0.02)
 
 
+def slowly(trial, treatment):
+    """The clock follows the victim's share of the processor, and is at its top beside a load."""
+    limits = treatment.victim_limits
+    share = limits.cpu_limit if limits and not treatment.aggressor else 1.0
+    return {f"cpu{cpu}.cpu_frequency_hz": 3e9 * share for cpu in trial.victim_cpus}
+
+
+CLOCK = {
+    "victim": "tested",
+    "value": "clock",
+    "x": "limit",
+    "beside": {"none": "no load", "load": "load"},
+    "series": "$beside",
+}
+TOP = {"cpu": {"frequency": {"max_hz": 3_000_000_000}}}
+
+
+def test_the_clock_is_a_share_of_the_top_frequency_and_is_not_compared_as_a_rate():
+    run = part(limited(), half_of_what_was_set, reference="host", host=TOP, counters=slowly)
+    found = places(rule(**CLOCK), run, first="container")
+    shares = {place: point.estimate.value for place, point in found.items()}
+    assert shares == {
+        Place("no load", 25.0): pytest.approx(25),
+        Place("no load", 50.0): pytest.approx(50),
+        Place("load", 25.0): pytest.approx(100),
+        Place("load", 50.0): pytest.approx(100),
+    }
+    claim = Claim.model_validate({"left": ["no load", 25], "is": "smaller", "than": ["no load", 50]})
+    exhibit = PaperTable(id="e", title="t", where="1", x=Axis(title="x"), y=Axis(title="y"), claims=(claim,))
+    assert not list(tables.paired(exhibit, list(found.values())))
+    assert {tables.reason(point) for point in found.values()} == {""}
+
+
+@pytest.mark.parametrize(("host", "counters"), [(TOP, None), (None, slowly)])
+def test_without_a_clock_or_its_top_there_is_no_point_of_it(host, counters):
+    known = {"counters": counters} if counters else {}
+    run = part(limited(), half_of_what_was_set, reference="host", host=host, **known)
+    assert not run.has_clock
+    assert not places(rule(**CLOCK), run, first="container")
+
+
 def test_the_board_has_the_host_and_each_setting_with_what_was_expected_of_it():
     run = part(limited(), half_of_what_was_set, reference="host", values={"benchmark": "integer"})
     common = {"part": "p", "benchmark": "$benchmark", "cores": "one", "loads": {"none": "none", "load": "integer"}}

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from partywall.model.scenario import Aggressor, Frozen, Level, Sandbox, Scenario, Throttle, Timing, Victim
+from partywall.model.scenario import Aggressor, Frozen, HostSettings, Level, Sandbox, Scenario, Throttle, Timing, Victim
 
 Role = Literal["baseline", "null", "aggressor", "limit"]
 
@@ -62,7 +62,8 @@ class Treatment(Frozen):
 class Trial(Frozen):
     """One victim at one combination of static levels, with all of its treatments.
 
-    aside_cpus: CPUs of the victim's machine that are not the victim's. io_scheduler: of this host's disk, if it is set.
+    aside_cpus: CPUs of the victim's machine that are not the victim's. host: settings of this host. offline_cpus: CPUs
+    of this host that these take away.
     """
 
     id: str
@@ -74,7 +75,17 @@ class Trial(Frozen):
     levels: dict[str, Level] = Field(default_factory=dict)
     treatments: tuple[Treatment, ...]
     aside_cpus: tuple[int, ...] = ()
-    io_scheduler: str | None = None
+    host: HostSettings = HostSettings()
+    offline_cpus: tuple[int, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stored_before(cls, values: Any) -> Any:
+        """Accepts plans of versions that had one setting of the host."""
+        if not isinstance(values, dict) or "io_scheduler" not in values:
+            return values
+        rest = {key: value for key, value in values.items() if key != "io_scheduler"}
+        return {"host": {"io_scheduler": values["io_scheduler"]}, **rest}
 
     @property
     def block_ns(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from partywall import units
@@ -29,6 +29,7 @@ Cpus = BeforeValidator(units.cpus_as_text)
 Nodes = BeforeValidator(units.nodes_as_text)
 LISTS = {"cpus": units.cpus_as_text, "memory_nodes": units.nodes_as_text}
 """Keys, or their endings, whose values may be lists of numbers, with the conversion to text."""
+Switch = Annotated[Literal["on", "off"], BeforeValidator(units.switch_as_text)]
 Package = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=100)]
 Level = str | float | int | bool
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
@@ -280,6 +281,10 @@ class HostSettings(Frozen):
     io_scheduler: Literal["none", "mq-deadline", "bfq", "kyber"] | None = Field(
         None, description="I/O scheduler of the disk with the run's files (--work-dir); default: as it is"
     )
+    smt: Switch | None = Field(
+        None,
+        description="off: one CPU of each core is online (no HyperThreading), for the whole host; default: as it is",
+    )
 
 
 class Scenario(Frozen):
@@ -307,3 +312,12 @@ class Scenario(Frozen):
     )
     host: HostSettings = HostSettings()
     seed: int = 1
+
+    @field_validator("factors")
+    @classmethod
+    def _switches(cls, varied: dict[str, tuple[Level, ...]]) -> dict[str, tuple[Level, ...]]:
+        """Levels of a switch as words, so that reports do not show `False`."""
+        return {
+            path: tuple(map(units.switch_as_text, levels)) if path == "host.smt" else levels
+            for path, levels in varied.items()
+        }

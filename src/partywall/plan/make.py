@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from partywall.agent.catalogue import Catalogue
-from partywall.errors import Problem, UsageError
+from partywall.errors import Failures, Problem, UsageError
 from partywall.model import factors
 from partywall.model.backend import BACKENDS
 from partywall.model.plan import Plan, Trial, meet
-from partywall.model.scenario import Sandbox, Scenario, Victim
+from partywall.model.scenario import HostSettings, Sandbox, Scenario, Victim
 from partywall.pace import treatments
-from partywall.plan.placement import Topology, aggressor_cpus, listed, victim_cpus
+from partywall.plan.placement import RELATIVE, Topology, aggressor_cpus, listed, victim_cpus
 from partywall.units import counted
 
 # A shorter turn would be mostly set-up. With many short turns, hosts compare as more alike than they are.
@@ -122,12 +122,13 @@ def _trial(
     concerned = factors.concerning(scenario, live, name)
     victim = _roomy(scenario.victims[name], concerned)
     machine = victim.sandbox.machine
+    topologies = {**topologies, "": _with_settings(topologies[""], scenario.host)}
+    _check_lists({f"victims.{name}": victim.sandbox, **_by_key(scenario)}, topologies)
     own = victim_cpus(victim.sandbox.cpus, topologies[machine], f"victims.{name}.sandbox.cpus")
     placed = {
         other: _aggressor_cpus(aggressor.sandbox, own, machine, topologies, f"aggressors.{other}.sandbox.cpus")
         for other, aggressor in scenario.aggressors.items()
     }
-    _check_host_cpus({f"victims.{name}": victim.sandbox, **_by_key(scenario)}, topologies)
     shared = frozenset(
         other
         for other, aggressor in scenario.aggressors.items()
@@ -143,7 +144,8 @@ def _trial(
         levels=levels,
         treatments=tuple(treatments(scenario, victim, concerned, catalogue, shared)),
         aside_cpus=tuple(cpu for cpu in topologies[machine].cpus if cpu not in own),
-        io_scheduler=scenario.host.io_scheduler,
+        host=scenario.host,
+        offline_cpus=tuple(sorted(topologies[""].offline)),
     )
 
 
@@ -151,10 +153,27 @@ def _by_key(scenario: Scenario) -> dict[str, Sandbox]:
     return {f"aggressors.{name}": aggressor.sandbox for name, aggressor in scenario.aggressors.items()}
 
 
-def _check_host_cpus(sandboxes: Mapping[str, Sandbox], topologies: Mapping[str, Topology]) -> None:
+def _with_settings(topology: Topology, host: HostSettings) -> Topology:
+    """The topology of this host under the settings of a trial. UsageError if no CPU is left."""
+    if host.smt != "off":
+        return topology
+    left = topology.without_smt()
+    if not left.cpus:
+        message = f"every CPU that may be used here is offline with smt: off: {', '.join(map(str, topology.cpus))}"
+        stay = ", ".join(map(str, sorted({left.offline[cpu] for cpu in topology.cpus})))
+        raise UsageError(Problem(message, f"allow some of {stay} (taskset, cpuset), or leave it out", key="host.smt"))
+    return left
+
+
+def _check_lists(sandboxes: Mapping[str, Sandbox], topologies: Mapping[str, Topology]) -> None:
+    """UsageError, all problems at once, for lists of CPUs that are not there."""
+    failures = Failures()
     for key, sandbox in sandboxes.items():
-        if sandbox.host_cpus is not None:
-            listed(sandbox.host_cpus, topologies[sandbox.machine], f"{key}.sandbox.host_cpus")
+        for name, spec in (("cpus", sandbox.cpus), ("host_cpus", sandbox.host_cpus)):
+            if spec not in (None, *RELATIVE):
+                with failures.kept():
+                    listed(spec, topologies[sandbox.machine], f"{key}.sandbox.{name}")
+    failures.tell()
 
 
 def _aggressor_cpus(

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from partywall import units
 from partywall.errors import Problem, UsageError
+
+RELATIVE = ("auto", "same", "next")
+"""Words for CPUs that are chosen on the host, instead of a list."""
 
 
 @dataclass(frozen=True)
 class Topology:
     """The CPUs this user may use, and groups of CPUs that share something.
 
-    The smallest groups come first: SMT core, then caches, then package.
+    The smallest groups come first: SMT core, then caches, then package. cores: the CPUs of each core with several.
+    offline: CPUs that a setting of the host takes away, each with the CPU of its core that stays.
     """
 
     cpus: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...] = field(default=())
+    cores: tuple[tuple[int, ...], ...] = field(default=())
+    offline: Mapping[int, int] = field(default_factory=dict)
+
+    def without_smt(self) -> Topology:
+        """The same host with one CPU for each core: the kernel keeps the first."""
+        offline = {cpu: min(core) for core in self.cores for cpu in core if cpu != min(core)}
+        return replace(self, cpus=tuple(cpu for cpu in self.cpus if cpu not in offline), offline=offline)
 
     def nearest(self, cpu: int) -> tuple[int, ...]:
         """The other CPUs. Those that share the smallest group with `cpu` come first."""
@@ -65,14 +76,16 @@ def aggressor_cpus(spec: str, victim: tuple[int, ...], topology: Topology, key: 
 def listed(spec: str, topology: Topology, key: str) -> tuple[int, ...]:
     """CPUs of a list such as 0,2-3. All of them must exist."""
     cpus = units.parse_cpus(spec)
-    if missing := [cpu for cpu in cpus if cpu not in topology.cpus]:
-        raise UsageError(
-            Problem(
-                f"CPU {_join(missing)} is not online or not allowed here; there are {_join(topology.cpus)}",
-                "name some of these, or auto",
-                key=key,
-            )
-        )
+    missing = [cpu for cpu in cpus if cpu not in topology.cpus]
+    gone = [cpu for cpu in missing if cpu in topology.offline]
+    problems = []
+    if gone:
+        named = ", ".join(f"{cpu} (sibling of {topology.offline[cpu]})" for cpu in gone)
+        problems.append(f"with host.smt: off, CPU {named} is offline; there are {_join(topology.cpus)}")
+    if unknown := [cpu for cpu in missing if cpu not in topology.offline]:
+        problems.append(f"CPU {_join(unknown)} is not online or not allowed here; there are {_join(topology.cpus)}")
+    if problems:
+        raise UsageError(*(Problem(text, "name some of these, or auto", key=key) for text in problems))
     return cpus
 
 

@@ -15,7 +15,7 @@ from partywall.preflight.elsewhere import lacking_for_domains
 from partywall.preflight.guests import lacking_for_guests
 from partywall.preflight.nodes import lacking_nodes
 from partywall.preflight.requirements import backends, workloads
-from partywall.run import idle, scheduler
+from partywall.run import idle, settings
 from partywall.sandbox import WORK_ROOT, block, cgroups
 
 
@@ -30,7 +30,7 @@ def check_host(scenario: Scenario, host: Host, work_root: Path = WORK_ROOT) -> N
     if scenario.idle == "poll" and (why := idle.why_not(host)):
         message = f"idle CPUs cannot poll here: {why}; leave it out, and CPUs sleep as usual"
         missing.append(Problem(message, key="idle"))
-    missing += list(_lacking_schedulers(scenario, host, work_root))
+    missing += list(_lacking_settings(scenario, host, work_root))
     missing += list(_lacking_for_disk_limits(scenario, host, work_root))
     missing += list(lacking_nodes(scenario, host))
     missing += list(lacking_for_guests(scenario, host))
@@ -45,12 +45,14 @@ def check_host(scenario: Scenario, host: Host, work_root: Path = WORK_ROOT) -> N
         raise CapabilityError(*missing)
 
 
-def _lacking_schedulers(scenario: Scenario, host: Host, work_root: Path) -> Iterator[Problem]:
-    """What prevents the I/O schedulers of a scenario, at all levels of its factors."""
-    levels = [level for path, levels in scenario.factors.items() if path == scheduler.KEY for level in levels]
-    wanted = dict.fromkeys(map(str, levels)) or dict.fromkeys(filter(None, [scenario.host.io_scheduler]))
-    if wanted and (why := scheduler.why_not(wanted, work_root, host)):
-        yield Problem(why, key=scheduler.KEY)
+def _lacking_settings(scenario: Scenario, host: Host, work_root: Path) -> Iterator[Problem]:
+    """What prevents the host's settings of a scenario, at all levels of its factors."""
+    constant = settings.wanted(scenario.host)
+    for name, setting in settings.SETTINGS.items():
+        key = settings.key(name)
+        levels = scenario.factors.get(key, [constant[name]] if name in constant else [])
+        if levels and (why := setting.why_not([str(level) for level in levels], work_root, host)):
+            yield Problem(why, key=key)
 
 
 def _lacking_for_disk_limits(scenario: Scenario, host: Host, work_root: Path) -> Iterator[Problem]:

@@ -17,13 +17,14 @@ import numpy as np
 from partywall.clock import Clock, Monotonic
 from partywall.errors import AgentError, RefusalError, TrialError
 from partywall.events import Block, Doing, Emit, Left, Note
+from partywall.host import Host
 from partywall.model.finding import Precision
 from partywall.model.observation import STRADDLE_MAX, Observations
 from partywall.model.plan import Plan, Slot, Treatment, Trial
 from partywall.model.scenario import SWITCH_AFTER_NS
 from partywall.pace import PLANNED, SLOW_SHARE, Stretch, forecast, rhythm
 from partywall.plan import lay_out, order, shares, turns
-from partywall.run import scheduler
+from partywall.run import settings
 from partywall.run.limiter import Limiter
 from partywall.run.recorder import Recorder
 from partywall.run.stage import MONITOR, Stage, staged
@@ -284,7 +285,7 @@ class Turns:
         os.sched_setaffinity(0, host_cpus)
         slice_ns = self.plan.timing.slice
         with (
-            scheduler.held(trial.io_scheduler, self.label.work),
+            settings.held(trial.host, self.label.work, Host.here()),
             staged(
                 trial, self.sessions(self.label), slice_ns=slice_ns, seed=self.plan.seed, host_cpus=host_cpus
             ) as stage,
@@ -526,7 +527,7 @@ def _attempt(progress: Progress, turn: str) -> str:
 
 def controller_cpus(trial: Trial) -> tuple[int, ...]:
     """CPUs for controller and monitor: not the victim's, if there are others and the victim is on this host."""
-    allowed = all_cpus()
+    allowed = all_cpus() - set(trial.offline_cpus)
     if trial.victim.sandbox.machine:
         return tuple(sorted(allowed))
     return tuple(sorted(allowed - set(trial.victim_cpus))) or tuple(sorted(allowed))

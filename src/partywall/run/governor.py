@@ -1,20 +1,16 @@
 """Changes the frequency governor of the processor's clock for the time of a measurement.
 
-The original governor is stored before the change, so that the next start restores it if this process is killed.
 Frequencies are not set, and hosts whose clock the kernel does not control are not supported.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from partywall.files import write_whole
 from partywall.host import Host
-from partywall.sandbox.label import made_state_root, start_ticks, state_root
+from partywall.run import ledger
 
 SYSFS = "/sys/devices/system/cpu"
 KINDS = {"saving": ("ondemand", "schedutil", "powersave"), "performance": ("performance",)}
@@ -22,7 +18,6 @@ KINDS = {"saving": ("ondemand", "schedutil", "powersave"), "performance": ("perf
 
 With some drivers, `powersave` is the only one that does; with others it holds the lowest clock, and `ondemand` is used.
 """
-STATE = "governor.json"
 
 
 def chosen(kind: str, host: Host) -> str | None:
@@ -61,34 +56,9 @@ def held(kind: str | None, host: Host) -> Iterator[None]:
         yield
         return
     files = sorted(host.path(SYSFS).glob("cpu[0-9]*/cpufreq/scaling_governor"))
-    before = {str(file): file.read_text().strip() for file in files}
-    state = made_state_root() / STATE
-    own = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid()), "before": before}
-    # Stored before the change, so that it can be restored.
-    write_whole(state, json.dumps(own))
-    try:
-        for file in files:
-            file.write_text(governor)
+
+    def before() -> dict[Path, str]:
+        return {file: file.read_text().strip() for file in files}
+
+    with ledger.changed(ledger.GOVERNOR, "the frequency governor", dict.fromkeys(files, governor), before):
         yield
-    finally:
-        _put_back(state, before)
-
-
-def put_back() -> bool:
-    """Restores the setting that a killed process left changed. Returns whether there was one."""
-    state = state_root() / STATE
-    try:
-        left = json.loads(state.read_text())
-    except (OSError, ValueError):
-        return False
-    if start_ticks(left["pid"]) == left["start_ticks"]:
-        return False
-    _put_back(state, left["before"])
-    return True
-
-
-def _put_back(state: Path, before: dict[str, str]) -> None:
-    for file, governor in before.items():
-        with contextlib.suppress(OSError):
-            Path(file).write_text(governor)
-    state.unlink(missing_ok=True)

@@ -33,6 +33,7 @@ WRITTEN: dict[Any, dict[str, Any]] = {
         "description": "a rate such as 5MB/s",
     },
     units.parse_share: {"type": "string", "pattern": f"{_NUMBER}%?\\s*$", "description": "a share such as 25% or 0.25"},
+    units.switch_as_text: {"type": "boolean"},
     **{
         as_text: {
             "type": ["integer", "array"],

@@ -32,7 +32,7 @@ from partywall.plan import Topology, shuffled
 from partywall.plan import make as make_plan
 from partywall.report import figures
 from partywall.report.rows import row_of
-from partywall.run import governor, idle, scheduler
+from partywall.run import governor, idle, settings
 from partywall.scenario import loads, papers
 from partywall.scenario.documents import validated
 from partywall.store import RunDirectory
@@ -76,12 +76,13 @@ class Isolation:
             raise UsageError(
                 Problem(f"{study.name} is controlled by precision and time, not rounds", remedy, key="--rounds")
             )
-        jobs, refused = _on(study, request, host), _refused(host)
+        jobs, refused = _on(study, request, host), Refused.by(host)
         seconds = {job.name: _estimate_s(job, host) for job in jobs if not _why_not(job, refused)}
         backends = ", ".join(_backends(study, request))
         lines = [f"{units.counted(len(seconds), 'part')} in {backends}{_where(jobs)}"]
         lines += [f"{name}: {units.format_duration(round(s) * 10**9)}" for name, s in seconds.items()]
         lines += [f"{job.name}: left out: {why}" for job in jobs if (why := _why_not(job, refused))]
+        lines += _offline(jobs, host)
         machines = host.facts.get("machines", {})
         lines += [f"{machine}: {pipeline.in_words(facts)}" for machine, facts in machines.items()]
         return Outline(tuple(lines), sum(seconds.values()))
@@ -92,7 +93,7 @@ class Isolation:
             listing = [f"part {job.name}, {command}" for job in jobs for command in preflight.commands(job.scenario)]
             preflight.refuse_commands("study", listing)
         # All parts at once: an unsuitable part must not be found after hours of others.
-        refused = _refused(host)
+        refused = Refused.by(host)
         going = [job for job in jobs if not _why_not(job, refused)]
         errors = {job.name: error for job in going if (error := _unplannable(job, request, host, work_root))}
         if errors:
@@ -102,7 +103,7 @@ class Isolation:
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         request = directory.request
         jobs = shuffled(_on(study, request, host), request.seed)
-        refused = _refused(host)
+        refused = Refused.by(host)
         going = [job for job in jobs if not _ended(directory, job) and not _why_not(job, refused)]
         seconds = [_estimate_s(job, host) for job in going]
         for number, job in enumerate(going):
@@ -140,7 +141,9 @@ class Isolation:
             raise TrialError(f"{directory.path}: no part has enough blocks yet for an interval; continue with --resume")
         first = _backends(study, request)[0]
         facts = directory.about.get("host", {})
-        refused = facts.get("governors_refused", {}) | facts.get("schedulers_refused", {})
+        # Earlier versions knew one setting.
+        earlier = {"io_scheduler": facts.get("schedulers_refused", {})}
+        refused = Refused(facts.get("governors_refused", {}), facts.get("settings_refused", earlier))
         measured_on = _measured_on(runs, facts)
         notes = (
             *(
@@ -181,14 +184,23 @@ class Isolation:
 
 @dataclass(frozen=True)
 class Place:
-    """Properties of the measured machine that parts depend on. polls: whether its idle CPUs can poll."""
+    """Properties of the measured machine that parts depend on.
+
+    polls: whether its idle CPUs can poll. without_smt: the CPUs that stay if SMT is switched off; empty if it cannot
+    be.
+    """
 
     cpus: tuple[int, ...]
     polls: bool
+    without_smt: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, host: Host) -> Place:
-        return cls(host.cpus, polls=not idle.why_not(host))
+        refused = "off" in settings.refused(host)["smt"]
+        without_smt = () if refused else pipeline.topology(host.facts).without_smt().cpus
+        # A part has at least two sandboxes, on CPUs of their own.
+        enough = len(without_smt) >= min(2, len(host.cpus))
+        return cls(host.cpus, polls=not idle.why_not(host), without_smt=without_smt if enough else ())
 
     @classmethod
     def described(cls, facts: Mapping[str, Any]) -> Place:
@@ -201,10 +213,22 @@ class Place:
         """The measured machine of a stored study."""
         return cls.described(directory.about.get("host", {}))
 
-    @property
-    def values(self) -> dict[str, Any]:
+    def values(self, *, smt_off: bool) -> dict[str, Any]:
         """Values of `$all_cpus` and `$cpu_count`."""
-        return {"all_cpus": ",".join(map(str, self.cpus)), "cpu_count": len(self.cpus)}
+        cpus = self.without_smt if smt_off else self.cpus
+        return {"all_cpus": ",".join(map(str, cpus)), "cpu_count": len(cpus)}
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What a host cannot have, with reasons: governors by kind, and levels of its settings by setting."""
+
+    governors: Mapping[str, str]
+    settings: Mapping[str, Mapping[str, str]]
+
+    @classmethod
+    def by(cls, host: Host) -> Refused:
+        return cls(governor.refused(host), settings.refused(host))
 
 
 @dataclass(frozen=True)
@@ -265,6 +289,15 @@ def _jobs(study: Study, request: StudyRequest, place: Place) -> Iterator[Job]:
     yield from jobs
 
 
+def _offline(jobs: Sequence[Job], host: Host) -> Iterator[str]:
+    """A line about the CPUs that parts take offline, if any."""
+    gone = sorted(pipeline.topology(host.facts).without_smt().offline)
+    names = [job.name for job in jobs if job.scenario.host.smt == "off"]
+    if gone and names:
+        offline = f"CPU {', '.join(map(str, gone))} {'is' if len(gone) == 1 else 'are'} offline"
+        yield f"SMT is switched off while {units.counted(len(names), 'part')} measure: {offline}"
+
+
 def _variants(
     study: Study, request: StudyRequest, backends: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -304,9 +337,10 @@ def _job_name(name: str, part: Part, values: Mapping[str, Any], backend: str) ->
 
 def _job(study: Study, request: StudyRequest, place: Place, name: str, values: Mapping[str, Any], backend: str) -> Job:
     form, part, job_name = _form(study, request), study.parts[name], _job_name(name, study.parts[name], values, backend)
-    known = {**place.values, **form.values, "backend": backend}
-    known |= {key: _filled(value, known) for key, value in values.items()}
     own = elsewhere.names_backend(part.scenario)
+    smt_off = part.smt == "off" and bool(place.without_smt) and not own and not request.on
+    known = {**place.values(smt_off=smt_off), **form.values, "backend": backend}
+    known |= {key: _filled(value, known) for key, value in values.items()}
     fills = backend if own and OWN_BACKEND not in json.dumps(part.scenario) else ""
     content = elsewhere.placed(_filled(part.scenario, known), request, fills)
     polls = place.polls and not elsewhere.names_backend(content)
@@ -321,6 +355,7 @@ def _job(study: Study, request: StudyRequest, place: Place, name: str, values: M
         "budget": f"{part.budget[request.length]}ns",
         **content,
         **({"idle": "poll"} if part.energy_saving == "off" and polls else {}),
+        **({"host": {**content.get("host", {}), "smt": "off"}} if smt_off else {}),
         "factors": varied,
     }
     text = json.dumps(whole, indent=1)
@@ -339,25 +374,21 @@ def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
                 yield Problem("a study of isolation cannot have virtual users", remedy, key=f"{key}.load")
 
 
-def _why_not(job: Job, refused: Mapping[str, str]) -> str:
-    """Why a part cannot be measured on a host that can measure all others; empty if it can. refused: see `_refused`."""
+def _why_not(job: Job, refused: Refused) -> str:
+    """Why a part cannot be measured on a host that can measure all others; empty if it can."""
     if job.machines and (what := _set_here(job)):
         return f"{what} can be set on this host alone, and not on {', '.join(job.machines)}"
-    if job.energy_saving == "on" and "saving" in refused:
-        return refused["saving"]
-    return refused.get(job.scenario.host.io_scheduler or "", "")
+    if job.energy_saving == "on" and "saving" in refused.governors:
+        return refused.governors["saving"]
+    wanted = settings.wanted(job.scenario.host).items()
+    return next((why for name, level in wanted if (why := refused.settings.get(name, {}).get(level))), "")
 
 
 def _set_here(job: Job) -> str:
     """What a part needs that only the host of the controller can have set; empty if nothing."""
     if job.energy_saving == "on":
         return "the processor's clock"
-    return "the I/O scheduler" if job.scenario.host.io_scheduler else ""
-
-
-def _refused(host: Host) -> dict[str, str]:
-    """Why a host cannot have governors, by their kind, and I/O schedulers, by their name."""
-    return governor.refused(host) | scheduler.refused(host)
+    return next((settings.SETTINGS[name].what for name in settings.wanted(job.scenario.host)), "")
 
 
 def _filled(value: Any, known: Mapping[str, Any]) -> Any:
@@ -528,9 +559,9 @@ def _measured_on(runs: Sequence[PartRun], facts: Mapping[str, Any]) -> tuple[str
 
 
 def _notes(
-    study: Study, request: StudyRequest, place: Place, runs: Sequence[PartRun], refused: Mapping[str, str]
+    study: Study, request: StudyRequest, place: Place, runs: Sequence[PartRun], refused: Refused
 ) -> tuple[str, ...]:
-    """refused: governors and I/O schedulers that the measured host does not have, with the reasons."""
+    """refused: what the measured host cannot have."""
     backends = _backends(study, request)
     notes = []
     if len(backends) > 1:
@@ -544,16 +575,37 @@ def _notes(
     begun = {(run.part, run.values.get("backend")) for run in runs}
     missed = [job for job in jobs if (job.part, job.backend) not in begun]
     notes += [f"{job.name} was not measured: {why}" for job in missed if (why := _why_not(job, refused))]
+    notes += _smt_notes(study, runs, refused)
     spent = [run for run in runs if study.parts[run.part].energy_saving == "off"]
-    if spent and (why := refused.get("performance", "")):
+    if spent and (why := refused.governors.get("performance", "")):
         notes.append(f"The processor's clock could not be kept at full speed, and was left unchanged: {why}")
     if asleep := [run.name for run in spent if run.evidence.plan.scenario.idle != "poll"]:
         notes.append(f"Idle CPUs slept and may have woken up slower, because they could not poll: {', '.join(asleep)}")
+    clocked = {rule.part for rules in study.exhibits.values() for rule in rules if rule.value == "clock"}
+    if silent := [run.name for run in runs if run.part in clocked and not run.has_clock]:
+        notes.append(f"The clock is unavailable, because this host's monitors give none: {', '.join(silent)}")
     notes += [_scaling_text(*each) for each in tables.scaling(list(tables.entries(study.board, runs)))]
     left = _incomplete(runs)
     if left:
         notes.append(f"Some parts were not measured: {'; '.join(left[:3])}{'; …' if len(left) > 3 else ''}")
     return tuple(notes)
+
+
+def _smt_notes(study: Study, runs: Sequence[PartRun], refused: Refused) -> Iterator[str]:
+    """What became of SMT in the parts that are to be measured without it, on a host that had it."""
+    here = [run for run in runs if not any(trial.victim.sandbox.machine for trial in run.evidence.plan.trials)]
+    asked = [run for run in here if study.parts[run.part].smt == "off" and run.evidence.host.get("cpu", {}).get("smt")]
+    off = [run for run in asked if run.evidence.plan.scenario.host.smt == "off"]
+    if off:
+        yield f"SMT was switched off during {_all_of(off, asked)}, so each CPU was a core."
+    if len(off) < len(asked):
+        why = refused.settings.get("smt", {}).get("off") or "fewer than two CPUs would have stayed, or it was not tried"
+        left_on = [run for run in asked if run not in off]
+        yield f"SMT was on during {_all_of(left_on, asked)}, so CPUs shared cores: {why}"
+
+
+def _all_of(some: Sequence[PartRun], every: Sequence[PartRun]) -> str:
+    return "all parts" if len(some) == len(every) else ", ".join(run.name for run in some)
 
 
 def _emulated(runs: Sequence[PartRun]) -> set[str]:

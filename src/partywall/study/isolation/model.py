@@ -34,8 +34,9 @@ class Part(Frozen):
     alternate. Members of `each` with `only: long` are left out of the short form, those with `only: requested` of
     both forms unless their name is requested. reference: the victim that represents the bare
     host. energy_saving: `on` lets the processor's clock fall, and skips the part on a host without governors; `off`
-    keeps it up and lets idle CPUs poll, each if the host can. A part with an I/O scheduler that the host's disk cannot
-    have is skipped.
+    keeps it up and lets idle CPUs poll, each if the host can. smt: `off` switches it off if the host can and at least
+    two CPUs stay; otherwise a note says why not. A part whose scenario has a setting that the host cannot have is
+    skipped.
     """
 
     scenario: dict[str, Any]
@@ -44,6 +45,7 @@ class Part(Frozen):
     across: tuple[dict[Name, Any], ...] = Field(({},), min_length=1)
     reference: Name | None = None
     energy_saving: Literal["on", "off"] | None = None
+    smt: Literal["off"] | None = None
 
 
 class Setting(Frozen):
@@ -60,13 +62,14 @@ class Shown(Setting):
     the victim alone. x: the point's place: that name, or the share that was set, in percent. series may contain
     `$beside` and the names of `each`. value: figure: the kernel's figure; seconds: the time for `task` bytes; factor:
     the isolation factor; times: the multiple of the time alone; relative: the rate divided by the bare host's, in
-    percent; efficiency: the same divided by the share that was set, in percent.
+    percent; efficiency: the same divided by the share that was set, in percent; clock: the clock of the victim's CPUs
+    over the processor's top frequency, in percent, where the host's monitors give it.
     """
 
     part: Name
     where: dict[Name, Any] = Field(default_factory=dict)
     victim: Name
-    value: Literal["figure", "seconds", "factor", "times", "relative", "efficiency"]
+    value: Literal["figure", "seconds", "factor", "times", "relative", "efficiency", "clock"]
     series: str
     beside: dict[str, X] = Field(min_length=1)
     task: Bytes | None = None

@@ -13,16 +13,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from partywall.model.evidence import Emulated, Evidence
 from partywall.model.finding import BASELINE, Band, Cell, Estimate, Findings
 from partywall.model.paper import Measured, Paired, PaperTable, Place
 from partywall.model.plan import Treatment, Trial
 from partywall.stats import series
+from partywall.stats.interval import FEWEST, mean_interval
 from partywall.study.isolation.model import ALONE, Board, Setting, Shown
 
 BACKEND = "sandbox.backend"
 """The factor by which trials of several backends are in one run."""
 
+
+FREQUENCY = "cpu_frequency_hz"
+"""The monitor's counter of a CPU's clock."""
 
 UNITY = Estimate(value=1.0, low=1.0, high=1.0, n=1, method="by definition")
 
@@ -70,6 +76,28 @@ class PartRun:
         measured = self._measured[trial.id]
         pairs = (kind.pair(treated, baseline) for kind in (measured.short, measured.long))
         return next((pair.factor() for pair in pairs if pair.comparable), None)
+
+    @property
+    def top_hz(self) -> float | None:
+        """The highest frequency that the host's processor may have; None if unknown."""
+        frequency = self.evidence.host.get("cpu", {}).get("frequency") or {}
+        top = frequency.get("max_hz")
+        return float(top) if top else None
+
+    @property
+    def has_clock(self) -> bool:
+        """True if the host's monitors give the clock, and its top is known."""
+        return self.top_hz is not None and any(name.endswith(f".{FREQUENCY}") for name in self.evidence.counters)
+
+    def clock(self, trial: Trial, treatment: str) -> Estimate | None:
+        """The clock of the victim's CPUs over the top frequency, as read at the ends of a treatment's slots."""
+        if self.top_hz is None:
+            return None
+        seen = self.evidence.of_trial(trial.id)
+        own = seen.take(np.flatnonzero(seen.treatment == treatment)).counters
+        shares = np.mean([own.column(f"cpu{cpu}.{FREQUENCY}") for cpu in trial.victim_cpus], axis=0) / self.top_hz
+        read = shares[np.isfinite(shares)]
+        return mean_interval(read) if len(read) >= FEWEST else None
 
     def bare(self, trial: Trial) -> Estimate | None:
         """The rate of the bare host alone."""
@@ -126,7 +154,8 @@ def named(text: str, values: Mapping[str, Any]) -> str:
 class Point:
     """A place with its measurement.
 
-    Its value is `rate ** power * by` of its treatment, up to a common factor of the trial.
+    Its value is `rate ** power * by` of its treatment, up to a common factor of the trial. With a power of 0, it is not
+    about a rate.
     """
 
     place: Place
@@ -231,6 +260,14 @@ def _value(
         if estimate is None:
             return None
         return (estimate, 1, 1.0) if rule.value == "factor" else (inverted(estimate), -1, 1.0)
+    if rule.value == "clock":
+        return None if (clock := run.clock(trial, treatment)) is None else (scaled(clock, 100.0), 0, 1.0)
+    return _value_of_rate(rule, run, trial, treatment, show)
+
+
+def _value_of_rate(
+    rule: Shown, run: PartRun, trial: Trial, treatment: str, show: Show
+) -> tuple[Estimate, int, float] | None:
     rate = _rate(run, trial, treatment)
     if rate is None or rate.value <= 0:
         return None
@@ -263,7 +300,7 @@ def paired(paper_table: PaperTable, points: Sequence[Point]) -> Iterator[Paired]
     wanted |= {frozenset(both) for both in itertools.combinations(paper_table.values, 2)}
     for left, right in itertools.combinations(points, 2):
         same = left.run is right.run and left.trial.id == right.trial.id
-        if not same or frozenset((left.place, right.place)) not in wanted:
+        if not same or not left.power or frozenset((left.place, right.place)) not in wanted:
             continue
         factor = left.run.factor(left.trial, left.treatment, right.treatment)
         if factor is None or factor.low <= 0:
@@ -356,7 +393,7 @@ MOST = 1.1
 def reason(point: Point) -> str:
     """Measurements beside a point that explain why no effect shows there; empty if one does."""
     cell, band = point.cell, point.band
-    if cell is None or cell.role != "aggressor":
+    if cell is None or cell.role != "aggressor" or not point.power:
         return ""
     factor = cell.isolation
     text = f"{point.place}: isolation factor {factor.value:.3f} ({factor.low:.3f} to {factor.high:.3f})"

@@ -18,7 +18,8 @@ import pytest
 from partywall.errors import TrialError
 from partywall.host import Host
 from partywall.model.scenario import HostSettings
-from partywall.run import execute, ledger, scheduler, settings, smt
+from partywall.run import ledger, scheduler, settings, smt
+from partywall.run.execute import controller_cpus
 from partywall.sandbox import block
 from partywall.testing import fake_host
 
@@ -286,9 +287,9 @@ def test_a_cpu_that_was_offline_before_is_offline_again_afterwards(tmp_path):
 
 
 def test_the_controller_is_not_on_cpus_that_go_offline(monkeypatch):
-    monkeypatch.setattr(execute, "_ALLOWED", set(range(8)))
+    monkeypatch.setitem(vars(sys.modules["partywall.run.execute"]), "_ALLOWED", set(range(8)))
     here = SimpleNamespace(sandbox=SimpleNamespace(machine=""))
     elsewhere = SimpleNamespace(sandbox=SimpleNamespace(machine="shop"))
     for victim, own in ((here, (0, 2, 3)), (elsewhere, (0, 1, 2, 3))):
         trial = SimpleNamespace(victim=victim, victim_cpus=(1,), offline_cpus=(4, 5, 6, 7))
-        assert execute.controller_cpus(trial) == own
+        assert controller_cpus(trial) == own

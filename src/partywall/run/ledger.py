@@ -52,14 +52,14 @@ def changed(
 
 def put_back() -> bool:
     """Restores everything that a killed process left changed. Returns whether there was anything."""
-    found = False
+    was_left = False
     for state in STATES:
         file = state_root() / state
         left = _left(file)
         if left is not None and not _is_alive(left):
             _put_back(file, left["before"])
-            found = True
-    return found
+            was_left = True
+    return was_left
 
 
 def _left(state: Path) -> dict[str, Any] | None:

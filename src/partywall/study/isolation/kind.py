@@ -594,14 +594,14 @@ def _notes(
 def _smt_notes(study: Study, runs: Sequence[PartRun], refused: Refused) -> Iterator[str]:
     """What became of SMT in the parts that are to be measured without it, on a host that had it."""
     here = [run for run in runs if not any(trial.victim.sandbox.machine for trial in run.evidence.plan.trials)]
-    concerned = [run for run in here if study.parts[run.part].smt == "off" and run.evidence.host.get("cpu", {}).get("smt")]
-    off = [run for run in concerned if run.evidence.plan.scenario.host.smt == "off"]
+    parts = [run for run in here if study.parts[run.part].smt == "off" and run.evidence.host.get("cpu", {}).get("smt")]
+    off = [run for run in parts if run.evidence.plan.scenario.host.smt == "off"]
     if off:
-        yield f"SMT was switched off during {_all_of(off, concerned)}, so each CPU was a core."
-    if len(off) < len(concerned):
+        yield f"SMT was switched off during {_all_of(off, parts)}, so each CPU was a core."
+    if len(off) < len(parts):
         why = refused.settings.get("smt", {}).get("off") or "fewer than two CPUs would have stayed, or it was not tried"
-        left_on = [run for run in concerned if run not in off]
-        yield f"SMT was on during {_all_of(left_on, concerned)}, so CPUs shared cores: {why}"
+        left_on = [run for run in parts if run not in off]
+        yield f"SMT was on during {_all_of(left_on, parts)}, so CPUs shared cores: {why}"
 
 
 def _all_of(some: Sequence[PartRun], every: Sequence[PartRun]) -> str:

@@ -121,6 +121,7 @@ HOSTS = {
             cpus="8,sockets=2,cores=2,threads=2",
             memory_mib=4096,
             machine=NUMA,
+            long=("smt",),
         ),
         Host(
             "debian-13-4cpu",

@@ -137,6 +137,17 @@ def _bound(bench: Bench, node: int) -> str:
     return said
 
 
+def smt(bench: Bench) -> str:
+    """A run without SMT, whole and killed: which CPUs are online while it measures, and that all are back after it."""
+    seen = _seen(bench, "smt", timeout_s=900)
+    before = seen["before"]
+    said = f"CPUs {seen['without'] or before} instead of {before} are online while it measures"
+    expect(seen["code"] in MEASURED and seen["without"] and seen["after"] == before, f"{said}, {seen['after']} after it")
+    killed = f"after kill -9 {seen['killed']}, after reap {seen['reaped']}"
+    expect(seen["killed"] != before and seen["reaped"] == before, killed)
+    return f"{said}; {killed}"
+
+
 def judged(kept: Sequence[limits.Kept]) -> str:
     said = "; ".join(map(str, kept))
     expect(all(limit.holds for limit in kept), said)
@@ -166,10 +177,10 @@ def _refused(bench: Bench, arguments: str) -> str:
     return "works without root"
 
 
-def _seen(bench: Bench, name: str, *arguments: str) -> dict[str, Any]:
+def _seen(bench: Bench, name: str, *arguments: str, timeout_s: float = 180) -> dict[str, Any]:
     """What a program of inside/ saw: its last line."""
     command = shlex.join(["python3", f"/opt/try/inside/{name}.py", *arguments])
-    output = bench.shell(command, timeout_s=180)
+    output = bench.shell(command, timeout_s=timeout_s)
     if output.code == CAPABILITY:
         raise lacking(bench, output)
     expect(output.code == 0, f"{name}: {output.last}")
@@ -253,6 +264,7 @@ CHECKS: dict[str, Callable[[Bench], str]] = {
     "recipes": recipes.tried,
     "tests": tests,
     "pinning": pinning.tried,
+    "smt": smt,
     "limits-short": lambda bench: judged(limits.measured(bench, quick=True)),
     "limits-full": lambda bench: judged(limits.measured(bench, quick=False)),
 }

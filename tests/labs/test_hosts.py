@@ -72,6 +72,27 @@ def test_a_host_with_two_nodes_also_shows_where_bound_memory_is(monkeypatch):
         CHECKS["container-limits"](two)
 
 
+@pytest.mark.parametrize(
+    ("other", "fails"),
+    [
+        ({}, ""),
+        ({"code": 5}, "0,2 instead of 0-3"),
+        ({"without": ""}, "0-3 instead of 0-3"),
+        ({"after": "0,2"}, "0,2 after it"),
+        ({"killed": "0-3"}, "after kill -9 0-3"),
+        ({"reaped": "0,2"}, "after reap 0,2"),
+    ],
+)
+def test_smt_must_be_off_while_a_run_measures_and_on_after_it_and_after_a_killed_one(monkeypatch, other, fails):
+    seen = {"before": "0-3", "without": "0,2", "after": "0-3", "killed": "0,2", "reaped": "0-3", "code": 0, **other}
+    monkeypatch.setattr(checks, "_seen", lambda _bench, _name, **_: seen)
+    if fails:
+        with pytest.raises(FailedError, match=fails):
+            CHECKS["smt"](None)
+    else:
+        assert "after kill -9 0,2, after reap 0-3" in CHECKS["smt"](None)
+
+
 @pytest.mark.parametrize("place", ["docker", "root"])
 @pytest.mark.parametrize(("code", "fails"), [(0, False), (3, False), (1, False), (5, True), (70, True)])
 def test_the_load_check_judges_the_exit_code_of_partywall_everywhere(place, code, fails):

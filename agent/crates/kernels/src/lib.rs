@@ -16,6 +16,7 @@ mod disk;
 mod float;
 mod integer;
 mod limits;
+mod linpack;
 mod matrix_vector;
 mod memory_bandwidth;
 mod memory_dirty;
@@ -52,6 +53,7 @@ pub const ALL: &[Entry] = &[
     integer::ENTRY,
     float::ENTRY,
     matrix_vector::ENTRY,
+    linpack::ENTRY,
     quantum::ENTRY,
     wake_up::ENTRY,
     cache::ENTRY,

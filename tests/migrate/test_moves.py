@@ -193,7 +193,24 @@ def test_the_guest_waits_on_the_destination_until_the_source_has_ended(carried_o
         assert destination in ("inmigrate", "paused")
 
 
-@pytest.mark.skipif(shutil.which("qemu-img") is None, reason="a guest's own disk needs qemu-img (package qemu-utils)")
+needs_qemu_utils = pytest.mark.skipif(
+    shutil.which("qemu-nbd") is None, reason="a guest's own disk needs qemu-img and qemu-nbd (package qemu-utils)"
+)
+
+
+@needs_qemu_utils
+@root_image.needed("nginx-light")
+def test_a_guest_moves_and_returns_with_its_disk_on_a_third_host(carried_out):
+    text = PLAN.format(methods="{default: {}}", moves=2, give_up="60s")
+    guest = "{memory: 320MiB, root: [nginx-light], storage: network, verify: 4MiB}"
+    for seen in carried_out(plans.loads(text.replace("{memory: 160MiB}", guest).encode(), "plan.yaml", shipped())):
+        assert seen.move.outcome == "completed", seen.move.reason
+        assert seen.move.storage_bytes is None
+        assert seen.move.checked_pages > 1000
+        assert seen.move.wrong_pages == 0
+
+
+@needs_qemu_utils
 @root_image.needed("nginx-light")
 def test_a_disk_moves_along_without_a_lost_write_and_a_neighbour_is_watched(carried_out):
     text = PLAN.format(methods="{default: {}}", moves=2, give_up="60s")

@@ -15,7 +15,8 @@ from partywall.migrate.end import Info, Look
 from partywall.migrate.network import LINK, Network, Place
 from partywall.migrate.qemu_end import QemuEnd
 from partywall.migrate.refusals import refusals
-from partywall.migrate.storage import Mirror
+from partywall.migrate.storage import Mirror, Server
+from partywall.model.migration import Storage
 from partywall.sandbox.base import Settings
 from partywall.sandbox.label import Label
 from partywall.sandbox.qemu import counter
@@ -117,10 +118,11 @@ class Side(QemuEnd):
 class MovableGuest(Qemu):
     """An agent in a guest that can move. It starts on host a."""
 
-    def __init__(self, settings: Settings, label: Label, network: Network, *, moves_storage: bool = False) -> None:
+    def __init__(self, settings: Settings, label: Label, network: Network, storage: Storage = "shared") -> None:
         super().__init__(settings, label, network.port("a"))
         self._network = network
-        self._moves_storage = moves_storage
+        self._storage = storage
+        self._server: Server | None = None
         self._number = 0
         self.here: Side | None = None
         self.there: Side | None = None
@@ -131,6 +133,8 @@ class MovableGuest(Qemu):
         # What a guest before this one wrote is not this one's.
         for overlay in self._own_work_dir().glob(f"*{OVERLAY}"):
             overlay.unlink()
+        if self._storage == "network":
+            self._server = Server(self._network, self._overlay(), self.label)
         self.here = self._started("a", incoming=False)
         self._monitor = self.here.monitor
         self._relay = Relay(self.here.process, self.here.stream)
@@ -164,11 +168,11 @@ class MovableGuest(Qemu):
             disk=sum(each.stat().st_blocks for each in self._own_work_dir().glob(f"{self._number}-{OVERLAY}")) * 512,
         )
         destination = Info(f"host {self.other()}", memory_free=available(), disk_free=free(self._own_work_dir()))
-        return refusals(source, destination, {}, moves_storage=self._moves_storage)
+        return refusals(source, destination, {}, moves_storage=self._storage == "moved")
 
     def mirror(self, port: int) -> Mirror | None:
         """Of a disk that moves along; None if it does not. Both ends are there."""
-        if not self._moves_storage or self.there is None:
+        if self._storage != "moved" or self.there is None:
             return None
         return Mirror(self.current().monitor, self.there.monitor, LINK[self.there.place], port)
 
@@ -213,6 +217,9 @@ class MovableGuest(Qemu):
         super().stop()
         if here is not None:
             self._end(here)
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
 
     def _end(self, side: Side) -> None:
         side.end()
@@ -244,7 +251,7 @@ class MovableGuest(Qemu):
                 console=self._console.with_suffix(f".{self._number}.console"),
                 qmp=their_monitor.fileno(),
                 image=self._disk(),
-                root=self._overlay(),
+                root=self._disk_of_root(),
                 nic=Nic.on(port),
                 tsc_khz=counter.khz() if self.settings.accel == "tcg" else None,
                 movable=True,
@@ -254,12 +261,16 @@ class MovableGuest(Qemu):
             process = launched(machine, self.label)
         return Side(place, process, Monitor(self.settings.name, monitor), stream)
 
-    def _overlay(self) -> Path | None:
-        """A layer over the root image that moves with the guest, so that its writes exist on the other host."""
+    def _disk_of_root(self) -> Path | str | None:
+        """The file, or the URL of the server, with the root image; None if the guest has none."""
         if self._root is None:
             return None
+        return self._server.url if self._server is not None else self._overlay()
+
+    def _overlay(self) -> Path:
+        """A layer over the root image that moves with the guest, so that its writes exist on the other host."""
         # Each host has a disk of its own if the content moves along.
-        overlay = self._own_work_dir() / (f"{self._number}-{OVERLAY}" if self._moves_storage else OVERLAY)
+        overlay = self._own_work_dir() / (f"{self._number}-{OVERLAY}" if self._storage == "moved" else OVERLAY)
         if not overlay.exists():
             command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(self._root), "-F", "raw", str(overlay)]
             try:

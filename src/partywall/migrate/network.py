@@ -16,12 +16,15 @@ from partywall.sandbox.label import Label
 from partywall.sandbox.switch import BRIDGE, Port
 
 Place = Literal["a", "b"]
+Other = Literal["clients", "storage"]
 PLACES: tuple[Place, Place] = ("a", "b")
 # Addresses that RFC 2544 keeps for measuring: no user's own network has them.
 CLIENTS, GUEST = "198.18.0.1/16", "198.18.1.1/16"
 LINK = {"a": "198.19.0.1", "b": "198.19.0.2"}
 MAC = "52:54:00:00:02:01"
 LINK_PORT = "mig0"
+STORAGE, STORAGE_PORT = {"server": "198.19.1.1", "a": "198.19.1.2", "b": "198.19.1.3"}, "storage0"
+"""Where both hosts reach a server of disks, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +48,20 @@ class Link:
 
 
 class Network:
-    """The namespaces of one run. `build` makes them; they go with the run (`sandbox.reaper`)."""
+    """The namespaces of one run. `build` makes them; they go with the run (`sandbox.reaper`).
 
-    def __init__(self, label: Label, link: Link) -> None:
+    storage: whether a third host serves disks to both. Their network to it has no limit.
+    """
+
+    def __init__(self, label: Label, link: Link, *, storage: bool = False) -> None:
         self.label = label
         self.link = link
+        self.others: tuple[Other, ...] = ("clients", "storage") if storage else ("clients",)
 
-    def namespace(self, place: Place | Literal["clients"]) -> str:
+    def namespace(self, place: Place | Other) -> str:
         return f"{self.label.run}-{place}"
 
-    def enter(self, place: Place | Literal["clients"]) -> tuple[str, ...]:
+    def enter(self, place: Place | Other) -> tuple[str, ...]:
         """What a command in a namespace begins with."""
         return ("nsenter", f"--net={networks.NETNS / self.namespace(place)}")
 
@@ -64,7 +71,7 @@ class Network:
 
     def build(self) -> None:
         """TrialError if the host refuses."""
-        every = [self.namespace(place) for place in (*PLACES, "clients")]
+        every = [self.namespace(place) for place in (*PLACES, *self.others)]
         networks.note(self.label, every)
         for namespace in every:
             ip("netns", "add", namespace)
@@ -78,6 +85,8 @@ class Network:
         for place in PLACES:
             self._join("uplink", self.namespace(place), f"to-{place}", clients)
         self._link()
+        if "storage" in self.others:
+            self._storage()
 
     def _join(self, port: str, host: str, far_port: str, far: str) -> None:
         ip("link", "add", port, "netns", host, "type", "veth", "peer", "name", far_port, "netns", far)
@@ -93,3 +102,13 @@ class Network:
             ip("-n", namespace, "link", "set", LINK_PORT, "up")
             if queue := self.link.queue():
                 tc(namespace, "qdisc", "replace", "dev", LINK_PORT, "root", *queue)
+
+    def _storage(self) -> None:
+        server = self.namespace("storage")
+        ip("-n", server, "addr", "add", f"{STORAGE['server']}/24", "dev", BRIDGE)
+        for place in PLACES:
+            host, far = self.namespace(place), f"to-{place}"
+            ip("link", "add", STORAGE_PORT, "netns", host, "type", "veth", "peer", "name", far, "netns", server)
+            ip("-n", server, "link", "set", far, "master", BRIDGE, "up")
+            ip("-n", host, "addr", "add", f"{STORAGE[place]}/24", "dev", STORAGE_PORT)
+            ip("-n", host, "link", "set", STORAGE_PORT, "up")

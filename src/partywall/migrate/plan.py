@@ -80,8 +80,8 @@ def _our_guest(plan: MigrationPlan) -> Iterator[Mistake]:
             yield from _activity(("workloads", name), activity, plan.guest)
     if plan.calibration == 1:
         yield Mistake(("calibration",), "one move does not show how much costs vary", "give 2 or more, or 0")
-    if plan.guest.storage == "moved" and plan.guest.root is None:
-        said = "the guest has no disk whose content could move along"
+    if plan.guest.storage != "shared" and plan.guest.root is None:
+        said = "the guest has no disk that could be moved along or served"
         yield Mistake(("guest", "storage"), said, "add root: with a package, e.g. [nginx-light], or remove storage")
     if plan.guest.service is None:
         said = "virtual users need a web server in the guest"

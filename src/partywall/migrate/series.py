@@ -87,7 +87,8 @@ class Series:
     def __init__(self, plan: MigrationPlan, host: Host, run: str, work_root: Path) -> None:
         self.plan = plan
         self.label = Label.create(run, work_root)
-        self.network = Network(self.label, Link(plan.link.rate, plan.link.delay))
+        link = Link(plan.link.rate, plan.link.delay)
+        self.network = Network(self.label, link, storage=plan.guest.storage == "network")
         self._settings = _settings(plan, host)
         self._guest: MovableGuest | None = None
         self._session = Session(self.label, make=self._made)
@@ -395,8 +396,7 @@ class Series:
                 return
 
     def _made(self, settings: Settings, label: Label) -> MovableGuest:
-        moves_storage = self.plan.guest.storage == "moved"
-        self._guest = MovableGuest(settings, label, self.network, moves_storage=moves_storage)
+        self._guest = MovableGuest(settings, label, self.network, self.plan.guest.storage)
         return self._guest
 
     def _again(self) -> None:

@@ -1,16 +1,24 @@
-"""A guest's disk that moves along: a mirror on the destination, over NBD, which is equal to the disk at the hand-over.
+"""A guest's disk over the network: a mirror that moves along, or a server that both hosts use.
 
-Only the layer above the root image is sent. The root image itself is never written, and is on both hosts, as a template
-is. Source of the sequence: QEMU's documentation of live block device operations, "Live storage migration".
+The mirror is on the destination, over NBD, and is equal to the disk at the hand-over. Only the layer above the root
+image is sent. The root image itself is never written, and is on both hosts, as a template is. Source of the sequence:
+QEMU's documentation of live block device operations, "Live storage migration".
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
-from partywall.errors import TrialError
+from partywall.errors import CapabilityError, TrialError
+from partywall.host import Host, install
+from partywall.migrate.network import STORAGE, Network
+from partywall.sandbox.label import Label
 from partywall.sandbox.qemu.monitor import Monitor
 
 DEVICE = "root"
@@ -18,6 +26,43 @@ JOB = "storage"
 LOOK_S = 0.01
 READY_S = 600.0
 FINISH_S = 30.0
+
+
+SERVER, PORT = "qemu-nbd", 10809
+STARTED_S = 20.0
+
+
+class Server:
+    """A host of its own with a guest's disk, which it serves by NBD: `url` is the disk on both hosts."""
+
+    url = f"nbd://{STORAGE['server']}:{PORT}/{DEVICE}"
+
+    def __init__(self, network: Network, image: Path, label: Label) -> None:
+        """image: in QEMU's format qcow2. CapabilityError if there is no server; TrialError if it does not start."""
+        if not shutil.which(SERVER):
+            raise CapabilityError(f"a disk on the network needs {SERVER}; {install(Host.here(), 'qemu-utils')}")
+        started = image.with_suffix(".served")
+        started.unlink(missing_ok=True)
+        # It must not outlive the process that started it. Both hosts have it open during a move.
+        options = ["--persistent", "--shared=0", "--cache=none", "--aio=threads", "--format=qcow2"]
+        where = [f"--bind={STORAGE['server']}", f"--port={PORT}", f"--export-name={DEVICE}", f"--pid-file={started}"]
+        self._process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", *network.enter("storage"), SERVER, *options, *where, str(image)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            env=os.environ | label.environment, process_group=0,
+        )  # fmt: skip
+        deadline = time.monotonic() + STARTED_S
+        while not started.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                said = self._process.stderr.read().decode(errors="replace").strip() if self._process.stderr else ""
+                raise TrialError(f"{SERVER} did not start: {said or 'it said nothing'}")
+            time.sleep(LOOK_S)
+
+    def stop(self) -> None:
+        """Ends it. May be called twice."""
+        self._process.kill()
+        self._process.wait()
 
 
 class Mirror:

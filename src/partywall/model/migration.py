@@ -43,6 +43,9 @@ class HostsSpec(Frozen):
     )
 
 
+Storage = Literal["shared", "network", "moved"]
+
+
 class GuestSpec(Frozen):
     """The guest that moves."""
 
@@ -60,8 +63,10 @@ class GuestSpec(Frozen):
     verify: Bytes | None = Field(
         None, ge=4096, description="pages of memory, and of the disk, that are written and checked all the time"
     )
-    storage: Literal["shared", "moved"] = Field(
-        "shared", description="shared: both hosts use one disk; moved: its content is copied along (needs root)"
+    storage: Storage = Field(
+        "shared",
+        description="shared: both hosts use one disk; network: a third host serves the disk to both, by NBD; moved: "
+        "its content is copied along (network and moved need root)",
     )
 
 

@@ -87,10 +87,10 @@ class Machine:
     """The parts of one guest.
 
     qmp: file descriptor for QMP. image: its disk, if any. root: a shared image that it does not write; of a movable
-    guest, an overlay of its own. nic: its network interface, if any. tsc_khz: rate of an emulated guest's time-stamp
-    counter, if known. movable: whether it can migrate; other processes of this host can then read its memory. stream:
-    file descriptor of the agent's stream; QEMU's standard input and output if None. incoming: whether the guest arrives
-    by migration.
+    guest, an overlay of its own, or the URL of a server that has it. nic: its network interface, if any. tsc_khz: rate
+    of an emulated guest's time-stamp counter, if known. movable: whether it can migrate; other processes of this host
+    can then read its memory. stream: file descriptor of the agent's stream; QEMU's standard input and output if None.
+    incoming: whether the guest arrives by migration.
     """
 
     settings: Settings
@@ -100,7 +100,7 @@ class Machine:
     console: Path
     qmp: int
     image: Path | None = None
-    root: Path | None = None
+    root: Path | str | None = None
     nic: Nic | None = None
     tsc_khz: int | None = None
     movable: bool = False
@@ -168,7 +168,9 @@ class Machine:
             return f"memory-backend-memfd,id=ram,size={self.memory},share=on{bound}"
         return f"memory-backend-ram,id=ram,size={self._memory()}{bound}" if bound else ""
 
-    def _root(self, image: Path) -> str:
+    def _root(self, image: Path | str) -> str:
+        if isinstance(image, str):
+            return f"file={image},if=none,id=root,format=raw,cache=none"
         if self.movable:
             # Both ends write to one overlay, one after the other.
             return f"file={_escaped(image)},if=none,id=root,format=qcow2,cache=none"

@@ -3,10 +3,11 @@
 Each trial moves a working guest and, at a random moment of the move, kills the QEMU of the source or of the
 destination, takes the link down for good or for a second, or kills the client or the whole controller. Afterwards the
 guest must run on exactly one host, answering and whole: a known part of its memory is what it was, and programs in it
-that write pages to memory and disk, and check them, have found none wrong. In a third of the
-trials each, both hosts share the disk, a third host serves it, or it moves along. Or the guest must be gone with the QEMU that held it, or, by post-copy without its link, wait for the rest of
-its memory; and the report must say so. It must never run on both hosts. Nothing of the trial may be left on this host,
-and moves that had ended before stay in the record.
+that write pages to memory and disk, and check them, have found none wrong. Or the guest must be gone with the QEMU that
+held it, or, by post-copy without its link, wait for the rest of its memory; and the report must say so. It must never
+run on both hosts. Nothing of the trial may be left on this host, and moves that had ended before stay in the record.
+
+In a third of the trials each, both hosts share the guest's disk, a third host serves it, or it moves along.
 
 Bar: all trials.
 """

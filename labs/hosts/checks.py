@@ -142,7 +142,8 @@ def smt(bench: Bench) -> str:
     seen = _seen(bench, "smt", timeout_s=900)
     before = seen["before"]
     said = f"CPUs {seen['without'] or before} instead of {before} are online while it measures"
-    expect(seen["code"] in MEASURED and seen["without"] and seen["after"] == before, f"{said}, {seen['after']} after it")
+    holds = seen["code"] in MEASURED and bool(seen["without"]) and seen["after"] == before
+    expect(holds, f"{said}, {seen['after']} after it")
     killed = f"after kill -9 {seen['killed']}, after reap {seen['reaped']}"
     expect(seen["killed"] != before and seen["reaped"] == before, killed)
     return f"{said}; {killed}"

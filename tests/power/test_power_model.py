@@ -165,6 +165,23 @@ def test_a_ladder_gives_back_the_machine(points):
     assert fit.model.origin == "simulated"
 
 
+def test_a_warm_machine_does_not_look_like_one_that_takes_more_when_idle():
+    chance, points, leakage, constant_s = np.random.default_rng(5), np.array([50.0, 72, 90]), 0.04, 12.0
+    made, leaked, held = made_up(points, noise=0.05, blocks=20), 0.0, []
+    chance.shuffle(made)
+    for number, each in enumerate(made):
+        slot = each.slot.model_copy(update={"begin_ns": number * 2 * SECOND, "end_ns": (number + 1) * 2 * SECOND})
+        base, kept = 50 + float(each.features @ np.diff(points)), math.exp(-2 / constant_s)
+        held.append(Observation(slot, each.watts + leaked, each.features))
+        leaked = leakage * (base - 50) + (leaked - leakage * (base - 50)) * kept
+    lasting = points + leakage * (points - 50)
+    model = power_fit.fit(FACTS, held, "x").model
+    assert [watts for _, watts in model.points] == pytest.approx(lasting, abs=0.25)
+    assert all(model.estimate(core).low <= watts <= model.estimate(core).high for core, watts in enumerate(lasting))
+    without_heat = power_fit.fitted(*_matrices(held))
+    assert without_heat[0] - 50 > 0.4
+
+
 def test_increments_never_grow_from_core_to_core():
     points = power_fit.fitted(*_matrices(made_up((50, 60, 90))))
     assert np.diff(points)[1] <= np.diff(points)[0] + 1e-9

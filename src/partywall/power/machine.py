@@ -2,7 +2,7 @@
 
 The stated model: in each tick of 20 ms, each core is busy for its share of the tick, independently of the others. Power
 is that of a profile, averaged over the numbers of busy cores. Leakage adds 2 % of the power above idle, and follows it
-with a time constant of 15 s. The model that is fitted knows nothing of the leakage.
+with a time constant of 15 s. The fit is not given these two numbers.
 
 A display shows the mean power of its last refresh period, `lag_s` old, with noise, in steps. The true power is kept, so
 that recovered values can be compared with it.
@@ -118,6 +118,10 @@ class Machine:
             leaked += (self.leakage * (base - self.model.idle_watts) - leaked) * (1 - math.exp(-passed_s / LEAKAGE_S))
             self._keep(at_ns, base + leaked, passed_s)
             last_ns, last = at_ns, busy
+
+    def lasting(self, busy: float) -> float:
+        """Watts with this many busy cores, all the time."""
+        return self.model.at(busy) + self.leakage * (self.model.at(busy) - self.model.idle_watts)
 
     def watts(self, shares: Sequence[float]) -> float:
         """Watts without leakage."""

@@ -1,13 +1,13 @@
 """Is the power of a machine known after a load ladder?
 
 A simulated machine of four cores has the power of table I of Cervera et al. (50, 72, 90, 100 and 110 W with 0 to 4 busy
-cores), and leakage: 2 % of the power above idle, which follows it slowly. Its meter shows the mean of a refresh period, late, with noise,
-in steps. Partywall estimates the meter's refresh and lag, fits a model to the ladder, predicts each level from the
-others, and states the watts of a machine that has 0 to 4 cores busy all the time.
+cores), and leakage: 2 % of the power above idle, which follows it slowly. Its meter shows the mean of a refresh period,
+late, with noise, in steps. Partywall estimates the meter's refresh and lag, fits a model to the ladder, predicts each
+level from the others, and states the watts of a machine that has 0 to 4 cores busy all the time.
 
 Bar: mean error of left-out levels at most 3 %; each row of table I within 2 %; the model's 95 % intervals hold at least
-four of the five true values, which include the leakage. With --quick, a row with more busy cores than any level reached is extrapolated, and it counts if
-the interval holds it.
+four of the five true values, which include the leakage. With --quick, a row with more busy cores than any level reached
+is extrapolated, and it counts if the interval holds it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def main() -> None:
         judged = not (options.quick and core > reached and holds)
         errors += [abs(estimate.value / printed - 1)] if judged else []
         note = "" if judged else " (extrapolated)"
-        print(f"table I, {core:g} cores: {estimate.value:.1f} ± {estimate.half_width:.1f} W of {true:.1f}, printed {printed:g} W{note}")
+        shown = f"{estimate.value:.1f} ± {estimate.half_width:.1f} W of {true:.1f}, printed {printed:g}"
+        print(f"table I, {core:g} cores: {shown}{note}")
     print(f"refresh {delays.refresh_ms}\nlag {delays.lag_ms}")
     conclude(
         "power-model",

@@ -29,7 +29,7 @@ DRAWS = 200
 SETTLE_S = 0.1
 """Left out at the start of a slot, in addition to the meter's own delay."""
 LEAST_LEVELS = 3
-HEAT_S = (5.0, 10.0, 20.0, 40.0)
+HEAT_S = (5.0, 7.0, 10.0, 14.0, 20.0, 28.0, 40.0)
 """Time constants of heat that are tried."""
 
 

@@ -47,7 +47,11 @@ class Ipmi:
         self._chassis("soft")
 
     def is_on(self) -> bool:
-        return self._chassis("status").stdout.strip().endswith("on")
+        said = self._chassis("status").stdout.strip()
+        if not said.endswith((" is on", " is off")):
+            # An answer that is not understood must not pass for "off".
+            raise TrialError(f"ipmitool says neither on nor off for {self.address}: {said[:60]!r}")
+        return said.endswith(" is on")
 
     def _chassis(self, action: str) -> subprocess.CompletedProcess[str]:
         host, _, port = self.address.partition(":")
@@ -95,6 +99,8 @@ def _run(command: Sequence[str], expected: tuple[int, ...]) -> subprocess.Comple
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     except FileNotFoundError:
         raise CapabilityError(f"{command[0]} is not installed; install it, or choose another control") from None
+    except OSError as error:
+        raise TrialError(f"{command[0]} cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise TrialError(f"{command[0]} did not end within {TIMEOUT_S:g} s") from None
     if done.returncode not in expected:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,8 @@ from partywall.errors import TrialError
 from partywall.model.cluster import Control
 
 TIMEOUT_S = 30.0
+STATES = {"On": True, "PoweringOff": True, "Paused": True, "PoweringOn": True, "Off": False}
+"""PowerState of DSP0268, and whether the system may run."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,11 @@ class Redfish:
         self._reset("ForceOff")
 
     def is_on(self) -> bool:
-        return self._call(self._path()).get("PowerState") in ("On", "PoweringOff")
+        said = self._call(self._path()).get("PowerState")
+        if not isinstance(said, str) or said not in STATES:
+            # An answer that is not understood must not pass for "off".
+            raise TrialError(f"Redfish at {self.address} gives PowerState {said!r}, which is not known")
+        return STATES[said]
 
     def _path(self) -> str:
         return f"/redfish/v1/Systems/{self.system}"
@@ -48,12 +54,12 @@ class Redfish:
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - see above
                 body = answer.read()
-        except (OSError, urllib.error.URLError) as error:
-            raise TrialError(f"Redfish at {self.address}: {error}") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise TrialError(f"Redfish at {self.address}: {error or type(error).__name__}") from None
         try:
             return dict(json.loads(body)) if body else {}
-        except ValueError:
-            raise TrialError(f"Redfish at {self.address} answered with something other than JSON") from None
+        except (ValueError, TypeError):
+            raise TrialError(f"Redfish at {self.address} answered with something other than a JSON object") from None
 
     def _authorization(self) -> dict[str, str]:
         if self.user is None or self.password_file is None:
@@ -62,6 +68,8 @@ class Redfish:
             password = Path(self.password_file).read_text(encoding="utf-8").partition("\n")[0]
         except OSError as error:
             raise TrialError(f"{self.password_file} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise TrialError(f"{self.password_file} is not UTF-8") from None
         token = base64.b64encode(f"{self.user}:{password}".encode()).decode()
         return {"Authorization": f"Basic {token}"}
 

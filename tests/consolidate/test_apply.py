@@ -6,7 +6,7 @@ from partywall.consolidate import load
 from partywall.consolidate.apply import Applying, StoppedError, Timing, as_observed
 from partywall.consolidate.practice import LIES, PracticeCluster
 from partywall.consolidate.seams import Observed
-from partywall.errors import UsageError
+from partywall.errors import TrialError, UsageError
 from partywall.events import silent
 from partywall.placement import plan
 from partywall.placement.room import Room
@@ -15,6 +15,7 @@ from partywall.placement.state import z_of
 QUICK = Timing(settle_s=0.3, moving_s=2.0, look_s=0.01)
 CLUSTER = load.load(load.find("cluster"))
 PLAN = plan.make(plan.known(CLUSTER), solver="heuristic")
+AT = {name: spec.host for name, spec in CLUSTER.guests.items()}
 
 
 class Lines:
@@ -33,6 +34,13 @@ class KilledError(BaseException):
     pass
 
 
+class NoRequests(frozenset):
+    """Hosts that were requested to switch off; never any."""
+
+    def __or__(self, _):
+        return self
+
+
 @pytest.fixture
 def cluster(tmp_path):
     hosts = dict.fromkeys(CLUSTER.hosts, True)
@@ -44,7 +52,7 @@ def cluster(tmp_path):
 def applying(cluster, journal, entries=None):
     powers = {host: cluster.power(host) for host in CLUSTER.hosts}
     known = journal.entries if entries is None else entries
-    return Applying(PLAN, cluster, powers, list(known), journal, silent, QUICK)
+    return Applying(PLAN, cluster, powers, list(known), journal, silent, QUICK, AT)
 
 
 def places(cluster):
@@ -115,12 +123,14 @@ def test_an_empty_destination_that_dies_leaves_everything_as_it_was(tmp_path):
     assert "failed" in journal.entries[1].reason
 
 
-def test_a_host_that_is_said_to_be_off_but_answers_undoes_the_plan(cluster):
+def test_no_guest_returns_to_a_host_that_is_said_to_be_off_but_answers(cluster):
+    # It may carry the request out later.
     host = next(step.host for step in PLAN.steps if step.action == "sleep")
     cluster.lie(host, LIES[0])
     journal = Lines()
     assert not applying(cluster, journal).carry_out()
-    assert places(cluster) == {name: spec.host for name, spec in CLUSTER.guests.items()}
+    assert all(step.host != host for step in PLAN.moves)
+    assert host not in places(cluster).values()
     (failed,) = [entry for entry in journal.entries if entry.outcome == "failed"]
     assert "off by its power control but still answers" in failed.reason
     assert has_room(cluster)
@@ -129,11 +139,16 @@ def test_a_host_that_is_said_to_be_off_but_answers_undoes_the_plan(cluster):
 def test_a_manager_that_is_killed_while_it_undoes_goes_on_undoing(cluster):
     cluster.lie(next(step.host for step in PLAN.steps if step.action == "sleep"), LIES[0])
     whole = Lines()
-    applying(cluster, whole).carry_out()
+    manager = applying(cluster, whole)
+    # As if nothing had been sent, so that all is undone.
+    manager._requested = NoRequests()
+    manager.carry_out()
     first_undone = next(at for at, entry in enumerate(whole.entries) if entry.outcome == "undone")
     later = Lines()
     later.entries = whole.entries[: first_undone + 1]
-    assert not applying(cluster, later).carry_out()
+    manager = applying(cluster, later)
+    manager._requested = NoRequests()
+    assert not manager.carry_out()
     assert places(cluster) == {name: spec.host for name, spec in CLUSTER.guests.items()}
 
 
@@ -144,7 +159,84 @@ def test_a_host_is_not_switched_off_while_a_guest_runs_on_it(cluster):
     powers = {host: cluster.power(host) for host in CLUSTER.hosts}
     assert not Applying(only, cluster, powers, [], journal, silent, QUICK).carry_out()
     assert all(cluster.observe().up.values())
-    assert "runs on it" in journal.entries[1].reason
+    assert "because it runs" in journal.entries[1].reason
+
+
+class Beside:
+    """A cluster on which a host has one more guest, which the cluster file does not name, or stops to answer."""
+
+    def __init__(self, files, host, *, answers=True):
+        self._files, self._host, self._answers = files, host, answers
+
+    def active(self, host):
+        return self._files.active(host) | ({"other"} if host == self._host else set())
+
+    def observe(self):
+        seen = self._files.observe()
+        return Observed(seen.places, dict(seen.up) | ({} if self._answers else {self._host: False}))
+
+    def __getattr__(self, name):
+        return getattr(self._files, name)
+
+
+@pytest.mark.parametrize(("answers", "said"), [(True, "because it runs other"), (False, "not known what runs on it")])
+def test_a_host_with_a_guest_that_the_file_does_not_name_or_that_is_silent_is_not_switched_off(cluster, answers, said):
+    sleep = next(step for step in PLAN.steps if step.action == "sleep")
+    journal = Lines()
+    beside = Beside(cluster, sleep.host, answers=answers)
+    powers = {host: cluster.power(host) for host in CLUSTER.hosts}
+    assert not Applying(PLAN, beside, powers, [], journal, silent, QUICK).carry_out()
+    assert all(cluster.observe().up.values())
+    assert said in next(entry.reason for entry in journal.entries if entry.outcome == "failed")
+
+
+def test_a_host_to_which_a_guest_is_on_its_way_is_not_switched_off(tmp_path):
+    cluster = PracticeCluster.create(tmp_path / "c", {"a": True, "b": True}, {"g": "a"}, move_s=5.0)
+    with cluster._changed() as state:
+        state["moves"]["g"] = {"to": "b", "ends": 2e9 * 2}
+    sleep = next(step for step in PLAN.steps if step.action == "sleep")
+    only = PLAN.model_copy(update={"steps": (sleep.model_copy(update={"number": 0, "host": "b"}),)})
+    journal = Lines()
+    powers = {host: cluster.power(host) for host in "ab"}
+    assert not Applying(only, cluster, powers, [], journal, silent, QUICK).carry_out()
+    assert "b is not switched off, because it runs g" in journal.entries[1].reason
+
+
+def test_an_outdated_plan_is_not_continued_after_somebody_else_has_moved_a_guest(cluster):
+    killed = Lines(dies_at=3)
+    with pytest.raises(KilledError):
+        applying(cluster, killed).carry_out()
+    stays = next(name for name in AT if name not in {step.guest for step in PLAN.moves})
+    other = next(host for host in CLUSTER.hosts if host != AT[stays])
+    cluster.move(stays, AT[stays], other, 300)
+    later = Lines()
+    later.entries = list(killed.entries)
+    before = places(cluster)
+    with pytest.raises(StoppedError, match=f"guest {stays} is on {other}, where this plan has not put it"):
+        applying(cluster, later).carry_out()
+    assert places(cluster) == before
+
+
+def test_nothing_before_a_step_that_cannot_be_undone_is_undone(cluster, monkeypatch):
+    # Each state between two steps has room for all guests; one in which steps are left out may not.
+    sleep = next(step for step in PLAN.steps if step.action == "sleep")
+    last = next(step for step in reversed(PLAN.moves) if step.number < sleep.number)
+    monkeypatch.setattr(Applying, "_sleep", lambda *_: (_ for _ in ()).throw(TrialError("no power")))
+    move = PracticeCluster.move
+
+    def never_back(self, guest, source, destination, limit_ms):
+        if guest == last.guest and destination == last.source:
+            raise TrialError("the link is down")
+        move(self, guest, source, destination, limit_ms)
+
+    monkeypatch.setattr(PracticeCluster, "move", never_back)
+    journal = Lines()
+    assert not applying(cluster, journal).carry_out()
+    assert places(cluster)[last.guest] == last.host
+    done = {entry.number for entry in journal.entries if entry.outcome == "done"}
+    undone = {entry.number for entry in journal.entries if entry.outcome == "undone"}
+    assert not {number for number in undone if number in done and number < last.number}
+    assert has_room(cluster)
 
 
 def test_a_host_that_does_not_wake_gets_no_guests(cluster):
@@ -167,3 +259,10 @@ def test_a_cluster_whose_guest_runs_twice_is_refused():
     )
     with pytest.raises(UsageError, match=r"db runs on a and b(.|\n)*mail runs on no host"):
         as_observed(CLUSTER, Observed(seen | {"db": frozenset("ab"), "mail": frozenset()}, up))
+
+
+def test_a_host_with_a_guest_that_the_cluster_file_does_not_name_is_refused():
+    up = dict.fromkeys(CLUSTER.hosts, True)
+    seen = {name: frozenset([spec.host]) for name, spec in CLUSTER.guests.items()}
+    with pytest.raises(UsageError, match="host a runs other, which the cluster file does not name"):
+        as_observed(CLUSTER, Observed(seen, up, {"a": frozenset(["other"])}))

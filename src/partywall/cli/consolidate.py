@@ -145,11 +145,11 @@ def apply(
     """Carry out a plan, step by step.
 
     RECORD is what 'consolidate plan' has made. Refuses if the cluster has changed since. After each step it checks
-    where guests run and which hosts answer. If a step fails, what was done is undone. If the manager is killed, the
-    same command goes on.
+    where guests run and which hosts answer. If a step fails, what was done is undone, as far as that is safe. If the
+    manager is killed, the same command goes on.
 
     Exit code: 0 all steps are done; 1 a step failed, and the others were undone; 2 the plan does not fit the cluster;
-    5 a guest is lost or runs twice, and nothing more was done.
+    5 a guest is lost, runs twice or was moved by somebody else, and nothing more was done.
     """
     console = wide_console(format_)
     timing = Timing(settle_s=duration_ns("--settle", settle, "1s") / 1e9)

@@ -2,9 +2,12 @@
 
 The journal has a line before a step begins and one after it has ended, but the hypervisor decides what is true. Before
 and after each step the manager queries it for the hosts of each guest, and for the hosts that answer. A guest must run
-on exactly one host. A host is only switched off while no guest runs on it. It counts as off only if its power control
-says so and it does not answer. If a step fails, the steps that were done are undone in reverse order. If a guest is
-lost or runs twice, everything stops, and nothing is undone.
+on exactly one host. A host is only switched off if it answers and has no guest, also none that the cluster file does
+not name. It counts as off only if its power control says so and it does not answer. If a step fails, the steps that
+were done are undone in reverse order, up to one that cannot be undone: after each step every host has room for its
+guests, but not if steps are left out. A host that was requested to switch off and still answers may do so later, so no
+guest returns to it. If a guest is lost, runs twice, or was moved by somebody else, everything stops, and nothing is
+undone.
 
 A guest that is seen nowhere may run on a host whose daemon does not answer, such as one that restarts. The manager
 waits for such hosts before it calls the guest lost.
@@ -21,7 +24,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from partywall.consolidate.seams import Hypervisor, Observed, Power
-from partywall.errors import PartywallError, TrialError, UsageError
+from partywall.errors import PartywallError, Problem, TrialError, UsageError
 from partywall.events import Broken, Doing, Emit, Left, Note
 from partywall.model.cluster import Cluster
 from partywall.model.consolidation import ConsolidationPlan, Journal, Step
@@ -43,13 +46,25 @@ class Timing:
 
 
 class StoppedError(TrialError):
-    """The manager does not go on: a guest is lost, or runs on two hosts."""
+    """The manager does not go on: a guest is lost, runs on two hosts, or was moved by somebody else."""
 
 
 def as_observed(cluster: Cluster, seen: Observed) -> Cluster:
-    """The cluster file with the state that was observed. UsageError if a guest does not run on exactly one host."""
+    """The cluster file with the state that was observed.
+
+    UsageError if a guest does not run on exactly one host, or is not in the file: its memory would not be counted.
+    """
     down = [host for host, up in seen.up.items() if not up]
-    wrong = [_not_one(guest, places, down) for guest, places in seen.places.items() if len(places) != 1]
+    wrong: list[str | Problem] = [
+        _not_one(guest, places, down) for guest, places in seen.places.items() if len(places) != 1
+    ]
+    wrong += [
+        Problem(
+            f"host {host} runs {', '.join(sorted(guests))}, which the cluster file does not name",
+            "add it to guests, with pinned: true if it must stay",
+        )
+        for host, guests in seen.unknown.items()
+    ]
     if wrong:
         raise UsageError(*wrong)
     guests = {
@@ -73,7 +88,10 @@ def _not_one(guest: str, places: frozenset[str], down: Sequence[str]) -> str:
 
 
 class Applying:
-    """One plan, while it is carried out."""
+    """One plan, while it is carried out.
+
+    at: the host of each guest when the plan was made, from which moves of other managers are noticed.
+    """
 
     def __init__(
         self,
@@ -84,26 +102,32 @@ class Applying:
         record: Written,
         emit: Emit,
         timing: Timing | None = None,
+        at: Mapping[str, str] | None = None,
     ) -> None:
         self._plan, self._hypervisor, self._powers = plan, hypervisor, powers
         self._record, self._emit = record, emit
         self._timing = timing or Timing()
+        self._at_first = at or {}
         self._writing = threading.Lock()
         self._off: frozenset[str] = frozenset()
         self._last = {entry.number: entry.outcome for entry in journal}
         self._failed = next((entry.reason for entry in journal if entry.outcome == "failed"), "")
+        # Of a manager that was killed it is not known whether it sent its request.
+        self._requested = {
+            step.host for step in plan.steps if step.action == "sleep" and self._last.get(step.number, "done") != "done"
+        }
 
     def carry_out(self) -> bool:
         """Goes on from the journal. True if all steps are done; False if one failed and the others were undone.
 
-        StoppedError if a guest is lost or runs twice.
+        StoppedError if a guest is lost, runs twice, or was moved by somebody else.
         """
         self._off = frozenset(host for host, up in self._hypervisor.observe().up.items() if not up)
         self._expect_all_guests()
         if not self._failed:
             self._forward()
         if self._failed:
-            self._emit(Broken(f"a step failed: {self._failed}; undoing what was done"))
+            self._emit(Broken(f"a step failed: {self._failed}; undoing what can be undone"))
             self._backward()
         return not self._failed
 
@@ -156,11 +180,17 @@ class Applying:
         self._off -= {host}
 
     def _sleep(self, host: str) -> None:
-        if guests := sorted(guest for guest, places in self._hypervisor.observe().places.items() if host in places):
-            raise TrialError(f"{host} is not switched off, because {', '.join(guests)} runs on it")
+        """A host that does not answer gets no request: what runs on it is not known. It may be off already."""
+        said = f"{host} does not answer, so it is not known what runs on it"
+        if self._hypervisor.observe().up[host]:
+            if guests := sorted(self._hypervisor.active(host)):
+                raise TrialError(f"{host} is not switched off, because it runs {', '.join(guests)}")
+            self._off |= {host}
+            self._requested |= {host}
+            self._powers[host].switch_off()
+            said = f"{host} was switched off"
         self._off |= {host}
-        self._powers[host].switch_off()
-        self._await(lambda: not self._powers[host].is_on(), f"{host} was switched off but is on by its power control")
+        self._await(lambda: not self._powers[host].is_on(), f"{said} but is on by its power control")
         self._await(
             lambda: not self._hypervisor.observe().up[host],
             f"{host} is off by its power control but still answers",
@@ -197,6 +227,21 @@ class Applying:
         for guest, places in seen.places.items():
             if guest not in moving and len(places) != 1:
                 raise StoppedError(_not_one(guest, places, self._silent(seen)))
+        self._expect_own_moves({guest: places for guest, places in seen.places.items() if guest not in moving})
+
+    def _expect_own_moves(self, places: Mapping[str, frozenset[str]]) -> None:
+        """StoppedError if a guest is where this plan has not put it: what the plan knows of room is then outdated."""
+        expected = {guest: {host} for guest, host in self._at_first.items()}
+        for step in self._plan.moves:
+            outcome = self._last.get(step.number, "undone")
+            if step.guest in expected and outcome != "undone":
+                # A move that was begun may have ended or not; so may the way back.
+                only = {step.host} if outcome == "done" and not self._failed else {step.host, step.source or ""}
+                expected[step.guest] = only
+        for guest, own in expected.items():
+            if not places.get(guest, frozenset()) <= own:
+                said = f"guest {guest} is on {' and '.join(sorted(places[guest]))}, where this plan has not put it"
+                raise StoppedError(f"{said}; end the other manager, and make a new plan")
 
     def _observe(self, guests: Sequence[str]) -> Observed:
         """The cluster as it is. Waits for hosts that should be on, as long as one of the guests is not seen."""
@@ -213,7 +258,7 @@ class Applying:
         return [host for host, up in seen.up.items() if not up and host not in self._off]
 
     def _backward(self) -> None:
-        """Undoes every step that was begun, the last first. What cannot be undone is left and reported."""
+        """Undoes every step that was begun, the last first, up to one that cannot be undone."""
         for step in reversed(self._plan.steps):
             if self._last.get(step.number) not in ("begun", "done", "failed"):
                 continue
@@ -222,18 +267,20 @@ class Applying:
             except StoppedError:
                 raise
             except PartywallError as error:
-                self._emit(Broken(f"cannot undo: {step.title}: {error}"))
-                continue
+                self._emit(Broken(f"cannot undo: {step.title}: {error}; it stays, and so do the steps before it"))
+                return
             self._write(step, "undone", reason=self._failed)
 
     def _undo(self, step: Step) -> None:
         if step.action == "sleep":
             if not self._hypervisor.observe().up[step.host]:
                 self._wake(step.host)
+            elif step.host in self._requested and self._last.get(step.number) != "done":
+                raise TrialError(f"{step.host} may still switch off, so no guest returns to it")
         elif step.action == "wake":
-            if not any(step.host in places for places in self._hypervisor.observe().places.values()):
-                self._powers[step.host].switch_off()
+            self._sleep(step.host)
         else:
+            self._expect_all_guests()
             self._move(step.guest or "", step.host, step.source or "", step.limit_ms or 300)
 
     def _await(self, is_so: Callable[[], bool], otherwise: str, seconds: float | None = None) -> None:

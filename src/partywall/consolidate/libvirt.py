@@ -46,24 +46,33 @@ class Libvirt:
 
     def observe(self) -> Observed:
         places: dict[str, set[str]] = {guest: set() for guest in self._guests}
-        up = {}
+        up, unknown = {}, {}
         for host in self._uris:
             try:
                 with self._connected(host) as connection:
-                    running = connection.listAllDomains(self._libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
-                    for domain in running:
+                    active = self._active(connection)
+                    if others := frozenset(domain.name() for domain in active) - self._guests:
+                        unknown[host] = others
+                    for domain in active:
                         if domain.name() in self._guests and self._runs(domain):
                             places[domain.name()].add(host)
                 up[host] = True
             except TrialError:
                 up[host] = False
-        return Observed({guest: frozenset(hosts) for guest, hosts in places.items()}, up)
+        return Observed({guest: frozenset(hosts) for guest, hosts in places.items()}, up, unknown)
+
+    def active(self, host: str) -> frozenset[str]:
+        with self._connected(host) as connection:
+            return frozenset(domain.name() for domain in self._active(connection))
+
+    def _active(self, connection: Any) -> list[Any]:
+        return list(connection.listAllDomains(self._libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE))
 
     def cpu_s(self) -> dict[str, float]:
         seconds: dict[str, float] = {}
         for host in self._uris:
             with contextlib.suppress(TrialError), self._connected(host) as connection:
-                for domain in connection.listAllDomains(self._libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+                for domain in self._active(connection):
                     if domain.name() in self._guests and self._runs(domain):
                         seconds[domain.name()] = domain.info()[4] / 1e9
         return seconds
@@ -80,7 +89,7 @@ class Libvirt:
     def is_moving(self, guest: str) -> bool:
         for host in self._uris:
             with contextlib.suppress(TrialError), self._connected(host) as connection:
-                for domain in connection.listAllDomains(self._libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+                for domain in self._active(connection):
                     if domain.name() == guest and domain.jobInfo()[0] != self._libvirt.VIR_DOMAIN_JOB_NONE:
                         return True
         return False

@@ -68,6 +68,13 @@ class PracticeCluster:
             places = {guest: frozenset([host] if state["on"].get(host) else []) for guest, host in state["at"].items()}
             return Observed(places, dict(state["on"]))
 
+    def active(self, host: str) -> frozenset[str]:
+        with self._changed() as state:
+            if not state["on"][host]:
+                raise TrialError(f"{host} does not answer")
+            arriving = {guest for guest, move in state["moves"].items() if move["to"] == host}
+            return frozenset(arriving | {guest for guest, at in state["at"].items() if at == host})
+
     def use(self, guest: str, seconds: float) -> None:
         """A guest uses CPU time."""
         with self._changed() as state:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
 @dataclass(frozen=True)
 class Observed:
-    """A cluster as it is. places: the hosts that each guest runs on, normally one; up: whether each host answers."""
+    """A cluster as it is. places: the hosts that each guest runs on, normally one; up: whether each host answers.
+
+    unknown: guests that the cluster file does not name, by host.
+    """
 
     places: Mapping[str, frozenset[str]]
     up: Mapping[str, bool]
+    unknown: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 class Hypervisor(Protocol):
@@ -20,6 +24,10 @@ class Hypervisor(Protocol):
 
     def observe(self) -> Observed:
         """Where guests run, and which hosts answer."""
+        ...
+
+    def active(self, host: str) -> frozenset[str]:
+        """All guests on a host, also those that are paused, arrive, or are not in the cluster file."""
         ...
 
     def cpu_s(self) -> Mapping[str, float]:

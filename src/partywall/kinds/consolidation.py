@@ -243,7 +243,8 @@ def applied(record: ConsolidationDirectory, emit: Emit, timing: Timing | None = 
         _expect_unchanged(evidence.cluster, connect.observed(evidence.cluster), evidence.plan.digest)
     powers = connect.powers_of(evidence.cluster, hypervisor)
     with record.exclusive():
-        done = Applying(evidence.plan, hypervisor, powers, evidence.journal, record, emit, timing).carry_out()
+        at = {name: spec.host for name, spec in evidence.cluster.guests.items() if spec.host is not None}
+        done = Applying(evidence.plan, hypervisor, powers, evidence.journal, record, emit, timing, at).carry_out()
         record.end()
     return done
 

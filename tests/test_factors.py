@@ -167,3 +167,8 @@ def test_names_in_braces_get_the_same_level_and_are_switched_live_together():
     assert list(static) == ["victims.a.b.sandbox.cpu_reservation"]
     with pytest.raises(FactorError, match="'cpu_lim' is not a key"):
         targets(scenario(), "victims.a.sandbox.{cpu_lim,cpu_reservation}")
+
+
+def test_braces_that_would_name_too_many_keys_are_refused_before_they_are_expanded():
+    with pytest.raises(FactorError, match="more than 64 keys"):
+        targets(scenario(), "victims.a." + "{a,b}" * 60)

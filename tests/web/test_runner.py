@@ -184,6 +184,46 @@ def test_a_document_that_names_files_is_refused(runner, folder):
     assert folder.all() == []
 
 
+SCENARIO = "partywall: 1\nname: x\nvictims:\n  a: {%s}\naggressors:\n  b: {stressor: cache}\n%s"
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (SCENARIO % ("load: {plan: /etc/shadow}", ""), "may not name the file '/etc/shadow'"),
+        (SCENARIO % ("probe: disk-write, params: {path: /boot}", ""), "may not name the file '/boot'"),
+        (
+            SCENARIO % ("probe: pipe", "factors: {'victims.a.sandbox.disk.{cache,device}': [sda]}\n"),
+            "may not name the file 'sda'",
+        ),
+        (SCENARIO % ("probe: pipe", "factors: {victim.sandbox.disk.device: [/dev/sda]}\n"), "the file '/dev/sda'"),
+        (SCENARIO % ("probe: disk-write", "factors: {victim.params.path: [/boot]}\n"), "the file '/boot'"),
+        (
+            SCENARIO % ("probe: pipe, sandbox: {backend: libvirt, uri: 'qemu+ext://h/system?command=/tmp/x'}", ""),
+            "may not name the libvirt address",
+        ),
+        (
+            SCENARIO % ("probe: pipe", "factors: {victim.sandbox.uri: ['qemu+ssh://h/system?command=/tmp/x']}\n"),
+            "may not name the libvirt address",
+        ),
+        ("partywall_migration: 1\nname: x\nhosts: {a: {qmp: /run/docker.sock}}\n", "the file '/run/docker.sock'"),
+        ("partywall_migration: 1\nname: x\nguest: {service: [id, -u]}\n", "may not contain the command 'id'"),
+    ],
+)
+def test_a_document_names_no_file_and_no_program_by_a_detour(runner, folder, document, said):
+    answer = ask(runner, "start", key="key-00001", order={"kind": "run", "document": document})
+    assert said in answer["error"]
+    assert folder.all() == []
+    ask(Runner(folder, allow_commands=True), "start", key="key-00001", order={"kind": "run", "document": document})
+    assert len(folder.all()) == 1
+
+
+@pytest.mark.parametrize("uri", ["qemu:///system", "qemu+ssh://root@one/system", "xen+tcp://two/system"])
+def test_a_document_may_name_another_machine(runner, uri):
+    document = SCENARIO % (f"probe: pipe, sandbox: {{backend: libvirt, uri: '{uri}', domain: web}}", "")
+    assert ask(runner, "start", key="key-00001", order={"kind": "run", "document": document})["ok"]
+
+
 POLICY = "partywall_guard: 1\nname: edge\nlink: {capacity: 1Gbit/s}\nvifs: {vm1: {interface: eth1}}\n"
 
 

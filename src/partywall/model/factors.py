@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 import types
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,8 @@ Factors = Mapping[str, tuple[Level, ...]]
 Levels = dict[str, Level]
 
 VARIABLE = ("sandbox", "params", "threads", "env", "probe", "stressor")
+SPELLED_MAX = 64
+"""The most keys that a path with braces names."""
 WITH_LIMIT = "cpu_reservation"
 """Also live if varied together with a limit. The promise is then that of the limit."""
 
@@ -79,7 +82,9 @@ def _of_host(key: str) -> At:
 
 
 def spelled(path: str) -> tuple[str, ...]:
-    """A path with braces expanded: one path for each name in them."""
+    """A path with braces expanded: one path for each name in them. Raises FactorError if there are too many."""
+    if math.prod(names.count(",") + 1 for names in re.findall(r"\{([^{}]*)\}", path)) > SPELLED_MAX:
+        raise FactorError(f"the path names more than {SPELLED_MAX} keys", "write fewer names in braces")
     braces = re.search(r"\{([^{}]*)\}", path)
     if braces is None:
         return (path,)

@@ -1,11 +1,13 @@
 """Documents that come from the page: which kind they are of, their mistakes, and what they would measure.
 
 A document from the page may not name files of this host, because whoever carries it out may read more than whoever
-wrote it. `partywall serve --allow-commands` lifts this, with the ban on commands.
+wrote it. Nor may it have libvirt start a program. `partywall serve --allow-commands` lifts this, with the ban on
+commands.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -37,7 +39,9 @@ from partywall.trace import ask
 from partywall.web.jobs import Order
 
 FIRST_KEYS = {"partywall": "run", "partywall_load": "load", "partywall_guard": "guard"}
-FILE_KEYS = ("file", "csv", "json_lines", "authorities", "device", "kernel_folder", "folder")
+FILE_KEYS = ("file", "csv", "json_lines", "authorities", "device", "kernel_folder", "folder", "qmp")
+PLAN_KEYS = ("load", "plan")
+"""Keys with a URL or the path of a load plan."""
 NAME = "document.yaml"
 
 
@@ -95,33 +99,57 @@ def check(text: str, *, allow_files: bool) -> list[Problem]:
 
 
 def refuse_files(text: str, *, allowed: bool) -> None:
-    """UsageError that lists the files of this host that a document names, if it may not."""
+    """UsageError that lists the files of this host, and the commands, that a document names, if it may not."""
     if allowed:
         return
     document = decode(text.encode("utf-8", "replace"), NAME)
     remedy = "use the command line, or start the server with --allow-commands"
     problems = [
-        Problem(f"a document from the page may not name {what}", remedy, line=document.line(path))
-        for path, what in _files(document.data, ())
+        Problem(f"a document from the page may not {what}", remedy, line=document.line(path))
+        for path, text in _texts(document.data, ())
+        if (what := _forbidden(path, text))
     ]
     if problems:
         raise UsageError(*problems)
 
 
-def _files(part: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], str]]:
-    if isinstance(part, Mapping):
+def _texts(part: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Every text of a document with its path."""
+    if isinstance(part, str):
+        yield path, part
+    elif isinstance(part, Mapping):
         for key, value in part.items():
-            at = (*path, key)
-            is_url = isinstance(value, str) and value.startswith(("http://", "https://"))
-            if isinstance(value, str) and (key in FILE_KEYS or (key == "load" and not is_url)):
-                yield at, f"the file {value[:80]!r}"
-            elif isinstance(value, str) and (value.startswith(("unix:", "/dev/")) or "../" in value):
-                yield at, f"{value[:80]!r}"
-            else:
-                yield from _files(value, at)
+            yield from _texts(value, (*path, key))
     elif isinstance(part, list | tuple):
         for number, value in enumerate(part):
-            yield from _files(value, (*path, number))
+            yield from _texts(value, (*path, number))
+
+
+def _forbidden(path: tuple[Any, ...], text: str) -> str:
+    """What a text of a document does that only `--allow-commands` allows; empty if nothing.
+
+    The levels of a factor are values of the keys that the factor's path names.
+    """
+    key = next((part for part in reversed(path) if isinstance(part, str)), "")
+    keys = re.findall(r"\w+", key) if path[:1] == ("factors",) else [key]
+    is_url = text.startswith(("http://", "https://"))
+    if path in (("guest", "service"), ("guest", "service", 0)):
+        return f"contain the command {text[:80]!r}"
+    if not is_url and "uri" in keys and _has_program(text):
+        return f"name the libvirt address {text[:80]!r}"
+    named = any(name in FILE_KEYS or (name in PLAN_KEYS and not is_url) for name in keys)
+    return f"name the file {text[:80]!r}" if named or _is_path(path, text) else ""
+
+
+def _is_path(path: tuple[Any, ...], text: str) -> bool:
+    """True if a text is a path whatever its key. In parameters and levels, every absolute path is one."""
+    is_setting = "params" in path or path[:1] == ("factors",)
+    return text.startswith(("unix:", "/dev/")) or "../" in text or (is_setting and text.startswith("/"))
+
+
+def _has_program(uri: str) -> bool:
+    """True if libvirt may start a program, or open a socket or file of this host, that its address names."""
+    return "?" in uri or "+ext:" in uri or (":" in uri and not uri.startswith(("qemu", "xen")))
 
 
 def _read(kind: str, file: Path) -> None:

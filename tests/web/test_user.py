@@ -6,6 +6,7 @@ import os
 import pwd
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -65,6 +66,42 @@ def test_only_root_can_have_another_account_serve_the_page(tmp_path, monkeypatch
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
     with pytest.raises(UsageError, match="only if root starts it"):
         server.check(Settings(tmp_path, user=OTHER))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("place", ["runs", "runs/.partywall/jobs", "."])
+def test_an_account_that_can_change_the_queue_does_not_serve_the_page(open_folder, place, monkeypatch):
+    folder = Folder(open_folder / "runs")
+    folder.make()
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    server._check_access(folder, pwd.getpwnam(OTHER))
+    (open_folder / place).chmod(0o777)
+    with pytest.raises(UsageError, match="could change this folder"):
+        server._check_access(folder, pwd.getpwnam(OTHER))
+
+
+@pytest.mark.parametrize(
+    ("settings", "host"),
+    [
+        ({}, "127.0.0.1"),
+        ({"address": "::1"}, "[::1]"),
+        ({"address": "0.0.0.0"}, "Box.test"),  # noqa: S104
+        ({"address": "10.0.0.2", "names": ("box.test",)}, "box.test"),
+    ],
+)
+def test_the_address_that_is_printed_is_served(settings, host, monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "Box.test")
+    site = server._site(Settings(Path(), **settings), 8733, "http")
+    assert site.names[0] == host
+    assert site.is_host(f"{host.lower()}:8733")
+    assert not site.is_host("0.0.0.0:8733")
+
+
+@pytest.mark.parametrize(("scheme", "port"), [("http", 80), ("https", 443)])
+def test_browsers_leave_out_the_usual_port(scheme, port):
+    assert Site(port, scheme=scheme).is_host("localhost")
+    assert Site(port, scheme=scheme).is_origin(f"{scheme}://localhost")
+    assert not Site(8733, scheme=scheme).is_host("localhost")
 
 
 @pytest.mark.long

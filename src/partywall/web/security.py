@@ -122,7 +122,7 @@ def _kept(file: Path) -> bytes:
 
 @dataclass(frozen=True)
 class Site:
-    """The addresses under which the server may be reached. names: host names; port: its port."""
+    """The addresses under which the server may be reached. names: host names, the one to open first; port: its port."""
 
     port: int
     names: Sequence[str] = ("127.0.0.1", "localhost", "[::1]")
@@ -130,8 +130,9 @@ class Site:
 
     def is_host(self, header: str) -> bool:
         """True if a Host header names this server."""
-        name, _, port = header.rpartition(":") if re.search(r":\d+$", header) else (header, "", "80")
-        return name.lower() in self.names and port == str(self.port)
+        usual = "443" if self.scheme == "https" else "80"
+        name, _, port = header.rpartition(":") if re.search(r":\d+$", header) else (header, "", usual)
+        return name.lower() in map(str.lower, self.names) and port == str(self.port)
 
     def is_origin(self, header: str) -> bool:
         """True if an Origin header is that of this server's own pages."""

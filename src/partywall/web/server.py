@@ -10,6 +10,7 @@ import pwd
 import signal
 import socket
 import ssl
+import stat
 import subprocess
 import sys
 import threading
@@ -31,6 +32,8 @@ from partywall.web.site import Server
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 CONNECTIONS_MAX = 400
 GRACE_S = 2
+NOBODY = 65534
+"""The account that programs of any kind share."""
 
 
 @dataclass(frozen=True)
@@ -90,23 +93,22 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     folder.make()
     account = pwd.getpwnam(settings.user) if settings.user is not None else None
     if account is not None:
-        _check_readable(folder, account)
+        _check_access(folder, account)
     listener = _listener(settings.address, settings.port)
     port = listener.getsockname()[1]
     scheme = "https" if settings.certificate else "http"
-    shown = f"[{settings.address}]" if ":" in settings.address else settings.address
-    own = () if settings.address in ("0.0.0.0", "::") else (shown,)  # noqa: S104 - compared, not bound
-    site = Site(port, tuple(dict.fromkeys((*LOOPBACK, *own, *settings.names))), scheme)
+    site = _site(settings, port, scheme)
     secrets = Secrets(folder.own, Role.LOOK if settings.read_only else Role.FULL)
     user = account.pw_uid if account else None
     start_runner = partial(runner.start_runner, folder, user=user, allow_commands=settings.allow_commands)
     if not settings.read_only:
         start_runner()
-    host = settings.names[0] if settings.names else (socket.gethostname() if not own else shown)
     say(f"Records: {folder.root}")
+    if account is not None and account.pw_uid == NOBODY:
+        say(f"WARNING: any other program that runs as {account.pw_name} can give the runner orders; use an own account")
     if settings.insecure and not is_loopback(settings.address):
         say("WARNING: --insecure: everything is sent unencrypted; anyone on the network path can take the session over")
-    say(f"Open this link, which works once: {scheme}://{host}:{port}/login?token={secrets.launch_token}")
+    say(f"Open this link, which works once: {scheme}://{site.names[0]}:{port}/login?token={secrets.launch_token}")
     say("Ctrl-C ends the server; measurements continue")
     if account is not None:
         child = os.fork()
@@ -144,6 +146,14 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     Unhurried(config).run(sockets=[listener])
 
 
+def _site(settings: Settings, port: int, scheme: str) -> Site:
+    """The addresses of the server, first the one to open."""
+    shown = f"[{settings.address}]" if ":" in settings.address else settings.address
+    is_any = settings.address in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+    own = socket.gethostname() if is_any else shown
+    return Site(port, tuple(dict.fromkeys((*settings.names, own, *LOOPBACK))), scheme)
+
+
 class Unhurried(uvicorn.Server):
     """Sleeps until it has to end. Uvicorn wakes ten times a second, which takes time from what is being measured."""
 
@@ -174,8 +184,8 @@ def _check_account(name: str) -> None:
         raise UsageError(Problem("another account can serve the page only if root starts it", remedy, key="--user"))
 
 
-def _check_readable(folder: Folder, account: pwd.struct_passwd) -> None:
-    """UsageError if an account cannot read the records, or the program."""
+def _check_access(folder: Folder, account: pwd.struct_passwd) -> None:
+    """UsageError if an account cannot read the records or the program, or could change the queue."""
 
     def can(*words: str) -> bool:
         try:
@@ -193,6 +203,26 @@ def _check_readable(folder: Folder, account: pwd.struct_passwd) -> None:
     if not can(sys.executable, "-P", "-c", "import partywall.web.server"):
         remedy = "install Python and Partywall where every account can read them, such as /usr and /opt/partywall"
         raise UsageError(Problem(f"{account.pw_name} cannot read Partywall's own files", remedy, sys.prefix))
+    if account.pw_uid != os.geteuid() and (place := _changeable(folder, can)) is not None:
+        # The runner trusts the queue: an account that can write it has the runner's rights.
+        remedy = f"choose a folder that only its owner can change: sudo chown root {place}; sudo chmod go-w {place}"
+        raise UsageError(
+            Problem(
+                f"{account.pw_name} could change this folder, and so give itself the runner's rights",
+                remedy,
+                str(place),
+            )
+        )
+
+
+def _changeable(folder: Folder, can: Callable[..., bool]) -> Path | None:
+    """A folder in which an account could change or replace the queue. None if there is none.
+
+    can: runs a command as the account, and returns whether it succeeded.
+    """
+    own = [folder.root, folder.own, *(path for path in folder.own.iterdir() if path.is_dir())]
+    above = [path for path in folder.root.parents if not path.stat().st_mode & stat.S_ISVTX]
+    return next((path for path in [*own, *above] if can("test", "-w", str(path))), None)
 
 
 def _become(account: pwd.struct_passwd) -> None:

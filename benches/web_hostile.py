@@ -336,8 +336,7 @@ def held(where: Site, connections: int) -> Iterator[Attack]:
                         connection.sendall(data)
                         kept.append(connection)
                 # The worst moment for somebody else's request.
-                with contextlib.suppress(OSError):
-                    until(lambda: where.answers(), 30, "the page did not answer meanwhile")
+                until(lambda: where.answers(), 30, "the page did not answer meanwhile")
             except TimeoutError as error:
                 return str(error)
             finally:

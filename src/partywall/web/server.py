@@ -25,6 +25,7 @@ import uvicorn
 
 from partywall.errors import PartywallError, Problem, UsageError
 from partywall.web import app, runner
+from partywall.web.connections import Prompt
 from partywall.web.jobs import Folder
 from partywall.web.security import Role, Secrets, Site
 from partywall.web.site import Server
@@ -139,7 +140,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
         timeout_keep_alive=10,
         timeout_graceful_shutdown=GRACE_S,
         h11_max_incomplete_event_size=32768,
-        http="h11",
+        http=Prompt,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.certificate_key,
     )

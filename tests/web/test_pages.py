@@ -202,6 +202,13 @@ def test_large_and_odd_requests_are_refused(page):
     assert page.get("/nothing").status_code == 404
 
 
+@pytest.mark.parametrize("field", ["budget", "precision", "cpu_limit"])
+def test_a_wrong_value_in_the_simple_form_is_no_bug_of_the_server(page, field):
+    answer = page.submit("/start/simple", victim="pipe", neighbour="cache", **{field: "-x!"})
+    assert answer.status_code == 400
+    assert "&#39;-x!&#39; cannot be used" in answer.text
+
+
 def test_every_address_of_the_interface_is_described(page):
     described = page.get("/api/openapi.json").json()
     assert described == openapi()

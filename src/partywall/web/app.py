@@ -9,6 +9,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Mount, Route
 
+from partywall.errors import PartywallError
 from partywall.web import interface
 from partywall.web.handlers import Handlers
 from partywall.web.security import Checks
@@ -46,5 +47,5 @@ def build(server: Server) -> Checks:
         Route("/api/records/{name}/events", on.raw_events, methods=["GET"]),
         Mount("/api", routes=interface.routes(server)),
     ]
-    handlers = {HTTPException: on.failed, Exception: on.failed}
+    handlers = {HTTPException: on.failed, PartywallError: on.refused, Exception: on.failed}
     return Checks(Starlette(routes=routes, exception_handlers=handlers), server.site, server.secrets)

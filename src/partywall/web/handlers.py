@@ -280,6 +280,13 @@ class Handlers:
         kind = "text/css" if request.path_params["path"].endswith(".css") else "text/javascript"
         return Response(content, media_type=f"{kind}; charset=utf-8", headers={"cache-control": "max-age=3600"})
 
+    async def refused(self, request: Request, error: Exception) -> Response:
+        """Wrong input that no page shows in a place of its own."""
+        problems = pages.problems_of(error) if isinstance(error, PartywallError) else [Problem(str(error))]
+        if request.url.path.startswith("/api/"):
+            return JSONResponse({"problems": [plain(problem) for problem in problems]}, 400)
+        return self._page("wrong.html.j2", request, 400, problems=problems)
+
     async def failed(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         text = str(error.detail) if isinstance(error, HTTPException) else "This is a bug of the server; see its output."

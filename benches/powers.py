@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from partywall.events import silent
@@ -56,12 +56,13 @@ class Trace:
 
 @dataclass
 class Rig:
-    """A load, and the machine that it makes up."""
+    """A load, and the machine that it makes up. slower: how much slower its cores are than this host's."""
 
     load: ladder.Load
     machine: Machine
     display: Display
-    threads: Threads
+    threads: Callable[[], Sequence[float]]
+    slower: float = 1.0
 
     def trace(self, steps: Sequence[ladder.Step], slot_s: float, wrap: Callable[[Shown], Meter] | None = None) -> Trace:
         """Reads the meter while the load is switched. wrap: puts a fault into the meter."""
@@ -71,24 +72,38 @@ class Rig:
         meter = Shown(self.machine, self.display)
         read = wrap(meter) if wrap else meter
         with Sampler({FACTS.meter: read}, EVERY_S, trace.take, lambda: tuple(self.threads()), reads):
-            for slot in self.load.carry_out(steps, round(slot_s * 1e9), silent):
+            slower = [replace(step, intensity=_divided(step.intensity, self.slower)) for step in steps]
+            for slot in self.load.carry_out(slower, round(slot_s * 1e9), silent):
                 trace.slots.append(slot)
             time.sleep(AFTER_S)
         return trace
 
 
+def _divided(intensity: Mapping[str, float], slower: float) -> dict[str, float]:
+    return {name: value / slower for name, value in intensity.items()}
+
+
 @contextmanager
-def rig(workers: Sequence[ladder.Worker], display: Display, model: NodeModel = PROFILE) -> Iterator[Rig]:
-    """Starts a load and its machine, which has as many cores as the model."""
+def rig(
+    workers: Sequence[ladder.Worker], display: Display, model: NodeModel = PROFILE, slower: float = 1.0
+) -> Iterator[Rig]:
+    """Starts a load and its machine, which has as many cores as the model.
+
+    slower: a core is busy all the time if its worker takes this part of a CPU, so that all cores can be.
+    """
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         label = Label.create(f"power-{time.monotonic_ns()}", Path(folder))
         try:
             with ladder.Load(label, workers) as load:
-                threads = Threads(list(load.pids.values()))
+                taken = Threads(list(load.pids.values()))
+
+                def threads() -> tuple[float, ...]:
+                    return tuple(slower * busy_s for busy_s in taken())
+
                 machine = Machine(model, threads, cpus=model.cpus)
                 machine.start()
                 try:
-                    yield Rig(load, machine, display, threads)
+                    yield Rig(load, machine, display, threads, slower)
                 finally:
                     machine.stop()
         finally:

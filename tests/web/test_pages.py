@@ -1,6 +1,7 @@
 """Every address: what it shows, what it refuses, and what it never serves."""
 
 import json
+import re
 
 import pytest
 
@@ -25,6 +26,30 @@ def test_a_page_needs_a_session_and_has_a_strict_policy(server, page, folder, pa
     assert " style=" not in answer.text
     assert " onclick=" not in answer.text
     assert Page(server, login=False).get(path).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("state", "report", "watched"),
+    [
+        (State.RUNNING, False, True),
+        (State.PAUSED, True, True),
+        (State.ENDED, False, True),
+        (State.ENDED, True, False),
+        (State.CANCELLED, False, False),
+    ],
+)
+def test_a_page_holds_a_stream_only_while_it_may_change(page, folder, state, report, watched):
+    record(folder, "load-1", **({"report_html": "x"} if report else {}))
+    order = Order(kind="load", url="http://127.0.0.1/", users=1, duration="1s")
+    folder.put(Job(id="job-00001", order=order, record="load-1", created=1.0, state=state))
+    assert ("sse-connect" in page.get("/records/load-1").text) == watched
+
+
+def test_a_record_offers_its_report_for_other_programs(page, folder):
+    record(folder, "load-1")
+    offered = re.findall(r'name="format" value="(\w+)"', page.get("/records/load-1").text)
+    assert {"csv", "parquet", "png", "svg"} <= set(offered)
+    assert "html" not in offered
 
 
 def test_the_launch_link_works_once(server):

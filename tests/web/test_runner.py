@@ -43,6 +43,36 @@ def test_jobs_survive_in_the_order_of_their_creation(runner, folder):
     assert [job.id for job in Folder(folder.root).all()] == [f"key-0000{number}" for number in range(5)]
 
 
+def test_the_files_of_old_jobs_are_looked_at_only_after_one_was_stored(folder, monkeypatch):
+    put(folder, state=State.ENDED)
+    put(folder, "job-00002", state=State.ENDED)
+    looks = []
+    job = Folder.job
+    monkeypatch.setattr(Folder, "job", lambda folder, name: looks.append(name) or job(folder, name))
+    deadline, before = time.monotonic() + 10, -1
+    while len(looks) != before:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+        before = len(looks)
+        assert len(folder.all()) == 2
+    put(folder, "job-00002")
+    assert [each.id for each in folder.waiting()] == ["job-00002"]
+    put(folder, "job-00002", state=State.CANCELLED)
+    assert not folder.waiting()
+
+
+def test_a_report_is_written_in_formats_that_the_record_has(runner, folder, monkeypatch):
+    record(folder, "load-1")
+    started = []
+    monkeypatch.setattr("subprocess.Popen", lambda words, **_: started.append(words))
+    answer = ask(runner, "report", key="press-001", record="load-1", formats=["csv", "--out=/etc"])
+    assert "cannot be written as '--out=/etc'" in answer["error"]
+    assert "parquet" in answer["error"]
+    assert not started
+    assert ask(runner, "report", key="press-002", record="load-1", formats=["csv", "svg"])["ok"]
+    assert started[0][-4:] == ["--format=html", "--format=json", "--format=csv", "--format=svg"]
+
+
 def test_a_request_about_a_job_has_an_effect_once(runner, folder):
     put(folder, state=State.PAUSED)
     record(folder, "job-00001-r")

@@ -162,6 +162,7 @@ class Handlers:
             parts=parts, matrix=self._server.matrix(name),
             token=self._server.token(version), files=records.files(self._server.folder, name), note=note, tags=tags,
             has_page=path is not None and (path / "report.html").is_file(),
+            formats=await threaded(records.formats, path) if path and kind else (),
             watching=self._server.is_open(name), headline=records.headline(path) if path else "",
         )  # fmt: skip
 
@@ -225,6 +226,8 @@ class Handlers:
         fields: dict[str, Any] = {}
         if action == "annotate":
             fields = {"note": sent.get("note"), "tags": sent.get("tags").replace(",", " ").split()}
+        if action == "report":
+            fields = {"formats": sent.list("format")}
         try:
             await threaded(self._server.act, action, key=sent.get("key"), record=name, **fields)
         except PartywallError as error:

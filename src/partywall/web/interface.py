@@ -20,7 +20,7 @@ from partywall.web import pages, records
 from partywall.web.forms import body_of
 from partywall.web.handlers import threaded
 from partywall.web.jobs import KEY, Order
-from partywall.web.runner import FIELDS, Adjust, Annotate, Extend
+from partywall.web.runner import FIELDS, Adjust, Annotate, Extend, Report
 from partywall.web.security import is_key
 from partywall.web.site import Server
 
@@ -133,7 +133,7 @@ class Interface:
     def on_record(self, action: str) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             given = await self._content(request)
-            fields = {name: given[name] for name in ("note", "tags") if name in given} if action == "annotate" else {}
+            fields = {name: given[name] for name in RECORD_FIELDS.get(action, ()) if name in given}
             return await self._act(action, key=self._key_of(request), record=request.path_params["name"], **fields)
 
         return handle
@@ -162,11 +162,12 @@ JOB_ACTIONS = {
     "extend": "Gives a run a larger budget or another precision.",
     "adjust": "Changes the users or requests a second of a running load, or the policy of a running guard.",
 }
+RECORD_FIELDS = {"annotate": ("note", "tags"), "report": ("formats",)}
 RECORD_ACTIONS = {
     "annotate": "Stores a note and tags.",
     "delete": "Deletes a record. It can be restored.",
     "restore": "Restores a deleted record.",
-    "report": "Derives the findings again and writes the report.",
+    "report": "Derives the findings again and writes the report, also as CSV, Parquet, PNG or SVG.",
 }
 
 
@@ -177,6 +178,8 @@ def _fields(schema: dict[str, Any], *names: str) -> dict[str, Any]:
 BODIES = {
     "extend": _fields(Extend.model_json_schema(), *FIELDS["extend"]),
     "adjust": _fields(Adjust.model_json_schema(), *FIELDS["adjust"]),
+    "annotate": _fields(Annotate.model_json_schema(), *RECORD_FIELDS["annotate"]),
+    "report": _fields(Report.model_json_schema(), *RECORD_FIELDS["report"]),
 }
 
 
@@ -230,7 +233,7 @@ def openapi() -> dict[str, Any]:
         body = BODIES.get(name)
         paths[f"/api/jobs/{{id}}/{name}"] = {"post": operation(summary, body=body, keyed=True, at="id")}
     for name, summary in RECORD_ACTIONS.items():
-        body = _fields(Annotate.model_json_schema(), "note", "tags") if name == "annotate" else None
+        body = BODIES.get(name)
         paths[f"/api/records/{{name}}/{name}"] = {"post": operation(summary, body=body, keyed=True, at="name")}
     return {
         "openapi": "3.1.0",

@@ -7,6 +7,7 @@ queue is the jobs that are queued, in order of their creation. Only the runner w
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -48,6 +49,10 @@ class Order(Frozen):
     duration: Plain | None = None
     hops: Annotated[tuple[Hop, ...], Field(max_length=32)] = ()
     long: bool = False
+
+
+SETTLED_NS = 50_000_000
+"""Of a folder's time: older than this, any later change gives it another one."""
 
 
 class State(StrEnum):
@@ -106,6 +111,7 @@ class Folder:
         self.socket = self.own / "runner.sock"
         self._made_by: dict[str, str] = {}
         self._known: dict[str, tuple[tuple[int, int], Job]] = {}
+        self._all: tuple[int, Sequence[Job]] | None = None
 
     def make(self) -> None:
         """Creates the folders that do not exist."""
@@ -152,9 +158,19 @@ class Folder:
         return known[1]
 
     def all(self) -> Sequence[Job]:
-        """All jobs, oldest first."""
-        jobs = [job for file in self.jobs.glob("*.json") if (job := self.job(file.stem))]
-        return sorted(jobs, key=lambda job: (job.created, job.id))
+        """All jobs, oldest first. Files are looked at only if one was stored since the last time."""
+        try:
+            changed = self.jobs.stat().st_mtime_ns
+        except OSError:
+            return []
+        if self._all is not None and self._all[0] == changed:
+            return self._all[1]
+        # A file that is stored in the same tick of the clock does not change the folder's time.
+        settled = time.time_ns() - changed > SETTLED_NS
+        stored = [job for file in self.jobs.glob("*.json") if (job := self.job(file.stem))]
+        jobs = sorted(stored, key=lambda job: (job.created, job.id))
+        self._all = (changed, jobs) if settled else None
+        return jobs
 
     def waiting(self) -> Sequence[Job]:
         """The jobs that run or are next, oldest first."""

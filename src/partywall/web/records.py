@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from partywall import kinds
-from partywall.errors import Exit
+from partywall.errors import Exit, PartywallError
 from partywall.kinds.journal import FILE, INTERRUPTED
 from partywall.sandbox.label import start_ticks
 from partywall.web.jobs import Folder
@@ -23,6 +24,8 @@ from partywall.web.jobs import Folder
 PAGE = 50
 TAIL_BYTES = 65536
 FILES_SHOWN = 500
+USUAL = ("html", "json")
+"""What is written of every report."""
 OUTCOMES = {
     int(Exit.HOLDS): ("holds", "✓ holds"),
     int(Exit.VIOLATED): ("violated", "✗ violated"),
@@ -231,6 +234,13 @@ def files(folder: Folder, name: str) -> list[tuple[str, int]]:
         return []
     paths = (path for path in sorted(record.rglob("*")) if path.is_file() and not path.is_symlink())
     return [(str(path.relative_to(record)), path.stat().st_size) for path in itertools.islice(paths, FILES_SHOWN)]
+
+
+def formats(path: Path) -> tuple[str, ...]:
+    """The formats for other programs that the report of a record can be written in; none if it cannot be read."""
+    with contextlib.suppress(PartywallError):
+        return tuple(name for name in kinds.of(kinds.opened(path)).files().formats if name not in USUAL)
+    return ()
 
 
 def is_name(text: str) -> bool:

@@ -35,6 +35,7 @@ from partywall.sandbox import measuring
 from partywall.sandbox.label import start_ticks
 from partywall.store import control
 from partywall.store.record import stamped
+from partywall.web import records
 from partywall.web.jobs import DOCUMENT_BYTES_MAX, Folder, Frozen, Job, Key, Order, Plain, State, Want
 
 REQUEST_BYTES_MAX = 1 << 20
@@ -82,6 +83,10 @@ class OfRecord(Frozen):
 class Annotate(OfRecord):
     note: str = Field(default="", max_length=10_000)
     tags: tuple[str, ...] = Field(default=(), max_length=20)
+
+
+class Report(OfRecord):
+    formats: tuple[str, ...] = Field(default=(), max_length=20)
 
 
 class Runner:
@@ -238,10 +243,14 @@ class Runner:
             gone.rename(self._folder.root / request.record)
         return {}
 
-    def report(self, request: OfRecord) -> dict[str, Any]:
-        """Derives the findings of a record again and writes its page."""
-        self._record(request.record)
-        self._report(request.record)
+    def report(self, request: Report) -> dict[str, Any]:
+        """Derives the findings of a record again, and writes its page and files for other programs."""
+        path = self._record(request.record)
+        formats = records.formats(path)
+        if unknown := [name for name in request.formats if name not in formats]:
+            message = f"this record cannot be written as {unknown[0][:40]!r}"
+            raise UsageError(Problem(message, f"choose {', '.join(formats)}", key="formats"))
+        self._report(request.record, request.formats)
         return {}
 
     def forecast(self, request: Forecast) -> dict[str, Any]:
@@ -378,9 +387,10 @@ class Runner:
             if interrupted and kept:
                 self._report(job.record)
 
-    def _report(self, record: str) -> None:
+    def _report(self, record: str, formats: Sequence[str] = ()) -> None:
         """Starts to write the report of a record. The next job waits for it."""
         words = [sys.executable, "-P", "-m", "partywall", "report", str(self._folder.root / record)]
+        words += [f"--format={name}" for name in (*records.USUAL, *formats)]
         output = subprocess.DEVNULL
         self._reports.append(subprocess.Popen(words, stdin=output, stdout=output, stderr=output, cwd=self._folder.root))
 
@@ -395,7 +405,7 @@ ACTIONS: Mapping[str, tuple[type[BaseModel], Callable[[Runner, Any], dict[str, A
     "annotate": (Annotate, Runner.annotate),
     "delete": (OfRecord, Runner.delete),
     "restore": (OfRecord, Runner.restore),
-    "report": (OfRecord, Runner.report),
+    "report": (Report, Runner.report),
     "forecast": (Forecast, Runner.forecast),
     "doctor": (Frozen, Runner.doctor),
     "ping": (Frozen, Runner.ping),

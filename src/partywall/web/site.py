@@ -140,10 +140,13 @@ class Server:
         )
 
     def is_open(self, name: str) -> bool:
-        """True if the state of a record may still change by itself."""
-        job = self.folder.of_record(name)
-        running = self.folder.record(name) is not None and self.watched(name).state.running
-        return running or (job is not None and job.state is not State.CANCELLED)
+        """True if the page of a record may still change: browsers hold only six streams of a server at a time."""
+        job, path = self.folder.of_record(name), self.folder.record(name)
+        if path is not None and self.watched(name).state.running:
+            return True
+        if job is None or job.state is State.CANCELLED:
+            return False
+        return job.state is not State.ENDED or path is None or not (path / "report.html").is_file()
 
 
 T = TypeVar("T")

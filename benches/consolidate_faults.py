@@ -10,6 +10,8 @@ overfilled, in CPU, memory, promises or interference. At the end the plan is don
 undone as the journal says and no guest is on a host whose power control lied, or it has stopped with the names of the
 guests that the dead host had. Managers were killed, 30 times or more.
 
+If too few managers lived long enough to be killed, further trials follow.
+
 --quick: 4 trials instead of 32, and a kill for each trial that has any.
 """
 
@@ -37,7 +39,7 @@ from partywall.store.consolidation import ConsolidationDirectory
 
 FAULTS = ("killed", "destination dies", "says off, is on", "killed, says off, is on")
 LONGEST_S = 1.2
-KILLS_LEAST = 30
+KILLS_LEAST, TRIALS_MAX = 30, 64
 TRIES_MAX = 12
 PATCHES = {
     "trust": "Applying._await = lambda self, is_so, otherwise, seconds=None: None",
@@ -67,14 +69,19 @@ print("done" if done else "undone")
 def main() -> None:
     options = arguments(__doc__ or "", plants=PLANTS)
     chance = random.Random(1)
-    trials = FAULTS if options.quick else FAULTS * 8
-    sound, kills = 0, 0
-    for number, fault in enumerate(trials):
+    trials = list(FAULTS if options.quick else FAULTS * 8)
+    killing = [fault for fault in trials if fault.startswith("killed")]
+    least = len(killing) if options.quick else KILLS_LEAST
+    sound, kills, number = 0, 0, 0
+    while number < len(trials):
+        fault = trials[number]
+        number += 1
         wrong, text, killed = trial(fault, chance, PATCHES.get(options.plant, ""))
         sound += not wrong
         kills += killed
-        print(f"{'FAIL' if wrong else 'ok  '} {number + 1}, {fault}: {wrong or text} after {killed} kills", flush=True)
-    least = sum(fault.startswith("killed") for fault in trials) if options.quick else KILLS_LEAST
+        print(f"{'FAIL' if wrong else 'ok  '} {number}, {fault}: {wrong or text} after {killed} kills", flush=True)
+        if number == len(trials) and kills < least and number < TRIALS_MAX:
+            trials.append(killing[number % len(killing)])
     figure = f"{sound} of {len(trials)} trials end as they should, {kills} managers killed"
     conclude("consolidate-faults", figure, met=sound == len(trials) and kills >= least)
 

@@ -282,6 +282,9 @@ def evidence(**changes):
 def test_without_a_meter_watts_are_marked_modelled_with_the_profiles_name():
     found = findings(evidence(task="attribute", meters=(), readings=(), model=PAPER))
     assert found.origin == "modelled"
+    model = NodeModel(name="x", origin="measured", source="rapl", points=((0, 50), (1, 72)), band=0.1)
+    by_meter = findings(evidence(task="attribute", meters=(), readings=(), model=model))
+    assert by_meter.origin == "modelled"
     assert "(modelled)" in found.headline
     assert any(PAPER.name in note for note in found.notes)
 

@@ -67,7 +67,8 @@ def _cell(cell: tuple[str, str], own: Sequence[MoveFinding], model: NodeModel) -
         parts=parts,
         total=parts["source"].model_copy(update=sums),
         model=model.name,
-        origin=model.origin,
+        # No meter is read during a move, whatever gave the model.
+        origin="simulated" if model.origin == "simulated" else "modelled",
     )
 
 

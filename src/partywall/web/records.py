@@ -24,8 +24,6 @@ from partywall.web.jobs import Folder
 PAGE = 50
 TAIL_BYTES = 65536
 FILES_SHOWN = 500
-USUAL = ("html", "json")
-"""What is written of every report."""
 OUTCOMES = {
     int(Exit.HOLDS): ("holds", "✓ holds"),
     int(Exit.VIOLATED): ("violated", "✗ violated"),
@@ -239,7 +237,8 @@ def files(folder: Folder, name: str) -> list[tuple[str, int]]:
 def formats(path: Path) -> tuple[str, ...]:
     """The formats for other programs that the report of a record can be written in; none if it cannot be read."""
     with contextlib.suppress(PartywallError):
-        return tuple(name for name in kinds.of(kinds.opened(path)).files().formats if name not in USUAL)
+        written = kinds.of(kinds.opened(path)).files()
+        return tuple(name for name in written.formats if name not in written.usual)
     return ()
 
 

@@ -23,9 +23,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from partywall import kinds
 from partywall.errors import PartywallError, Problem, UsageError
@@ -35,7 +35,6 @@ from partywall.sandbox import measuring
 from partywall.sandbox.label import start_ticks
 from partywall.store import control
 from partywall.store.record import stamped
-from partywall.web import records
 from partywall.web.jobs import DOCUMENT_BYTES_MAX, Folder, Frozen, Job, Key, Order, Plain, State, Want
 
 REQUEST_BYTES_MAX = 1 << 20
@@ -86,7 +85,7 @@ class Annotate(OfRecord):
 
 
 class Report(OfRecord):
-    formats: tuple[str, ...] = Field(default=(), max_length=20)
+    formats: tuple[Annotated[str, StringConstraints(max_length=40)], ...] = Field(default=(), max_length=20)
 
 
 class Runner:
@@ -245,12 +244,8 @@ class Runner:
 
     def report(self, request: Report) -> dict[str, Any]:
         """Derives the findings of a record again, and writes its page and files for other programs."""
-        path = self._record(request.record)
-        formats = records.formats(path)
-        if unknown := [name for name in request.formats if name not in formats]:
-            message = f"this record cannot be written as {unknown[0][:40]!r}"
-            raise UsageError(Problem(message, f"choose {', '.join(formats)}", key="formats"))
-        self._report(request.record, request.formats)
+        files = kinds.of(kinds.opened(self._record(request.record))).files()
+        self._report(request.record, files.chosen([*files.usual, *request.formats]) if request.formats else ())
         return {}
 
     def forecast(self, request: Forecast) -> dict[str, Any]:
@@ -390,7 +385,7 @@ class Runner:
     def _report(self, record: str, formats: Sequence[str] = ()) -> None:
         """Starts to write the report of a record. The next job waits for it."""
         words = [sys.executable, "-P", "-m", "partywall", "report", str(self._folder.root / record)]
-        words += [f"--format={name}" for name in (*records.USUAL, *formats)]
+        words += [f"--format={name}" for name in formats]
         output = subprocess.DEVNULL
         self._reports.append(subprocess.Popen(words, stdin=output, stdout=output, stderr=output, cwd=self._folder.root))
 

@@ -89,13 +89,13 @@ class Network:
             self._storage()
 
     def _join(self, port: str, host: str, far_port: str, far: str) -> None:
-        ip("link", "add", port, "netns", host, "type", "veth", "peer", "name", far_port, "netns", far)
+        _pair(port, host, far_port, far)
         for namespace, each in ((host, port), (far, far_port)):
             ip("-n", namespace, "link", "set", each, "master", BRIDGE, "up")
 
     def _link(self) -> None:
         a, b = (self.namespace(place) for place in PLACES)
-        ip("link", "add", LINK_PORT, "netns", a, "type", "veth", "peer", "name", LINK_PORT, "netns", b)
+        _pair(LINK_PORT, a, LINK_PORT, b)
         for place in PLACES:
             namespace = self.namespace(place)
             ip("-n", namespace, "addr", "add", f"{LINK[place]}/30", "dev", LINK_PORT)
@@ -108,7 +108,12 @@ class Network:
         ip("-n", server, "addr", "add", f"{STORAGE['server']}/24", "dev", BRIDGE)
         for place in PLACES:
             host, far = self.namespace(place), f"to-{place}"
-            ip("link", "add", STORAGE_PORT, "netns", host, "type", "veth", "peer", "name", far, "netns", server)
+            _pair(STORAGE_PORT, host, far, server)
             ip("-n", server, "link", "set", far, "master", BRIDGE, "up")
             ip("-n", host, "addr", "add", f"{STORAGE[place]}/24", "dev", STORAGE_PORT)
             ip("-n", host, "link", "set", STORAGE_PORT, "up")
+
+
+def _pair(port: str, namespace: str, far_port: str, far: str) -> None:
+    """Two connected interfaces, each in its namespace."""
+    ip("link", "add", port, "netns", namespace, "type", "veth", "peer", "name", far_port, "netns", far)

@@ -131,6 +131,11 @@ class NodeModel(Frozen):
         return self
 
     @property
+    def states(self) -> Origin:
+        """The origin of watts that it states where no meter is read, whatever gave the model."""
+        return "simulated" if self.origin == "simulated" else "modelled"
+
+    @property
     def cpus(self) -> int:
         """Cores that the model knows."""
         return round(self.points[-1][0])

@@ -61,11 +61,11 @@ def findings(evidence: PowerEvidence) -> PowerFindings:
 
 
 def origin_of(evidence: PowerEvidence) -> Origin:
-    """The weakest source of any figure. Without a meter, figures come from the model, also if a meter gave that."""
-    origins = [facts.origin for facts in evidence.meters] + ([evidence.model.origin] if evidence.model else [])
-    if "simulated" in origins:
-        return "simulated"
-    return "modelled" if "modelled" in origins or not evidence.meters else "measured"
+    """The weakest source of any figure."""
+    origins = [facts.origin for facts in evidence.meters]
+    if evidence.model:
+        origins.append(evidence.model.origin if evidence.meters else evidence.model.states)
+    return "simulated" if "simulated" in origins else "modelled" if "modelled" in origins else "measured"
 
 
 def meter_finding(facts: MeterFacts, evidence: PowerEvidence) -> MeterFinding:

@@ -67,8 +67,7 @@ def _cell(cell: tuple[str, str], own: Sequence[MoveFinding], model: NodeModel) -
         parts=parts,
         total=parts["source"].model_copy(update=sums),
         model=model.name,
-        # No meter is read during a move, whatever gave the model.
-        origin="simulated" if model.origin == "simulated" else "modelled",
+        origin=model.states,
     )
 
 

@@ -71,6 +71,7 @@ class Mirror:
     def __init__(self, here: Monitor, there: Monitor, address: str, port: int) -> None:
         self._here, self._there = here, there
         self._address, self._port = address, port
+        self._is_finished = False
 
     def begin(self) -> int:
         """Copies the disk, and then keeps the copy equal. Returns the bytes sent. TrialError if it cannot."""
@@ -98,13 +99,17 @@ class Mirror:
     def finish(self) -> None:
         """Ends the copy, which is complete because the guest stands still, and lets the move continue.
 
-        TrialError if the copy does not end.
+        May be called again: QEMU does not continue at once. TrialError if the copy does not end, or has failed before.
         """
-        self._here.execute("block-job-cancel", device=JOB)
+        if self._is_finished:
+            return
+        if self._job()["status"] != "concluded":
+            self._here.execute("block-job-cancel", device=JOB)
         job = self._await("concluded", FINISH_S)
         if "error" in job:
             raise TrialError(f"the copy of the guest's disk is not complete: {job['error']}")
         self._here.execute("migrate-continue", state="pre-switchover")
+        self._is_finished = True
 
     def end(self, *, completed: bool) -> None:
         """Ends what is left of the mirror on both sides. Either may be gone."""

@@ -66,6 +66,9 @@ class Host:
     def has_ended(self, _within_s=0.0):
         return self.ended
 
+    def ending(self):
+        return "by SIGKILL"
+
     def cpu_ns(self):
         return 0
 

@@ -153,6 +153,10 @@ class End(Protocol):
         """Whether the hypervisor, or the way to it, is gone."""
         ...
 
+    def ending(self) -> str:
+        """How it ended: its signal or exit code, and its last words; empty if that is not known."""
+        ...
+
     def kill(self) -> None:
         """Ends the guest here. Returns only when it has ended for certain."""
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -76,6 +77,18 @@ class Side(QemuEnd):
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(within_s)
         return self.process.poll() is not None
+
+    def ending(self) -> str:
+        code = self.process.poll()
+        if code is None:
+            return ""
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with {code}"
+        words = b""
+        if self.process.stderr:
+            os.set_blocking(self.process.stderr.fileno(), False)
+            words = self.process.stderr.read() or b""
+        last = words.decode(errors="replace").strip().splitlines()[-1:]
+        return ": ".join([how, *last])
 
     def look(self) -> Look:
         """A QEMU that gets no CPU does not hang: the request is repeated."""

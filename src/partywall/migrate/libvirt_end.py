@@ -245,6 +245,9 @@ class LibvirtEnd:
         self._bell.wait(seconds)
         self._bell.clear()
 
+    def ending(self) -> str:
+        return ""
+
     def has_ended(self, within_s: float = 0.0) -> bool:
         deadline = time.monotonic() + within_s
         while True:

@@ -342,10 +342,10 @@ class Mover:
             side.wait(LOOK_S)
         return state
 
-    def _without_source(self, moved: Moved, there: End) -> None:
+    def _without_source(self, moved: Moved, here: End, there: End) -> None:
         """The source has ended. If all memory had arrived before, the guest runs on the destination."""
         moved.outcome = "lost"
-        moved.reason = "the QEMU of the source ended during the move"
+        moved.reason = f"the QEMU of the source ended during the move ({here.ending() or 'it is not known how'})"
         deadline_ns = self._clock.now_ns() + round(ORPHAN_S * 1e9)
         while not there.has_ended() and self._clock.now_ns() < deadline_ns:
             with contextlib.suppress(TrialError):
@@ -370,7 +370,7 @@ class Mover:
         moved.reason = why
         if here.has_ended(DEATH_S):
             if here.is_ours:
-                self._without_source(moved, there)
+                self._without_source(moved, here, there)
             else:
                 self._cut_off(moved)
             return

@@ -115,6 +115,9 @@ class QemuEnd:
             time.sleep(LOOK_S)
         return True
 
+    def ending(self) -> str:
+        return ""
+
     def kill(self) -> None:
         # It answers this command or ends before.
         with contextlib.suppress(TrialError):

@@ -74,11 +74,11 @@ def some_rounds(seed: int, watched: Method) -> dict[str, list[dict[str, float]]]
 def moved(series: Series, mover: Mover, way: str, watched: Method) -> Moved:
     """One move, with a client and the method `watched`, or without."""
     if way == "unwatched":
-        return mover.move(Method(), GIVE_UP_NS)
+        return series.move(mover, Method(), GIVE_UP_NS)
     file = series.label.work / "pings.npy"
     pings = Pings(GUEST.partition("/")[0], PEER_PORT, RATE, file, series.network.enter("clients"))
     try:
-        return mover.move(watched, GIVE_UP_NS)
+        return series.move(mover, watched, GIVE_UP_NS)
     finally:
         pings.close()
 

@@ -118,7 +118,7 @@ def trial(fault: str, method: str, chance: random.Random) -> Trial:
         with series.working(WRITER):
             timer.start()
             try:
-                moved = mover.move(METHODS[method], GIVE_UP_NS)
+                moved = series.move(mover, METHODS[method], GIVE_UP_NS)
             except TrialError as error:
                 moved = Moved(begin_ns=0, outcome="lost", reason=str(error))
             timer.join()

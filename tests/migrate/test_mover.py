@@ -6,6 +6,7 @@ import pytest
 
 from partywall.clock import Monotonic
 from partywall.errors import TrialError
+from partywall.migrate import move
 from partywall.migrate.end import Look
 from partywall.migrate.move import Mover
 from partywall.model.migration import Method, Progress
@@ -148,6 +149,18 @@ def test_a_move_that_takes_too_long_is_cancelled_and_the_guest_stays():
     found = moved(world, give_up_ns=S // 20)
     assert found.outcome == "gave up"
     assert world.runs == {"a": True, "b": False}
+
+
+def test_a_hand_over_that_waits_for_a_dead_link_is_cancelled_but_not_one_that_goes_on(monkeypatch):
+    monkeypatch.setattr(move, "STALL_NS", S // 20)
+    stuck = World(here=[Look("active", Progress(at_ns=0, sent=5, left=9, passes=2))])
+    method = Method(postcopy={"after_passes": 1})
+    found = moved(stuck, method, give_up_ns=S // 50)
+    assert (found.outcome, found.reason) == ("gave up", move.STUCK)
+    assert stuck.runs == {"a": True, "b": False}
+    growing = [Look("active", Progress(at_ns=0, sent=number, left=9, passes=2)) for number in range(1, 12)]
+    going = World(here=[*growing, Look("completed")])
+    assert moved(going, method, give_up_ns=S // 50).outcome == "completed"
 
 
 @pytest.mark.parametrize(("heard", "outcome"), [(True, "failed"), (False, "lost"), (None, "lost")])

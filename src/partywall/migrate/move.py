@@ -27,6 +27,7 @@ LOOK_S = 0.02
 RECOVER_S = 20.0
 STALL_NS = 5_000_000_000
 """A move by post-copy whose memory has not arrived for this long has lost its link, whether TCP has noticed or not."""
+STUCK = f"the link carried nothing for {STALL_NS // 10**9} s before the hand-over"
 ORPHAN_S = 2.0
 STAY_S = 5.0
 DEATH_S = 0.5
@@ -121,8 +122,9 @@ class Steps:
         self._give_up_ns = give_up_ns
         self._here, self._there = here, there
         self._pause_ns = method.postcopy.pause if method.postcopy else 0
-        self._sent = 0
+        self._sent = self._last_sent = 0
         self._moved_ns: int | None = None
+        self._carried_ns: int | None = None
         self._is_cut = self._is_cancelled = False
         self.has_stopped = self.has_handed_over = False
 
@@ -130,10 +132,20 @@ class Steps:
         """Does what is due in this state of the move."""
         if state == "postcopy-active":
             self._follow_handover(moved, now_ns)
-        if state in ("setup", "active") and not self.has_handed_over:
+        if state in ("setup", "active") and (not self.has_handed_over or self._is_stuck(moved, now_ns)):
             self._cancel(moved, now_ns)
         if state == "active" and not self._is_cancelled:
             self._begin_last_part(moved)
+
+    def _is_stuck(self, moved: Moved, now_ns: int) -> bool:
+        """Whether QEMU was told to hand the guest over, and waits for a link that carries nothing.
+
+        The guest is still on the source. QEMU cannot hand it over between this look and the cancelling, because its
+        migration waits in the kernel.
+        """
+        if self._carried_ns is None or moved.sent > self._last_sent:
+            self._carried_ns, self._last_sent = now_ns, moved.sent
+        return now_ns - self._carried_ns > STALL_NS
 
     def _begin_last_part(self, moved: Moved) -> None:
         postcopy = self._method.postcopy
@@ -149,7 +161,8 @@ class Steps:
         if (self._method.cancel or is_late) and not self._is_cancelled:
             self._here.cancel()
             self._is_cancelled = True
-            moved.reason = "" if self._method.cancel else _not_done(self._give_up_ns, moved)
+            if not self._method.cancel:
+                moved.reason = STUCK if self.has_handed_over else _not_done(self._give_up_ns, moved)
 
     def _follow_handover(self, moved: Moved, now_ns: int) -> None:
         """Starts the guest on the destination, and cuts a link that carries nothing, so that a new one can be made."""

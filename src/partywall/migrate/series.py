@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
@@ -24,7 +25,7 @@ from partywall.load.quick import Quick, program
 from partywall.migrate import qmp
 from partywall.migrate.guest import MovableGuest
 from partywall.migrate.messages import BYSTANDER, DIGEST, PEER, SERVICE, USERS, VERIFY, WORK_ID, Messages
-from partywall.migrate.move import GONE, Mover
+from partywall.migrate.move import GONE, Moved, Mover, Watch
 from partywall.migrate.network import GUEST, Link, Network
 from partywall.migrate.pings import Pings
 from partywall.migrate.plan import moves_of
@@ -62,6 +63,7 @@ SLICE_NS = 20_000_000
 ANSWERS_S = 10.0
 CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close()"
 CALM_S = 2.0
+COLLECT_S = 0.2
 SURVEY_S = 9.0
 MOVE_S = 4.0
 """What a move takes, about, while nothing is known of it."""
@@ -268,7 +270,7 @@ class Series:
             with self._using(http), self.working(activity), self._beside(plan.bystander):
                 self._take(plan.before / 1e9)
                 wanted_method = plan.methods[method] if workload else families_of(plan)[method]
-                moved = mover.move(wanted_method, plan.give_up, watcher(emit))
+                moved = self.move(mover, wanted_method, plan.give_up, watcher(emit))
                 if moved.outcome not in GONE:
                     self._take(plan.after / 1e9)
             intact = None if moved.outcome in GONE else self._is_intact()
@@ -288,6 +290,32 @@ class Series:
         )
         tables = {"pings": times, **self._heard.tables()}
         return Seen(move, tables)
+
+    def move(self, mover: Mover, method: Method, give_up_ns: int, watch: Watch = lambda _: None) -> Moved:
+        """Moves the guest, and collects meanwhile what it sends.
+
+        The agent of a guest whose messages wait for too long is cut off, and its guest ends with it.
+        """
+        ended = threading.Event()
+        broken: list[TrialError] = []
+
+        def collect() -> None:
+            try:
+                while not ended.is_set():
+                    self._take(COLLECT_S)
+            except TrialError as error:
+                broken.append(error)
+
+        thread = threading.Thread(target=collect, name="collect", daemon=True)
+        thread.start()
+        try:
+            moved = mover.move(method, give_up_ns, watch)
+        finally:
+            ended.set()
+            thread.join()
+        if broken and moved.outcome not in GONE:
+            raise broken[0]
+        return moved
 
     def _pinged(self, file: Path) -> contextlib.AbstractContextManager[Pings]:
         """A client asks the guest while the block runs."""

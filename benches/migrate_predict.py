@@ -29,7 +29,7 @@ from moves import arguments
 from partywall.events import silent
 from partywall.migrate import network as networks
 from partywall.migrate.series import Series
-from partywall.model.migration import MigrationEvidence, MoveFinding, Prediction
+from partywall.model.migration import MigrationEvidence, MigrationPlan, MoveFinding, Prediction, Survey
 from partywall.sandbox.lab import tc
 from partywall.stats import migration
 
@@ -61,18 +61,14 @@ def main() -> None:
         not_measured("migrate-predict", why)
     chosen = QUICK if options.quick else PARTS
     parts = {name: functools.partial(moved, *part, options) for name, part in chosen.items()}
-    pairs = [
-        (Prediction.model_validate(each["predicted"]), MoveFinding.model_validate(each["finding"]))
-        for part in moves.in_parts(parts, options).values()
-        for each in part
-    ]
-    judge(pairs, quick=options.quick)
+    every = moves.in_parts(parts, options).values()
+    judge([pair for part in every for pair in beside(part)], quick=options.quick)
 
 
 def moved(
     memory: str, writers: Sequence[Writer], methods: Sequence[str], options: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """Each move, and what was predicted of it, as plain values."""
+) -> dict[str, Any]:
+    """What was known before the moves, and what came of them, as plain values."""
     plan = moves.plan(
         guest={"memory": memory},
         link={"rate": "400Mbit/s"},
@@ -91,16 +87,24 @@ def moved(
         if options.plant:
             slow_down(series)
         series.carry_out(silent, lambda seen: findings.append(migration.move_finding(seen.move, seen.tables)))
-    evidence = MigrationEvidence(name="bench", plan=plan, host={}, about={}, moves=(), surveys=tuple(surveys))
-    predicted = migration.predictions(plan, migration.basis(evidence, calibration))
     left_out: Any = {"timeline": True, "users_timeline": True, "move": {"progress", "passes"}}
-    return [
-        {
-            "predicted": predicted[each.move.cell].model_dump(mode="json"),
-            "finding": each.model_dump(mode="json", exclude=left_out),
-        }
-        for each in findings
-    ]
+    return {
+        "plan": plan.model_dump(mode="json"),
+        "surveys": [each.model_dump(mode="json") for each in surveys],
+        "calibration": [each.model_dump(mode="json") for each in calibration],
+        "moves": [each.model_dump(mode="json", exclude=left_out) for each in findings],
+    }
+
+
+def beside(part: Mapping[str, Any]) -> list[tuple[Prediction, MoveFinding]]:
+    """Each move, and what is predicted of it from surveys and calibration alone."""
+    plan = MigrationPlan.model_validate(part["plan"])
+    surveys = tuple(Survey.model_validate(each) for each in part["surveys"])
+    evidence = MigrationEvidence(name="bench", plan=plan, host={}, about={}, moves=(), surveys=surveys)
+    calibration = [MoveFinding.model_validate(each) for each in part["calibration"]]
+    predicted = migration.predictions(plan, migration.basis(evidence, calibration))
+    findings = [MoveFinding.model_validate(each) for each in part["moves"]]
+    return [(predicted[each.move.cell], each) for each in findings]
 
 
 def slow_down(series: Series) -> None:

@@ -53,6 +53,8 @@ EMPTY = {
     "bystander": np.zeros((0, 3)),
 }
 
+PAYLOAD = 1448 / 1514
+"""Of a link's bits, those that are TCP's data in full frames."""
 FEWEST = 3
 """Moves of a cell below which no interval is given."""
 LEVEL = 0.95
@@ -358,17 +360,19 @@ class Basis:
 def basis(evidence: MigrationEvidence, calibration: Sequence[MoveFinding]) -> Basis:
     """From surveys and calibration moves alone."""
     fixed: dict[bool, prediction.Fixed] = {}
-    # The guest is calibrated idle, so with the least content.
-    content = min((survey.content for survey in evidence.surveys), default=None)
+    # Memory that a workload has used stays full of its content when it ends, so what counts is the most that was seen.
+    content = max((survey.content for survey in evidence.surveys), default=None)
+    rate = evidence.plan.link.rate
+    most = math.inf if rate is None else rate / 8 * PAYLOAD
     for postcopy in (False, True):
         family = POSTCOPY if postcopy else PRECOPY
         own = [finding for finding in calibration if finding.move.method == family]
         # Without a completed calibration move nothing is predicted.
         with contextlib.suppress(ValueError):
-            fixed[postcopy] = prediction.fixed_of(own, content)
+            fixed[postcopy] = prediction.fixed_of(own, content, most)
     facts = {
         survey.workload: prediction.Facts(
-            survey.memory, survey.content, math.inf, curve=_curve(survey), service=_service(survey)
+            survey.memory, content or survey.content, math.inf, curve=_curve(survey), service=_service(survey)
         )
         for survey in evidence.surveys
         if any(value is not None for row in survey.changed for value in row)

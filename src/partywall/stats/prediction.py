@@ -173,33 +173,48 @@ def piecewise(facts: Facts, method: Method, give_up_s: float) -> Course:
     return _endless(sent, spent_s, PASSES_MAX)
 
 
-def replayed(facts: Facts, method: Method, give_up_s: float) -> Course:
-    """QEMU's rule, see the module. Post-copy hands over after its passes, and sends what is dirty then once more."""
+def replayed(facts: Facts, method: Method, give_up_s: float, phase: float = 0.5, overlap: float = 0.5) -> Course:
+    """QEMU's rule, see the module. Post-copy hands over after its passes, and sends what is dirty then once more.
+
+    phase: when within a quantum QEMU looks, 0 to 1. overlap: whether the guest changes pages again that wait to be
+    sent: 1 if it picks pages at random, 0 if it goes round, because the pages that it comes to next were sent long ago.
+    """
     rate, limit_s = rate_of(facts, method), limit_of(method)
     threshold, quantum = rate * limit_s, rate * QUANTUM_S
-    empty = facts.memory - facts.content
-    # QEMU counts zero pages as left until it has looked at them. They come last, so content is sent before.
-    left, sent, spent_s = facts.content, 0.0, empty / facts.empty_rate
-    over = max(0.0, threshold - empty)
+    empty_s = (facts.memory - facts.content) / facts.empty_rate
+    # QEMU goes through the memory by address, and counts pages as left until it has looked at them, zero pages too.
+    # Content is taken to lie evenly among them.
+    density = max(facts.content, 1.0) / facts.memory
+    fresh, dirty, sent, spent_s = facts.content, 0.0, 0.0, 0.0
     for number in range(1, PASSES_MAX):
         if method.postcopy is not None and number > method.postcopy.after_passes:
+            left = fresh + dirty
             return Course(True, spent_s + left / rate, sent + left, number + 1, 0.0, 0.0)
-        # QEMU looks at what is left after every quantum.
-        now = min(left, math.ceil(max(0.0, left - over) / quantum) * quantum)
-        pass_s = now / rate
+        now = min(fresh + dirty, quantum * (math.ceil(_needed(fresh, dirty, density, threshold) / quantum) + phase))
+        looked = min(fresh, now)
+        pass_s = now / rate + facts.sync_s + empty_s * looked / max(facts.content, 1.0)
+        fresh, dirty = fresh - looked, dirty - (now - looked)
         sent, spent_s = sent + now, spent_s + pass_s
-        spent_s += facts.sync_s
-        looked_s = pass_s + facts.sync_s + (empty / facts.empty_rate if number == 1 else 0.0)
-        changed, over_left = facts.curve.at(looked_s), left - now
-        # What is left over and changes again is one page to send, not two.
-        again = over_left * min(1.0, changed / facts.curve.widest) if changed else 0.0
-        left = min(facts.memory, over_left + changed - again)
-        if left <= threshold:
-            return _ended(left, sent, spent_s, number + 1, rate)
-        over = threshold
+        changed, every = facts.curve.at(pass_s), facts.curve.widest
+        # What changes again before it is sent is one page to send, not two.
+        if changed:
+            at_random, going_round = dirty * min(1.0, changed / every), max(0.0, dirty + changed - every)
+            changed -= overlap * at_random + (1 - overlap) * going_round
+        dirty = min(facts.memory - fresh, dirty + changed * (1 - fresh / max(facts.content, 1.0)))
+        if fresh / density + dirty <= threshold:
+            # The rest is sent without the method's limit.
+            return _ended(fresh + dirty, sent, spent_s, number + 1, facts.rate)
         if spent_s > give_up_s:
             break
     return _endless(sent, spent_s, PASSES_MAX)
+
+
+def _needed(fresh: float, dirty: float, density: float, threshold: float) -> float:
+    """Bytes to send until what QEMU counts as left is below the threshold. What it has not seen yet comes first."""
+    over = fresh / density + dirty - threshold
+    if over <= 0:
+        return 0.0
+    return over * density if over * density <= fresh else fresh + over - fresh / density
 
 
 def _ended(left: float, sent: float, spent_s: float, passes: int, rate: float) -> Course:
@@ -229,7 +244,8 @@ def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: 
             sync_s=_drawn(fixed.sync_s, chance),
             curve=facts.curve.draw(chance),
         )
-        courses.append(_with_costs(replayed(drawn, method, give_up_s), drawn, fixed, chance))
+        course = replayed(drawn, method, give_up_s, chance.random(), chance.random())
+        courses.append(_with_costs(course, drawn, fixed, chance))
         for name, model in BASELINES.items():
             others[name].append(model(drawn, method, give_up_s))
     ended = [course for course in courses if course.converges]
@@ -247,9 +263,9 @@ OURS = {**THEIRS, "passes": "passes", "clients_s": "waited_s"}
 
 def _with_costs(course: Course, facts: Facts, fixed: Fixed, chance: np.random.Generator) -> Course:
     """With the fixed costs of a move that might have been seen."""
-    extra_s = _drawn(fixed.downtime_s, chance)
-    total_s = course.total_s + _drawn(fixed.setup_s, chance) + extra_s
-    sent = course.bytes + _drawn(fixed.extra_bytes, chance)
+    extra_s, extra_bytes = _drawn(fixed.downtime_s, chance), _drawn(fixed.extra_bytes, chance)
+    total_s = course.total_s + _drawn(fixed.setup_s, chance) + extra_s + extra_bytes / facts.rate
+    sent = course.bytes + extra_bytes
     waited_s = course.downtime_s + extra_s + _drawn(fixed.waited_s, chance)
     p99_s = math.nan
     if facts.service is not None and course.converges:
@@ -275,15 +291,17 @@ def _spans_of_model(courses: Sequence[Course]) -> dict[str, Span]:
     return _spans(ended, THEIRS) if len(ended) * 2 >= len(courses) else {}
 
 
-def fixed_of(moves: Sequence[MoveFinding], content: float | None = None) -> Fixed:
+def fixed_of(moves: Sequence[MoveFinding], content: float | None = None, most: float = math.inf) -> Fixed:
     """The fixed costs that calibration moves showed. content: bytes that the guest had in use, if they are known.
+
+    most: bytes/s that the link carries at most, if that is known. An idle guest moves too soon to show it well.
 
     Raises ValueError if none of the moves was completed.
     """
     usable = [finding for finding in moves if finding.move.outcome == "completed" and "clients_s" in finding.values]
     if not usable:
         raise ValueError("none of the calibration moves was completed")
-    rates = [_rates(finding.move) for finding in usable]
+    rates = [(min(most, rate), empty) for rate, empty in (_rates(finding.move) for finding in usable)]
     downtimes = [(finding.move.downtime_ns or 0) / 1e9 for finding in usable]
     return Fixed(
         setup_s=tuple((finding.move.setup_ns or 0) / 1e9 for finding in usable),

@@ -207,3 +207,15 @@ def test_a_move_that_never_ends_has_no_figures():
     told = prediction.predict(facts, fixed, Method(), 20)
     assert told.chance < 0.01
     assert told.spans == {} or told.chance > 0
+
+
+def test_where_content_lies_decides_what_is_left_at_the_hand_over():
+    """QEMU stops when what it has not looked at yet could be sent in time, whether that is content or zeros."""
+    first, last = ((64.0 * MIB,) * 2 + (0.0,) * 2, (0.0,) * 2 + (64.0 * MIB,) * 2)
+    left = {}
+    for name, layout in {"first": first, "even": (), "last": last}.items():
+        facts = Facts(256 * MIB, 128 * MIB, 50 * MIB, layout=layout)
+        left[name] = prediction.replayed(facts, Method(), 60).downtime_s
+    assert left["first"] == 0
+    assert 0.06 < left["even"] < 0.16
+    assert 0.2 < left["last"] <= 0.3

@@ -26,11 +26,13 @@ WINDOWS = (1, 2, 4, 8, 16, 32, 48)
 SCANNED_BYTES = 64 << 20
 """Of a larger guest only every second, third, … page is looked at, so that a scan takes a fraction of an interval."""
 CHUNK_BYTES = 16 << 20
+PARTS = 256
+"""Of the memory, in which content is counted."""
 
 
 def survey(workload: str, memory: Path, agent: AgentClient) -> Survey:
     """Watches a guest for some seconds. memory: its file; agent: one on this host that may read it."""
-    content, size = _content(memory)
+    layout, size = _content(memory)
     stride = max(1, size // SCANNED_BYTES)
     watched_s = SAMPLES * INTERVAL_NS / 1e9
     seen = agent.call(
@@ -47,7 +49,8 @@ def survey(workload: str, memory: Path, agent: AgentClient) -> Survey:
     return Survey(
         workload=workload,
         memory=size,
-        content=content,
+        content=sum(layout),
+        layout=layout,
         windows_ns=tuple(window * INTERVAL_NS for window in WINDOWS),
         changed=tuple(tuple(None if count is None else count * scale for count in row) for row in rows),
     )
@@ -70,16 +73,21 @@ def seen_service(
     return ServiceSeen(quantiles_ns=quantiles(waits.astype(np.float64)), rate=len(waits) / max(length_s, 1e-3))
 
 
-def _content(memory: Path) -> tuple[int, int]:
-    """(bytes of pages that are not zero, bytes in all). Holes are left out: to read one would fill it with pages."""
-    page, filled = mmap.PAGESIZE, 0
+def _content(memory: Path) -> tuple[tuple[int, ...], int]:
+    """(bytes of pages that are not zero, in each of `PARTS` parts by address; bytes in all).
+
+    Holes are left out: to read one would fill it with pages.
+    """
+    page = mmap.PAGESIZE
     with memory.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
+        filled = np.zeros(PARTS, np.int64)
         for begin, end in _extents(file.fileno(), size):
             for place in range(begin, end, CHUNK_BYTES):
                 words = np.frombuffer(os.pread(file.fileno(), min(CHUNK_BYTES, end - place), place), np.uint64)
-                filled += int(words.reshape(-1, page // 8).any(axis=1).sum())
-    return filled * page, size
+                pages = np.flatnonzero(words.reshape(-1, page // 8).any(axis=1))
+                filled += np.bincount((place + pages * page) * PARTS // size, minlength=PARTS)
+    return tuple(int(count) * page for count in filled), size
 
 
 def _extents(file: int, size: int) -> Iterator[tuple[int, int]]:

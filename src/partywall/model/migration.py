@@ -313,13 +313,15 @@ class ServiceSeen(Frozen):
 class Survey(Frozen):
     """What is known of a guest at work before it moves.
 
-    content: bytes of pages that are not zero. changed: one row a sample: bytes that changed within each of the windows,
-    None while it had not been watched for so long.
+    content: bytes of pages that are not zero; layout: the same in equal parts of the memory, by address; empty in
+    records of earlier versions. changed: one row a sample: bytes that changed within each of the windows, None while it
+    had not been watched for so long.
     """
 
     workload: str
     memory: int
     content: int
+    layout: tuple[int, ...] = ()
     windows_ns: tuple[int, ...]
     changed: tuple[tuple[float | None, ...], ...]
     service: ServiceSeen | None = None

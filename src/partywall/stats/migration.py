@@ -53,8 +53,6 @@ EMPTY = {
     "bystander": np.zeros((0, 3)),
 }
 
-PAYLOAD = 1448 / 1514
-"""Of a link's bits, those that are TCP's data in full frames."""
 FEWEST = 3
 """Moves of a cell below which no interval is given."""
 LEVEL = 0.95
@@ -361,22 +359,21 @@ def basis(evidence: MigrationEvidence, calibration: Sequence[MoveFinding]) -> Ba
     """From surveys and calibration moves alone."""
     fixed: dict[bool, prediction.Fixed] = {}
     # Memory that a workload has used stays full of its content when it ends, so what counts is the most that was seen.
-    content = max((survey.content for survey in evidence.surveys), default=None)
-    rate = evidence.plan.link.rate
-    most = math.inf if rate is None else rate / 8 * PAYLOAD
+    fullest = max(evidence.surveys, key=lambda survey: survey.content, default=None)
+    content = fullest.content if fullest else None
     for postcopy in (False, True):
         family = POSTCOPY if postcopy else PRECOPY
         own = [finding for finding in calibration if finding.move.method == family]
         # Without a completed calibration move nothing is predicted.
         with contextlib.suppress(ValueError):
-            fixed[postcopy] = prediction.fixed_of(own, content, most)
-    facts = {
-        survey.workload: prediction.Facts(
-            survey.memory, content or survey.content, math.inf, curve=_curve(survey), service=_service(survey)
-        )
-        for survey in evidence.surveys
-        if any(value is not None for row in survey.changed for value in row)
-    }
+            fixed[postcopy] = prediction.fixed_of(own, content)
+    facts = {}
+    for survey in evidence.surveys:
+        if fullest is not None and any(value is not None for row in survey.changed for value in row):
+            facts[survey.workload] = prediction.Facts(
+                survey.memory, fullest.content, math.inf,
+                curve=_curve(survey), layout=fullest.layout, service=_service(survey),
+            )  # fmt: skip
     return Basis(facts, fixed)
 
 

@@ -83,8 +83,8 @@ class Facts:
     """What is known of a guest and its link.
 
     memory: bytes; content: bytes of pages that are not zero; rate: bytes/s over the link; empty_rate: bytes/s of zero
-    pages, which are looked at and hardly sent; sync_s: to read the dirty bitmap between two passes; service: what
-    clients saw before the move, if it was watched.
+    pages, which are looked at and hardly sent; sync_s: to read the dirty bitmap between two passes; layout: content in
+    equal parts of the memory, by address, or empty if it lies evenly; service: what clients saw before the move.
     """
 
     memory: float
@@ -93,7 +93,20 @@ class Facts:
     empty_rate: float = math.inf
     sync_s: float = 0.0
     curve: Curve = NOTHING
+    layout: tuple[float, ...] = ()
     service: Service | None = None
+
+    def in_last(self, size: float) -> float:
+        """Content in so many last bytes of the memory."""
+        parts = self.layout or (self.content,)
+        edges = np.linspace(0.0, self.memory, len(parts) + 1)
+        return float(np.interp(size, edges, np.concatenate([[0.0], np.cumsum(parts[::-1])])))
+
+    def last_with(self, content: float) -> float:
+        """How many last bytes of the memory hold so much content: the inverse of `in_last`."""
+        parts = self.layout or (self.content,)
+        sums = np.concatenate([[0.0], np.cumsum(parts[::-1])])
+        return float(np.interp(content, sums + np.arange(len(sums)) * 1e-6, np.linspace(0.0, self.memory, len(sums))))
 
 
 @dataclass(frozen=True)
@@ -183,17 +196,18 @@ def replayed(facts: Facts, method: Method, give_up_s: float, phase: float = 0.5,
     threshold, quantum = rate * limit_s, rate * QUANTUM_S
     empty_s = (facts.memory - facts.content) / facts.empty_rate
     # QEMU goes through the memory by address, and counts pages as left until it has looked at them, zero pages too.
-    # Content is taken to lie evenly among them.
-    density = max(facts.content, 1.0) / facts.memory
-    fresh, dirty, sent, spent_s = facts.content, 0.0, 0.0, 0.0
+    ahead, fresh, dirty, sent, spent_s = facts.memory, facts.content, 0.0, 0.0, 0.0
     for number in range(1, PASSES_MAX):
         if method.postcopy is not None and number > method.postcopy.after_passes:
             left = fresh + dirty
             return Course(True, spent_s + left / rate, sent + left, number + 1, 0.0, 0.0)
-        now = min(fresh + dirty, quantum * (math.ceil(_needed(fresh, dirty, density, threshold) / quantum) + phase))
+        # What it has not looked at yet comes first.
+        needed = max(0.0, fresh - facts.in_last(max(0.0, threshold - dirty))) + max(0.0, dirty - threshold)
+        now = min(fresh + dirty, quantum * (math.ceil(needed / quantum) + phase))
         looked = min(fresh, now)
-        pass_s = now / rate + facts.sync_s + empty_s * looked / max(facts.content, 1.0)
-        fresh, dirty = fresh - looked, dirty - (now - looked)
+        fresh, dirty, before = fresh - looked, dirty - (now - looked), ahead
+        ahead = facts.last_with(fresh) if fresh else 0.0
+        pass_s = now / rate + facts.sync_s + empty_s * (before - ahead) / facts.memory
         sent, spent_s = sent + now, spent_s + pass_s
         changed, every = facts.curve.at(pass_s), facts.curve.widest
         # What changes again before it is sent is one page to send, not two.
@@ -201,20 +215,12 @@ def replayed(facts: Facts, method: Method, give_up_s: float, phase: float = 0.5,
             at_random, going_round = dirty * min(1.0, changed / every), max(0.0, dirty + changed - every)
             changed -= overlap * at_random + (1 - overlap) * going_round
         dirty = min(facts.memory - fresh, dirty + changed * (1 - fresh / max(facts.content, 1.0)))
-        if fresh / density + dirty <= threshold:
+        if ahead + dirty <= threshold:
             # The rest is sent without the method's limit.
             return _ended(fresh + dirty, sent, spent_s, number + 1, facts.rate)
         if spent_s > give_up_s:
             break
     return _endless(sent, spent_s, PASSES_MAX)
-
-
-def _needed(fresh: float, dirty: float, density: float, threshold: float) -> float:
-    """Bytes to send until what QEMU counts as left is below the threshold. What it has not seen yet comes first."""
-    over = fresh / density + dirty - threshold
-    if over <= 0:
-        return 0.0
-    return over * density if over * density <= fresh else fresh + over - fresh / density
 
 
 def _ended(left: float, sent: float, spent_s: float, passes: int, rate: float) -> Course:
@@ -291,17 +297,15 @@ def _spans_of_model(courses: Sequence[Course]) -> dict[str, Span]:
     return _spans(ended, THEIRS) if len(ended) * 2 >= len(courses) else {}
 
 
-def fixed_of(moves: Sequence[MoveFinding], content: float | None = None, most: float = math.inf) -> Fixed:
+def fixed_of(moves: Sequence[MoveFinding], content: float | None = None) -> Fixed:
     """The fixed costs that calibration moves showed. content: bytes that the guest had in use, if they are known.
-
-    most: bytes/s that the link carries at most, if that is known. An idle guest moves too soon to show it well.
 
     Raises ValueError if none of the moves was completed.
     """
     usable = [finding for finding in moves if finding.move.outcome == "completed" and "clients_s" in finding.values]
     if not usable:
         raise ValueError("none of the calibration moves was completed")
-    rates = [(min(most, rate), empty) for rate, empty in (_rates(finding.move) for finding in usable)]
+    rates = [_rates(finding.move) for finding in usable]
     downtimes = [(finding.move.downtime_ns or 0) / 1e9 for finding in usable]
     return Fixed(
         setup_s=tuple((finding.move.setup_ns or 0) / 1e9 for finding in usable),

@@ -130,6 +130,29 @@ def test_tenants_of_a_lab_can_be_guests_whose_promises_are_kept_at_their_taps() 
     assert not (networks.NETNS / made.namespace("switch")).exists()
 
 
+@pytest.mark.usefixtures("ebpf")
+def test_excess_packets_can_stop_in_the_guest_and_its_hook_is_gone_afterwards() -> None:
+    with lab(["vm"], "50mbit", accel="tcg") as made, sender(made, "vm", 1514, None) as client:
+        until(lambda: made.read().packets["vm"] > 100)
+        vif = {"send": {"ceiling": f"{CEILING_BPS}bit/s"}, "source": "guest/eth0"}
+        policy = Policy.model_validate(lab_policy(made, {"vm": vif}, "50Mbit/s"))
+        flat = guard.flatten(policy, guard.resolve(policy), 50_000_000)
+        with guard.keep(flat, sources={"vm": guard.AtSource("eth0", client)}) as kept:
+            # Until the guest has its queue, it drops.
+            until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0)
+            before, given = made.read(), made.given()
+            until(lambda: made.read().bytes["vm"] > before.bytes["vm"] + CEILING_BPS // 4)
+            (bps, pps), sent = before.rates(made.read())["vm"], made.given()["vm"] - given["vm"]
+            arrived = made.read().packets["vm"] - before.packets["vm"]
+            assert kept.notes() == []
+        assert 0.8 * CEILING_BPS < bps < 1.15 * CEILING_BPS
+        assert pps > 0
+        assert sent < 1.1 * arrived + 20, "what exceeds the ceiling stops in the guest"
+        begun = made.given()["vm"]
+        until(lambda: made.given()["vm"] > begun + 3 * CEILING_BPS / 8 / 1514)
+        assert client.call("guard.remove", id=policy.name, hooks=[])["removed"] == []
+
+
 def rate_bps() -> float:
     """What came through in a second, after what waited in buckets and queues is gone."""
     begun = arrived()

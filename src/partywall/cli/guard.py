@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 
 from partywall import events, guard, units
+from partywall.agent.commands import commands
 from partywall.cli import output
 from partywall.cli.arguments import duration_ns
 from partywall.cli.execution import carry_out
@@ -72,6 +73,13 @@ def run(
         bool,
         typer.Option("--leave", help="Keep hooks and rates in the kernel at the end; 'guard remove' removes them."),
     ] = False,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=COMMAND of an agent in a guest, for vifs with source: NAME/INTERFACE, e.g. vm1='ssh vm1 sudo "
+            "partywall-agent serve'."
+        ),
+    ] = None,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Enforce a policy until Ctrl-C, with a live table. Afterwards the host is as before.
@@ -83,7 +91,10 @@ def run(
         _check_file(prometheus_file)
     kept_for = duration_ns("--for", for_, "1s") if for_ is not None else None
     every_ns = duration_ns("--every", every, "1s")
-    job = replace(GuardJob.read(policy), every_ns=every_ns, for_ns=kept_for, leave=leave)
+    agents, problems = commands(agent or ())
+    if problems:
+        raise UsageError(*problems)
+    job = replace(GuardJob.read(policy), every_ns=every_ns, for_ns=kept_for, leave=leave, agents=agents)
     options, console = Options(context.obj(), out), wide_console(format_)
     document = output.document("guard run", format_)
     if document and out is None and not dry_run:

@@ -10,8 +10,10 @@ from partywall.guard.left import reap
 from partywall.guard.load import load, loads
 from partywall.guard.resolve import VifPlace, places, resolve, resolve_links
 from partywall.guard.run import Report, keep, remove
+from partywall.guard.source import AtSource
 
 __all__ = [
+    "AtSource",
     "Flat",
     "Follower",
     "Report",

@@ -10,7 +10,7 @@ from partywall.errors import Problem, UsageError
 from partywall.model.policy import ONLY_LINK, Policy, Vif, link_path
 
 RESTART = "start the guard with the changed policy again: it replaces the hooks without a gap"
-PLACE = ("interface", "namespace", "domain", "tap", "sandbox", "side", "excess")
+PLACE = ("interface", "namespace", "domain", "tap", "sandbox", "side", "excess", "source")
 """What a running guard keeps of a vif."""
 RULE = ("way", "protocol", "ports", "dscp")
 """What decides which packets belong to a flow class."""

@@ -193,6 +193,7 @@ def _leaf(
         ceiling_pps=promise.packets,
         burst_ns=vif.burst or policy.burst,
         hold_ns=min(policy.hold, strict // 2) if strict else policy.hold,
+        held_at_source=vif.source is not None and way == "send",
     )
 
 

@@ -178,6 +178,9 @@ def _vif(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
         yield Mistake((*at, "sandbox"), "both sandbox and namespace are given", "a sandbox has its own; give one")
     if vif.namespace is not None and (mistake := _namespace((*at, "namespace"), vif.namespace)):
         yield mistake
+    if vif.source is not None and (vif.side == "inside" or (vif.namespace is not None and vif.side is None)):
+        said = "the hook of this vif is inside already: in the namespace of its packets' sender"
+        yield Mistake((*at, "source"), said, "leave source out, or write side: outside for a guest's tap")
     yield from _class(policy, at, vif)
     if vif.tenant is not None:
         yield from _known((*at, "tenant"), vif.tenant, policy.tenants, "tenant")

@@ -23,6 +23,7 @@ from partywall.files import write_whole
 from partywall.guard import left
 from partywall.guard.flatten import Flat, vif_of
 from partywall.guard.resolve import VifPlace, identity
+from partywall.guard.source import AtSource, Inside, Source
 from partywall.sandbox.label import made_state_root, start_ticks, state_root
 
 AGENT = "guard"
@@ -65,6 +66,7 @@ class Kept:
         self.excess: dict[str, str] = {}
         self.queue = ""
         self.without_backstop: tuple[str, ...] = ()
+        self.sources: list[Source] = []
 
     def start(self) -> None:
         """Attaches all hooks and starts."""
@@ -74,6 +76,24 @@ class Kept:
         self.excess = dict(zip(self.flat.hooks, started["excess"], strict=True))
         self.queue = started["queue"]
         self.without_backstop = tuple(self.flat.hooks[at] for at in started["without_backstop"])
+
+    def hold_at_source(self, places: Mapping[str, AtSource]) -> None:
+        """Attaches a hook inside each of these vifs' guests. AgentError if one is refused."""
+        clients: dict[str, AgentClient] = {}
+        for vif, place in places.items():
+            if isinstance(place.agent, AgentClient):
+                client = place.agent
+            else:
+                name, command = place.agent
+                client = clients.get(name) or self._agents.attach(name, command)
+                clients[name] = client
+            inside = Inside.of(self.flat, vif, place.interface)
+            self.sources.append(source := Source(vif, client, inside, self.client, self.flat.start["period_ns"]))
+            source.start()
+
+    def notes(self) -> list[str]:
+        """What happened to hooks inside guests since the last call."""
+        return [note for source in self.sources for note in source.take_notes()]
 
     def adjust(self, flat: Flat) -> int:
         """Replaces the policy, whole or not at all; hooks stay attached. Returns the time from which it holds, in ns.
@@ -110,7 +130,10 @@ class Kept:
         self._waiting += [] if self._waiting else self._agents.take(timeout_s)
         if not self._waiting:
             return None
-        _, method, params = self._waiting.pop(0)
+        name, method, params = self._waiting.pop(0)
+        if name != AGENT:
+            # An agent in a guest, whose end its source reports.
+            return None
         if method == "gone":
             raise TrialError(f"the guard's agent ended: {params['reason']}; the kernel continues as the policy says")
         return self._report(params) if method == "guard" else None
@@ -130,8 +153,11 @@ class Kept:
 
 
 @contextlib.contextmanager
-def keep(flat: Flat, *, leave: bool = False) -> Iterator[Kept]:
-    """Enforces a policy while the block runs. Afterwards removes it, or with `leave` leaves it to the kernel."""
+def keep(flat: Flat, *, leave: bool = False, sources: Mapping[str, AtSource] | None = None) -> Iterator[Kept]:
+    """Enforces a policy while the block runs. Afterwards removes it, or with `leave` leaves it to the kernel.
+
+    sources: of vifs that also have a hook inside their guest, which is always removed.
+    """
     name = flat.start["id"]
     left.reap()
     _refuse(name, flat)
@@ -145,8 +171,11 @@ def keep(flat: Flat, *, leave: bool = False) -> Iterator[Kept]:
         kept.client.call("guard.remove", timeout_s=120, hooks=stale)
         _write(name, flat.start["hooks"])
         try:
+            kept.hold_at_source(sources or {})
             yield kept
         finally:
+            for source in kept.sources:
+                source.close()
             if leave:
                 _write(name, kept.hooks, kept=False)
             else:

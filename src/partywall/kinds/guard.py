@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partywall import events, guard, pipeline
-from partywall.errors import AgentError, Exit, UsageError
+from partywall.errors import AgentError, Exit, Problem, UsageError
 from partywall.events import Emit, Left, Note, Sinks, Started, reports
 from partywall.guard.run import Kept
 from partywall.kinds.kind import EXITS, Options, refuse_to_resume
@@ -34,7 +34,7 @@ NAMED = 6
 class GuardJob:
     """A policy to be enforced. every_ns: the interval between reports. for_ns: the duration; None until Ctrl-C.
 
-    leave: whether hooks and rates stay in the kernel afterwards.
+    leave: whether hooks and rates stay in the kernel afterwards. agents: commands of agents in guests, by name.
     """
 
     policy: Policy
@@ -42,6 +42,7 @@ class GuardJob:
     every_ns: int = 1_000_000_000
     for_ns: int | None = None
     leave: bool = False
+    agents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, file: Path) -> GuardJob:
@@ -71,7 +72,9 @@ class Guards:
 
     def _checked(self, job: GuardJob) -> tuple[Mapping[str, guard.VifPlace], guard.Flat]:
         pipeline.check_hooks("a guard")
-        return self.places(job)
+        located, flat = self.places(job)
+        _check_sources(job, located)
+        return located, flat
 
     def measure(self, job: GuardJob, options: Options, emit: Emit) -> GuardDirectory | None:
         """Enforces the policy until the time is up or Ctrl-C, the normal end. Keeps a record if `out` is given."""
@@ -84,7 +87,7 @@ class Guards:
         with (
             record.exclusive() if record else contextlib.nullcontext(),
             contextlib.suppress(KeyboardInterrupt),
-            guard.keep(flat, leave=job.leave) as kept,
+            guard.keep(flat, leave=job.leave, sources=_sources(job)) as kept,
         ):
             sinks(Started(record.path if record else None))
             for note in _notes(kept):
@@ -111,6 +114,38 @@ class Guards:
         from partywall.report.guard_view import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
+
+
+def _check_sources(job: GuardJob, located: Mapping[str, guard.VifPlace]) -> None:
+    """UsageError if a vif's agent is not given, an agent has no vif, or a hook is inside its sender already."""
+    problems, used = [], set()
+    for name, vif in job.policy.vifs.items():
+        if vif.source is None:
+            continue
+        agent = vif.source.partition("/")[0]
+        used.add(agent)
+        key = f"vifs.{name}.source"
+        if agent not in job.agents:
+            remedy = f"add --agent {agent}='ssh {agent} sudo partywall-agent serve'"
+            problems.append(Problem(f"no command is given for agent {agent!r}", remedy, key=key))
+        if located[name].inside:
+            said = "the hook of this vif is inside already: in the namespace of its packets' sender"
+            problems.append(Problem(said, "leave source out", key=key))
+    for unused in sorted(set(job.agents) - used):
+        remedy = f"write source: {unused}/INTERFACE at a vif, or leave the agent out"
+        problems.append(Problem(f"no vif of the policy has agent {unused!r}", remedy, key="--agent"))
+    if problems:
+        raise UsageError(*problems)
+
+
+def _sources(job: GuardJob) -> dict[str, guard.AtSource]:
+    """The hooks inside guests, by vif."""
+    places = {}
+    for name, vif in job.policy.vifs.items():
+        if vif.source is not None:
+            agent, _, interface = vif.source.partition("/")
+            places[name] = guard.AtSource(interface, (agent, job.agents[agent]))
+    return places
 
 
 class _Changes:
@@ -163,6 +198,8 @@ def _watch(
             emit(events.Report(report))
             follower.hear(report)
         _follow(follower, kept, emit)
+        for note in kept.notes():
+            emit(Note(note, is_warning=True))
         change(emit)
 
 
@@ -200,6 +237,10 @@ def _notes(kept: Kept) -> Iterator[Note]:
     for excess, said in words.items():
         if hooks := [hook for hook, excess_there in kept.excess.items() if excess_there == excess]:
             yield Note(f"{said}: {_some(hooks)}")
+    for source in kept.sources:
+        queue = QUEUES.get(source.queue, source.queue)
+        what = "are dropped in the guest" if source.excess == "dropped" else f"wait in their guest ({queue})"
+        yield Note(f"excess packets of {source.vif} {what}; the hook at the vif still enforces the policy")
     if kept.without_backstop:
         said = "the interface's other end was not found: a tenant that may send raw frames can bypass the hook; this is"
         yield Note(f"{said} reported, but not prevented: {_some(kept.without_backstop)}", is_warning=True)

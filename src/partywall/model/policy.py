@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -15,6 +16,15 @@ from partywall.model.scenario import DurationNs, Frozen, Name
 
 BitRate = Annotated[int, BeforeValidator(units.parse_bit_rate), Field(gt=0)]
 PacketRate = Annotated[int, BeforeValidator(units.parse_packet_rate), Field(gt=0)]
+
+
+def _source(value: object) -> object:
+    if isinstance(value, str) and not re.fullmatch(r"[\w.-]+/[^\s/:]{1,15}", value):
+        raise ValueError(f"{value!r} is not AGENT/INTERFACE; write for example vm1/eth0")
+    return value
+
+
+Source = Annotated[str, BeforeValidator(_source)]
 Protocol = Literal["tcp", "udp", "icmp", "sctp"]
 
 
@@ -72,6 +82,11 @@ class Vif(Frozen):
         "hold",
         description="excess packets; hold: they wait in a queue that the sender's kernel can see, where that is "
         "possible; drop: only TCP waits",
+    )
+    source: Source | None = Field(
+        None,
+        description="AGENT/INTERFACE: the interface inside the guest, through an agent there (guard run --agent). "
+        "Excess packets of a guest that you trust stop there, before they are copied out of it",
     )
     burst: DurationNs | None = Field(
         None,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from partywall import units
+from partywall.agent.commands import commands
 from partywall.errors import Problem, UsageError
 from partywall.model.trace import HOPS_MOST, PROTOCOLS, End, Hook, Hop, Only, TraceRequest, Translation
 
@@ -48,7 +48,9 @@ def ask(
     present: names of agents that run already, and need no command.
     """
     reader = _Reader()
-    known = dict.fromkeys(present, ()) | dict(_agents(agents, reader))
+    started, problems = commands(agents)
+    reader.problems += problems
+    known = dict.fromkeys(present, ()) | started
     places = [_hop(text, known, reader) for text in hops]
     if not 2 <= len(hops) <= HOPS_MOST:
         reader.wrong(
@@ -73,20 +75,6 @@ def ask(
     if reader.problems:
         raise UsageError(*reader.problems)
     return TraceRequest(hops=tuple(place for place in places if place), agents=known, **fields)
-
-
-def _agents(given: Iterable[str], reader: _Reader) -> Iterable[tuple[str, tuple[str, ...]]]:
-    for text in given:
-        name, equals, command = text.partition("=")
-        if not equals or not command.strip() or not re.fullmatch(r"[\w.-]+", name):
-            reader.wrong(
-                "--agent", f"{text!r} is not an agent", "write for example vm1='ssh vm1 sudo partywall-agent serve'"
-            )
-            continue
-        try:
-            yield name, tuple(shlex.split(command))
-        except ValueError as error:
-            reader.wrong("--agent", f"{text!r}: {error}", "close the quotation")
 
 
 def _hop(text: str, agents: dict[str, tuple[str, ...]], reader: _Reader) -> Hop | None:

@@ -11,7 +11,7 @@ use partywall_stressor::Allowance;
 use partywall_wire::load::LoadLevel;
 use partywall_wire::trace::{TraceClosed, TraceFeed, TraceSample, TraceStart, TraceStarted};
 use partywall_wire::{
-    Calibrate, Calibrated, Clock, ClockAdjust, Event, Fault, GuardAdjusted, GuardMoves, GuardRemove, GuardRemoved, GuardStart,
+    Calibrate, Calibrated, Clock, ClockAdjust, Event, Fault, GuardAdjusted, GuardGrants, GuardMoves, GuardRemove, GuardRemoved, GuardStart,
     GuardStarted, Hello, HelloReply, MemoryChanges, MemoryCheck, MonitorAt, MonitorStart, Notification, Outcome, Schedule, Start, Started,
     Stop, Stopped, PROTOCOL,
 };
@@ -256,6 +256,10 @@ impl Answers for Agent {
     fn guard_adjust(&self, to: GuardStart) -> Result<GuardAdjusted, Fault> {
         let at_ns = self.kinds().guards.with(&to.id, |guard| guard.adjust(&to).map_err(refused))?;
         Ok(GuardAdjusted { at_ns })
+    }
+
+    fn guard_grants(&self, of: Stop) -> Result<GuardGrants, Fault> {
+        self.kinds().guards.with(&of.id, |guard| Ok(GuardGrants { grants: guard.grants() }))
     }
 
     fn guard_move(&self, moves: GuardMoves) -> Result<Outcome, Fault> {

@@ -13,7 +13,7 @@ use partywall_allocation::Throttle;
 use partywall_bpf::{Change, Watch};
 use partywall_clock::{self as clock, Nanos};
 use partywall_wire::{
-    GuardExcess, GuardFinding, GuardGoal, GuardHook, GuardMove, GuardNote, GuardPoolRow, GuardQueue, GuardRow, GuardStart,
+    GuardExcess, GuardFinding, GuardGoal, GuardGrant, GuardHook, GuardMove, GuardNote, GuardPoolRow, GuardQueue, GuardRemove, GuardRow, GuardStart,
 };
 
 use crate::change::{Changes, Finding, Looks, Repeats};
@@ -58,10 +58,11 @@ pub struct Report {
     pub decide_ns_max: Nanos,
 }
 
-/// A running guard. When it is dropped, it stops deciding, as if it had died: hooks and rates stay.
+/// A running guard. When it is dropped, it stops deciding, as if it had died: hooks and rates stay, unless it is transient.
 pub struct Guard {
     start: GuardStart,
     shared: Arc<Shared>,
+    core: Arc<Core>,
     excess: Vec<GuardExcess>,
     without_backstop: Vec<usize>,
     queue: GuardQueue,
@@ -207,8 +208,17 @@ impl Guard {
         (tender.networks, tender.spaces, tender.watch) = (networks, spaces, Some(watch.clone()));
         tender.fallback_process = fallback_process.clone();
         tender.instruct_fallback_process();
-        let mut guard =
-            Self { start: start.clone(), shared, excess, without_backstop, queue, watch, fallback_process, threads: Vec::new() };
+        let mut guard = Self {
+            start: start.clone(),
+            shared,
+            core: core.clone(),
+            excess,
+            without_backstop,
+            queue,
+            watch,
+            fallback_process,
+            threads: Vec::new(),
+        };
         guard.run(core, tender)?;
         Ok(guard)
     }
@@ -241,6 +251,12 @@ impl Guard {
     #[must_use]
     pub fn queue(&self) -> GuardQueue {
         self.queue
+    }
+
+    /// The rates of each leaf now.
+    #[must_use]
+    pub fn grants(&self) -> Vec<GuardGrant> {
+        self.core.kept().rounds.grants().iter().map(|grant| GuardGrant { bps: grant.bps, pps: grant.pps }).collect()
     }
 
     /// How each hook treats excess packets.
@@ -294,6 +310,11 @@ impl Drop for Guard {
         self.watch.end();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
+        }
+        if self.start.transient {
+            self.end_fallback_process();
+            // What cannot be removed here is found by `guard.remove`.
+            let _ = place::remove(&GuardRemove { id: None, hooks: self.start.hooks.clone() });
         }
     }
 }
@@ -1171,6 +1192,7 @@ mod tests {
             ceiling_pps: None,
             burst_ns: 10_000_000,
             hold_ns: 20_000_000,
+            held_at_source: false,
         };
         let hook = GuardHook {
             namespace: None,
@@ -1193,6 +1215,7 @@ mod tests {
             check_ns: 100_000_000,
             fallback_after_ns: Some(1_000_000_000),
             queue: Some(GuardQueue::Tbf),
+            transient: false,
         }
     }
 

@@ -451,7 +451,7 @@ impl Rounds {
                 unused_pps: granted.pps.map_or(0, |pps| let_go(1, passed_packets, pps)),
                 any_tcp: tcp_bytes > 0,
                 tcp,
-                elastic: tcp || leaf.queued.waits,
+                elastic: tcp || leaf.queued.waits || leaf.config.held_at_source,
             }
         };
         self.leaves.iter_mut().zip(&self.grants).enumerate().map(rates_of).collect()
@@ -707,6 +707,7 @@ mod tests {
             ceiling_pps: pps,
             burst_ns: 1,
             hold_ns: 1,
+            held_at_source: false,
         }
     }
 
@@ -727,6 +728,7 @@ mod tests {
             check_ns: 1_000_000_000,
             fallback_after_ns: None,
             queue: None,
+            transient: false,
         }
     }
 
@@ -861,6 +863,16 @@ mod tests {
         let silent = [held_back, offered(0, 1)];
         rounds.grants = granted(&mut rounds, &silent);
         assert_eq!(decided(&mut rounds, &silent), [999_300_000, 700_000]);
+    }
+
+    #[test]
+    fn datagrams_that_their_guest_holds_back_may_want_more_than_they_offer() {
+        let Ok(plane) = Plane::load(1, 0) else { return };
+        let leaves = vec![leaf("plain", 1, 60_000_000, None, &[])];
+        let mut rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
+        assert!(!rounds.read(&plane, 1, 1)[0].elastic);
+        rounds.leaves[0].config.held_at_source = true;
+        assert!(rounds.read(&plane, 2, 1)[0].elastic);
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub struct GuardStart {
     /// The kind of queue that holds packets back. Default: `fq` if the kernel has it.
     #[serde(default)]
     pub queue: Option<GuardQueue>,
+    /// Hooks and queues are removed when the guard ends, also if its controller is gone. Otherwise they stay, and keep guarantees.
+    #[serde(default)]
+    pub transient: bool,
 }
 
 /// One direction of one physical interface.
@@ -122,6 +125,9 @@ pub struct GuardLeaf {
     pub burst_ns: u64,
     /// Maximum wait of packets in a queue, where one is possible.
     pub hold_ns: u64,
+    /// Its sender is held back before packets reach the hook, so it may want more than it offers.
+    #[serde(default)]
+    pub held_at_source: bool,
 }
 
 /// Direction of packets at a hook, seen from the interface.
@@ -216,6 +222,22 @@ pub enum GuardExcess {
 pub struct GuardAdjusted {
     /// The time from which the new policy holds. Reports that end before are of the old one.
     pub at_ns: u64,
+}
+
+/// Result of `guard.grants`: the rates of each leaf now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GuardGrants {
+    /// In the order of the leaves of `guard.start`.
+    pub grants: Vec<GuardGrant>,
+}
+
+/// The rates that a leaf is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GuardGrant {
+    /// Bit/s.
+    pub bps: u64,
+    /// Packets/s. If not set, packets/s are not limited.
+    pub pps: Option<u64>,
 }
 
 /// `guard.move`: moves vifs of a running guard to other places, because their sandboxes were restarted.

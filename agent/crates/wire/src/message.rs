@@ -41,6 +41,7 @@ macro_rules! methods {
                 only [Guard], needs [NetAdmin, SysAdmin, Perfmon, Bpf];
             "guard.adjust" guard_adjust(wire::GuardStart) -> wire::GuardAdjusted,
                 only [Guard], needs [NetAdmin, SysAdmin, Perfmon, Bpf];
+            "guard.grants" guard_grants(wire::Stop) -> wire::GuardGrants, only [Guard], needs [];
             "guard.move" guard_move(wire::GuardMoves) -> wire::Outcome, only [Guard], needs [NetAdmin, SysAdmin, Perfmon, Bpf];
             "guard.stop" guard_stop(wire::Stop) -> wire::Outcome, only [Guard], needs [];
             "guard.remove" guard_remove(wire::GuardRemove) -> wire::GuardRemoved, only [Guard], needs [NetAdmin, SysAdmin];

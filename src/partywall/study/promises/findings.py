@@ -95,14 +95,20 @@ VALUES: Mapping[str, tuple[str, Value]] = {
 """The scenario of each figure, and the value of a tenant's slot."""
 
 
-def places(study: Study, paper_table: str) -> frozenset[Place]:
-    """The places of a figure that are measured, if the host has the counters for them."""
+WHERE = "section III.C (drops)"
+"""The places where excess packets stop."""
+
+
+def places(study: Study, paper_table: str, ways: Sequence[str]) -> frozenset[Place]:
+    """The places of a figure that are measured in these ways, if the host has the counters for them."""
+    if paper_table == WHERE:
+        return frozenset(Place(way, scenario) for way in ways for scenario in study.scenarios)
     if paper_table in ("fig 7", "fig 8"):
         return frozenset(Place(way, ns / 1e9) for ns in study.periods.every for way in ("guard", "native"))
     if paper_table not in VALUES:
         return frozenset()
     names = [*study.tenants, *([ALL] if paper_table == "fig 3" else [])]
-    return frozenset(Place(way, name) for way in study.ways for name in names)
+    return frozenset(Place(way, name) for way in ways for name in names)
 
 
 def _ms(ns: float | None) -> float | None:
@@ -114,6 +120,8 @@ def _measured(study: Study, cells: Sequence[Cell], paper_table: PaperTable) -> d
         return _by_period(study, cells, lambda cell: cell.cpu_ns / 1e3)
     if paper_table.id == "fig 8":
         return _by_period(study, cells, lambda cell: cell.memory)
+    if paper_table.id == WHERE:
+        return _by_scenario(cells)
     if paper_table.id not in VALUES:
         return {}
     scenario, value = VALUES[paper_table.id]
@@ -127,6 +135,15 @@ def _measured(study: Study, cells: Sequence[Cell], paper_table: PaperTable) -> d
                 total = sum(got.pps for got in cell.tenants.values()) / 1e3
                 by_place.setdefault(Place(cell.way, ALL), {})[cell.block] = total
     return by_place
+
+
+def _by_scenario(cells: Sequence[Cell]) -> dict[Place, dict[int, float]]:
+    """CPU time of a delivered packet in µs, by way and scenario."""
+    costs: dict[Place, dict[int, float]] = {}
+    for cell in cells:
+        if cell.period_ns is None:
+            costs.setdefault(Place(cell.way, cell.scenario), {})[cell.block] = cell.cpu_ns / 1e3
+    return costs
 
 
 def _by_period(

@@ -51,8 +51,9 @@ class Promises(OnThisHost):
         refuse_other_backends(study.name, request)
         refuse_parts(study.name, request)
         extent = _extent(study, request)
+        ways = ", ".join(study.ways_of(virtual=bool(request.backends)))
         lines = (
-            f"{', '.join(study.ways)}: {extent.blocks} blocks of {units.format_duration(extent.slot)} slots, "
+            f"{ways}: {extent.blocks} blocks of {units.format_duration(extent.slot)} slots, "
             f"in scenarios {', '.join(study.scenarios)}",
             f"periods of {', '.join(units.format_duration(period) for period in study.periods.every)}",
             f"tenants are {tenants_text(request)}",
@@ -81,8 +82,10 @@ class Promises(OnThisHost):
         )
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
-        del request, host
-        return {paper_table.id: stats.places(study, paper_table.id) for paper_table in papers.load(study.name).exhibits}
+        del host
+        ways = study.ways_of(virtual=bool(request.backends))
+        tables = papers.load(study.name).exhibits
+        return {paper_table.id: stats.places(study, paper_table.id, ways) for paper_table in tables}
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         cells = _cells(directory)

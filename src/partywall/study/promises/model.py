@@ -13,7 +13,8 @@ from partywall.model.policy import BitRate, PacketRate
 from partywall.model.scenario import DurationNs, Frozen, Name
 from partywall.model.study import EMULATED_SCALE, EmulatedScale
 
-Way = Literal["native", "htb", "tbf", "guard"]
+Way = Literal["native", "htb", "tbf", "guard", "guard-drop", "guard-source"]
+"""guard: excess packets wait if possible; guard-drop: datagrams are dropped; guard-source: they stop in the guest."""
 FRAME_LEAST, FRAME_MOST = 42, 1514
 """Sizes of the headers of Ethernet, IPv4 and UDP, and of a whole frame."""
 
@@ -86,6 +87,10 @@ class Study(Frozen):
         if total > self.link:
             raise ValueError(f"tenants: {total} bit/s are promised on a link of {self.link}; promise less")
         return self
+
+    def ways_of(self, *, virtual: bool) -> tuple[Way, ...]:
+        """The ways that can be measured. virtual: tenants are guests; others send from where their hook is."""
+        return tuple(way for way in self.ways if virtual or way != "guard-source")
 
     def scaled(self, share: float) -> Self:
         """The same study with all rates of bits and packets multiplied by `share`."""

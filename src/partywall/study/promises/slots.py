@@ -17,7 +17,8 @@ from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
 from partywall.guard.flatten import flatten
 from partywall.guard.resolve import resolve
-from partywall.guard.run import keep
+from partywall.guard.run import Kept, keep
+from partywall.guard.source import AtSource
 from partywall.model.policy import Policy
 from partywall.plan import rounds
 from partywall.sandbox.lab import BOOT_S, LINK_BURST, LINK_LATENCY, Lab, ip, lab, sender, tc
@@ -44,7 +45,7 @@ class Bench:
     def __init__(self, study: Study, scenario: str, made: Lab, senders: Mapping[str, AgentClient]) -> None:
         self.study, self.scenario, self.made = study, scenario, made
         self.sending = study.scenarios[scenario]
-        self._senders = senders
+        self.senders = senders
         self._traffic = Counters.where_there_are()
         # A guest has its own clock, and if emulated it wakes up late, so no probe is sent from it.
         self.probes = {
@@ -59,7 +60,7 @@ class Bench:
         """Datagrams passed to each tenant's kernel, including those it dropped; for a guest, those it sent."""
         if self.made.guests:
             return self.made.given()
-        return {name: _sent(client.process.pid) for name, client in self._senders.items()}
+        return {name: _sent(client.process.pid) for name, client in self.senders.items()}
 
     def close(self) -> None:
         for probe in self.probes.values():
@@ -128,7 +129,7 @@ def carry_out(
     accel: tenants are guests with this accelerator, each behind a tap, instead of namespaces.
     """
     left = duration_s(study, extent, done, virtual=accel is not None)
-    for scenario, slots in plan(study, extent, seed):
+    for scenario, slots in plan(study, extent, seed, virtual=accel is not None):
         wanted = _left(scenario, slots, done)
         if not wanted:
             continue
@@ -146,7 +147,7 @@ def carry_out(
 
 def duration_s(study: Study, extent: Extent, done: Container[Slot] = (), *, virtual: bool = False) -> float:
     """Time for the remaining slots. virtual: includes starting guests for each scenario."""
-    left = [_left(scenario, slots, done) for scenario, slots in plan(study, extent, 0)]
+    left = [_left(scenario, slots, done) for scenario, slots in plan(study, extent, 0, virtual=virtual)]
     boots = sum(map(bool, left)) if virtual else 0
     return boots * BOOT_S + sum(_spent_s(extent, period_ns) for slots in left for _, _, period_ns in slots)
 
@@ -168,10 +169,11 @@ def _left(scenario: str, slots: Ways, done: Container[Slot]) -> Ways:
     return [slot for slot in slots if slot[1] in lacking]
 
 
-def plan(study: Study, extent: Extent, seed: int) -> Iterator[tuple[str, Ways]]:
-    """(scenario, [(way, block, period)]) in order. Each block contains every way once."""
+def plan(study: Study, extent: Extent, seed: int, *, virtual: bool = False) -> Iterator[tuple[str, Ways]]:
+    """(scenario, [(way, block, period)]) in order. Each block contains every way once. virtual: tenants are guests."""
+    ways = study.ways_of(virtual=virtual)
     for scenario in study.scenarios:
-        yield scenario, _shuffled([(way, None) for way in study.ways], extent.blocks, seed, scenario)
+        yield scenario, _shuffled([(way, None) for way in ways], extent.blocks, seed, scenario)
     periods: list[tuple[str, int | None]] = [("guard", period) for period in study.periods.every]
     # Native is measured once in every block, for all periods.
     yield study.periods.scenario, _shuffled([("native", 0), *periods], extent.blocks, seed, "periods")
@@ -209,7 +211,7 @@ def _busy_ns() -> float:
 
 @contextlib.contextmanager
 def _way(ready: Bench, way: str, period_ns: int | None) -> Iterator[None]:
-    with {"native": _native, "htb": _htb, "tbf": _tbf, "guard": _guard}[way](ready, period_ns):
+    with WAYS[way](ready, period_ns):
         yield
 
 
@@ -259,19 +261,45 @@ def _redirected(namespace: str, tap: str, ifb: str) -> Iterator[None]:
         ip("-n", namespace, "link", "del", ifb)
 
 
-@contextlib.contextmanager
-def _guard(ready: Bench, period_ns: int | None) -> Iterator[None]:
+def _guard(ready: Bench, period_ns: int | None) -> contextlib.AbstractContextManager[Kept]:
+    wanted = _policy(ready, period_ns)
+    return keep(flatten(wanted, resolve(wanted)))
+
+
+def _guard_drop(ready: Bench, period_ns: int | None) -> contextlib.AbstractContextManager[Kept]:
+    wanted = _policy(ready, period_ns, excess="drop")
+    return keep(flatten(wanted, resolve(wanted)))
+
+
+def _guard_source(ready: Bench, period_ns: int | None) -> contextlib.AbstractContextManager[Kept]:
+    """Packets stop in the guests, which trust the host with a hook of its own there."""
+    wanted = _policy(ready, period_ns, source="guest/eth0")
+    sources = {name: AtSource("eth0", client) for name, client in ready.senders.items()}
+    return keep(flatten(wanted, resolve(wanted)), sources=sources)
+
+
+def _policy(ready: Bench, period_ns: int | None, **each: str) -> Policy:
+    """The tenants' guarantees. each: further keys of every vif."""
     packets = ready.sending.packets
     vifs = {
         name: {
             "service_class": promised.service_class,
             "send": {"guarantee": f"{promised.guarantee}bit/s"}
             | ({"packets": packets[name]} if name in packets else {}),
+            **each,
         }
         for name, promised in ready.study.tenants.items()
     }
     more = {"period": f"{period_ns}ns"} if period_ns else {}
     content = policy(ready.made, vifs, f"{ready.study.link}bit/s", **more)
-    request = Policy.model_validate(content | {"service_classes": ready.study.service_classes})
-    with keep(flatten(request, resolve(request))):
-        yield
+    return Policy.model_validate(content | {"service_classes": ready.study.service_classes})
+
+
+WAYS: Mapping[str, Callable[[Bench, int | None], contextlib.AbstractContextManager[object]]] = {
+    "native": _native,
+    "htb": _htb,
+    "tbf": _tbf,
+    "guard": _guard,
+    "guard-drop": _guard_drop,
+    "guard-source": _guard_source,
+}

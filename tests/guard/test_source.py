@@ -1,0 +1,125 @@
+"""Hooks inside guests: what a guest's agent is asked to do, and when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from partywall.agent.client import AgentClient
+from partywall.errors import AgentError
+from partywall.guard import VifPlace, flatten
+from partywall.guard.flatten import Flat
+from partywall.guard.source import Inside, Source, differs
+from partywall.model.policy import Policy
+
+PERIOD_NS = 1_000_000
+
+
+def flat() -> Flat:
+    policy = Policy.model_validate(
+        {
+            "partywall_guard": 1,
+            "name": "edge",
+            "link": {"capacity": "1Gbit/s"},
+            "vifs": {
+                "other": {"interface": "vnet0"},
+                "vm": {
+                    "interface": "vnet1",
+                    "source": "vm1/eth0",
+                    "send": {"guarantee": "10Mbit/s", "packets": "20k/s"},
+                    "receive": {"ceiling": "5Mbit/s"},
+                    "flows": {"voice": {"protocol": "udp", "ports": "5000"}},
+                },
+            },
+        }
+    )
+    return flatten(policy, {name: VifPlace(vif.interface or "", None, False) for name, vif in policy.vifs.items()})
+
+
+class Agent:
+    """Answers with grants, and keeps what it was asked."""
+
+    def __init__(self, grants: list[dict[str, Any]] | None = None) -> None:
+        self.grants, self.asked, self.fails = grants or [], [], False
+        self.asked: list[tuple[str, dict[str, Any]]]
+
+    def call(self, method: str, **params: Any) -> Any:
+        if self.fails:
+            raise AgentError("agent vm1: gone")
+        if method == "guard.grants":
+            return {"grants": self.grants}
+        self.asked.append((method, params))
+        return {"excess": ["held"], "queue": "fq"}
+
+    def adjusted(self) -> list[dict[str, Any]]:
+        return [params for method, params in self.asked if method == "guard.adjust"]
+
+
+def source_of(guest: Agent, host: Agent) -> Source:
+    inside = Inside.of(flat(), "vm", "eth0")
+    return Source("vm", cast("AgentClient", guest), inside, cast("AgentClient", host), PERIOD_NS)
+
+
+def grant(bps: int, pps: int | None = None) -> dict[str, Any]:
+    return {"bps": bps, "pps": pps}
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_a_guest_keeps_the_flow_classes_of_its_vif_and_a_little_more_than_their_grants() -> None:
+    policy = flat()
+    assert [leaf["held_at_source"] for leaf in policy.start["leaves"]] == [False, True, True, False]
+    inside = Inside.of(policy, "vm", "eth0")
+    assert inside.numbers == (1, 2)
+    start = inside.at([(64_000_000, 6_400), (640_000, None)])
+    assert [leaf["ceiling_bps"] for leaf in start["leaves"]] == [65_000_001, 650_001]
+    assert [leaf["ceiling_pps"] for leaf in start["leaves"]] == [6_501, None]
+    assert start["pools"][0]["capacity_bps"] == 65_650_002
+    (hook,) = start["hooks"]
+    assert (hook["interface"], hook["direction"], hook["leaf"], hook["rules"][0]["leaf"]) == ("eth0", "egress", 0, 1)
+    assert start["transient"]
+    assert all(leaf["totals"] == [] for leaf in start["leaves"])
+
+
+def test_small_changes_of_a_rate_are_not_passed_on() -> None:
+    assert not differs([(1000, None), (500, 10)], [(1005, None), (500, 10)])
+    assert differs([(1000, None)], [(1010, None)])
+    assert differs([(1000, 10)], [(1000, None)])
+    assert differs([(1000, 100)], [(1000, 90)])
+
+
+def test_a_guest_follows_its_grants_until_the_end_and_then_has_no_hook() -> None:
+    host, guest = Agent([grant(1), grant(8_000_000), grant(1_000), grant(1)]), Agent()
+    source = Source(
+        "vm", cast("AgentClient", guest), Inside.of(flat(), "vm", "eth0"), cast("AgentClient", host), PERIOD_NS
+    )
+    source.start()
+    assert source.excess == "held"
+    host.grants = [grant(1), grant(4_000_000), grant(1_000), grant(1)]
+    until(lambda: guest.adjusted())
+    source.close()
+    assert len(guest.adjusted()) == 1, "grants that stay the same are not sent again"
+    assert guest.adjusted()[0]["leaves"][0]["ceiling_bps"] == 4_062_501
+    assert [method for method, _ in guest.asked[-2:]] == ["guard.stop", "guard.remove"]
+    assert source.take_notes() == []
+
+
+def test_a_guest_that_is_gone_is_reported_once_and_the_vif_goes_on() -> None:
+    host, guest = Agent([grant(1), grant(8_000_000), grant(1_000), grant(1)]), Agent()
+    source = Source(
+        "vm", cast("AgentClient", guest), Inside.of(flat(), "vm", "eth0"), cast("AgentClient", host), PERIOD_NS
+    )
+    source.start()
+    guest.fails = True
+    host.grants = [grant(1), grant(4_000_000), grant(1_000), grant(1)]
+    notes: list[str] = []
+    until(lambda: notes.extend(source.take_notes()) or notes)
+    gone = "vm: its guest no longer holds packets back (agent vm1: gone)"
+    assert notes == [f"{gone}; excess packets are dropped at the vif from now on"]
+    source.close()

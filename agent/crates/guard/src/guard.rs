@@ -13,7 +13,8 @@ use partywall_allocation::Throttle;
 use partywall_bpf::{Change, Watch};
 use partywall_clock::{self as clock, Nanos};
 use partywall_wire::{
-    GuardExcess, GuardFinding, GuardGoal, GuardGrant, GuardHook, GuardMove, GuardNote, GuardPoolRow, GuardQueue, GuardRemove, GuardRow, GuardStart,
+    GuardExcess, GuardFinding, GuardGoal, GuardGrant, GuardHook, GuardMove, GuardNote, GuardPoolRow, GuardQueue, GuardRemove, GuardRow,
+    GuardStart,
 };
 
 use crate::change::{Changes, Finding, Looks, Repeats};

@@ -102,7 +102,7 @@ WHERE = "section III.C (drops)"
 def places(study: Study, paper_table: str, ways: Sequence[str]) -> frozenset[Place]:
     """The places of a figure that are measured in these ways, if the host has the counters for them."""
     if paper_table == WHERE:
-        return frozenset(Place(way, scenario) for way in ways for scenario in study.scenarios)
+        return frozenset(Place(way, f"scenario {name}") for way in ways for name in study.scenarios)
     if paper_table in ("fig 7", "fig 8"):
         return frozenset(Place(way, ns / 1e9) for ns in study.periods.every for way in ("guard", "native"))
     if paper_table not in VALUES:
@@ -142,7 +142,7 @@ def _by_scenario(cells: Sequence[Cell]) -> dict[Place, dict[int, float]]:
     costs: dict[Place, dict[int, float]] = {}
     for cell in cells:
         if cell.period_ns is None:
-            costs.setdefault(Place(cell.way, cell.scenario), {})[cell.block] = cell.cpu_ns / 1e3
+            costs.setdefault(Place(cell.way, f"scenario {cell.scenario}"), {})[cell.block] = cell.cpu_ns / 1e3
     return costs
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from partywall import kinds, pipeline, units
+from partywall.agent.commands import commands
 from partywall.consolidate import load as clusters
 from partywall.errors import CapabilityError, Exit, PartywallError, Problem, TrialError, UsageError, parsed_above_zero
 from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note, Report, Second, Started, silent
@@ -302,9 +303,24 @@ def simulate_consolidation(
     return _measured(lambda: Consolidations().measure(job, _options(out), on_event))
 
 
-def run_guard(policy: str | Path, *, for_: str, out: str | Path, every: str = "1s", on_event: Emit = silent) -> Result:
-    """Enforces a bandwidth policy for some time, and records the results."""
-    job = replace(GuardJob.read(Path(policy)), for_ns=_ns("for_", for_), every_ns=_ns("every", every))
+def run_guard(
+    policy: str | Path,
+    *,
+    for_: str,
+    out: str | Path,
+    every: str = "1s",
+    agents: Sequence[str] = (),
+    on_event: Emit = silent,
+) -> Result:
+    """Enforces a bandwidth policy for some time, and records the results.
+
+    agents: NAME=COMMAND of each agent in a guest, for vifs with `source`.
+    """
+    known, problems = commands(agents)
+    if problems:
+        raise UsageError(*problems)
+    job = GuardJob.read(Path(policy))
+    job = replace(job, for_ns=_ns("for_", for_), every_ns=_ns("every", every), agents=known)
     return _measured(lambda: Guards().measure(job, _options(out), on_event))
 
 

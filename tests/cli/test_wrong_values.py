@@ -80,6 +80,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("guard status --format", "x", "must be text or json, not 'x'"),
     ("guard run policy.yaml --for", "x", DURATION),
     ("guard run policy.yaml --every", "x", DURATION),
+    ("guard run policy.yaml --agent", "x", "'x' is not an agent"),
     ("guard run policy.yaml --every", "0s", "must be greater than 0, not 0s"),
     ("trace a b --for", "x", DURATION),
     ("trace a b --for", "0s", "must be greater than 0, not 0s"),

@@ -27,6 +27,20 @@ BAD: dict[str, tuple[str, str, int | None, str, str]] = {
         "link.capacity",
         "vm1 150 Mbit/s + vm2 750 Mbit/s + vm3 150 Mbit/s = 1.05 Gbit/s on 1 Gbit/s",
     ),
+    "a source that is none": (
+        "interface: vnet0",
+        "interface: vnet0\n    source: eth0",
+        None,
+        "vifs.vm1.source",
+        "'eth0' is not AGENT/INTERFACE",
+    ),
+    "a source where the hook is inside already": (
+        "namespace: blue",
+        "namespace: blue\n    source: vm2/eth0",
+        None,
+        "vifs.vm2.source",
+        "the hook of this vif is inside already",
+    ),
     "a guarantee above its ceiling": (
         "ceiling: 900Mbit/s",
         "ceiling: 600Mbit/s",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -72,11 +73,12 @@ class PaperRows(Frozen):
 
 
 class Shown(Frozen):
-    """A table or figure as a study measured it once."""
+    """A table or figure as a study measured it once. note: what differed from the rest of the study's results."""
 
     exhibit: str
     likeness: str
     measured: tuple[Measured, ...]
+    note: str = ""
 
 
 class Recorded(Frozen):
@@ -213,7 +215,7 @@ def _beside(paper: Paper, name: str, recorded: Recorded | None) -> Iterator[str]
 def _point_rows(paper_table: PaperTable, shown: Shown | None) -> Iterator[str]:
     """A line for each published number, and one for the figure's verdict if it has none."""
     points = {point.place: point for point in shown.measured} if shown else {}
-    verdict = shown.likeness if shown else "not recorded"
+    verdict = "not recorded" if shown is None else f"{shown.likeness} ({shown.note})" if shown.note else shown.likeness
     places = list(paper_table.values) or [place for claim in paper_table.claims for place in (claim.left, claim.than)]
     for place in dict.fromkeys(places):
         number = paper_table.values.get(place)
@@ -235,8 +237,8 @@ def fresh(text: str) -> str:
 # Results
 
 
-def record(folder: Path) -> Path:
-    """Adds the result of a finished study to the recorded ones."""
+def record(folder: Path, only: Sequence[str] = ()) -> Path:
+    """Adds the result of a finished study to the recorded ones, or of these tables and figures only."""
     directory = StudyDirectory.open(folder)
     report = studies.report(directory)
     cpus = len(directory.about.get("host", {}).get("cpus_allowed", ()))
@@ -257,6 +259,12 @@ def record(folder: Path) -> Path:
     }
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / f"{report.name}.json"
+    if only:
+        earlier = json.loads(file.read_text("utf-8"))
+        backends = "".join(f" --backend {backend}" for backend in directory.request.backends)
+        note = f"{document['when']}{',' if backends else ''}{backends}"
+        new = [{**each, "note": note} for each in shown if each["exhibit"] in only]
+        document = earlier | {"exhibits": [each for each in earlier["exhibits"] if each["exhibit"] not in only] + new}
     file.write_text(Recorded.model_validate(document).model_dump_json(indent=1, exclude_defaults=True) + "\n")
     return file
 
@@ -277,9 +285,12 @@ def main() -> None:
     """Writes the page, or adds a result and then writes it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="add the result of a finished study")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="EXHIBIT", help="of it, only this table or figure"
+    )
     given = parser.parse_args()
     if given.record:
-        print(f"recorded in {record(given.record)}")
+        print(f"recorded in {record(given.record, given.only)}")
     PAGE.write_text(fresh(PAGE.read_text("utf-8")), "utf-8")
 
 

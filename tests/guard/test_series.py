@@ -81,7 +81,7 @@ def test_the_page_of_a_series_shows_every_vif_with_charts_of_those_that_sent(tmp
 
 
 def cell(scenario: str, way: str, block: int, period_ns: int | None, chance: random.Random) -> Cell:
-    scale = 2.0 if way == "guard" else 1.0
+    scale = 2.0 if way.startswith("guard") else 1.0
     tenants = {
         name: TenantCell(
             bps=scale * at * 1e7 * chance.uniform(0.99, 1.01), pps=scale * 1e4, lost=0.1, delay_ns=None, jitter_ns=1e6
@@ -113,6 +113,7 @@ def test_a_study_comes_beside_the_papers_figures_and_says_what_was_not_measured(
     assert native.low < native.value < native.high
     assert native.value == pytest.approx(20, rel=0.02)
     assert points["fig 6 (loss)"]["tbf", "VM3"].value == pytest.approx(10)
+    assert points[stats.WHERE]["guard-source", "scenario 1"].value == pytest.approx(2.5)
     assert [name for name, found in points.items() if not found] == ["fig 4", "fig 6 (delay)", "fig 7", "fig 8"]
     memory = next(beside for beside in report.comparisons if beside.table.id == "fig 8")
     assert stats.NO_COUNTERS in memory.differs
@@ -158,6 +159,7 @@ def test_a_study_in_emulated_guests_is_one_in_small_and_marked(tmp_path: Path) -
     assert (small.link, small.offered, small.tenants["VM2"].guarantee) == (50_000_000, 50_000_000, 35_000_000)
     assert small.scenarios["2"].packets == {"VM1": 1000, "VM2": 3000, "VM3": 3000}
     assert small.scenarios["2"].frame_bytes == asked.scenarios["2"].frame_bytes
+    assert small.hold == 20 * asked.hold, "as many bytes may wait"
     content = studies.find("dba-vm").read_bytes()
     directory = StudyDirectory.create(tmp_path / "study", content, StudyRequest(backends=("qemu",)), {})
     for line in measured(tmp_path / "other", asked).observations():
@@ -220,8 +222,10 @@ def test_every_block_of_a_study_holds_every_way_once_and_the_time_is_told_before
     for _, slots in plan:
         for block in range(asked.short.blocks):
             of_block = [(way, period) for way, at, period in slots if at == block]
-            assert len(set(of_block)) == len(of_block) in (4, 6)
+            assert len(set(of_block)) == len(of_block) in (5, 6)
     assert 60 < guard_study.duration_s(asked, asked.short) < 180
+    in_guests = next(iter(guard_study.plan(asked, asked.short, 3, virtual=True)))[1]
+    assert {way for way, _, _ in slots if way != "native"} < {way for way, _, _ in in_guests} == set(asked.ways)
     assert json.loads(cell("1", "tbf", 0, None, random.Random(1)).model_dump_json())["way"] == "tbf"
 
 

@@ -424,9 +424,23 @@ impl Network {
     /// # Errors
     /// The kernel's error.
     pub fn has_departures(&self) -> io::Result<bool> {
-        use rustix::io::Errno;
         let queue = Queue::Departures { limit_packets: 1, slack_ns: 1 };
-        let request = put_queue(self.index("lo")?, &queue, |options| options.number(FQ_BUCKETS, 0));
+        self.knows(put_queue(self.index("lo")?, &queue, |options| options.number(FQ_BUCKETS, 0)))
+    }
+
+    /// Whether the kernel has `tbf`. It requests one without its parameters, so nothing changes.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn has_rates(&self) -> io::Result<bool> {
+        let place = tcmsg(self.index("lo")?, TBF_HANDLE, ROOT, 0);
+        let request = Message::new(NEW_QDISC, ACK | CREATE | REPLACE, &place).text(TCA_KIND, "tbf");
+        self.knows(request.nested(TCA_OPTIONS, |empty| empty))
+    }
+
+    /// Whether the kernel has the kind of queue that is requested in a form that it must refuse.
+    fn knows(&self, request: Message) -> io::Result<bool> {
+        use rustix::io::Errno;
         match self.0.ask(request).as_ref().map_err(Errno::from_io_error) {
             Ok(_) | Err(Some(Errno::INVAL | Errno::RANGE)) => Ok(true),
             Err(Some(Errno::NOENT)) => Ok(false),

@@ -325,10 +325,12 @@ impl Place {
         let root = network.root(index).map_err(failure())?;
         let interface = network.interface(index).map_err(failure())?;
         // A queue works on egress only, and must never replace another program's queue. On ingress, packets can make a detour.
-        let holdable = match hook.direction {
-            GuardDirection::Egress => !matches!(root, Root::Foreign(_)),
-            GuardDirection::Ingress => interface.has_link_header() && network.has_detours().map_err(failure())?,
-        };
+        let has_queue = queue == GuardQueue::Fq || network.has_rates().map_err(failure())?;
+        let holdable = has_queue
+            && match hook.direction {
+                GuardDirection::Egress => !matches!(root, Root::Foreign(_)),
+                GuardDirection::Ingress => interface.has_link_header() && network.has_detours().map_err(failure())?,
+            };
         let excess = match (holdable, holds_datagrams(hook)) {
             (false, _) => GuardExcess::Dropped,
             (true, true) => GuardExcess::Held,

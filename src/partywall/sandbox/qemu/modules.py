@@ -19,8 +19,9 @@ from partywall.host import Host, install
 
 # A disk, the stream to the controller, the balloon, a network interface.
 WANTED = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_balloon", "virtio_net")
-# For a trace's hooks inside a guest, before kernel 6.6. A guest starts without them.
-IF_THERE = ("sch_ingress", "cls_bpf")
+# For hooks of a trace or a guard inside a guest, before kernel 6.6, and for the queues of a guard there. A guest starts
+# without them.
+IF_THERE = ("sch_ingress", "cls_bpf", "sch_fq", "sch_tbf")
 _DEPENDS = re.compile(rb"\0depends=([^\0]*)\0")
 
 

@@ -59,6 +59,7 @@ class Study(Frozen):
     tenants: dict[Name, Promised] = Field(min_length=1)
     scenarios: dict[Name, Sending] = Field(min_length=1)
     ways: tuple[Way, ...] = Field(min_length=1)
+    hold: DurationNs = Field(20_000_000, ge=1_000_000, description="how long the guard lets packets wait")
     periods: Periods
     emulated_scale: EmulatedScale = EMULATED_SCALE
     short: Extent
@@ -93,7 +94,7 @@ class Study(Frozen):
         return tuple(way for way in self.ways if virtual or way != "guard-source")
 
     def scaled(self, share: float) -> Self:
-        """The same study with all rates of bits and packets multiplied by `share`."""
+        """The same study with all rates of bits and packets multiplied by `share`. As many bytes may wait as before."""
         tenants = {
             name: promised.model_copy(update={"guarantee": round(promised.guarantee * share)})
             for name, promised in self.tenants.items()
@@ -105,7 +106,8 @@ class Study(Frozen):
             for name, sending in self.scenarios.items()
         }
         rates = {"link": round(self.link * share), "offered": round(self.offered * share)}
-        return self.model_copy(update={**rates, "tenants": tenants, "scenarios": scenarios})
+        hold = min(round(self.hold / share), 1_000_000_000)
+        return self.model_copy(update={**rates, "hold": hold, "tenants": tenants, "scenarios": scenarios})
 
 
 class TenantCell(Frozen):

@@ -290,7 +290,7 @@ def _policy(ready: Bench, period_ns: int | None, **each: str) -> Policy:
         }
         for name, promised in ready.study.tenants.items()
     }
-    more = {"period": f"{period_ns}ns"} if period_ns else {}
+    more = {"hold": f"{ready.study.hold}ns"} | ({"period": f"{period_ns}ns"} if period_ns else {})
     content = policy(ready.made, vifs, f"{ready.study.link}bit/s", **more)
     return Policy.model_validate(content | {"service_classes": ready.study.service_classes})
 

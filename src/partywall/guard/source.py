@@ -19,7 +19,7 @@ MARGIN = 1 / 64
 """What passes the guest beyond the grant. The vif then sees whether the guest uses all of it, and so may want more."""
 STEP = 1 / 128
 """Smaller changes of a rate are not passed on."""
-PERIOD_NS = 200_000_000
+PERIOD_NS = 50_000_000
 """Of the guest's own rounds, which only tend its queue: rates change whenever the vif's do."""
 NEVER_NS = 3_600_000_000_000
 ANSWER_S = 10.0
@@ -61,7 +61,7 @@ class Inside:
             "hooks": [{**place, "leaf": 0, "rules": rules, "hold": hook["hold"]}],
             "period_ns": PERIOD_NS,
             "report_ns": NEVER_NS,
-            "check_ns": 5 * PERIOD_NS,
+            "check_ns": 20 * PERIOD_NS,
             "transient": True,
         }
         return cls(numbers, start)

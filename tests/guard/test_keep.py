@@ -281,6 +281,10 @@ def test_ctrl_c_takes_nothing_back_of_what_was_found(
         excess: ClassVar[dict[str, str]] = {}
         queue = "tbf"
         without_backstop = ()
+        sources = ()
+
+        def notes(self) -> list[str]:
+            return []
 
         def __init__(self) -> None:
             self.flat = flat

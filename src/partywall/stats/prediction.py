@@ -35,6 +35,11 @@ STALLED_BYTES = 64 << 10
 FEWEST_LOOKS = 4
 DOWNTIME_LIMIT_S = 0.3
 """QEMU's default."""
+BUFFER = 2 << 20
+"""What TCP's buffer takes of a stream below the link's rate: half of the usual `net.ipv4.tcp_wmem`, whose other half is
+the kernel's own. QEMU does not wait for it."""
+UNKNOWN = 0.02
+"""Relative spread of the bytes that nothing observed beforehand explains."""
 BANDWIDTH = 128 << 20
 """QEMU's default max-bandwidth since version 5.2, bytes/s."""
 
@@ -85,6 +90,7 @@ class Facts:
     memory: bytes; content: bytes of pages that are not zero; rate: bytes/s over the link; empty_rate: bytes/s of zero
     pages, which are looked at and hardly sent; sync_s: to read the dirty bitmap between two passes; layout: content in
     equal parts of the memory, by address, or empty if it lies evenly; service: what clients saw before the move.
+    looked: the rate that QEMU sees when it decides to hand over, as a share of `rate`.
     """
 
     memory: float
@@ -94,6 +100,7 @@ class Facts:
     sync_s: float = 0.0
     curve: Curve = NOTHING
     layout: tuple[float, ...] = ()
+    looked: float = 1.0
     service: Service | None = None
 
     def in_last(self, size: float) -> float:
@@ -115,9 +122,10 @@ class Fixed:
 
     setup_s: before the first pass. sync_s: to read the dirty bitmap between two passes. rates, empty_rates: bytes/s of
     pages that are sent, and of zero pages. downtime_s: what QEMU's downtime is beyond the time for the bytes that were
-    left. waited_s: how much longer clients wait than QEMU's downtime. extra_bytes: what an idle guest sends beyond its
-    content. start_s: how long clients wait at the start. slower_s: by how much answers are slower outside the pauses,
-    at stats.migration_response.SHARES.
+    left. looked: the rate that QEMU saw when it handed over, as a share of the move's. waited_s: how much longer
+    clients wait than QEMU's downtime. extra_bytes: what an idle guest sends beyond its content. start_s: how long
+    clients wait at the start. slower_s: by how much answers are slower outside the pauses, at
+    stats.migration_response.SHARES.
     """
 
     setup_s: tuple[float, ...]
@@ -126,6 +134,7 @@ class Fixed:
     empty_rates: tuple[float, ...]
     downtime_s: tuple[float, ...]
     waited_s: tuple[float, ...]
+    looked: tuple[float, ...] = (1.0,)
     extra_bytes: tuple[float, ...] = (0.0,)
     start_s: tuple[float, ...] = ()
     slower_s: tuple[tuple[float, ...], ...] = ()
@@ -193,7 +202,7 @@ def replayed(facts: Facts, method: Method, give_up_s: float, phase: float = 0.5,
     sent: 1 if it picks pages at random, 0 if it goes round, because the pages that it comes to next were sent long ago.
     """
     rate, limit_s = rate_of(facts, method), limit_of(method)
-    threshold, quantum = rate * limit_s, rate * QUANTUM_S
+    threshold, quantum = rate * facts.looked * limit_s, rate * QUANTUM_S
     empty_s = (facts.memory - facts.content) / facts.empty_rate
     # QEMU goes through the memory by address, and counts pages as left until it has looked at them, zero pages too.
     ahead, fresh, dirty, sent, spent_s = facts.memory, facts.content, 0.0, 0.0, 0.0
@@ -217,7 +226,9 @@ def replayed(facts: Facts, method: Method, give_up_s: float, phase: float = 0.5,
         dirty = min(facts.memory - fresh, dirty + changed * (1 - fresh / max(facts.content, 1.0)))
         if ahead + dirty <= threshold:
             # The rest is sent without the method's limit.
-            return _ended(fresh + dirty, sent, spent_s, number + 1, facts.rate)
+            left, buffered = fresh + dirty, BUFFER if rate < facts.rate else 0
+            last_s = max(0.0, left - buffered) / facts.rate
+            return Course(True, spent_s + last_s, sent + left, number + 1, last_s, last_s)
         if spent_s > give_up_s:
             break
     return _endless(sent, spent_s, PASSES_MAX)
@@ -248,6 +259,7 @@ def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: 
             rate=_drawn(fixed.rates, chance),
             empty_rate=_drawn(fixed.empty_rates, chance),
             sync_s=_drawn(fixed.sync_s, chance),
+            looked=_drawn(fixed.looked, chance),
             curve=facts.curve.draw(chance),
         )
         course = replayed(drawn, method, give_up_s, chance.random(), chance.random())
@@ -271,7 +283,7 @@ def _with_costs(course: Course, facts: Facts, fixed: Fixed, chance: np.random.Ge
     """With the fixed costs of a move that might have been seen."""
     extra_s, extra_bytes = _drawn(fixed.downtime_s, chance), _drawn(fixed.extra_bytes, chance)
     total_s = course.total_s + _drawn(fixed.setup_s, chance) + extra_s + extra_bytes / facts.rate
-    sent = course.bytes + extra_bytes
+    sent = (course.bytes + extra_bytes) * float(chance.lognormal(0.0, UNKNOWN))
     waited_s = course.downtime_s + extra_s + _drawn(fixed.waited_s, chance)
     p99_s = math.nan
     if facts.service is not None and course.converges:
@@ -319,6 +331,7 @@ def fixed_of(moves: Sequence[MoveFinding], content: float | None = None) -> Fixe
         waited_s=tuple(
             finding.values["clients_s"] - downtime for finding, downtime in zip(usable, downtimes, strict=True)
         ),
+        looked=tuple(_looked(finding.move) / rate for finding, (rate, _) in zip(usable, rates, strict=True)),
         extra_bytes=(0.0,)
         if content is None
         else tuple(max(0.0, finding.move.memory.get("transferred", 0) - content) for finding in usable),
@@ -343,6 +356,12 @@ def _rates(move: Move) -> tuple[float, float]:
     # What is fitted gives the whole pass its own length.
     costs *= spent_s[moving].sum() / max(1e-9, float(work.sum(axis=0) @ costs))
     return 1 / max(float(costs[0]), 1e-12), 1 / float(costs[1]) if costs[1] > 0 else math.inf
+
+
+def _looked(move: Move) -> float:
+    """The rate in bytes/s that QEMU saw last before the hand-over, which its downtime limit is counted by."""
+    seen = [look.rate for look in move.progress if look.left and look.rate]
+    return seen[-1] if seen else _rates(move)[0]
 
 
 def _sync_s(move: Move, rate: float, empty_rate: float) -> float:

@@ -1,11 +1,15 @@
 """Every address: what it shows, what it refuses, and what it never serves."""
 
+import io
 import json
+import os
 import re
+import tracemalloc
+import zipfile
 
 import pytest
 
-from partywall.web import documents, live, pages
+from partywall.web import documents, live, pages, publish
 from partywall.web.interface import openapi
 from partywall.web.jobs import Job, Order, State
 from web_site import ORIGIN, Page, record
@@ -279,3 +283,27 @@ def test_histories_of_comparable_runs_name_a_shift():
     assert _shift([run(f"a{n}", 1.0) for n in range(4)] + [run(f"b{n}", 0.9) for n in range(3)]) == "b0"
     assert _shift([run(f"a{n}", 1.0 - 0.01 * (n % 2)) for n in range(9)]) == ""
     assert _shift([run("a", 1.0), run("b", 0.5)]) == ""
+
+
+def test_published_records_are_an_archive_of_reports_without_hidden_files(page, folder):
+    record(folder, "load-1", report_html="<p>one", findings_json="{}", secret_txt="x")
+    answer = page.get("/published.zip")
+    archive = zipfile.ZipFile(io.BytesIO(answer.content))
+    assert archive.testzip() is None
+    assert archive.namelist() == [
+        f"partywall/{name}" for name in ("index.html", "load-1/report.html", "load-1/findings.json")
+    ]
+    assert archive.read("partywall/load-1/report.html") == b"<p>one"
+
+
+def test_an_archive_is_sent_in_pieces_and_never_held_in_memory(folder):
+    for number in range(8):
+        made = record(folder, f"load-{number}")
+        (made / "report.html").write_bytes(os.urandom(4 << 20))
+    next(publish.packed(folder))
+    tracemalloc.start()
+    sizes = [len(piece) for piece in publish.packed(folder)]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sum(sizes) > 32 << 20
+    assert peak < 4 << 20

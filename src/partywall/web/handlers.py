@@ -10,7 +10,7 @@ from urllib.parse import quote
 import anyio
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from partywall import pipeline
 from partywall.errors import PartywallError, Problem, UsageError
@@ -257,9 +257,8 @@ class Handlers:
 
     async def published(self, request: Request) -> Response:
         del request
-        content = await threaded(publish.packed, self._server.folder)
         headers = {"content-disposition": 'attachment; filename="partywall-records.zip"'}
-        return Response(content, media_type="application/zip", headers=headers)
+        return StreamingResponse(publish.packed(self._server.folder), media_type="application/zip", headers=headers)
 
     async def login(self, request: Request) -> Response:
         if request.method == "POST":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from io import RawIOBase
 from pathlib import Path
+from typing import IO
 
 from partywall.errors import Problem, UsageError
 from partywall.report import page
@@ -14,17 +16,30 @@ from partywall.web.jobs import Folder
 
 FILES = ("report.html", "findings.json")
 PUBLISHED_MAX = 2000
+PIECE_BYTES = 1 << 16
 
 
-def files(folder: Folder) -> Iterator[tuple[str, bytes]]:
-    """The files to publish: a page that lists the records, and the report and findings of each that has them."""
+def files(folder: Folder) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """The files to publish: a page that lists the records, and the report and findings of each that has them.
+
+    Each is a name and its content in pieces, to be read before the next. A file that has gone meanwhile is left out.
+    """
     rows = [records.row(folder, named) for named in records.named(folder.root)[:PUBLISHED_MAX]]
     rows = [row for row in rows if not row.running and (folder.root / row.name / FILES[0]).is_file()]
-    yield "index.html", pages.render("published.html.j2", rows=rows, assets={"report.css": _style()}).encode()
+    index = pages.render("published.html.j2", rows=rows, assets={"report.css": _style()}).encode()
+    yield "index.html", iter((index,))
     for row in rows:
         for name in FILES:
-            if (file := records.file_in(folder, row.name, name)) is not None:
-                yield f"{row.name}/{name}", file.read_bytes()
+            if (file := records.file_in(folder, row.name, name)) is not None and (stream := _opened(file)) is not None:
+                with stream:
+                    yield f"{row.name}/{name}", iter(lambda stream=stream: stream.read(PIECE_BYTES), b"")  # type: ignore[misc]
+
+
+def _opened(file: Path) -> IO[bytes] | None:
+    try:
+        return records.opened(file)
+    except OSError:
+        return None
 
 
 def _style() -> str:
@@ -47,15 +62,41 @@ def write(folder: Folder, out: Path, show: Callable[[str, int, int], None] = lam
     for name, content in files(folder):
         show(f"writing {name}", count, total)
         (out / name).parent.mkdir(exist_ok=True)
-        (out / name).write_bytes(content)
+        with (out / name).open("wb") as stream:
+            stream.writelines(content)
         count += name.endswith(f"/{FILES[0]}")
     return count
 
 
-def packed(folder: Folder) -> bytes:
-    """The files as a ZIP archive."""
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+def packed(folder: Folder) -> Iterator[bytes]:
+    """The files as a ZIP archive in pieces. Memory holds one piece of it, however large the folder is."""
+    pending = _Pending()
+    with closing(pending), zipfile.ZipFile(pending, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files(folder):
-            archive.writestr(f"partywall/{name}", content)
-    return stream.getvalue()
+            with archive.open(f"partywall/{name}", "w") as entry:
+                for piece in content:
+                    entry.write(piece)
+                    yield pending.taken()
+            yield pending.taken()
+        archive.close()
+        yield pending.taken()
+
+
+class _Pending(RawIOBase):
+    """What was written and not yet taken. It cannot seek, so the archive has sizes behind its entries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._content = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, piece: bytes) -> int:  # type: ignore[override]
+        self._content += piece
+        return len(piece)
+
+    def taken(self) -> bytes:
+        content = bytes(self._content)
+        self._content.clear()
+        return content

@@ -173,6 +173,15 @@ def test_the_policy_of_a_running_guard_is_changed_from_its_page(opened, served, 
     wait(opened, lambda: "'vm2' is not in the running policy" in text_of(opened, "body"))
     control = guard.path / "control.jsonl"
     assert not control.exists()
+    assert "line 5" in text_of(opened, "#mistakes")
+    assert "This policy was refused" in text_of(opened, "h2")
+    # The editor checks what it was opened with, also against the running policy.
+    editor = "return window.partywallView ? window.partywallView.dom.querySelectorAll('.cm-lint-marker').length : 0"
+    wait(opened, lambda: opened.execute_script(editor) == 2)
+    assert "'vm2' is not in the running policy" in text_of(opened, "#mistakes")
+    assert opened.execute_script("return window.partywallView.state.doc.toString()").strip() == POLICY.replace(
+        "vm1", "vm2"
+    ).strip()
     submit("10Mbit/s", "20Mbit/s")
     wait(opened, control.is_file)
     sent = json.loads(control.read_text())["policy"].replace("\r", "")

@@ -1,6 +1,9 @@
 """The runner: its queue, its keys, and the command lines it builds."""
 
 import json
+import os
+import socket
+import threading
 import time
 
 import pytest
@@ -8,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partywall.store.guard import GuardDirectory
+from partywall.web import runner as running
 from partywall.web.jobs import Folder, Job, Order, State, Want
 from partywall.web.runner import ACTIONS, Runner, command
 from web_site import record
@@ -273,3 +277,35 @@ def test_the_policy_of_a_running_guard_is_changed_after_a_check(runner, folder):
     for _ in range(2):
         assert ask(runner, "adjust", key="press-002", job=job.id, policy=changed)["ok"]
     assert [json.loads(line) for line in control.read_text().splitlines()] == [{"policy": changed}]
+
+
+def sent(runner, action):
+    """The connection on which a request was made, after the runner has seen it."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(60)
+    ours.sendall(json.dumps({"action": action}).encode() + b"\n")
+    running._serve_one(runner, theirs, {os.geteuid()})
+    return ours
+
+
+def replied(connection):
+    with connection, connection.makefile() as stream:
+        return json.loads(stream.readline())
+
+
+def test_examining_the_host_holds_up_no_other_request(runner, monkeypatch):
+    """At most four at a time: each is a process that reads the whole host."""
+    goes_on = threading.Event()
+    monkeypatch.setattr(running, "doctor", lambda: goes_on.wait(60) and {"checks": []})
+    slow = [sent(runner, "doctor") for _ in range(4)]
+    assert replied(sent(runner, "ping"))["ok"]
+    assert "try again" in replied(sent(runner, "doctor"))["error"]
+    goes_on.set()
+    assert [replied(connection) for connection in slow] == [{"ok": True, "doctor": {"checks": []}}] * 4
+
+
+def test_another_user_gets_no_answer(runner):
+    ours, theirs = socket.socketpair()
+    running._serve_one(runner, theirs, {os.geteuid() + 1})
+    with ours:
+        assert ours.recv(1) == b""

@@ -6,9 +6,9 @@ import time
 
 from starlette.testclient import TestClient
 
-from partywall.errors import UsageError
 from partywall.web import app
 from partywall.web.jobs import Folder
+from partywall.web.runner import accepted
 from partywall.web.site import Server
 
 ORIGIN = "http://127.0.0.1:8733"
@@ -19,10 +19,7 @@ class Direct(Server):
     """A server whose runner is called directly, and starts no job."""
 
     def act(self, action, **fields):
-        answer = self.runner.answer(json.dumps({"action": action} | fields).encode())
-        if "error" in answer:
-            raise UsageError(answer["error"])
-        return answer
+        return accepted(self.runner.answer(json.dumps({"action": action} | fields).encode()))
 
 
 class Page(TestClient):

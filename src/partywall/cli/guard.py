@@ -140,7 +140,7 @@ def adjust(
 
     new, record = guard.load(policy), GuardDirectory.open(running)
     current = guard.loads(record.policy(), str(running))
-    guard.refuse(current, new, str(policy))
+    guard.refuse(current, new, str(policy), text(policy))
     control.ask(record, "its policy", policy=text(policy))
     console = Console()
     for change in guard.changes(current, new) or ["no key differs from the policy that is enforced"]:

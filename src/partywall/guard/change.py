@@ -8,6 +8,7 @@ from typing import Any
 from partywall import units
 from partywall.errors import Problem, UsageError
 from partywall.model.policy import ONLY_LINK, Policy, Vif, link_path
+from partywall.scenario.decode import decode
 
 RESTART = "start the guard with the changed policy again: it replaces the hooks without a gap"
 PLACE = ("interface", "namespace", "domain", "tap", "sandbox", "side", "excess", "source")
@@ -23,9 +24,16 @@ FORMATS: Mapping[str, Callable[[float], str]] = {
 } | dict.fromkeys(("period", "burst", "hold", "fallback_after", "delay", "jitter"), units.format_duration)
 
 
-def refuse(running: Policy, new: Policy, file: str = "") -> None:
-    """UsageError that lists what a running guard cannot change: which vifs and flow classes there are, and where."""
-    problems = [Problem(said, RESTART, file, key=key) for key, said in _fixed(running, new)]
+def refuse(running: Policy, new: Policy, file: str = "", text: str = "") -> None:
+    """UsageError that lists what a running guard cannot change: which vifs and flow classes there are, and where.
+
+    text: that of the new policy, for the lines of problems.
+    """
+    document = decode(text.encode("utf-8", "surrogatepass"), file) if text else None
+    problems = [
+        Problem(said, RESTART, file, document.line(tuple(key.split("."))) if document else None, key)
+        for key, said in _fixed(running, new)
+    ]
     if problems:
         raise UsageError(*problems)
 

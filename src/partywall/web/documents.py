@@ -35,6 +35,7 @@ from partywall.scenario import load
 from partywall.scenario import names as scenario_names
 from partywall.scenario.decode import decode
 from partywall.scenario.load import shipped_file
+from partywall.store.guard import GuardDirectory
 from partywall.trace import ask
 from partywall.web.jobs import Order
 
@@ -93,6 +94,17 @@ def check(text: str, *, allow_files: bool) -> list[Problem]:
             _read(kind, file)
     except ProblemsError as error:
         return sorted(map(_here, error.problems), key=lambda problem: problem.line or 0)
+    except PartywallError as error:
+        return [Problem(str(error))]
+    return []
+
+
+def check_change(record: Path, text: str) -> list[Problem]:
+    """What keeps the running guard of a record from a policy without mistakes."""
+    try:
+        guard.refuse(guard.loads(GuardDirectory.open(record).policy()), guard.loads(text, ""), text=text)
+    except ProblemsError as error:
+        return sorted(error.problems, key=lambda problem: problem.line or 0)
     except PartywallError as error:
         return [Problem(str(error))]
     return []

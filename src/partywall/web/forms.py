@@ -47,10 +47,15 @@ class Form:
     def list(self, name: str) -> list[str]:
         return [value.strip() for value in self._fields.get(name, []) if value.strip()]
 
+    def text(self, name: str) -> str:
+        """The text of an editor; empty if it is blank. Browsers send line ends of two characters."""
+        text = self._fields.get(name, [""])[-1].replace("\r\n", "\n")
+        return text if text.strip() else ""
+
     @property
     def document(self) -> str:
-        """The text of the editor. Browsers send line ends of two characters."""
-        return self._fields.get("document", [""])[-1].replace("\r\n", "\n")
+        """The text of the editor of documents."""
+        return self.text("document")
 
 
 async def form(secrets: Secrets, request: Request) -> Form:

@@ -19,7 +19,7 @@ from partywall.plain import plain
 from partywall.store.guard import GuardDirectory
 from partywall.web import compared, documents, pages, publish, records, stream
 from partywall.web.forms import Form, body_of, checked_order, form, order_of
-from partywall.web.jobs import State
+from partywall.web.jobs import Job, State
 from partywall.web.runner import FIELDS
 from partywall.web.security import RECORD_POLICY, Role, form_of
 from partywall.web.site import Server
@@ -95,6 +95,9 @@ class Handlers:
         """The mistakes of a document, as an editor needs them while a person types."""
         text = (await body_of(request)).decode("utf-8", "replace")
         problems = await threaded(documents.check, text, allow_files=self._server.allow_commands)
+        running = self._server.folder.record(request.query_params.get("guard", ""))
+        if running is not None and not problems:
+            problems = await threaded(documents.check_change, running, text)
         return JSONResponse({"problems": [plain(problem) for problem in problems]})
 
     async def simple(self, request: Request) -> Response:
@@ -176,7 +179,12 @@ class Handlers:
             current = GuardDirectory.open(path).policy()
         except PartywallError as error:
             return self._wrong(request, error)
-        return self._page("policy.html.j2", request, name=name, job=job, policy=current, problems=[])
+        return self._policy(request, job, current, [])
+
+    def _policy(self, request: Request, job: Job, text: str, problems: list[Problem]) -> Response:
+        """The editor of a policy, with the problems for which it was refused."""
+        content = {"name": job.record, "job": job, "policy": text, "problems": problems}
+        return self._page("policy.html.j2", request, 400 if problems else 200, **content)
 
     async def live(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -212,9 +220,13 @@ class Handlers:
         if action not in JOB_ACTIONS or job is None:
             raise HTTPException(404, "There is no such job or action.")
         fields = {name: sent.get(name) or None for name in FIELDS.get(action, ())}
+        if sent.text("policy"):
+            fields |= {"policy": sent.text("policy")}
         try:
             await threaded(self._server.act, action, key=sent.get("key"), job=identity, **fields)
         except PartywallError as error:
+            if sent.text("policy"):
+                return self._policy(request, job, sent.text("policy"), pages.problems_of(error))
             return self._wrong(request, error)
         return RedirectResponse(f"/records/{quote(job.record)}", 303)
 

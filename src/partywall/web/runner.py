@@ -20,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,9 +29,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from partywall import kinds
-from partywall.errors import PartywallError, Problem, UsageError
+from partywall.errors import PartywallError, Problem, ProblemsError, UsageError
 from partywall.files import write_whole
 from partywall.kinds.journal import INTERRUPTED
+from partywall.plain import plain
 from partywall.sandbox import measuring
 from partywall.sandbox.label import start_ticks
 from partywall.store import control
@@ -100,7 +102,7 @@ class Runner:
         self.active_at = time.monotonic()
 
     def answer(self, line: bytes) -> dict[str, Any]:
-        """Carries out a request. Returns {"ok": true, ...} or {"error": text}."""
+        """Carries out a request. Returns {"ok": true, ...}, or {"error": text} with "problems" if it has several."""
         try:
             request = json.loads(line)
             action, fields = request.pop("action"), request
@@ -108,6 +110,8 @@ class Runner:
             return {"ok": True} | carry_out(self, model.model_validate(fields))
         except ValidationError as error:
             return {"error": "; ".join(_said(each) for each in error.errors(include_url=False)[:10])}
+        except ProblemsError as error:
+            return {"error": str(error), "problems": [plain(problem) for problem in error.problems]}
         except (PartywallError, OSError) as error:
             return {"error": str(error)}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -206,13 +210,11 @@ class Runner:
 
     def _check_policy(self, record: Path, policy: str) -> None:
         """UsageError if a running guard cannot go over to this policy."""
-        from partywall import guard  # noqa: PLC0415 - of guards alone
-        from partywall.store.guard import GuardDirectory  # noqa: PLC0415
-        from partywall.web.documents import refuse_files  # noqa: PLC0415 - slow to import
+        from partywall.web.documents import check_change, refuse_files  # noqa: PLC0415 - slow to import
 
         refuse_files(policy, allowed=self._allow_commands)
-        new = guard.loads(policy, "")
-        guard.refuse(guard.loads(GuardDirectory.open(record).policy()), new)
+        if problems := check_change(record, policy):
+            raise UsageError(*problems)
 
     def annotate(self, request: Annotate) -> dict[str, Any]:
         """Stores a note and tags beside a record."""
@@ -406,6 +408,9 @@ ACTIONS: Mapping[str, tuple[type[BaseModel], Callable[[Runner, Any], dict[str, A
     "ping": (Frozen, Runner.ping),
 }
 """Everything that can be requested."""
+SLOW = ("forecast", "doctor")
+"""Requests that take seconds. They change nothing, so they need not be answered one after the other."""
+EXAMINING = threading.BoundedSemaphore(4)
 FIELDS: Mapping[str, tuple[str, ...]] = {"extend": ("budget", "precision"), "adjust": ("level", "policy")}
 """What a request about a job has in addition to its key and the job, by action."""
 
@@ -487,9 +492,8 @@ def serve(folder: Folder, *, user: int, allow_commands: bool = False) -> None:
             while time.monotonic() - runner.active_at < IDLE_S:
                 with contextlib.suppress(TimeoutError):
                     connection, _ = listener.accept()
-                    with connection:
-                        runner.active_at = time.monotonic()
-                        _serve_one(runner, connection, {user, os.geteuid()})
+                    runner.active_at = time.monotonic()
+                    _serve_one(runner, connection, {user, os.geteuid()})
                 runner.step()
 
 
@@ -538,21 +542,56 @@ def short(folder: Folder) -> Iterator[str]:
 
 
 def _serve_one(runner: Runner, connection: socket.socket, users: set[int]) -> None:
-    """Answers one request. A client that is slow, or is another user, is cut off."""
+    """Answers one request and closes its connection. A client that is slow, or is another user, is cut off.
+
+    What takes long and changes nothing is answered by a thread, so that other requests and the queue go on.
+    """
     connection.settimeout(REQUEST_S)
     _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    if uid not in users:
-        return
+    line = _received(connection) if uid in users else b""
+    if _action(line) in SLOW:
+        threading.Thread(target=_examine, args=(runner, connection, line), daemon=True).start()
+    else:
+        _reply(connection, runner.answer(line) if line else None)
+
+
+def _received(connection: socket.socket) -> bytes:
+    """The line of a request; empty if it does not arrive whole in time."""
     ends = time.monotonic() + REQUEST_S
     line = b""
     with contextlib.suppress(OSError):
         while not line.endswith(b"\n") and len(line) <= REQUEST_BYTES_MAX and time.monotonic() < ends:
             piece = connection.recv(65536)
             if not piece:
-                return
+                break
             line += piece
-        if line.endswith(b"\n"):
-            connection.sendall(json.dumps(runner.answer(line)).encode() + b"\n")
+    return line if line.endswith(b"\n") else b""
+
+
+def _action(line: bytes) -> str:
+    with contextlib.suppress(ValueError, RecursionError):
+        request = json.loads(line)
+        if isinstance(request, dict):
+            return str(request.get("action"))
+    return ""
+
+
+def _examine(runner: Runner, connection: socket.socket, line: bytes) -> None:
+    """Answers a slow request, if not too many are being answered."""
+    if not EXAMINING.acquire(blocking=False):
+        _reply(connection, {"error": "the host is being examined for other pages; try again in a minute"})
+        return
+    try:
+        answer = runner.answer(line)
+    finally:
+        EXAMINING.release()
+    _reply(connection, answer)
+
+
+def _reply(connection: socket.socket, answer: dict[str, Any] | None) -> None:
+    with connection, contextlib.suppress(OSError):
+        if answer is not None:
+            connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
 def request(folder: Folder, action: str, **fields: Any) -> dict[str, Any]:
@@ -569,10 +608,15 @@ def request(folder: Folder, action: str, **fields: Any) -> dict[str, Any]:
         raise ConnectionError(error.errno or errno.ECONNRESET, "the runner does not answer") from error
     if not answer.endswith(b"\n"):
         raise ConnectionError(errno.ECONNRESET, "the runner has ended")
-    document: dict[str, Any] = json.loads(answer)
-    if "error" in document:
-        raise UsageError(document["error"])
-    return document
+    return accepted(json.loads(answer))
+
+
+def accepted(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer of a runner. UsageError with its problems if it refused."""
+    if "error" in answer:
+        problems = [Problem(**problem) for problem in answer.get("problems", ())]
+        raise UsageError(*(problems or [answer["error"]]))
+    return answer
 
 
 def doctor() -> dict[str, Any]:

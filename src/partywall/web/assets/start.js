@@ -5,7 +5,7 @@ let asked = 0;
 
 async function problemsOf(text) {
   if (!text.trim()) return [];
-  const answer = await fetch("/check", { method: "POST", body: text, headers: { "Content-Type": "text/plain" } });
+  const answer = await fetch(document.getElementById("editor").dataset.check || "/check", { method: "POST", body: text, headers: { "Content-Type": "text/plain" } });
   return answer.ok ? (await answer.json()).problems : [];
 }
 

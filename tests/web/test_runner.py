@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import subprocess
 import threading
 import time
 
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partywall.sandbox.label import start_ticks
 from partywall.store.guard import GuardDirectory
+from partywall.web import live, pages
 from partywall.web import runner as running
-from partywall.web.jobs import Folder, Job, Order, State, Want
+from partywall.web.jobs import Folder, Force, Job, Order, State, Want
 from partywall.web.runner import ACTIONS, Runner, command
 from web_site import record
 
@@ -118,6 +121,43 @@ def test_a_killed_job_is_noticed(runner, folder):
     put(folder, state=State.RUNNING, pid=2**22 + 1, start_ticks=1, attempt=1)
     runner.step()
     assert folder.job("job-00001").exit == -9
+
+
+HANGS = "trap '' INT TERM; echo ready; while :; do sleep 600 & wait; done"
+
+
+@pytest.mark.long
+def test_a_job_that_hangs_is_ended_by_force_and_the_queue_goes_on(runner, folder, monkeypatch):
+    """SIGINT with the first stop, SIGTERM with the second, SIGKILL after a while; then its leftovers are removed."""
+    started, launched = [], []
+    monkeypatch.setattr(Runner, "_beside", lambda _, *words: started.append(words[0]))
+    monkeypatch.setattr(Runner, "_launch", lambda _, job: launched.append(job.id))
+    monkeypatch.setattr(Runner, "_locked", lambda _: True)
+    hung = subprocess.Popen(["/bin/sh", "-c", HANGS], stdout=subprocess.PIPE, start_new_session=True)
+    hung.stdout.readline()
+    runner._process = hung
+    job = put(folder, state=State.RUNNING, pid=hung.pid, start_ticks=start_ticks(hung.pid), attempt=1)
+    put(folder, "job-00002")
+    record(folder, job.record)
+    for _ in range(2):
+        ask(runner, "stop", key="press-001", job=job.id)
+    assert (folder.job(job.id).want, folder.job(job.id).force) == (Want.STOP, None)
+    assert pages.buttons(folder.job(job.id)) == pages.Buttons(force=True)
+    ask(runner, "stop", key="press-002", job=job.id)
+    runner.step()
+    assert folder.job(job.id).force is Force.TERMINATE
+    assert hung.poll() is None
+    assert "SIGKILL follows" in pages.status(folder.job(job.id), live.State(), list, running=True)
+    monkeypatch.setattr(running, "KILL_AFTER_S", 0.0)
+    runner.step()
+    assert hung.wait(60) == -9
+    hung.stdout.close()
+    runner.step()
+    ended = folder.job(job.id)
+    assert (ended.state, ended.exit, ended.force) == (State.ENDED, -9, None)
+    assert started == ["reap", "report"]
+    runner.step()
+    assert launched == ["job-00002"]
 
 
 def test_what_cannot_be_paused_is_refused_with_a_remedy(runner, folder):

@@ -156,7 +156,7 @@ class Interface:
 
 
 JOB_ACTIONS = {
-    "stop": "Ends a job. What it has measured is kept and reported.",
+    "stop": "Ends a job. What it has measured is kept and reported. A second stop, with another key, ends it by force.",
     "pause": "Ends a run or study between two blocks. It can be resumed.",
     "resume": "Continues a paused, stopped or failed run or study.",
     "extend": "Gives a run a larger budget or another precision.",

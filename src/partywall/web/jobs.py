@@ -71,10 +71,18 @@ class Want(StrEnum):
     EXTEND = "extend"
 
 
+class Force(StrEnum):
+    """How a job that does not end is ended: by SIGTERM, then by SIGKILL."""
+
+    TERMINATE = "terminate"
+    KILL = "kill"
+
+
 class Job(Frozen):
     """One job. record: the name of its record. attempt: how often it was started.
 
-    changes: options of the next attempt. done: the keys of requests about it that were carried out. exit: the exit code
+    changes: options of the next attempt. force, forced_at: the last signal to a job that did not end by itself, and
+    when it was sent, in seconds since the epoch. done: the keys of requests about it that were carried out. exit: the exit code
     of the last attempt.
     """
 
@@ -84,6 +92,8 @@ class Job(Frozen):
     created: float
     state: State = State.QUEUED
     want: Want | None = None
+    force: Force | None = None
+    forced_at: float = 0.0
     attempt: int = 0
     pid: int | None = None
     start_ticks: int | None = None

@@ -23,7 +23,7 @@ from partywall.model.plan import Plan, Trial
 from partywall.report import page
 from partywall.scenario import find, load, names
 from partywall.scenario.load import read
-from partywall.web.jobs import Job, State, Want
+from partywall.web.jobs import Force, Job, State, Want
 from partywall.web.live import State as Live
 from partywall.web.live import Trial as Seen
 
@@ -210,6 +210,7 @@ class Buttons:
     """The actions that make sense for a job now."""
 
     stop: bool = False
+    force: bool = False
     pause: bool = False
     resume: bool = False
     extend: bool = False
@@ -227,7 +228,8 @@ def buttons(job: Job | None) -> Buttons:
             free = job.want is None
             kind = job.order.kind
             return Buttons(
-                free,
+                job.want is not Want.STOP,
+                job.want is Want.STOP and job.force is None,
                 free and parts,
                 extend=free and kind == "run",
                 adjust=free and kind == "load",
@@ -243,6 +245,12 @@ def buttons(job: Job | None) -> Buttons:
             return Buttons(resume=True)
 
 
+FORCED = {
+    Force.TERMINATE: "stopping by SIGTERM, because it did not end; SIGKILL follows after 10 s",
+    Force.KILL: "killed by SIGKILL, because it did not end; what it left on this host is removed next",
+}
+
+
 def status(  # noqa: PLR0911 - one for each state
     job: Job | None, live: Live, waiting: Callable[[], Sequence[Job]], *, running: bool
 ) -> str:
@@ -256,7 +264,7 @@ def status(  # noqa: PLR0911 - one for each state
     if job is not None and job.state is State.RUNNING and job.want is not None:
         wants = {
             Want.PAUSE: "pausing after this block",
-            Want.STOP: "stopping",
+            Want.STOP: FORCED.get(job.force, "stopping"),
             Want.EXTEND: "restarting with more time",
         }
         return wants[job.want]

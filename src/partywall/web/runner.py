@@ -37,12 +37,14 @@ from partywall.sandbox import measuring
 from partywall.sandbox.label import start_ticks
 from partywall.store import control
 from partywall.store.record import stamped
-from partywall.web.jobs import DOCUMENT_BYTES_MAX, Folder, Frozen, Job, Key, Order, Plain, State, Want
+from partywall.web.jobs import DOCUMENT_BYTES_MAX, Folder, Force, Frozen, Job, Key, Order, Plain, State, Want
 
 REQUEST_BYTES_MAX = 1 << 20
 REQUEST_S = 5.0
 STEP_S = 0.2
 IDLE_S = 600.0
+KILL_AFTER_S = 10.0
+"""Time between SIGTERM and SIGKILL for a job that was stopped twice."""
 RESUMABLE = ("run", "study")
 ADJUSTED = {"load": "level", "guard": "policy"}
 """What can be changed while it runs, by kind of job."""
@@ -141,9 +143,11 @@ class Runner:
             )
 
     def stop(self, request: OfJob) -> dict[str, Any]:
-        """Ends a job. What it has measured is kept and reported."""
+        """Ends a job. What it has measured is kept and reported. A second stop ends one that does not end by itself."""
         job = self._new(request)
-        if job and job.state is State.RUNNING:
+        if job and job.state is State.RUNNING and job.want is Want.STOP:
+            self._force(self._put(job, request.key), Force.KILL if job.force else Force.TERMINATE)
+        elif job and job.state is State.RUNNING:
             self._interrupt(job, request.key, Want.STOP)
         elif job and job.state in (State.QUEUED, State.PAUSED):
             measured = self._folder.record(job.record) is not None
@@ -277,6 +281,8 @@ class Runner:
             if job.state is State.RUNNING and (code := self._ended(job)) is not None:
                 self._after(job, code)
                 return
+            if job.force is Force.TERMINATE and not 0 <= time.time() - job.forced_at < KILL_AFTER_S:
+                self._force(job, Force.KILL)
         running = [job for job in going if job.state is State.RUNNING]
         if going and not running and not self._reports and self._locked():
             self._launch(going[0])
@@ -308,6 +314,14 @@ class Runner:
         if first and job.pid is not None and start_ticks(job.pid) == job.start_ticks:
             os.killpg(job.pid, signal.SIGINT)
 
+    def _force(self, job: Job, force: Force) -> None:
+        """Sends a running job the signal that ends it if Ctrl-C did not. `step` follows with SIGKILL."""
+        if job.force is Force.KILL:
+            return
+        self._folder.put(job.model_copy(update={"force": force, "forced_at": time.time()}))
+        if job.pid is not None and start_ticks(job.pid) == job.start_ticks:
+            os.killpg(job.pid, signal.SIGKILL if force is Force.KILL else signal.SIGTERM)
+
     def _locked(self) -> bool:
         """True if this runner holds the lock for measurements of this host."""
         if self._lock is None:
@@ -316,7 +330,7 @@ class Runner:
 
     def _launch(self, job: Job) -> None:
         folder, record = self._folder, self._folder.root / job.record
-        job = job.model_copy(update={"attempt": job.attempt + 1, "state": State.RUNNING, "want": None, "exit": None})
+        job = job.model_copy(update={"attempt": job.attempt + 1, "state": State.RUNNING, "want": None, "force": None, "exit": None})
         if record.is_dir() and job.order.kind in RESUMABLE:
             words = ["study" if job.order.kind == "study" else "run", f"--resume={record}", *job.changes]
         else:
@@ -373,8 +387,11 @@ class Runner:
     def _after(self, job: Job, code: int) -> None:
         """Decides what follows the end of an attempt."""
         kept = self._folder.record(job.record) is not None
-        ended = job.model_copy(update={"exit": code, "pid": None, "start_ticks": None, "want": None, "changes": ()})
-        interrupted = code == INTERRUPTED
+        ended = job.model_copy(update={"exit": code, "pid": None, "start_ticks": None, "want": None, "force": None, "changes": ()})
+        if job.force is Force.KILL:
+            # It could remove nothing itself. The next job waits until that is done.
+            self._beside("reap")
+        interrupted = code == INTERRUPTED or job.force is not None
         if interrupted and job.want is Want.PAUSE:
             self._folder.put(ended.model_copy(update={"state": State.PAUSED if kept else State.QUEUED}))
         elif job.want is Want.EXTEND and code not in (2, 4):
@@ -386,10 +403,14 @@ class Runner:
 
     def _report(self, record: str, formats: Sequence[str] = ()) -> None:
         """Starts to write the report of a record. The next job waits for it."""
-        words = [sys.executable, "-P", "-m", "partywall", "report", str(self._folder.root / record)]
-        words += [f"--format={name}" for name in formats]
-        output = subprocess.DEVNULL
-        self._reports.append(subprocess.Popen(words, stdin=output, stdout=output, stderr=output, cwd=self._folder.root))
+        self._beside("report", str(self._folder.root / record), *(f"--format={name}" for name in formats))
+
+    def _beside(self, *words: str) -> None:
+        """Starts a short command. The next job waits for it."""
+        output, command = subprocess.DEVNULL, [sys.executable, "-P", "-m", "partywall", *words]
+        self._reports.append(
+            subprocess.Popen(command, stdin=output, stdout=output, stderr=output, cwd=self._folder.root)
+        )
 
 
 ACTIONS: Mapping[str, tuple[type[BaseModel], Callable[[Runner, Any], dict[str, Any]]]] = {

@@ -41,3 +41,13 @@ def viewer(folder) -> Page:
     made = Direct(folder, Site(8733), Secrets(folder.own, Role.LOOK))
     made.runner = Runner(folder)
     return Page(made)
+
+
+@pytest.fixture
+def shared(folder) -> Page:
+    """A client that has opened the link to share, and so may only look, beside others who may do more."""
+    made = Direct(folder, Site(8733), Secrets(folder.own, shares_view=True))
+    made.runner = Runner(folder)
+    page = Page(made, login=False)
+    assert page.get(f"/login?token={made.secrets.view_token}").status_code == 200
+    return page

@@ -1,5 +1,6 @@
 """Every address: what it shows, what it refuses, and what it never serves."""
 
+import asyncio
 import io
 import json
 import os
@@ -9,9 +10,10 @@ import zipfile
 
 import pytest
 
-from partywall.web import documents, live, pages, publish
+from partywall.web import documents, live, pages, publish, stream
 from partywall.web.interface import openapi
 from partywall.web.jobs import Job, Order, State
+from partywall.web.security import Role, Secrets
 from web_site import ORIGIN, Page, record
 
 NASTY = "<script>document.title='x'</script>\u202e\" onload=alert(1) '{{7*7}}"
@@ -164,6 +166,56 @@ def test_a_cookie_of_a_full_session_only_looks_on_a_read_only_server(server, vie
     viewer.cookies.clear()
     viewer.cookies.set(server.site.cookie, cookie)
     assert viewer.submit("/jobs", kind="run", shipped="demo").status_code == 403
+
+
+def test_who_opens_a_shared_link_may_only_look(shared, folder):
+    """Every address that takes a change is refused, for a browser and for a program."""
+    record(folder, "load-1")
+    order = Order(kind="load", url="http://127.0.0.1/", users=1, duration="1s")
+    folder.put(Job(id="job-00001", order=order, record="load-1", created=1.0, state=State.RUNNING, want=None))
+    seen = shared.get("/records/load-1").text
+    assert "<form" not in seen
+    assert "/start" not in shared.get("/").text
+    full = Page(shared.server)
+    assert "Stop and report" in full.get("/records/load-1").text
+    program = Page(shared.server, login=False)
+    token = Secrets(folder.own, Role.LOOK).bearer
+    before = [folder.all(), sorted(folder.root.rglob("*"))]
+    places = [route.path for route in shared.app.app.routes if "POST" in (getattr(route, "methods", None) or ())]
+    places += [path for path, ways in openapi()["paths"].items() if "post" in ways]
+    assert len(places) > 15
+    for place in places:
+        action = {"/jobs/{id}/{action}": "stop", "/records/{name}/{action}": "delete"}.get(place, "")
+        path = place.replace("{id}", "job-00001").replace("{name}", "load-1").replace("{action}", action)
+        if path != "/login":
+            assert shared.submit(path, kind="run", shipped="demo").status_code == 403, path
+            headers = {"authorization": f"Bearer {token}", "idempotency-key": "nightly-1"}
+            assert program.post(path, json={}, headers=headers).status_code == 403, path
+    assert program.get("/api/records", headers={"authorization": f"Bearer {token}"}).status_code == 200
+    assert before == [folder.all(), sorted(folder.root.rglob("*"))]
+
+
+def test_a_shared_link_opens_often_and_ends_when_it_is_no_longer_shared(shared, server):
+    token, site = shared.server.secrets.view_token, shared.server.site
+    for _ in range(2):
+        assert Page(shared.server, login=False).get(f"/login?token={token}").status_code == 200
+    alone = Page(server, login=False)
+    assert alone.get(f"/login?token={token}").status_code == 401
+    alone.cookies.set(site.cookie, shared.cookies[site.cookie])
+    assert alone.get("/").status_code == 401
+    headers = {"authorization": f"Bearer {Secrets(server.folder.own, Role.LOOK).bearer}"}
+    assert Page(server, login=False).get("/api/records", headers=headers).status_code == 401
+
+
+def test_the_stream_of_a_shared_page_has_no_controls(shared, folder):
+    async def first(*, may_change):
+        return await anext(stream.panels(shared.server, "load-1", "", may_change=may_change))
+
+    record(folder, "load-1", [{"at": 1.0, "event": "doing", "text": "x"}])
+    assert b"event: controls" in asyncio.run(first(may_change=True))
+    seen = asyncio.run(first(may_change=False))
+    assert b"event: status" in seen
+    assert b"event: controls" not in seen
 
 
 def test_mistakes_are_reported_at_their_line(page):

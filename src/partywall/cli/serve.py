@@ -19,6 +19,9 @@ def serve(
     port: Annotated[int, typer.Option(help="Port. 0: any free one.", min=0, max=65535)] = 8733,
     address: Annotated[str, typer.Option(help="Address to listen on. Others than 127.0.0.1 need TLS.")] = "127.0.0.1",
     read_only: Annotated[bool, typer.Option("--read-only", help="Sessions may look, but change nothing.")] = False,
+    share_view: Annotated[
+        bool, typer.Option("--share-view", help="Also print a link to share. Who opens it may only look.")
+    ] = False,
     allow_commands: Annotated[
         bool,
         typer.Option("--allow-commands", help="Documents from the page may run commands and name files of this host."),
@@ -61,6 +64,7 @@ def serve(
         address=address,
         port=port,
         read_only=read_only,
+        share_view=share_view,
         allow_commands=allow_commands,
         insecure=insecure > 1,
         certificate=certificate,

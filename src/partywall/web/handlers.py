@@ -72,7 +72,8 @@ class Handlers:
         )  # fmt: skip
 
     async def host_page(self, request: Request) -> Response:
-        checks = await threaded(self._server.doctor, again=request.query_params.get("again") == "1")
+        again = request.query_params.get("again") == "1" and request.state.role is Role.FULL
+        checks = await threaded(self._server.doctor, again=again)
         return self._page("host.html.j2", request, checks=checks["checks"])
 
     async def start_page(self, request: Request) -> Response:
@@ -191,7 +192,8 @@ class Handlers:
         if self._server.folder.record(name) is None and self._server.folder.of_record(name) is None:
             raise HTTPException(404, f"There is no record {name[:100]!r}.")
         token = request.headers.get("last-event-id") or request.query_params.get("from", "")
-        return stream.answer(self._server, stream.panels(self._server, name, token))
+        may_change = request.state.role is Role.FULL
+        return stream.answer(self._server, stream.panels(self._server, name, token, may_change=may_change))
 
     async def raw_events(self, request: Request) -> Response:
         name = request.path_params["name"]

@@ -31,6 +31,10 @@ class Matrix:
         return Matrix(plan, pages.treatments(plan), tuple(f"row-{number}" for number in range(len(plan.trials))))
 
 
+CONTROLS = "controls"
+"""The part that only those see who may change something."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What the page of a record shows. path: None before the record exists. waiting: gives the jobs that run or wait.
@@ -69,12 +73,13 @@ def parts(facts: Facts) -> dict[str, Part]:
         "job": job,
         "buttons": pages.buttons(job) if facts.may_change else pages.Buttons(),
         "notes": live.notes_count,
-        "output": output if ended and job and job.exit not in (0, 1, 3, 130, None) else "",
     }
+    failed = output if ended and job and job.exit not in (0, 1, 3, 130, None) else ""
     figures = (live.serial, live.figures_count, running, facts.matrix, output)
     return {
         "status": _part("status", status),
-        "controls": _part("controls", controls, key=facts.key),
+        CONTROLS: _part("controls", controls, key=facts.key),
+        "output": _part("output", {"output": failed}),
         **dict(_matrix(facts.matrix, live)),
         "figures": Part(figures, partial(_figures, facts, output, running=running)),
         "notes": Part((live.serial, live.notes_count), partial(rendered, "live_notes.html.j2", live=live)),

@@ -1,7 +1,9 @@
 """Who may do what: sessions, tokens and keys, and the checks that every request must pass. Knows no page.
 
-* A launch link has a token that works once and sets a cookie (HttpOnly, SameSite=Strict). Cookies are signed with a
+* A launch link has a token that works once and sets a cookie (HttpOnly, SameSite=Strict). A link to share works as
+  often as it is opened, and its sessions may only look. Cookies are signed with a
   secret in a file that only the server's user can read, so a restart ends no session. Removing the file ends all.
+  Sessions that may only look also end when the server is started without them.
 * The Host header must name this server, which defeats DNS rebinding. A change must come from this origin, and carry a
   key that this server signed. The key is also the idempotency key of the change.
 * A program sends `Authorization: Bearer TOKEN` instead of a cookie. A browser never does so by itself, so its requests
@@ -57,11 +59,15 @@ class Role(StrEnum):
 
 
 class Secrets:
-    """The secret that signs cookies and keys, the launch token, and the token of programs."""
+    """The secret that signs cookies and keys, the launch token, and the tokens of programs and viewers.
 
-    def __init__(self, folder: Path, role: Role = Role.FULL) -> None:
+    role: what the launch link and the token of programs grant. shares_view: whether others may look beside it.
+    """
+
+    def __init__(self, folder: Path, role: Role = Role.FULL, *, shares_view: bool = False) -> None:
         self._secret = _kept(folder / "session-secret")
         self.role = role
+        self._roles = (role, Role.LOOK) if shares_view else (role,)
         self.launch_token = secrets.token_urlsafe(24)
 
     @property
@@ -69,21 +75,33 @@ class Secrets:
         """The token of programs. It stays the same as long as the secret."""
         return self._mac("bearer", self.role)
 
+    @property
+    def view_token(self) -> str | None:
+        """The token of the link to share. It stays the same as long as the secret. None if nothing is shared."""
+        return self._mac("view")[:48] if Role.LOOK in self._roles[1:] else None
+
     def redeem(self, token: str) -> str | None:
-        """The cookie for a launch token, which is used up. None if it is not the current one."""
-        if not hmac.compare_digest(token.encode("utf-8", "replace"), self.launch_token.encode()):
+        """The cookie for a token of a link. The launch token is used up. None if it is neither of the current ones."""
+        if self.view_token is not None and _same(token, self.view_token):
+            return self._cookie(Role.LOOK)
+        if not _same(token, self.launch_token):
             return None
         self.launch_token = secrets.token_urlsafe(24)
+        return self._cookie(self.role)
+
+    def _cookie(self, role: Role) -> str:
         identity = secrets.token_urlsafe(12)
-        return f"{self.role}.{identity}.{self._mac('session', self.role, identity)}"
+        return f"{role}.{identity}.{self._mac('session', role, identity)}"
 
     def session(self, cookie: str) -> Role | None:
-        """The role of a cookie. None if it was not made here, or for another role than this server grants."""
+        """The role of a cookie. None if it was not made here, or for a role that this server does not grant."""
         role, _, rest = cookie.partition(".")
         identity, _, mac = rest.partition(".")
         if role not in (Role.FULL, Role.LOOK) or not _same(mac, self._mac("session", role, identity)):
             return None
-        return Role.LOOK if self.role is Role.LOOK else Role(role)
+        if self.role is Role.LOOK:
+            return Role.LOOK
+        return Role(role) if role in self._roles else None
 
     def key(self, *of: object) -> str:
         """A signed key. of: the action and the state that it applies to, so a repetition has the same key."""
@@ -95,8 +113,9 @@ class Secrets:
         nonce, _, mac = key.partition("-")
         return _same(mac, self._mac("key", nonce)[:24])
 
-    def is_bearer(self, token: str) -> bool:
-        return _same(token, self.bearer)
+    def of_program(self, token: str) -> Role | None:
+        """The role of a program's token. None if it is not valid."""
+        return next((role for role in self._roles if _same(token, self._mac("bearer", role))), None)
 
     def _mac(self, *parts: object) -> str:
         return hmac.new(self._secret, repr(tuple(map(str, parts))).encode(), hashlib.sha256).hexdigest()
@@ -195,9 +214,9 @@ class Checks:
             return 403, "This request came from another site."
         token = headers.get("authorization", "")
         if token.lower().startswith("bearer "):
-            if not self.secrets.is_bearer(token[7:].strip()):
+            if (granted := self.secrets.of_program(token[7:].strip())) is None:
                 return 401, "The token is not valid."
-            scope["state"] |= {"role": self.secrets.role, "bearer": True}
+            scope["state"] |= {"role": granted, "bearer": True}
         elif cookie := _cookie(headers.get("cookie", ""), self.site.cookie):
             scope["state"]["role"] = self.secrets.session(cookie)
         role, is_change = scope["state"]["role"], scope["method"] not in SAFE_METHODS

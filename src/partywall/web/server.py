@@ -41,6 +41,7 @@ NOBODY = 65534
 class Settings:
     """How the server is started.
 
+    share_view: also print a link whose sessions may only look.
     names: further host names under which it is reached, for example behind a proxy. user: the account that serves the
     page, while the runner and its measurements keep the rights of this process.
     """
@@ -49,6 +50,7 @@ class Settings:
     address: str = "127.0.0.1"
     port: int = 8733
     read_only: bool = False
+    share_view: bool = False
     allow_commands: bool = False
     insecure: bool = False
     certificate: Path | None = None
@@ -99,7 +101,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     port = listener.getsockname()[1]
     scheme = "https" if settings.certificate else "http"
     site = _site(settings, port, scheme)
-    secrets = Secrets(folder.own, Role.LOOK if settings.read_only else Role.FULL)
+    secrets = Secrets(folder.own, Role.LOOK if settings.read_only else Role.FULL, shares_view=settings.share_view)
     user = account.pw_uid if account else None
     start_runner = partial(runner.start_runner, folder, user=user, allow_commands=settings.allow_commands)
     if not settings.read_only:
@@ -109,7 +111,10 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
         say(f"WARNING: any other program that runs as {account.pw_name} can give the runner orders; use an own account")
     if settings.insecure and not is_loopback(settings.address):
         say("WARNING: --insecure: everything is sent unencrypted; anyone on the network path can take the session over")
-    say(f"Open this link, which works once: {scheme}://{site.names[0]}:{port}/login?token={secrets.launch_token}")
+    login = f"{scheme}://{site.names[0]}:{port}/login?token="
+    say(f"Open this link, which works once: {login}{secrets.launch_token}")
+    if secrets.view_token is not None:
+        say(f"Share this link, whose sessions may only look: {login}{secrets.view_token}")
     say("Ctrl-C ends the server; measurements continue")
     if account is not None:
         child = os.fork()

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from partywall.web.live import lines
+from partywall.web.parts import CONTROLS
 from partywall.web.shown import POLL_S
 from partywall.web.site import Server
 
@@ -37,9 +38,10 @@ def answer(server: Server, content: AsyncIterator[bytes]) -> Response:
     return StreamingResponse(counted(), media_type="text/event-stream", headers=headers)
 
 
-async def panels(server: Server, name: str, token: str) -> AsyncIterator[bytes]:
+async def panels(server: Server, name: str, token: str, *, may_change: bool) -> AsyncIterator[bytes]:
     """The parts of the watching page that changed, as often as the journal or the job does.
 
+    may_change: whether to send the controls.
     token: that of the page as the browser has it, from `Server.token`; another text brings all parts.
     """
     version = server.version(token)
@@ -48,7 +50,8 @@ async def panels(server: Server, name: str, token: str) -> AsyncIterator[bytes]:
         while True:
             version, changed = await feed.after(version, PING_S)
             identity = server.token(version)
-            yield b"".join(_event(part, text, identity) for part, text in changed.items()) or b": still here\n\n"
+            sent = [_event(part, text, identity) for part, text in changed.items() if may_change or part != CONTROLS]
+            yield b"".join(sent) or b": still here\n\n"
 
 
 async def events(file: Path, offset: int) -> AsyncIterator[bytes]:

@@ -10,7 +10,7 @@ import zipfile
 
 import pytest
 
-from partywall.web import documents, live, pages, publish, stream
+from partywall.web import deleted, documents, live, pages, publish, stream
 from partywall.web.interface import openapi
 from partywall.web.jobs import Job, Order, State
 from partywall.web.security import Role, Secrets
@@ -18,7 +18,7 @@ from web_site import ORIGIN, Page, record
 
 NASTY = "<script>document.title='x'</script>\u202e\" onload=alert(1) '{{7*7}}"
 DOCUMENT = "partywall: 1\nname: tiny\nvictims:\n  a: {probe: pipes}\naggressors:\n  b: {stressor: cache}\n"
-PAGES = ("/", "/start", "/start?kind=run&shipped=demo", "/compare", "/history", "/?q=x", "/records/load-1")
+PAGES = ("/", "/bin", "/start", "/start?kind=run&shipped=demo", "/compare", "/history", "/?q=x", "/records/load-1")
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -264,6 +264,23 @@ def test_a_deleted_record_can_be_restored_from_the_page(page, folder):
     assert "load-1" not in page.get("/").text
     page.submit("/records/load-1/restore")
     assert "load-1" in page.get("/").text
+
+
+def test_the_bin_lists_restores_and_is_emptied_after_a_confirmation(page, folder):
+    for _ in range(2):
+        record(folder, "load-1")
+        page.submit("/records/load-1/delete")
+    assert "2 deleted records" in page.get("/").text
+    shown = page.get("/bin").text
+    first, second = re.findall(r'name="entry" value="([^"]+)"', shown)
+    assert "kept until" in shown
+    assert page.submit("/records/load-1/restore", entry=second).status_code == 303
+    assert "a record has this name" in page.get("/bin").text
+    assert page.submit("/bin/empty", before="1e10").status_code == 400
+    assert [each.id for each in deleted.entries(folder)] == [first]
+    assert page.submit("/bin/empty", before="1e10", sure="on").status_code == 303
+    assert "No deleted records" in page.get("/bin").text
+    assert page.get("/api/bin").json() == {"deleted": []}
 
 
 def test_records_are_found_by_name_tag_and_note(page, folder):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from partywall.sandbox.label import start_ticks
 from partywall.store.guard import GuardDirectory
-from partywall.web import live, pages
+from partywall.web import deleted, live, pages
 from partywall.web import runner as running
 from partywall.web.jobs import Folder, Force, Job, Order, State, Want
 from partywall.web.runner import ACTIONS, Runner, command
@@ -175,6 +175,58 @@ def test_a_deleted_record_can_be_restored(runner, folder):
     assert (folder.root / "load-1" / "report.html").read_text() == "<p>"
 
 
+def test_records_of_one_name_are_deleted_and_restored_one_by_one(runner, folder):
+    for text in ("<p>1", "<p>2"):
+        record(folder, "load-1", report_html=text)
+        assert ask(runner, "delete", key="press-001", record="load-1") == {"ok": True}
+    newer, older = deleted.entries(folder)
+    assert ask(runner, "restore", key="press-002", record="load-1", entry=older.id) == {"ok": True}
+    assert (folder.root / "load-1" / "report.html").read_text() == "<p>1"
+    assert "already" in ask(runner, "restore", key="press-003", record="load-1", entry=newer.id)["error"]
+    assert "error" in ask(runner, "restore", key="press-003", record="load-2", entry="../../x")
+    assert [each.id for each in deleted.entries(folder)] == [newer.id]
+
+
+def test_the_bin_is_emptied_up_to_what_was_listed_and_while_nothing_is_measured(runner, folder):
+    for name in ("load-1", "load-2"):
+        record(folder, name, report_html="<p>")
+        ask(runner, "annotate", key="press-000", record=name, note="x")
+        ask(runner, "delete", key="press-001", record=name)
+    listed = deleted.of_name(folder, "load-1")
+    later = listed.path.parent.rename(folder.trash / "1000000000000-abcd")
+    assert ask(runner, "empty", key="press-002", before=1e9) == {"ok": True, "records": 1}
+    assert not later.exists()
+    assert [each.name for each in deleted.entries(folder)] == ["load-2"]
+    assert [file.name for file in folder.notes.iterdir()] == ["load-2.json"]
+    job = put(folder, state=State.RUNNING, pid=os.getpid(), start_ticks=start_ticks(os.getpid()))
+    runner.step()
+    assert len(deleted.hidden(folder)) == 1
+    folder.put(job.model_copy(update={"state": State.ENDED}))
+    runner.step()
+    assert [process.wait(60) for process in runner._reports] == [0]
+    assert deleted.hidden(folder) == []
+
+
+def test_a_record_that_was_deleted_a_month_ago_is_removed_by_itself(runner, folder):
+    for name in ("load-1", "load-2"):
+        record(folder, name)
+        ask(runner, "delete", key="press-001", record=name)
+    old = deleted.of_name(folder, "load-1").path.parent
+    month_ms = int((time.time() - 86400 * (deleted.KEPT_DAYS + 1)) * 1000)
+    old.rename(folder.trash / f"{month_ms}-abcd")
+    runner.step()
+    assert [process.wait(60) for process in runner._reports] == [0]
+    assert [each.name for each in deleted.entries(folder)] == ["load-2"]
+    assert len(list(folder.trash.iterdir())) == 1
+
+
+def test_a_record_that_an_earlier_version_deleted_is_restored(runner, folder):
+    record(folder, "load-1").rename(folder.trash / "load-1")
+    assert [(each.id, each.name) for each in deleted.entries(folder)] == [("load-1", "load-1")]
+    assert ask(runner, "restore", key="press-001", record="load-1") == {"ok": True}
+    assert folder.record("load-1")
+
+
 def test_a_running_record_cannot_be_deleted(runner, folder):
     record(folder, "job-00001-r")
     put(folder, state=State.RUNNING, pid=1, start_ticks=1)
@@ -214,7 +266,7 @@ def test_what_has_no_users_now_is_not_adjusted(runner, folder, kind, state):
 
 def test_the_list_of_actions_is_short_and_fixed():
     assert set(ACTIONS) == {
-        "start", "stop", "pause", "resume", "extend", "adjust", "annotate", "delete", "restore", "report",
+        "start", "stop", "pause", "resume", "extend", "adjust", "annotate", "delete", "restore", "empty", "report",
         "forecast", "doctor", "ping",
     }  # fmt: skip
 

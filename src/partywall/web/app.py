@@ -22,6 +22,7 @@ def build(server: Server) -> Checks:
     gets = {
         "/": on.home,
         "/host": on.host_page,
+        "/bin": on.bin,
         "/start": on.start_page,
         "/compare": on.compare,
         "/history": on.history,
@@ -36,6 +37,7 @@ def build(server: Server) -> Checks:
         "/check": on.check,
         "/start/simple": on.simple,
         "/dry-run": on.dry_run,
+        "/bin/empty": on.empty_bin,
         "/jobs": on.start,
         "/jobs/{id}/{action}": on.job_action,
         "/records/{name}/{action}": on.record_action,

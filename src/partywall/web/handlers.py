@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from partywall.errors import PartywallError, Problem, UsageError
 from partywall.kinds.journal import FILE
 from partywall.plain import plain
 from partywall.store.guard import GuardDirectory
-from partywall.web import compared, documents, pages, publish, records, stream
+from partywall.web import compared, deleted, documents, pages, publish, records, stream
 from partywall.web.forms import Form, body_of, checked_order, form, order_of
 from partywall.web.jobs import Job, State
 from partywall.web.runner import FIELDS
@@ -62,14 +63,37 @@ class Handlers:
         shown = matching[(number - 1) * records.PAGE : number * records.PAGE]
         rows = await threaded(lambda: [records.row(self._server.folder, named_record) for named_record in shown])
         jobs = [job for job in self._server.folder.all() if job.state in (State.RUNNING, State.QUEUED, State.PAUSED)]
-        deleted = request.query_params.get("deleted", "")
-        can_restore = (self._server.folder.trash / deleted).is_dir() if records.is_name(deleted) else False
+        gone = await threaded(deleted.entries, self._server.folder)
+        name = request.query_params.get("deleted", "")
         return self._page(
             "home.html.j2", request, rows=rows, query=query, number=number, total=len(named), matching=len(matching),
             pages=max(1, -(-len(matching) // records.PAGE)), jobs=jobs,
             live={job.id: self._server.watched(job.record).state for job in jobs},
-            deleted=deleted if can_restore else "", doctor=self._server.known_doctor,
+            deleted=name if any(each.name == name for each in gone) else "", doctor=self._server.known_doctor,
+            in_bin=len(gone), disk=shutil.disk_usage(self._server.folder.root),
         )  # fmt: skip
+
+    async def bin(self, request: Request) -> Response:
+        """The deleted records, and what the folder takes of the disk."""
+        root = self._server.folder.root
+        named = await threaded(records.named, root)
+        used = await threaded(lambda: sum(records.size_of(root / record.name) for record in named))
+        rows = await threaded(deleted.rows, self._server.folder)
+        return self._page(
+            "bin.html.j2", request, rows=rows, used=used, taken={record.name for record in named},
+            disk=shutil.disk_usage(root), days=deleted.KEPT_DAYS,
+        )  # fmt: skip
+
+    async def empty_bin(self, request: Request) -> Response:
+        sent = await form(self._server.secrets, request)
+        if sent.get("sure") != "on":
+            problem = Problem("the bin was not emptied", "confirm that the records are removed for good")
+            return self._wrong(request, UsageError(problem))
+        try:
+            await threaded(self._server.act, "empty", key=sent.get("key"), before=sent.get("before") or None)
+        except PartywallError as error:
+            return self._wrong(request, error)
+        return RedirectResponse("/bin", 303)
 
     async def host_page(self, request: Request) -> Response:
         again = request.query_params.get("again") == "1" and request.state.role is Role.FULL
@@ -242,6 +266,8 @@ class Handlers:
             fields = {"note": sent.get("note"), "tags": sent.get("tags").replace(",", " ").split()}
         if action == "report":
             fields = {"formats": sent.list("format")}
+        if action == "restore":
+            fields = {"entry": sent.get("entry") or None}
         try:
             await threaded(self._server.act, action, key=sent.get("key"), record=name, **fields)
         except PartywallError as error:

@@ -16,11 +16,11 @@ from starlette.routing import Route
 from partywall import __version__
 from partywall.errors import PartywallError
 from partywall.plain import plain
-from partywall.web import pages, records
+from partywall.web import deleted, pages, records
 from partywall.web.forms import body_of
 from partywall.web.handlers import threaded
 from partywall.web.jobs import KEY, Order
-from partywall.web.runner import FIELDS, Adjust, Annotate, Extend, Report
+from partywall.web.runner import FIELDS, Adjust, Annotate, Empty, Extend, Report, Restore
 from partywall.web.security import is_key
 from partywall.web.site import Server
 
@@ -37,6 +37,8 @@ def routes(server: Server) -> list[Route]:
         Route("/jobs", on.jobs, methods=["GET"]),
         Route("/jobs", on.start, methods=["POST"]),
         Route("/plan", on.plan, methods=["POST"]),
+        Route("/bin", on.bin, methods=["GET"]),
+        Route("/bin/empty", on.empty_bin, methods=["POST"]),
         Route("/jobs/{id}", on.job, methods=["GET"]),
         *(Route(f"/jobs/{{id}}/{name}", on.on_job(name), methods=["POST"]) for name in JOB_ACTIONS),
         *(Route(f"/records/{{name}}/{action}", on.on_record(action), methods=["POST"]) for action in RECORD_ACTIONS),
@@ -122,6 +124,14 @@ class Interface:
         lacking = [plain(problem) for problem in forecast.lacking]
         return JSONResponse({"lines": forecast.outline.lines, "seconds": forecast.outline.seconds, "lacking": lacking})
 
+    async def bin(self, request: Request) -> Response:
+        del request
+        return JSONResponse({"deleted": [asdict(row) for row in await threaded(deleted.rows, self._server.folder)]})
+
+    async def empty_bin(self, request: Request) -> Response:
+        given = await self._content(request)
+        return await self._act("empty", key=self._key_of(request), before=given.get("before"))
+
     def on_job(self, action: str) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             given = await self._content(request)
@@ -162,11 +172,11 @@ JOB_ACTIONS = {
     "extend": "Gives a run a larger budget or another precision.",
     "adjust": "Changes the users or requests a second of a running load, or the policy of a running guard.",
 }
-RECORD_FIELDS = {"annotate": ("note", "tags"), "report": ("formats",)}
+RECORD_FIELDS = {"annotate": ("note", "tags"), "report": ("formats",), "restore": ("entry",)}
 RECORD_ACTIONS = {
     "annotate": "Stores a note and tags.",
-    "delete": "Deletes a record. It can be restored.",
-    "restore": "Restores a deleted record.",
+    "delete": "Moves a record to the bin. It can be restored for 30 days.",
+    "restore": "Restores a deleted record: its latest deletion, or that of an entry of the bin.",
     "report": "Derives the findings again and writes the report, also as CSV, Parquet, PNG or SVG.",
 }
 
@@ -179,6 +189,7 @@ BODIES = {
     "extend": _fields(Extend.model_json_schema(), *FIELDS["extend"]),
     "adjust": _fields(Adjust.model_json_schema(), *FIELDS["adjust"]),
     "annotate": _fields(Annotate.model_json_schema(), *RECORD_FIELDS["annotate"]),
+    "restore": _fields(Restore.model_json_schema(), *RECORD_FIELDS["restore"]),
     "report": _fields(Report.model_json_schema(), *RECORD_FIELDS["report"]),
 }
 
@@ -227,6 +238,14 @@ def openapi() -> dict[str, Any]:
             "post": operation("Puts a job in the queue. The key is its identity.", body=order, keyed=True),
         },
         "/api/jobs/{id}": {"get": operation("A job.", at="id")},
+        "/api/bin": {"get": operation("Deleted records: entry, name, size, and until when they are kept.")},
+        "/api/bin/empty": {
+            "post": operation(
+                "Removes deleted records for good: all, or those deleted until a time (before, in seconds).",
+                body=_fields(Empty.model_json_schema(), "before"),
+                keyed=True,
+            )
+        },
         "/api/plan": {"post": operation("What an order would do on this host. Changes nothing.", body=order)},
     }
     for name, summary in JOB_ACTIONS.items():

@@ -105,7 +105,7 @@ def row(folder: Folder, named_record: Named) -> Row:
     running = is_running(path, end)
     code = end.get("exit") if end and end["event"] == "ended" else None
     badge = ("running", "running") if running else outcome(path, code) or ("none", "stopped" if end else "")
-    size = sum(_sizes(path))
+    size = size_of(path)
     return Row(
         named_record.name, named_record.kind, named_record.changed, badge, headline(path), size, note, tags, running
     )
@@ -200,6 +200,11 @@ def last_start(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return start if start and all(isinstance(part, int) for part in start) else None  # type: ignore[return-value]
+
+
+def size_of(path: Path) -> int:
+    """The bytes of all files below a folder."""
+    return sum(_sizes(path))
 
 
 def _sizes(path: Path) -> Iterator[int]:

@@ -37,12 +37,16 @@ from partywall.sandbox import measuring
 from partywall.sandbox.label import start_ticks
 from partywall.store import control
 from partywall.store.record import stamped
+from partywall.web import deleted
 from partywall.web.jobs import DOCUMENT_BYTES_MAX, Folder, Force, Frozen, Job, Key, Order, Plain, State, Want
 
 REQUEST_BYTES_MAX = 1 << 20
 REQUEST_S = 5.0
 STEP_S = 0.2
 IDLE_S = 600.0
+PURGE_S = 3600.0
+"""Time between two looks for deleted records that are no longer kept."""
+PURGED_AT_A_TIME = 1000
 KILL_AFTER_S = 10.0
 """Time between SIGTERM and SIGKILL for a job that was stopped twice."""
 RESUMABLE = ("run", "study")
@@ -83,6 +87,19 @@ class OfRecord(Frozen):
     record: str
 
 
+class Restore(OfRecord):
+    """entry: which deletion of the record; None: the latest one."""
+
+    entry: Annotated[str, StringConstraints(max_length=255)] | None = None
+
+
+class Empty(Frozen):
+    """before: only what was deleted until then, in seconds since the epoch; None: everything."""
+
+    key: Key
+    before: Annotated[float, Field(ge=0, lt=1e11)] | None = None
+
+
 class Annotate(OfRecord):
     note: str = Field(default="", max_length=10_000)
     tags: tuple[str, ...] = Field(default=(), max_length=20)
@@ -101,6 +118,7 @@ class Runner:
         self._lock: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._reports: list[subprocess.Popen[bytes]] = []
+        self._purge_at = 0.0
         self.active_at = time.monotonic()
 
     def answer(self, line: bytes) -> dict[str, Any]:
@@ -228,25 +246,33 @@ class Runner:
         return {}
 
     def delete(self, request: OfRecord) -> dict[str, Any]:
-        """Moves a record to the folder of deleted ones, from which `restore` returns it."""
-        if self._deleted(request.record) is not None and self._folder.record(request.record) is None:
+        """Moves a record to the bin, from which `restore` returns it."""
+        if self._folder.record(request.record) is None and deleted.of_name(self._folder, request.record) is not None:
             return {}
         path = self._record(request.record)
         job = self._folder.of_record(request.record)
         if job and job.state in (State.RUNNING, State.QUEUED):
             raise UsageError(Problem(f"{request.record} is {job.state}", "stop it first"))
         with kinds.opened(path).exclusive():
-            path.rename(self._folder.trash / request.record)
+            deleted.put(self._folder, path)
         return {}
 
-    def restore(self, request: OfRecord) -> dict[str, Any]:
-        """Returns a deleted record."""
-        if self._folder.record(request.record) is None:
-            gone = self._deleted(request.record)
-            if gone is None:
-                raise UsageError(Problem(f"{request.record} is not among the deleted records", "reload the page"))
-            gone.rename(self._folder.root / request.record)
+    def restore(self, request: Restore) -> dict[str, Any]:
+        """Returns a deleted record. Its name must not be that of another one."""
+        gone = deleted.of_name(self._folder, request.record, request.entry)
+        is_there = self._folder.record(request.record) is not None
+        if gone is not None and is_there:
+            raise UsageError(Problem(f"there is a record {request.record!r} already", "delete or rename it first"))
+        if gone is not None:
+            deleted.back(self._folder, gone)
+        elif not is_there:
+            raise UsageError(Problem(f"{request.record[:100]} is not among the deleted records", "reload the page"))
         return {}
+
+    def empty(self, request: Empty) -> dict[str, Any]:
+        """Removes deleted records for good, as soon as nothing is measured."""
+        before = time.time() if request.before is None else request.before
+        return {"records": deleted.hide(self._folder, before)}
 
     def report(self, request: Report) -> dict[str, Any]:
         """Derives the findings of a record again, and writes its page and files for other programs."""
@@ -284,6 +310,8 @@ class Runner:
             if job.force is Force.TERMINATE and not 0 <= time.time() - job.forced_at < KILL_AFTER_S:
                 self._force(job, Force.KILL)
         running = [job for job in going if job.state is State.RUNNING]
+        if not running and not self._reports:
+            self._purge()
         if going and not running and not self._reports and self._locked():
             self._launch(going[0])
 
@@ -298,8 +326,13 @@ class Runner:
         done = (*job.done, key)[-100:] if key else job.done
         return self._folder.put(job.model_copy(update={"done": done, **changes}))
 
-    def _deleted(self, name: str) -> Path | None:
-        return Folder(self._folder.trash).record(name)
+    def _purge(self) -> None:
+        """Removes what is no longer kept in the bin. The next job waits for it."""
+        if time.monotonic() >= self._purge_at:
+            self._purge_at = time.monotonic() + PURGE_S
+            deleted.hide(self._folder, time.time() - deleted.KEPT_DAYS * 86400)
+        if paths := deleted.hidden(self._folder)[:PURGED_AT_A_TIME]:
+            self._reports.append(subprocess.Popen(["rm", "-rf", "--", *paths], stdin=subprocess.DEVNULL))
 
     def _record(self, name: str) -> Path:
         path = self._folder.record(name)
@@ -422,7 +455,8 @@ ACTIONS: Mapping[str, tuple[type[BaseModel], Callable[[Runner, Any], dict[str, A
     "adjust": (Adjust, Runner.adjust),
     "annotate": (Annotate, Runner.annotate),
     "delete": (OfRecord, Runner.delete),
-    "restore": (OfRecord, Runner.restore),
+    "restore": (Restore, Runner.restore),
+    "empty": (Empty, Runner.empty),
     "report": (Report, Runner.report),
     "forecast": (Forecast, Runner.forecast),
     "doctor": (Frozen, Runner.doctor),

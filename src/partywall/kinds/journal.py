@@ -15,7 +15,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import IO, Any, Self
 
 from partywall.errors import Exit, PartywallError
@@ -26,6 +26,8 @@ from partywall.sandbox.label import start_ticks
 
 FILE = "journal.jsonl"
 INTERRUPTED = 130
+SLOWEST = 5
+"""The number of slowest packets in a trace's line, for each direction."""
 BEFORE_MAX = 1000
 """The most events kept before there is a record."""
 
@@ -151,4 +153,19 @@ def _trace(whole: Any) -> dict[str, Any]:
     from partywall.stats.trace import findings  # noqa: PLC0415 - slow to import
 
     measured = findings(whole)
-    return {"headline": measured.headline, "ways": measured.ways}
+    ways = [plain(way) | {"slowest": list(_slowest(whole, number))} for number, way in enumerate(measured.ways)]
+    return {"headline": measured.headline, "ways": ways}
+
+
+def _slowest(whole: Any, way: int) -> Iterator[dict[str, Any]]:
+    """The slowest packets of one direction so far: when each passed the first hop, its flow, and its delays."""
+    (report,) = whole.reports
+    flows = {flow.flow: str(flow) for flow in report.flows}
+    for packet in report.ways[way].slowest[:SLOWEST]:
+        yield {
+            "at_s": round((packet.at_ns[0] - report.start_ns) / 1e9, 3) if packet.at_ns[0] is not None else None,
+            "flow": flows.get(packet.flow, ""),
+            "bytes": packet.length,
+            "total_ns": packet.total_ns,
+            "delays_ns": packet.delays_ns,
+        }

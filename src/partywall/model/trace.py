@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -133,6 +134,13 @@ class Packet(_Frozen):
     def total_ns(self) -> int | None:
         first, last = self.at_ns[0], self.at_ns[-1]
         return None if first is None or last is None else last - first
+
+    @property
+    def delays_ns(self) -> tuple[int | None, ...]:
+        """The delay of each step, from one hop to the next; None where it was not seen at both."""
+        return tuple(
+            None if earlier is None or later is None else later - earlier for earlier, later in pairwise(self.at_ns)
+        )
 
 
 class Way(_Frozen):

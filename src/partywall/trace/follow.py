@@ -75,9 +75,12 @@ class _Log:
     def report(self, report: Report) -> None:
         if self._directory:
             self._directory.append("report", report)
-        ways = tuple(way.model_copy(update={"packets": (), "slowest": ()}) for way in report.ways)
-        bare = report.model_copy(update={"ways": ways, "flows": ()})
-        self._whole = merged([self._whole, bare]) if self._whole else bare
+        ways = tuple(way.model_copy(update={"packets": ()}) for way in report.ways)
+        bare = report.model_copy(update={"ways": ways})
+        whole = merged([self._whole, bare]) if self._whole else bare
+        kept = {packet.flow for way in whole.ways for packet in way.slowest}
+        flows = {flow.flow: flow for flow in whole.flows if flow.flow in kept}
+        self._whole = whole.model_copy(update={"flows": tuple(flows.values())})
         clocks = tuple(self._clocks)
         run = self._directory.name if self._directory else ""
         evidence = TraceEvidence(

@@ -80,7 +80,10 @@ def rows(folder: Folder) -> list[Row]:
 
 def put(folder: Folder, record: Path) -> None:
     """Moves a record into the bin."""
-    entry = folder.trash / f"{time.time_ns() // 10**6:013d}-{secrets.token_hex(2)}"
+    latest = max((each.at for each in entries(folder)), default=0.0)
+    # Later than all others, so that the order of deletions is kept.
+    at_ms = max(time.time_ns() // 10**6, round(latest * 1000) + 1)
+    entry = folder.trash / f"{at_ms:013d}-{secrets.token_hex(2)}"
     entry.mkdir()
     record.rename(entry / record.name)
 

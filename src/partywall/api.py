@@ -18,7 +18,7 @@ from partywall import kinds, pipeline, units
 from partywall.agent.commands import commands
 from partywall.consolidate import load as clusters
 from partywall.errors import CapabilityError, Exit, PartywallError, Problem, TrialError, UsageError, parsed_above_zero
-from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note, Report, Second, Started, silent
+from partywall.events import Block, Broken, Counters, Doing, Emit, Event, Left, Note, Report, Second, Started, silent
 from partywall.host import Host
 from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
 from partywall.kinds.guard import GuardJob, Guards
@@ -50,6 +50,7 @@ __all__ = [
     "Block",
     "Broken",
     "CapabilityError",
+    "Counters",
     "Doing",
     "Event",
     "Exit",

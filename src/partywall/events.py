@@ -80,7 +80,22 @@ class Report:
     so_far: Any = None
 
 
-Event = Started | Doing | Left | Note | Broken | Block | Second | Report
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a monitor read at two times about a second apart, for those who watch. At most one a second.
+
+    columns: subject and name of each counter; the subject is empty for one of the whole host. before, after: the
+    values; None if the kernel gave none. host: where it was read, if not on the measured host.
+    """
+
+    columns: Sequence[tuple[str, str]]
+    before: Sequence[float | None]
+    after: Sequence[float | None]
+    length_s: float
+    host: str = ""
+
+
+Event = Started | Doing | Left | Note | Broken | Block | Second | Report | Counters
 Emit = Callable[[Event], None]
 
 

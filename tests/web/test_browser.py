@@ -104,6 +104,20 @@ def test_a_record_that_is_measured_is_followed_without_a_reload(opened, served, 
     assert opened.execute_script("return window.kept === true")
 
 
+def test_monitors_are_drawn_while_a_record_is_measured(opened, served, folder):
+    figures = [["CPU of the host", "programs and kernel", "cores", 0.5]]
+    add = running(folder, SECOND, {"event": "counters", "figures": figures})
+    opened.get(f"{served.origin}/records/load-1")
+    wait(opened, lambda: "0.5 cores" in text_of(opened, "#monitors"))
+    opened.execute_script("window.kept = true")
+    figures[0][3] = 1.5
+    add(event="counters", figures=figures)
+    wait(opened, lambda: "1.5 cores" in text_of(opened, "#monitors"))
+    drawn = "return document.querySelector('#monitors polyline').getBoundingClientRect().height > 10"
+    assert opened.execute_script(drawn)
+    assert opened.execute_script("return window.kept === true")
+
+
 def test_a_mistake_is_shown_at_its_line_while_a_person_types(opened, served):
     opened.get(f"{served.origin}/start")
     wait(opened, lambda: opened.execute_script("return !!window.partywallView"))

@@ -5,7 +5,7 @@ at most the current line. Lines contain what a person watches, not what findings
 load, for example, the rate and percentiles, not the histograms.
 
 An event is an object with `at` (seconds since the epoch) and `event`, which is one of started, doing, left, note,
-broken, block, second, report and ended. The other keys are those of `partywall.events`.
+broken, block, second, counters, report and ended. The other keys are those of `partywall.events`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any, Self
 
 from partywall.errors import Exit, PartywallError
-from partywall.events import Block, Broken, Doing, Event, Left, Note, Report, Second, Started
+from partywall.events import Block, Broken, Counters, Doing, Event, Left, Note, Report, Second, Started
 from partywall.files import whole_lines
 from partywall.plain import plain
 from partywall.sandbox.label import start_ticks
@@ -102,6 +102,10 @@ class _Content:
                 return _second(event, self._requests)
             case Report():
                 return _report(event)
+            case Counters():
+                from partywall.kinds.monitored import figures  # noqa: PLC0415 - of runs and loads alone
+
+                return {"figures": list(figures(event))} | ({"host": event.host} if event.host else {})
             case Left(seconds):
                 return {"seconds": round(seconds, 1)}
             case Doing() | Note() | Broken():

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from partywall import __version__, preflight, units
 from partywall.errors import Exit, RefusalError, UsageError
-from partywall.events import Emit, Left, Note, Second, Started
+from partywall.events import Counters, Emit, Left, Note, Second, Started
 from partywall.kinds.kind import EXITS, Options, refuse_to_resume
 from partywall.load import plan as plans
 from partywall.load.compiling import inlined
 from partywall.load.evidence import load_run
-from partywall.load.prepared import PreparedLoad, Setup
+from partywall.load.prepared import GENERATOR, PreparedLoad, Setup
 from partywall.load.store import LoadDirectory, Readings
 from partywall.model.load_plan import Generator
 from partywall.model.load_run import LoadRun
@@ -167,6 +167,16 @@ def _adjust(prepared: PreparedLoad, record: LoadDirectory, emit: Emit, request: 
     emit(Note(said))
 
 
+def _tell_counters(prepared: PreparedLoad, emit: Emit) -> None:
+    """Reports what the monitors read in the last second."""
+    for host, monitor in prepared.monitors.items():
+        latest = next(reversed(monitor.readings), 0)
+        if latest - 1 in monitor.readings:
+            columns = tuple((info["subject"] or "", info["name"]) for info in monitor.counters)
+            before, after = monitor.readings[latest - 1], monitor.readings[latest]
+            emit(Counters(columns, before, after, 1.0, "" if host == GENERATOR else host))
+
+
 def _follow(prepared: PreparedLoad, record: LoadDirectory, emit: Emit) -> None:
     """Stores and reports every second as it comes, also those before an interruption."""
     begun = False
@@ -180,6 +190,7 @@ def _follow(prepared: PreparedLoad, record: LoadDirectory, emit: Emit) -> None:
                 health = prepared.judge(second)
                 record.append(second, health)
                 emit(Second(second, health))
+                _tell_counters(prepared, emit)
                 for request in control.take():
                     _adjust(prepared, record, emit, request)
             emit(Left(prepared.left_s))

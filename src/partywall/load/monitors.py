@@ -24,6 +24,8 @@ Values = Mapping[tuple[str, str], float]
 _OVER_DISKS = re.compile(r"(dm-|md|loop|z?ram)\d")
 _VIRTUAL = re.compile(r"(br|virbr|docker|lxcbr|lxdbr|cni|cali|flannel|ovs|veth|vif|vnet|tap|tun|wg|bond|team)|.*\.\d")
 
+_NOT_OF_ALL_CPUS = ("cpu_run_queue_wait_ns", "cpu_pressure_some_ns")
+"""Counters of CPUs that have no column for the sum of all CPUs."""
 LOOPBACK, VIRTUAL, OUTWARD = "loopback", "virtual", "outward"
 """Kinds of interface. A packet that passes virtual ones counts again at each."""
 
@@ -111,13 +113,14 @@ def _of_host(host: str, moments: Mapping[int, Values], begin_ns: int, figures: S
         points = [
             ((before - begin_ns) / 1e9, value)
             for before, after in itertools.pairwise(order)
-            if (value := _value(figure, moments[before], moments[after], (after - before) / 1e9)) is not None
+            if (value := value_of(figure, moments[before], moments[after], (after - before) / 1e9)) is not None
         ]
         if points:
             yield Series(host, figure.group, figure.name, figure.unit, tuple(points))
 
 
-def _value(figure: Figure, before: Values, after: Values, length_s: float) -> float | None:
+def value_of(figure: Figure, before: Values, after: Values, length_s: float) -> float | None:
+    """A figure between two readings. None if its counters were not read."""
     if figure.gauge:
         values = [value for key, value in after.items() if key[0] in figure.of and _counted(figure, *key)]
         return sum(values) * figure.scale if values else None
@@ -145,7 +148,7 @@ def _counted(figure: Figure, name: str, subject: str) -> bool:
         return not _OVER_DISKS.match(subject)
     if name.startswith("network_"):
         return figure.interfaces in (None, _kind(subject))
-    return subject == "cpu" or not name.startswith("cpu_") or name == "cpu_run_queue_wait_ns"
+    return subject == "cpu" or not name.startswith("cpu_") or name in _NOT_OF_ALL_CPUS
 
 
 def _kind(interface: str) -> str:

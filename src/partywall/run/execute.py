@@ -397,6 +397,8 @@ class Turns:
             self.run.append("block_done", **event)
             shown = _shown(slots, block)
         self._decide(progress, shown)
+        if (read := recorder.read()) is not None:
+            self.emit(read)
         self.tell_left()
 
     def tell_left(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from partywall.web.records import event_of, opened
 
 NOTES_SHOWN = 200
 SECONDS_SHOWN = 60
+MONITORED_SHOWN = 40
 CHUNK_BYTES = 1 << 20
 TEXT_MAX = 1000
 SLOTS_SHOWN = 48
@@ -45,7 +46,8 @@ class State:
 
     slots: the last slots of the current trial, as (treatment, length in µs, work per second of the victim).
     process: the ID and start time of the process that writes the journal. serial: differs between any two states.
-    figures_count, notes_count: the number of events with figures and of notes so far.
+    monitored: the last values of each figure of monitors, by group, name and unit.
+    figures_count, notes_count, monitored_count: the number of events with figures, of notes, and of readings so far.
     """
 
     serial: int = field(default_factory=partial(next, itertools.count()))
@@ -68,6 +70,8 @@ class State:
     slots: deque[tuple[str, float, float]] = field(default_factory=lambda: deque(maxlen=SLOTS_SHOWN))
     seconds: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=SECONDS_SHOWN))
     seconds_count: int = 0
+    monitored: dict[tuple[str, str, str], deque[float]] = field(default_factory=dict)
+    monitored_count: int = 0
     vifs: Mapping[str, Any] = field(default_factory=dict)
     ways: tuple[Any, ...] = ()
     headline: str = ""
@@ -99,6 +103,8 @@ class State:
             case {"event": "second"}:
                 self.seconds.append(_second(event))
                 self.seconds_count += 1
+            case {"event": "counters", "figures": list(figures)}:
+                self._take_figures(figures, event.get("host", ""))
             case {"event": "report", "of": "guard", "rows": dict(rows)}:
                 self.vifs = rows
                 self.notes.extend(
@@ -125,6 +131,18 @@ class State:
         self.slots.extend(_slot(*slot) for slot in event.get("slots_us", ()))
         cells = event.get("cells", {})
         trial.cells |= {id_: _cell(*cell) for id_, cell in cells.items()}
+
+    def _take_figures(self, figures: Iterable[tuple[str, str, str, float]], host: object) -> None:
+        read = {}
+        for group, name, unit, value in figures:
+            if not 0 <= float(value) < 1e18:
+                raise ValueError("this is not a figure of a monitor")
+            place = f"{group}, {host}" if host else group
+            read[cut(place)[:80], cut(name)[:80], cut(unit)[:10]] = float(value)
+        for key, value in read.items():
+            if key in self.monitored or len(self.monitored) < MONITORED_SHOWN:
+                self.monitored.setdefault(key, deque(maxlen=SECONDS_SHOWN)).append(value)
+        self.monitored_count += 1
 
     @property
     def running(self) -> bool:

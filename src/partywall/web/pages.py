@@ -24,6 +24,7 @@ from partywall.report import page
 from partywall.scenario import find, load, names
 from partywall.scenario.load import read
 from partywall.web.jobs import Force, Job, State, Want
+from partywall.web.live import SECONDS_SHOWN
 from partywall.web.live import State as Live
 from partywall.web.live import Trial as Seen
 
@@ -203,6 +204,30 @@ def chart(live: Live) -> dict[str, Any] | None:
     rate, rate_top = line([second.get("rate") for second in seconds])
     tail, tail_top = line([second.get("p99_ns") for second in seconds])
     return {"rate": rate, "rate_top": rate_top, "tail": tail, "tail_top": tail_top, "width": width, "height": height}
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """A small chart of a figure of monitors. points: of its line, 240 wide and 40 high. last, top: values as text."""
+
+    name: str
+    points: str
+    last: str
+    top: str
+
+
+def monitors(live: Live) -> list[tuple[str, list[Monitor]]]:
+    """The charts of monitors by their groups."""
+    groups: dict[str, list[Monitor]] = {}
+    for (group, name, unit), values in live.monitored.items():
+        top, step = max(values), 240 / (SECONDS_SHOWN - 1)
+        begin = 240 - step * (len(values) - 1)
+        points = " ".join(
+            f"{begin + number * step:.0f},{40 - 40 * value / (top or 1):.0f}" for number, value in enumerate(values)
+        )
+        last, most = (f"{units.format_number(value)} {unit}" for value in (values[-1], top))
+        groups.setdefault(group, []).append(Monitor(name, points if len(values) > 1 else "", last, most))
+    return list(groups.items())
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,7 @@ def parts(facts: Facts) -> dict[str, Part]:
         "output": _part("output", {"output": failed}),
         **dict(_matrix(facts.matrix, live)),
         "figures": Part(figures, partial(_figures, facts, output, running=running)),
+        "monitors": Part((live.serial, live.monitored_count), partial(_monitors, live)),
         "notes": Part((live.serial, live.notes_count), partial(rendered, "live_notes.html.j2", live=live)),
     }
 
@@ -116,6 +117,10 @@ def _figures(facts: Facts, output: str, *, running: bool) -> str:
         strip=strip.strip(matrix.plan, live) if matrix and running else None,
         seconds=list(pages.seconds_of(live))[:10], chart=pages.chart(live),
     )  # fmt: skip
+
+
+def _monitors(live: Live) -> str:
+    return rendered("live_monitors.html.j2", monitors=pages.monitors(live))
 
 
 def _part(name: str, content: dict[str, Any], **more: Any) -> Part:

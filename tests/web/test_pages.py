@@ -1,6 +1,7 @@
 """Every address: what it shows, what it refuses, and what it never serves."""
 
 import asyncio
+import html
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import zipfile
 
 import pytest
 
+from partywall.scenario import loads
 from partywall.web import deleted, documents, live, pages, publish, stream
 from partywall.web.interface import openapi
 from partywall.web.jobs import Job, Order, State
@@ -300,11 +302,55 @@ def test_large_and_odd_requests_are_refused(page):
     assert page.get("/nothing").status_code == 404
 
 
-@pytest.mark.parametrize("field", ["budget", "precision", "cpu_limit"])
-def test_a_wrong_value_in_the_simple_form_is_no_bug_of_the_server(page, field):
-    answer = page.submit("/start/simple", victim="pipe", neighbour="cache", **{field: "-x!"})
+LIMITED = {
+    "victim": "pipe", "neighbour": ["cache"], "budget": "1min", "precision": "1%", "copies": "3", "backend": "",
+    "cpu_limit": "50%", "cpu_weight": "200", "memory": "256MiB", "read_bps": "20MB/s", "write_iops": "500",
+    "neighbour_backend": "container", "neighbour_cpu_limit": "25%", "neighbour_write_bps": "5 MB/s",
+}  # fmt: skip
+
+
+def test_the_simple_form_writes_a_scenario_with_limits_of_both_sides_and_several_neighbours(page):
+    answer = page.submit("/start/simple", **LIMITED)
+    assert answer.status_code == 200
+    text = html.unescape(re.search(r"<textarea[^>]*>(.*?)</textarea>", answer.text, re.DOTALL).group(1))
+    scenario = loads(text)
+    victim, cache = scenario.victims["pipe"].sandbox, scenario.aggressors["cache"]
+    assert (victim.backend, victim.cpu_limit, victim.cpu_weight, victim.memory) == ("container", 0.5, 200, 256 << 20)
+    assert (victim.disk.read_bps, victim.disk.write_iops) == (20_000_000, 500)
+    assert cache.together == ("cache-2", "cache-3")
+    assert {a.sandbox.cpu_limit for a in scenario.aggressors.values()} == {0.25}
+    assert cache.sandbox.disk.write_bps == 5_000_000
+
+
+def test_all_mistakes_of_the_simple_form_are_at_their_fields_and_the_rest_is_kept(page):
+    wrong = {
+        "budget": "-x!", "cpu_limit": "a: b", "cpu_weight": "0", "memory": "]", "read_bps": "fast",
+        "neighbour_memory": '"', "precision": "{{7*7}}",
+    }  # fmt: skip
+    answer = page.submit("/start/simple", **LIMITED | wrong)
     assert answer.status_code == 400
-    assert "&#39;-x!&#39; cannot be used" in answer.text
+    for name in wrong:
+        assert f'id="{name}-wrong-1"' in answer.text, name
+    assert 'name="write_iops" value="500"' in answer.text
+    assert "7 mistakes" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"victim": "x"}, "victim"),
+        ({"neighbour": []}, "neighbour"),
+        ({"neighbour": ["x"]}, "neighbour"),
+        ({"copies": "99"}, "copies"),
+        ({"copies": "x"}, "copies"),
+        ({"backend": "ssh"}, "backend"),
+        ({"backend": "process"}, "cpu_limit"),
+    ],
+)
+def test_a_wrong_choice_in_the_simple_form_is_shown_at_its_field(page, change, field):
+    answer = page.submit("/start/simple", **LIMITED | change)
+    assert answer.status_code == 400
+    assert f'id="{field}-wrong-1"' in answer.text
 
 
 def test_every_address_of_the_interface_is_described(page):

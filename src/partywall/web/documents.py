@@ -261,13 +261,3 @@ def _study_job(source: str, *, long: bool = False, seed: int | None = None) -> S
 def _here(problem: Problem) -> Problem:
     """A problem without the path of the temporary file."""
     return replace(problem, file="") if problem.file.endswith(NAME) else problem
-
-
-def simple_scenario(victim: str, neighbours: list[str], *, cpu_limit: str, budget: str, precision: str) -> str:
-    """The text of a scenario for the common case: this victim, these neighbours, these limits."""
-    lines = ["partywall: 1", "name: simple", "", "victims:"]
-    limited = f", sandbox: {{backend: container, cpu_limit: {cpu_limit}}}" if cpu_limit else ""
-    lines += [f"  {victim}: {{probe: {victim}{limited}}}", "", "aggressors:"]
-    lines += [f"  {name}: {{stressor: {name}}}" for name in neighbours]
-    lines += ["", *([f"precision: {precision}"] if precision else []), *([f"budget: {budget}"] if budget else [])]
-    return "\n".join(lines) + "\n"

@@ -19,10 +19,12 @@ from partywall.kinds.journal import FILE
 from partywall.plain import plain
 from partywall.store.guard import GuardDirectory
 from partywall.web import compared, deleted, documents, pages, publish, records, stream
-from partywall.web.forms import Form, body_of, checked_order, form, order_of
+from partywall.web.forms import Form, body_of, form, order_of
 from partywall.web.jobs import Job, State
 from partywall.web.runner import FIELDS
 from partywall.web.security import RECORD_POLICY, Role, form_of
+from partywall.web.simple import BACKENDS, Simple
+from partywall.web.simple import FIELDS as FIELDS_OF_SIMPLE
 from partywall.web.site import Server
 
 JOB_ACTIONS = ("stop", "pause", "resume", "extend", "adjust")
@@ -108,13 +110,7 @@ class Handlers:
                 text = await threaded(documents.text_of, kind, name)
             except PartywallError as error:
                 return self._wrong(request, error, 404)
-        offered = await threaded(pages.offered)
-        kernels = pipeline.catalogue()
-        return self._page(
-            "start.html.j2", request, offered=offered, document=text, kind=kind, shipped=name, problems=[],
-            probes=[name for name in kernels.names("probe") if name != "null"],
-            stressors=[name for name in kernels.names("stressor") if name != "null"],
-        )  # fmt: skip
+        return self._page("start.html.j2", request, **await self._editor(text, kind, []) | {"shipped": name})
 
     async def check(self, request: Request) -> Response:
         """The mistakes of a document, as an editor needs them while a person types."""
@@ -128,20 +124,11 @@ class Handlers:
     async def simple(self, request: Request) -> Response:
         """The document for the common case, in the editor."""
         sent = await form(self._server.secrets, request)
-        names = pipeline.catalogue()
-        victim = sent.get("victim")
-        neighbours = [name for name in sent.list("neighbour") if name in names.names("stressor")]
-        if victim not in names.names("probe") or not neighbours:
-            return self._wrong(
-                request,
-                UsageError(Problem("`victim` or `neighbour` is missing", "choose a victim and at least one neighbour")),
-            )
-        checked = checked_order({"kind": "run", **{k: v for k in ("budget", "precision") if (v := sent.get(k))}})
-        limit = checked_order({"kind": "run", "budget": sent.get("cpu_limit") or None}).budget or ""
-        text = documents.simple_scenario(
-            victim, neighbours, cpu_limit=limit, budget=checked.budget or "", precision=checked.precision or ""
-        )
-        return self._page("start.html.j2", request, **await self._editor(text, "run", []))
+        filled = Simple({name: sent.get(name) for name in FIELDS_OF_SIMPLE}, tuple(sent.list("neighbour")))
+        if wrong := await threaded(filled.problems):
+            content = await self._editor("", "run", []) | {"simple": filled, "wrong": wrong}
+            return self._page("start.html.j2", request, 400, **content)
+        return self._page("start.html.j2", request, **await self._editor(filled.text, "run", []) | {"simple": filled})
 
     async def _editor(self, text: str, kind: str, problems: list[Problem]) -> dict[str, Any]:
         kernels = pipeline.catalogue()
@@ -153,6 +140,9 @@ class Handlers:
             "problems": problems,
             "probes": [name for name in kernels.names("probe") if name != "null"],
             "stressors": [name for name in kernels.names("stressor") if name != "null"],
+            "simple": Simple(),
+            "wrong": {},
+            "backends": BACKENDS,
         }
 
     async def dry_run(self, request: Request) -> Response:

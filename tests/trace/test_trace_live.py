@@ -1,6 +1,8 @@
-"""The slowest packets of a trace while it runs: kept with their flows, written to the journal, and shown on the page."""
+"""The slowest packets of a trace while it runs: kept with their flows, in the journal, and on the page."""
 
 import json
+
+from synthetic_trace import FLOW, MS, PACKET, evidence, forward, report
 
 from partywall import events
 from partywall.kinds.journal import FILE, Journal
@@ -8,7 +10,6 @@ from partywall.model.trace import Flow
 from partywall.trace.follow import _Log
 from partywall.web import pages
 from partywall.web.live import Watched
-from synthetic_trace import FLOW, MS, PACKET, evidence, forward, report
 
 OTHER = Flow(flow="0011", protocol=6, from_="10.0.0.3", from_port=80, to="10.0.0.4", to_port=81)
 SLOW = PACKET.model_copy(update={"flow": "0011", "at_ns": (20 * MS, None, 22 * MS), "length": 1400})

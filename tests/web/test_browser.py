@@ -108,11 +108,11 @@ def test_monitors_are_drawn_while_a_record_is_measured(opened, served, folder):
     figures = [["CPU of the host", "programs and kernel", "cores", 0.5]]
     add = running(folder, SECOND, {"event": "counters", "figures": figures})
     opened.get(f"{served.origin}/records/load-1")
-    wait(opened, lambda: "0.5 cores" in text_of(opened, "#monitors"))
+    wait(opened, lambda: "0.500 cores" in text_of(opened, "#monitors"))
     opened.execute_script("window.kept = true")
     figures[0][3] = 1.5
     add(event="counters", figures=figures)
-    wait(opened, lambda: "1.5 cores" in text_of(opened, "#monitors"))
+    wait(opened, lambda: "1.50 cores" in text_of(opened, "#monitors"))
     drawn = "return document.querySelector('#monitors polyline').getBoundingClientRect().height > 10"
     assert opened.execute_script(drawn)
     assert opened.execute_script("return window.kept === true")
@@ -193,9 +193,10 @@ def test_the_policy_of_a_running_guard_is_changed_from_its_page(opened, served, 
     editor = "return window.partywallView ? window.partywallView.dom.querySelectorAll('.cm-lint-marker').length : 0"
     wait(opened, lambda: opened.execute_script(editor) == 2)
     assert "'vm2' is not in the running policy" in text_of(opened, "#mistakes")
-    assert opened.execute_script("return window.partywallView.state.doc.toString()").strip() == POLICY.replace(
-        "vm1", "vm2"
-    ).strip()
+    assert (
+        opened.execute_script("return window.partywallView.state.doc.toString()").strip()
+        == POLICY.replace("vm1", "vm2").strip()
+    )
     submit("10Mbit/s", "20Mbit/s")
     wait(opened, control.is_file)
     sent = json.loads(control.read_text())["policy"].replace("\r", "")

@@ -113,7 +113,9 @@ def test_however_a_journal_grows_no_event_is_lost_or_taken_twice(tmp_path_factor
 def test_an_event_of_any_form_does_not_end_the_page(content):
     state = State()
     for name in ("counters", "block", "started", "left", "second", "report", "note", "ended"):
-        event = {"event": name} | (content if isinstance(content, dict) else {"cells": content, "text": content, "figures": content})
+        event = {"event": name} | (
+            content if isinstance(content, dict) else {"cells": content, "text": content, "figures": content}
+        )
         try:
             state.take(event)
         except (TypeError, ValueError, AttributeError, KeyError, IndexError):

@@ -30,7 +30,9 @@ def test_figures_are_rates_and_shares_of_the_host_and_of_the_victim():
 
 def test_readings_are_told_at_most_once_a_second(monkeypatch):
     monkeypatch.setattr(recorder, "metrics", lambda _: {})
-    counters = [{"name": name, "unit": "", "kind": "", "resource": ""} for name in ("cpu.cpu_user_ns", "runnable_count")]
+    counters = [
+        {"name": name, "unit": "", "kind": "", "resource": ""} for name in ("cpu.cpu_user_ns", "runnable_count")
+    ]
     read = recorder.Recorder(SimpleNamespace(trial=None, counters=counters), None, "turn")
     assert read.read() is None
     told = []
@@ -53,7 +55,7 @@ def test_the_page_draws_the_last_minute_of_each_figure(tmp_path):
     assert watched.state.monitored_count == SECONDS_SHOWN + 5
     groups = dict(pages.monitors(watched.state))
     (chart,) = groups["CPU of the host"]
-    assert (chart.last, chart.points.split()[0], chart.points.split()[-1]) == ("1.5 cores", "0,0", "240,0")
+    assert (chart.last, chart.points.split()[0], chart.points.split()[-1]) == ("1.50 cores", "0,0", "240,0")
     text = parts.rendered("live_monitors.html.j2", monitors=pages.monitors(watched.state))
     assert "throttled by its CPU limit" in text
     assert "Pressure (PSI)" in text

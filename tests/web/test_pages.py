@@ -303,7 +303,7 @@ def test_large_and_odd_requests_are_refused(page):
 
 
 LIMITED = {
-    "victim": "pipe", "neighbour": ["cache"], "budget": "1min", "precision": "1%", "copies": "3", "backend": "",
+    "victim": "pipe", "neighbour": ["cache"], "budget": "5min", "precision": "1%", "copies": "3", "backend": "",
     "cpu_limit": "50%", "cpu_weight": "200", "memory": "256MiB", "read_bps": "20MB/s", "write_iops": "500",
     "neighbour_backend": "container", "neighbour_cpu_limit": "25%", "neighbour_write_bps": "5 MB/s",
 }  # fmt: skip
@@ -401,7 +401,7 @@ def test_histories_of_comparable_runs_name_a_shift():
 
 
 def test_published_records_are_an_archive_of_reports_without_hidden_files(page, folder):
-    record(folder, "load-1", report_html="<p>one", findings_json="{}", secret_txt="x")
+    record(folder, "load-1", report_html="<p>one", findings_json="{}", other_txt="x")
     answer = page.get("/published.zip")
     archive = zipfile.ZipFile(io.BytesIO(answer.content))
     assert archive.testzip() is None

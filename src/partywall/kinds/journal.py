@@ -86,7 +86,7 @@ class _Content:
     def __init__(self) -> None:
         self._requests: set[int] = set()
 
-    def of(self, event: Event) -> Mapping[str, Any] | None:
+    def of(self, event: Event) -> Mapping[str, Any] | None:  # noqa: PLR0911 - one for each event
         match event:
             case Started(path, about):
                 labels = enumerate(about.get("labels", ()))

@@ -35,7 +35,11 @@ FIGURES = (
 def figures(read: Counters) -> Iterator[tuple[str, str, str, float]]:
     """Group, name, unit and value of each figure whose counters were read."""
     before, after = (
-        {column: value for column, value in zip(read.columns, values, strict=True) if value is not None}
+        {
+            (name, subject): value
+            for (subject, name), value in zip(read.columns, values, strict=True)
+            if value is not None
+        }
         for values in (read.before, read.after)
     )
     for figure in FIGURES:

@@ -82,8 +82,8 @@ class Job(Frozen):
     """One job. record: the name of its record. attempt: how often it was started.
 
     changes: options of the next attempt. force, forced_at: the last signal to a job that did not end by itself, and
-    when it was sent, in seconds since the epoch. done: the keys of requests about it that were carried out. exit: the exit code
-    of the last attempt.
+    when it was sent, in seconds since the epoch. done: the keys of requests about it that were carried out. exit: the
+    exit code of the last attempt.
     """
 
     id: Key

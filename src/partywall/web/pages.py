@@ -225,7 +225,7 @@ def monitors(live: Live) -> list[tuple[str, list[Monitor]]]:
         points = " ".join(
             f"{begin + number * step:.0f},{40 - 40 * value / (top or 1):.0f}" for number, value in enumerate(values)
         )
-        last, most = (f"{units.format_number(value)} {unit}" for value in (values[-1], top))
+        last, most = (f"{units.format_number(value, 3)} {unit}" for value in (values[-1], top))
         groups.setdefault(group, []).append(Monitor(name, points if len(values) > 1 else "", last, most))
     return list(groups.items())
 

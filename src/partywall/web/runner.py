@@ -363,7 +363,9 @@ class Runner:
 
     def _launch(self, job: Job) -> None:
         folder, record = self._folder, self._folder.root / job.record
-        job = job.model_copy(update={"attempt": job.attempt + 1, "state": State.RUNNING, "want": None, "force": None, "exit": None})
+        job = job.model_copy(
+            update={"attempt": job.attempt + 1, "state": State.RUNNING, "want": None, "force": None, "exit": None}
+        )
         if record.is_dir() and job.order.kind in RESUMABLE:
             words = ["study" if job.order.kind == "study" else "run", f"--resume={record}", *job.changes]
         else:
@@ -420,7 +422,9 @@ class Runner:
     def _after(self, job: Job, code: int) -> None:
         """Decides what follows the end of an attempt."""
         kept = self._folder.record(job.record) is not None
-        ended = job.model_copy(update={"exit": code, "pid": None, "start_ticks": None, "want": None, "force": None, "changes": ()})
+        ended = job.model_copy(
+            update={"exit": code, "pid": None, "start_ticks": None, "want": None, "force": None, "changes": ()}
+        )
         if job.force is Force.KILL:
             # It could remove nothing itself. The next job waits until that is done.
             self._beside("reap")

@@ -9,6 +9,7 @@ Bar: no finding on any page. --quick: light at 1280 pixels and dark at 360.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,11 @@ def filled(where: Site) -> list[str]:
     for job in ("job-00010", "job-00009"):
         where.api("POST", f"/api/jobs/{job}/pause", {}, f"pause-{job}")
     until(lambda: not any(job["state"] in ("running", "queued") for job in where.jobs()), 60, "not paused")
+    # One for the bin.
+    shutil.copytree(where.root / first, where.root / "deleted-1")
+    where.api("POST", "/api/records/deleted-1/delete", {}, "delete-001")
     return [
-        "/", "/start", "/start?kind=run&shipped=demo", "/host", "/history", "/compare",
+        "/", "/bin", "/start", "/start?kind=run&shipped=demo", "/host", "/history", "/compare",
         f"/compare?record={first}&record={second}", f"/records/{first}", f"/records/{watched}",
         f"/records/{where.jobs()[-1]['record']}", "/?deleted=x&q=nothing", "/nothing", "/login",
     ]  # fmt: skip

@@ -270,7 +270,8 @@ def buttons(job: Job | None) -> Buttons:
             return Buttons(resume=True)
 
 
-FORCED = {
+FORCED: dict[Force | None, str] = {
+    None: "stopping",
     Force.TERMINATE: "stopping by SIGTERM, because it did not end; SIGKILL follows after 10 s",
     Force.KILL: "killed by SIGKILL, because it did not end; what it left on this host is removed next",
 }
@@ -289,7 +290,7 @@ def status(  # noqa: PLR0911 - one for each state
     if job is not None and job.state is State.RUNNING and job.want is not None:
         wants = {
             Want.PAUSE: "pausing after this block",
-            Want.STOP: FORCED.get(job.force, "stopping"),
+            Want.STOP: FORCED[job.force],
             Want.EXTEND: "restarting with more time",
         }
         return wants[job.want]

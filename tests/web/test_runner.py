@@ -220,6 +220,19 @@ def test_a_record_that_was_deleted_a_month_ago_is_removed_by_itself(runner, fold
     assert len(list(folder.trash.iterdir())) == 1
 
 
+def test_what_cannot_be_removed_does_not_hold_up_the_queue(runner, folder, monkeypatch):
+    record(folder, "load-1")
+    ask(runner, "delete", key="press-001", record="load-1")
+    ask(runner, "empty", key="press-002")
+    popen, tried = subprocess.Popen, []
+    monkeypatch.setattr("subprocess.Popen", lambda words, **more: tried.append(words) or popen(["false"], **more))
+    for _ in range(3):
+        runner.step()
+        for process in runner._reports:
+            process.wait(60)
+    assert len(tried) == 1
+
+
 def test_a_record_that_an_earlier_version_deleted_is_restored(runner, folder):
     record(folder, "load-1").rename(folder.trash / "load-1")
     assert [(each.id, each.name) for each in deleted.entries(folder)] == [("load-1", "load-1")]

@@ -84,7 +84,7 @@ def put(folder: Folder, record: Path) -> None:
     # Later than all others, so that the order of deletions is kept.
     at_ms = max(time.time_ns() // 10**6, round(latest * 1000) + 1)
     entry = folder.trash / f"{at_ms:013d}-{secrets.token_hex(2)}"
-    entry.mkdir()
+    entry.mkdir(parents=True)
     record.rename(entry / record.name)
 
 
@@ -110,4 +110,6 @@ def hide(folder: Folder, before: float) -> int:
 
 def hidden(folder: Folder) -> list[str]:
     """The paths of what can be removed."""
+    if not folder.trash.is_dir():
+        return []
     return [entry.path for entry in os.scandir(folder.trash) if entry.name.startswith(HIDDEN)]

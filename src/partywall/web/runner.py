@@ -119,6 +119,7 @@ class Runner:
         self._process: subprocess.Popen[bytes] | None = None
         self._reports: list[subprocess.Popen[bytes]] = []
         self._purge_at = 0.0
+        self._removed: set[str] = set()
         self.active_at = time.monotonic()
 
     def answer(self, line: bytes) -> dict[str, Any]:
@@ -330,8 +331,13 @@ class Runner:
         """Removes what is no longer kept in the bin. The next job waits for it."""
         if time.monotonic() >= self._purge_at:
             self._purge_at = time.monotonic() + PURGE_S
-            deleted.hide(self._folder, time.time() - deleted.KEPT_DAYS * 86400)
-        if paths := deleted.hidden(self._folder)[:PURGED_AT_A_TIME]:
+            self._removed.clear()
+            with contextlib.suppress(OSError):
+                deleted.hide(self._folder, time.time() - deleted.KEPT_DAYS * 86400)
+        # What cannot be removed, such as the files of another user, is tried again with the next look.
+        paths = [path for path in deleted.hidden(self._folder) if path not in self._removed][:PURGED_AT_A_TIME]
+        if paths:
+            self._removed.update(paths)
             self._reports.append(subprocess.Popen(["rm", "-rf", "--", *paths], stdin=subprocess.DEVNULL))
 
     def _record(self, name: str) -> Path:

@@ -220,7 +220,7 @@ def test_a_record_that_was_deleted_a_month_ago_is_removed_by_itself(runner, fold
     assert len(list(folder.trash.iterdir())) == 1
 
 
-def test_what_cannot_be_removed_does_not_hold_up_the_queue(runner, folder, monkeypatch):
+def test_files_that_cannot_be_removed_do_not_hold_up_the_queue(runner, folder, monkeypatch):
     record(folder, "load-1")
     ask(runner, "delete", key="press-001", record="load-1")
     ask(runner, "empty", key="press-002")

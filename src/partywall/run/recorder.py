@@ -27,7 +27,7 @@ from partywall.store.pending import Pending
 # If its slices are missing this long after a block's end, the victim counts as stuck.
 PATIENCE_NS = 15_000_000_000
 KEPT_NS = 5_000_000_000
-TOLD_NS = 1_000_000_000
+WATCHED_NS = 1_000_000_000
 """The least time between two reports of counters to those who watch."""
 
 
@@ -77,7 +77,7 @@ class Recorder:
         self._extractors = {name: Extractor(metric) for name, metric in metrics(stage.trial).items()}
         self._samples: deque[tuple[int, list[float | None]]] = deque(maxlen=1000)
         self._counters = tuple(Counter(**counter) for counter in stage.counters)
-        self._told: tuple[int, list[float | None]] | None = None
+        self._reported: tuple[int, list[float | None]] | None = None
         self._expected: deque[Expected] = deque()
         self._tail: deque[str] = deque(maxlen=3)
         # Dropped lines of output that arrived too fast, by workload.
@@ -155,12 +155,12 @@ class Recorder:
         """What the monitor read since the last call that returned something. None if that was under a second ago."""
         if not self._samples:
             return None
-        if self._told is None:
-            self._told = self._samples[0]
-        (began_ns, before), (at_ns, after) = self._told, self._samples[-1]
-        if at_ns - began_ns < TOLD_NS:
+        if self._reported is None:
+            self._reported = self._samples[0]
+        (began_ns, before), (at_ns, after) = self._reported, self._samples[-1]
+        if at_ns - began_ns < WATCHED_NS:
             return None
-        self._told = self._samples[-1]
+        self._reported = self._samples[-1]
         names = (counter.name.rpartition(".") for counter in self._counters)
         columns = tuple((subject, name) for subject, _, name in names)
         return Counters(columns, before, after, (at_ns - began_ns) / 1e9)

@@ -50,18 +50,18 @@ class Row:
 
 def entries(folder: Folder) -> list[Deleted]:
     """All deleted records, the latest deletion first."""
-    found = []
+    deletions = []
     for entry in folder.trash.iterdir() if folder.trash.is_dir() else ():
         if entry.name.startswith(".") or entry.is_symlink() or not entry.is_dir():
             continue
         if re.fullmatch(ENTRY, entry.name):
             inside = next((path for path in entry.iterdir() if path.is_dir() and not path.is_symlink()), None)
             if inside is not None:
-                found.append(Deleted(entry.name, inside.name, int(entry.name[:13]) / 1000, inside))
+                deletions.append(Deleted(entry.name, inside.name, int(entry.name[:13]) / 1000, inside))
         else:
             # As earlier versions kept them.
-            found.append(Deleted(entry.name, entry.name, entry.stat().st_ctime, entry))
-    return sorted(found, key=lambda each: (each.at, each.id), reverse=True)
+            deletions.append(Deleted(entry.name, entry.name, entry.stat().st_ctime, entry))
+    return sorted(deletions, key=lambda each: (each.at, each.id), reverse=True)
 
 
 def of_name(folder: Folder, name: str, entry: str | None = None) -> Deleted | None:
@@ -109,7 +109,7 @@ def hide(folder: Folder, before: float) -> int:
 
 
 def hidden(folder: Folder) -> list[str]:
-    """The paths of what can be removed."""
+    """The paths of hidden entries, which can be removed."""
     if not folder.trash.is_dir():
         return []
     return [entry.path for entry in os.scandir(folder.trash) if entry.name.startswith(HIDDEN)]

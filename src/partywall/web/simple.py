@@ -74,22 +74,22 @@ class Simple:
 
     def problems(self) -> dict[str, list[Problem]]:
         """All mistakes by the field that each is in. Those that belong to no field are at the empty name."""
-        found: dict[str, list[Problem]] = {}
+        by_field: dict[str, list[Problem]] = {}
         own = list(self._own())
         for name, problem in own or self._of_scenario():
-            place = found.setdefault(name, [])
+            place = by_field.setdefault(name, [])
             # Neighbours share their limits, so each of them has the same mistake.
             if all(problem.message != known.message for known in place):
                 place.append(problem)
-        return found
+        return by_field
 
     def _own(self) -> Iterator[tuple[str, Problem]]:
         """Mistakes without which there is a scenario to check."""
         kernels = pipeline.catalogue()
         if self.get("victim") not in kernels.names("probe"):
-            yield "victim", Problem("no victim is chosen", "choose one from the list")
+            yield "victim", Problem("`victim` is missing", "choose one from the list")
         if not self.neighbours or set(self.neighbours) - set(kernels.names("stressor")):
-            yield "neighbour", Problem("no neighbour is chosen", "choose at least one")
+            yield "neighbour", Problem("`neighbour` is missing", "choose at least one")
         if not self._copies:
             yield "copies", Problem(f"{self.get('copies')[:40]!r} is not a number of neighbours", "give 1 to 8")
         for name in ("backend", f"{NEIGHBOUR}backend"):

@@ -89,7 +89,7 @@ class Handlers:
     async def empty_bin(self, request: Request) -> Response:
         sent = await form(self._server.secrets, request)
         if sent.get("sure") != "on":
-            problem = Problem("`sure` is missing, so the bin was not emptied", "confirm that the records are removed for good")
+            problem = Problem("`sure` is missing, so the bin was not emptied", "confirm the removal")
             return self._wrong(request, UsageError(problem))
         try:
             await threaded(self._server.act, "empty", key=sent.get("key"), before=sent.get("before") or None)

@@ -138,7 +138,7 @@ class Steps:
             self._begin_last_part(moved)
 
     def _is_stuck(self, moved: Moved, now_ns: int) -> bool:
-        """Whether QEMU was told to hand the guest over, and waits for a link that carries nothing.
+        """Whether QEMU has the order to hand the guest over, and waits for a link that carries nothing.
 
         The guest is still on the source. QEMU cannot hand it over between this look and the cancelling, because its
         migration waits in the kernel.

@@ -15,6 +15,7 @@ from partywall.sandbox.qemu.monitor import Monitor
 
 LOOK_S = 0.05
 QUIT_S = 10.0
+LATE_LOOKS = 50
 
 
 class QemuEnd:
@@ -62,7 +63,13 @@ class QemuEnd:
         self.monitor.execute("migrate", uri=to)
 
     def look(self) -> Look:
-        return qmp.look(self.monitor.execute("query-migrate"))
+        for _ in range(LATE_LOOKS):
+            look = qmp.look(self.monitor.execute("query-migrate"))
+            if look.state != "completed" or look.total_ns != 0:
+                break
+            # QEMU 7.2 says that a move is completed a moment before it knows how long it took.
+            time.sleep(LOOK_S)
+        return look
 
     def announced(self) -> Iterator[Announced]:
         return qmp.announced(self.monitor)

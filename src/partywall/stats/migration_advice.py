@@ -94,7 +94,7 @@ def _hopeless(facts: Facts, fixed: Mapping[bool, Fixed]) -> str:
 
 def _remedies(facts: Facts, rate: float, fixed: Mapping[bool, Fixed]) -> Iterator[str]:
     """What would have to change."""
-    limit_s = facts.curve.widest / rate
+    limit_s = facts.curve.working_set(facts.content) / rate
     yield f"it would end with a downtime limit of {_time(limit_s)}, which sends all that changes while the guest stands"
     yield f"or with a link of more than {units.format_bit_rate(8 * facts.curve.rate)}"
     if True not in fixed:

@@ -69,10 +69,18 @@ class Curve:
         slope = (changed[-1] - changed[-2]) / (windows[-1] - windows[-2]) if len(windows) > 2 else 0.0
         return float(changed[-1] + max(0.0, slope) * (seconds - windows[-1]))
 
-    @property
-    def widest(self) -> float:
-        """Bytes changed in the longest window: about the working set, if the window is long enough."""
-        return float(np.nanmean(self.changed[:, -1]))
+    def working_set(self, most: float, share: float = 0.5) -> float:
+        """Bytes that the guest changes again and again, at most `most`.
+
+        At least what changed in the longest window. If the curve still rises there, it may be more: the curve is taken
+        to approach it exponentially, so the last slope, as a share of the first, is missing. share: from the least, 0,
+        to the most that this allows, 1.
+        """
+        windows, changed = np.array((0.0, *self.windows_s)), np.array((0.0, *np.nanmean(self.changed, axis=0)))
+        slopes, least = np.diff(changed) / np.diff(windows), float(changed[-1])
+        missing = min(1.0, max(0.0, slopes[-1] / slopes[0])) if len(slopes) > 1 and slopes[0] > 0 else 0.0
+        highest = least / (1.0 - missing) if missing < 1 else math.inf
+        return least * (max(least, min(most, highest)) / least) ** share if least else 0.0
 
     @property
     def rate(self) -> float:
@@ -195,16 +203,20 @@ def piecewise(facts: Facts, method: Method, give_up_s: float) -> Course:
     return _endless(sent, spent_s, PASSES_MAX)
 
 
-def replayed(facts: Facts, method: Method, give_up_s: float, phase: float = 0.5, overlap: float = 0.5) -> Course:
+def replayed(
+    facts: Facts, method: Method, give_up_s: float, phase: float = 0.5, overlap: float = 0.5, wide: float = 0.5
+) -> Course:
     """QEMU's rule, see the module. Post-copy hands over after its passes, and sends what is dirty then once more.
 
     phase: when within a quantum QEMU looks, 0 to 1. overlap: whether the guest changes pages again that wait to be
-    sent: 1 if it picks pages at random, 0 if it goes round, because the pages that it comes to next were sent long ago.
+    sent: 1 if it picks pages at random, 0 if it takes them in turn, because the next ones were sent long ago. wide: the
+    share of `Curve.working_set`.
     """
     rate, limit_s = rate_of(facts, method), limit_of(method)
     threshold, quantum = rate * facts.looked * limit_s, rate * QUANTUM_S
     empty_s = (facts.memory - facts.content) / facts.empty_rate
     # QEMU goes through the memory by address, and counts pages as left until it has looked at them, zero pages too.
+    every = facts.curve.working_set(facts.content, wide)
     ahead, fresh, dirty, sent, spent_s = facts.memory, facts.content, 0.0, 0.0, 0.0
     for number in range(1, PASSES_MAX):
         if method.postcopy is not None and number > method.postcopy.after_passes:
@@ -218,11 +230,11 @@ def replayed(facts: Facts, method: Method, give_up_s: float, phase: float = 0.5,
         ahead = facts.last_with(fresh) if fresh else 0.0
         pass_s = now / rate + facts.sync_s + empty_s * (before - ahead) / facts.memory
         sent, spent_s = sent + now, spent_s + pass_s
-        changed, every = facts.curve.at(pass_s), facts.curve.widest
+        changed = min(every, facts.curve.at(pass_s))
         # What changes again before it is sent is one page to send, not two.
         if changed:
-            at_random, going_round = dirty * min(1.0, changed / every), max(0.0, dirty + changed - every)
-            changed -= overlap * at_random + (1 - overlap) * going_round
+            at_random, in_turn = dirty * min(1.0, changed / every), max(0.0, dirty + changed - every)
+            changed -= overlap * at_random + (1 - overlap) * in_turn
         dirty = min(facts.memory - fresh, dirty + changed * (1 - fresh / max(facts.content, 1.0)))
         if ahead + dirty <= threshold:
             # The rest is sent without the method's limit.
@@ -262,7 +274,7 @@ def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: 
             looked=_drawn(fixed.looked, chance),
             curve=facts.curve.draw(chance),
         )
-        course = replayed(drawn, method, give_up_s, chance.random(), chance.random())
+        course = replayed(drawn, method, give_up_s, *chance.random(3))
         courses.append(_with_costs(course, drawn, fixed, chance))
         for name, model in BASELINES.items():
             others[name].append(model(drawn, method, give_up_s))

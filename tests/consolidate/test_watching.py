@@ -122,9 +122,18 @@ def test_a_meter_that_does_not_answer_leaves_a_gap_and_a_wrong_one_is_refused(tm
         seen = seeing.look()
     assert seen.watts["b"] is None
     assert seen.watts["a"] == pytest.approx(86)
-    wrong = small(tmp_path, ", meter: 'redfsh://x'")
-    with pytest.raises(UsageError, match="redfish"):
-        Seeing(wrong, connect.hypervisor_of(wrong), Host.here(), lambda _: None, 60.0)
+    with pytest.raises(UsageError, match=r"cluster.yaml:7: hosts.b.meter: .*redfish"):
+        small(tmp_path, ", meter: 'redfsh://x'")
+
+
+@pytest.mark.parametrize(
+    ("meter", "watts_are"),
+    [("simulated", "simulated"), ("replay:x.csv", "simulated"), ("redfish://bmc/Chassis/1", "modelled")],
+)
+def test_watts_of_a_meter_in_software_are_never_metered(tmp_path, meter, watts_are):
+    cluster = small(tmp_path, f", meter: '{meter}'")
+    kept = record(cluster, tmp_path, looks([10.0, 10.0]))
+    assert kept.evidence().watts_are == watts_are
 
 
 def record(cluster, tmp_path, seen, acted=()):

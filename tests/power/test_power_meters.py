@@ -13,12 +13,19 @@ from partywall.host import Host
 from partywall.model.power import Activity, MeterFacts, MeterFault, Reading
 from partywall.power import meters
 from partywall.power.meters import ipmi, nut, redfish, wattsup
-from partywall.power.meters.base import PASSWORD, PASSWORD_FILE, Address, Counter, MeterError
+from partywall.power.meters.base import PASSWORD, PASSWORD_FILE, Address, Counter, MeterError, Watts, password_of
 from partywall.power.sampling import Sampler
 from partywall.testing import power
 from partywall.testing.power import SERVERS, Hwmon, Rapl, Resctrl
 
 SECOND = 10**9
+SENSOR = """Locating sensor record...
+Sensor ID              : Total_Power (0x1)
+ Entity ID             : 7.1
+ Sensor Type (Threshold)  : Other
+ Sensor Reading        : {}
+ Status                : ok
+"""
 
 
 def test_a_name_with_a_password_is_refused_without_repeating_it():
@@ -41,6 +48,18 @@ def test_a_name_with_a_password_is_refused_without_repeating_it():
         ("simulated:cervera-dl120-g6?lag=x", "lag=x"),
         ("simulated:cervera-dl120-g6?refresh=0", "greater than 0"),
         ("simulated:nobody", "no power profile"),
+        ("simulated:?lag=nan", "lag=nan is not a number"),
+        ("simulated:?lag=inf", "lag=inf is not a number"),
+        ("simulated:?noise=-1", "noise=-1 is not a number"),
+        ("simulated:?colour=1", "colour=1 is not known"),
+        ("snmp://pdu/1.3.6.1?scale=0", "scale=0 is not a number"),
+        ("snmp://pdu/1.3.6.1?scale=-1", "scale=-1 is not a number"),
+        ("snmp://pdu/1.3.6.1?scale=nan", "scale=nan is not a number"),
+        ("snmp://pdu/1.3.6.1?scale=inf", "scale=inf is not a number"),
+        ("nut://ups1@localhost/ups.load", "ups.load is not in watts"),
+        ("nut://ups1@localhost/ups.power", "ups.power is not in watts"),
+        ("nut://ups1@localhost/ups.realpower.nominal", "is not in watts"),
+        ("redfish://bmc/Chassis/1?tls=maybe", "tls=maybe"),
     ],
 )
 def test_a_name_that_cannot_be_used_has_one_clear_error(name, says, tmp_path):
@@ -52,15 +71,15 @@ def test_a_password_comes_from_the_environment_or_a_file(monkeypatch, tmp_path):
     monkeypatch.delenv(PASSWORD, raising=False)
     address = Address.parse("redfish://admin@bmc/Chassis/1")
     with pytest.raises(UsageError, match=PASSWORD_FILE):
-        address.password()
+        password_of(address)
     file = tmp_path / "password"
     file.write_text("from-file\n")
     monkeypatch.setenv(PASSWORD_FILE, str(file))
-    assert address.password() == "from-file"
+    assert password_of(address) == "from-file"
     monkeypatch.setenv(PASSWORD, "from-environment")
-    assert address.password() == "from-environment"
+    assert password_of(address) == "from-environment"
     monkeypatch.setenv("OTHER", "own")
-    assert Address.parse("redfish://admin@bmc/Chassis/1?password=env:OTHER").password() == "own"
+    assert password_of(Address.parse("redfish://admin@bmc/Chassis/1?password=env:OTHER")) == "own"
 
 
 @given(st.lists(st.floats(0, 200), min_size=2, max_size=60), st.floats(0, 1000))
@@ -85,6 +104,52 @@ def test_a_counter_that_was_reset_is_reported():
     counter.add(0, 50.0)
     with pytest.raises(MeterError, match="reset"):
         counter.add(SECOND, 3.0)
+
+
+def test_a_counter_that_wraps_is_reported_as_reset_if_no_power_explains_it():
+    counter = Counter(wrap=262144.0, least_wrap_s=131.0)
+    counter.add(0, 200_000.0)
+    with pytest.raises(MeterError, match="reset"):
+        counter.add(SECOND, 5.0)
+    assert counter.add(2 * SECOND, 105.0) == 100.0
+
+
+class Scripted:
+    """A meter whose readings are given: joules, watts, or a fault."""
+
+    def __init__(self, *values):
+        self._values = iter(values)
+
+    def read(self):
+        if isinstance(value := next(self._values), MeterError):
+            raise value
+        return Reading(meter="m", **value)
+
+
+def test_the_watts_of_a_counter_are_the_difference_of_two_readings(monkeypatch):
+    monkeypatch.setattr("partywall.power.meters.base.LEAST_MEAN_S", 0.01)
+    steps = [{"time_ns": n * SECOND, "joules": 60.0 * n * n} for n in range(4)]
+    watts = Watts(Scripted(steps[0], steps[1], steps[2], MeterError("gap", "reset"), steps[2], steps[3]))
+    assert [watts.read(), watts.read()] == pytest.approx([60.0, 180.0])
+    with pytest.raises(MeterError):
+        watts.read()
+    # What was counted before the fault is not known.
+    assert watts.read() == pytest.approx(300.0)
+    assert Watts(Scripted({"time_ns": 0, "watts": 5.0})).read() == 5.0
+
+
+@pytest.mark.parametrize(
+    ("name", "origin"),
+    [
+        ("simulated", "simulated"),
+        ("simulated:cervera-dl120-g6", "simulated"),
+        ("replay:watts.csv", "simulated"),
+        ("rapl", "measured"),
+        ("redfish://bmc/Chassis/1", "measured"),
+    ],
+)
+def test_a_meter_that_exists_only_in_software_says_so(name, origin):
+    assert Address.parse(name).origin == origin
 
 
 def test_cores_are_inside_a_package_and_memory_is_not(tmp_path):
@@ -140,11 +205,32 @@ def test_each_form_of_a_redfish_reading_is_understood(resource, watts):
 
 def test_answers_of_ipmitool_are_understood():
     assert ipmi.dcmi_watts("\n    Instantaneous power reading:                   212 Watts\n") == 212
-    assert ipmi.sensor_watts("Total_Power      | 332\n", "Total_Power") == 332
+    assert ipmi.sensor_watts(SENSOR.format("332 (+/- 4) Watts"), "Total_Power") == 332
+    assert ipmi.sensor_watts(SENSOR.format("332 Watts"), "Total_Power") == 332
     with pytest.raises(MeterError, match="no power reading"):
         ipmi.dcmi_watts("DCMI request failed")
     with pytest.raises(MeterError, match="not a number"):
-        ipmi.sensor_watts("Total_Power      | na\n", "Total_Power")
+        ipmi.sensor_watts(SENSOR.format("No Reading"), "Total_Power")
+    with pytest.raises(MeterError, match="Fan1 is in RPM, not in watts"):
+        ipmi.sensor_watts(SENSOR.format("3600 (+/- 0) RPM"), "Fan1")
+    with pytest.raises(MeterError, match="no value of Total_Power"):
+        ipmi.sensor_watts("Total_Power      | 332\n", "Total_Power")
+
+
+def test_a_dcmi_reading_that_is_deactivated_is_no_zero_watts():
+    text = "    Instantaneous power reading:   0 Watts\n    Power reading state is:                   {}\n"
+    with pytest.raises(MeterError, match="is deactivated"):
+        ipmi.dcmi_watts(text.format("deactivated"))
+    assert ipmi.dcmi_watts(text.format("activated")) == 0
+
+
+def test_a_fan_is_no_sensor_of_power(tmp_path):
+    server = Hwmon(tmp_path)
+    server.start()
+    (folder,) = tmp_path.rglob("hwmon[0-9]")
+    (folder / "fan1_input").write_text("3600\n")
+    with pytest.raises(UsageError, match=f"there is no sensor {folder.name}/fan1"):
+        meters.make(f"hwmon:{folder.name}/fan1", server.host)
 
 
 @given(st.text(max_size=80))
@@ -152,6 +238,7 @@ def test_no_answer_of_a_server_ends_a_parser(text):
     for parse in (
         lambda: ipmi.dcmi_watts(text),
         lambda: ipmi.sensor_watts(text, "x"),
+        lambda: ipmi.sensor_watts(SENSOR.format(text), "x"),
         lambda: nut.watts_of(text, "GET VAR a b"),
         lambda: wattsup.watts_of(text),
     ):
@@ -168,6 +255,10 @@ def test_a_recording_is_replayed_at_its_pace_and_ends(tmp_path):
     file.write_text("s,watts\n1,100\n1,200\n")
     with pytest.raises(UsageError, match="do not rise"):
         meters.make(f"replay:{file}", Host.here())
+    for row in ("nan,100", "inf,100", "1,nan", "1,inf", "1,-5"):
+        file.write_text(f"s,watts\n0,100\n{row}\n")
+        with pytest.raises(UsageError, match="not a table of numbers"):
+            meters.make(f"replay:{file}", Host.here())
 
 
 class Hanging:

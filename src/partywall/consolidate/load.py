@@ -11,6 +11,7 @@ from typing import Any
 
 from partywall.errors import Problem, UsageError
 from partywall.model.cluster import POWER_CURVES, Cluster, Control, GuestSpec
+from partywall.power import meters
 from partywall.scenario.decode import decode
 from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import follows, problem, validate
@@ -93,6 +94,8 @@ def _hosts(cluster: Cluster) -> Iterator[Mistake]:
             said = f"there is no power curve {host.power!r}"
             remedy = did_you_mean(host.power, curves, f"define it under power, or use {', '.join(POWER_CURVES)}")
             yield Mistake((*at, "power"), said, remedy)
+        if host.meter is not None:
+            yield from _meter(host.meter, (*at, "meter"))
         if host.control is not None:
             yield from _control(host.control, (*at, "control"))
         if host.control is not None and host.count > 1:
@@ -105,6 +108,14 @@ def _hosts(cluster: Cluster) -> Iterator[Mistake]:
     for name, count in Counter(cluster.host_names()).items():
         if count > 1:
             yield Mistake(("hosts",), f"two hosts are named {name}", "count adds numbers to names; rename one")
+
+
+def _meter(name: str, at: tuple[str, ...]) -> Iterator[Mistake]:
+    """What is wrong with a meter's name. Whether there is such a meter is known when it is read."""
+    try:
+        meters.check(name)
+    except UsageError as error:
+        yield from (Mistake(at, each.message, each.remedy) for each in error.problems)
 
 
 _NEEDED = {
@@ -200,6 +211,9 @@ def _limits(cluster: Cluster) -> Iterator[Mistake]:
         yield Mistake(("limits", "relief_risk"), said, "a host would be relieved as soon as it is filled; raise it")
     if limits.hours is not None and not _HOURS.match(limits.hours):
         yield Mistake(("limits", "hours"), f"{limits.hours!r} are not hours", "write for example 20:00-06:00")
+    elif limits.hours is not None and len(set(limits.hours.split("-"))) == 1:
+        said = f"{limits.hours!r} are no time: they begin and end at the same minute"
+        yield Mistake(("limits", "hours"), said, "leave hours out for always, or give two times")
     if limits.keep_on > len(cluster.host_names()):
         said = f"{limits.keep_on} hosts cannot stay on, because there are {len(cluster.host_names())}"
         yield Mistake(("limits", "keep_on"), said, "give at most the number of hosts")
@@ -210,6 +224,8 @@ def _curves(cluster: Cluster) -> Iterator[Mistake]:
         at = ("power", name)
         if any(later < earlier for earlier, later in zip(curve.watts, curve.watts[1:], strict=False)):
             yield Mistake((*at, "watts"), "power falls as load grows", "list watts from idle to all CPUs busy")
+        if not any(curve.watts):
+            yield Mistake((*at, "watts"), "a host takes no power at any load", "give its measured watts")
         if curve.off > curve.watts[0]:
             said = f"a host that is off takes {curve.off:g} W, and idle {curve.watts[0]:g} W"
             yield Mistake((*at, "off"), said, "give at most the idle power")

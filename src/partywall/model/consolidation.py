@@ -9,6 +9,7 @@ from pydantic import Field
 
 from partywall.model import finding
 from partywall.model.cluster import Cluster
+from partywall.model.meter import Address
 from partywall.model.migration import Span
 from partywall.model.scenario import Frozen
 
@@ -116,8 +117,10 @@ class Solver(Frozen):
 
     @property
     def gap(self) -> float | None:
-        """How far above the bound, as a share."""
-        return None if self.bound_j is None else max(0.0, self.objective_j / self.bound_j - 1.0)
+        """How far above the bound, as a share. None without a bound, or if the bound is no energy at all."""
+        if self.bound_j is None or self.objective_j <= self.bound_j:
+            return None if self.bound_j is None else 0.0
+        return self.objective_j / self.bound_j - 1.0 if self.bound_j > 0 else None
 
 
 class ConsolidationPlan(Frozen):
@@ -200,6 +203,9 @@ class Acted(Frozen):
     net_j: Span
 
 
+WattsAre = Literal["metered", "modelled", "simulated"]
+
+
 class ConsolidationEvidence(Frozen):
     """All that a record of the manager holds."""
 
@@ -216,12 +222,17 @@ class ConsolidationEvidence(Frozen):
     ended: bool = False
 
     @property
-    def watts_are(self) -> Literal["metered", "modelled", "simulated"]:
+    def watts_are(self) -> WattsAre:
         """Where the watts of a watch come from: metered only if each host has a meter that is not simulated."""
-        meters = [spec.meter for spec in self.cluster.hosts.values()]
-        if any(meter is not None and meter.startswith("simulated:") for meter in meters):
-            return "simulated"
-        return "modelled" if None in meters else "metered"
+        sources = {self.watts_of(host) for host in self.cluster.hosts}
+        return "simulated" if "simulated" in sources else "modelled" if "modelled" in sources else "metered"
+
+    def watts_of(self, host: str) -> WattsAre:
+        """Where the watts of one host come from."""
+        meter = self.cluster.hosts[host].meter
+        if meter is None:
+            return "modelled"
+        return "simulated" if Address.parse(meter).origin == "simulated" else "metered"
 
 
 class Compared(Frozen):

@@ -21,8 +21,7 @@ from partywall.model.scenario import Frozen
 Origin = Literal["measured", "modelled", "simulated"]
 Task = Literal["read", "calibrate", "attribute"]
 Array = NDArray[np.float64]
-
-"""Joules of a watt-hour."""
+WHOLE_MACHINE = "the whole machine"
 
 
 # Raw facts
@@ -60,14 +59,16 @@ class MeterFacts(Frozen):
     """What is known of a meter before its first reading.
 
     quantity: what it reads. step: the smallest difference that it can show, in watts or joules; None if unknown.
-    covers: which part of the machine it measures. sends: whether it sends each new value itself, once.
+    covers: which part of the machine it measures; is_whole: whether that is all of it. sends: whether it sends each new
+    value itself, once.
     """
 
     meter: str
     origin: Origin = "measured"
     quantity: Literal["watts", "joules"] = "watts"
     step: float | None = None
-    covers: str = "the whole machine"
+    covers: str = WHOLE_MACHINE
+    is_whole: bool = True
     sends: bool = False
     about: str = ""
 
@@ -106,6 +107,8 @@ class NodeModel(Frozen):
     points: (busy cores, watts), from idle upwards. per: whether points were taken at whole busy cores, or at shares of
     the load that all cores carry together. band: half-width of the 95 % error band, as a share of the watts.
     off_watts, boot, shutdown: None if unknown. draws: watts at `points` in repetitions of the fit, for intervals.
+    covers: the part of the machine whose watts these are, as the meter states it; None in files of earlier versions.
+    is_whole: whether that is all of it.
     """
 
     name: str
@@ -120,6 +123,8 @@ class NodeModel(Frozen):
     shutdown_s: float | None = None
     shutdown_joules: float | None = None
     draws: tuple[tuple[float, ...], ...] = ()
+    covers: str | None = None
+    is_whole: bool = True
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -134,6 +139,10 @@ class NodeModel(Frozen):
     def states(self) -> Origin:
         """The origin of watts that it states where no meter is read, whatever gave the model."""
         return "simulated" if self.origin == "simulated" else "modelled"
+
+    def fits(self, facts: MeterFacts) -> bool:
+        """Whether its watts can be compared with those of a meter: both are of the same part of a machine."""
+        return self.covers in (None, facts.covers) or (self.is_whole and facts.is_whole)
 
     @property
     def cpus(self) -> int:

@@ -8,7 +8,7 @@ the load that the machine can carry.
 from __future__ import annotations
 
 from partywall import units
-from partywall.model.power import NodeModel
+from partywall.model.power import WHOLE_MACHINE, NodeModel
 
 SOURCE = "SPECpower_ssj2008 in Beloglazov and Buyya 2012, {}"
 
@@ -17,7 +17,8 @@ def _loads(name: str, machine: str, cpus: int, *watts: float) -> NodeModel:
     points = tuple((cpus * tenth / 10, value) for tenth, value in enumerate(watts))
     # Servers of one type differ by some percent, and their configuration by more.
     return NodeModel(
-        name=name, origin="modelled", source=SOURCE.format(machine), points=points, per="load", band=0.1
+        name=name, origin="modelled", source=SOURCE.format(machine), points=points, per="load", band=0.1,
+        covers=WHOLE_MACHINE,
     )  # fmt: skip
 
 
@@ -33,6 +34,7 @@ CERVERA = NodeModel(
     boot_joules=1.42 * units.WH,
     shutdown_s=35,
     shutdown_joules=0.48 * units.WH,
+    covers=WHOLE_MACHINE,
 )
 PROFILES: dict[str, NodeModel] = {
     profile.name: profile

@@ -211,6 +211,7 @@ def rows(findings: ConsolidationFindings) -> list[dict[str, Any]]:
                 "demand": sum(seen.demand.get(guest, 0.0) for guest, place in seen.places.items() if place == host),
                 "watts": seen.watts.get(host),
                 "metered": host in seen.metered,
+                "watts_are": findings.evidence.watts_of(host),
             }
             for seen in findings.evidence.seen
             for host in findings.evidence.cluster.hosts

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from partywall import units
 from partywall.model.factors import field_of, model_in
 from partywall.model.scenario import Scenario
 from partywall.scenario.decode import Path, key_text
@@ -239,7 +240,7 @@ def _out_of_range(path: Path, name: str, kind: str, context: Mapping[str, Any], 
         case "greater_than":
             return Mistake(path, f"{shown(value)} is too small", f"give more than {context['gt']}")
         case "greater_than_equal":
-            return Mistake(path, f"{shown(value)} is too small", f"give at least {_bound(path, context['ge'])}")
+            return Mistake(path, f"{shown(value)} is too small", f"give at least {_bound(path, context['ge'], value)}")
         case "less_than" | "less_than_equal":
             return Mistake(path, f"{shown(value)} is too large", _at_most(context.get("le", context.get("lt")), value))
         case "too_short" if context["min_length"] == 1:
@@ -259,10 +260,19 @@ def _out_of_range(path: Path, name: str, kind: str, context: Mapping[str, Any], 
             return Mistake(path, f"{name}: {said[:200]}")
 
 
-def _bound(path: Path, bound: Any) -> str:
-    """A limit for people. Durations are nanoseconds internally and shown in milliseconds."""
-    is_duration = path[:1] == ("timing",) and isinstance(bound, int)
-    return f"{bound // 10**6}ms" if is_duration else str(bound)
+def _bound(path: Path, bound: Any, value: Any) -> str:
+    """A limit for people. Durations are nanoseconds internally and shown in milliseconds, or seconds."""
+    if isinstance(bound, int) and (path[:1] == ("timing",) or _is_duration(value)):
+        return f"{bound // 10**6}ms" if bound < 10**9 else f"{bound // 10**9}s"
+    return str(bound)
+
+
+def _is_duration(value: Any) -> bool:
+    """True for a text such as 100ms."""
+    try:
+        return isinstance(value, str) and units.parse_duration_ns(value) >= 0
+    except ValueError:
+        return False
 
 
 def _purpose(path: Path, name: str, form: Form) -> str:

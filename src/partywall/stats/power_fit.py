@@ -98,6 +98,8 @@ def fit(facts: MeterFacts, observed: Sequence[Observation], name: str) -> Fit:
         points=tuple((float(core), float(value)) for core, value in enumerate(node.lasting)),
         band=float(2 * np.sqrt(np.square(errors).mean())),
         draws=tuple(tuple(map(float, draw)) for draw in draws),
+        covers=facts.covers,
+        is_whole=facts.is_whole,
     )
     return Fit(
         model=model,

@@ -1,4 +1,4 @@
-"""The meters, in one list. A meter is one module: `SCHEMES`, `make(address, host)` and `find(host)`.
+"""The meters, in one list. A meter is one module: `SCHEMES`, `check(address)`, `make(address, host)` and `find(host)`.
 
 A meter is named by a text such as `rapl`, `redfish://admin@bmc/Chassis/1` or `wattsup:/dev/ttyUSB0`.
 """
@@ -9,24 +9,34 @@ from types import ModuleType
 
 from partywall.host import Host
 from partywall.power.meters import hwmon, ipmi, nut, rapl, redfish, replay, resctrl, simulated, snmp, wattsup
-from partywall.power.meters.base import Address, Meter, MeterError, Place, unusable
+from partywall.power.meters.base import Address, Meter, MeterError, Place, Watts, unusable
 from partywall.scenario.explain import did_you_mean
 
-__all__ = ["METERS", "Address", "Meter", "MeterError", "Place", "find", "make"]
+__all__ = ["METERS", "Address", "Meter", "MeterError", "Place", "Watts", "check", "find", "make"]
 
 METERS: tuple[ModuleType, ...] = (rapl, hwmon, resctrl, ipmi, redfish, snmp, nut, wattsup, replay, simulated)
 """Adding a meter is one module and one entry."""
 
 
-def make(name: str, host: Host) -> Meter:
-    """A meter by its name. Raises UsageError."""
+def check(name: str) -> tuple[Address, ModuleType]:
+    """The parts of a meter's name, and its module. UsageError for all that is wrong with the name itself.
+
+    Whether there is such a meter is not checked, nor its password.
+    """
     address = Address.parse(name)
     for module in METERS:
         if address.scheme in module.SCHEMES:
-            made: Meter = module.make(address, host)
-            return made
+            module.check(address)
+            return address, module
     known = [scheme for module in METERS for scheme in module.SCHEMES]
     raise unusable(name, f"there is no kind {address.scheme[:40]!r}", did_you_mean(address.scheme, known))
+
+
+def make(name: str, host: Host) -> Meter:
+    """A meter by its name. Raises UsageError."""
+    address, module = check(name)
+    made: Meter = module.make(address, host)
+    return made
 
 
 def find(host: Host) -> list[Place]:

@@ -1,22 +1,26 @@
-"""What every meter has in common: its interface, its address, its password, and counters that wrap."""
+"""What every meter has in common: its interface, its password, and counters that wrap."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
-import urllib.parse
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from partywall.errors import Problem, TrialError, UsageError
+from partywall.errors import TrialError
 from partywall.host import Host
+from partywall.model.meter import PASSWORD, PASSWORD_FILE, Address, unusable
 from partywall.model.power import FaultKind, MeterFacts, Reading
 
 TIMEOUT_S = 2.0
 """How long a meter may take to answer."""
-PASSWORD, PASSWORD_FILE = "PARTYWALL_METER_PASSWORD", "PARTYWALL_METER_PASSWORD_FILE"
+LEAST_MEAN_S = 0.5
+"""The shortest time over which the power of a counter is averaged."""
+LATE_S = 1.0
+"""Readings may be this much later than their time stamps say."""
 
 
 class MeterError(TrialError):
@@ -40,6 +44,30 @@ class Meter(Protocol):
     def close(self) -> None: ...
 
 
+class Watts:
+    """The watts of a meter, also of one that counts joules: then it is the mean since its last reading."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._last: Reading | None = None
+
+    def read(self) -> float:
+        """MeterError if there is no reading. After one of a counter, the mean begins anew."""
+        last, self._last = self._last, None
+        now = self._meter.read()
+        if now.joules is None:
+            return now.watts or 0.0
+        while last is None or now.time_ns - last.time_ns < LEAST_MEAN_S * 1e9:
+            last = last or now
+            time.sleep(LEAST_MEAN_S)
+            now = self._meter.read()
+        self._last = now
+        return ((now.joules or 0.0) - (last.joules or 0.0)) / (now.time_ns - last.time_ns) * 1e9
+
+    def close(self) -> None:
+        self._meter.close()
+
+
 @dataclass(frozen=True)
 class Place:
     """A meter that this host has, or could have. missing: why it cannot be used; empty if it can."""
@@ -50,65 +78,23 @@ class Place:
     remedy: str = ""
 
 
-@dataclass(frozen=True)
-class Address:
-    """A meter's name in parts, such as redfish://admin@bmc:443/Chassis/1?tls=insecure."""
+def password_of(address: Address, otherwise: str | None = None) -> str:
+    """The password from the option `password` (env:NAME or file:PATH), or from the usual variables.
 
-    text: str
-    scheme: str
-    user: str = ""
-    host: str = ""
-    port: int | None = None
-    path: str = ""
-    options: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """UsageError if it cannot be understood, or contains a password."""
-        scheme, _, rest = text.partition(":")
-        if not rest.startswith("//"):
-            return cls(text, scheme, path=rest)
-        try:
-            parts = urllib.parse.urlsplit(text)
-            port = parts.port
-        except ValueError as error:
-            raise unusable(scheme, f"{error}") from None
-        if parts.password is not None:
-            # The text is not repeated, because it contains the password.
-            raise UsageError(
-                Problem(
-                    f"the name of a {scheme} meter contains a password, which every user of this host can see",
-                    f"leave it out of the name, and set {PASSWORD} or {PASSWORD_FILE}",
-                )
-            )
-        user = urllib.parse.unquote(parts.username or "")
-        options = dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True))
-        return cls(text, scheme, user, parts.hostname or "", port, parts.path.strip("/"), options)
-
-    def option(self, *known: str) -> None:
-        """UsageError if it has an option that is not `known`."""
-        for name in self.options:
-            if name not in known:
-                remedy = f"there is {', '.join(known)}" if known else "leave it out"
-                raise unusable(self.text, f"it has no option {name!r}", remedy)
-
-    def password(self, otherwise: str | None = None) -> str:
-        """The password from the option `password` (env:NAME or file:PATH), or from the usual variables.
-
-        UsageError if there is none and `otherwise` is None.
-        """
-        kind, _, where = self.options.get("password", "").partition(":")
-        if kind == "env" or (not kind and PASSWORD in os.environ):
-            value = os.environ.get(where or PASSWORD)
-        elif kind == "file" or (not kind and PASSWORD_FILE in os.environ):
-            value = _from_file(where or os.environ[PASSWORD_FILE], self.text)
-        elif kind:
-            raise unusable(self.text, "option password must be env:NAME or file:PATH")
-        else:
-            value = otherwise
-        if value is None:
-            raise unusable(self.text, "it needs a password", f"set {PASSWORD} or {PASSWORD_FILE}")
-        return value
+    UsageError if there is none and `otherwise` is None.
+    """
+    kind, _, where = address.options.get("password", "").partition(":")
+    if kind == "env" or (not kind and PASSWORD in os.environ):
+        value = os.environ.get(where or PASSWORD)
+    elif kind == "file" or (not kind and PASSWORD_FILE in os.environ):
+        value = _from_file(where or os.environ[PASSWORD_FILE], address.text)
+    elif kind:
+        raise unusable(address.text, "option password must be env:NAME or file:PATH")
+    else:
+        value = otherwise
+    if value is None:
+        raise unusable(address.text, "it needs a password", f"set {PASSWORD} or {PASSWORD_FILE}")
+    return value
 
 
 def _from_file(path: str, meter: str) -> str:
@@ -116,11 +102,6 @@ def _from_file(path: str, meter: str) -> str:
         return Path(path).read_text(encoding="utf-8").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise unusable(meter, f"its password file {path} cannot be read: {error}") from None
-
-
-def unusable(meter: str, why: str, remedy: str = "see partywall power meters") -> UsageError:
-    """The error for a meter's name that cannot be used."""
-    return UsageError(Problem(f"meter {meter}: {why}", remedy))
 
 
 Clock = Callable[[], int]
@@ -146,7 +127,7 @@ class Counter:
     """A counter of energy that begins again at `wrap`. Its total only grows.
 
     least_wrap_s: the shortest time in which it can wrap. After a longer time without a reading the energy between is
-    not known.
+    not known. A counter that was reset is told from one that wrapped by the power that this would have taken.
     """
 
     wrap: float | None
@@ -164,11 +145,18 @@ class Counter:
             raise MeterError("gap", f"{passed_s:.0f} s without a reading: the counter may have wrapped more than once")
         step = value - last[1]
         if step < 0:
-            if self.wrap is None:
+            most = self._most_joules(passed_s)
+            if self.wrap is None or step + self.wrap > most:
                 raise MeterError("gap", f"the counter fell from {last[1]:g} to {value:g} J: it was reset")
             step += self.wrap
         self.total += step
         return self.total
+
+    def _most_joules(self, passed_s: float) -> float:
+        """What it can count in this time. Readings come late at times."""
+        if self.wrap is None or self.least_wrap_s is None:
+            return math.inf
+        return self.wrap / self.least_wrap_s * max(passed_s, LATE_S)
 
 
 def text_of(path: Path, what: str) -> str:

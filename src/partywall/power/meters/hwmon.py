@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.host import Host
-from partywall.model.power import MeterFacts, Reading
+from partywall.model.power import WHOLE_MACHINE, MeterFacts, Reading
 from partywall.power.meters.base import Address, Counter, Place, listed, now_ns, number, text_of, unusable
 
 SCHEMES = ("hwmon",)
@@ -38,9 +38,15 @@ class Hwmon:
 
     def __init__(self, address: Address, sensor: Sensor) -> None:
         self._sensor, self._counter = sensor, Counter(wrap=None)
-        covers = "the whole machine" if sensor.device in WHOLE else f"what {sensor.device} measures"
-        quantity = "joules" if sensor.is_energy else "watts"
-        self.facts = MeterFacts(meter=address.text, quantity=quantity, step=1e-6, covers=covers, about=str(sensor.file))
+        is_whole = sensor.device in WHOLE
+        self.facts = MeterFacts(
+            meter=address.text,
+            quantity="joules" if sensor.is_energy else "watts",
+            step=1e-6,
+            covers=WHOLE_MACHINE if is_whole else f"what {sensor.device} measures",
+            is_whole=is_whole,
+            about=str(sensor.file),
+        )
 
     def read(self) -> Reading:
         begin_ns = now_ns()
@@ -53,6 +59,11 @@ class Hwmon:
 
     def close(self) -> None:
         pass
+
+
+def check(address: Address) -> None:
+    """Any sensor may be named: the host's are looked up by `make`."""
+    del address
 
 
 def make(address: Address, host: Host) -> Hwmon:

@@ -13,11 +13,13 @@ import subprocess
 
 from partywall.host import Host
 from partywall.model.power import MeterFacts, Reading
-from partywall.power.meters.base import TIMEOUT_S, Address, MeterError, Place, now_ns, number, unusable
+from partywall.power.meters.base import TIMEOUT_S, Address, MeterError, Place, now_ns, number, password_of, unusable
 
 SCHEMES = ("ipmi",)
 DCMI = re.compile(r"Instantaneous power reading:\s+(\d+) Watts")
-SENSOR = re.compile(r"\|\s*([^|]+?)\s*$", re.MULTILINE)
+STATE = re.compile(r"Power reading state is:\s+(\w+)")
+SENSOR = re.compile(r"Sensor Reading\s*:\s*(\S+)(?:\s*\(\+/-[^)\n]*\))?[ \t]*(.*)")
+UNIT = "Watts"
 DEVICE = "/dev/ipmi0"
 PACKAGE = "apt-get install ipmitool"
 
@@ -30,7 +32,7 @@ class Ipmi:
         self._environment = os.environ | {"IPMI_PASSWORD": password}
         remote = ["-I", "lanplus", "-C", "3", "-H", address.host, "-p", str(address.port or 623), "-E"]
         remote += ["-U", address.user, "-N", "1", "-R", "1"]
-        what = ["sensor", "reading", self._sensor] if self._sensor else ["dcmi", "power", "reading"]
+        what = ["sensor", "get", self._sensor] if self._sensor else ["dcmi", "power", "reading"]
         self._argv = ["ipmitool", *(remote if address.host else []), *what]
         step = None if self._sensor else 1.0
         self.facts = MeterFacts(meter=address.text, step=step, about=self._sensor or "DCMI power reading")
@@ -67,26 +69,35 @@ def dcmi_watts(output: str) -> float:
     match = DCMI.search(output)
     if match is None:
         raise MeterError("garbage", f"ipmitool printed no power reading: {output.strip()[:60]!r}")
+    state = STATE.search(output)
+    if state is not None and state.group(1) != "activated":
+        raise MeterError("garbage", f"the DCMI power reading is {state.group(1)}: its controller measures nothing")
     return number(match.group(1), "the DCMI power reading")
 
 
 def sensor_watts(output: str, sensor: str) -> float:
-    """The reading of `ipmitool sensor reading NAME`. MeterError if there is none."""
+    """The reading of `ipmitool sensor get NAME`. MeterError if there is none, or if it is not in watts."""
     match = SENSOR.search(output)
     if match is None:
         raise MeterError("garbage", f"ipmitool printed no value of {sensor}: {output.strip()[:60]!r}")
-    return number(match.group(1), sensor)
+    value, unit = number(match.group(1), sensor), match.group(2).strip()
+    if unit != UNIT:
+        raise MeterError("garbage", f"{sensor} is in {unit[:40] or 'no unit'}, not in watts")
+    return value
+
+
+def check(address: Address) -> None:
+    address.option("password")
 
 
 def make(address: Address, host: Host) -> Ipmi:
-    address.option("password")
     if not host.which("ipmitool"):
         raise unusable(address.text, "ipmitool is not installed", PACKAGE)
     if not address.host:
         if not host.exists(DEVICE):
             raise unusable(address.text, f"this host has no {DEVICE}", "modprobe ipmi_si ipmi_devintf")
         return Ipmi(address, "")
-    return Ipmi(address, address.password())
+    return Ipmi(address, password_of(address))
 
 
 def find(host: Host) -> list[Place]:

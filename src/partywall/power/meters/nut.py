@@ -1,6 +1,7 @@
 """NUT: the real power of a UPS or an outlet, from `upsd` of Network UPS Tools.
 
 nut://UPS@HOST reads `ups.realpower`, nut://UPS@HOST/VARIABLE another variable in watts, such as outlet.1.realpower.
+Other variables are no watts: `ups.load` is a percentage, `ups.power` is apparent power in VA.
 Protocol: networkupstools.org, developer guide, "Network protocol information".
 """
 
@@ -15,6 +16,8 @@ from partywall.power.meters.base import TIMEOUT_S, Address, MeterError, Place, n
 
 SCHEMES = ("nut",)
 MOST_BYTES = 4096
+REAL = "realpower"
+"""The end of the names of variables in watts."""
 WORD = re.compile(r"[\w.\-]+")
 
 
@@ -68,11 +71,17 @@ def watts_of(answer: str, request: str) -> float:
     return number(answer.removeprefix(prefix).strip().strip('"'), prefix)
 
 
-def make(address: Address, host: Host) -> Nut:
-    del host
+def check(address: Address) -> None:
     address.option()
     if not (address.host and WORD.fullmatch(address.user)) or (address.path and not WORD.fullmatch(address.path)):
         raise unusable(address.text, "it needs a UPS and a host", "give for example nut://ups1@localhost")
+    if address.path and address.path.rpartition(".")[2] != REAL:
+        remedy = "give a variable that ends in realpower, such as outlet.1.realpower"
+        raise unusable(address.text, f"{address.path} is not in watts", remedy)
+
+
+def make(address: Address, host: Host) -> Nut:
+    del host
     return Nut(address)
 
 

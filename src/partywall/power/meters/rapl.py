@@ -35,8 +35,11 @@ class Rapl:
     def __init__(self, address: Address, zones: list[Zone]) -> None:
         self._zones = zones
         names = ", ".join(zone.name for zone in zones)
-        covers = "the whole platform" if zones[0].name == "psys" else "processors and memory, without disks and fans"
-        self.facts = MeterFacts(meter=address.text, quantity="joules", step=61e-6, covers=covers, about=names)
+        is_whole = zones[0].name == "psys"
+        covers = "the whole platform" if is_whole else "processors and memory, without disks and fans"
+        self.facts = MeterFacts(
+            meter=address.text, quantity="joules", step=61e-6, covers=covers, is_whole=is_whole, about=names
+        )
 
     def read(self) -> Reading:
         begin_ns, faults, total = now_ns(), [], 0.0
@@ -57,11 +60,14 @@ class Rapl:
         pass
 
 
+def check(address: Address) -> None:
+    if address.path not in ("", "psys"):
+        raise unusable(address.text, f"it has no part {address.path!r}", "give rapl, or rapl:psys")
+
+
 def make(address: Address, host: Host) -> Rapl:
     zones = zones_of(host)
     wanted = [zone for zone in zones if (zone.name == "psys") == (address.path == "psys")]
-    if address.path not in ("", "psys"):
-        raise unusable(address.text, f"it has no part {address.path!r}", "give rapl, or rapl:psys")
     if not wanted:
         raise unusable(address.text, f"{FOLDER} has no such counter", "partywall power meters lists what there is")
     return Rapl(address, wanted)

@@ -17,7 +17,7 @@ from typing import Any
 
 from partywall.host import Host
 from partywall.model.power import MeterFacts, Reading
-from partywall.power.meters.base import TIMEOUT_S, Address, MeterError, Place, now_ns, number, unusable
+from partywall.power.meters.base import TIMEOUT_S, Address, MeterError, Place, now_ns, number, password_of, unusable
 
 SCHEMES = ("redfish",)
 MOST_BYTES = 1 << 20
@@ -28,8 +28,6 @@ class Redfish:
 
     def __init__(self, address: Address, password: str) -> None:
         tls = address.options.get("tls", "")
-        if tls not in ("", "insecure", "off"):
-            raise unusable(address.text, f"tls={tls} is not known", "give tls=insecure or tls=off")
         port = f":{address.port}" if address.port else ""
         self._chassis = f"/redfish/v1/{address.path or 'Chassis/1'}"
         self._base = f"{'http' if tls == 'off' else 'https'}://{address.host}{port}"
@@ -120,12 +118,18 @@ def raw(resource: dict[str, Any]) -> Any:
     return None
 
 
-def make(address: Address, host: Host) -> Redfish:
-    del host
+def check(address: Address) -> None:
     address.option("tls", "password")
+    tls = address.options.get("tls", "")
+    if tls not in ("", "insecure", "off"):
+        raise unusable(address.text, f"tls={tls} is not known", "give tls=insecure or tls=off")
     if not address.host:
         raise unusable(address.text, "it names no host", "give for example redfish://admin@bmc/Chassis/1")
-    return Redfish(address, address.password() if address.user else "")
+
+
+def make(address: Address, host: Host) -> Redfish:
+    del host
+    return Redfish(address, password_of(address) if address.user else "")
 
 
 def find(host: Host) -> list[Place]:

@@ -6,13 +6,14 @@ replay:FILE. Useful for trying things without a meter, and for meters that only 
 from __future__ import annotations
 
 import csv
+import math
 from bisect import bisect_right
 from itertools import pairwise
 from pathlib import Path
 
 from partywall.host import Host
 from partywall.model.power import MeterFacts, Reading
-from partywall.power.meters.base import Address, MeterError, Place, now_ns, unusable
+from partywall.power.meters.base import Address, MeterError, Place, now_ns, number, unusable
 
 SCHEMES = ("replay",)
 COLUMNS = ("s", "watts")
@@ -24,7 +25,7 @@ class Replay:
     def __init__(self, address: Address, rows: list[tuple[float, float]]) -> None:
         self._rows, self._times = rows, [s for s, _ in rows]
         self._begin_ns: int | None = None
-        self.facts = MeterFacts(meter=address.text, origin="simulated", about=f"{len(rows)} recorded readings")
+        self.facts = MeterFacts(meter=address.text, origin=address.origin, about=f"{len(rows)} recorded readings")
 
     def read(self) -> Reading:
         at_ns = now_ns()
@@ -38,6 +39,11 @@ class Replay:
         pass
 
 
+def check(address: Address) -> None:
+    if not address.path:
+        raise unusable(address.text, "it names no file", "give for example replay:watts.csv")
+
+
 def make(address: Address, host: Host) -> Replay:
     del host
     try:
@@ -45,14 +51,21 @@ def make(address: Address, host: Host) -> Replay:
             table = csv.DictReader(stream)
             if not set(COLUMNS) <= set(table.fieldnames or ()):
                 raise unusable(address.text, f"its columns are {table.fieldnames}", "it needs the columns s and watts")
-            rows = [(float(row["s"]), float(row["watts"])) for row in table]
+            rows = [(finite(row["s"]), number(row["watts"], "watts")) for row in table]
     except OSError as error:
         raise unusable(address.text, f"it cannot be read: {error.strerror}") from None
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, MeterError) as error:
         raise unusable(address.text, f"it is not a table of numbers: {error}") from None
     if not rows or any(later[0] <= earlier[0] for earlier, later in pairwise(rows)):
         raise unusable(address.text, "its times do not rise", "sort it by the column s")
     return Replay(address, rows)
+
+
+def finite(text: str) -> float:
+    """A time. ValueError if it is not a finite number."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is not a time")
+    return value
 
 
 def find(host: Host) -> list[Place]:

@@ -23,7 +23,9 @@ class Resctrl:
     def __init__(self, address: Address, files: list[Path]) -> None:
         self._counters = [(file, Counter(wrap=None)) for file in files]
         about = ", ".join(str(file) for file in files)
-        self.facts = MeterFacts(meter=address.text, quantity="joules", step=1e-6, covers="cores", about=about)
+        self.facts = MeterFacts(
+            meter=address.text, quantity="joules", step=1e-6, covers="cores", is_whole=False, about=about
+        )
 
     def read(self) -> Reading:
         begin_ns = now_ns()
@@ -36,6 +38,11 @@ class Resctrl:
 
     def close(self) -> None:
         pass
+
+
+def check(address: Address) -> None:
+    """Any group may be named."""
+    del address
 
 
 def make(address: Address, host: Host) -> Resctrl:

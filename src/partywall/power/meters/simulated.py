@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from partywall.host import Host
-from partywall.model.power import MeterFacts, Reading
+from partywall.model.power import MeterFacts, NodeModel, Reading
 from partywall.power import profiles
 from partywall.power.activity import HostCpus
 from partywall.power.machine import Display, Machine
@@ -23,6 +23,7 @@ from partywall.power.meters.base import Address, Place, now_ns, unusable
 SCHEMES = ("simulated",)
 FIELDS = {"lag": "lag_s", "refresh": "refresh_s", "noise": "noise", "step": "step"}
 """Options, and the field of a display that each sets."""
+MOST_MS = 600_000
 
 
 class Simulated:
@@ -31,7 +32,7 @@ class Simulated:
     def __init__(self, address: Address, machine: Machine, display: Display, *, of_load: bool = False) -> None:
         self._machine, self._display, self._of_load = machine, display, of_load
         about = f"{machine.model.name}: {machine.stated}; {display.stated}"
-        self.facts = MeterFacts(meter=address.text, origin="simulated", step=display.step, about=about)
+        self.facts = MeterFacts(meter=address.text, origin=address.origin, step=display.step, about=about)
 
     @property
     def cores(self) -> int | None:
@@ -59,28 +60,35 @@ class Simulated:
         self._machine.stop()
 
 
+def check(address: Address) -> None:
+    _parts(address)
+
+
 def make(address: Address, host: Host) -> Simulated:
+    model, is_of_load, display = _parts(address)
+    machine = Machine(model, HostCpus(host), cpus=model.cpus if is_of_load else None)
+    return Simulated(address, machine, display, of_load=is_of_load)
+
+
+def _parts(address: Address) -> tuple[NodeModel, bool, Display]:
+    """The profile, whether the machine is that of the load, and the display. UsageError."""
     name, _, query = address.path.partition("?")
     options = dict(urllib.parse.parse_qsl(query))
     of = options.pop("of", "host")
     if of not in ("host", "load"):
         raise unusable(address.text, f"option of={of} is not known", "give of=host or of=load")
-    model = profiles.find(name or "cervera-dl120-g6")
-    machine = Machine(model, HostCpus(host), cpus=model.cpus if of == "load" else None)
-    return Simulated(address, machine, _display(address, options), of_load=of == "load")
+    return profiles.find(name or "cervera-dl120-g6"), of == "load", _display(address, options)
 
 
 def _display(address: Address, options: Mapping[str, str]) -> Display:
     display = Display()
     for key, text in options.items():
         field = FIELDS.get(key)
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if field is None or value < 0:
+        if field is None:
             raise unusable(address.text, f"option {key}={text} is not known", "there is of, lag, refresh, noise, step")
-        changes: dict[str, Any] = {field: value / 1e3 if field.endswith("_s") else value}
+        is_time = field.endswith("_s")
+        value = address.number(key, text, most=MOST_MS) if is_time else address.number(key, text)
+        changes: dict[str, Any] = {field: value / 1e3 if is_time else value}
         display = replace(display, **changes)
     if display.refresh_s <= 0:
         raise unusable(address.text, "refresh must be greater than 0", "give for example refresh=500")

@@ -14,7 +14,7 @@ from typing import Any
 
 from partywall.host import Host
 from partywall.model.power import FaultKind, MeterFacts, Reading
-from partywall.power.meters.base import TIMEOUT_S, Address, MeterError, Place, now_ns, number, unusable
+from partywall.power.meters.base import TIMEOUT_S, Address, MeterError, Place, now_ns, number, password_of, unusable
 
 SCHEMES = ("snmp",)
 LIBRARY = "pip install 'partywall[power]'"
@@ -65,18 +65,23 @@ class Snmp:
         return PyWrapper(Client(self._host, credentials or V2C(self._password), port=self._port))
 
 
-def make(address: Address, host: Host) -> Snmp:
-    del host
+def check(address: Address) -> None:
     address.option("scale", "password")
-    if importlib.util.find_spec("puresnmp") is None:
-        raise unusable(address.text, "the library puresnmp is not installed", LIBRARY)
     if not address.host or not OID.fullmatch(address.path):
         raise unusable(address.text, "it needs a host and an object", "give for example snmp://pdu/1.3.6.1.4.1.318.1.1")
-    try:
-        scale = float(address.options.get("scale", "1"))
-    except ValueError:
-        raise unusable(address.text, f"scale={address.options['scale']} is not a number", "give scale=0.1") from None
-    return Snmp(address, scale, address.password(None if address.user else "public"))
+    scale_of(address)
+
+
+def scale_of(address: Address) -> float:
+    """Watts of one unit of the object."""
+    return address.number("scale", address.options.get("scale", "1"), least=1e-9)
+
+
+def make(address: Address, host: Host) -> Snmp:
+    del host
+    if importlib.util.find_spec("puresnmp") is None:
+        raise unusable(address.text, "the library puresnmp is not installed", LIBRARY)
+    return Snmp(address, scale_of(address), password_of(address, None if address.user else "public"))
 
 
 def find(host: Host) -> list[Place]:

@@ -95,9 +95,12 @@ def watts_of(record: str) -> float:
     return number(fields[3], "the record's watts", most=1e7) / 10
 
 
-def make(address: Address, host: Host) -> WattsUp:
+def check(address: Address) -> None:
     if not address.path:
         raise unusable(address.text, "it names no device", "give for example wattsup:/dev/ttyUSB0")
+
+
+def make(address: Address, host: Host) -> WattsUp:
     device = host.path(address.path)
     if not device.exists():
         raise unusable(address.text, f"{address.path} does not exist", "is the meter plugged in?")

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from partywall import units
 from partywall.errors import UsageError
+from partywall.kinds.kind import Options
+from partywall.kinds.power import PowerJob, Powers
 from partywall.model.finding import Estimate
 from partywall.model.power import (
     Activity,
@@ -25,6 +27,7 @@ from partywall.stats import power_fit, power_shares
 from partywall.stats.power import core_time, findings, gaps, mean_watts
 from partywall.stats.power_fit import Observation
 from partywall.stats.power_meter import timing, updates
+from partywall.testing.power import Rapl
 
 SECOND = 10**9
 PAPER = profiles.PROFILES["cervera-dl120-g6"]
@@ -303,6 +306,118 @@ def test_a_meter_without_readings_makes_the_record_inconclusive():
     assert found.meters[0].faults == (fault,)
 
 
+def spans(*, readings=(), length_s=20, busy_after=None, **changes):
+    """A record of an attribution: one consumer that uses half a core, and a whole core from `busy_after` seconds on."""
+    moments = np.arange(0, length_s + 0.05, 0.1)
+    since = length_s if busy_after is None else busy_after
+    activity = tuple(
+        Activity(
+            time_ns=round(s * SECOND), cpus_s=(own := float(0.5 * s + 0.5 * max(0.0, s - since)),) + (0.0,) * 3,
+            consumers_s={"web": own},
+        )
+        for s in moments
+    )  # fmt: skip
+    return evidence(**{"task": "attribute", "model": PAPER, "readings": readings, "activity": activity} | changes)
+
+
+def watts_at(times, watts=61.0):
+    return tuple(Reading(meter="m", time_ns=round(s * SECOND), watts=watts) for s in times)
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0.0, 10.0), (10.0, 20.0), (0.0, 17.0)])
+def test_attribution_uses_only_the_time_that_the_meter_covers(begin, end):
+    readings = watts_at(np.arange(begin, end, 0.1))
+    found = findings(spans(readings=readings, busy_after=10.0))
+    busy = 0.5 * (end - begin) + 0.5 * max(0.0, end - max(begin, 10.0))
+    assert found.attribution.shares[0].cpu_s == pytest.approx(busy, abs=0.2)
+    assert found.attribution.cut_s == pytest.approx(20 - (end - begin), abs=0.3)
+    assert any("were left out, in which CPU time was recorded but no meter was read" in note for note in found.notes)
+
+
+def test_a_gap_of_the_meter_is_left_out_and_a_whole_record_is_not_cut():
+    holed = findings(spans(readings=watts_at([*np.arange(0, 5, 0.1), *np.arange(12, 20, 0.1)])))
+    assert holed.attribution.cut_s == pytest.approx(7.1, abs=0.3)
+    whole = findings(spans(readings=watts_at(np.arange(0, 20, 0.1))))
+    assert whole.attribution.cut_s == 0
+    assert whole.attribution.shares[0].cpu_s == pytest.approx(10.0)
+    assert not any("left out" in note or "not covered" in note for note in whole.notes)
+
+
+RAPL = MeterFacts(meter="m", quantity="joules", covers="processors and memory", is_whole=False)
+
+
+def test_a_meter_of_a_component_gives_no_total_for_a_model_of_the_machine():
+    joules = tuple(Reading(meter="m", time_ns=n * SECOND // 10, joules=0.8 * n) for n in range(200))
+    found = findings(spans(readings=joules, meters=(RAPL,)))
+    assert not found.attribution.measured
+    assert found.origin == "modelled"
+    assert found.outcome.value == "inconclusive"
+    assert any(
+        "covers processors and memory, and cervera-dl120-g6 has the watts of the whole" in n for n in found.notes
+    )
+    own = PAPER.model_copy(update={"covers": RAPL.covers, "is_whole": False, "points": ((0, 3), (4, 43))})
+    fitting = findings(spans(readings=joules, meters=(RAPL,), model=own))
+    assert fitting.attribution.measured
+    assert fitting.attribution.total.value == pytest.approx(8.0)
+    assert "The model has the watts of processors and memory, not of the whole machine." in fitting.notes
+
+
+def test_a_model_keeps_what_its_meter_covers():
+    model = power_fit.fit(RAPL, made_up((50, 72, 90)), "x").model
+    assert (model.covers, model.is_whole) == (RAPL.covers, False)
+    assert model.fits(RAPL)
+    assert not model.fits(MeterFacts(meter="redfish"))
+    assert not PAPER.fits(RAPL)
+    # A UPS or a plug measures the machine too.
+    assert PAPER.fits(MeterFacts(meter="nut", covers="what the UPS or PDU feeds"))
+    # A file of an earlier version does not say.
+    assert NodeModel.model_validate(model.model_dump(exclude={"covers", "is_whole"})).fits(RAPL)
+
+
+def test_more_cores_than_the_model_knows_are_noted():
+    found = findings(spans(readings=watts_at(np.arange(0, 20, 0.1))))
+    assert not any("extrapolated" in note for note in found.notes)
+    small = profiles.PROFILES["hp-ml110-g4"]
+    found = findings(spans(readings=watts_at(np.arange(0, 20, 0.1), 90.0), model=small))
+    assert any("knows 2 cores, and this host has 4" in note for note in found.notes)
+
+
+def test_less_than_the_models_idle_power_is_inconclusive_and_said():
+    found = findings(spans(readings=watts_at(np.arange(0, 20, 0.1), 20.0)))
+    assert found.outcome.value == "inconclusive"
+    assert any("less than the 50.0 W that cervera-dl120-g6 takes when idle" in note for note in found.notes)
+
+
+def test_watts_of_a_dead_meter_are_those_of_the_model_and_say_so():
+    model = PAPER.model_copy(update={"origin": "measured"})
+    found = findings(spans(readings=(), model=model))
+    assert found.origin == "modelled"
+    assert any("No meter gave a total that can be used" in note for note in found.notes)
+
+
+def test_energy_leaves_gaps_and_a_dead_meters_time_out_and_says_so():
+    whole = findings(spans(task="read", readings=watts_at(np.arange(0, 20.05, 0.1), 50.0))).meters[0]
+    assert whole.joules == pytest.approx(1000.0)
+    assert whole.missing_s == 0
+    times = [*np.arange(0, 5.05, 0.1), *np.arange(12, 15.05, 0.1)]
+    found = findings(spans(task="read", readings=watts_at(times, 50.0)))
+    assert found.meters[0].joules == pytest.approx(400.0)
+    assert found.meters[0].missing_s == pytest.approx(12.0)
+    assert any("m: 12.0 s of the record are not covered" in note for note in found.notes)
+
+
+def test_energy_that_a_counter_lost_when_it_was_reset_is_not_averaged_away():
+    # At 5 s it is reset; what it counted since the reading before, and until it is read again, is lost.
+    before = [Reading(meter="m", time_ns=n * SECOND // 10, joules=6.0 * n) for n in range(50)]
+    after = [Reading(meter="m", time_ns=(n + 61) * SECOND // 10, joules=300.0 + 6.0 * n) for n in range(60)]
+    fault = MeterFault(meter="m", time_ns=5 * SECOND, fault="gap", text="it was reset")
+    found = findings(spans(task="read", readings=(*before, *after), faults=(fault,), meters=(RAPL,), length_s=12))
+    (meter,) = found.meters
+    assert meter.watts.value == pytest.approx(60.0, rel=1e-3)
+    assert meter.joules == pytest.approx(60.0 * (12.0 - meter.missing_s), rel=0.01)
+    assert 1.2 <= meter.missing_s < 3
+
+
 def test_core_seconds_need_no_meter():
     activity = [Activity(time_ns=n * SECOND, cpus_s=(1.0 * n, 0.0)) for n in range(4)]
     assert core_time(activity).states == pytest.approx({"0": 0.0, "1": 3.0, "2": 0.0})
@@ -319,3 +434,13 @@ def test_every_block_of_a_ladder_has_every_level_once():
 def test_a_large_host_has_few_levels():
     assert len(ladder.counts(128)) <= 8
     assert {1, 128} <= set(ladder.counts(128))
+
+
+def test_a_meter_of_a_component_is_refused_before_anything_is_measured(tmp_path):
+    server = Rapl(tmp_path)
+    server.begin()
+    server.count(0.0)
+    job = PowerJob("attribute", ("rapl",), model=PAPER)
+    with pytest.raises(UsageError, match="covers processors and memory.*partywall power calibrate rapl"):
+        Powers().check(job, Options(server.host))
+    Powers().check(PowerJob("attribute", ("rapl",)), Options(server.host))

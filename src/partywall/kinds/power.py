@@ -118,6 +118,7 @@ class Powers:
             with failures.kept():
                 raise UsageError(Problem(f"{name} is given twice", "name it differently: NAME=…", key=name))
         failures.tell()
+        _expect_same_part(job.model, every)
         if job.task == "calibrate" and not every:
             raise CapabilityError("a model needs a meter; add --meter, with a name that `partywall power meters` lists")
         return every, consumers
@@ -177,6 +178,15 @@ def move_energy(path: Path, model: str) -> tuple[MoveEnergy, ...]:
     if not costs:
         raise TrialError(f"{path}: no completed move with CPU times; move a guest first")
     return costs
+
+
+def _expect_same_part(model: NodeModel | None, every: Mapping[str, Meter]) -> None:
+    """UsageError if the total would be that of another part of the machine than the model's watts."""
+    if model is None or not every or model.fits(facts := next(iter(every.values())).facts):
+        return
+    said = f"meter {facts.meter} covers {facts.covers}, and {model.name} has the watts of {model.covers}"
+    remedy = f"fit a model on this meter: partywall power calibrate {facts.meter}; or give another meter"
+    raise UsageError(Problem(said, remedy, key="--model"))
 
 
 def _climb(

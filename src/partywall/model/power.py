@@ -235,12 +235,13 @@ class Timing(Frozen):
 
 
 class MeterFinding(Frozen):
-    """One meter of a record. watts: mean over the record. gaps: times without readings, in seconds."""
+    """One meter of a record. watts, joules: of the time that it covers; missing_s: the rest of the record."""
 
     facts: MeterFacts
     readings: int
     watts: Estimate | None = None
     joules: float | None = None
+    missing_s: float = 0.0
     timing: Timing = Timing()
     faults: tuple[MeterFault, ...] = ()
     took_ms: float | None = None
@@ -289,6 +290,7 @@ class Attribution(Frozen):
     """Watts of each consumer. total, idle, active: means over the record. Shares by each rule add up to the total.
 
     measured: whether the total comes from a meter, or from the model too. model_error: how far the model alone is off.
+    cpus: of the host. cut_s: time that was left out, because only the CPU time was read, and not the meter.
     """
 
     model: NodeModel
@@ -296,7 +298,9 @@ class Attribution(Frozen):
     idle: float
     shares: tuple[Share, ...]
     measured: bool
+    cpus: int
     model_error: float | None = None
+    cut_s: float = 0.0
 
 
 class MoveEnergy(Frozen):

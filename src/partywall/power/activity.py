@@ -1,4 +1,8 @@
-"""CPU time that was used, by each CPU of a host and by each consumer: a cgroup or a process with its threads."""
+"""CPU time that was used, by each CPU of a host and by each consumer: a cgroup or a process with its threads.
+
+The CPU time of a process is that of its threads, of those that have ended too. Of living threads the kernel states
+nanoseconds; of all together only ticks, so the time of ended threads is known to two ticks (20 ms), once.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,10 @@ GUEST = (8, 9)
 
 
 class HostCpus:
-    """Busy seconds of each CPU: from the cgroup accounting in nanoseconds if there is one, else from /proc/stat."""
+    """Busy seconds of each CPU: from the cgroup accounting in nanoseconds if there is one, else from /proc/stat.
+
+    A CPU that goes offline keeps its last value. One that appears later is added at the end.
+    """
 
     def __init__(self, host: Host) -> None:
         mounted = cgroups.read(host.root).v1.get("cpuacct")
@@ -29,30 +36,59 @@ class HostCpus:
         if self._fine is not None and not self._fine.exists():
             self._fine = None
         self._stat = host.path("/proc/stat")
+        self._busy: dict[str, float] = {}
 
     def __call__(self) -> tuple[float, ...]:
         if self._fine is not None:
             return tuple(int(text) / 1e9 for text in self._fine.read_text(encoding="ascii").split())
-        return stat_cpus(self._stat.read_text(encoding="ascii"))
+        self._busy |= stat_cpus(self._stat.read_text(encoding="ascii"))
+        return tuple(self._busy.values())
 
 
-def stat_cpus(text: str) -> tuple[float, ...]:
-    """Busy seconds of each CPU in the text of /proc/stat."""
+def stat_cpus(text: str) -> dict[str, float]:
+    """Busy seconds of each CPU in the text of /proc/stat, which has only CPUs that are online."""
     rows = [line.split() for line in text.splitlines() if line.startswith("cpu") and line[3:4].isdigit()]
     left_out = {*IDLE, *GUEST}
-    return tuple(
-        TICK_S * sum(int(value) for place, value in enumerate(row[1:]) if place not in left_out) for row in rows
-    )
+    return {
+        row[0]: TICK_S * sum(int(value) for place, value in enumerate(row[1:]) if place not in left_out) for row in rows
+    }
+
+
+class Process:
+    """CPU seconds of a process with all its threads, in nanoseconds' resolution. OSError if it has ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ended_s = 0.0
+
+    def __call__(self) -> float:
+        # Read first: what threads use meanwhile must not look like that of ended ones.
+        all_s = stat_s((self._folder / "stat").read_text(encoding="utf-8", errors="replace"))
+        living_s = 0.0
+        for task in (self._folder / "task").iterdir():
+            try:
+                living_s += int((task / "schedstat").read_text(encoding="ascii").split()[0]) / 1e9
+            except (OSError, IndexError):
+                continue
+        self._ended_s = max(self._ended_s, all_s - living_s)
+        return living_s + self._ended_s
+
+
+def stat_s(text: str) -> float:
+    """User and system seconds of a process in the text of its `stat`, ended threads included (proc_pid_stat(5))."""
+    # The name, in parentheses, may contain anything.
+    fields = text.rpartition(")")[2].split()
+    return TICK_S * (int(fields[11]) + int(fields[12]))
 
 
 class Threads:
     """Busy seconds of each of several processes, as the shares of a machine that runs nothing else."""
 
     def __init__(self, pids: Sequence[int]) -> None:
-        self._pids = pids
+        self._processes = [Process(Path("/proc") / str(pid)) for pid in pids]
 
     def __call__(self) -> tuple[float, ...]:
-        return tuple(process_s(Path("/proc") / str(pid)) for pid in self._pids)
+        return tuple(process() for process in self._processes)
 
 
 @dataclass(frozen=True)
@@ -75,7 +111,7 @@ def consumer(text: str, host: Host) -> Consumer:
         folder = host.path(f"/proc/{place}")
         if not folder.exists():
             raise UsageError(Problem(f"there is no process {place}", "give the number of a running process", key=text))
-        return Consumer(name if equals else _comm(folder, place), lambda: process_s(folder))
+        return Consumer(name if equals else _comm(folder, place), Process(folder))
     file, scale = _cgroup_file(place if kind == "cgroup" else what, host)
     return Consumer(name if equals else place or what, lambda: _cgroup_s(file, scale))
 
@@ -120,17 +156,6 @@ def _cgroup_s(file: Path, scale: float) -> float:
     if file.name == "cpu.stat":
         return scale * next(int(line.split()[1]) for line in text.splitlines() if line.startswith("usage_usec"))
     return scale * int(text)
-
-
-def process_s(folder: Path) -> float:
-    """CPU seconds of a process and its living threads, in nanoseconds' resolution."""
-    total = 0
-    for task in (folder / "task").iterdir():
-        try:
-            total += int((task / "schedstat").read_text(encoding="ascii").split()[0])
-        except (OSError, IndexError):
-            continue
-    return total / 1e9
 
 
 def _comm(folder: Path, pid: str) -> str:

@@ -160,6 +160,7 @@ def rows(findings: PowerFindings) -> list[dict[str, Any]]:
             "watts_low": meter.watts.low if meter.watts else None,
             "watts_high": meter.watts.high if meter.watts else None,
             "joules": meter.joules,
+            "missing_s": meter.missing_s,
             "refresh_ms": meter.timing.refresh_ms.value if meter.timing.refresh_ms else None,
             "lag_ms": meter.timing.lag_ms.value if meter.timing.lag_ms else None,
             "readings": meter.readings,

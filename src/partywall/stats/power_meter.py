@@ -49,7 +49,7 @@ class Load:
     @classmethod
     def of(cls, activity: Sequence[Activity]) -> Load:
         times = np.array([each.time_ns for each in activity]) / 1e9
-        busy = np.array([each.cpus_s for each in activity])
+        busy = cpu_rows(activity)
         passed = np.maximum(np.diff(times), 1e-9)
         shares = np.clip(np.diff(busy, axis=0) / passed[:, None], 0.0, 1.0)
         cpus = busy.shape[1]
@@ -69,6 +69,18 @@ class Load:
     def totals(self, times_s: Array) -> Array:
         """Features integrated up to each time."""
         return np.column_stack([np.interp(times_s, self.times_s, column) for column in self.integrals.T])
+
+
+def cpu_rows(activity: Sequence[Activity]) -> Array:
+    """CPU seconds, shape (readings, CPUs). A CPU that appeared later was not busy before, one that left not after."""
+    width = max(len(each.cpus_s) for each in activity)
+    rows = np.array([[*each.cpus_s, *[np.nan] * (width - len(each.cpus_s))] for each in activity], dtype=np.float64)
+    for column in rows.T:
+        known = np.flatnonzero(np.isfinite(column))
+        column[: known[0]] = column[known[0]]
+        for place in np.flatnonzero(np.isnan(column)):
+            column[place] = column[place - 1]
+    return rows
 
 
 NDArrayBool = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
@@ -95,8 +107,11 @@ class Updates:
     joules: Array = field(default_factory=lambda: np.zeros(0))
 
 
-def updates(readings: Sequence[Reading], *, sends: bool = False) -> Updates:
-    """The new values among readings. A counter's value is the mean power since the one before."""
+def updates(readings: Sequence[Reading], *, sends: bool = False, lost: Sequence[tuple[float, float]] = ()) -> Updates:
+    """The new values among readings. A counter's value is the mean power since the one before.
+
+    lost: times in s in which a counter lost what it counted, such as when it was reset.
+    """
     counts = any(reading.joules is not None for reading in readings)
     times = np.array([reading.time_ns for reading in readings]) / 1e9
     raw = np.array([reading.joules if counts else reading.watts for reading in readings], dtype=np.float64)
@@ -116,6 +131,8 @@ def updates(readings: Sequence[Reading], *, sends: bool = False) -> Updates:
     apart = np.diff(seen)
     # What a counter counted in a gap is not known: it may have wrapped or been reset.
     whole = apart <= gap_s(float(np.median(apart)) if len(apart) else 0.0)
+    for begin_s, end_s in lost:
+        whole &= (seen[1:] <= begin_s) | (seen[:-1] >= end_s)
     return Updates(seen[1:][whole], seen[:-1][whole], (np.diff(joules) / apart)[whole], every_s, counts)
 
 

@@ -22,6 +22,7 @@ from partywall.model.finding import Estimate
 from partywall.model.power import Activity, Array, Attribution, NodeModel, Share, Slot
 from partywall.stats.algebra import one_thread
 from partywall.stats.power_fit import Observation
+from partywall.stats.power_meter import cpu_rows
 from partywall.stats.rounds import student
 
 REST = "everything else"
@@ -53,11 +54,12 @@ def usage(activity: Sequence[Activity]) -> Usage:
     lengths = np.maximum(np.diff([each.time_ns for each in activity]) / 1e9, 1e-9)
     own = np.diff([[each.consumers_s.get(name, 0.0) for name in names] for each in activity], axis=0)
     own = np.maximum(own.reshape(len(lengths), len(names)), 0.0)
-    all_ = np.diff([sum(each.cpus_s) for each in activity])
+    cpus_s = cpu_rows(activity)
+    all_ = np.diff([sum(row) for row in cpus_s.tolist()])
     # Counters are read one after the other, so their sum may exceed the host's by what runs meanwhile.
     rest = np.maximum(all_ - own.sum(axis=1), 0.0)
     busy = np.column_stack([own, rest]) / lengths[:, None]
-    return Usage((*names, REST), busy, lengths, len(activity[0].cpus_s))
+    return Usage((*names, REST), busy, lengths, cpus_s.shape[1])
 
 
 @one_thread()
@@ -122,8 +124,11 @@ def _sum(left: Array, right: Array) -> Array:
 
 
 @one_thread()
-def attribution(model: NodeModel, used: Usage, total: Estimate | None) -> Attribution:
-    """Watts of each consumer. total: as a meter measured it; None if it comes from the model too."""
+def attribution(model: NodeModel, used: Usage, total: Estimate | None, cut_s: float = 0.0) -> Attribution:
+    """Watts of each consumer. total: as a meter measured it; None if it comes from the model too.
+
+    cut_s: time that was left out of `used`, because the meter does not cover it.
+    """
     share = weights(used)
     draws = model.level_draws(used.cpus)
     levels = model.levels(used.cpus)
@@ -153,7 +158,7 @@ def attribution(model: NodeModel, used: Usage, total: Estimate | None) -> Attrib
     )
     return Attribution(
         model=model, total=whole, idle=idle, shares=shares, measured=total is not None,
-        model_error=modelled / whole.value - 1 if total else None,
+        model_error=modelled / whole.value - 1 if total else None, cpus=used.cpus, cut_s=cut_s,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from partywall.model.power import Activity, Array, NodeModel
 from partywall.model.study import Section
 from partywall.stats import power_fit, rounds
 from partywall.stats.power_fit import Observation
+from partywall.stats.power_meter import cpu_rows
 from partywall.stats.rounds import student
 
 ORDINALS = ("first", "second", "third", "fourth")
@@ -151,7 +152,7 @@ def moving(moves: Sequence[Move], activity: Sequence[Activity], model: NodeModel
 def _phases(move: Move, activity: Sequence[Activity], model: NodeModel) -> Iterator[tuple[str, str, float]]:
     """(node, phase, mean watts) of a move."""
     times = np.array([each.time_ns for each in activity], dtype=np.float64)
-    busy = np.array([each.cpus_s for each in activity])
+    busy = cpu_rows(activity)
     margin_ns = 2e9
     spans = {
         "before": (move.begin_ns - margin_ns, move.begin_ns),

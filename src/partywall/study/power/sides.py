@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from partywall.migrate.series import Series
-from partywall.power.activity import process_s
+from partywall.power.activity import Process
 
 PLACES = ("a", "b")
 
@@ -17,6 +17,7 @@ class Sides:
     def __init__(self, series: Series) -> None:
         self._series = series
         self._last: dict[int, float] = {}
+        self._processes: dict[int, Process] = {}
         self._total = dict.fromkeys(PLACES, 0.0)
 
     def read(self) -> tuple[float, ...]:
@@ -25,7 +26,7 @@ class Sides:
             if side is not None:
                 with contextlib.suppress(OSError):
                     pid = side.process.pid
-                    seconds = process_s(Path("/proc") / str(pid))
+                    seconds = self._processes.setdefault(pid, Process(Path("/proc") / str(pid)))()
                     self._total[side.place] += max(0.0, seconds - self._last.get(pid, 0.0))
                     self._last[pid] = max(seconds, self._last.get(pid, 0.0))
         return tuple(self._total[place] for place in PLACES)

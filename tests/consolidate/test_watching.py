@@ -8,17 +8,20 @@ from partywall.consolidate.practice import PracticeCluster
 from partywall.consolidate.seams import Observed
 from partywall.consolidate.seeing import Seeing
 from partywall.consolidate.watch import Watching
-from partywall.errors import UsageError
-from partywall.events import silent
+from partywall.errors import TrialError, UsageError
+from partywall.events import Note, silent
 from partywall.host import Host
 from partywall.kinds.consolidation import Consolidations, WatchJob, watched
 from partywall.kinds.kind import Options
-from partywall.model.consolidation import Acted, Seen
+from partywall.model.consolidation import Acted, Seen, Solver
 from partywall.model.finding import Outcome
 from partywall.model.migration import Span
 from partywall.placement import plan
+from partywall.power.meters import make
+from partywall.report.consolidation_view import solver_text
 from partywall.stats.consolidation import energy_j, findings
 from partywall.store.consolidation import ConsolidationDirectory
+from partywall.testing.power import Rapl
 
 TEXT = """partywall_cluster: 1
 name: small
@@ -92,14 +95,16 @@ def test_a_host_is_not_emptied_if_moves_take_longer_than_the_saving_lasts(tmp_pa
 
 
 def test_a_watch_records_hosts_guests_demand_and_modelled_watts(cluster, tmp_path):
-    job = WatchJob(cluster, every_s=1.0, for_s=3.0, out=tmp_path / "runs")
+    # Ends after its first look. What is recorded at the start and at the end does not depend on the time.
+    job = WatchJob(cluster, every_s=1.0, for_s=0.5, out=tmp_path / "runs")
     assert watched(job, Options(Host.here()), silent, Timing(settle_s=1.0, look_s=0.01))
     (path,) = (tmp_path / "runs").glob("watch-*")
     evidence = ConsolidationDirectory.open(path).evidence()
     assert evidence.ended
-    assert len(evidence.seen) >= 3
+    assert len(evidence.seen) >= 2
     assert set(evidence.seen[0].places) == {"web", "mail"}
     assert evidence.seen[0].watts["a"] == pytest.approx(86)
+    assert set(evidence.seen[-1].demand) == {"web", "mail"}
     assert findings(evidence).headline.endswith("modelled")
 
 
@@ -160,6 +165,38 @@ def test_energy_is_the_area_below_the_watts_and_unknown_without_two_readings():
     assert energy_j([]) is None
 
 
+def test_energy_of_times_in_which_a_meter_was_dead_is_not_made_up(cluster, tmp_path):
+    dead = looks([10.0] * 5 + [None] * 10)
+    assert energy_j(dead) == pytest.approx(4 * 10.0 + 14 * 10.0)
+    holed = looks([10.0] * 5 + [None] * 10 + [30.0] * 5)
+    assert energy_j(holed) == pytest.approx(4 * 10.0 + 4 * 30.0 + 19 * 10.0)
+    found = findings(record(cluster, tmp_path / "1", holed).evidence())
+    assert found.notes == ("a: its watts are not known for 11 s, whose energy is not included",)
+    assert "(without times that are not known)" in found.headline
+    whole = findings(record(cluster, tmp_path / "2", looks([10.0, None, 20.0])).evidence())
+    assert whole.notes == ()
+    never = findings(record(cluster, tmp_path / "3", looks([None, None])).evidence())
+    assert "Wh" not in never.headline
+    assert never.notes == ("a: its watts are not known for 1 s, whose energy is not included",)
+
+
+def test_a_meter_that_counts_joules_gives_watts(tmp_path, monkeypatch):
+    monkeypatch.setattr("partywall.power.meters.base.LEAST_MEAN_S", 0.01)
+    server = Rapl(tmp_path / "host")
+    server.begin()
+    cluster = small(tmp_path, ", meter: rapl")
+    reads = iter(range(100))
+    read = type(make("rapl", server.host)).read
+
+    def counting(meter):
+        server.count(0.5 * next(reads))
+        return read(meter).model_copy(update={"time_ns": 10**8 * next(reads)})
+
+    monkeypatch.setattr("partywall.power.meters.rapl.Rapl.read", counting)
+    with Seeing(cluster, connect.hypervisor_of(cluster), server.host, lambda _: None, 60.0) as seeing:
+        assert seeing.look().watts["b"] == pytest.approx(5.0, rel=0.01)
+
+
 def test_a_missed_goal_or_an_undone_plan_violates(cluster, tmp_path):
     acted = Acted(at_s=1, ended_s=2, done=True, record="x", steps=("move web from a to b", "switch a off"), net_j=NET)
     kept = record(cluster, tmp_path / "1", looks([10.0, 10.0]), [acted])
@@ -194,6 +231,127 @@ class Silent:
 
     def __getattr__(self, name):
         return getattr(self._files, name)
+
+
+def test_a_host_that_does_not_answer_is_left_alone_until_it_does(cluster):
+    files, now = connect.hypervisor_of(cluster), [0.0]
+    flaky = Silent(files, "b", back=0)
+    watching = Watching(cluster, flaky, clock=lambda: now[0])
+
+    def look():
+        now[0] += 100
+        return watching.look()
+
+    look()
+    assert look().plan.moves
+    flaky._left = 2
+    for _ in range(2):
+        silent_look = look()
+        assert silent_look.unknown == ("b",)
+        assert set(silent_look.cluster.hosts) == {"a"}
+        assert set(silent_look.cluster.guests) == {"web"}
+        assert silent_look.plan is None
+    back = look()
+    assert back.unknown == ()
+    assert set(back.demand) == {"web", "mail"}
+    assert look().plan.moves
+
+
+def test_a_host_is_known_to_be_off_if_its_power_control_says_so_or_the_watch_switched_it_off(cluster):
+    files, now, says_off = connect.hypervisor_of(cluster), [0.0], set()
+    files.move("mail", "b", "a", 300)
+    watching = Watching(cluster, files, clock=lambda: now[0], is_off=lambda host: host in says_off)
+    assert watching.look().unknown == ()
+    files.switch("b", on=False)
+    now[0] += 100
+    assert watching.look().unknown == ("b",)
+    says_off.add("b")
+    look = watching.look()
+    assert look.unknown == ()
+    assert look.cluster.hosts["b"].state == "off"
+
+
+def test_a_host_that_a_watch_switches_off_is_off_at_its_next_look(cluster, tmp_path):
+    files, said = connect.hypervisor_of(cluster), []
+    job = WatchJob(cluster, every_s=0.05, for_s=1.5, out=tmp_path / "runs")
+    assert watched(job, Options(Host.here()), said.append, Timing(settle_s=5.0, look_s=0.01))
+    assert sum(files.observe().up.values()) == 1
+    assert not [event for event in said if isinstance(event, Note) and event.is_warning]
+
+
+class Failing:
+    """A hypervisor that fails at some looks, counted from 1."""
+
+    def __init__(self, files, looks):
+        self._files, self._looks, self._count = files, looks, 0
+
+    def observe(self):
+        self._count += 1
+        if self._count in self._looks:
+            raise TrialError("libvirt on b does not answer: connection reset")
+        return self._files.observe()
+
+    def __getattr__(self, name):
+        return getattr(self._files, name)
+
+
+def test_a_watch_goes_on_after_a_passing_fault_and_notes_it(cluster, monkeypatch):
+    flaky, said = Failing(connect.hypervisor_of(cluster), {1, 3, 4, 6}), []
+    monkeypatch.setattr(connect, "hypervisor_of", lambda _: flaky)
+    assert watched(WatchJob(cluster, every_s=0.02, for_s=0.5, dry_run=True), Options(Host.here()), said.append)
+    notes = [event.text for event in said if isinstance(event, Note) and "came to nothing" in event.text]
+    numbers = [note.partition(")")[0].partition("(")[2] for note in notes]
+    assert numbers == ["1 of 5", "1 of 5", "2 of 5", "1 of 5"]
+    assert "connection reset" in notes[0]
+
+
+def test_a_watch_ends_by_name_after_a_stated_number_of_fruitless_looks(cluster, monkeypatch):
+    flaky = Failing(connect.hypervisor_of(cluster), range(2, 100))
+    monkeypatch.setattr(connect, "hypervisor_of", lambda _: flaky)
+    with pytest.raises(TrialError, match="5 looks in a row came to nothing; the last: libvirt on b does not answer"):
+        watched(WatchJob(cluster, every_s=0.02, dry_run=True), Options(Host.here()), silent)
+    assert flaky._count == 6
+
+
+def test_a_guest_that_does_not_run_is_told_at_once(cluster):
+    files = connect.hypervisor_of(cluster)
+    files.switch("b", on=False)
+    with pytest.raises(UsageError, match="guest mail runs on no host that answers"):
+        watched(WatchJob(cluster, every_s=0.02, dry_run=True), Options(Host.here()), silent)
+
+
+def test_what_was_added_to_the_cluster_file_after_its_practice_folder_was_made_is_named(cluster, tmp_path):
+    connect.hypervisor_of(cluster)
+    more = TEXT.replace("guests:", "  c: {{cpus: 2, memory: 4GiB, power: hp-ml110-g4}}\nguests:\n  new: {{host: a}}")
+    text = more.format(folder=tmp_path / "cluster", more="", horizon="2h")
+    added = load.loads(text.encode(), "cluster.yaml")
+    with pytest.raises(UsageError) as refused:
+        connect.observed(added)
+    assert [each.message.partition(" is")[0] for each in refused.value.problems] == ["host c", "guest new"]
+    assert "is made anew" in str(refused.value)
+
+
+def test_a_guest_of_a_practice_folder_that_the_cluster_file_no_longer_names_is_told(cluster):
+    connect.hypervisor_of(cluster)
+    fewer = cluster.model_copy(update={"guests": {"web": cluster.guests["web"]}})
+    with pytest.raises(UsageError, match="host b runs mail, which the cluster file does not name"):
+        connect.observed(fewer)
+
+
+def test_a_placement_that_takes_no_power_has_no_gap():
+    assert Solver(name="exact", objective_j=0.0, bound_j=0.0).gap == 0.0
+    assert Solver(name="exact", objective_j=2.0, bound_j=0.0).gap is None
+    assert Solver(name="exact", objective_j=3.0, bound_j=2.0).gap == 0.5
+    assert Solver(name="heuristic", objective_j=3.0).gap is None
+
+
+def test_a_cluster_whose_idle_hosts_take_no_power_is_planned(tmp_path):
+    text = TEXT.format(folder=tmp_path / "cluster", more="", horizon="2h").replace("hp-ml110-g4", "free")
+    boot = "boot: {time: 1s, energy: 0J}, shutdown: {time: 1s, energy: 0J}"
+    cluster = load.loads((text + f"power: {{free: {{watts: [0, 10], {boot}}}}}\n").encode(), "cluster.yaml")
+    idle = {name: spec.model_copy(update={"demand": 0.0, "peak": 0.0}) for name, spec in cluster.guests.items()}
+    made = plan.make(plan.known(cluster.model_copy(update={"guests": idle})), solver="exact")
+    assert solver_text(made)
 
 
 def applying(cluster, hypervisor, settle_s):

@@ -441,6 +441,6 @@ def test_a_meter_of_a_component_is_refused_before_anything_is_measured(tmp_path)
     server.begin()
     server.count(0.0)
     job = PowerJob("attribute", ("rapl",), model=PAPER)
-    with pytest.raises(UsageError, match="covers processors and memory.*partywall power calibrate rapl"):
+    with pytest.raises(UsageError, match=r"covers processors and memory.*partywall power calibrate rapl"):
         Powers().check(job, Options(server.host))
     Powers().check(PowerJob("attribute", ("rapl",)), Options(server.host))

@@ -25,15 +25,27 @@ def hypervisor_of(cluster: Cluster) -> Hypervisor:
 
 
 def _practice(cluster: Cluster) -> PracticeCluster:
-    """The cluster of files. It is created from the cluster file at first use."""
-    folder = Path(cluster.folder or "")
+    """The cluster of files. It is created from the cluster file at first use.
+
+    UsageError if the file names hosts or guests that the folder does not have.
+    """
+    folder, known = Path(cluster.folder or ""), (cluster.host_names(), cluster.guest_names())
     if PracticeCluster.exists(folder):
-        return PracticeCluster(folder)
+        made = PracticeCluster(folder, known=known)
+        remedy = f"remove {folder}, and it is made anew from the cluster file"
+        if lacking := [
+            Problem(f"{kind} {name} is not in {folder}, which was made before it was added", remedy)
+            for kind, names in zip(("host", "guest"), made.lacks(), strict=True)
+            for name in names
+        ]:
+            raise UsageError(*lacking)
+        return made
     at = {name: spec.host for name, spec in cluster.guests.items() if spec.host is not None}
     try:
-        return PracticeCluster.create(folder, {name: spec.state == "on" for name, spec in cluster.hosts.items()}, at)
+        PracticeCluster.create(folder, {name: spec.state == "on" for name, spec in cluster.hosts.items()}, at)
     except OSError as error:
         raise UsageError(Problem(f"{folder} cannot be created: {error.strerror}", "change folder")) from None
+    return PracticeCluster(folder, known=known)
 
 
 def powers_of(cluster: Cluster, hypervisor: Hypervisor) -> dict[str, Power]:

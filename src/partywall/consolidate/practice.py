@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,16 @@ LIES = ("says off, is on", "says on, is off")
 
 
 class PracticeCluster:
-    """Hypervisor of all hosts; `power` is the power control of one."""
+    """Hypervisor of all hosts; `power` is the power control of one.
 
-    def __init__(self, folder: Path, *, move_s: float = 0.2) -> None:
+    known: hosts and guests that the cluster file names; None for all of the folder.
+    """
+
+    def __init__(
+        self, folder: Path, *, move_s: float = 0.2, known: tuple[Collection[str], Collection[str]] | None = None
+    ) -> None:
         self.folder = folder
-        self._move_s = move_s
+        self._move_s, self._known = move_s, known
 
     @classmethod
     def create(
@@ -65,8 +70,23 @@ class PracticeCluster:
 
     def observe(self) -> Observed:
         with self._changed() as state:
-            places = {guest: frozenset([host] if state["on"].get(host) else []) for guest, host in state["at"].items()}
-            return Observed(places, dict(state["on"]))
+            hosts, guests = self._known or (state["on"], state["at"])
+            up = {host: state["on"][host] for host in hosts}
+            at = {guest: host for guest, host in state["at"].items() if up.get(host)}
+            places = {guest: frozenset([at[guest]] if guest in at else []) for guest in guests}
+            unknown: dict[str, frozenset[str]] = {}
+            for guest, host in at.items():
+                if guest not in places:
+                    unknown[host] = unknown.get(host, frozenset()) | {guest}
+            return Observed(places, up, unknown)
+
+    def lacks(self) -> tuple[list[str], list[str]]:
+        """Hosts and guests that the cluster file names, but that were not in it when the folder was made."""
+        with self._changed() as state:
+            hosts, guests = self._known or ((), ())
+            return [each for each in hosts if each not in state["on"]], [
+                each for each in guests if each not in state["at"]
+            ]
 
     def active(self, host: str) -> frozenset[str]:
         with self._changed() as state:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -22,13 +22,17 @@ from partywall.load import recent
 from partywall.model.cluster import Cluster
 from partywall.model.consolidation import Seen
 from partywall.placement.state import hosts_of
-from partywall.power.meters import Meter, MeterError, make
+from partywall.power.meters import MeterError, Watts, make
 
 LEAST_S = 1.0
 
 
 class Seeing:
-    """Use as a context manager. take: gets what is seen; every_s: between two looks. UsageError for a bad meter."""
+    """Use as a context manager. take: gets what is seen; every_s: between two looks. UsageError for a bad meter.
+
+    The first look is taken at the start and the last one at the end, so that the energy between is that of all the
+    time. unknown: hosts that do not answer and may be on, whose watts are not modelled; set by who decides that.
+    """
 
     def __init__(
         self, cluster: Cluster, hypervisor: Hypervisor, host: Host, take: Callable[[Seen], None], every_s: float
@@ -36,21 +40,24 @@ class Seeing:
         self._cluster, self._hypervisor, self._take = cluster, hypervisor, take
         self._every_s = max(LEAST_S, every_s)
         self._hosts = hosts_of(cluster)
-        self._meters: dict[str, Meter] = {
-            name: make(spec.meter, host) for name, spec in cluster.hosts.items() if spec.meter is not None
+        self._meters = {
+            name: Watts(make(spec.meter, host)) for name, spec in cluster.hosts.items() if spec.meter is not None
         }
+        self.unknown: Collection[str] = ()
         self._before: tuple[float, Mapping[str, float], Mapping[str, str]] | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="seeing", daemon=True)
 
     def __enter__(self) -> Self:
         self._begun_s = time.monotonic()
+        self._take_look()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+        self._take_look()
         for meter in self._meters.values():
             meter.close()
 
@@ -74,10 +81,12 @@ class Seeing:
         )
 
     def _run(self) -> None:
-        while not self._ended.is_set():
-            with contextlib.suppress(PartywallError):
-                self._take(self.look())
-            self._ended.wait(self._every_s)
+        while not self._ended.wait(self._every_s):
+            self._take_look()
+
+    def _take_look(self) -> None:
+        with contextlib.suppress(PartywallError):
+            self._take(self.look())
 
     def _demand(self, at_s: float, places: Mapping[str, str]) -> dict[str, float]:
         """Cores of guests that stayed where they were since the last look."""
@@ -97,13 +106,13 @@ class Seeing:
         load = np.array([sum(demand.get(guest, 0.0) for guest in places if places[guest] == name) for name in names])
         modelled = np.where([seen.up[name] for name in names], self._hosts.power(load), self._hosts.off_w)
         return {
-            name: self._read(name) if name in self._meters else float(watts)
+            name: self._read(name) if name in self._meters else None if name in self.unknown else float(watts)
             for name, watts in zip(names, modelled, strict=True)
         }
 
     def _read(self, name: str) -> float | None:
         try:
-            return self._meters[name].read().watts
+            return self._meters[name].read()
         except MeterError:
             return None
 

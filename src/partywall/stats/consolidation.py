@@ -19,11 +19,14 @@ from partywall.model.consolidation import (
 )
 from partywall.model.finding import Outcome
 from partywall.model.migration import Span
+from partywall.stats import power_span
+from partywall.stats.power_span import Energy
 
 OWN, REFERENCE = "partywall", "static"
 FIGURES = (
     *("energy_kwh", "slav", "slatah", "pdm", "unserved", "moves", "boots", "ping_pongs", "short_cycles", "hosts_on"),
 )
+LEAST_MISSING_S = 0.5
 ONE_DAY = "one day in one order has no intervals; simulate several with --days, --traces or --orders"
 
 
@@ -52,8 +55,13 @@ def _watched(evidence: ConsolidationEvidence) -> ConsolidationFindings:
         )
         if (joules := energy_j(seen)) is not None:
             said += f"; {joules / units.WH:.3g} Wh, {evidence.watts_are}"
+            said += " (without times that are not known)" if unknown_s(seen) else ""
         outcome = Outcome.VIOLATED if undone or missed else Outcome.HOLDS
-    notes = [f"undone: {', '.join(each.steps)} ({each.record})" for each in undone]
+    notes = [
+        f"{host}: its watts are not known for {units.format_duration(seconds * 1e9)}, whose energy is not included"
+        for host, seconds in unknown_s(seen).items()
+    ]
+    notes += [f"undone: {', '.join(each.steps)} ({each.record})" for each in undone]
     notes += [f"{guest}: p99 of up to {units.format_duration(worst * 1e9)} missed its goal" for guest, worst in missed]
     return ConsolidationFindings(
         name=evidence.name, headline=said, outcome=outcome, evidence=evidence, notes=tuple(notes)
@@ -61,15 +69,29 @@ def _watched(evidence: ConsolidationEvidence) -> ConsolidationFindings:
 
 
 def energy_j(seen: Sequence[Seen]) -> float | None:
-    """The energy of all hosts from the first look to the last; None if one was never known, or with one look."""
-    total = 0.0
+    """The energy of all hosts, without times in which one is not known; None if one was never, or with one look."""
+    each = _energies(seen)
+    joules = [energy.joules for energy in each.values() if energy is not None]
+    return sum(joules) or None if len(joules) == len(each) else None
+
+
+def unknown_s(seen: Sequence[Seen]) -> dict[str, float]:
+    """How long the watts of each host are not known between the first look and the last; only of such hosts."""
+    if len(seen) < 2:
+        return {}
+    whole_s = seen[-1].at_s - seen[0].at_s
+    missing = {host: energy.missing_s if energy else whole_s for host, energy in _energies(seen).items()}
+    return {host: seconds for host, seconds in missing.items() if seconds > LEAST_MISSING_S}
+
+
+def _energies(seen: Sequence[Seen]) -> dict[str, Energy | None]:
+    """The energy of each host from the first look to the last; None with fewer than two looks that know it."""
+    energies: dict[str, Energy | None] = {}
     for host in seen[0].watts if seen else ():
-        known = [(each.at_s, watts) for each in seen if (watts := each.watts.get(host)) is not None]
-        if len(known) < 2:
-            return None
-        at_s, watts = np.array(known).T
-        total += float(((watts[1:] + watts[:-1]) / 2 * np.diff(at_s)).sum())
-    return total or None
+        known = np.array([(each.at_s, watts) for each in seen if (watts := each.watts.get(host)) is not None])
+        at_s, watts = known.T if len(known) else (known, known)
+        energies[host] = power_span.energy(at_s, watts, seen[0].at_s, seen[-1].at_s)
+    return energies
 
 
 def missed_goals(evidence: ConsolidationEvidence) -> list[tuple[str, float]]:

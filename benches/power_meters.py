@@ -19,13 +19,13 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from common import arguments, conclude
 from partywall.events import silent
-from partywall.model.power import Activity, MeterFault, Reading, Slot
+from partywall.model.power import Activity, MeterFault, Reading, Slot, Timing
 from partywall.power import ladder, profiles
 from partywall.power.activity import Threads
 from partywall.power.machine import Display, Feed, Machine
@@ -42,6 +42,8 @@ EVERY_S = 0.1
 TOLERANCE_MS = 100.0
 WATTS_TOLERANCE = 0.05
 STALL_S = 1.0
+CHANGED = 0.8
+"""Share of its readings that differ, of a meter that is faster than they are."""
 RETURNS = "hwmon"
 """This meter is broken first and returns at the end, which must be reported as a gap."""
 SLOT_NS = 900_000_000
@@ -79,7 +81,12 @@ def display(name: str, server: Server) -> Display:
     return Display(lag_s=lag_s, refresh_s=refresh_s, noise=0.3, step=0)
 
 
-PLANTS = {"lag": "meters are read as if they had no lag", "deaf": "faults are not recorded"}
+PLANTS = {
+    "lag": "meters are read as if they had no lag",
+    "deaf": "faults are not recorded",
+    "slow": "the counter of RAPL changes once a second",
+}
+SLOW_S = 1.0
 
 
 def main() -> None:
@@ -101,6 +108,8 @@ def main() -> None:
         feeds = {name: ExitStack() for name in servers}
         for name, server in servers.items():
             shown = display(name, server)
+            if options.plant == "slow" and name == "rapl":
+                shown = replace(shown, refresh_s=SLOW_S)
             stack.enter_context(feeds[name]).enter_context(Feed(machine, shown, _writer(server, machine, shown)))
         meters = {name: make(server.name, server.host) for name, server in servers.items()}
         readings = measure(load, meters, switched(29 if options.quick else 160), threads)
@@ -179,24 +188,35 @@ def judge(name: str, server: Server, readings: Read, machine: Machine, plant: st
     refresh_s, lag_s = PLANTED[name]
     seen = timing(own, readings.activity, sends=server.sends)
     lag_ms = 0.0 if plant == "lag" else seen.lag_ms.value if seen.lag_ms else float("nan")
-    # Of a refresh that is faster than the readings, that is all that is known.
-    refresh_ms = (
-        seen.refresh_ms.value if seen.refresh_ms else min(EVERY_S, refresh_s) * 1e3 if refresh_s < EVERY_S else 0.0
-    )
     watts = mean_watts(own)
     shift_ns = round((lag_s + refresh_s) * 1e9)
     true = machine.mean(own[0].time_ns - shift_ns, own[-1].time_ns - shift_ns)
     error = watts.value / true - 1 if watts else float("nan")
-    near = abs(lag_ms - 1e3 * lag_s) <= TOLERANCE_MS and abs(refresh_ms - 1e3 * refresh_s) <= TOLERANCE_MS
+    is_refresh_right, refresh = judged_refresh(own, seen, refresh_s, sends=server.sends)
+    near = abs(lag_ms - 1e3 * lag_s) <= TOLERANCE_MS and is_refresh_right
     sound = near and abs(error) <= WATTS_TOLERANCE
     lag = f"{lag_ms:.0f} ± {seen.lag_ms.half_width:.0f}" if seen.lag_ms else f"unknown ({seen.why})"
     print(
-        f"{'ok  ' if sound else 'FAIL'} {name}: refresh {refresh_ms:.0f} ms of {1e3 * refresh_s:.0f}, lag {lag} ms of "
+        f"{'ok  ' if sound else 'FAIL'} {name}: refresh {refresh} of {1e3 * refresh_s:.0f} ms, lag {lag} ms of "
         f"{1e3 * lag_s:.0f}, {watts.value if watts else 0:.1f} W of {true:.1f} W true, {len(own)} readings, "
         f"{len(faults)} faults",
         flush=True,
     )
     return sound
+
+
+def judged_refresh(own: Sequence[Reading], seen: Timing, refresh_s: float, *, sends: bool) -> tuple[bool, str]:
+    """Whether the refresh is the planted one, and in words.
+
+    Of a meter that changes more often than it is read, nothing else can be known. Then nearly every reading must differ
+    from the one before, and the meter must not claim a figure.
+    """
+    if seen.refresh_ms is not None:
+        right = abs(seen.refresh_ms.value - 1e3 * refresh_s) <= TOLERANCE_MS and refresh_s >= EVERY_S
+        return right, f"{seen.refresh_ms.value:.0f} ms"
+    values = [reading.watts if reading.joules is None else reading.joules for reading in own]
+    changed = sum(later != earlier for earlier, later in pairwise(values)) / (len(values) - 1)
+    return refresh_s < EVERY_S and not sends and changed >= CHANGED, f"faster than readings ({changed:.0%} differ)"
 
 
 def break_all(

@@ -48,9 +48,12 @@ class Trace:
     activity: list[Activity] = field(default_factory=list)
     faults: list[MeterFault] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
+    others: dict[str, list[Reading]] = field(default_factory=dict)
 
     def take(self, value: Reading | MeterFault | Activity) -> None:
         kept = {Reading: self.readings, MeterFault: self.faults, Activity: self.activity}[type(value)]
+        if isinstance(value, Reading) and value.meter != FACTS.meter:
+            kept = self.others.setdefault(value.meter, [])
         kept.append(value)
 
 
@@ -64,14 +67,21 @@ class Rig:
     threads: Callable[[], Sequence[float]]
     slower: float = 1.0
 
-    def trace(self, steps: Sequence[ladder.Step], slot_s: float, wrap: Callable[[Shown], Meter] | None = None) -> Trace:
-        """Reads the meter while the load is switched. wrap: puts a fault into the meter."""
+    def trace(
+        self,
+        steps: Sequence[ladder.Step],
+        slot_s: float,
+        wrap: Callable[[Shown], Meter] | None = None,
+        others: Mapping[str, Machine] | None = None,
+    ) -> Trace:
+        """Reads the meter while the load is switched. wrap: puts a fault into the meter. others: read beside it."""
         trace = Trace()
         consumers = {name: Threads([pid]) for name, pid in self.load.pids.items()}
         reads = {name: (lambda each=each: each()[0]) for name, each in consumers.items()}
         meter = Shown(self.machine, self.display)
-        read = wrap(meter) if wrap else meter
-        with Sampler({FACTS.meter: read}, EVERY_S, trace.take, lambda: tuple(self.threads()), reads):
+        meters: dict[str, Meter] = {name: Shown(each, self.display) for name, each in (others or {}).items()}
+        meters[FACTS.meter] = wrap(meter) if wrap else meter
+        with Sampler(meters, EVERY_S, trace.take, lambda: tuple(self.threads()), reads):
             slower = [replace(step, intensity=_divided(step.intensity, self.slower)) for step in steps]
             for slot in self.load.carry_out(slower, round(slot_s * 1e9), silent):
                 trace.slots.append(slot)

@@ -111,7 +111,7 @@ def moving(cluster, guest, source, destination, timing=TIMING):
             journal.append(entry)
 
     class Plan:
-        steps = (step,)
+        steps = moves = (step,)
 
     def carry():
         try:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from partywall.errors import UsageError
 from partywall.host import Host
+from partywall.model.meter import PASSWORD, PASSWORD_FILE, Address
 from partywall.model.power import Activity, MeterFacts, MeterFault, Reading
 from partywall.power import meters
 from partywall.power.meters import ipmi, nut, redfish, wattsup
-from partywall.power.meters.base import PASSWORD, PASSWORD_FILE, Address, Counter, MeterError, Watts, password_of
+from partywall.power.meters.base import Counter, MeterError, Watts, password_of
 from partywall.power.sampling import Sampler
 from partywall.testing import power
 from partywall.testing.power import SERVERS, Hwmon, Rapl, Resctrl

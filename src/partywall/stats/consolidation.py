@@ -88,9 +88,9 @@ def _energies(seen: Sequence[Seen]) -> dict[str, Energy | None]:
     """The energy of each host from the first look to the last; None with fewer than two looks that know it."""
     energies: dict[str, Energy | None] = {}
     for host in seen[0].watts if seen else ():
-        known = np.array([(each.at_s, watts) for each in seen if (watts := each.watts.get(host)) is not None])
-        at_s, watts = known.T if len(known) else (known, known)
-        energies[host] = power_span.energy(at_s, watts, seen[0].at_s, seen[-1].at_s)
+        known = [(each.at_s, watts) for each in seen if (watts := each.watts.get(host)) is not None]
+        pairs = np.array(known, dtype=np.float64).reshape(-1, 2)
+        energies[host] = power_span.energy(pairs[:, 0], pairs[:, 1], seen[0].at_s, seen[-1].at_s)
     return energies
 
 

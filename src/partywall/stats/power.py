@@ -128,7 +128,7 @@ def _energy(
 
 def _span_s(evidence: PowerEvidence) -> tuple[float, float]:
     """Begin and end of a record, in seconds."""
-    times = [each.time_ns / 1e9 for each in (*evidence.readings, *evidence.activity)]
+    times = [each.time_ns / 1e9 for each in evidence.readings] + [each.time_ns / 1e9 for each in evidence.activity]
     return min(times, default=0.0), max(times, default=0.0)
 
 

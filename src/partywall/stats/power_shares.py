@@ -22,7 +22,7 @@ from partywall.model.finding import Estimate
 from partywall.model.power import Activity, Array, Attribution, NodeModel, Share, Slot
 from partywall.stats.algebra import one_thread
 from partywall.stats.power_fit import Observation
-from partywall.stats.power_meter import cpu_rows
+from partywall.stats.power_meter import NDArrayBool, cpu_rows
 from partywall.stats.rounds import student
 
 REST = "everything else"
@@ -44,7 +44,7 @@ class Usage:
         """CPU seconds of each consumer."""
         return np.asarray(self.lengths_s @ self.busy, dtype=np.float64)
 
-    def during(self, keep: Array) -> Usage:
+    def during(self, keep: NDArrayBool) -> Usage:
         return Usage(self.names, self.busy[keep], self.lengths_s[keep], self.cpus)
 
 
@@ -209,7 +209,7 @@ def judged(observed: Sequence[Observation], names: Sequence[str]) -> dict[str, E
     return {name: student(values) for name, values in added.items() if len(values) > 1}
 
 
-def within(activity: Sequence[Activity], slots: Sequence[Slot]) -> Array:
+def within(activity: Sequence[Activity], slots: Sequence[Slot]) -> NDArrayBool:
     """True for the intervals of `usage` that lie in one of the slots."""
     times = np.array([each.time_ns for each in activity])
     inside = np.zeros(len(times) - 1, dtype=bool)

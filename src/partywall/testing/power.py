@@ -537,7 +537,7 @@ def free_port(kind: int = socket.SOCK_STREAM) -> int:
 @contextlib.contextmanager
 def password() -> Iterator[None]:
     """The servers' password, where meters look for it."""
-    from partywall.power.meters.base import PASSWORD as VARIABLE  # noqa: PLC0415 - two constants of one name
+    from partywall.model.meter import PASSWORD as VARIABLE  # noqa: PLC0415 - two constants of one name
 
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = PASSWORD

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.host import Host
+from partywall.model.meter import Address, unusable
 from partywall.model.power import WHOLE_MACHINE, MeterFacts, Reading
-from partywall.power.meters.base import Address, Counter, Place, listed, now_ns, number, text_of, unusable
+from partywall.power.meters.base import Counter, Place, listed, now_ns, number, text_of
 
 SCHEMES = ("hwmon",)
 FOLDER = "/sys/class/hwmon"

@@ -12,8 +12,9 @@ import re
 import subprocess
 
 from partywall.host import Host
+from partywall.model.meter import Address, unusable
 from partywall.model.power import MeterFacts, Reading
-from partywall.power.meters.base import TIMEOUT_S, Address, MeterError, Place, now_ns, number, password_of, unusable
+from partywall.power.meters.base import TIMEOUT_S, MeterError, Place, now_ns, number, password_of
 
 SCHEMES = ("ipmi",)
 DCMI = re.compile(r"Instantaneous power reading:\s+(\d+) Watts")

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.host import Host
+from partywall.model.meter import Address, unusable
 from partywall.model.power import MeterFacts, Reading
-from partywall.power.meters.base import Address, Counter, MeterError, Place, listed, now_ns, number, text_of, unusable
+from partywall.power.meters.base import Counter, MeterError, Place, listed, now_ns, number, text_of
 
 SCHEMES = ("rapl",)
 FOLDER = "/sys/class/powercap"

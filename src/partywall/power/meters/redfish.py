@@ -16,8 +16,9 @@ import urllib.request
 from typing import Any
 
 from partywall.host import Host
+from partywall.model.meter import Address, unusable
 from partywall.model.power import MeterFacts, Reading
-from partywall.power.meters.base import TIMEOUT_S, Address, MeterError, Place, now_ns, number, password_of, unusable
+from partywall.power.meters.base import TIMEOUT_S, MeterError, Place, now_ns, number, password_of
 
 SCHEMES = ("redfish",)
 MOST_BYTES = 1 << 20

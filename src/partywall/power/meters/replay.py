@@ -12,8 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from partywall.host import Host
+from partywall.model.meter import Address, unusable
 from partywall.model.power import MeterFacts, Reading
-from partywall.power.meters.base import Address, MeterError, Place, now_ns, number, unusable
+from partywall.power.meters.base import MeterError, Place, now_ns, number
 
 SCHEMES = ("replay",)
 COLUMNS = ("s", "watts")

@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from partywall.host import Host
+from partywall.model.meter import Address, unusable
 from partywall.model.power import MeterFacts, Reading
-from partywall.power.meters.base import Address, Counter, Place, now_ns, number, text_of, unusable
+from partywall.power.meters.base import Counter, Place, now_ns, number, text_of
 
 SCHEMES = ("resctrl",)
 FOLDER = "/sys/fs/resctrl"

@@ -13,8 +13,9 @@ import re
 from typing import Any
 
 from partywall.host import Host
+from partywall.model.meter import Address, unusable
 from partywall.model.power import FaultKind, MeterFacts, Reading
-from partywall.power.meters.base import TIMEOUT_S, Address, MeterError, Place, now_ns, number, password_of, unusable
+from partywall.power.meters.base import TIMEOUT_S, MeterError, Place, now_ns, number, password_of
 
 SCHEMES = ("snmp",)
 LIBRARY = "pip install 'partywall[power]'"

@@ -32,7 +32,7 @@ def _practice(cluster: Cluster) -> PracticeCluster:
     folder, known = Path(cluster.folder or ""), (cluster.host_names(), cluster.guest_names())
     if PracticeCluster.exists(folder):
         made = PracticeCluster(folder, known=known)
-        remedy = f"remove {folder}, and it is made anew from the cluster file"
+        remedy = f"remove {folder}, and it is made again from the cluster file"
         if lacking := [
             Problem(f"{kind} {name} is not in {folder}, which was made before it was added", remedy)
             for kind, names in zip(("host", "guest"), made.lacks(), strict=True)

@@ -1,6 +1,6 @@
 """CPU time that was used, by each CPU of a host and by each consumer: a cgroup or a process with its threads.
 
-The CPU time of a process is that of its threads, of those that have ended too. Of living threads the kernel states
+The CPU time of a process is that of its threads, those that have ended included. Of living threads the kernel states
 nanoseconds; of all together only ticks, so the time of ended threads is known to two ticks (20 ms), once.
 """
 

@@ -61,7 +61,7 @@ def findings(evidence: PowerEvidence) -> PowerFindings:
         attribution=shares,
         timeline=tuple(_timeline(evidence)),
         busy=tuple(_busy(evidence)),
-        notes=(*_notes(evidence, origin, fit), *_covered(meters), *_doubts(shares, meters)),
+        notes=(*_notes(evidence, origin, fit), *_covered(meters), *_warnings(shares, meters)),
     )
 
 
@@ -85,7 +85,7 @@ def meter_finding(facts: MeterFacts, evidence: PowerEvidence) -> MeterFinding:
         readings=len(own),
         watts=mean_watts(own, lost),
         joules=own_energy.joules if own_energy else None,
-        missing_s=_told(own_energy, own) if own_energy else 0.0,
+        missing_s=_reported(own_energy, own) if own_energy else 0.0,
         timing=timing(own, evidence.activity, sends=facts.sends) if len(own) > 1 else Timing(why="too few readings"),
         faults=tuple(sorted([*faults, *gaps(facts.meter, own)], key=lambda fault: fault.time_ns)),
         took_ms=float(np.median([reading.took_ns for reading in own])) / 1e6 if own else None,
@@ -132,7 +132,7 @@ def _span_s(evidence: PowerEvidence) -> tuple[float, float]:
     return min(times, default=0.0), max(times, default=0.0)
 
 
-def _told(counted: Energy, readings: Sequence[Reading]) -> float:
+def _reported(counted: Energy, readings: Sequence[Reading]) -> float:
     """The missing seconds that are worth saying: a record never begins and ends exactly with a reading."""
     usual_s = float(np.median(np.diff([reading.time_ns for reading in readings]))) / 1e9
     return counted.missing_s if counted.missing_s > max(MISSING_S, 2 * usual_s) else 0.0
@@ -275,7 +275,7 @@ def _covered(meters: Sequence[MeterFinding]) -> list[str]:
     ]
 
 
-def _doubts(shares: Attribution | None, meters: Sequence[MeterFinding]) -> list[str]:
+def _warnings(shares: Attribution | None, meters: Sequence[MeterFinding]) -> list[str]:
     """Why watts of consumers may not be what they seem."""
     if shares is None:
         return []

@@ -52,7 +52,7 @@ class Watts:
         self._last: Reading | None = None
 
     def read(self) -> float:
-        """MeterError if there is no reading. After one of a counter, the mean begins anew."""
+        """MeterError if there is no reading. After one of a counter, the mean begins again."""
         last, self._last = self._last, None
         now = self._meter.read()
         if now.joules is None:
@@ -127,7 +127,7 @@ class Counter:
     """A counter of energy that begins again at `wrap`. Its total only grows.
 
     least_wrap_s: the shortest time in which it can wrap. After a longer time without a reading the energy between is
-    not known. A counter that was reset is told from one that wrapped by the power that this would have taken.
+    not known. A counter that was reset is reported from one that wrapped by the power that this would have taken.
     """
 
     wrap: float | None

@@ -328,7 +328,7 @@ def test_what_was_added_to_the_cluster_file_after_its_practice_folder_was_made_i
     with pytest.raises(UsageError) as refused:
         connect.observed(added)
     assert [each.message.partition(" is")[0] for each in refused.value.problems] == ["host c", "guest new"]
-    assert "is made anew" in str(refused.value)
+    assert "is made again" in str(refused.value)
 
 
 def test_a_guest_of_a_practice_folder_that_the_cluster_file_no_longer_names_is_told(cluster):

@@ -127,7 +127,7 @@ class Counter:
     """A counter of energy that begins again at `wrap`. Its total only grows.
 
     least_wrap_s: the shortest time in which it can wrap. After a longer time without a reading the energy between is
-    not known. A counter that was reset is reported from one that wrapped by the power that this would have taken.
+    not known. A reset of a counter is distinguished from its wrap by the power that the wrap would have taken.
     """
 
     wrap: float | None

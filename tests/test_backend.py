@@ -16,14 +16,14 @@ def test_the_names_of_the_format_are_those_of_the_list():
 def test_every_setting_is_a_key_of_a_sandbox():
     assert set(backend.SETTINGS) < set(Box.model_fields)
     assert {f"disk.{key}" for key in Throttle.model_fields} == set(backend.LIVE_DISK)
-    for one in backend.BACKENDS.values():
-        assert one.settings <= set(backend.SETTINGS)
-        assert {key.partition(".")[0] for key in one.live} <= one.settings
-        assert set(one.controllers) <= one.settings
+    for each in backend.BACKENDS.values():
+        assert each.settings <= set(backend.SETTINGS)
+        assert {key.partition(".")[0] for key in each.live} <= each.settings
+        assert set(each.controllers) <= each.settings
 
 
 def test_every_backend_is_made_by_a_class_of_its_own():
-    places = [one.made_by.split(":") for one in backend.BACKENDS.values()]
+    places = [each.made_by.split(":") for each in backend.BACKENDS.values()]
     made = [getattr(importlib.import_module(f"partywall.sandbox.{module}"), name) for module, name in places]
-    assert all(issubclass(one, Sandbox) for one in made)
+    assert all(issubclass(each, Sandbox) for each in made)
     assert len(set(made)) == len(made)

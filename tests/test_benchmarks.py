@@ -149,22 +149,22 @@ def test_a_result_of_a_loaded_host_and_of_emulated_guests_says_so():
 
 
 def test_machines_of_one_kind_share_a_letter():
-    found = [result("a"), result("b", machine=MACHINE.model_copy(update={"kernel": "6.18.44"})), result("c")]
-    assert list(results.lettered(found).values()) == ["A"]
+    outcome = [result("a"), result("b", machine=MACHINE.model_copy(update={"kernel": "6.18.44"})), result("c")]
+    assert list(results.lettered(outcome).values()) == ["A"]
     other = result("d", machine=MACHINE.model_copy(update={"cpus": 64}))
-    assert list(results.lettered([*found, other]).values()) == ["A", "B"]
+    assert list(results.lettered([*outcome, other]).values()) == ["A", "B"]
 
 
 def test_short_forms_show_time_and_planted_faults():
-    found = [
+    outcome = [
         result("a", arguments=["--quick"], seconds=31.4, load=0.2),
         result("b", arguments=["--quick", "--plant"], plant="lag", met=False),
         result("c", arguments=["--quick", "--plant", "deaf"], plant="deaf", met=True),
     ]
-    row = results.short_forms(["one"], found).splitlines()[-1]
+    row = results.short_forms(["one"], outcome).splitlines()[-1]
     assert row == "| `one.py` | 31 | 0.2 | yes | lag, deaf | yes, **no** |"
     busy = result("d", arguments=["--quick"], seconds=90, load=12, met=False)
-    assert "| 90 | 12.0 | **no**, loaded host |" in results.short_forms(["one"], [*found, busy])
+    assert "| 90 | 12.0 | **no**, loaded host |" in results.short_forms(["one"], [*outcome, busy])
 
 
 def test_a_long_figure_is_cut_between_its_parts():

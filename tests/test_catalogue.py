@@ -39,7 +39,7 @@ KERNEL = {
 
 
 @pytest.mark.parametrize(
-    ("params", "found"),
+    ("params", "result"),
     [
         ({"size": 5}, []),
         ({"size": 5, "mode": None, "name": None}, []),
@@ -53,8 +53,8 @@ KERNEL = {
         ({"size": 5, "zzz": 5}, [("zzz", "k has no parameter 'zzz'", "it has size, name, mode")]),
     ],
 )
-def test_parameters_are_checked_against_the_kernels_own_schema(params, found):
-    assert Catalogue([KERNEL]).check_params("k", params) == found
+def test_parameters_are_checked_against_the_kernels_own_schema(params, result):
+    assert Catalogue([KERNEL]).check_params("k", params) == result
 
 
 def test_all_mistakes_in_parameters_are_found_at_once():
@@ -97,8 +97,8 @@ def test_every_kernel_has_a_doing_word_of_its_own():
 
 
 def test_only_reading_from_the_disk_is_warned_of_for_the_page_cache():
-    found = {name: [one.warning for one in shipped().kernel(name).warnings] for name in shipped().names()}
-    cached = {name: warnings for name, warnings in found.items() if warnings}
+    result = {name: [each.warning for each in shipped().kernel(name).warnings] for name in shipped().names()}
+    cached = {name: warnings for name, warnings in result.items() if warnings}
     assert cached == {"disk-read": ["shared_disk_cache"], "disk-direct-read": ["shared_disk_cache"]}
 
 
@@ -122,12 +122,12 @@ def test_the_shipped_catalogue_is_what_the_agent_prints():
     assert json.loads(shipped_text) == json.loads(printed), "write it anew: partywall-agent catalogue > catalogue.json"
 
 
-def test_parameters_are_told_with_their_choices_and_defaults():
-    told = {parameter.option: parameter.help for parameter in shipped().kernel("cache").parameters}
-    assert told["--order"].endswith("One of sequential, random. [default: sequential]")
-    assert told["--level"].endswith("One of L1, L2, L3.")
+def test_parameters_are_reported_with_their_choices_and_defaults():
+    reported = {parameter.option: parameter.help for parameter in shipped().kernel("cache").parameters}
+    assert reported["--order"].endswith("One of sequential, random. [default: sequential]")
+    assert reported["--level"].endswith("One of L1, L2, L3.")
     # Choices that the text names already are not told twice.
-    assert told["--chains"].count("16") == 1
+    assert reported["--chains"].count("16") == 1
 
 
 def test_default_sizes_are_written_as_one_would_write_them():
@@ -136,19 +136,19 @@ def test_default_sizes_are_written_as_one_would_write_them():
 
 
 KERNEL_PAGES = Path(__file__).parents[1] / "docs" / "kernels"
-TOLD = ("figure", "parameters", "as a probe", "as a stressor", "source", "settles", "limits")
+REPORTED = ("figure", "parameters", "as a probe", "as a stressor", "source", "settles", "limits")
 
 
 def sections():
     """Section of each kernel's own, by name, and the page it is on; a name with two sections is a mistake."""
-    found = {}
+    result = {}
     for page in KERNEL_PAGES.glob("*.md"):
         for name, text in re.findall(
             r"^## `([a-z-]+)`\n(.*?)(?=^## |\Z)", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
         ):
-            assert name not in found, f"{name} has a section in {found[name][0]} and in {page.name}"
-            found[name] = (page.name, text)
-    return found
+            assert name not in result, f"{name} has a section in {result[name][0]} and in {page.name}"
+            result[name] = (page.name, text)
+    return result
 
 
 def test_every_kernel_has_a_section_of_its_own_and_no_section_is_of_none():
@@ -160,7 +160,7 @@ def test_a_kernels_section_tells_what_the_catalogue_says_of_it(name):
     _, text = sections()[name]
     items = re.findall(r"^- \*\*([a-z ]+)\*\*: (.+(?:\n  .+)*)", text, re.MULTILINE)
     rows = {title: " ".join(item.split()) for title, item in items}
-    assert [title for title in TOLD if not rows.get(title)] == []
+    assert [title for title in REPORTED if not rows.get(title)] == []
     kernel = shipped().kernel(name)
     assert rows["figure"].startswith(f"{kernel.figure['label']}, ")
     assert rows["figure"].endswith(f"latency: {kernel.latency['of']}")

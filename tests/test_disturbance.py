@@ -40,7 +40,7 @@ def orphan(name: str) -> Iterator[int]:
     code = f"import subprocess; subprocess.Popen({spin(60, name)!r}, start_new_session=True)"
     subprocess.run([sys.executable, "-c", code], check=True)
     deadline = time.monotonic() + 60
-    while not (pids := [int(one.name) for one in Path("/proc").glob("[0-9]*") if _comm(one) == name]):
+    while not (pids := [int(item.name) for item in Path("/proc").glob("[0-9]*") if _comm(item) == name]):
         assert time.monotonic() < deadline, f"{name} did not start"
         time.sleep(0.01)
     try:
@@ -88,18 +88,18 @@ def seen(disturbance: ModuleType, monkeypatch: pytest.MonkeyPatch, others: list[
     """What each measurement in turn sees of others."""
     left = iter(others)
 
-    class Told:
+    class Reported:
         def __enter__(self) -> object:
             return disturbance.Seen(others=next(left), by="dpkg")
 
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(disturbance, "watched", Told)
+    monkeypatch.setattr(disturbance, "watched", Reported)
     monkeypatch.setattr(disturbance, "await_undisturbed", lambda: None)
 
 
 @pytest.mark.parametrize(
-    ("others", "figures", "found"),
+    ("others", "figures", "result"),
     [
         ([0.0], [1], 1),  # Calm: a miss stays a miss.
         ([0.5, 0.0], [1, 2], 2),  # Disturbed and missed: once more.
@@ -113,11 +113,11 @@ def test_a_miss_on_a_disturbed_host_is_measured_again_three_times_at_most(
     capsys: pytest.CaptureFixture[str],
     others: list[float],
     figures: list[int],
-    found: int,
+    result: int,
 ):
     seen(disturbance, monkeypatch, others)
     left = iter(figures)
-    assert disturbance.undisturbed(lambda: next(left), lambda figure: figure == 9) == found
+    assert disturbance.undisturbed(lambda: next(left), lambda figure: figure == 9) == result
     assert list(left) == []
     said = capsys.readouterr().out.splitlines()
     disturbed = [share for share in others if share]

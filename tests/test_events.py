@@ -9,7 +9,7 @@ def full(_event):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_sink_that_cannot_be_written_is_left_out_and_the_others_are_told():
+def test_a_sink_that_cannot_be_written_is_left_out_and_the_others_are_reported():
     heard = []
     sinks = Sinks("the policy is still enforced")
     sinks.add("metrics.prom", full)

@@ -24,7 +24,7 @@ def scenario(**keys) -> Scenario:
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "result"),
     [
         ("victim.threads", (("victims", "a", "threads"), ("victims", "a.b", "threads"))),
         ("victims.a.threads", (("victims", "a", "threads"),)),
@@ -40,8 +40,8 @@ def scenario(**keys) -> Scenario:
         ),
     ],
 )
-def test_a_path_names_its_keys(path: str, found):
-    assert targets(scenario(), path) == found
+def test_a_path_names_its_keys(path: str, result):
+    assert targets(scenario(), path) == result
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_a_level_of_the_wrong_type_is_refused():
 
 def test_levels_combine_fully_the_last_factor_fastest():
     varied = scenario(factors={"victim.threads": [1, 2], "aggressor.params.x": ["u", "v"]})
-    found = [(levels, s.victims["a"].threads, s.aggressors["n"].params) for levels, s in expand(varied)]
-    assert [(levels["victim.threads"], levels["aggressor.params.x"]) for levels, _, _ in found] == [
+    result = [(levels, s.victims["a"].threads, s.aggressors["n"].params) for levels, s in expand(varied)]
+    assert [(levels["victim.threads"], levels["aggressor.params.x"]) for levels, _, _ in result] == [
         (1, "u"),
         (1, "v"),
         (2, "u"),
@@ -95,7 +95,7 @@ def test_levels_combine_fully_the_last_factor_fastest():
     ]
     assert all(
         threads == levels["victim.threads"] and params == {"x": levels["aggressor.params.x"]}
-        for levels, threads, params in found
+        for levels, threads, params in result
     )
 
 
@@ -147,9 +147,9 @@ def test_another_victims_factor_makes_no_trials_of_this_one():
     st.lists(st.integers(1, 10_000), min_size=1, max_size=4, unique=True),
 )
 def test_there_are_as_many_scenarios_as_combinations_and_all_differ(threads: list[int], weights: list[int]):
-    found = expand(scenario(factors={"victim.threads": threads, "victim.sandbox.cpu_weight": weights}))
-    assert len(found) == len(threads) * len(weights)
-    assert len({repr(applied.victims) for _, applied in found}) == len(found)
+    result = expand(scenario(factors={"victim.threads": threads, "victim.sandbox.cpu_weight": weights}))
+    assert len(result) == len(threads) * len(weights)
+    assert len({repr(applied.victims) for _, applied in result}) == len(result)
 
 
 LINKED = "victims.a.sandbox.{cpu_limit,cpu_reservation}"

@@ -204,7 +204,7 @@ def test_a_line_that_a_kill_tore_off_spoils_no_other(tmp_path, kind):
     assert record.whole_lines()[before:] == [{"whole": 1}]
 
 
-def test_a_line_that_is_no_json_is_told_with_its_place(tmp_path):
+def test_a_line_that_is_no_json_is_reported_with_its_place(tmp_path):
     record = study(tmp_path / "record")
     with (record.path / record.LINES).open("ab") as file:
         file.write(b"scribble\n")
@@ -223,7 +223,7 @@ def test_what_is_no_record_is_refused_with_a_remedy(tmp_path, there):
     assert set(re.split(", | or ", named)) == MAKERS.keys()
 
 
-def test_a_kind_is_told_from_the_others_by_its_own_file():
+def test_a_kind_is_reported_from_the_others_by_its_own_file():
     records = [kinds.kind(name).record for name in kinds.KINDS]
     assert [record.KIND for record in records] == list(kinds.KINDS)
     assert len({record.MARK for record in records}) == len(records)

@@ -192,8 +192,8 @@ def test_what_no_backend_can_do_is_refused_by_key(box, said):
 
 def test_doctor_lists_the_nodes_with_their_memory(tmp_path):
     checks = examined(lambda: host(tmp_path=tmp_path, allowed="1"))
-    (found,) = [check.found for check in checks if check.what == "NUMA nodes"]
-    assert found == "0 (8 GiB, 2 CPUs, not allowed); 1 (8 GiB, 2 CPUs)"
+    (result,) = [check.found for check in checks if check.what == "NUMA nodes"]
+    assert result == "0 (8 GiB, 2 CPUs, not allowed); 1 (8 GiB, 2 CPUs)"
     assert [str(node) for node in memory_nodes(host(nodes=[node_of_unknown_size()]))] == ["3 (unknown size, 0 CPUs)"]
 
 

@@ -20,7 +20,7 @@ STEP_NS = 100_000_000
 
 def feed(extractor: Extractor, name: str, step_ns: int = STEP_NS) -> list[tuple[int, int, float]]:
     lines = (GOLDEN / name).read_text("utf-8").splitlines()
-    return [found for index, line in enumerate(lines) for found in extractor.feed(index * step_ns, line)]
+    return [result for index, line in enumerate(lines) for result in extractor.feed(index * step_ns, line)]
 
 
 def metric(**keys) -> Metric:
@@ -83,7 +83,7 @@ def test_stress_ng_vmstat_is_read_behind_its_prefix():
 def test_a_total_that_goes_back_opens_a_new_count():
     extractor = Extractor(metric(regex=r"(\S+)", kind="total"))
     lines = ["10", "15", "2", "5"]
-    slices = [found for at, line in enumerate(lines) for found in extractor.feed(at * 10, line)]
+    slices = [result for at, line in enumerate(lines) for result in extractor.feed(at * 10, line)]
     assert slices == [(0, 10, 5.0), (20, 30, 3.0)]
     assert extractor.counts.resets == 1
 
@@ -92,7 +92,7 @@ def test_a_total_that_goes_back_opens_a_new_count():
 def test_a_bad_rate_leaves_its_time_out_and_is_counted(bad: str):
     extractor = Extractor(metric(regex=r"v=(\S+)"))
     slices = [
-        found for at, text in enumerate(["1", "1", bad, "1"]) for found in extractor.feed(at * 10**9, f"v={text}")
+        result for at, text in enumerate(["1", "1", bad, "1"]) for result in extractor.feed(at * 10**9, f"v={text}")
     ]
     assert slices == [(0, 10**9, 1.0), (2 * 10**9, 3 * 10**9, 1.0)]
     assert extractor.counts.bad == 1
@@ -100,13 +100,13 @@ def test_a_bad_rate_leaves_its_time_out_and_is_counted(bad: str):
 
 def test_a_bad_total_is_caught_up_with_by_the_next():
     extractor = Extractor(metric(regex=r"v=(\S+)", kind="total"))
-    slices = [found for at, text in enumerate(["1", "x", "4"]) for found in extractor.feed(at * 10, f"v={text}")]
+    slices = [result for at, text in enumerate(["1", "x", "4"]) for result in extractor.feed(at * 10, f"v={text}")]
     assert slices == [(0, 20, 3.0)]
 
 
 def test_readings_at_one_instant_make_no_slice_without_length():
     extractor = Extractor(metric(regex=r"(\d+)", kind="total"))
-    slices = [found for at, text in [(0, "1"), (5, "2"), (5, "3"), (9, "7")] for found in extractor.feed(at, text)]
+    slices = [result for at, text in [(0, "1"), (5, "2"), (5, "3"), (9, "7")] for result in extractor.feed(at, text)]
     assert slices == [(0, 5, 1.0), (5, 9, 5.0)]
     assert extractor.counts.bunched == 1
 
@@ -114,7 +114,7 @@ def test_readings_at_one_instant_make_no_slice_without_length():
 def test_a_csv_header_that_comes_again_and_quotes_are_understood():
     extractor = Extractor(metric(csv_column="ops", kind="total"))
     lines = ["# started", '"time, s",ops', '"1,0",5', '"time, s",ops', '"2,0",9', "short"]
-    slices = [found for at, line in enumerate(lines) for found in extractor.feed(at, line)]
+    slices = [result for at, line in enumerate(lines) for result in extractor.feed(at, line)]
     assert slices == [(2, 4, 4.0)]
     assert extractor.counts.malformed == 1
 
@@ -122,7 +122,7 @@ def test_a_csv_header_that_comes_again_and_quotes_are_understood():
 def test_a_json_document_that_does_not_parse_is_counted_and_the_next_is_read():
     extractor = Extractor(metric(json="$.v", kind="total"))
     lines = ["{oops}", '{"v": 1}', "noise", '{"v": "}{"}', '{"v":', " 4}"]
-    slices = [found for at, line in enumerate(lines) for found in extractor.feed(at, line)]
+    slices = [result for at, line in enumerate(lines) for result in extractor.feed(at, line)]
     assert slices == [(1, 5, 3.0)]
     assert (extractor.counts.malformed, extractor.counts.bad) == (1, 1)
 

@@ -59,7 +59,7 @@ def test_what_the_user_s_systemd_keeps_is_not_ours(tmp_path):
     assert not [folder for folder in folders if "transient" in folder]
 
 
-def test_things_of_others_are_told_apart(tmp_path):
+def test_things_of_others_are_reported_apart(tmp_path):
     (tmp_path / "tmp/partywall-run").mkdir(parents=True)
     (thing,) = left_behind.of(UID + 1, tmp_path / "own", tmp_path)
     assert not thing.is_users

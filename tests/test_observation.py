@@ -22,11 +22,11 @@ ROWS = [
 
 
 def test_columns_give_the_rows_they_are_made_of():
-    found = Observations.of(ROWS)
-    assert list(found) == ROWS
-    assert (found[1], list(found[1:3])) == (ROWS[1], ROWS[1:3])
-    assert Observations.of(found) is found
-    assert [o.latency.counts for o in found] == [{50: 2}, {60: 2}, {5: 2}, {1: 2}]
+    result = Observations.of(ROWS)
+    assert list(result) == ROWS
+    assert (result[1], list(result[1:3])) == (ROWS[1], ROWS[1:3])
+    assert Observations.of(result) is result
+    assert [o.latency.counts for o in result] == [{50: 2}, {60: 2}, {5: 2}, {1: 2}]
 
 
 @pytest.mark.parametrize("cuts", [(), (1,), (1, 3), (0, 2, 4)])
@@ -41,25 +41,25 @@ def test_nothing_joined_is_nothing():
 
 
 def test_some_are_taken_in_the_order_given():
-    found = Observations.of(ROWS).take(np.array([3, 1]))
-    assert list(found) == [ROWS[3], ROWS[1]]
-    assert found.latency.merged.counts == {1: 2, 60: 2}
+    result = Observations.of(ROWS).take(np.array([3, 1]))
+    assert list(result) == [ROWS[3], ROWS[1]]
+    assert result.latency.merged.counts == {1: 2, 60: 2}
 
 
 def test_observations_of_a_trial_are_in_order_of_time():
-    found = by_trial(ROWS)
-    assert [o.start_ns for o in found["a"]] == [1, 50, 60]
-    assert list(found["b"]) == [ROWS[2]]
-    assert (len(found["a"]), found["a"].measured_ns) == (3, 30)
-    assert list(found["a"].disturbances) == [("a", 0, "baseline: steal 9%"), ("a", 0, "baseline: swap")]
+    result = by_trial(ROWS)
+    assert [o.start_ns for o in result["a"]] == [1, 50, 60]
+    assert list(result["b"]) == [ROWS[2]]
+    assert (len(result["a"]), result["a"].measured_ns) == (3, 30)
+    assert list(result["a"].disturbances) == [("a", 0, "baseline: steal 9%"), ("a", 0, "baseline: swap")]
 
 
 def test_a_counter_is_unknown_where_it_was_not_read():
     first = CounterTable({"steal": 0, "faults": 1}, np.array([[1.0, np.nan]]), np.array([-1, 0]))
-    found = CounterTable.joined([first, CounterTable.of([{"faults": 3.0}, {}])])
+    result = CounterTable.joined([first, CounterTable.of([{"faults": 3.0}, {}])])
     expected = {"steal": [np.nan, 1, np.nan, np.nan], "faults": [np.nan, np.nan, 3, np.nan], "free": [np.nan] * 4}
-    assert all(np.array_equal(found.column(name), values, equal_nan=True) for name, values in expected.items())
-    assert [found[at] for at in range(4)] == [{}, {"steal": 1.0}, {"faults": 3.0}, {}]
+    assert all(np.array_equal(result.column(name), values, equal_nan=True) for name, values in expected.items())
+    assert [result[at] for at in range(4)] == [{}, {"steal": 1.0}, {"faults": 3.0}, {}]
 
 
 def test_buckets_of_no_slot_are_left_out():

@@ -90,8 +90,8 @@ def test_generated_parts_may_have_long_lines_and_any_words_and_lines_behind_them
     ],
 )
 def test_banned_words_are_found_in_wording_and_not_in_code(text: str, faults: list[Fault]):
-    found = words.banned(text, LISTED)
-    assert [(fault.line, fault.text.lower()) for fault in found] == [(f.line, f.text.lower()) for f in faults]
+    result = words.banned(text, LISTED)
+    assert [(fault.line, fault.text.lower()) for fault in result] == [(f.line, f.text.lower()) for f in faults]
 
 
 def test_nothing_is_banned_by_an_empty_list():

@@ -8,7 +8,7 @@ from partywall.agent.calibration import calibrate
 from partywall.errors import RefusalError
 
 
-class Told:
+class Reported:
     """An agent that answers a calibration so."""
 
     name = "noise"
@@ -25,20 +25,20 @@ class Told:
 @pytest.mark.parametrize("rates", [[0.0], [5.0, 0.0], [], [-1.0], [math.nan], [math.inf], "fast", None, [None]])
 def test_no_rate_is_refused_with_what_would_do(rates):
     with pytest.raises(RefusalError, match=r"workload 'disk': work per second .* make its steps smaller"):
-        calibrate(Told(rates), "disk", 150_000_000)
+        calibrate(Reported(rates), "disk", 150_000_000)
 
 
 def test_the_rates_of_threads_add_up():
-    assert calibrate(Told([2, 0.5]), "disk", 150_000_000).rate == 2.5
+    assert calibrate(Reported([2, 0.5]), "disk", 150_000_000).rate == 2.5
 
 
 def test_a_disturbed_calibration_is_doubted_and_a_hardly_disturbed_one_is_not():
-    assert calibrate(Told([2], 0.09), "disk", 150_000_000).warning == ""
-    assert "for 42% of its calibration" in calibrate(Told([2], 0.42), "disk", 150_000_000).warning
+    assert calibrate(Reported([2], 0.09), "disk", 150_000_000).warning == ""
+    assert "for 42% of its calibration" in calibrate(Reported([2], 0.42), "disk", 150_000_000).warning
 
 
 def test_the_limit_of_a_sandbox_is_sent_only_where_it_has_one():
-    limited, unlimited = Told([2]), Told([2])
+    limited, unlimited = Reported([2]), Reported([2])
     calibrate(limited, "disk", 150_000_000, 0.5)
     calibrate(unlimited, "disk", 150_000_000)
     assert limited.params["cpus_limit"] == 0.5

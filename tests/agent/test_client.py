@@ -43,8 +43,8 @@ def agent():
 
 def next_event(client, method, timeout_s=10):
     while True:
-        found, params = client.events.get(timeout=timeout_s)
-        if found == method:
+        result, params = client.events.get(timeout=timeout_s)
+        if result == method:
             return params
 
 
@@ -113,7 +113,7 @@ def test_the_last_slice_comes_before_the_answer_that_a_workload_was_stopped(agen
     assert sum(piece["work"] for piece in pieces) > 0
 
 
-def test_what_a_command_says_last_is_told(agent, tmp_path):
+def test_what_a_command_says_last_is_reported(agent, tmp_path):
     said = tmp_path / "said"
     argv = ["sh", "-c", f"yes | head -n 1000; touch {said}; sleep 100"]
     agent.call("workload.start", id="c", work={"command": {"argv": argv}}, pace="flat_out", work_dir="/var/tmp")

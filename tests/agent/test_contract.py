@@ -30,7 +30,7 @@ def calls():
     A method is a string with a known group, or without a point one that the schema has.
     """
     groups = {name.partition(".")[0] for name in SCHEMA["methods"]}
-    found = []
+    result = []
     for path in sorted((ROOT / "src" / "partywall").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -42,8 +42,8 @@ def calls():
                 if method.partition(".")[0] in groups or len(texts) == 1:
                     names = {keyword.arg for keyword in node.keywords} - OWN
                     here = f"{path.name}:{node.lineno}:{method}"
-                    found.append(pytest.param(method, names - {None}, None in names, id=here))
-    return found
+                    result.append(pytest.param(method, names - {None}, None in names, id=here))
+    return result
 
 
 def golden(name):
@@ -77,9 +77,9 @@ def test_the_controller_calls_only_methods_of_the_table_with_their_parameters(me
 
 
 def test_the_calls_of_the_controller_are_found():
-    found = {param.values[0] for param in calls()}
-    assert {"hello", "clock", "facts", "workload.start", "guard.move", "trace.start"} <= found
-    assert len(found) >= 15
+    result = {param.values[0] for param in calls()}
+    assert {"hello", "clock", "facts", "workload.start", "guard.move", "trace.start"} <= result
+    assert len(result) >= 15
 
 
 def test_every_method_has_a_golden_request():

@@ -62,7 +62,7 @@ CASES = [
 ]
 
 
-def asked(name, key, value):
+def requested(name, key, value):
     known = shipped().kernel(name).param_names
     small = SMALL | ({"file_bytes": 36 * MIB} if key in ("queue_depth", "request_bytes") else {})
     # A ring has one size.
@@ -110,7 +110,7 @@ def test_the_sweep_is_about_every_kernel_that_takes_parameters():
 
 def test_every_refusal_names_the_parameter_and_what_would_do():
     for name, key, value in CASES:
-        for where, message, remedy in refused(name, asked(name, key, value)):
+        for where, message, remedy in refused(name, requested(name, key, value)):
             assert where == key, (name, key, value)
             assert all((message, remedy)), (name, key, value)
 
@@ -121,7 +121,7 @@ def test_what_is_not_refused_works(name, agent, tmp_path_factory):
     folder = Path(tmp_path_factory.mktemp("work"))
     together = []
     for number, (_, key, value) in enumerate(case for case in CASES if case[0] == name):
-        params = asked(name, key, value)
+        params = requested(name, key, value)
         if refused(name, params) or too_much(name, params):
             continue
         id_ = f"{name}-{number}"

@@ -154,7 +154,7 @@ while True: say(flood * 1000)
     assert client.process.wait(10) != 0, "it was not told that nobody listens"
 
 
-def test_what_is_read_makes_room_and_the_end_is_told_even_if_there_is_none():
+def test_what_is_read_makes_room_and_the_end_is_reported_even_if_there_is_none():
     inbox = Inbox(most=2400)
     messages = [client_module._message(b'{"method": "sample", "params": {"id": "m"}}', "a") for _ in range(4)]
     for message in messages[:3]:

@@ -149,7 +149,7 @@ def guests(host, victim, aggressor, **changes):
     return pipeline.plan(Scenario.model_validate(content | changes), host)
 
 
-def test_a_guest_has_room_for_what_its_kernel_of_work_holds_unless_it_was_told_how_much(tmp_path):
+def test_a_guest_has_room_for_what_its_kernel_of_work_holds_unless_it_was_reported_how_much(tmp_path):
     (trial,) = guests(host(tmp_path), {}, {}).trials
     assert trial.victim.sandbox.memory is None
     held = qemu.memory_for(16 * 64 * MIB + AGENT_BYTES)
@@ -174,7 +174,7 @@ def test_a_small_guest_has_room_for_a_small_kernel(tmp_path):
 
 
 @pytest.mark.parametrize(("backend", "own"), [("qemu", {"bytes": 40 * MIB}), ("process", {})])
-def test_rings_in_guests_follow_from_the_hosts_caches_and_not_from_those_a_guest_is_told(backend, own, tmp_path):
+def test_rings_in_guests_follow_from_the_hosts_caches_and_not_from_those_a_guest_is_reported(backend, own, tmp_path):
     box = {"sandbox": {"backend": backend} | ({"accel": "tcg"} if backend == "qemu" else {})}
     content = {"partywall": 1, "name": "rings", "victims": {"ring": {"probe": "cache"} | box}}
     neighbours = {"far": {"stressor": "memory-latency"} | box}

@@ -10,7 +10,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("kernel", "params", "threads", "found"),
+    ("kernel", "params", "threads", "result"),
     [
         ("disk-read", {}, 1, Requests("read", 128 * KIB, 128 * KIB, None)),
         ("disk-read", {"request_bytes": "1MiB", "queue_depth": 4}, 2, Requests("read", MIB, 8 * MIB, None)),
@@ -24,5 +24,5 @@ KIB, MIB = 1 << 10, 1 << 20
         (None, {}, 1, None),
     ],
 )
-def test_requests_follow_from_a_kernels_parameters_and_threads(kernel, params, threads, found):
-    assert requests_of(kernel, Workload(params=params, threads=threads), shipped()) == found
+def test_requests_follow_from_a_kernels_parameters_and_threads(kernel, params, threads, result):
+    assert requests_of(kernel, Workload(params=params, threads=threads), shipped()) == result

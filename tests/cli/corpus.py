@@ -23,7 +23,7 @@ PARTYWALL = (sys.executable, "-m", "partywall")
 NOBODY = 65534
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
 # Marks every process that a command starts, so that those left behind are told from other people's.
-WITNESS = "PARTYWALL_WITNESS"
+EVIDENCE = "PARTYWALL_WITNESS"
 TINY = """\
 partywall: 1
 name: tiny
@@ -123,7 +123,7 @@ def prepare(folder: Path, case: Case, finished: Path) -> None:
 
 def run(folder: Path, *arguments: str, case: Case | None = None, timeout_s: float = 120) -> Outcome:
     """Runs `partywall ARGUMENTS` in `folder` to its end, and looks at what is left of it."""
-    environment, witness = surroundings(folder, case.environment if case else {})
+    environment, evidence = surroundings(folder, case.environment if case else {})
     argv = [*(AS_NOBODY if case and case.nobody else ()), *PARTYWALL, *arguments]
     before = listing(folder)
     with Path(case.stdout).open("wb") if case and case.stdout else contextlib.nullcontext(subprocess.PIPE) as stdout:
@@ -139,14 +139,14 @@ def run(folder: Path, *arguments: str, case: Case | None = None, timeout_s: floa
             check=False,
         )
     half_done = tuple(sorted(listing(folder) - before))
-    return Outcome(done.returncode, done.stdout or "", done.stderr, left(folder, witness), half_done)
+    return Outcome(done.returncode, done.stdout or "", done.stderr, left(folder, evidence), half_done)
 
 
 def surroundings(folder: Path, more: dict[str, str]) -> tuple[dict[str, str], str]:
     """The environment of a command in `folder`, and what marks its processes."""
-    witness = secrets.token_hex(8)
-    own = {"PARTYWALL_STATE": str(folder / "state"), WITNESS: witness, "COLUMNS": "100"}
-    return os.environ | own | {name: value.format(folder=folder) for name, value in more.items()}, witness
+    evidence = secrets.token_hex(8)
+    own = {"PARTYWALL_STATE": str(folder / "state"), EVIDENCE: evidence, "COLUMNS": "100"}
+    return os.environ | own | {name: value.format(folder=folder) for name, value in more.items()}, evidence
 
 
 def listing(folder: Path) -> set[str]:
@@ -156,31 +156,31 @@ def listing(folder: Path) -> set[str]:
     }
 
 
-def left(folder: Path, witness: str) -> tuple[str, ...]:
+def left(folder: Path, evidence: str) -> tuple[str, ...]:
     """What a command left on the host: processes, the state of runs, and work files."""
-    marked = f"{WITNESS}={witness}".encode()
-    found = []
+    marked = f"{EVIDENCE}={evidence}".encode()
+    result = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if marked in (process / "environ").read_bytes().split(b"\0"):
-                found.append(f"process {process.name} {(process / 'comm').read_text().strip()}")
+                result.append(f"process {process.name} {(process / 'comm').read_text().strip()}")
     files = [*(folder / "state").glob("*"), *(folder / "work").glob("*")]
-    return (*found, *(str(file) for file in files))
+    return (*result, *(str(file) for file in files))
 
 
 def complaints(case: Case, outcome: Outcome) -> list[str]:
     """What is wrong with how a case was answered."""
-    found = [f"it shows {word!r}" for word in DAMAGED if word in outcome.output + outcome.errors]
-    found += [f"it does not say {part!r}" for part in case.says if part not in outcome.text]
+    result = [f"it shows {word!r}" for word in DAMAGED if word in outcome.output + outcome.errors]
+    result += [f"it does not say {part!r}" for part in case.says if part not in outcome.text]
     if outcome.exit != case.exit:
-        found.append(f"it ended with {outcome.exit}, not {case.exit}")
+        result.append(f"it ended with {outcome.exit}, not {case.exit}")
     if sum(line.startswith("partywall: ") for line in outcome.errors.splitlines()) > 1:
-        found.append("it answers with more than one message")
-    found += [f"it left {thing}" for thing in outcome.left]
+        result.append("it answers with more than one message")
+    result += [f"it left {thing}" for thing in outcome.left]
     # What was refused must not have been begun; a trial that failed may leave its run directory, which tells why.
     if case.exit in (2, 4) and not case.resumable:
-        found += [f"it began {path}" for path in outcome.half_done]
-    return found
+        result += [f"it began {path}" for path in outcome.half_done]
+    return result
 
 
 def finished_run(folder: Path) -> Path:

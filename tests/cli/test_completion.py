@@ -15,7 +15,7 @@ from partywall.kinds import KINDS, kind
 from partywall.scenario import names
 
 
-def asked(folder: Path, line: str) -> tuple[list[str], set[str]]:
+def requested(folder: Path, line: str) -> tuple[list[str], set[str]]:
     """What is offered for the last word of a line, and the modules that this took."""
     script = (
         "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
@@ -57,12 +57,12 @@ def folder(tmp_path: Path) -> Path:
     ],
 )
 def test_a_shell_is_offered_what_may_follow(folder: Path, line: str, offered: list[str]):
-    assert asked(folder, line)[0] == offered
+    assert requested(folder, line)[0] == offered
 
 
 @pytest.mark.parametrize("line", ["partywall run ", "partywall report ", "partywall compare kept ", "partywall study "])
 def test_names_come_without_the_libraries_that_load_slowly(folder: Path, line: str):
-    assert not {"partywall.pipeline", "partywall.scenario", "numpy", "ruamel", "duckdb"} & asked(folder, line)[1]
+    assert not {"partywall.pipeline", "partywall.scenario", "numpy", "ruamel", "duckdb"} & requested(folder, line)[1]
 
 
 def test_names_and_records_are_those_of_the_commands():

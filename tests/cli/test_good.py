@@ -125,7 +125,7 @@ def test_a_finished_run_is_not_measured_again(folder: Path):
 
 def test_an_interrupted_run_leaves_nothing_and_is_resumed_with_all_its_slices(folder: Path):
     (folder / "long.yaml").write_text(corpus.TINY.replace("50%", "0.01%").replace("budget: 3s", "budget: 15s"))
-    environment, witness = corpus.surroundings(folder, {})
+    environment, evidence = corpus.surroundings(folder, {})
     argv = [*corpus.PARTYWALL, "run", "long.yaml", "--out", "run", "--work-dir", "work"]
     events = folder / "run" / "events.jsonl"
     # A shell that runs these tests in the background has had SIGINT ignored, and programs inherit that.
@@ -138,7 +138,7 @@ def test_an_interrupted_run_leaves_nothing_and_is_resumed_with_all_its_slices(fo
         output = process.stdout.read()
     assert process.returncode == 130, output
     assert "partywall run --resume run" in " ".join(output.split())
-    assert corpus.left(folder, witness) == ()
+    assert corpus.left(folder, evidence) == ()
     interrupted = events.read_bytes().count(b'"kind": "block_done"')
     resumed = corpus.run(folder, "run", "--resume", "run", "--work-dir", "work")
     assert resumed.exit in (0, 1, 3), resumed.text

@@ -18,7 +18,7 @@ URI = "qemu+unix:///system?socket=/no/such/socket"
 DEAD = {"pid": 999_999_999, "start_ticks": 0, "work": "/nowhere"}
 
 
-def test_a_domain_that_a_dead_run_left_held_is_told_by_the_next_start(tmp_path, monkeypatch, capsys):
+def test_a_domain_that_a_dead_run_left_held_is_reported_by_the_next_start(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     folder = tmp_path / "state" / "dead"
     folder.mkdir(parents=True, mode=0o700)

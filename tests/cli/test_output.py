@@ -106,11 +106,11 @@ def test_a_scenario_with_mistakes_gives_each_with_its_place(partywall, tmp_path)
     file.write_text("partywall: 1\nname: bad\nvictims: {v: {probe: integr}}\nbudget: 5\n")
     ended = partywall("scenario", "check", str(file))
     assert (ended.exit, ended.document["result"]) == (2, None)
-    assert [(one["file"], one["line"], one["key"]) for one in ended.document["problems"]] == [
+    assert [(item["file"], item["line"], item["key"]) for item in ended.document["problems"]] == [
         (str(file), 3, "victims.v.probe"),
         (str(file), 4, "budget"),
     ]
-    assert all(one["message"] and one["remedy"] for one in ended.document["problems"])
+    assert all(item["message"] and item["remedy"] for item in ended.document["problems"])
     assert ended.errors.startswith("partywall: ")
 
 

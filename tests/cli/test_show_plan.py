@@ -41,8 +41,8 @@ def row(text, name):
 def test_it_tells_how_many_blocks_of_each_kind_and_which_treatment_is_in_which():
     text = shown()
     counts = re.search(r"1 min: about (.*)", text)[1]
-    found = re.findall(r"(\d+) (\w+) blocks of (\S+) ms", counts)
-    took = {kind: float(count) * float(block_ms) for count, kind, block_ms in found}
+    result = re.findall(r"(\d+) (\w+) blocks of (\S+) ms", counts)
+    took = {kind: float(count) * float(block_ms) for count, kind, block_ms in result}
     # Half of the time is for the slow one, and a quarter of the rest for counters of the others.
     expected = {"long": 7_500, "slow": 30_000, "short": 22_500}
     assert took == {kind: pytest.approx(ms, rel=0.05) for kind, ms in expected.items()}
@@ -62,7 +62,7 @@ def test_blocks_that_are_all_alike_are_not_called_long():
     assert "(long)" not in text
 
 
-def test_a_budget_that_the_hosts_cpus_make_too_small_is_told_with_what_it_would_take():
+def test_a_budget_that_the_hosts_cpus_make_too_small_is_reported_with_what_it_would_take():
     text = shown(budget="10s")
     said = "The budget is too small for 20 blocks of 000-v: with fewer blocks, no goal can be judged."
     assert f"{said} Give --budget 15s or more." in text
@@ -76,12 +76,12 @@ def checked(lacking="", others=(), **changes):
     return console.file.getvalue()
 
 
-def test_a_check_foretells_the_blocks_that_the_plan_holds():
+def test_a_check_predicts_the_blocks_that_the_plan_holds():
     text = checked()
     assert "my.yaml: no mistakes: 1 victim, 2 aggressors" in text
-    foretold = re.search(r"v: 1 trial of 4 treatments; (.*)", text)[1]
-    assert foretold in shown()
-    assert re.fullmatch(r"1 min: about \d+ long blocks of .*, \d+ slow blocks of .*, \d+ short blocks of .*", foretold)
+    predicted = re.search(r"v: 1 trial of 4 treatments; (.*)", text)[1]
+    assert predicted in shown()
+    assert re.fullmatch(r"1 min: about \d+ long blocks of .*, \d+ slow blocks of .*, \d+ short blocks of .*", predicted)
 
 
 def test_a_check_counts_trials_that_are_alike_once():
@@ -116,7 +116,7 @@ def test_a_check_finds_levels_and_programs_that_are_not_there_together_each_with
     assert "two.yaml:10: victims.v.sandbox.cpus: CPU 4000 is not online" in said
 
 
-def test_a_check_says_which_machines_were_not_asked():
+def test_a_check_says_which_machines_were_not_requested():
     assert "web1: not contacted, so some requirements were not checked" in checked(others=["web1"])
     assert "was not asked" not in checked()
 

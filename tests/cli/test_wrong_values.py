@@ -168,17 +168,17 @@ ELSEWHERE = {
 def parameters(of: Any, *path: str) -> list[tuple[str, str]]:
     """Command and name of each option that takes a value."""
     if hasattr(of, "commands"):
-        return [found for name, one in of.commands.items() for found in parameters(one, *path, name)]
+        return [result for name, each in of.commands.items() for result in parameters(each, *path, name)]
     options = [p for p in of.params if p.param_type_name == "option" and not p.is_flag]
     return [(" ".join(path), p.opts[0]) for p in options]
 
 
 def test_the_table_has_a_wrong_value_for_every_option_of_every_command():
     tried = {(line.replace(f"load {URL}", "load run").partition(" --")[0], line.split()[-1]) for line, _, _ in WRONG}
-    found = [pair for name in COMMANDS for pair in parameters(command(name), name)]
+    result = [pair for name in COMMANDS for pair in parameters(command(name), name)]
     left = [
         f"{name} {option}"
-        for name, option in found
+        for name, option in result
         if option not in ELSEWHERE
         and f"{name} {option}" not in ELSEWHERE
         and not any(line.startswith(name) and option == last for line, last in tried)
@@ -187,15 +187,15 @@ def test_the_table_has_a_wrong_value_for_every_option_of_every_command():
 
 
 @pytest.mark.parametrize(("line", "value", "said"), WRONG)
-def test_a_wrong_value_is_told_with_its_option_the_value_and_what_would_do(
+def test_a_wrong_value_is_reported_with_its_option_the_value_and_what_would_do(
     line: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     option = line.split()[-1].replace("-f", "--format") if line.endswith(" -f") else line.split()[-1]
     monkeypatch.setattr(sys, "argv", ["partywall", *line.split(), value])
     with pytest.raises(SystemExit) as ended:
         main()
-    told = " ".join(capsys.readouterr().err.split())
-    assert ended.value.code == 2, told
-    assert re.search(rf"{option}:? {re.escape(said)}", told), told
+    reported = " ".join(capsys.readouterr().err.split())
+    assert ended.value.code == 2, reported
+    assert re.search(rf"{option}:? {re.escape(said)}", reported), reported
     for raw in ("Input should be", "Value error", "Invalid value", "is not in the range", "expected u64", "Traceback"):
-        assert raw not in told
+        assert raw not in reported

@@ -116,9 +116,9 @@ CORPUS = {
 def test_a_mistake_is_reported_at_its_line_with_a_remedy(case):
     text, expected = CORPUS[case]
     head = HEAD.replace(b": 1", b": 7") if case == "another version" else HEAD
-    found = problems(head + text)
-    assert any(expected in str(problem) for problem in found), [str(problem) for problem in found]
-    for problem in found:
+    result = problems(head + text)
+    assert any(expected in str(problem) for problem in result), [str(problem) for problem in result]
+    for problem in result:
         assert problem.file == "cluster.yaml"
         assert problem.line is not None
         assert problem.remedy or problem.key

@@ -59,9 +59,9 @@ def test_a_plan_is_a_record_with_a_report(tmp_path):
     result = partywall.plan_consolidation("cluster", solver="heuristic", out=tmp_path / "plan")
     assert result.outcome == Exit.HOLDS
     assert {row["action"] for row in result.rows()} == {"move", "sleep"}
-    page, found = result.write()
+    page, got_back = result.write()
     assert "modelled" in page.read_text()
-    assert json.loads(found.read_text())["evidence"]["plan"]["digest"]
+    assert json.loads(got_back.read_text())["evidence"]["plan"]["digest"]
     assert kinds.opened(tmp_path / "plan").KIND == "consolidation"
 
 
@@ -69,10 +69,10 @@ def test_a_simulation_is_a_record_with_a_report(tmp_path):
     cluster = load.load(load.find("cluster"))
     job = SimulationJob(cluster, (("day", traces.generated(9, 1)[:, :40]),), ("partywall", "lr-mmt", "static"), 2, 1)
     record = Consolidations().measure(job, Options(fake_host(), tmp_path / "simulation"), silent)
-    found = Consolidations().findings(record)
-    assert [each.policy for each in found.compared] == ["partywall", "lr-mmt", "static"]
-    assert len(Consolidations().files().rows(found)) == 6
-    page, *_ = Consolidations().files().write(found, record.path)
+    got_back = Consolidations().findings(record)
+    assert [each.policy for each in got_back.compared] == ["partywall", "lr-mmt", "static"]
+    assert len(Consolidations().files().rows(got_back)) == 6
+    page, *_ = Consolidations().files().write(got_back, record.path)
     assert "simulated" in page.read_text()
 
 
@@ -109,9 +109,9 @@ def test_a_recorded_cluster_cannot_be_changed(tmp_path):
 def test_a_failed_plan_is_violated_and_says_why(practice, tmp_path):
     record = made(practice, tmp_path / "plan")
     record.add_journal(Journal(number=0, outcome="failed", at="now", reason="the destination died"))
-    found = Consolidations().findings(record)
-    assert Consolidations().outcome(found) == Exit.VIOLATED
-    assert "the destination died" in found.headline
+    got_back = Consolidations().findings(record)
+    assert Consolidations().outcome(got_back) == Exit.VIOLATED
+    assert "the destination died" in got_back.headline
 
 
 def test_a_damaged_record_is_refused(tmp_path):
@@ -157,14 +157,14 @@ class Service(http.server.BaseHTTPRequestHandler):
     """A Redfish service with one system, whose power follows Reset."""
 
     state = "On"
-    asked: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
 
     def do_GET(self):
         self._answer({"PowerState": Service.state} if self.path == "/redfish/v1/Systems/1" else None)
 
     def do_POST(self):
         content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        Service.asked = (self.headers["Authorization"], content["ResetType"])
+        Service.requested = (self.headers["Authorization"], content["ResetType"])
         Service.state = "On" if content["ResetType"] == "On" else "Off"
         self._answer({})
 
@@ -192,7 +192,7 @@ def redfish(tmp_path):
 def test_redfish_switches_a_system_and_reads_its_state(redfish):
     power = CONTROLS["redfish"](redfish)
     power.switch_off()
-    assert Service.asked == ("Basic YWRtaW46c2VjcmV0", "ForceOff")
+    assert Service.requested == ("Basic YWRtaW46c2VjcmV0", "ForceOff")
     assert not power.is_on()
     power.switch_on()
     assert power.is_on()

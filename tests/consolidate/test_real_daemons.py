@@ -185,7 +185,7 @@ def test_a_guest_that_is_not_where_it_is_said_to_be_is_not_moved(hosts):
         hypervisor.move("web", "a", "b", 300)
 
 
-def test_a_destination_that_loses_its_power_amid_a_move_leaves_the_guest_where_it_was(slow_hosts):
+def test_a_destination_that_loses_its_power_during_a_move_leaves_the_guest_where_it_was(slow_hosts):
     cluster = described(slow_hosts, {"web": "a"})
     thread, journal, ended = moving(cluster, "web", "a", "b")
     slow_hosts.switch_off("b")
@@ -195,7 +195,7 @@ def test_a_destination_that_loses_its_power_amid_a_move_leaves_the_guest_where_i
     assert places(cluster) == {"web": {"a"}}
 
 
-def test_the_source_s_daemon_dies_amid_a_move_and_the_manager_waits_until_it_is_back(slow_hosts):
+def test_the_source_s_daemon_dies_during_a_move_and_the_manager_waits_until_it_is_back(slow_hosts):
     cluster = described(slow_hosts, {"web": "a"})
     thread, journal, ended = moving(cluster, "web", "a", "b")
     kill_daemon(slow_hosts, "a")

@@ -200,10 +200,10 @@ def test_a_meter_that_counts_joules_gives_watts(tmp_path, monkeypatch):
 def test_a_missed_goal_or_an_undone_plan_violates(cluster, tmp_path):
     acted = Acted(at_s=1, ended_s=2, done=True, record="x", steps=("move web from a to b", "switch a off"), net_j=NET)
     kept = record(cluster, tmp_path / "1", looks([10.0, 10.0]), [acted])
-    found = Consolidations().findings(kept)
-    assert found.outcome is Outcome.HOLDS
-    assert found.headline.startswith("1 plans with 1 moves and 1 switched hosts in 1 s; 2 of 2 hosts on")
-    page = Consolidations().files().documents["html"][1](found)
+    result = Consolidations().findings(kept)
+    assert result.outcome is Outcome.HOLDS
+    assert result.headline.startswith("1 plans with 1 moves and 1 switched hosts in 1 s; 2 of 2 hosts on")
+    page = Consolidations().files().documents["html"][1](result)
     assert "switch a off" in page
     assert "watts modelled" in page
     slow = Consolidations().findings(record(cluster, tmp_path / "2", looks([10.0, 10.0], p99_s=0.2)))

@@ -83,16 +83,16 @@ COPIES = 10
 
 def counted(kept: Kept, packets: int) -> dict[str, int]:
     """Packets that came to each leaf, once so many have come to all."""
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for _ in range(50):
         if (report := kept.report(1)) is None:
             continue
         seconds = (report.at_ns - report.from_ns) / 1e9
         for leaf, row in report.rows.items():
-            found[leaf] += round(row["offered_pps"] * seconds)
-        if sum(found.values()) >= packets:
+            result[leaf] += round(row["offered_pps"] * seconds)
+        if sum(result.values()) >= packets:
             break
-    return {leaf: count for leaf, count in found.items() if count}
+    return {leaf: count for leaf, count in result.items() if count}
 
 
 @pytest.fixture(scope="module")
@@ -104,14 +104,14 @@ def made() -> Iterator[Lab]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_packet_is_charged_to_its_flow_class(kind: str, made: Lab) -> None:
     frames, leaf = KINDS[kind]
-    asked = Policy.model_validate(policy(made, {"vm": {"flows": FLOWS}}, "1Gbit/s"))
-    flat = guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_links(asked))
+    requested = Policy.model_validate(policy(made, {"vm": {"flows": FLOWS}}, "1Gbit/s"))
+    flat = guard.flatten(requested, guard.resolve(requested), REPORT_NS, guard.resolve_links(requested))
     with raw_in(made.namespace("vm")) as out, guard.keep(flat) as kept:
         for _ in range(COPIES):
-            for one in frames:
+            for each in frames:
                 # What is dropped says so to its sender.
                 with contextlib.suppress(OSError):
-                    out.send(one)
+                    out.send(each)
         assert counted(kept, COPIES * len(frames)) == {leaf: COPIES * len(frames)}
 
 
@@ -133,19 +133,19 @@ def sent(out: socket.socket, *packets: bytes) -> None:
 
 def test_a_flood_of_first_fragments_at_one_vif_pushes_out_none_of_another(made: Lab) -> None:
     flood = 20_000
-    asked = Policy.model_validate(policy(made, {name: {"flows": FLOWS} for name in made.names}, "1Gbit/s"))
-    flat = guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_links(asked))
+    requested = Policy.model_validate(policy(made, {name: {"flows": FLOWS} for name in made.names}, "1Gbit/s"))
+    flat = guard.flatten(requested, guard.resolve(requested), REPORT_NS, guard.resolve_links(requested))
     with raw_in(made.namespace("vm")) as vm, raw_in(made.namespace("flood")) as other, guard.keep(flat) as kept:
         sent(vm, *(ipv4(datagram(), 0x2000, identification) for identification in range(COPIES)))
         sent(other, *(ipv4(datagram(), 0x2000, identification) for identification in range(flood)))
         sent(vm, *(ipv4(b"y" * 99, 9, identification) for identification in range(COPIES)))
-        found = counted(kept, flood + 2 * COPIES)
-    assert {leaf: count for leaf, count in found.items() if leaf.startswith("vm")} == {"vm:bulk": 2 * COPIES}
+        result = counted(kept, flood + 2 * COPIES)
+    assert {leaf: count for leaf, count in result.items() if leaf.startswith("vm")} == {"vm:bulk": 2 * COPIES}
 
 
 def test_all_of_a_datagram_in_fragments_goes_where_its_first_went(made: Lab) -> None:
-    asked = Policy.model_validate(policy(made, {"vm": {"flows": FLOWS}}, "1Gbit/s"))
-    flat = guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_links(asked))
+    requested = Policy.model_validate(policy(made, {"vm": {"flows": FLOWS}}, "1Gbit/s"))
+    flat = guard.flatten(requested, guard.resolve(requested), REPORT_NS, guard.resolve_links(requested))
     with guard.keep(flat) as kept:
         opened = in_namespace(NETNS / made.namespace("vm"), lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         with opened as out:

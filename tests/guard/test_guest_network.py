@@ -47,10 +47,10 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 def until(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
     deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, "the condition did not come true in time"
         time.sleep(0.02)
-    return found
+    return result
 
 
 def start(guest: Sandbox, kernel: str, **params: Any) -> None:
@@ -77,13 +77,13 @@ def test_network_kernels_of_a_guest_talk_to_a_peer_behind_its_tap(guest: Sandbox
 
 def arrived() -> int:
     """Bytes that came through the tap, hooks on it passed: what the bridge itself was given."""
-    (found,) = vif.find("sender")
-    lines = _in(found, "cat", "/proc/self/net/dev").splitlines()
+    (result,) = vif.find("sender")
+    lines = _in(result, "cat", "/proc/self/net/dev").splitlines()
     return next(int(line.split()[1]) for line in lines if line.strip().startswith(f"{switch.BRIDGE}:"))
 
 
-def _in(found: vif.HostVif, *command: str) -> str:
-    argv = ["nsenter", f"--net={found.path}", *command]
+def _in(result: vif.HostVif, *command: str) -> str:
+    argv = ["nsenter", f"--net={result.path}", *command]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
 
@@ -99,11 +99,11 @@ def test_a_guest_behind_a_tap_is_held_by_a_guards_policy_that_names_its_sandbox(
             "vifs": {"vm": {"sandbox": "sender", "service_class": "only", "send": send}},
         }
     )
-    found = guard.resolve(policy)
-    assert (found["vm"].interface, found["vm"].inside) == ("tap1", False)
+    result = guard.resolve(policy)
+    assert (result["vm"].interface, result["vm"].inside) == ("tap1", False)
     start(guest, "udp-send")
     free = rate_bps()
-    with guard.keep(guard.flatten(policy, found, 50_000_000)) as kept:
+    with guard.keep(guard.flatten(policy, result, 50_000_000)) as kept:
         until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0)
         held = rate_bps()
     freed = rate_bps()

@@ -47,8 +47,8 @@ def hooks() -> list[str]:
         capture_output=True,
         text=True,
     ).stdout
-    found = json.loads(shown or "[]")
-    return [item["options"]["bpf_name"] for item in found if "bpf_name" in item.get("options", {})]
+    result = json.loads(shown or "[]")
+    return [item["options"]["bpf_name"] for item in result if "bpf_name" in item.get("options", {})]
 
 
 def qdiscs() -> str:
@@ -120,11 +120,11 @@ def test_traffic_is_counted_at_the_leaf_it_belongs_to_and_nothing_is_left(flat: 
     assert "tbf" not in qdiscs()
 
 
-def test_a_hook_that_somebody_removed_is_put_back_and_told(flat: Flat) -> None:
+def test_a_hook_that_somebody_removed_is_put_back_and_reported(flat: Flat) -> None:
     with guard.keep(flat) as kept:
         subprocess.run(["tc", "-n", INSIDE, "qdisc", "del", "dev", "eth0", "clsact"], check=True)
-        found = until(kept, lambda report: bool(report.notes))
-        assert [(hook, kind) for hook, kind, _ in found.notes] == [("vm", "repaired")]
+        result = until(kept, lambda report: bool(report.notes))
+        assert [(hook, kind) for hook, kind, _ in result.notes] == [("vm", "repaired")]
         assert hooks() == [OURS]
 
 
@@ -147,12 +147,12 @@ def test_a_tenant_that_deletes_its_filters_in_a_loop_delays_no_report_and_is_rep
     with guard.keep(flat) as kept, deleting_filters(tmp_path):
         until(kept, lambda report: bool(report.notes))
         before = time.monotonic()
-        found = [report for _ in range(20 * seconds) if (report := kept.report(seconds + 1))]
+        result = [report for _ in range(20 * seconds) if (report := kept.report(seconds + 1))]
         took = time.monotonic() - before
-        notes = [note for report in found for note in report.notes]
+        notes = [note for report in result for note in report.notes]
     # A report is due every 50 ms.
-    assert len(found) == 20 * seconds
-    assert took < 3 * seconds, f"{len(found)} reports in {took:.1f} s"
+    assert len(result) == 20 * seconds
+    assert took < 3 * seconds, f"{len(result)} reports in {took:.1f} s"
     repairs = [text for _, kind, text in notes if kind == "repaired"]
     assert 1 <= len(repairs) <= took + 1, repairs
     assert all("times in the last second" in text for text in repairs)
@@ -180,8 +180,8 @@ def two(names: str, policy: str) -> Flat:
             for name in names.split()
         },
     }
-    asked = Policy.model_validate(content)
-    return guard.flatten(asked, guard.resolve(asked), 50_000_000)
+    requested = Policy.model_validate(content)
+    return guard.flatten(requested, guard.resolve(requested), 50_000_000)
 
 
 def hooked(interface: str) -> int:
@@ -207,14 +207,14 @@ def test_a_vif_that_an_edited_policy_no_longer_names_is_let_go() -> None:
 
 @pytest.mark.usefixtures("pairs")
 def test_a_start_that_is_refused_leaves_what_an_earlier_guard_left() -> None:
-    asked = two("va vb", "edge")
-    with guard.keep(asked, leave=True):
+    requested = two("va vb", "edge")
+    with guard.keep(requested, leave=True):
         pass
     ip("-n", INSIDE, "link", "del", "vb")
-    with pytest.raises(AgentError, match="vb"), guard.keep(asked):
+    with pytest.raises(AgentError, match="vb"), guard.keep(requested):
         pass
     assert hooked("va") == 1
-    assert guard.remove("edge", asked.start["hooks"])
+    assert guard.remove("edge", requested.start["hooks"])
     assert hooked("va") == 0
 
 
@@ -247,8 +247,8 @@ def test_two_names_of_one_interface_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("pairs")
-def test_an_interface_that_is_not_there_is_told_before_anything_is_done() -> None:
-    asked = Policy.model_validate(
+def test_an_interface_that_is_not_there_is_reported_before_anything_is_done() -> None:
+    requested = Policy.model_validate(
         {
             "partywall_guard": 1,
             "name": "edge",
@@ -258,7 +258,7 @@ def test_an_interface_that_is_not_there_is_told_before_anything_is_done() -> Non
         }
     )
     with pytest.raises(UsageError, match=r"vifs\.a\.interface: there is no interface 'nosuch99' in .*eth0, va"):
-        guard.places(asked)
+        guard.places(requested)
 
 
 HERE = SimpleNamespace(obj=fake_host)
@@ -315,16 +315,16 @@ def test_a_series_that_cannot_be_written_ends_itself_and_not_the_guard(
         cli.run(HERE, policy, "1s", False, None, "1s", metrics, False)
     assert hooks() == []
     metrics.parent.mkdir()
-    told: list[object] = []
+    reported: list[object] = []
 
     def full(*written: object) -> None:
-        told.append(written)
+        reported.append(written)
         assert hooks(), "promises are kept meanwhile"
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(cli, "write_whole", full)
     assert cli.run(HERE, policy, "2s", False, None, "200ms", metrics, False) == Exit.FAILED
-    assert len(told) == 1
+    assert len(reported) == 1
     assert "can no longer be written: No space left on device; the policy is still enforced" in capsys.readouterr().err
     assert hooks() == []
 
@@ -335,7 +335,7 @@ def everything(namespace: str) -> str:
     commands = [("qdisc", "show", "dev", link) for link in links]
     commands += [("filter", "show", "dev", link, way) for link in links for way in ("ingress", "egress")]
     shown = [subprocess.run(["tc", "-n", namespace, *c], capture_output=True, text=True, check=False) for c in commands]
-    return "".join(one.stdout for one in shown)
+    return "".join(each.stdout for each in shown)
 
 
 def rename(to: str) -> None:
@@ -349,8 +349,8 @@ def test_an_interface_with_another_name_keeps_its_hook_and_nothing_is_left_of_it
     with guard.keep(flat) as kept:
         assert "partywall_backstop" in everything(OUTSIDE)
         rename("other")
-        found = until(kept, lambda report: bool(report.notes))
-        assert [(kind, "called other now" in text) for _, kind, text in found.notes] == [("repaired", True)]
+        result = until(kept, lambda report: bool(report.notes))
+        assert [(kind, "called other now" in text) for _, kind, text in result.notes] == [("repaired", True)]
         assert OURS in everything(INSIDE)
     assert everything(OUTSIDE) == before
     assert "partywall" not in everything(INSIDE)
@@ -421,8 +421,8 @@ def test_a_namespace_that_is_deleted_goes_and_the_one_made_in_its_place_is_hooke
         wait_for_the_end_of_the_veth()
         ip("netns", "add", INSIDE)
         joined()
-        found = until(kept, has("repaired"))
-        assert "recreated" in str(found.notes)
+        result = until(kept, has("repaired"))
+        assert "recreated" in str(result.notes)
         assert hooks() == [OURS]
         assert "partywall_backstop" in everything(OUTSIDE)
         ip("-n", INSIDE, "addr", "add", "10.77.0.1/24", "dev", "eth0")
@@ -431,7 +431,7 @@ def test_a_namespace_that_is_deleted_goes_and_the_one_made_in_its_place_is_hooke
     assert "partywall" not in everything(INSIDE) + everything(OUTSIDE)
 
 
-def test_a_sandbox_that_is_started_anew_is_hooked_where_it_is_now(flat: Flat, tmp_path: Path) -> None:
+def test_a_sandbox_that_is_started_again_is_hooked_where_it_is_now(flat: Flat, tmp_path: Path) -> None:
     """Its name stands for another process then, in another namespace."""
     number = tmp_path / "run" / "bundles" / "vm" / "pid"
     number.parent.mkdir(parents=True)
@@ -448,8 +448,8 @@ def test_a_sandbox_that_is_started_anew_is_hooked_where_it_is_now(flat: Flat, tm
         return process
 
     first = started()
-    found = guard.resolve(policy)
-    follower = guard.Follower(policy, found)
+    result = guard.resolve(policy)
+    follower = guard.Follower(policy, result)
 
     def heard(wanted: str) -> Callable[[Report], bool]:
         def hear(report: Report) -> bool:
@@ -458,7 +458,7 @@ def test_a_sandbox_that_is_started_anew_is_hooked_where_it_is_now(flat: Flat, tm
 
         return hear
 
-    with guard.keep(guard.flatten(policy, found, 50_000_000)) as kept:
+    with guard.keep(guard.flatten(policy, result, 50_000_000)) as kept:
         assert hooks() == [OURS]
         ip("netns", "del", INSIDE)
         first.kill()
@@ -524,7 +524,7 @@ def test_a_new_policy_holds_at_once_and_the_hooks_stay(flat: Flat) -> None:
 
 @pytest.mark.usefixtures("flat")
 def test_a_guard_takes_a_policy_through_its_record_and_says_what_became_of_it(tmp_path: Path) -> None:
-    file, out, told = written(tmp_path), tmp_path / "series", []
+    file, out, reported = written(tmp_path), tmp_path / "series", []
     lower = file.read_text().replace("100Mbit/s", "50Mbit/s")
     assert lower != file.read_text()
 
@@ -534,14 +534,14 @@ def test_a_guard_takes_a_policy_through_its_record_and_says_what_became_of_it(tm
                 control.send(out, policy=lower.replace("vm:", "vm2:"))
                 control.send(out, policy=lower)
             case Note(said, _) if "policy was" in said:
-                told.append(said)
+                reported.append(said)
 
     job = dataclasses.replace(GuardJob.read(file), every_ns=200_000_000, for_ns=2_000_000_000)
     record = Guards().measure(job, Options(fake_host(), out), listen)
     assert record is not None
-    assert ["not changed" in said for said in told] == [True, False]
-    assert "vif 'vm2' is not in the running policy" in told[0]
-    assert "link.capacity: 100 Mbit/s → 50 Mbit/s" in told[1]
+    assert ["not changed" in said for said in reported] == [True, False]
+    assert "vif 'vm2' is not in the running policy" in reported[0]
+    assert "link.capacity: 100 Mbit/s → 50 Mbit/s" in reported[1]
     (_, _, first), (_, changed, second) = Guards().findings(record).parts
     assert changed == ("link.capacity: 100 Mbit/s → 50 Mbit/s",)
     ceilings = [{report["rows"]["vm"]["ceiling_bps"] for report in part.reports} for part in (first, second)]

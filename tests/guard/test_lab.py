@@ -32,8 +32,8 @@ REPORT_NS = 100_000_000
 
 
 def flat(made: Lab, vifs: dict[str, Any], capacity: str, **more: Any) -> guard.Flat:
-    asked = Policy.model_validate(policy(made, vifs, capacity) | more)
-    return guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_links(asked))
+    requested = Policy.model_validate(policy(made, vifs, capacity) | more)
+    return guard.flatten(requested, guard.resolve(requested), REPORT_NS, guard.resolve_links(requested))
 
 
 def until(kept: Kept, condition: Callable[[Report], bool], deadline_s: float = 30) -> Report:
@@ -97,7 +97,7 @@ def test_a_wish_for_fq_that_the_kernel_cannot_fulfil_is_refused_by_name(has_fq: 
         pass
 
 
-def test_a_guard_that_starts_anew_puts_its_own_kind_of_queue_in_place_of_the_other(queue: str) -> None:
+def test_a_guard_that_starts_again_puts_its_own_kind_of_queue_in_place_of_the_other(queue: str) -> None:
     if queue == "tbf":
         pytest.skip("the other kind is needed too")
     vms = {"vm": {"send": {"ceiling": "20Mbit/s"}}}
@@ -144,7 +144,7 @@ def test_a_goal_in_delay_takes_from_what_is_lent_until_it_holds(crowded: Lab) ->
         assert not seen.notes
 
 
-def test_a_goal_that_guarantees_forbid_is_told(crowded: Lab) -> None:
+def test_a_goal_that_guarantees_forbid_is_reported(crowded: Lab) -> None:
     vifs = {"a": {"service_class": "gold", "send": {"guarantee": "29Mbit/s"}}, "b": {"send": {"guarantee": "29Mbit/s"}}}
     with guard.keep(flat(crowded, vifs, "60Mbit/s", **GOLD)) as kept:
         seen = until(kept, lambda report: bool(report.notes))
@@ -302,7 +302,7 @@ def counted(made: Lab, vif: str, port: str, what: str) -> int:
     return int(shown[what]["bytes"])
 
 
-def test_who_goes_round_the_hook_with_raw_frames_is_told_and_held_at_the_interfaces_other_end() -> None:
+def test_who_goes_round_the_hook_with_raw_frames_is_reported_and_held_at_the_interfaces_other_end() -> None:
     with lab(["vm"], None) as made:
         vm = {"send": {"ceiling": "5Mbit/s"}}
         with guard.keep(flat(made, {"vm": vm}, "1Gbit/s")) as kept:
@@ -321,14 +321,14 @@ def test_who_goes_round_the_hook_with_raw_frames_is_told_and_held_at_the_interfa
         assert "partywall" not in shown
 
 
-def test_an_interface_made_anew_is_hooked_before_the_next_look() -> None:
+def test_an_interface_made_again_is_hooked_before_the_next_look() -> None:
     with lab(["vm"]) as made:
         inside = made.namespace("vm")
         ip("-n", inside, "link", "add", "new0", "type", "veth", "peer", "name", "peer0")
         vm = {"interface": "new0", "send": {"ceiling": "5Mbit/s"}}
-        asked = flat(made, {"vm": vm}, "1Gbit/s")
-        asked.start["check_ns"] = 3600 * 10**9
-        with guard.keep(asked) as kept:
+        requested = flat(made, {"vm": vm}, "1Gbit/s")
+        requested.start["check_ns"] = 3600 * 10**9
+        with guard.keep(requested) as kept:
             ip("-n", inside, "link", "del", "new0")
             ip("-n", inside, "link", "add", "new0", "type", "veth", "peer", "name", "peer0")
             seen = until(kept, lambda report: any(kind == "repaired" for _, kind, _ in report.notes))
@@ -348,9 +348,9 @@ def test_who_owes_much_at_next_to_nothing_is_not_shut_out_once_he_is_granted_mor
             with sender(made, "silver", 1514, 20_000):
                 until(kept, lambda report: report.rows["silver"]["offered_bps"] > 20e6)
         with sender(made, "silver", 1514, 800):
-            found = until(kept, lambda report: report.rows["silver"]["granted_bps"] > 9.5e6)
+            result = until(kept, lambda report: report.rows["silver"]["granted_bps"] > 9.5e6)
             served = until(kept, lambda report: report.rows["silver"]["passed_bps"] > 9e6)
-            assert served.at_ns - found.at_ns < 500_000_000
+            assert served.at_ns - result.at_ns < 500_000_000
 
 
 def test_a_death_leaves_tcp_a_queue_at_its_guarantee_and_no_process_stays(queue: str) -> None:
@@ -363,8 +363,8 @@ def test_a_death_leaves_tcp_a_queue_at_its_guarantee_and_no_process_stays(queue:
         ]
 
     with lab(["vm"]) as made:
-        asked = flat(made, vifs, "100Mbit/s", fallback_after="200ms", queue=queue)
-        with guard.keep(asked, leave=True) as kept:
+        requested = flat(made, vifs, "100Mbit/s", fallback_after="200ms", queue=queue)
+        with guard.keep(requested, leave=True) as kept:
             (process,) = map(os.pidfd_open, fallback_processes())
             assert queue not in queues(made)
             kept.client.process.kill()
@@ -376,10 +376,10 @@ def test_a_death_leaves_tcp_a_queue_at_its_guarantee_and_no_process_stays(queue:
         (there,) = (line for line in queues(made).splitlines() if f"qdisc {queue} " in line)
         # The hook gives the departure times of the guarantee by itself.
         assert ("rate 19996Kbit" if queue == "tbf" else "nopacing") in there, there
-        guard.remove(asked.start["id"], asked.start["hooks"])
+        guard.remove(requested.start["id"], requested.start["hooks"])
         assert queue not in queues(made)
         # Where all is taken away nobody may put anything there meanwhile.
-        with guard.keep(asked):
+        with guard.keep(requested):
             assert len(fallback_processes()) == 1
         assert not fallback_processes()
 
@@ -433,8 +433,8 @@ def test_tcp_waits_where_only_a_hook_can_be_and_nothing_is_left(place: str) -> N
             "received": ({"interface": "eth0", "namespace": sink, "receive": promise}, sink, "vm (receives)"),
             "drop": ({"excess": "drop", "send": promise}, "", "vm"),
         }[place]  # fmt: skip
-        asked = flat(made, {"vm": vif}, "100Mbit/s")
-        with guard.keep(asked) as kept:
+        requested = flat(made, {"vm": vif}, "100Mbit/s")
+        with guard.keep(requested) as kept:
             assert kept.excess[row] == "tcp_held"
             assert not space or detours(space) == []
             with stream(made, "vm"):
@@ -470,14 +470,14 @@ def tcp_into_a_ceiling() -> Iterator[tuple[Lab, Kept]]:
 def test_a_peer_is_found_again_beside_tcp_that_fills_its_ceiling() -> None:
     """Otherwise the connection stops when the kernel asks for the peer's address anew."""
     with tcp_into_a_ceiling() as (made, _):
-        sink, found = made.namespace("vm-sink"), 0
+        sink, result = made.namespace("vm-sink"), 0
         (peer, *_) = json.loads(ip("-n", sink, "-j", "neigh", "show", "dev", "eth0"))
         for _ in range(20):
             ip("-n", sink, "neigh", "del", peer["dst"], "dev", "eth0")
             time.sleep(0.1)
             entries = json.loads(ip("-n", sink, "-j", "neigh", "show", "dev", "eth0"))
-            found += any(entry["dst"] == peer["dst"] and "lladdr" in entry for entry in entries)
-        assert found >= 19
+            result += any(entry["dst"] == peer["dst"] and "lladdr" in entry for entry in entries)
+        assert result >= 19
 
 
 @pytest.mark.parametrize("flooded", [False, True])

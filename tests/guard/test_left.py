@@ -45,13 +45,13 @@ def test_a_namespace_that_lost_its_file_is_found_by_the_processes_in_it() -> Non
     status = Path(OWN).stat()
     written("moved", "/run/netns/nosuch", namespaces={"/run/netns/nosuch": [status.st_dev, status.st_ino]})
     assert left.reap() == []
-    (found,) = left.located("moved", left.hooks(left.state("moved")))
-    assert Path(found["namespace"]).stat().st_ino == status.st_ino
+    (result,) = left.located("moved", left.hooks(left.state("moved")))
+    assert Path(result["namespace"]).stat().st_ino == status.st_ino
 
 
 def test_both_namespaces_are_looked_at_where_a_file_stands_for_another_now() -> None:
     status = Path(OWN).stat()
     written("anew", "/proc/version", namespaces={"/proc/version": [status.st_dev, status.st_ino]})
-    found = [hook["namespace"] for hook in left.located("anew", left.hooks(left.state("anew")))]
-    assert found[0] == "/proc/version"
-    assert len(found) == 2
+    result = [hook["namespace"] for hook in left.located("anew", left.hooks(left.state("anew")))]
+    assert result[0] == "/proc/version"
+    assert len(result) == 2

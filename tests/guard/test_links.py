@@ -75,16 +75,16 @@ def flat(text: str = TEXT) -> Flat:
         ),
     ],
 )  # fmt: skip
-def test_a_mistake_about_links_is_told_with_its_place(pairs: list[tuple[str, str]], key: str, words: str) -> None:
+def test_a_mistake_about_links_is_reported_with_its_place(pairs: list[tuple[str, str]], key: str, words: str) -> None:
     with pytest.raises(UsageError) as raised:
         guard.loads(changed(*pairs), "p.yaml")
-    found = [problem for problem in raised.value.problems if problem.key == key and words in str(problem)]
-    assert found, str(raised.value)
-    assert found[0].line
+    result = [problem for problem in raised.value.problems if problem.key == key and words in str(problem)]
+    assert result, str(raised.value)
+    assert result[0].line
     assert len(raised.value.problems) <= 2
 
 
-def test_a_policy_without_a_link_is_told_how_to_write_one() -> None:
+def test_a_policy_without_a_link_is_reported_how_to_write_one() -> None:
     text = changed(("links:\n  left: {interface: eth0, capacity: 1Gbit/s}\n", ""))
     text = text.replace("  right: {interface: eth1, capacity: 400Mbit/s}\n", "")
     with pytest.raises(UsageError, match=r"link: this key is missing .*e\.g\. link: \{capacity: 1Gbit/s\}"):

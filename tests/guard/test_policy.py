@@ -28,17 +28,17 @@ PLACES = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_wrong_policy_is_told_with_line_key_and_remedy(name: str) -> None:
+def test_a_wrong_policy_is_reported_with_line_key_and_remedy(name: str) -> None:
     old, new, line, key, words = BAD[name]
     good = GOOD.replace(*ALSO[name]) if name in ALSO else GOOD
     assert old in good
     with pytest.raises(UsageError) as raised:
         guard.loads(good.replace(old, new), "p.yaml")
-    found = [p for p in raised.value.problems if p.key == key and words in str(p)]
-    assert found, str(raised.value)
-    assert line is None or found[0].line == line
-    assert found[0].file == "p.yaml"
-    assert found[0].remedy
+    result = [p for p in raised.value.problems if p.key == key and words in str(p)]
+    assert result, str(raised.value)
+    assert line is None or result[0].line == line
+    assert result[0].file == "p.yaml"
+    assert result[0].remedy
 
 
 def test_a_policy_without_service_classes_has_one_for_all_and_the_check_says_so(capsys: pytest.CaptureFixture) -> None:
@@ -59,7 +59,7 @@ def test_a_vif_without_a_service_class_is_in_the_only_one(capsys: pytest.Capture
     assert "has no service_classes" not in capsys.readouterr().out
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     spoilt = GOOD.replace("service_class: gold", "service_class: glod").replace("5000-5100", "0")
     with pytest.raises(UsageError) as raised:
         guard.loads(spoilt)
@@ -150,14 +150,14 @@ def test_a_policy_that_keeps_the_last_rates_never_falls_back() -> None:
     assert flatten(policy, PLACES).start["fallback_after_ns"] is None
 
 
-def test_a_vif_in_a_namespace_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_vif_in_a_namespace_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"vifs\.vm2: there is no network namespace 'blue'"):
         guard.resolve(guard.loads(GOOD), tmp_path)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(Policy.model_fields)), st.one_of(st.none(), st.integers(), st.text())))
-def test_any_values_are_a_policy_or_told(data: dict[str, object]) -> None:
+def test_any_values_are_a_policy_or_reported(data: dict[str, object]) -> None:
     lines = "\n".join(f"{key}: {value!r}" for key, value in data.items())
     with pytest.raises(UsageError):
         guard.loads(lines)
@@ -200,7 +200,7 @@ def test_any_tap_of_a_domain_can_be_meant(monkeypatch: pytest.MonkeyPatch) -> No
     assert guard.resolve(virsh(monkeypatch, two_taps))["vm3"] == VifPlace("vnet8", None, False)
 
 
-def test_a_tap_that_a_domain_does_not_have_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tap_that_a_domain_does_not_have_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def one_tap(*_args: object, **_more: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess([], 0, " vnet7 network default\n", "")
 
@@ -208,7 +208,7 @@ def test_a_tap_that_a_domain_does_not_have_is_told(monkeypatch: pytest.MonkeyPat
         guard.resolve(virsh(monkeypatch, one_tap))
 
 
-def test_a_virsh_that_does_not_answer_is_told_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_virsh_that_does_not_answer_is_reported_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*_args: object, **_more: object) -> subprocess.CompletedProcess[str]:
         raise subprocess.TimeoutExpired("virsh", 10)
 
@@ -224,7 +224,7 @@ def test_a_domain_and_an_interface_that_are_one_tap_are_refused(monkeypatch: pyt
         guard.resolve(virsh(monkeypatch, same))
 
 
-def test_a_namespace_that_may_not_be_looked_at_is_told_and_no_traceback(
+def test_a_namespace_that_may_not_be_looked_at_is_reported_and_no_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(_path: Path) -> bool:

@@ -33,16 +33,16 @@ def test_each_key_has_its_row_and_no_row_is_of_a_key_that_is_not_there(title):
 
 @pytest.mark.parametrize("title", SECTIONS)
 def test_what_is_required_is_called_so_and_defaults_are_the_formats_own(title):
-    told = rows(title)
+    reported = rows(title)
     for name, info in SECTIONS[title][0].model_fields.items():
         if info.is_required():
-            assert told[name] == "required", name
+            assert reported[name] == "required", name
         elif isinstance(info.default, int) and info.default >= 1_000_000:
-            assert f"`{units.format_duration(info.default).replace(' ', '')}`" in told[name], name
+            assert f"`{units.format_duration(info.default).replace(' ', '')}`" in reported[name], name
         elif isinstance(info.default, (int, str)) and info.default not in ("", 0):
-            assert f"`{info.default}`" in told[name], name
+            assert f"`{info.default}`" in reported[name], name
         else:
-            assert told[name] != "required", name
+            assert reported[name] != "required", name
 
 
 def test_a_flow_is_a_promise_with_keys_of_its_own():

@@ -25,7 +25,7 @@ def test_what_every_cpu_counted_is_added_up() -> None:
     assert spent == pytest.approx(os.cpu_count() or 1, rel=0.1)
 
 
-def test_an_event_that_is_not_counted_is_told_and_leaves_no_file_open() -> None:
+def test_an_event_that_is_not_counted_is_reported_and_leaves_no_file_open() -> None:
     opened = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(OSError, match=r".+"):
         Counters(SOFTWARE, NOTHING)

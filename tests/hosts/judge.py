@@ -58,15 +58,15 @@ def laid_out(tree: Tree) -> Iterator[Path]:
 
 def judge(host: Recorded) -> list[str]:
     """What is wrong with the answers about a host, for root and for an ordinary user."""
-    found: list[str] = []
+    result: list[str] = []
     with laid_out(host.tree) as root:
         for euid in (0, ORDINARY_USER):
             try:
                 this = recorded(root, host.expected["programs"], euid=euid)
             except Exception:  # noqa: BLE001 - that is what is looked for
                 return [f"facts: {_last_line()}"]
-            found += [*counts(this, host.expected), *commands(this, root, host.expected)]
-    return [f"{host.name}: {one}" for one in dict.fromkeys(found)]
+            result += [*counts(this, host.expected), *commands(this, root, host.expected)]
+    return [f"{host.name}: {each}" for each in dict.fromkeys(result)]
 
 
 # Counts
@@ -76,29 +76,29 @@ def counts(host: Host, expected: dict[str, Any]) -> Iterator[str]:
     """Facts that are not as they are expected. Of two lists only what differs is told."""
     shape = topology.expected(expected["topology"])
     wanted = shape | expected["cgroup"] | expected["memory"] | {"missing": expected["missing"]}
-    answers = _told(host, expected["topology"]["last_level"])
+    answers = _reported(host, expected["topology"]["last_level"])
     for key, value in wanted.items():
         if answers[key] != value:
-            found, other = _different(answers[key], value)
-            yield f"{key} is {found!r}, expected {other!r}"
+            result, other = _different(answers[key], value)
+            yield f"{key} is {result!r}, expected {other!r}"
     if unknown := set(answers) - set(wanted) - {"limit"}:
         yield f"nothing is expected of {', '.join(sorted(unknown))}"
     if "limit" not in wanted and answers["limit"] is not None:
         yield f"limit is {answers['limit']!r}, expected none"
 
 
-def _different(found: Any, expected: Any) -> tuple[Any, Any]:
+def _different(result: Any, expected: Any) -> tuple[Any, Any]:
     """What each of two lists has alone; other values as they are."""
-    if not isinstance(found, list) or not isinstance(expected, list):
-        return found, expected
-    alone = [one for one in found if one not in expected], [one for one in expected if one not in found]
-    return alone if any(alone) else (found, expected)
+    if not isinstance(result, list) or not isinstance(expected, list):
+        return result, expected
+    alone = [each for each in result if each not in expected], [each for each in expected if each not in result]
+    return alone if any(alone) else (result, expected)
 
 
-def _told(host: Host, level: int) -> dict[str, Any]:
+def _reported(host: Host, level: int) -> dict[str, Any]:
     memory, mounted = host.facts["memory"], host.facts["cgroup"]
     limit = memory["limit"]
-    return topology.found(host, level) | {
+    return topology.result(host, level) | {
         "mode": mounted["mode"] or "none",
         "controllers": sorted({*mounted["v1"], *_controllers(host)}),
         "total_bytes": memory["total_bytes"],
@@ -123,8 +123,8 @@ def commands(host: Host, work: Path, expected: dict[str, Any]) -> Iterator[str]:
 
     Scenarios are checked and studies outlined for root alone: what an ordinary user may do is seen by a plan.
     """
-    told = [*expected["missing"], *(expected.get("told_user", ()) if host.euid else ())]
-    yield from wrong("doctor", ask(host, "doctor"), [f"{len(host.cpus)} allowed", *told])
+    reported = [*expected["missing"], *(expected.get("told_user", ()) if host.euid else ())]
+    yield from wrong("doctor", ask(host, "doctor"), [f"{len(host.cpus)} allowed", *reported])
     plannable = expected["plannable" if host.euid == 0 else "plannable_as_user"]
     for name in scenario.names():
         outcome = ask(host, "run", name, "--dry-run", "--work-dir", str(work))
@@ -144,10 +144,10 @@ def ask(host: Host, *arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), obj=lambda: host)
 
 
-def wrong(said: str, outcome: Result, told: Sequence[str] = ()) -> Iterator[str]:
+def wrong(said: str, outcome: Result, reported: Sequence[str] = ()) -> Iterator[str]:
     """What is wrong with one answer: a traceback, an error without a remedy, or that a word of `told` is not in it."""
     error, text = outcome.exception, " ".join(outcome.output.split())
-    yield from (f"{said} does not tell {word!r}" for word in told if word not in text)
+    yield from (f"{said} does not tell {word!r}" for word in reported if word not in text)
     if error is None or isinstance(error, SystemExit):
         if outcome.exit_code not in (Exit.HOLDS, Exit.CAPABILITY) or not text:
             yield f"{said} ended with {outcome.exit_code} and said {text[-80:]!r}"

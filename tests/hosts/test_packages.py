@@ -55,5 +55,5 @@ def test_doctor_asks_for_packages_with_the_host_s_own_package_manager(tmp_path, 
     text = " ".join(judge.ask(recorded(tmp_path, []), "doctor").output.split())
     assert runtime in text
     # Root images for guests are made of Debian's packages, and kernels for them are taken from there.
-    told = re.sub(r"root images for guests: .*?– |kernel for guests: .*?– |backend libvirt: .*?– ", "", text)
-    assert re.findall(rf"(?:{others}) (?:install|add) \S+", told) == []
+    reported = re.sub(r"root images for guests: .*?– |kernel for guests: .*?– |backend libvirt: .*?– ", "", text)
+    assert re.findall(rf"(?:{others}) (?:install|add) \S+", reported) == []

@@ -24,7 +24,7 @@ RECORDER = Path(__file__).parents[2] / "labs" / "hosts" / "record.py"
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", judge.names())
-def test_a_host_is_told_rightly_and_planned_for_without_a_crash(name):
+def test_a_host_is_reported_rightly_and_planned_for_without_a_crash(name):
     assert judge.judge(judge.load(name)) == []
 
 
@@ -113,14 +113,14 @@ def test_a_scenario_that_cannot_be_planned_though_it_should_is_found():
 
 @pytest.mark.long
 def test_a_crash_is_found_in_every_command_that_meets_it(tmp_path):
-    found = judge.load("debian-13-vm")
-    found.tree.lay_out(tmp_path)
-    host = recorded(tmp_path, found.expected["programs"])
+    result = judge.load("debian-13-vm")
+    result.tree.lay_out(tmp_path)
+    host = recorded(tmp_path, result.expected["programs"])
 
     def crash(_name: str) -> None:
         raise FileNotFoundError("planted")
 
-    complaints = list(judge.commands(dataclasses.replace(host, which=crash), tmp_path, found.expected))
+    complaints = list(judge.commands(dataclasses.replace(host, which=crash), tmp_path, result.expected))
     crashed = [complaint for complaint in complaints if "failed with FileNotFoundError: planted" in complaint]
     assert {complaint.split(" failed")[0] for complaint in crashed} > {"doctor", "run full --dry-run"}
 
@@ -271,7 +271,7 @@ def test_a_text_is_read_line_by_line():
     assert tree.entries == {path: Entry("=", text) for path, text in (lines | numbered).items()} | others
 
 
-def test_what_is_no_tree_is_told_with_its_line():
+def test_what_is_no_tree_is_reported_with_its_line():
     with pytest.raises(ValueError, match="line 2: 'nonsense' begins with no path"):
         read("/a = 1\nnonsense\n")
 

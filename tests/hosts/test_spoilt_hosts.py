@@ -61,7 +61,7 @@ def spoilt(draw) -> Tree:
 @pytest.mark.long
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(tree=spoilt(), euid=st.sampled_from([0, judge.ORDINARY_USER]))
-def test_a_spoilt_host_is_told_of_and_planned_for_without_a_crash(tree, euid):
+def test_a_spoilt_host_is_reported_of_and_planned_for_without_a_crash(tree, euid):
     with judge.laid_out(tree) as root:
         host = recorded(root, PROGRAMS, euid=euid)
         complaints = list(judge.wrong("doctor", judge.ask(host, "doctor")))

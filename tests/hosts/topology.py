@@ -17,44 +17,44 @@ GROUPED = "CPUs that planning groups"
 SIZES = "cache sizes for planning"
 
 
-def expected(told: dict[str, Any]) -> dict[str, Any]:
+def expected(reported: dict[str, Any]) -> dict[str, Any]:
     """The table `topology` of a NAME.toml, with what follows from it.
 
     `shared_by` of a cache is a list of groups of CPUs, or "cores" or "last_level" for groups that stand in the table.
     `cpus` limits it to some CPUs.
     """
-    caches = [one for cache in told["caches"] for one in _caches_expected(cache, told)]
-    groups = {group for _, _, _, group in caches} | set(_cores(told)) | set(told["packages"])
+    caches = [each for cache in reported["caches"] for each in _caches_expected(cache, reported)]
+    groups = {group for _, _, _, group in caches} | set(_cores(reported)) | set(reported["packages"])
     sizes: dict[int, int] = {}
     for level, holds, size, _ in caches:
         if holds != "instruction":
             sizes[level] = max(sizes.get(level, 0), size)
-    return told | {
+    return reported | {
         "caches": sorted(map(_cache, caches)),
-        GROUPED: sorted(groups | {node["cpus"] for node in told["nodes"]}),
+        GROUPED: sorted(groups | {node["cpus"] for node in reported["nodes"]}),
         SIZES: sizes,
     }
 
 
-def _caches_expected(cache: dict[str, Any], told: dict[str, Any]) -> Iterable[tuple[int, str, int, str]]:
-    known = {"cores": _cores(told), "last_level": told["last_level_groups"]}
+def _caches_expected(cache: dict[str, Any], reported: dict[str, Any]) -> Iterable[tuple[int, str, int, str]]:
+    known = {"cores": _cores(reported), "last_level": reported["last_level_groups"]}
     shared = cache["shared_by"]
     groups = known[shared] if isinstance(shared, str) else shared
-    within = set(units.parse_cpus(cache.get("cpus") or told["online"]))
+    within = set(units.parse_cpus(cache.get("cpus") or reported["online"]))
     for group in groups:
         if within.issuperset(units.parse_cpus(group)):
             yield cache["level"], cache["holds"], cache["size_bytes"], group
 
 
-def _cores(told: dict[str, Any]) -> list[str]:
+def _cores(reported: dict[str, Any]) -> list[str]:
     """The CPUs of each core: siblings, and the CPUs that have a core of their own."""
-    if not told["packages"]:
+    if not reported["packages"]:
         return []
-    shared = {cpu for group in told["siblings"] for cpu in units.parse_cpus(group)}
-    return [*told["siblings"], *(str(cpu) for cpu in units.parse_cpus(told["online"]) if cpu not in shared)]
+    shared = {cpu for group in reported["siblings"] for cpu in units.parse_cpus(group)}
+    return [*reported["siblings"], *(str(cpu) for cpu in units.parse_cpus(reported["online"]) if cpu not in shared)]
 
 
-def found(host: Host, level: int) -> dict[str, Any]:
+def result(host: Host, level: int) -> dict[str, Any]:
     """What the agent's facts say of the same, and what planning makes of them. level: of the last cache expected."""
     cpu, nodes = host.facts["cpu"], host.facts["memory"]["nodes"]
     places = cpu["places"]
@@ -63,7 +63,7 @@ def found(host: Host, level: int) -> dict[str, Any]:
         if place["package"] is not None:
             packages.setdefault(place["package"], set()).add(place["cpu"])
     threads = Counter((place["package"], place["core"]) for place in places)
-    caches = [(one["level"], one["holds"], one["size_bytes"], listed(one["shared_by"])) for one in cpu["caches"]]
+    caches = [(each["level"], each["holds"], each["size_bytes"], listed(each["shared_by"])) for each in cpu["caches"]]
     known = {place["cpu"] for place in places}
     offline = host.text("/sys/devices/system/cpu/offline")
     return {
@@ -74,10 +74,10 @@ def found(host: Host, level: int) -> dict[str, Any]:
         "packages": _lists(packages.values()),
         "cores": len(threads),
         "threads_per_core": sorted(set(threads.values())),
-        "nodes": [one | {"cpus": listed(one["cpus"])} for one in nodes],
+        "nodes": [each | {"cpus": listed(each["cpus"])} for each in nodes],
         "siblings": _lists(place["siblings"] for place in places if len(place["siblings"]) > 1),
-        "last_level": max((one["level"] for one in cpu["caches"]), default=0),
-        "last_level_groups": _lists(one["shared_by"] for one in cpu["caches"] if one["level"] == level),
+        "last_level": max((each["level"] for each in cpu["caches"]), default=0),
+        "last_level_groups": _lists(each["shared_by"] for each in cpu["caches"] if each["level"] == level),
         "caches": sorted(map(_cache, caches)),
         GROUPED: sorted(map(listed, pipeline.topology(host.facts).groups)),
         SIZES: caches_of(host.facts),

@@ -33,7 +33,7 @@ CANNOT = Host("h", "a host", TRIXIE, shortfalls={"guard": Shortfall("cannot", "n
         ("guard", "failed", False),
     ],
 )
-def test_a_host_that_does_less_or_more_than_the_catalogue_says_is_told(check, status, expected):
+def test_a_host_that_does_less_or_more_than_the_catalogue_says_is_reported(check, status, expected):
     assert lab.as_expected(CANNOT, check, Result(status, "", 1.0)) is expected
 
 
@@ -64,8 +64,8 @@ def test_a_host_with_two_nodes_also_shows_where_bound_memory_is(monkeypatch):
     monkeypatch.setattr(limits, "short", lambda _bench: [kept])
     pages = {"1": 16384}
     monkeypatch.setattr(checks, "_seen", lambda _bench, _name, node: {"pages": pages} if node == "1" else {})
-    one, two = (type("Bench", (), {"host": HOSTS[name]})() for name in ("debian-13", "debian-13-numa"))
-    assert CHECKS["container-limits"](one) == str(kept)
+    each, two = (type("Bench", (), {"host": HOSTS[name]})() for name in ("debian-13", "debian-13-numa"))
+    assert CHECKS["container-limits"](each) == str(kept)
     assert CHECKS["container-limits"](two) == f"{kept}; memory bound to node 1: 100.0% of its pages are there"
     pages |= {"0": 4096}
     with pytest.raises(FailedError, match=r"node 1: 80\.0% of its pages"):
@@ -96,12 +96,12 @@ def test_smt_must_be_off_while_a_run_measures_and_on_after_it_and_after_a_killed
 @pytest.mark.parametrize("place", ["docker", "root"])
 @pytest.mark.parametrize(("code", "fails"), [(0, False), (3, False), (1, False), (5, True), (70, True)])
 def test_the_load_check_judges_the_exit_code_of_partywall_everywhere(place, code, fails):
-    class Told:
+    class Reported:
         def run(self, command, **_):
             loads = "partywall load" in command
             return Output(command, code if loads else 0, "│ 25 │" if "sql" in command else "loaded", 1.0)
 
-    machine = Told()
+    machine = Reported()
     machine.host = Host("h", "a host", TRIXIE, place=place)
     bench = Bench(machine, Path("wheel"))
     if fails:
@@ -135,7 +135,7 @@ def test_the_matrix_has_a_row_a_host_and_says_what_was_seen(tmp_path):
     assert "- install: cannot: needs root" in text
 
 
-def test_what_is_otherwise_than_expected_is_told_with_host_and_check():
+def test_what_is_otherwise_than_expected_is_reported_with_host_and_check():
     results = {"guard": Result("works", "2 of 2", 1.0), "run": Result("failed", "exit code 70", 1.0)}
     assert lab.unexpected(CANNOT, results) == ["h guard: 2 of 2", "h run: exit code 70"]
 
@@ -157,7 +157,7 @@ def test_an_image_asks_for_every_dependency_and_only_for_tools_that_run_tests():
     assert "ruff" not in names
 
 
-def test_an_image_is_made_anew_when_what_it_is_made_of_changes(monkeypatch, tmp_path):
+def test_an_image_is_made_again_when_what_it_is_made_of_changes(monkeypatch, tmp_path):
     monkeypatch.setattr(image, "CACHE", tmp_path)
     monkeypatch.setattr(image, "_public_key", lambda: "key")
     names = [image.digest(TRIXIE), image.digest(replace(TRIXIE, packages=("fio",)))]
@@ -247,7 +247,7 @@ def test_a_command_ends_when_its_machine_does(tmp_path):
 
 
 @pytest.mark.parametrize(("failures", "status"), [(0, "works"), (1, "works"), (2, "failed")])
-def test_a_check_that_fails_is_done_once_more_and_the_first_failure_is_told(monkeypatch, failures, status):
+def test_a_check_that_fails_is_done_once_more_and_the_first_failure_is_reported(monkeypatch, failures, status):
     tries = []
 
     def check(_bench):
@@ -259,7 +259,7 @@ def test_a_check_that_fails_is_done_once_more_and_the_first_failure_is_told(monk
     monkeypatch.setitem(CHECKS, "guard", check)
     results, kept = {}, []
     bench = argparse.Namespace(host=HOSTS["debian-13"], machine=EndingMachine(HOSTS["debian-13"]))
-    lab._check_all(bench, ["guard"], results, print, lambda found: kept.append(dict(found)))
+    lab._check_all(bench, ["guard"], results, print, lambda result: kept.append(dict(result)))
     assert results["guard"].status == status
     assert kept == [results]
     assert ("too late, try 1" in results["guard"].text) is (failures > 0)

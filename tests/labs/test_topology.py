@@ -75,7 +75,7 @@ def test_facts_that_agree_with_the_tools_have_no_differences(facts):
         (("cpu", "caches"), [], "CPUs of each L2 cache"),
     ],
 )
-def test_each_fact_that_differs_from_the_tools_is_told(facts, path, value, what):
+def test_each_fact_that_differs_from_the_tools_is_reported(facts, path, value, what):
     spoilt = copy.deepcopy(facts)
     at = spoilt
     for step in path[:-1]:
@@ -91,7 +91,7 @@ def test_a_host_without_numa_nodes_and_caches_agrees():
     assert differences(facts, Tools("# CPU,Core,Socket,Node\n0,0,0,\n", "", "Mem: 4096 1\nSwap: 0 0\n")) == []
 
 
-def test_this_machine_is_told_as_its_own_tools_tell_it():
+def test_this_machine_is_reported_as_its_own_tools_tell_it():
     texts = []
     for command in (topology.LSCPU, topology.LSCPU_CACHES, topology.FREE):
         if shutil.which(command.split()[0]) is None:

@@ -77,7 +77,7 @@ class Case:
 
     name: str
     arguments: tuple[str, ...]
-    told: tuple[str, ...]
+    reported: tuple[str, ...]
     codes: tuple[int, ...] = (2,)
     files: int | None = None
 
@@ -85,9 +85,11 @@ class Case:
 QUICK = ("--users", "2", "--for", "1s", "--timeout", "500ms", "--think", "100ms")
 
 
-def _served(name: str, told: str) -> Case:
+def _served(name: str, reported: str) -> Case:
     # A service that answers nothing is a failed load; what it did is told by kind.
-    return Case(f"server {name}", (f"http://127.0.0.1:{{{name}}}/", *QUICK), (told, "no request was answered"), (5,))
+    return Case(
+        f"server {name}", (f"http://127.0.0.1:{{{name}}}/", *QUICK), (reported, "no request was answered"), (5,)
+    )
 
 
 CASES = (
@@ -164,7 +166,7 @@ def world(folder: Path) -> Iterator[dict[str, str]]:
 def _listening(serve: Callable[[socket.socket], None], context: ssl.SSLContext | None = None) -> Iterator[int]:
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
 
-    def one(peer: socket.socket) -> None:
+    def each(peer: socket.socket) -> None:
         with contextlib.suppress(OSError), context.wrap_socket(peer, server_side=True) if context else peer as wrapped:
             serve(wrapped)
 
@@ -172,7 +174,7 @@ def _listening(serve: Callable[[socket.socket], None], context: ssl.SSLContext |
         with contextlib.suppress(OSError):
             while True:
                 peer, _ = listener.accept()
-                threading.Thread(target=one, args=(peer,), daemon=True).start()
+                threading.Thread(target=each, args=(peer,), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
     try:
@@ -203,11 +205,11 @@ def complaints(case: Case, known: dict[str, str], folder: Path) -> list[str]:
     except subprocess.TimeoutExpired:
         return ["it did not end within 45 s"]
     whole = said.stdout + said.stderr
-    found = [f"it does not say {part!r}: {said.stderr[-300:]}" for part in case.told if part not in whole]
+    result = [f"it does not say {part!r}: {said.stderr[-300:]}" for part in case.reported if part not in whole]
     if said.returncode not in case.codes:
-        found.append(f"it ended with {said.returncode}, not {case.codes}: {said.stderr[-300:]}")
+        result.append(f"it ended with {said.returncode}, not {case.codes}: {said.stderr[-300:]}")
     if "Traceback" in whole or "this is a bug" in whole:
-        found.append(f"it shows a traceback: {said.stderr[-600:]}")
+        result.append(f"it shows a traceback: {said.stderr[-600:]}")
     if said.stderr.count("\n") > 4:
-        found.append(f"it says {said.stderr.count(chr(10))} lines where one would do")
-    return found
+        result.append(f"it says {said.stderr.count(chr(10))} lines where one would do")
+    return result

@@ -29,8 +29,8 @@ def har(*entries, pages=()) -> str:
 
 
 def imported(text: str, leave_out=()):
-    found = plan_of(text, "s.har", leave_out)
-    return found, plan.loads(found.text.encode(), "plan.yaml", Path(__file__).parent)
+    result = plan_of(text, "s.har", leave_out)
+    return result, plan.loads(result.text.encode(), "plan.yaml", Path(__file__).parent)
 
 
 SESSION = har(
@@ -82,15 +82,15 @@ def test_a_session_becomes_transactions_with_the_users_thinking_between_and_with
 
 
 def test_cookies_redirects_caches_and_hosts_left_out_are_not_in_the_plan():
-    found, loaded = imported(SESSION, ["*.ads.test"])
+    result, loaded = imported(SESSION, ["*.ads.test"])
     login = loaded.plan.users["visitor"].actions[2].transaction.steps[0].http
     assert login.headers == {"X-Cost": "$$5"}
     assert login.body.form == {"user": "ada"}
     assert not login.checks
-    assert "/home" not in found.text
-    assert "ads.test" not in found.text
-    assert found.hosts == {"shop.test": 4}
-    assert set(found.notes) == {
+    assert "/home" not in result.text
+    assert "ads.test" not in result.text
+    assert result.hosts == {"shop.test": 4}
+    assert set(result.notes) == {
         "1 × not of http or https",
         "1 × to hosts left out",
         "1 × targets of redirects, which the generator follows itself",
@@ -100,8 +100,8 @@ def test_cookies_redirects_caches_and_hosts_left_out_are_not_in_the_plan():
 
 
 def test_values_from_earlier_responses_are_marked_where_they_are_used():
-    found, _ = imported(SESSION)
-    lines = found.text.splitlines()
+    result, _ = imported(SESSION)
+    lines = result.text.splitlines()
     marked = next(number for number, line in enumerate(lines) if "dynamic: 'f3a9c2d41b'" in line)
     assert "came in the response to POST /login" in lines[marked]
     assert "extracted there as ${csrf}" in lines[marked]
@@ -189,10 +189,10 @@ WILD = st.fixed_dictionaries(
 def test_any_recording_is_a_plan_that_compiles_or_a_users_mistake(entries: list, pages: list):
     content = json.dumps({"log": {"entries": entries, "pages": pages}})
     try:
-        found = plan_of(content, "s.har")
+        result = plan_of(content, "s.har")
     except UsageError:
         return
-    program(plan.loads(found.text.encode(), "plan.yaml", Path(__file__).parent))
+    program(plan.loads(result.text.encode(), "plan.yaml", Path(__file__).parent))
 
 
 @settings(deadline=None, max_examples=int(os.environ.get("FUZZ_EXAMPLES", "200")))
@@ -206,13 +206,13 @@ def test_a_form_with_files_keeps_its_fields_and_says_that_files_are_missing():
     fields = [{"name": "who", "value": "ada $1"}, {"name": "photo", "fileName": "a.png", "value": ""}]
     data = {"mimeType": "multipart/form-data; boundary=x", "params": fields}
     headers = [{"name": "Content-Type", "value": "multipart/form-data; boundary=x"}]
-    found, loaded = imported(har(entry("00.000", "http://a.test/up", method="POST", data=data, headers=headers)))
+    result, loaded = imported(har(entry("00.000", "http://a.test/up", method="POST", data=data, headers=headers)))
     (step,) = [step for step in program(loaded)["kinds"][0]["actions"] if "http" in str(step)]
     assert [
         part["name"] for part in json.loads(json.dumps(step))["transaction"]["steps"][0]["http"]["body"]["multipart"]
     ] == ["who", "photo"]
     assert "boundary" not in json.dumps(step)
-    assert any("whose content the recording lacks" in note for note in found.notes)
+    assert any("whose content the recording lacks" in note for note in result.notes)
 
 
 def shop() -> str:
@@ -250,7 +250,7 @@ def shop() -> str:
 
 
 def test_a_changing_value_is_extracted_where_it_came_and_sent_as_a_variable():
-    found, loaded = imported(shop())
+    result, loaded = imported(shop())
     first, _, login, _, call = loaded.plan.users["visitor"].actions
     document = first.transaction.steps[0].http
     assert document.extract["csrf"].css == 'input[name="csrf"]'
@@ -262,7 +262,7 @@ def test_a_changing_value_is_extracted_where_it_came_and_sent_as_a_variable():
     assert (post.url, post.name) == ("/api/cart/${id}", "POST /api/cart/{id}")
     assert post.headers["X-CSRF-Token"] == "${csrf}"
     assert json.loads(post.body.text) == {"item": 7, "cart": "${id}"}
-    assert "2 × a value of an earlier response, extracted there into a variable" in found.notes
+    assert "2 × a value of an earlier response, extracted there into a variable" in result.notes
     program(loaded)
 
 
@@ -291,8 +291,8 @@ def test_a_value_that_the_user_sent_first_is_not_extracted():
         entry("00.0", "http://a/?name=customer42", received="hello customer42"),
         entry("01.0", "http://a/next?name=customer42"),
     )
-    found, _ = imported(text)
-    assert "${" not in found.text
+    result, _ = imported(text)
+    assert "${" not in result.text
 
 
 def test_a_value_that_cannot_be_extracted_is_marked():
@@ -300,9 +300,9 @@ def test_a_value_that_cannot_be_extracted_is_marked():
         entry("00.0", "http://a/", received="tok1234567\ntok1234567x"),
         entry("01.0", "http://a/next?t=tok1234567"),
     )
-    found, _ = imported(text)
-    assert "dynamic: 'tok1234567'" in found.text
-    assert "there extract:" in found.text
+    result, _ = imported(text)
+    assert "dynamic: 'tok1234567'" in result.text
+    assert "there extract:" in result.text
 
 
 @settings(deadline=None)
@@ -312,9 +312,9 @@ def test_a_value_that_cannot_be_extracted_is_marked():
 )
 def test_an_extraction_gives_the_recorded_value_again(value: str, form: str):
     text = form.format(value)
-    found = extraction_of(value, Exchange("http://a/", (), None, text, ()))
-    assert found is not None
-    _, extract = found
+    result = extraction_of(value, Exchange("http://a/", (), None, text, ()))
+    assert result is not None
+    _, extract = result
     if "regex" in extract:
         assert re.search(extract["regex"], text).group(1) == value
     elif "json" in extract:

@@ -21,26 +21,26 @@ START = json.loads((HERE.parents[1] / "schema" / "agent.schema.json").read_text(
 
 
 def test_a_plan_is_held_at_its_highest_level_and_needs_no_file():
-    found = lasting(Load(plan="plans/good.yaml"), HERE)
-    jsonschema.validate({"id": "a", "work": {"load": found}, "pace": "scheduled", "work_dir": "/w"}, START)
-    stages = found["pacing"]["closed"]["stages"]
+    result = lasting(Load(plan="plans/good.yaml"), HERE)
+    jsonschema.validate({"id": "a", "work": {"load": result}, "pace": "scheduled", "work_dir": "/w"}, START)
+    stages = result["pacing"]["closed"]["stages"]
     assert [stage["to"] for stage in stages] == [4, 4]
     assert stages[-1]["for_ns"] == FOR_EVER_NS
-    assert found["slices"]
-    assert found["feeders"]["accounts"]["rows"]["inline"]["rows"][0] == ["ada", "1843"]
-    assert found["feeders"]["words"]["rows"]["inline"]["columns"] == ["word", "n"]
-    assert str(HERE) not in json.dumps([f["rows"] for f in found["feeders"].values()])
+    assert result["slices"]
+    assert result["feeders"]["accounts"]["rows"]["inline"]["rows"][0] == ["ada", "1843"]
+    assert result["feeders"]["words"]["rows"]["inline"]["columns"] == ["word", "n"]
+    assert str(HERE) not in json.dumps([f["rows"] for f in result["feeders"].values()])
 
 
 @pytest.mark.parametrize(
     ("load", "model"),
     [(Load(url="http://127.0.0.1/", users=3), "closed"), (Load(url="http://127.0.0.1/", rate=5.0), "open")],
 )
-def test_a_url_is_asked_by_users_or_at_a_rate(load, model):
+def test_a_url_is_requested_by_users_or_at_a_rate(load, model):
     assert list(lasting(load, HERE)["pacing"]) == [model]
 
 
-def test_names_are_resolved_here_once_and_unknown_ones_are_told():
+def test_names_are_resolved_here_once_and_unknown_ones_are_reported():
     program = {
         "kinds": [{"actions": [{"http": {"url": "http://localhost:81/x"}}, {"http": {"url": "http://127.0.0.1/"}}]}]
     }
@@ -54,11 +54,11 @@ def test_names_are_resolved_here_once_and_unknown_ones_are_told():
 
 
 def test_a_name_of_two_families_is_one_server(monkeypatch):
-    found = [(family, None, None, "", (place, 81)) for family, place in ((AF_INET6, "::1"), (AF_INET, "127.0.0.1"))]
-    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+    result = [(family, None, None, "", (place, 81)) for family, place in ((AF_INET6, "::1"), (AF_INET, "127.0.0.1"))]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: result)
     program = {"kinds": [{"actions": [{"http": {"url": "http://both.test:81/"}}]}]}
     assert addresses(program) == {"both.test:81": ["127.0.0.1:81"]}
-    del found[1]
+    del result[1]
     assert addresses(program) == {"both.test:81": ["[::1]:81"]}
 
 
@@ -114,11 +114,11 @@ def test_rows_that_go_with_a_program_are_those_that_the_agent_reads(tmp_path, na
         ("a.csv", b"word\na\n\xff\n", "cannot be read"),
     ],
 )
-def test_rows_that_cannot_go_with_a_program_are_told_by_file_and_line(tmp_path, name, content, said):
+def test_rows_that_cannot_go_with_a_program_are_reported_by_file_and_line(tmp_path, name, content, said):
     with pytest.raises(UsageError, match=said):
         inlined(feeders(tmp_path, name, content))
 
 
-def test_a_body_that_is_gone_is_told_by_its_file(tmp_path):
+def test_a_body_that_is_gone_is_reported_by_its_file(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
         inlined({"kinds": [{"actions": [{"http": {"body": {"file": str(tmp_path / "gone")}}}]}]})

@@ -85,7 +85,7 @@ def test_an_open_load_tells_how_late_its_requests_left(url, tmp_path):
     assert sum(row["timed"] for row in pq.read_table(out / "seconds.parquet").to_pylist()) > 10
 
 
-def test_errors_are_told_by_kind_and_a_load_of_nothing_else_has_failed(url, tmp_path):
+def test_errors_are_reported_by_kind_and_a_load_of_nothing_else_has_failed(url, tmp_path):
     said = partywall(url + "missing", "--users", 1, "--think", "50ms", "--for", "1s", "--out", tmp_path / "kept")
     assert "status 404" in said.stdout
     assert said.returncode == 5
@@ -194,7 +194,7 @@ def test_a_plan_is_carried_out_and_its_thresholds_decide(url, tmp_path, rate, co
     assert labels == {"POST /login?${account}", "GET /item/${token}", "buy"}
 
 
-def test_what_only_the_agent_can_judge_is_told_by_the_plans_line(url, tmp_path):
+def test_what_only_the_agent_can_judge_is_reported_by_the_plans_line(url, tmp_path):
     file = plan_file(tmp_path, url, **{"token=([a-z0-9]+)": "token=(["})
     said = partywall(file, "--out", tmp_path / "kept")
     assert said.returncode == 2
@@ -249,9 +249,9 @@ def test_the_server_is_called_so_by_one_option_alone(url, tmp_path):
 def test_a_loads_tables_answer_queries(url, tmp_path):
     out = tmp_path / "kept"
     said = partywall(url, "--users", 1, "--think", "50ms", "--for", "1s", "--out", out)
-    asked = partywall(out, "select label, sum(done) > 0 as some from timings group by 1", command="sql")
-    assert (said.returncode in (0, 3), asked.returncode) == (True, 0), asked.stderr
-    assert "True" in asked.stdout
+    requested = partywall(out, "select label, sum(done) > 0 as some from timings group by 1", command="sql")
+    assert (said.returncode in (0, 3), requested.returncode) == (True, 0), requested.stderr
+    assert "True" in requested.stdout
     with LoadDirectory(out).exclusive():
         refused = partywall(out, "show tables", command="sql")
     assert (refused.returncode, "is in use by another" in refused.stderr) == (2, True)
@@ -262,12 +262,12 @@ def test_a_killed_loads_whole_seconds_are_kept(url, tmp_path):
     partywall(url, "--users", 1, "--think", "50ms", "--for", "1s", "--out", out)
     # As a kill leaves it: a line is torn.
     (out / "pending.jsonl").write_text('{"start_ns": 1')
-    asked = partywall(out, "select count(*) from seconds", command="sql")
-    assert (asked.returncode, "0" in asked.stdout) == (0, True), asked.stderr
+    requested = partywall(out, "select count(*) from seconds", command="sql")
+    assert (requested.returncode, "0" in requested.stdout) == (0, True), requested.stderr
 
 
 @pytest.mark.parametrize("planned", [False, True])
-def test_a_host_that_cannot_be_watched_is_told_by_its_option(url, tmp_path, planned):
+def test_a_host_that_cannot_be_watched_is_reported_by_its_option(url, tmp_path, planned):
     target = plan_file(tmp_path, url) if planned else url
     said = partywall(target, "--watch", "db=/nothing/agent", "--out", tmp_path / "kept")
     assert said.returncode == 2

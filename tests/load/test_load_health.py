@@ -10,18 +10,18 @@ QUIET = HostSecond(cpus=2, steal_ns=0, throttled_ns=0, sent_segments=1e5, retran
 
 
 def second(a_record, **changed):
-    found = Second(10 * SECOND, 11 * SECOND)
-    found.add(a_record(**changed))
-    return found
+    result = Second(10 * SECOND, 11 * SECOND)
+    result.add(a_record(**changed))
+    return result
 
 
 def test_generators_on_several_hosts_are_judged_each_and_a_reason_names_them(a_record):
     seconds = Seconds([("east", 0), ("west", 0)])
     seconds.add(("east", 0), a_record())
     seconds.add(("west", 0), a_record(busy_ns=990_000_000))
-    (found,) = seconds.complete(all_=True)
+    (result,) = seconds.complete(all_=True)
     lossy = HostSecond(cpus=2, retransmitted_segments=5, sent_segments=100)
-    health = judge(found, elsewhere={"east": lossy, "west": QUIET})
+    health = judge(result, elsewhere={"east": lossy, "west": QUIET})
     assert dict(health.doubts) == {
         Reason.BUSY: "west: 99.0% of the second",
         Reason.RETRANSMITTED: "east: 5.0% of them",
@@ -30,7 +30,7 @@ def test_generators_on_several_hosts_are_judged_each_and_a_reason_names_them(a_r
         "east": [Reason.RETRANSMITTED],
         "west": [Reason.BUSY],
     }
-    assert judge(found).parts["east"].good
+    assert judge(result).parts["east"].good
 
 
 def test_a_healthy_second_is_good(a_record):
@@ -40,7 +40,7 @@ def test_a_healthy_second_is_good(a_record):
 
 
 @pytest.mark.parametrize(
-    ("changed", "doubt"),
+    ("changed", "warning"),
     [
         ({"busy_ns": 960_000_000}, Reason.BUSY),
         ({"run_delay_ns": 12_000_000}, Reason.STARVED),
@@ -52,12 +52,12 @@ def test_a_healthy_second_is_good(a_record):
         ({"errors": [{"label": 0, "kind": "no_files", "detail": "", "count": 1}]}, Reason.NO_FILES),
     ],
 )
-def test_what_the_generator_says_of_itself_is_doubted_by_name(a_record, changed, doubt):
-    assert list(judge(second(a_record, **changed), QUIET).doubts) == [doubt]
+def test_what_the_generator_says_of_itself_is_doubted_by_name(a_record, changed, warning):
+    assert list(judge(second(a_record, **changed), QUIET).doubts) == [warning]
 
 
 @pytest.mark.parametrize(
-    ("changed", "doubt"),
+    ("changed", "warning"),
     [
         ({"steal_ns": 0.2 * SECOND}, Reason.STEAL),
         ({"throttled_ns": 1e6}, Reason.THROTTLED),
@@ -66,16 +66,16 @@ def test_what_the_generator_says_of_itself_is_doubted_by_name(a_record, changed,
         ({"guest_wait_ns": 12e6}, Reason.STARVED),
     ],
 )
-def test_what_its_host_says_is_doubted_by_name(a_record, changed, doubt):
+def test_what_its_host_says_is_doubted_by_name(a_record, changed, warning):
     host = HostSecond(**(vars(QUIET) | changed))
-    assert list(judge(second(a_record), host).doubts) == [doubt]
+    assert list(judge(second(a_record), host).doubts) == [warning]
 
 
 def answered(a_record, bucket_of, reported_ns, undelayed_ns):
     """A second of as many responses as there are times, as told and as they would be without lateness."""
-    told, undelayed = ([[bucket_of(ns), 1] for ns in times] for times in (reported_ns, undelayed_ns))
-    timing = a_record()["timings"][0] | {"done": len(told), "corrected": told, "first_byte": told}
-    return second(a_record, timings=[timing], undelayed=undelayed, timed=len(told), late=len(told))
+    reported, undelayed = ([[bucket_of(ns), 1] for ns in times] for times in (reported_ns, undelayed_ns))
+    timing = a_record()["timings"][0] | {"done": len(reported), "corrected": reported, "first_byte": reported}
+    return second(a_record, timings=[timing], undelayed=undelayed, timed=len(reported), late=len(reported))
 
 
 def test_lateness_is_doubted_where_it_moves_a_percentile_by_more_than_5_percent_and_50_us(a_record, bucket_of):
@@ -96,16 +96,16 @@ def test_few_late_requests_are_doubted_once_they_reach_p99(a_record, bucket_of, 
 
 def test_percentiles_beyond_which_hardly_anything_lies_are_not_judged(a_record, bucket_of):
     fast = [200_000] * 100
-    found = answered(a_record, bucket_of, [ns + 10**6 * (n < 5) for n, ns in enumerate(fast)], fast)
-    assert [one.share for one in lateness([found])] == [0.5, 0.9]
-    assert judge(found).good
+    result = answered(a_record, bucket_of, [ns + 10**6 * (n < 5) for n, ns in enumerate(fast)], fast)
+    assert [each.share for each in lateness([result])] == [0.5, 0.9]
+    assert judge(result).good
 
 
 def test_lateness_of_several_seconds_is_judged_together(a_record, bucket_of):
     fast = [200_000] * 100
-    found = answered(a_record, bucket_of, [ns + 10**6 * (n < 5) for n, ns in enumerate(fast)], fast)
-    assert [one.matters for one in lateness([found] * 20)] == [False, False, True]
+    result = answered(a_record, bucket_of, [ns + 10**6 * (n < 5) for n, ns in enumerate(fast)], fast)
+    assert [each.matters for each in lateness([result] * 20)] == [False, False, True]
 
 
-def test_every_doubt_has_its_advice():
+def test_every_warning_has_its_advice():
     assert set(ADVICE) == set(Reason)

@@ -66,9 +66,9 @@ def service(tmp_path_factory):
         yield Service(ports, folder / "authority.pem", folder / "socket")
 
 
-def carry_out(url: str, protocol: str = "http1", **asked: object) -> SimpleNamespace:
+def carry_out(url: str, protocol: str = "http1", **requested: object) -> SimpleNamespace:
     """A short load of two users who ask every 20 ms, and the sums of its seconds."""
-    whole = program(replace(Quick(url=url, for_ns=1_000_000_000, users=2, think_ns=20_000_000), **asked))
+    whole = program(replace(Quick(url=url, for_ns=1_000_000_000, users=2, think_ns=20_000_000), **requested))
     whole["connections"]["protocol"] = protocol
     whole["pacing"]["closed"]["stages"][-1]["for_ns"] = 300_000_000
     with PreparedLoad(whole, Setup(name="https", cpus=(0,))) as session:
@@ -84,56 +84,56 @@ def carry_out(url: str, protocol: str = "http1", **asked: object) -> SimpleNames
     )
 
 
-def refusal(url: str, protocol: str = "http1", **asked: object) -> str:
+def refusal(url: str, protocol: str = "http1", **requested: object) -> str:
     with pytest.raises(UsageError) as refused:
-        carry_out(url, protocol, **asked)
+        carry_out(url, protocol, **requested)
     (problem,) = refused.value.problems
     return str(problem)
 
 
 @pytest.mark.parametrize("protocol", ["http1", "http2", "negotiated"])
-def test_a_trusted_server_is_asked_over_kept_connections(service, protocol):
-    found = carry_out(service.url("good"), protocol, authorities=service.authority)
-    assert found.errors == {}
-    assert found.answered > 4
-    assert (found.opened, found.handshakes) == (2, 2)
-    assert found.spoken == f"TLS 1.3, HTTP/{'1.1' if protocol == 'http1' else '2'}"
+def test_a_trusted_server_is_requested_over_kept_connections(service, protocol):
+    result = carry_out(service.url("good"), protocol, authorities=service.authority)
+    assert result.errors == {}
+    assert result.answered > 4
+    assert (result.opened, result.handshakes) == (2, 2)
+    assert result.spoken == f"TLS 1.3, HTTP/{'1.1' if protocol == 'http1' else '2'}"
 
 
 @pytest.mark.parametrize("protocol", ["http1", "http2"])
-def test_without_keeping_connections_each_request_shakes_hands_anew(service, protocol):
-    found = carry_out(service.url("good"), protocol, authorities=service.authority, keep_alive=False)
-    assert found.errors == {}
-    assert found.answered > 4
-    assert found.opened == found.handshakes == found.answered
+def test_without_keeping_connections_each_request_shakes_hands_again(service, protocol):
+    result = carry_out(service.url("good"), protocol, authorities=service.authority, keep_alive=False)
+    assert result.errors == {}
+    assert result.answered > 4
+    assert result.opened == result.handshakes == result.answered
 
 
 @pytest.mark.parametrize("protocol", ["http1", "http2"])
 def test_bodies_larger_than_a_window_come_whole(service, protocol):
-    found = carry_out(service.url("good", "/large"), protocol, authorities=service.authority)
-    assert found.errors == {}
-    assert found.received_bytes > found.answered * BODY_BYTES
+    result = carry_out(service.url("good", "/large"), protocol, authorities=service.authority)
+    assert result.errors == {}
+    assert result.received_bytes > result.answered * BODY_BYTES
 
 
 def test_a_server_that_ends_connections_is_no_error_over_http2(service):
-    found = carry_out(service.url("brief"), "http2", authorities=service.authority)
-    assert found.errors == {}
-    assert found.opened >= found.answered / 5
+    result = carry_out(service.url("brief"), "http2", authorities=service.authority)
+    assert result.errors == {}
+    assert result.opened >= result.answered / 5
 
 
-def test_http2_without_tls_is_spoken_where_it_is_asked_for(service):
-    found = carry_out(service.url("clear", scheme="http"), "http2")
-    assert (found.errors, found.opened, found.spoken) == ({}, 2, "HTTP/2")
+def test_http2_without_tls_is_spoken_where_it_is_requested_for(service):
+    result = carry_out(service.url("clear", scheme="http"), "http2")
+    assert (result.errors, result.opened, result.spoken) == ({}, 2, "HTTP/2")
 
 
 def test_whichever_protocol_is_http1_where_the_server_has_no_other(service):
     assert carry_out(service.url("http1"), "negotiated", authorities=service.authority).spoken == "TLS 1.2, HTTP/1.1"
 
 
-def test_who_answers_on_a_unix_socket_is_asked_there(service):
-    found = carry_out("http://any.test/", connect_to=f"unix:{service.socket}")
-    assert (found.errors, found.opened) == ({}, 2)
-    assert found.answered > 4
+def test_who_answers_on_a_unix_socket_is_requested_there(service):
+    result = carry_out("http://any.test/", connect_to=f"unix:{service.socket}")
+    assert (result.errors, result.opened) == ({}, 2)
+    assert result.answered > 4
 
 
 @pytest.mark.parametrize(
@@ -151,10 +151,10 @@ def test_a_certificate_that_cannot_be_trusted_is_refused_with_its_reason(service
 
 
 @pytest.mark.parametrize("kind", ["good", "expired", "elsewhere"])
-def test_any_certificate_will_do_where_that_was_asked_for(service, kind):
-    found = carry_out(service.url(kind), verify=False)
-    assert found.errors == {}
-    assert found.answered > 4
+def test_any_certificate_will_do_where_that_was_requested_for(service, kind):
+    result = carry_out(service.url(kind), verify=False)
+    assert result.errors == {}
+    assert result.answered > 4
 
 
 def test_protocols_that_a_server_does_not_speak_are_refused_before_the_start(service):

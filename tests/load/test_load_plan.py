@@ -81,7 +81,7 @@ def test_bare_values_stand_for_the_key_that_matters_most():
     assert steps[2]["compress"]["file_bytes"] == 5_000_000
 
 
-def test_what_the_agent_finds_is_told_by_the_plans_line():
+def test_what_the_agent_finds_is_reported_by_the_plans_line():
     loaded = plan.load(GOOD)
     said = plan.locate(loaded, "kinds[1].actions[0].transaction.steps[2].http.extract[1].from: no selector")
     line = next(n for n, text in enumerate(GOOD.read_text().splitlines(), 1) if "title: {css" in text)
@@ -99,9 +99,9 @@ def test_each_mistake_of_a_plan_gets_one_message_with_its_place_and_remedy(path:
     wanted = sorted((int(m[1]), *m.groups()[1:]) for line in path.read_text().splitlines() if (m := EXPECT.match(line)))
     with pytest.raises(UsageError) as caught:
         plan.load(path)
-    found = sorted(caught.value.problems, key=lambda problem: (problem.line, problem.key))
-    assert [(p.line, p.key) for p in found] == [(line, key) for line, key, _, _ in wanted], str(caught.value)
-    for problem, (_, _, message, remedy) in zip(found, wanted, strict=True):
+    result = sorted(caught.value.problems, key=lambda problem: (problem.line, problem.key))
+    assert [(p.line, p.key) for p in result] == [(line, key) for line, key, _, _ in wanted], str(caught.value)
+    for problem, (_, _, message, remedy) in zip(result, wanted, strict=True):
         assert message in problem.message
         assert remedy in problem.remedy
         assert problem.remedy

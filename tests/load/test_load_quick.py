@@ -37,7 +37,7 @@ def test_all_mistakes_are_reported_at_once():
 
 
 @pytest.mark.parametrize(
-    ("asked", "key"),
+    ("requested", "key"),
     [
         ({"rate": float("nan")}, "--rate"),
         ({"rate": float("inf")}, "--rate"),
@@ -47,9 +47,9 @@ def test_all_mistakes_are_reported_at_once():
         ({"data_file": Path("nothing")}, "--data-file"),
     ],
 )
-def test_what_a_command_line_cannot_mean_is_refused_by_its_own_name(asked, key):
+def test_what_a_command_line_cannot_mean_is_refused_by_its_own_name(requested, key):
     with pytest.raises(UsageError) as caught:
-        program(Quick("http://a/", SECOND, **asked))
+        program(Quick("http://a/", SECOND, **requested))
     assert [problem.key for problem in caught.value.problems] == [key]
 
 

@@ -52,8 +52,8 @@ def kept(tmp_path, a_record):
     for number in range(3):
         second = Second(number * SECOND, (number + 1) * SECOND)
         second.add(a_record(start_ns=number * SECOND, end_ns=(number + 1) * SECOND))
-        doubts = {Reason.STEAL: "30% of its CPUs"} if number == 1 else {}
-        directory.append(second, Health(doubts))
+        warnings = {Reason.STEAL: "30% of its CPUs"} if number == 1 else {}
+        directory.append(second, Health(warnings))
     values = {at: [at * 1.5e9, at * 1.5e9, at * 6e6, at * 3.0, 2e9] for at in range(4)}
     directory.finish(LABELS, [Readings("generator's host", COUNTERS, values)], 0)
     return directory
@@ -110,18 +110,18 @@ def test_counters_become_figures_and_each_cpu_counts_once(kept):
 
 def test_what_passes_layers_counts_once_and_loopback_apart():
     def rows(at_ns, value):
-        told = {
+        reported = {
             "disk_written_bytes": ("sda", "nvme0n1", "dm-0", "md127", "loop3", "zram0"),
             "network_received_bytes": ("lo", "eth0", "wlp2s0", "br0", "docker0", "veth12ab", "eth0.100", "vnet3"),
         }
         return [
             {"host": "server", "at_ns": at_ns, "counter": counter, "subject": subject, "value": value}
-            for counter, subjects in told.items()
+            for counter, subjects in reported.items()
             for subject in subjects
         ]
 
-    found = monitors.series(rows(0, 5e6) + rows(SECOND, 6e6), 0)
-    assert {(s.group, s.name): s.mean for s in found} == {
+    result = monitors.series(rows(0, 5e6) + rows(SECOND, 6e6), 0)
+    assert {(s.group, s.name): s.mean for s in result} == {
         ("Disk bytes", "written"): pytest.approx(2.0),
         ("Network bytes", "received"): pytest.approx(2.0),
         ("Network bytes", "received by loopback"): pytest.approx(1.0),

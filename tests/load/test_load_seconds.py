@@ -13,15 +13,15 @@ from partywall.load.summary import summarise
 SECOND = 1_000_000_000
 
 
-def test_a_second_is_given_out_once_every_thread_has_told_of_it(a_record):
+def test_a_second_is_given_out_once_every_thread_has_reported_of_it(a_record):
     seconds = Seconds([("load", 0), ("load", 1)])
     seconds.add(("load", 0), a_record(thread=0))
     seconds.add(("load", 0), a_record(thread=0, start_ns=11 * SECOND, end_ns=12 * SECOND))
     assert list(seconds.complete()) == []
     seconds.add(("load", 1), a_record(thread=1))
-    (found,) = seconds.complete()
-    assert (found.start_ns, found.requests, found.users, found.timings[0].done) == (10 * SECOND, 8, 4, 8)
-    assert found.connect == {500: 4}
+    (result,) = seconds.complete()
+    assert (result.start_ns, result.requests, result.users, result.timings[0].done) == (10 * SECOND, 8, 4, 8)
+    assert result.connect == {500: 4}
     (rest,) = seconds.complete(all_=True)
     assert rest.requests == 4
 
@@ -30,12 +30,12 @@ def test_generators_that_share_a_load_are_kept_apart_too(a_record):
     seconds = Seconds([("east", 0), ("west", 0), ("west", 1)])
     for thread in (("east", 0), ("west", 0), ("west", 1)):
         seconds.add(thread, a_record(thread=thread[1]))
-    (found,) = seconds.complete(all_=True)
-    assert {name: (part.requests, part.timings[0].done) for name, part in found.parts.items()} == {
+    (result,) = seconds.complete(all_=True)
+    assert {name: (part.requests, part.timings[0].done) for name, part in result.parts.items()} == {
         "east": (4, 4),
         "west": (8, 8),
     }
-    assert (found.requests, found.timings[0].done, len(found.threads)) == (12, 12, 3)
+    assert (result.requests, result.timings[0].done, len(result.threads)) == (12, 12, 3)
 
 
 def test_a_second_waits_for_the_hosts_counters_but_not_for_ever_and_keeps_its_place():

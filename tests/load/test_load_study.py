@@ -63,7 +63,7 @@ def test_each_round_holds_each_cell_once_in_an_order_of_its_own(study):
 
 
 @pytest.mark.parametrize("backend", ["foo", "libvirt"])
-def test_a_backend_from_which_the_service_cannot_be_asked_is_refused_before_anything_is_made(study, backend):
+def test_a_backend_from_which_the_service_cannot_be_requested_is_refused_before_anything_is_made(study, backend):
     with pytest.raises(UsageError, match=f"--backend: .*{backend}.*give container or process or qemu"):
         all_studies.KINDS["partywall_load_study"].outline(study, StudyRequest(backends=(backend,)), fake_host())
 
@@ -86,7 +86,7 @@ def test_kept_cpus_are_the_hosts_and_one_is_always_the_generators(study, tmp_pat
         assert setup.backend == ("process" if cell.generator == "physical" else "container")
 
 
-def test_every_exhibit_of_the_paper_has_its_metric_and_points(study):
+def test_every_figure_of_the_paper_has_its_metric_and_points(study):
     paper = papers.load(study.paper)
     assert set(studies.TABLES) == {exhibit.id for exhibit in paper.exhibits}
     for beside in studies.comparisons(study, list(made_up(study))):
@@ -162,9 +162,9 @@ def test_a_study_is_reported_from_its_files(study, tmp_path):
     sections = ("The system under test", "Xen 3.4 on Oracle VM Server 2.2", "the short form compresses")
     for part in ("Table II: CPU usage", "Fig 10", "Of 18 tables and figures", "loopback", *sections):
         assert part in text
-    found = json.loads(files[1].read_text())
-    assert len(found["exhibits"]) == 18
-    assert set(found["cells"]) == set(METRICS)
+    result = json.loads(files[1].read_text())
+    assert len(result["exhibits"]) == 18
+    assert set(result["cells"]) == set(METRICS)
     assert len(files[2].read_text().splitlines()) == 1 + 3 * len(study.cells)
 
 
@@ -186,7 +186,7 @@ def test_the_papers_form_takes_its_two_hours_a_cell_and_differs_neither_in_time_
     assert set(setup) == set(get_args(SetupItem))
 
 
-def test_a_study_that_is_none_is_told_by_line():
+def test_a_study_that_is_none_is_reported_by_line():
     text = b"partywall_load_study: 1\nname: a\ncells: [{generator: both, users: 0}]\n"
     with pytest.raises(UsageError, match=r"a\.yaml:3: cells\[0\]\.generator"):
         studies.load(text, "a.yaml")
@@ -215,7 +215,7 @@ def test_a_cell_is_measured_against_a_real_tomcat_and_nothing_is_left(study, tmp
 
 
 @pytest.mark.long
-def test_rounds_measured_both_ways_make_a_model_that_foretells_levels_it_has_not_seen(study, tmp_path):
+def test_rounds_measured_both_ways_make_a_model_that_predicts_levels_it_has_not_seen(study, tmp_path):
     directory = kept(tmp_path / "run")
     for number in range(3):
         for cell in study.cells:
@@ -231,7 +231,7 @@ def test_rounds_measured_both_ways_make_a_model_that_foretells_levels_it_has_not
     assert "mean error 0.0%" in made.sections[0].lead
     assert "What the bare host would have measured" in study_page.render(made)
     assert CliRunner().invoke(app, ["load", "model", str(directory.path)]).exit_code == 0
-    asked = ["load", "model", str(directory.path), "--users", "75", "--response", "50ms", "--used", "40%"]
-    assert "75 users:" in CliRunner().invoke(app, asked).output
+    requested = ["load", "model", str(directory.path), "--users", "75", "--response", "50ms", "--used", "40%"]
+    assert "75 users:" in CliRunner().invoke(app, requested).output
     with pytest.raises(UsageError, match="--response and --used: missing"):
-        CliRunner().invoke(app, [*asked[:5]], catch_exceptions=False)
+        CliRunner().invoke(app, [*requested[:5]], catch_exceptions=False)

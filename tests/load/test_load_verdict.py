@@ -34,7 +34,7 @@ def a_load(a_record, lengths, stages_s, healths=None, **changed):
     return summarise(seconds, healths or [judge(second) for second in seconds], 0, stages_s * SECOND)
 
 
-def found(summary, **threshold):
+def result(summary, **threshold):
     (kept,) = judge_thresholds([Threshold.model_validate(threshold)], summary, LABELS)
     return kept
 
@@ -42,21 +42,21 @@ def found(summary, **threshold):
 def test_a_rate_counts_what_ended_within_the_stages(a_record):
     summary = a_load(a_record, [1, 1, 1, 1], 2)
     assert summary.rate == 4
-    assert found(summary, rate=4.5).outcome is Outcome.VIOLATED
-    assert found(summary, rate=4).outcome is Outcome.HOLDS
-    assert found(summary, of="GET /", rate=4.5).outcome is Outcome.VIOLATED
+    assert result(summary, rate=4.5).outcome is Outcome.VIOLATED
+    assert result(summary, rate=4).outcome is Outcome.HOLDS
+    assert result(summary, of="GET /", rate=4.5).outcome is Outcome.VIOLATED
 
 
 def test_arrivals_that_nobody_served_are_errors_of_the_whole_and_not_of_one_request(a_record):
     summary = a_load(a_record, [1, 1], 2, errors=[NOT_SERVED])
-    assert found(summary, errors="10%").found == "60 %"
-    assert found(summary, errors="10%").outcome is Outcome.VIOLATED
-    assert found(summary, of="GET /", errors="0%").outcome is Outcome.HOLDS
+    assert result(summary, errors="10%").found == "60 %"
+    assert result(summary, errors="10%").outcome is Outcome.VIOLATED
+    assert result(summary, of="GET /", errors="0%").outcome is Outcome.HOLDS
 
 
 def test_a_load_none_of_whose_arrivals_was_served_has_violated_its_errors(a_record):
     nothing = {"timings": [], "statuses": [], "errors": [NOT_SERVED]}
-    assert found(a_load(a_record, [1], 1, **nothing), errors="1%").found == "100 %"
+    assert result(a_load(a_record, [1], 1, **nothing), errors="1%").found == "100 %"
 
 
 @pytest.mark.parametrize("changed", [{"waiting": 1}, {"errors": [NOT_SERVED]}])
@@ -77,9 +77,9 @@ def test_a_load_that_ended_early_has_the_rate_of_what_there_was_of_it_and_holds_
 ):
     summary = a_load(a_record, [1] * seconds, 10, [GOOD] * seconds)
     assert (summary.rate, summary.length_s, summary.ended_early) == (4, length_s, early)
-    kept = [found(summary, rate=1)]
+    kept = [result(summary, rate=1)]
     assert overall(kept, summary, 0.5) is (Outcome.INCONCLUSIVE if early else Outcome.HOLDS)
-    assert overall([*kept, found(summary, rate=100)], summary, 0.5) is Outcome.VIOLATED
+    assert overall([*kept, result(summary, rate=100)], summary, 0.5) is Outcome.VIOLATED
 
 
 def timed(ns, failed=0):
@@ -94,28 +94,28 @@ NOTHING = {"timings": [], "statuses": []}
 
 def test_a_service_that_is_slow_in_one_second_of_four_is_available_in_three_quarters(a_record):
     summary = a_load(a_record, [1, 1, 1, 1, 1], 5, timings=timed(900_000_000))
-    assert found(summary, available="75%", within="500ms").outcome is Outcome.HOLDS
-    missed = found(summary, available="80%", within="500ms")
+    assert result(summary, available="75%", within="500ms").outcome is Outcome.HOLDS
+    missed = result(summary, available="80%", within="500ms")
     assert missed.outcome is Outcome.VIOLATED
     assert (missed.asked, missed.found) == ("available at least 80 % of seconds, within 500 ms", "75 %")
-    assert found(summary, available="100%").outcome is Outcome.HOLDS
+    assert result(summary, available="100%").outcome is Outcome.HOLDS
 
 
 def test_a_second_in_which_most_requests_fail_is_not_available(a_record):
     summary = a_load(a_record, [1, 1, 1], 3, timings=timed(1000, failed=5))
-    assert found(summary, available="100%").found == "50 %"
-    assert found(a_load(a_record, [1, 1, 1], 3, timings=timed(1000, failed=4)), available="100%").found == "100 %"
+    assert result(summary, available="100%").found == "50 %"
+    assert result(a_load(a_record, [1, 1, 1], 3, timings=timed(1000, failed=4)), available="100%").found == "100 %"
 
 
 def test_a_second_without_an_answer_counts_only_if_somebody_waits_for_one(a_record):
     hung = a_load(a_record, [1, 1, 1], 3, **NOTHING, in_flight=1)
     idle = a_load(a_record, [1, 1, 1], 3, **NOTHING, in_flight=0)
-    assert found(hung, available="100%").found == "50 %"
-    assert found(idle, available="100%").found == "100 %"
+    assert result(hung, available="100%").found == "50 %"
+    assert result(idle, available="100%").found == "100 %"
 
 
 def test_a_load_without_a_full_second_has_no_availability(a_record):
-    assert found(a_load(a_record, [0.5], 1), available="99%").outcome is Outcome.INCONCLUSIVE
+    assert result(a_load(a_record, [0.5], 1), available="99%").outcome is Outcome.INCONCLUSIVE
 
 
 def test_a_limit_without_availability_is_a_mistake():

@@ -58,8 +58,8 @@ def pings(move):
     return np.column_stack([due, due, answered])
 
 
-def record(path, asked, *, moves=0):
-    made = MigrationDirectory.create(path, asked, {}, ABOUT)
+def record(path, requested, *, moves=0):
+    made = MigrationDirectory.create(path, requested, {}, ABOUT)
     service = ServiceSeen(quantiles_ns=(2 * MS,) * 10, rate=1000.0)
     changed = tuple((0.1 * MIB, 0.2 * MIB) for _ in range(20))
     survey = Survey(
@@ -76,8 +76,8 @@ def record(path, asked, *, moves=0):
     return made
 
 
-def forecast(asked, runs, known=None):
-    return Migrations().forecast(MigrationJob(asked), known, runs)
+def forecast(requested, runs, known=None):
+    return Migrations().forecast(MigrationJob(requested), known, runs)
 
 
 def test_the_newest_record_of_such_a_guest_is_used(tmp_path):
@@ -107,16 +107,16 @@ def test_nothing_is_predicted_without_a_record_that_fits(tmp_path):
 
 def test_the_report_shows_what_came_beside_what_was_predicted(tmp_path):
     kind, made = Migrations(), record(tmp_path / "record", plan(), moves=3)
-    found = kind.findings(made)
-    (cell,) = found.findings.cells
+    result = kind.findings(made)
+    (cell,) = result.findings.cells
     measured = cell.measured["total_s"]
     assert measured.n == measured.inside == 3
     assert measured.low <= measured.value <= measured.high
     assert cell.measured["p99_s"].value > 0
     console = Console(width=200, record=True)
-    show(found.findings, console)
+    show(result.findings, console)
     assert "3 of 3" in console.export_text()
-    page = kind.files().documents["html"][1](found)
+    page = kind.files().documents["html"][1](result)
     assert "Predicted and measured" in page
     # Each column has a heading.
     heads, rows = (

@@ -31,34 +31,34 @@ def move(**fields):
     return Move(**(base | fields))
 
 
-def test_both_pauses_of_a_move_are_found_and_told_apart():
-    found = migration.move_finding(move(), {"pings": pings([(2010 * MS, 2110 * MS), (3700 * MS, 3950 * MS)])})
-    assert found.clients_ns == pytest.approx(250 * MS, abs=2 * PERIOD)
-    assert found.start_ns == pytest.approx(100 * MS, abs=2 * PERIOD)
-    assert found.events_ns == 200 * MS
+def test_both_pauses_of_a_move_are_found_and_reported_apart():
+    result = migration.move_finding(move(), {"pings": pings([(2010 * MS, 2110 * MS), (3700 * MS, 3950 * MS)])})
+    assert result.clients_ns == pytest.approx(250 * MS, abs=2 * PERIOD)
+    assert result.start_ns == pytest.approx(100 * MS, abs=2 * PERIOD)
+    assert result.events_ns == 200 * MS
 
 
 def test_the_parts_add_up_to_what_clients_waited():
-    found = migration.move_finding(move(), {"pings": pings([(3700 * MS, 3950 * MS)])})
-    assert sum(part.ns for part in found.parts) == found.clients_ns
-    assert [round(part.ns / MS) for part in found.parts][1:] == [150, 50, 50]
+    result = migration.move_finding(move(), {"pings": pings([(3700 * MS, 3950 * MS)])})
+    assert sum(part.ns for part in result.parts) == result.clients_ns
+    assert [round(part.ns / MS) for part in result.parts][1:] == [150, 50, 50]
 
 
 def test_a_cancelled_move_has_no_hand_over():
     cancelled = move(outcome="cancelled", paused_ns=None, resumed_ns=None, downtime_ns=None, total_ns=None)
-    found = migration.move_finding(cancelled, {"pings": pings([(2010 * MS, 2060 * MS)])})
-    assert found.clients_ns is None
-    assert found.parts == ()
-    assert found.start_ns == pytest.approx(50 * MS, abs=2 * PERIOD)
+    result = migration.move_finding(cancelled, {"pings": pings([(2010 * MS, 2060 * MS)])})
+    assert result.clients_ns is None
+    assert result.parts == ()
+    assert result.start_ns == pytest.approx(50 * MS, abs=2 * PERIOD)
 
 
 def test_answers_that_never_come_are_counted_in_their_phase():
     table = pings([])
     lost = (table[:, 0] > 3000 * MS) & (table[:, 0] <= 3010 * MS)
     table[lost, 2] = 0
-    found = migration.move_finding(move(), {"pings": table})
-    assert found.responses["during"].lost == 10
-    assert found.responses["before"].lost == found.responses["after"].lost == 0
+    result = migration.move_finding(move(), {"pings": table})
+    assert result.responses["during"].lost == 10
+    assert result.responses["before"].lost == result.responses["after"].lost == 0
 
 
 def test_requests_without_an_answer_are_the_slowest():
@@ -75,10 +75,10 @@ def test_work_is_laid_on_the_host_s_time_across_the_stop():
     """The guest works evenly on its own clock, which stands still for 200 ms: it loses 10 % of two seconds."""
     ends = np.arange(20 * MS, 5800 * MS, 20 * MS, dtype=np.float64)
     work = np.column_stack([ends - 20 * MS, ends, np.full(len(ends), 20.0)])
-    found = migration.move_finding(move(), {"pings": pings([]), "work": work})
-    assert found.work["before"] == pytest.approx(1000, rel=0.02)
-    assert found.work["during"] == pytest.approx(900, rel=0.02)
-    assert found.work["after"] == pytest.approx(1000, rel=0.02)
+    result = migration.move_finding(move(), {"pings": pings([]), "work": work})
+    assert result.work["before"] == pytest.approx(1000, rel=0.02)
+    assert result.work["during"] == pytest.approx(900, rel=0.02)
+    assert result.work["after"] == pytest.approx(1000, rel=0.02)
 
 
 def evidence(moves, **plan):
@@ -103,8 +103,8 @@ def test_methods_are_compared_within_rounds():
     moves, table = series(
         [("default", 100), ("fast", 50), ("default", 200), ("fast", 100), ("default", 300), ("fast", 150)]
     )
-    found = migration.findings(evidence(moves), table)
-    fast = next(cell for cell in found.cells if cell.method == "fast")
+    result = migration.findings(evidence(moves), table)
+    fast = next(cell for cell in result.cells if cell.method == "fast")
     ratio = fast.figures["clients_s"].ratio
     assert ratio.low < 0.5 < ratio.high
     assert ratio.high - ratio.low < 0.1
@@ -113,27 +113,27 @@ def test_methods_are_compared_within_rounds():
 
 def test_two_moves_have_no_interval():
     moves, table = series([("default", 100), ("fast", 50)] * 2)
-    found = migration.findings(evidence(moves), table)
-    assert all(cell.figures["clients_s"].interval is None for cell in found.cells)
+    result = migration.findings(evidence(moves), table)
+    assert all(cell.figures["clients_s"].interval is None for cell in result.cells)
 
 
 @pytest.mark.parametrize(("goal", "outcome"), [("60ms", "holds"), ("20ms", "violated")])
 def test_the_goal_is_reached_if_one_method_always_does(goal, outcome):
     moves, table = series([("default", 100), ("fast", 50)] * 3)
-    found = migration.findings(evidence(moves, goal={"downtime": goal}), table)
-    assert found.outcome.value == outcome
-    assert [cell.reaches_goal for cell in found.cells] == [False, goal == "60ms"]
+    result = migration.findings(evidence(moves, goal={"downtime": goal}), table)
+    assert result.outcome.value == outcome
+    assert [cell.reaches_goal for cell in result.cells] == [False, goal == "60ms"]
 
 
 def test_a_lost_guest_is_the_headline_and_a_violation():
     moves, table = series([("default", 100), ("fast", 50)])
     moves.append(move(number=2, outcome="lost", reason="no answer"))
-    found = migration.findings(evidence(moves), table)
-    assert found.headline.startswith("1 move of 3 lost the guest")
-    assert found.outcome.value == "violated"
+    result = migration.findings(evidence(moves), table)
+    assert result.headline.startswith("1 move of 3 lost the guest")
+    assert result.outcome.value == "violated"
 
 
-def test_virtual_users_are_told_by_phase():
+def test_virtual_users_are_reported_by_phase():
     """Seconds of 100 responses: 10 ms before and after, 50 ms and some failures during the move.
 
     The second after the move belongs to it, because what waited for the hand-over is answered then.
@@ -144,27 +144,27 @@ def test_virtual_users_are_told_by_phase():
         rows.append((second * 1000.0 * MS, (second + 1) * 1000.0 * MS, (50.0 if during else 10.0) * MS, 100.0))
         if during:
             rows.append((second * 1000.0 * MS, (second + 1) * 1000.0 * MS, -1.0, 5.0))
-    found = migration.move_finding(move(), {"users": np.array(rows)})
-    assert {phase: each.rate for phase, each in found.users.items()} == {"before": 100, "during": 100, "after": 100}
-    assert found.users["during"].lost == 10
-    assert found.values["users_mean_ratio"] == pytest.approx((50 + 50 + 10) / 3 / 10)
-    assert [each.at_s for each in found.users_timeline] == [-1.5, -0.5, 0.5, 1.5, 2.5, 3.5]
+    result = migration.move_finding(move(), {"users": np.array(rows)})
+    assert {phase: each.rate for phase, each in result.users.items()} == {"before": 100, "during": 100, "after": 100}
+    assert result.users["during"].lost == 10
+    assert result.values["users_mean_ratio"] == pytest.approx((50 + 50 + 10) / 3 / 10)
+    assert [each.at_s for each in result.users_timeline] == [-1.5, -0.5, 0.5, 1.5, 2.5, 3.5]
 
 
 def test_a_second_without_an_answer_is_time_too():
     rows = [(second * 1e9, (second + 1) * 1e9, 10.0 * MS, 100.0) for second in range(6) if second not in (2, 3)]
-    found = migration.move_finding(move(), {"users": np.array(rows)})
-    assert found.users["during"].rate == pytest.approx(100 / 3)
+    result = migration.move_finding(move(), {"users": np.array(rows)})
+    assert result.users["during"].rate == pytest.approx(100 / 3)
 
 
 def test_a_guest_that_never_answers_again_did_not_reach_the_goal():
     """Nobody answers after STOP, though QEMU says RESUME: that is no short wait."""
     table = pings([])
     table[table[:, 0] > 3700 * MS, 2] = 0
-    found = migration.move_finding(move(), {"pings": table})
-    assert found.clients_ns is None
-    assert found.parts == ()
-    assert found.longest_s == float("inf")
+    result = migration.move_finding(move(), {"pings": table})
+    assert result.clients_ns is None
+    assert result.parts == ()
+    assert result.longest_s == float("inf")
     silent = evidence([move()], goal={"downtime": "500ms"}, methods={"default": {}})
     findings = migration.findings(silent, lambda name, _: table if name == "pings" else migration.EMPTY[name])
     assert findings.outcome.value == "violated"
@@ -172,23 +172,23 @@ def test_a_guest_that_never_answers_again_did_not_reach_the_goal():
 
 def test_the_pause_at_the_start_counts_for_the_goal():
     table = pings([(2010 * MS, 2400 * MS), (3700 * MS, 3750 * MS)])
-    asked = evidence([move()], goal={"downtime": "200ms"}, methods={"default": {}})
-    found = migration.findings(asked, lambda name, _: table if name == "pings" else migration.EMPTY[name])
-    assert found.cells[0].reaches_goal is False
+    requested = evidence([move()], goal={"downtime": "200ms"}, methods={"default": {}})
+    result = migration.findings(requested, lambda name, _: table if name == "pings" else migration.EMPTY[name])
+    assert result.cells[0].reaches_goal is False
 
 
 def test_no_part_is_negative_and_each_is_what_happened():
     """Answers from 3.65 s on are delayed: the gap begins before STOP and ends after RESUME."""
-    found = migration.move_finding(move(), {"pings": pings([(3650 * MS, 3960 * MS)])})
-    assert [round(part.ns / MS) for part in found.parts] == [50, 150, 50, 60]
+    result = migration.move_finding(move(), {"pings": pings([(3650 * MS, 3960 * MS)])})
+    assert [round(part.ns / MS) for part in result.parts] == [50, 150, 50, 60]
 
 
 def test_a_memory_that_changed_is_a_violation_and_the_headline():
     moves, table = series([("default", 100), ("fast", 50)] * 3)
     moves[2] = moves[2].model_copy(update={"intact": False})
-    found = migration.findings(evidence(moves), table)
-    assert found.outcome.value == "violated"
-    assert "memory or disk was not what it had been" in found.headline
+    result = migration.findings(evidence(moves), table)
+    assert result.outcome.value == "violated"
+    assert "memory or disk was not what it had been" in result.headline
 
 
 def test_moves_that_failed_are_not_all_is_well():

@@ -65,7 +65,7 @@ def test_the_shipped_plan_is_good():
         (b"methods: {x: {dirty_limit: 8MiB, auto_converge: true}}", "cannot combine dirty_limit"),
     ],
 )
-def test_a_mistake_is_told_at_its_line(line, message):
+def test_a_mistake_is_reported_at_its_line(line, message):
     with pytest.raises(UsageError) as raised:
         read(b"partywall_migration: 1\nname: bad\n" + line)
     (problem,) = raised.value.problems
@@ -73,7 +73,7 @@ def test_a_mistake_is_told_at_its_line(line, message):
     assert problem.line == 3
 
 
-def test_all_mistakes_are_told_at_once():
+def test_all_mistakes_are_reported_at_once():
     text = b"partywall_migration: 1\nmoves: 0\nworkloads: {x: {kernel: nothing}}\nmethods: {x: {compression: zstd}}\n"
     with pytest.raises(UsageError) as raised:
         read(text)
@@ -96,8 +96,8 @@ workloads:
     )
     plan = read(text)
     usual = plan.clients.http
-    found = {name: each.users(usual) if each else usual for name, each in plan.workloads.items()}
-    assert {name: http and http.users for name, http in found.items()} == {
+    result = {name: each.users(usual) if each else usual for name, each in plan.workloads.items()}
+    assert {name: http and http.users for name, http in result.items()} == {
         "many": 120, "none": None, "idle": 20, "writer": 20
     }  # fmt: skip
     again = type(plan).model_validate(plan.model_dump(mode="json", exclude_unset=True))

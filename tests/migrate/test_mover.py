@@ -128,8 +128,8 @@ def test_a_guest_continues_on_the_destination_only_after_the_source_has_given_it
 
 def test_a_destination_that_cannot_continue_it_is_ended_before_the_source_does():
     world = World(there=("resume",))
-    found = moved(world)
-    assert found.outcome == "failed"
+    result = moved(world)
+    assert result.outcome == "failed"
     assert world.b.ended
     assert world.runs == {"a": True, "b": False}
 
@@ -138,16 +138,16 @@ def test_the_source_stays_stopped_if_the_destination_may_still_run_it():
     world = World(there=("resume", "kill"))
     with pytest.raises(TrialError, match="does not end"):
         world.b.kill()
-    found = moved(world)
-    assert found.outcome == "lost"
+    result = moved(world)
+    assert result.outcome == "lost"
     assert not world.runs["a"], "it might run on both"
 
 
 def test_a_move_that_takes_too_long_is_cancelled_and_the_guest_stays():
     looks = [Look("active", Progress(at_ns=0, sent=5, left=9, passes=1))]
     world = World(here=looks)
-    found = moved(world, give_up_ns=S // 20)
-    assert found.outcome == "gave up"
+    result = moved(world, give_up_ns=S // 20)
+    assert result.outcome == "gave up"
     assert world.runs == {"a": True, "b": False}
 
 
@@ -167,7 +167,7 @@ def test_a_hand_over_that_waits_for_a_dead_link_is_cancelled_but_not_one_that_go
 def test_without_the_way_to_somebody_s_own_source_nothing_is_started(heard, outcome):
     world = World(is_ours=False, heard=heard)
     world.then.append(lambda: setattr(world.a, "ended", True))
-    found = moved(world)
-    assert found.outcome == outcome
-    assert "look on both hosts where it runs" in found.reason
+    result = moved(world)
+    assert result.outcome == outcome
+    assert "look on both hosts where it runs" in result.reason
     assert not world.runs["b"]

@@ -56,10 +56,10 @@ def plan(methods="{default: {}}", moves=1, give_up="60s"):
 def carried_out(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
 
-    def carry_out(asked):
+    def carry_out(requested):
         kept = []
         run = f"test-move-{os.getpid()}"
-        with Series(asked, this_host(), run, Path("/var/tmp")) as series:
+        with Series(requested, this_host(), run, Path("/var/tmp")) as series:
             series.carry_out(silent, kept.append)
         assert not list(networks.NETNS.glob(f"{run}*"))
         assert not Path("/var/tmp", f"partywall-{run}").exists()
@@ -78,19 +78,19 @@ def test_a_guest_arrives_whole_by_pre_copy_and_post_copy(carried_out):
         assert seen.move.intact, seen.move
         assert abs(seen.move.stopped_ns) < 5_000_000 + seen.move.uncertainty_ns or seen.move.outcome == "completed"
         assert len(seen.tables["work"]), "the guest's work goes on"
-        found = move_finding(seen.move, seen.tables)
-        after = found.responses["after"]
+        result = move_finding(seen.move, seen.tables)
+        after = result.responses["after"]
         assert after.lost < 0.2 * after.sent
         if seen.move.outcome == "completed":
             # Three blackouts, of which the guest's clock and QEMU's events are of the same thing.
-            assert abs(found.events_ns - seen.move.stopped_ns) < 10_000_000 + seen.move.uncertainty_ns
-            assert found.clients_ns > found.events_ns * 0.9
-            assert sum(part.ns for part in found.parts) == found.clients_ns
+            assert abs(result.events_ns - seen.move.stopped_ns) < 10_000_000 + seen.move.uncertainty_ns
+            assert result.clients_ns > result.events_ns * 0.9
+            assert sum(part.ns for part in result.parts) == result.clients_ns
 
 
 def test_a_move_that_does_not_end_is_cancelled_and_the_guest_stays(carried_out):
-    asked = plan("{never: {bandwidth: 8Mbit/s, downtime: 1ms}}", give_up="2s")
-    (seen,) = carried_out(asked)
+    requested = plan("{never: {bandwidth: 8Mbit/s, downtime: 1ms}}", give_up="2s")
+    (seen,) = carried_out(requested)
     assert seen.move.outcome == "gave up"
     assert "was not done after 2 s" in seen.move.reason
     assert seen.move.intact
@@ -141,16 +141,16 @@ def test_a_destination_without_room_is_refused_before_anything_moves(carried_out
     assert not seen.move.progress
 
 
-def test_a_source_that_gets_no_cpu_is_asked_again_and_one_that_hangs_is_not(monkeypatch):
+def test_a_source_that_gets_no_cpu_is_requested_again_and_one_that_hangs_is_not(monkeypatch):
     from partywall.errors import TrialError  # noqa: PLC0415 - only here
     from partywall.migrate.guest import Side  # noqa: PLC0415
     from partywall.migrate.qemu_end import QemuEnd  # noqa: PLC0415
 
     side = Side("a", subprocess.Popen(["sleep", "60"]), None, None)
-    asked, waited = [], [0, 8_000_000_000, 8_000_000_000, 8_000_000_000]
+    requested, waited = [], [0, 8_000_000_000, 8_000_000_000, 8_000_000_000]
 
     def slow(self):
-        asked.append(self.place)
+        requested.append(self.place)
         raise TrialError("TimeoutError")
 
     monkeypatch.setattr(QemuEnd, "look", slow)
@@ -158,7 +158,7 @@ def test_a_source_that_gets_no_cpu_is_asked_again_and_one_that_hangs_is_not(monk
     with pytest.raises(TrialError):
         side.look()
     # The first time its main thread had waited for a CPU, the second time it had not.
-    assert len(asked) == 2
+    assert len(requested) == 2
     side.kill()
 
 
@@ -244,5 +244,5 @@ def test_a_killed_series_leaves_nothing_after_reap(tmp_path):
     )
     assert "network namespace" in reaped.stdout
     assert not list(networks.NETNS.glob("migration-test-*"))
-    found = subprocess.run(["pgrep", "-f", "partywall-guest"], capture_output=True, text=True, check=False)
-    assert "migration-test" not in found.stdout
+    result = subprocess.run(["pgrep", "-f", "partywall-guest"], capture_output=True, text=True, check=False)
+    assert "migration-test" not in result.stdout

@@ -22,7 +22,7 @@ def planned(victim=None, **aggressors):
         "partywall": 1,
         "name": "test",
         "victims": {"v": {"probe": "integer", "sandbox": victim or BOX}},
-        "aggressors": {name: {"stressor": "integer", **asked} for name, asked in aggressors.items()},
+        "aggressors": {name: {"stressor": "integer", **requested} for name, requested in aggressors.items()},
     }
     return make(Scenario.model_validate(content), TWO, shipped()).trials[0]
 
@@ -85,7 +85,7 @@ def throttled(kernel="disk-direct-read", threads=1, params=None, **limits):
 
 
 @pytest.mark.parametrize(
-    ("asked", "guard_ms", "slot_ms", "rate"),
+    ("requested", "guard_ms", "slot_ms", "rate"),
     [
         # Requests of 8 KiB are let through many in a period of the kernel's.
         ({"read_bps": "5MB/s"}, 200, 500, 5e6),
@@ -103,8 +103,8 @@ def throttled(kernel="disk-direct-read", threads=1, params=None, **limits):
         ({"kernel": "disk-read", "read_iops": 100}, 200, 500, None),
     ],
 )
-def test_a_limit_of_a_disk_is_measured_in_several_of_its_own_turns(asked, guard_ms, slot_ms, rate):
-    limited = [t for t in throttled(**asked).treatments if t.victim_limits]
+def test_a_limit_of_a_disk_is_measured_in_several_of_its_own_turns(requested, guard_ms, slot_ms, rate):
+    limited = [t for t in throttled(**requested).treatments if t.victim_limits]
     assert {(t.guard_ns // MS, t.slot_ns // MS, t.ceiling_rate) for t in limited} == {(guard_ms, slot_ms, rate)}
     assert all(t.release_ns == 200 * MS for t in limited)
 
@@ -141,39 +141,39 @@ def measured(trial: Trial, time_ns: int) -> dict[BlockKind, int]:
 
 
 @pytest.mark.parametrize("name", AGGRESSORS)
-def test_a_time_holds_as_many_blocks_as_are_foretold(name):
+def test_a_time_holds_as_many_blocks_as_are_predicted(name):
     trial = planned(**AGGRESSORS[name])
     for seconds in (5, 30, 120):
-        told = forecast(trial.treatments, Timing()).blocks(seconds * 1000 * MS)
-        assert told == (pytest.approx(measured(trial, seconds * 1000 * MS), rel=0.03, abs=4))
+        reported = forecast(trial.treatments, Timing()).blocks(seconds * 1000 * MS)
+        assert reported == (pytest.approx(measured(trial, seconds * 1000 * MS), rel=0.03, abs=4))
 
 
 def test_the_demo_tells_how_often_its_slow_neighbours_and_its_quick_ones_are_measured():
     plan = make(load(find("demo")), TWO, shipped())
     trial = next(t for t in plan.trials if t.victim_name == "memory")
-    told = forecasts(plan)[trial.id].blocks(parts_of(plan)[trial.id])
-    assert told == (pytest.approx(measured(trial, parts_of(plan)[trial.id]), rel=0.03, abs=2))
+    reported = forecasts(plan)[trial.id].blocks(parts_of(plan)[trial.id])
+    assert reported == (pytest.approx(measured(trial, parts_of(plan)[trial.id]), rel=0.03, abs=2))
 
 
 @given(st.sampled_from(sorted(AGGRESSORS)), st.integers(8, 200))
 def test_what_a_number_of_blocks_needs_holds_so_many_and_no_less_does(name, blocks):
-    found = forecast(planned(**AGGRESSORS[name]).treatments, Timing())
-    needed = found.needed_ns(blocks)
+    result = forecast(planned(**AGGRESSORS[name]).treatments, Timing())
+    needed = result.needed_ns(blocks)
 
-    assert found.fewest(needed) == blocks
-    assert found.fewest(needed - 1) < blocks
+    assert result.fewest(needed) == blocks
+    assert result.fewest(needed - 1) < blocks
 
 
 @given(st.integers(1, 10**13), st.lists(st.integers(1, 10**11), min_size=1, max_size=20))
 def test_each_trial_gets_what_it_needs_or_where_that_is_too_much_in_proportion(budget_ns, needed):
-    found = shares(budget_ns, needed)
-    assert 0 <= budget_ns - sum(found) < 2 * len(needed)
+    result = shares(budget_ns, needed)
+    assert 0 <= budget_ns - sum(result) < 2 * len(needed)
     if sum(needed) <= budget_ns:
-        rest = {share - need for share, need in zip(found, needed, strict=True)}
+        rest = {share - need for share, need in zip(result, needed, strict=True)}
         assert len(rest) == 1
         assert rest.pop() >= 0
     else:
-        assert all(share <= need for share, need in zip(found, needed, strict=True))
+        assert all(share <= need for share, need in zip(result, needed, strict=True))
 
 
 def test_trials_that_are_alike_get_equal_parts():

@@ -93,15 +93,15 @@ def test_no_host_is_woken_or_switched_off_before_its_break_even_time(seed, secon
 def test_the_heuristic_takes_no_more_energy_than_leaving_everything_or_first_fit(seed):
     what = known(seed)
     start = after(what.state, decide(what.state, what.forecast, what.rules)).at
-    found = improved(what.state, what.forecast, what.rules, start)
+    result = improved(what.state, what.forecast, what.rules, start)
 
     def energy(at):
         return objective_j(what.state, what.forecast, what.rules, at)
 
-    assert energy(found) <= energy(start) + 1e-6
+    assert energy(result) <= energy(start) + 1e-6
     first = first_fit(what)
     if first is not None and not broken(what.state, what.forecast).any():
-        assert energy(found) <= energy(first) + 1e-6
+        assert energy(result) <= energy(first) + 1e-6
 
 
 def first_fit(what):

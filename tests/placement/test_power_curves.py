@@ -31,9 +31,9 @@ def test_four_loads_on_one_host_take_what_was_published():
 @pytest.mark.parametrize("name", POWER_CURVES)
 def test_a_curve_passes_through_its_points(name):
     curve = POWER_CURVES[name]
-    one = hosts(name)
+    each = hosts(name)
     loads = np.linspace(0, 4, len(curve.watts))
-    assert [float(one.power(np.array([load]))[0]) for load in loads] == pytest.approx(list(curve.watts))
+    assert [float(each.power(np.array([load]))[0]) for load in loads] == pytest.approx(list(curve.watts))
 
 
 def test_a_host_that_takes_no_less_when_it_is_off_never_breaks_even():

@@ -92,9 +92,9 @@ def test_cpus_that_go_offline_are_named_with_their_siblings_all_at_once():
         "aggressors": {"noise": {"stressor": "memory-copy", "sandbox": {"cpus": "4,6,9"}}},
         "host": {"smt": False},
     }
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as reported:
         make(scenario(**content), EIGHT, shipped())
-    assert [str(problem) for problem in told.value.problems] == [
+    assert [str(problem) for problem in reported.value.problems] == [
         "victims.copy.sandbox.cpus: with host.smt: off, CPU 5 (sibling of 1) is offline; there are 0, 1, 2, 3 — name "
         "some of these, or auto",
         "aggressors.noise.sandbox.cpus: with host.smt: off, CPU 4 (sibling of 0), 6 (sibling of 2) is offline; there "
@@ -104,13 +104,13 @@ def test_cpus_that_go_offline_are_named_with_their_siblings_all_at_once():
     ]
 
 
-def test_a_user_who_has_none_of_the_cpus_that_stay_is_told_which_do():
+def test_a_user_who_has_none_of_the_cpus_that_stay_is_reported_which_do():
     second = replace(EIGHT, cpus=(6, 7))
     with pytest.raises(UsageError, match=r"host\.smt: every CPU .* smt: off: 6, 7 — allow some of 2, 3 \(taskset"):
         make(scenario(host={"smt": "off"}), second, shipped())
 
 
-def test_each_round_visits_every_trial_once():
+def test_each_round_turns_every_trial_once():
     plan = make(scenario(budget="10min"), TWO, shipped())
     assert plan.rounds > 1
     seen = turns(plan)
@@ -183,12 +183,12 @@ def test_emulators_threads_on_cpus_that_are_not_there_are_refused_before_a_guest
 @given(st.integers(1, 99), st.integers(1, 8))
 def test_a_reservation_is_its_share_beside_any_one_neighbour_however_many_are_listed(percent, others):
     boxes = {"victim": Sandbox(cpu_reservation=percent / 100)} | {f"o{n}": Sandbox() for n in range(others)}
-    found = weights(boxes)
+    result = weights(boxes)
     for n in range(others):
-        assert found["victim"] / (found["victim"] + found[f"o{n}"]) == pytest.approx(percent / 100)
+        assert result["victim"] / (result["victim"] + result[f"o{n}"]) == pytest.approx(percent / 100)
 
 
-def test_without_reservations_weights_are_as_asked():
+def test_without_reservations_weights_are_as_requested():
     assert weights({"a": Sandbox(cpu_weight=300), "b": Sandbox()}) == {"a": 300.0, "b": None}
 
 
@@ -269,11 +269,11 @@ def test_aggressors_that_press_together_are_one_treatment_with_the_longest_settl
         }
     )
     trial = make(made, TWO, shipped()).trials[0]
-    two, one = trial.treatment("two@1"), trial.treatment("one@1")
+    two, each = trial.treatment("two@1"), trial.treatment("one@1")
     assert two.intensities == {"one": 1.0, "slow": 1.0, "two": 1.0}
-    assert one.intensities == {"one": 1.0}
+    assert each.intensities == {"one": 1.0}
     assert (two.guard_ns, two.release_ns) == (30_000_000, 30_000_000)
-    assert one.guard_ns < two.guard_ns
+    assert each.guard_ns < two.guard_ns
 
 
 def test_a_limit_with_its_reservation_is_one_live_treatment_that_weighs_as_promised():
@@ -299,15 +299,15 @@ def elsewhere(victim, aggressor):
 
 
 def test_cpus_of_another_machine_are_chosen_from_its_own():
-    asked = elsewhere({"host": "far"}, {"backend": "ssh", "host": "far"})
-    trial = make(asked, TWO, shipped(), elsewhere={"far": EIGHT}).trials[0]
+    requested = elsewhere({"host": "far"}, {"backend": "ssh", "host": "far"})
+    trial = make(requested, TWO, shipped(), elsewhere={"far": EIGHT}).trials[0]
     assert (trial.victim_cpus, trial.aggressor_cpus["noise"]) == ((1,), (5,))
     assert trial.aside_cpus == (0, 2, 3, 4, 5, 6, 7)
 
 
 def test_sandboxes_on_two_machines_share_no_cpu_whatever_its_number():
-    asked = elsewhere({"host": "far", "cpus": "0"}, {"cpus": "0"})
-    trial = make(asked, TWO, shipped(), elsewhere={"far": EIGHT}).trials[0]
+    requested = elsewhere({"host": "far", "cpus": "0"}, {"cpus": "0"})
+    trial = make(requested, TWO, shipped(), elsewhere={"far": EIGHT}).trials[0]
     alone = make(scenario(), TWO, shipped()).trials[0]
     assert trial.treatment("noise@1").slot_ns == alone.treatment("noise@1").slot_ns
 
@@ -318,7 +318,7 @@ def test_a_place_relative_to_a_victim_on_another_machine_is_refused(word):
         make(elsewhere({"host": "far"}, {"cpus": word}), TWO, shipped(), elsewhere={"far": EIGHT})
 
 
-def test_virtual_cpus_that_take_turns_are_told():
+def test_virtual_cpus_that_take_turns_are_reported():
     box = {"backend": "qemu", "accel": "tcg", "cpus": "1"}
     (said,) = make(
         scenario(

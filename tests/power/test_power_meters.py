@@ -175,7 +175,7 @@ def test_a_package_that_wraps_keeps_counting(tmp_path):
 
 
 @pytest.mark.parametrize("make", [Hwmon, Rapl, Resctrl])
-def test_a_file_without_a_number_and_a_lost_file_are_told_apart(make, tmp_path):
+def test_a_file_without_a_number_and_a_lost_file_are_reported_apart(make, tmp_path):
     server = make(tmp_path)
     server.start()
     meter = meters.make(server.name, server.host)

@@ -25,30 +25,30 @@ def moved(source_s, destination_s, *, work=None, users=False, outcome="completed
 
 
 def test_an_idle_guest_costs_the_cpu_time_of_both_sides():
-    found = energy([moved(2.0, 1.0)], PAPER)[0]
-    assert found.parts["source"].value == pytest.approx(2.0 * 22)
-    assert found.parts["destination"].value == pytest.approx(1.0 * 22)
-    assert found.parts["stretch"].value == 0
-    assert found.total.value == pytest.approx(66)
-    assert found.own_known
+    result = energy([moved(2.0, 1.0)], PAPER)[0]
+    assert result.parts["source"].value == pytest.approx(2.0 * 22)
+    assert result.parts["destination"].value == pytest.approx(1.0 * 22)
+    assert result.parts["stretch"].value == 0
+    assert result.total.value == pytest.approx(66)
+    assert result.own_known
 
 
 def test_work_that_the_guest_does_anyway_is_taken_off_and_lost_work_is_done_later():
-    found = energy([moved(10.0, 0.0, work=0.8)], PAPER)[0]
+    result = energy([moved(10.0, 0.0, work=0.8)], PAPER)[0]
     # 8 of the 10 s are its own, the rest goes beside a busy core; 2 s of work are left for later.
-    assert found.parts["source"].value == pytest.approx(2.0 * 18)
-    assert found.parts["stretch"].value == pytest.approx(2.0 * 22)
+    assert result.parts["source"].value == pytest.approx(2.0 * 18)
+    assert result.parts["stretch"].value == pytest.approx(2.0 * 22)
 
 
 def test_the_interval_reaches_from_the_cheapest_to_the_dearest_core():
-    found = energy([moved(2.0, 0.0)], PAPER)[0].parts["source"]
-    assert (found.low, found.high) == pytest.approx((2.0 * 10, 2.0 * 22))
+    result = energy([moved(2.0, 0.0)], PAPER)[0].parts["source"]
+    assert (result.low, result.high) == pytest.approx((2.0 * 10, 2.0 * 22))
 
 
 def test_a_guest_whose_own_work_is_unknown_has_an_upper_bound():
-    found = energy([moved(9.0, 1.0, users=True)], PAPER)[0]
-    assert not found.own_known
-    assert found.parts["source"].low == 0
+    result = energy([moved(9.0, 1.0, users=True)], PAPER)[0]
+    assert not result.own_known
+    assert result.parts["source"].low == 0
 
 
 def test_moves_that_did_not_complete_are_left_out():

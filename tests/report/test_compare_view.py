@@ -56,7 +56,7 @@ def test_runs_without_a_common_cell_are_inconclusive():
     assert "share no cell" in text
 
 
-def test_a_cell_that_the_run_lost_is_told_before_any_same():
+def test_a_cell_that_the_run_lost_is_reported_before_any_same():
     text = shown(cell("null", 1.0, Change.SAME), only_reference=("ring under disk-write",))
     assert text.startswith("? inconclusive")
     assert "of the reference's 1 missing" in " ".join(text.split())
@@ -68,7 +68,7 @@ def test_what_was_not_finished_is_named():
     assert "Not finished, new: trial t2: died" in text
 
 
-def test_why_a_cell_got_worse_is_told():
+def test_why_a_cell_got_worse_is_reported():
     assert "▼ copy, memory-copy 100 %: test" in shown(cell("memory-copy 100 %", 0.9, Change.WORSE))
 
 

@@ -67,9 +67,9 @@ def test_a_machine_reads_the_same_outcome_that_people_do(run, tmp_path):
 def test_charts_are_drawn_with_progress_up_to_the_last(run, tmp_path, monkeypatch):
     specs = dict(list(charts.all_charts(*run).items())[:3])
     monkeypatch.setattr(charts, "all_charts", lambda *_: specs)
-    told = []
-    written = export.FILES.write(run, tmp_path, ["csv", "svg", "png"], lambda *step: told.append(step))
+    reported = []
+    written = export.FILES.write(run, tmp_path, ["csv", "svg", "png"], lambda *step: reported.append(step))
     assert [path.name for path in written[1:]] == [f"{name}.{kind}" for kind in ("svg", "png") for name in specs]
     assert all(path.stat().st_size > 0 for path in written)
-    assert told[-1] == ("drawing charts", 6, 6)
-    assert [done for doing, done, _ in told if doing == "drawing charts"] == [1, 2, 3, 4, 5, 6]
+    assert reported[-1] == ("drawing charts", 6, 6)
+    assert [done for doing, done, _ in reported if doing == "drawing charts"] == [1, 2, 3, 4, 5, 6]

@@ -22,7 +22,7 @@ def test_an_empty_histogram_has_no_quantiles():
     assert latency.quantiles(Histogram({}), [0.5]) == []
 
 
-def test_a_percentile_beyond_which_nothing_lies_is_not_told():
+def test_a_percentile_beyond_which_nothing_lies_is_not_reported():
     assert latency.known_quantiles({5: 999}, (0.5, 0.99, 0.999)) == [
         *latency.quantiles(Histogram({5: 1}), [0.5]) * 2,
         None,
@@ -41,7 +41,7 @@ def test_the_tail_is_drawn_only_as_far_as_ten_operations_lie_beyond():
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), max_size=20))
 def test_a_histogram_of_arrays_counts_each_bucket_once(pairs):
     buckets, counts = (np.array([pair[at] for pair in pairs], dtype=np.uint16) for at in (0, 1))
-    found = Histogram(arrays=(buckets, counts))
+    result = Histogram(arrays=(buckets, counts))
     expected = {bucket: sum(count for other, count in pairs if other == bucket) for bucket, _ in pairs}
-    assert found == Histogram(expected)
-    assert Latencies.of([found, found]).merged.counts == {bucket: 2 * count for bucket, count in expected.items()}
+    assert result == Histogram(expected)
+    assert Latencies.of([result, result]).merged.counts == {bucket: 2 * count for bucket, count in expected.items()}

@@ -127,7 +127,7 @@ def test_emulated_runs_say_so_at_the_top_and_in_every_cell_and_panel(emulated_ru
     assert text.count('<span class="tag">emulated</span>') >= 2 * len(shown)
 
 
-def test_warnings_missing_facts_disturbances_and_seed_are_told(run, text):
+def test_warnings_missing_facts_disturbances_and_seed_are_reported(run, text):
     for what, why, remedy in run[1].missing:
         assert all(escaping.escape(part, quote=False) in text for part in (what, why, remedy))
     assert "--seed 42" in text
@@ -150,7 +150,7 @@ def test_a_cell_whose_blocks_are_gone_keeps_its_figures(run):
     assert "No finished block holds both" in text
 
 
-def test_the_host_is_told_in_a_few_lines_and_what_is_not_known_has_none(run):
+def test_the_host_is_reported_in_a_few_lines_and_what_is_not_known_has_none(run):
     assert dict(host.summary(run[1].host)) == {
         "processors": "2 of Example CPU 9000 @ 2.50GHz",
         "caches": "L1 data 48 KiB (2 of them); L3 33 MiB",
@@ -250,9 +250,9 @@ def test_a_figure_its_interval_and_its_unit_stay_on_one_line():
 
 @pytest.mark.long
 def test_a_victim_that_tells_no_latency_has_a_page_without_its_chart(run):
-    found, evidence = run
+    result, evidence = run
     every = itertools.chain.from_iterable(evidence.observations.values())
     silent = by_trial(replace(o, latency=Histogram({})) for o in every)
-    page = html.render(found, replace(evidence, observations=silent))
+    page = html.render(result, replace(evidence, observations=silent))
     assert "Latency percentiles" not in page
     assert "Effect over time" in page

@@ -148,10 +148,10 @@ def test_the_chart_draws_hollow_and_filled_marks():
 
 
 @pytest.mark.parametrize("name", papers.names())
-def test_shipped_numbers_can_be_read_and_each_exhibit_has_something_to_compare(name: str):
-    found = papers.load(name)
-    assert all(exhibit.published or exhibit.claims or exhibit.bounds for exhibit in found.exhibits)
-    assert len({exhibit.id for exhibit in found.exhibits}) == len(found.exhibits)
+def test_shipped_numbers_can_be_read_and_each_figure_has_something_to_compare(name: str):
+    result = papers.load(name)
+    assert all(exhibit.published or exhibit.claims or exhibit.bounds for exhibit in result.exhibits)
+    assert len({exhibit.id for exhibit in result.exhibits}) == len(result.exhibits)
 
 
 def test_an_unknown_study_and_a_wrong_file_are_users_mistakes():
@@ -170,19 +170,19 @@ def test_what_is_emulated_carries_its_mark_in_the_chart_and_the_caption():
         for what in ("victim", "neighbour")
     )
     every = (plain, own, beside_one)
-    texts = [json.dumps(charts.spec_of(paper.chart(one))) for one in every]
+    texts = [json.dumps(charts.spec_of(paper.chart(each))) for each in every]
     assert ['"mark": "E"' in text for text in texts] == [False, True, False]
     assert ['"mark": "(E)"' in text for text in texts] == [False, False, True]
-    assert ["E: emulated" in paper.section([one], {}) for one in every] == [False, True, True]
+    assert ["E: emulated" in paper.section([each], {}) for each in every] == [False, True, True]
 
 
-def test_reasons_are_told_of_places_that_do_not_stand_as_in_the_paper_and_of_no_others():
-    def told(late: float) -> str:
-        one = beside({("VM", 25.0): 40.0, ("VM", 50.0): late})
-        return str(paper.section([one.model_copy(update={"why": {Place("VM", 50.0): "the disk was idle"}})], {}))
+def test_reasons_are_reported_of_places_that_do_not_stand_as_in_the_paper_and_of_no_others():
+    def reported(late: float) -> str:
+        each = beside({("VM", 25.0): 40.0, ("VM", 50.0): late})
+        return str(paper.section([each.model_copy(update={"why": {Place("VM", 50.0): "the disk was idle"}})], {}))
 
-    assert "the disk was idle" not in told(80.0)
-    assert "the disk was idle" in told(20.0)
+    assert "the disk was idle" not in reported(80.0)
+    assert "the disk was idle" in reported(20.0)
 
 
 def test_a_ratio_that_may_be_nothing_turned_round_has_no_upper_end():
@@ -204,8 +204,8 @@ def of_ratio(value: float, low: float, high: float, **claim: object) -> Agreemen
     paper_ = claiming(**claim)
     points = tuple(Measured(series="VM", x=x, value=1.0, low=0.5, high=2.0) for x in (25.0, 50.0))
     ratio = Paired(left=Place("VM", 50.0), right=Place("VM", 25.0), value=value, low=low, high=high)
-    found = judge(Beside(paper=paper_, table=paper_.exhibits[0], measured=points, paired=(ratio,)))
-    return found.pairs[0].agreement
+    result = judge(Beside(paper=paper_, table=paper_.exhibits[0], measured=points, paired=(ratio,)))
+    return result.pairs[0].agreement
 
 
 @pytest.mark.parametrize(
@@ -230,9 +230,9 @@ def test_a_smaller_value_is_judged_by_the_size_of_its_difference_too():
 
 
 def test_another_size_is_the_same_direction_and_never_the_same_order():
-    found = judge(beside({("VM", 25): 1.0, ("VM", 50): 2.0}, exhibit="fig 1"))
-    assert found.likeness is Likeness.SAME_DIRECTION
-    assert "1 in the same direction, another size" in found.reason
+    result = judge(beside({("VM", 25): 1.0, ("VM", 50): 2.0}, exhibit="fig 1"))
+    assert result.likeness is Likeness.SAME_DIRECTION
+    assert "1 in the same direction, another size" in result.reason
 
 
 def bounded(value: float, low: float, high: float, **bound: object) -> Likeness:

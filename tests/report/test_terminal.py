@@ -37,7 +37,7 @@ def test_headline_verdict_band_causes_and_advice_are_there(run):
     assert ADVICE[Warn.CARRY_OVER].remedy in text
 
 
-def test_goals_that_do_not_hold_are_told_one_by_one_and_the_others_counted(run):
+def test_goals_that_do_not_hold_are_reported_one_by_one_and_the_others_counted(run):
     text = " ".join(shown(run, 200).split())
     assert "✗ violated copy beside memory-copy at 100 %: isolation factor at least 0.9." in text
     assert "✓ holds in 1 of 2 cells that goals speak of" in text

@@ -19,7 +19,7 @@ BUSY = "while True: pass"
 ESCAPED = f"import os\nif os.fork() == 0:\n    os.setsid()\n    {BUSY}\nos.wait()"
 
 
-def test_what_commands_did_while_on_and_off_is_measured_and_told(tmp_path, monkeypatch):
+def test_what_commands_did_while_on_and_off_is_measured_and_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     commands = {
         "busy": [sys.executable, "-c", BUSY],
@@ -41,9 +41,9 @@ def test_what_commands_did_while_on_and_off_is_measured_and_told(tmp_path, monke
     )
     pipeline.measure(run, silent)
     evidence, findings = pipeline.analyse(run)
-    told = {cell.aggressor: cell for cell in findings.cells if cell.aggressor}
+    reported = {cell.aggressor: cell for cell in findings.cells if cell.aggressor}
     watched = {Warn.AGGRESSOR_IDLE, Warn.AGGRESSOR_NOT_STOPPED}
-    assert {name: watched & set(cell.warnings) for name, cell in told.items()} == {
+    assert {name: watched & set(cell.warnings) for name, cell in reported.items()} == {
         "busy": set(),
         "sleeping": {Warn.AGGRESSOR_IDLE},
         "escaped": {Warn.AGGRESSOR_NOT_STOPPED},

@@ -64,7 +64,7 @@ def test_a_run_ends_with_its_blocks_and_gives_the_cpus_back(run, tmp_path):
         ),
     ],
 )
-def test_what_the_host_refuses_is_told_with_what_would_mend_it(run, monkeypatch, error, said):
+def test_what_the_host_refuses_is_reported_with_what_would_mend_it(run, monkeypatch, error, said):
     def refused(*_):
         raise error
 
@@ -75,7 +75,7 @@ def test_what_the_host_refuses_is_told_with_what_would_mend_it(run, monkeypatch,
     assert str(caught.value).endswith(f"continue with: partywall run --resume {run.path}")
 
 
-def test_what_a_run_could_not_put_back_is_noted_and_told(run, monkeypatch):
+def test_what_a_run_could_not_put_back_is_noted_and_reported(run, monkeypatch):
     def clean(label):
         done = clean_really(label)
         return replace(done, left=("domain web1",))

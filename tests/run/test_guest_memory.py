@@ -16,9 +16,9 @@ MIB = 1 << 20
 class Host(SimulatedHost):
     """A host whose agents answer a memory check with a doubt about some of them, or refuse it."""
 
-    def __init__(self, doubts=None, refuses=""):
+    def __init__(self, warnings=None, refuses=""):
         super().__init__()
-        self.doubts, self.refuses, self.checked = doubts or {}, refuses, {}
+        self.warnings, self.refuses, self.checked = warnings or {}, refuses, {}
 
     def answer(self, agent, sink, method, params):
         if method != "memory.check":
@@ -26,7 +26,7 @@ class Host(SimulatedHost):
         self.checked[agent] = params["bytes"]
         if agent == self.refuses:
             raise RefusalError("memory.check: 8 MiB are free")
-        return {"doubt": self.doubts.get(agent)}
+        return {"doubt": self.warnings.get(agent)}
 
 
 def missing(host, backend, tmp_path):
@@ -61,11 +61,11 @@ def test_nothing_is_checked_inside_containers(tmp_path):
 @pytest.mark.parametrize(
     ("host", "what", "why"),
     [
-        (Host(doubts={"victim": "swapped"}), "32 MiB of memory in the guest of the victim", "wrote pages to swap"),
+        (Host(warnings={"victim": "swapped"}), "32 MiB of memory in the guest of the victim", "wrote pages to swap"),
         (Host(refuses="copy"), "16 MiB of memory in the guest of aggressor copy", "8 MiB are free"),
     ],
 )
-def test_a_doubt_is_among_what_could_not_be_read_and_the_turn_goes_on(host, what, why, tmp_path):
+def test_a_warning_is_among_what_could_not_be_read_and_the_turn_goes_on(host, what, why, tmp_path):
     (gap,) = missing(host, "qemu", tmp_path)
     assert gap["what"] == what
     assert why in gap["why"]

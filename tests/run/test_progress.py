@@ -24,7 +24,7 @@ UNKNOWN = Precision(reached=False, half_width=None, treatment="", blocks=0, next
 (TRIAL,) = make(Scenario.model_validate(SCENARIO), TWO, shipped()).trials
 
 
-def test_a_resumed_trial_knows_its_blocks_visits_and_length_of_slots():
+def test_a_resumed_trial_knows_its_blocks_turns_and_length_of_slots():
     slots = [{"start_ns": 10, "end_ns": 30}, {"start_ns": 30, "end_ns": 60}]
     events = [
         {"kind": "visit", "visit": "0"},
@@ -33,14 +33,14 @@ def test_a_resumed_trial_knows_its_blocks_visits_and_length_of_slots():
         {"kind": "visit", "visit": "1"},
         {"kind": "visit", "visit": "1.1"},
     ]
-    found = progress_of(TRIAL, events, Blocks.of([{"block": 7, "slots": slots, "stretch": 4}]))
-    assert (found.next_block, found.stretch, found.measured_ns) == (8, Stretch(4, 4), 50 + SWITCH_AFTER_NS)
-    assert (found.finished, found.turns_done, dict(found.turns_started)) == (False, {"0"}, {"0": 1, "1": 2})
+    result = progress_of(TRIAL, events, Blocks.of([{"block": 7, "slots": slots, "stretch": 4}]))
+    assert (result.next_block, result.stretch, result.measured_ns) == (8, Stretch(4, 4), 50 + SWITCH_AFTER_NS)
+    assert (result.finished, result.turns_done, dict(result.turns_started)) == (False, {"0"}, {"0": 1, "1": 2})
 
 
-def test_each_payment_of_a_visit_has_records_of_its_own():
-    found = progress_of(TRIAL, [{"kind": "visit", "visit": "1"}])
-    assert [_attempt(found, visit) for visit in ("1", "1", "2")] == ["1.1", "1.2", "2"]
+def test_each_payment_of_a_turn_has_records_of_its_own():
+    result = progress_of(TRIAL, [{"kind": "visit", "visit": "1"}])
+    assert [_attempt(result, turn) for turn in ("1", "1", "2")] == ["1.1", "1.2", "2"]
 
 
 def measured(trial, blocks, stretch=1, long=0):
@@ -62,17 +62,17 @@ def measured(trial, blocks, stretch=1, long=0):
 )
 def test_a_resumed_trial_has_had_the_looks_at_carry_over_that_its_blocks_came_to(blocks, long, looked):
     done, seen = measured(TRIAL, blocks, long=long)
-    found = progress_of(TRIAL, [], done)
-    found.recall(Observations.of(seen))
-    assert found.pilots_had == looked <= len(PILOTS)
-    assert found.coarse_tested == (blocks >= COARSE_BLOCKS)
+    result = progress_of(TRIAL, [], done)
+    result.recall(Observations.of(seen))
+    assert result.pilots_had == looked <= len(PILOTS)
+    assert result.coarse_tested == (blocks >= COARSE_BLOCKS)
 
 
 @pytest.mark.parametrize("neighbours", [1, 9])
 def test_a_trial_has_had_all_looks_before_it_may_stop_for_being_precise(neighbours):
     made, _ = visitor("10min", aggressors={f"n{n}": {"stressor": "memory-copy"} for n in range(neighbours)})
-    (found,) = made.progress_by_trial.values()
-    cycle = rhythm(found.trial.treatments, made.plan.timing).cycle
+    (result,) = made.progress_by_trial.values()
+    cycle = rhythm(result.trial.treatments, made.plan.timing).cycle
     blocks, longs = PILOTS[-1]
     assert max(blocks, (longs - 1) * cycle.count(BlockKind.SHORT) / cycle.count(BlockKind.LONG)) < FIRST_LOOK
 
@@ -82,28 +82,28 @@ def test_a_trial_has_had_all_looks_before_it_may_stop_for_being_precise(neighbou
 )
 def test_slots_are_lengthened_for_a_victim_that_is_coarse_beside_one_neighbour(straddle, budget, lengthened):
     made, _ = visitor(budget)
-    (found,) = made.progress_by_trial.values()
-    seen = measured(found.trial, COARSE_BLOCKS)[1]
+    (result,) = made.progress_by_trial.values()
+    seen = measured(result.trial, COARSE_BLOCKS)[1]
     # Half of the slots beside it are so; a slot now and then beside nobody is the host's.
     coarse = [o for o in seen if o.treatment == "n@1"][::2] + [o for o in seen if o.treatment == "baseline"][:2]
     worse = [replace(o, straddle=2 * straddle if o in coarse else 0.0) for o in seen]
-    found.add(Observations.of(worse))
-    made._decide(found)
+    result.add(Observations.of(worse))
+    made._decide(result)
     assert made.run.stretched == lengthened
-    assert found.stretch == (Stretch(2, 1) if lengthened else Stretch())
+    assert result.stretch == (Stretch(2, 1) if lengthened else Stretch())
     # Where longer slots do not fit, what was measured stays.
-    assert list(found.observations) == ([] if lengthened else worse)
+    assert list(result.observations) == ([] if lengthened else worse)
 
 
 def test_a_coarse_victim_is_known_from_its_short_blocks_alone():
     made, _ = visitor(
         "1min", aggressors={"n": {"stressor": "memory-copy"}, "slow": {"stressor": "syscall", "settle": "100ms"}}
     )
-    (found,) = made.progress_by_trial.values()
-    seen = measured(found.trial, COARSE_BLOCKS)[1]
-    found.add(Observations.of(replace(o, straddle=0.1) for o in seen if o.treatment != "slow@1"))
-    made._decide(found)
-    assert found.stretch == Stretch(2, 1)
+    (result,) = made.progress_by_trial.values()
+    seen = measured(result.trial, COARSE_BLOCKS)[1]
+    result.add(Observations.of(replace(o, straddle=0.1) for o in seen if o.treatment != "slow@1"))
+    made._decide(result)
+    assert result.stretch == Stretch(2, 1)
 
 
 def test_guards_of_a_resumed_trial_are_as_long_as_they_were_made():
@@ -113,10 +113,10 @@ def test_guards_of_a_resumed_trial_are_as_long_as_they_were_made():
 
 def test_what_was_measured_before_slots_were_lengthened_does_not_count_in_a_resumed_trial():
     done, _ = measured(TRIAL, 30)
-    found = progress_of(TRIAL, [{"kind": "stretched", "stretch": 2}], done)
-    assert not done.kept(done.stretch == found.stretch.slots)
-    found.recall(Observations.of(()))
-    assert (found.stretch, found.blocks, found.pilots_had) == (Stretch(2, 2), 0, 0)
+    result = progress_of(TRIAL, [{"kind": "stretched", "stretch": 2}], done)
+    assert not done.kept(done.stretch == result.stretch.slots)
+    result.recall(Observations.of(()))
+    assert (result.stretch, result.blocks, result.pilots_had) == (Stretch(2, 2), 0, 0)
 
 
 REFUSED = refused("victim", {"code": 3, "message": "parameter size: 0 is too small"})
@@ -135,16 +135,16 @@ BUSY = refused("victim", {"code": 5, "message": "it is in use"})
 )
 def test_a_trial_is_tried_again_unless_an_agent_refused_it_for_a_reason_that_lasts(monkeypatch, error, tries):
     made, _ = visitor("1min")
-    (found,) = made.progress_by_trial.values()
+    (result,) = made.progress_by_trial.values()
     paid = []
 
-    def fail(_visitor, visit, *_, **__):
-        paid.append(visit)
+    def fail(_visitor, turn, *_, **__):
+        paid.append(turn)
         raise error
 
     monkeypatch.setattr(Turns, "_pay", fail)
     for _ in range(ATTEMPTS + 1):
-        made.take_turn(0, found)
+        made.take_turn(0, result)
     assert len(paid) == tries
 
 
@@ -163,10 +163,10 @@ class Nowhere:
 
 def visitor(budget, *names, **content):
     victims = {name: {"probe": "integer", "sandbox": {"backend": "container"}} for name in names or ("v",)}
-    asked = (
+    requested = (
         SCENARIO | {"budget": budget, "victims": victims, "aggressors": {"n": {"stressor": "memory-copy"}}} | content
     )
-    plan = make(Scenario.model_validate(asked), TWO, shipped())
+    plan = make(Scenario.model_validate(requested), TWO, shipped())
     looks = []
 
     def carries_over(_trial, observations):
@@ -183,9 +183,9 @@ def visitor(budget, *names, **content):
 @pytest.mark.parametrize(("budget", "lengthened"), [("800ms", []), ("1min", [2])])
 def test_slots_are_lengthened_only_where_the_time_still_holds_the_least_number_of_blocks(budget, lengthened):
     made, looks = visitor(budget)
-    (found,) = made.progress_by_trial.values()
-    found.add(Observations.of(measured(found.trial, 20)[1]))
-    made._decide(found)
+    (result,) = made.progress_by_trial.values()
+    result.add(Observations.of(measured(result.trial, 20)[1]))
+    made._decide(result)
     assert made.run.stretched == lengthened
     assert len(looks) == len(lengthened)
 
@@ -193,7 +193,7 @@ def test_slots_are_lengthened_only_where_the_time_still_holds_the_least_number_o
 def test_a_trial_of_slow_treatments_gets_the_time_that_its_blocks_need():
     made, _ = visitor("10min", "quick", "slow", factors={"victims.slow.sandbox.cpu_limit": [0.25, 0.75]})
     quick, slow = made.progress_by_trial.values()
-    got = [made._share_ns(0, one) * made.plan.rounds for one in (quick, slow)]
+    got = [made._share_ns(0, each) * made.plan.rounds for each in (quick, slow)]
     assert sum(got) == pytest.approx(600e9, rel=1e-6)
     # Each has the same beyond what its least number of blocks needs: 182 s and 1 s.
     assert got[1] - got[0] == pytest.approx(181e9, rel=0.02)
@@ -201,8 +201,8 @@ def test_a_trial_of_slow_treatments_gets_the_time_that_its_blocks_need():
 
 def test_time_that_a_finished_trial_leaves_goes_to_the_others_by_their_parts():
     made, _ = visitor("4min", "one", "two", "three")
-    one, two, three = made.progress_by_trial.values()
-    one.finished, one.measured_ns = True, 20_000_000_000
+    each, two, three = made.progress_by_trial.values()
+    each.finished, each.measured_ns = True, 20_000_000_000
     assert made._share_ns(0, two) == made._share_ns(0, three)
     assert made._share_ns(0, two) * made.plan.rounds * 2 == pytest.approx(220e9, rel=1e-6)
 
@@ -212,9 +212,9 @@ def test_time_that_a_finished_trial_leaves_goes_to_the_others_by_their_parts():
 )
 def test_time_goes_to_trials_whose_intervals_are_wide_within_bounds(efforts, parts):
     made, _ = visitor("4min", "one", "two", "three")
-    for one, effort in zip(made.progress_by_trial.values(), efforts, strict=True):
-        one.precision = UNKNOWN.model_copy(update={"effort": effort})
-    got = [made._share_ns(0, one) * made.plan.rounds for one in made.progress_by_trial.values()]
+    for each, effort in zip(made.progress_by_trial.values(), efforts, strict=True):
+        each.precision = UNKNOWN.model_copy(update={"effort": effort})
+    got = [made._share_ns(0, each) * made.plan.rounds for each in made.progress_by_trial.values()]
     assert got == [pytest.approx(240e9 * part / sum(parts), rel=1e-3) for part in parts]
 
 
@@ -222,33 +222,33 @@ def test_time_within_a_trial_goes_to_the_kind_of_block_whose_intervals_are_wide(
     made, _ = visitor(
         "1min", aggressors={"n": {"stressor": "memory-copy"}, "slow": {"stressor": "syscall", "settle": "100ms"}}
     )
-    (found,) = made.progress_by_trial.values()
+    (result,) = made.progress_by_trial.values()
     shares = {}
-    for asked in (None, 0.1, 0.6, 0.9):
-        found.precision = UNKNOWN.model_copy(update={"slow_share": asked})
-        beat = forecast(found.trial.treatments, made.plan.timing, slow_share=found.slow_share)
+    for requested in (None, 0.1, 0.6, 0.9):
+        result.precision = UNKNOWN.model_copy(update={"slow_share": requested})
+        beat = forecast(result.trial.treatments, made.plan.timing, slow_share=result.slow_share)
         took = {kind: beat.beat.cycle.count(kind) * ns for kind, ns in beat.took_ns.items()}
-        shares[asked] = took[BlockKind.SLOW] / sum(took.values())
+        shares[requested] = took[BlockKind.SLOW] / sum(took.values())
     expected = {None: 0.5, 0.1: 0.25, 0.6: 0.6, 0.9: 0.75}
-    assert shares == {asked: pytest.approx(share, abs=0.02) for asked, share in expected.items()}
+    assert shares == {requested: pytest.approx(share, abs=0.02) for requested, share in expected.items()}
 
 
-def test_a_visit_goes_on_while_half_of_its_next_block_fits_whichever_kind_that_is():
+def test_a_turn_goes_on_while_half_of_its_next_block_fits_whichever_kind_that_is():
     made, _ = visitor("10min", factors={"victim.sandbox.cpu_limit": [0.25]})
-    (found,) = made.progress_by_trial.values()
-    blocks = forecast(found.trial.treatments, made.plan.timing)
+    (result,) = made.progress_by_trial.values()
+    blocks = forecast(result.trial.treatments, made.plan.timing)
     assert blocks.beat.cycle[:3] == (BlockKind.LONG, BlockKind.SLOW, BlockKind.SHORT)
     slow_ns, short_ns = blocks.took_ns[BlockKind.SLOW], blocks.took_ns[BlockKind.SHORT]
     assert short_ns < slow_ns / 10
     share_ns = 60_000_000_000
 
     def goes_on(left_ns):
-        return made._goes_on(found, share_ns - left_ns, share_ns, last=False)
+        return made._goes_on(result, share_ns - left_ns, share_ns, last=False)
 
-    found.next_block = 1
+    result.next_block = 1
     assert not goes_on(slow_ns // 2)
     assert goes_on(slow_ns // 2 + 1)
     # Time in which no slow one fits is not left unused where short ones follow.
-    found.next_block = 2
+    result.next_block = 2
     assert goes_on(short_ns)
     assert not goes_on(short_ns // 2)

@@ -207,7 +207,7 @@ def test_a_scheduler_that_the_kernel_does_not_offer_is_named_with_its_module(dis
     assert "modprobe kyber-iosched" in said
 
 
-def test_a_user_without_root_is_told_so(disk, tmp_path):
+def test_a_user_without_root_is_reported_so(disk, tmp_path):
     host, _ = disk
     assert "needs root" in scheduler.why_not(["bfq"], FOLDER, fake_host(root=host.root, euid=1000))
     threaded(tmp_path / "other")
@@ -252,9 +252,9 @@ def test_smt_is_refused_where_it_cannot_be_switched_unless_it_is_so_already(
 ):
     host = threaded(tmp_path, control, cores=cores, active=active)
     assert smt.now(host) == now
-    told = settings.refused(host)["smt"]
-    assert set(told) == refused
-    assert all(re.search(why, text) for text in told.values()), told
+    reported = settings.refused(host)["smt"]
+    assert set(reported) == refused
+    assert all(re.search(why, text) for text in reported.values()), reported
 
 
 def test_a_host_that_tells_nothing_of_its_threads_is_refused_both(tmp_path):

@@ -36,8 +36,8 @@ def planned(tmp_path, **changes) -> RunDirectory:
 
 
 def cells(run: RunDirectory):
-    found = {cell.aggressor: cell for cell in pipeline.analyse(run)[1].cells}
-    return {name: found[name] for name in TRUE}
+    result = {cell.aggressor: cell for cell in pipeline.analyse(run)[1].cells}
+    return {name: result[name] for name in TRUE}
 
 
 def test_what_is_true_lies_within_the_intervals(tmp_path):
@@ -57,7 +57,7 @@ def test_a_run_that_is_precise_enough_ends_early(tmp_path):
     assert short.clock.now_ns() < 0.8 * long.clock.now_ns()
 
 
-def test_an_agent_that_dies_costs_its_visit_and_the_trial_goes_on(tmp_path):
+def test_an_agent_that_dies_costs_its_turn_and_the_trial_goes_on(tmp_path):
     notes = []
     run = planned(tmp_path)
     SimulatedHost(TRUE, dies=("half", 14 * 10**9)).carry_out(run, lambda e: notes.append(e))
@@ -95,7 +95,7 @@ def test_time_left_falls_to_nothing(tmp_path):
     assert left[-1] < left[0] / 4
 
 
-def test_every_aggressor_is_told_when_to_press_and_all_are_stopped(tmp_path):
+def test_every_aggressor_is_reported_when_to_press_and_all_are_stopped(tmp_path):
     host = SimulatedHost(TRUE)
     host.carry_out(planned(tmp_path))
     assert {("half", "workload.schedule"), ("none", "workload.schedule"), ("victim", "workload.stop")} <= set(

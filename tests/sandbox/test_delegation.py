@@ -37,7 +37,7 @@ def mounted(tmp_path, *, manager="cpu memory pids", scope="cpu memory pids"):
     return Cgroups(unified=tmp_path, unified_controllers=ALL)
 
 
-def found(tmp_path, tree, path=SCOPE, **how):
+def result(tmp_path, tree, path=SCOPE, **how):
     (tmp_path / "proc/self").mkdir(parents=True, exist_ok=True)
     (tmp_path / "proc/self/cgroup").write_text(f"0::{path}\n")
     return delegation.find(tree, replace(ALICE, root=tmp_path), **{"is_delegated": lambda *_: True} | how)
@@ -60,7 +60,7 @@ def test_the_scope_is_this_process_s_cgroup_without_the_leaf_it_was_moved_into(m
 
 
 def test_a_scope_has_the_controllers_that_systemd_handed_to_it(tmp_path):
-    scope = found(tmp_path, mounted(tmp_path, scope="memory pids"))
+    scope = result(tmp_path, mounted(tmp_path, scope="memory pids"))
     assert scope.path == SCOPE
     assert scope.controllers == {"memory", "pids"}
     assert scope.handed_down == ("memory",)
@@ -68,9 +68,9 @@ def test_a_scope_has_the_controllers_that_systemd_handed_to_it(tmp_path):
 
 def test_a_cgroup_that_systemd_keeps_to_itself_is_no_scope(tmp_path):
     tree = mounted(tmp_path)
-    assert found(tmp_path, tree, is_delegated=lambda *_: False) is None
-    assert found(tmp_path, tree, path="/user.slice/user-1000.slice/session-3.scope") is None
-    assert found(tmp_path, Cgroups(v1={"cpu": tmp_path}, unified=tmp_path)) is None
+    assert result(tmp_path, tree, is_delegated=lambda *_: False) is None
+    assert result(tmp_path, tree, path="/user.slice/user-1000.slice/session-3.scope") is None
+    assert result(tmp_path, Cgroups(v1={"cpu": tmp_path}, unified=tmp_path)) is None
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_manager_s_controllers_are_those_of_its_cgroup(tmp_path):
     assert delegation.manager_controllers(Cgroups(unified=tmp_path / "none"), ALICE) == frozenset()
 
 
-def test_a_command_is_told_as_it_was_typed(monkeypatch):
+def test_a_command_is_reported_as_it_was_typed(monkeypatch):
     monkeypatch.setattr(remedies.shutil, "which", lambda name: f"/usr/bin/{name}")
     assert remedies.command_line(["/usr/bin/partywall", "run", "x"]) == ["partywall", "run", "x"]
     assert remedies.command_line(["/opt/bin/partywall", "run"]) == ["/opt/bin/partywall", "run"]
@@ -290,8 +290,8 @@ def test_a_user_s_container_holds_limits_and_takes_others_live(label, network):
 def test_the_scope_stays_divided_until_the_last_run_has_left(label):
     scope = delegation.find(cgroups.read(), Host.here())
     other = Label.create(f"{label.run}-other", Path("/var/tmp"))
-    for one in (label, other):
-        scope.enter(one)
+    for each in (label, other):
+        scope.enter(each)
     assert own_cgroup().strip().endswith(delegation.LEAF)
     assert reaper.clean(label).left == ()
     assert own_cgroup().strip().endswith(delegation.LEAF)

@@ -38,8 +38,8 @@ def device(tmp_path):
     image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(SIZE)
-    found = subprocess.run(["losetup", "-f", "--show", str(image)], capture_output=True, text=True, check=True)
-    path = Path(found.stdout.strip())
+    result = subprocess.run(["losetup", "-f", "--show", str(image)], capture_output=True, text=True, check=True)
+    path = Path(result.stdout.strip())
     yield path
     subprocess.run(["losetup", "-d", str(path)], check=True)
 
@@ -71,7 +71,7 @@ def test_an_empty_device_is_claimed_while_it_is_a_disk_and_left_empty(device):
     assert signatures(device) == ""
 
 
-def test_what_a_killed_run_left_is_made_anew_and_what_is_not_ours_needs_a_word(device):
+def test_what_a_killed_run_left_is_made_again_and_what_is_not_ours_needs_a_word(device):
     killed = disk.Device(device, overwrite=False)
     os.close(killed._claim)
     assert disk.unusable(device, overwrite=False) == ""
@@ -102,7 +102,7 @@ def test_a_mounted_device_is_refused_whatever_is_said(device, tmp_path):
         subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_device_that_cannot_be_is_told_by_key_before_anything_is_made(tmp_path):
+def test_a_device_that_cannot_be_is_reported_by_key_before_anything_is_made(tmp_path):
     scenario = loads(f"""
 partywall: 1
 name: s
@@ -111,8 +111,8 @@ victims:
     probe: disk-direct-write
     sandbox: {{backend: qemu, disk: {{device: /dev/partywall-{tmp_path.name}}}}}
 """)
-    (told,) = guests.lacking_devices(scenario)
-    assert str(told).startswith(f"victims.v.sandbox.disk.device: /dev/partywall-{tmp_path.name} does not exist")
+    (reported,) = guests.lacking_devices(scenario)
+    assert str(reported).startswith(f"victims.v.sandbox.disk.device: /dev/partywall-{tmp_path.name} does not exist")
 
 
 @pytest.mark.skipif(bool(qemu.lacking(Host.here())), reason=f"a guest needs: {qemu.lacking(Host.here())}")
@@ -127,7 +127,7 @@ def test_a_guest_works_on_the_device_and_leaves_it_empty(device, tmp_path, monke
         written = sectors_written(device)
         client.call("workload.start", timeout_s=60, id="w", work=work, pace="flat_out", work_dir=sandbox.work_dir)
         deadline = time.monotonic() + 60
-        while sum(one["work"] for one in slices) == 0:
+        while sum(each["work"] for each in slices) == 0:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert sectors_written(device) - written >= (1 << 20) // 512

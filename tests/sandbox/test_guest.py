@@ -76,10 +76,10 @@ def wait_until(condition, timeout_s=60):
 
 def slices_until(guest, condition, timeout_s=60):
     deadline = time.monotonic() + timeout_s
-    while not condition(found := [s for m, p in guest.messages if m == "slices" for s in p["slices"]]):
+    while not condition(result := [s for m, p in guest.messages if m == "slices" for s in p["slices"]]):
         assert time.monotonic() < deadline, "the condition did not come true in time"
         time.sleep(0.02)
-    return found
+    return result
 
 
 def start(guest, kernel, **params):
@@ -92,13 +92,13 @@ def test_slices_of_a_guest_lie_on_the_hosts_grid_and_in_its_time(guest):
     assert guest.clock_error_ns() < 1_000_000
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     start(guest, "integer")
-    found = slices_until(guest, lambda slices: len(slices) >= 5)
+    result = slices_until(guest, lambda slices: len(slices) >= 5)
     after = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     guest.client.call("workload.stop", id="w")
-    assert all(before - 1_000_000 < s["start_ns"] < s["end_ns"] < after + 1_000_000 for s in found)
+    assert all(before - 1_000_000 < s["start_ns"] < s["end_ns"] < after + 1_000_000 for s in result)
     # Cut at multiples of 10 ms, but for the operation that was under way.
-    assert sum(s["end_ns"] % 10_000_000 < 5_000_000 for s in found) >= len(found) / 2
-    assert sum(s["work"] for s in found) > 0
+    assert sum(s["end_ns"] % 10_000_000 < 5_000_000 for s in result) >= len(result) / 2
+    assert sum(s["work"] for s in result) > 0
 
 
 def test_the_disk_of_a_guest_is_worked_on_in_its_own_file_system(guest):
@@ -163,8 +163,8 @@ def test_the_disk_of_a_guest_is_limited_while_it_runs_and_lifted_again(guest):
         guest.limit(limits)
         from_ns = time.monotonic_ns() + 300_000_000
         slices = slices_until(guest, lambda slices: slices and slices[-1]["end_ns"] > from_ns + 700_000_000)
-        found = [s for s in slices if s["start_ns"] >= from_ns]
-        return sum(s["work"] for s in found) * 1e9 / (found[-1]["end_ns"] - found[0]["start_ns"])
+        result = [s for s in slices if s["start_ns"] >= from_ns]
+        return sum(s["work"] for s in result) * 1e9 / (result[-1]["end_ns"] - result[0]["start_ns"])
 
     limited = rate_under(Limits(disk=Throttle(write_bps=400_000)))
     assert limited < 1.2 * 400_000
@@ -197,7 +197,7 @@ def test_its_clock_cannot_be_shifted_under_a_workload(guest):
 
 
 @pytest.mark.usefixtures("guest")
-def test_a_guest_whose_kernel_panics_is_told_with_the_end_of_its_console(monkeypatch):
+def test_a_guest_whose_kernel_panics_is_reported_with_the_end_of_its_console(monkeypatch):
     # Its first process needs libraries that the initramfs does not hold.
     monkeypatch.setenv("PARTYWALL_AGENT", shutil.which("true"))
     label = Label.create(f"test-panic-{os.getpid()}", Path("/var/tmp"))
@@ -273,9 +273,9 @@ def test_where_cgroups_may_not_be_written_a_guest_runs_unless_it_is_to_be_held_b
     # So that they are put back for the tests after this one.
     monkeypatch.setattr(guest, "_group", guest._group)
     monkeypatch.setattr(guest, "_ungrouped", "")
-    asked = dataclasses.replace(guest.settings, cpu_limit=0.5)
+    requested = dataclasses.replace(guest.settings, cpu_limit=0.5)
     with monkeypatch.context() as limited:
-        limited.setattr(guest, "settings", asked)
+        limited.setattr(guest, "settings", requested)
         with pytest.raises(TrialError, match="pinned or limited: Read-only file system"):
             guest._group_vcpus(guest.pid)
     guest._group_vcpus(guest.pid)

@@ -58,10 +58,10 @@ def image(tmp_path, monkeypatch):
 
 def until(condition, timeout_s=60):
     deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, "the condition did not come true in time"
         time.sleep(0.02)
-    return found
+    return result
 
 
 def test_guests_share_a_root_that_none_of_them_writes(label, image):
@@ -69,7 +69,7 @@ def test_guests_share_a_root_that_none_of_them_writes(label, image):
     settings = [
         Settings(name=f"guest{n}", backend="qemu", cpus=(0,), command=True, root=(), files=n == 0) for n in (0, 1)
     ]
-    guests = [make(one, label) for one in settings]
+    guests = [make(each, label) for each in settings]
     lines = {guest.settings.name: [] for guest in guests}
 
     def sink(name):
@@ -93,7 +93,7 @@ def test_guests_share_a_root_that_none_of_them_writes(label, image):
     assert [path.name for path in label.work.iterdir()] == ["guest0"]
 
 
-def test_a_program_that_is_not_in_the_root_is_told(label, image):
+def test_a_program_that_is_not_in_the_root_is_reported(label, image):
     guest = make(Settings(name="guest", backend="qemu", cpus=(0,), command=True, root=(), files=False), label)
     try:
         guest.start(lambda *_: None)

@@ -26,14 +26,14 @@ needs_containers = pytest.mark.skipif(os.geteuid() != 0 or not RUNTIMES, reason=
 
 
 def labelled(run):
-    found = []
+    result = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if f"{VARIABLE}={run}".encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
+                result.append(int(folder.name))
         except OSError:
             continue
-    return found
+    return result
 
 
 def wait_until(condition, timeout_s=20):
@@ -136,8 +136,8 @@ class Reading:
         self.sandbox.limit(limits)
         from_ns = time.monotonic_ns() + 300_000_000
         wait_until(lambda: self.slices and self.slices[-1]["end_ns"] > from_ns + 1_000_000_000)
-        found = [s for s in self.slices if s["start_ns"] >= from_ns]
-        return sum(s["work"] for s in found) * 1e9 / span(found)
+        result = [s for s in self.slices if s["start_ns"] >= from_ns]
+        return sum(s["work"] for s in result) * 1e9 / span(result)
 
 
 @pytest.mark.skipif(bool(lacking_for_disk_limits()), reason=lacking_for_disk_limits())

@@ -74,7 +74,7 @@ def test_a_link_in_the_place_of_the_state_folder_is_refused_wherever_it_leads(ro
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_state_folder_that_is_a_file_is_told(root, tmp_path):
+def test_a_state_folder_that_is_a_file_is_reported(root, tmp_path):
     root.write_text("")
     with pytest.raises(UsageError, match="is not a folder"):
         Label.create("r", tmp_path)
@@ -102,14 +102,14 @@ def test_only_a_folder_called_after_the_run_is_deleted_as_its_work(root, tmp_pat
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", "[]", '{"pid": null, "start_ticks": 0, "work": "/w"}'])
-def test_a_run_whose_owner_cannot_be_told_is_being_made(root, content):
+def test_a_run_whose_owner_cannot_be_reported_is_being_made(root, content):
     leave(root, "x")
     (root / "x" / "owner.json").write_text(content)
     assert reap() == []
     assert (root / "x").exists()
 
 
-def test_a_dead_runs_containers_are_told_where_the_runtime_is_gone_and_other_runs_are_cleaned(
+def test_a_dead_runs_containers_are_reported_where_the_runtime_is_gone_and_other_runs_are_cleaned(
     root, tmp_path, monkeypatch
 ):
     for run in ("a", "b"):

@@ -30,10 +30,10 @@ LACKING = daemons.lacking()
 
 def wait_until(condition, timeout_s=60):
     deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, "the condition did not come true in time"
         time.sleep(0.05)
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def settings(uri, **changed):
 def names(uri):
     connection = library.connect(uri)
     try:
-        return [found.name() for found in connection.listAllDomains()]
+        return [result.name() for result in connection.listAllDomains()]
     finally:
         connection.close()
 
@@ -70,34 +70,34 @@ class TestReal:
     def test_a_domain_is_made_works_in_our_time_is_held_to_its_limits_and_leaves_nothing(self, daemon, label):
         seen = []
         disk = Disk(write_bps=8_000_000)
-        asked = settings(daemon.uri, cpu_weight=200, host_cpus=(1,), disk=disk, files=True, memory=256 << 20)
-        sandbox = make(asked, label)
+        requested = settings(daemon.uri, cpu_weight=200, host_cpus=(1,), disk=disk, files=True, memory=256 << 20)
+        sandbox = make(requested, label)
         client = sandbox.start(lambda method, params: seen.append((method, params)))
         sandbox.settle()
         assert client.hello["emulated"]
         assert sandbox.clock_error_ns() < 100_000_000
 
         connection = library.connect(daemon.uri)
-        found = connection.lookupByName(leftovers.domain_name(label, "guest"))
-        tuner = Tuner(connection, found, "test")
+        result = connection.lookupByName(leftovers.domain_name(label, "guest"))
+        tuner = Tuner(connection, result, "test")
         assert tuner.scheduler()["cpu_shares"] == 2048
-        assert found.vcpuPinInfo(0) == [mask((0,), connection.getInfo()[2])]
-        assert found.emulatorPinInfo(0) == mask((1,), connection.getInfo()[2])
-        assert found.blockIoTune("vda", 0)["write_bytes_sec"] == 8_000_000
-        assert found.info()[1] == 256 << 10
+        assert result.vcpuPinInfo(0) == [mask((0,), connection.getInfo()[2])]
+        assert result.emulatorPinInfo(0) == mask((1,), connection.getInfo()[2])
+        assert result.blockIoTune("vda", 0)["write_bytes_sec"] == 8_000_000
+        assert result.info()[1] == 256 << 10
 
         work = {"kernel": {"name": "integer", "params": {}}}
         client.call("workload.start", timeout_s=60, id="w", work=work, pace="flat_out", work_dir=sandbox.work_dir)
         sandbox.limit(Limits(cpu_limit=0.25))
         assert tuner.scheduler()["vcpu_quota"] == 25_000
         # A busy host may give less, and never more.
-        assert 0.05 < share_used(found, 2.0) < 0.3
+        assert 0.05 < share_used(result, 2.0) < 0.3
         sandbox.limit(Limits())
-        wait_until(lambda: share_used(found, 0.5) > 0.4)
+        wait_until(lambda: share_used(result, 0.5) > 0.4)
         sandbox.limit(Limits(memory=192 << 20))
-        assert abs(found.info()[2] - (192 << 10)) <= 1024
+        assert abs(result.info()[2] - (192 << 10)) <= 1024
         sandbox.limit(Limits())
-        assert abs(found.info()[2] - (256 << 10)) <= 1024
+        assert abs(result.info()[2] - (256 << 10)) <= 1024
         client.call("workload.stop", id="w")
         assert sum(s["work"] for method, params in seen if method == "slices" for s in params["slices"]) > 0
 
@@ -155,9 +155,9 @@ class TestReal:
         tuner = Tuner(connection, theirs, "test")
         before = tuner.before()
         leftovers.note_before(label, daemon.uri, "theirs", before)
-        asked = settings(daemon.uri, cpus=(1,), host_cpus=(1,), domain="theirs")
-        tuner.pin(asked)
-        tuner.hold(asked, 0.3, 50, tuner.scheduler())
+        requested = settings(daemon.uri, cpus=(1,), host_cpus=(1,), domain="theirs")
+        tuner.pin(requested)
+        tuner.hold(requested, 0.3, 50, tuner.scheduler())
         assert tuner.before() != before
         done, left = leftovers.remove(label)
         assert (done, left) == ([f"limits of domain theirs of {daemon.uri}, which were restored"], [])
@@ -177,7 +177,7 @@ class TestReal:
         wait_until(lambda: names(daemon.uri) == [])
         connection.close()
 
-    def test_what_is_wrong_with_a_domain_is_told_in_one_sentence(self, daemon, label):
+    def test_what_is_wrong_with_a_domain_is_reported_in_one_sentence(self, daemon, label):
         with pytest.raises(TrialError, match="no domain has this name; there are: none"):
             make(settings(daemon.uri, domain="nobody"), label).start(lambda *_: None)
         connection, theirs = a_domain_of_the_users(daemon, label, port=False)
@@ -206,11 +206,11 @@ def a_domain_of_the_users(daemon, label, *, port=True):
     return connection, connection.createXML(xml if port else xml.replace(domain.PORT, "somebody.else"), 0)
 
 
-def share_used(found, seconds):
+def share_used(result, seconds):
     """CPU time of the virtual CPUs a second, as libvirt counts it."""
-    began, from_ns = found.vcpus()[0][0][2], time.monotonic_ns()
+    began, from_ns = result.vcpus()[0][0][2], time.monotonic_ns()
     time.sleep(seconds)
-    return (found.vcpus()[0][0][2] - began) / (time.monotonic_ns() - from_ns)
+    return (result.vcpus()[0][0][2] - began) / (time.monotonic_ns() - from_ns)
 
 
 def test_a_limit_of_all_cpus_is_shared_by_the_virtual_ones():
@@ -243,8 +243,8 @@ def test_xens_cap_counts_in_hundredths_of_one_cpu():
 
 
 def test_a_definition_says_where_everything_runs():
-    asked = settings("qemu:///system", cpus=(2, 3), vcpus=3, host_cpus=(0, 1), memory=100 << 20)
-    xml = domain.definition(asked, "n", "kvm", domain.Boot(PurePath("/k"), PurePath("/i")), PurePath("/d & e.img"))
+    requested = settings("qemu:///system", cpus=(2, 3), vcpus=3, host_cpus=(0, 1), memory=100 << 20)
+    xml = domain.definition(requested, "n", "kvm", domain.Boot(PurePath("/k"), PurePath("/i")), PurePath("/d & e.img"))
     for part in (
         '<domain type="kvm">',
         '<memory unit="KiB">102400</memory>',
@@ -316,7 +316,7 @@ def test_a_guest_of_xen_speaks_on_its_console():
         ("", "it gave no reason"),
     ],
 )
-def test_why_a_connection_failed_is_told_with_a_remedy(said, meant):
+def test_why_a_connection_failed_is_reported_with_a_remedy(said, meant):
     assert meant in library.explained(said)
 
 
@@ -336,13 +336,13 @@ def test_a_uri_with_a_host_is_another_host(uri, local):
         ("qemu+tcp://127.0.0.1:9/system", "no libvirt daemon answers"),
     ],
 )
-def test_a_daemon_that_is_not_there_is_told_in_one_sentence(label, uri, says):
+def test_a_daemon_that_is_not_there_is_reported_in_one_sentence(label, uri, says):
     with pytest.raises(CapabilityError, match=says) as caught:
         make(settings(uri), label)
     assert "\n" not in str(caught.value)
 
 
-def test_what_a_daemon_that_does_not_answer_keeps_is_told_and_not_forgotten(label):
+def test_what_a_daemon_that_does_not_answer_keeps_is_reported_and_not_forgotten(label):
     uri = "qemu+unix:///system?socket=/no/such/socket"
     leftovers.note(label, uri, "partywall-x")
     leftovers.note(label, uri, "partywall-x")
@@ -484,7 +484,7 @@ def test_notes_of_domains_survive_whatever_ends_us_while_they_are_written(label,
     assert [entry["domain"] for entry in json.loads((label.state / leftovers.FILE).read_text())] == ["first"]
 
 
-def test_notes_that_cannot_be_read_are_told(label):
+def test_notes_that_cannot_be_read_are_reported(label):
     (label.state / leftovers.FILE).write_text("[{")
     done, left = leftovers.remove(label)
     assert done == []
@@ -570,7 +570,7 @@ def theirs(made_up):
 SYSTEM = "qemu:///system"
 
 
-def test_what_keeps_a_domain_of_the_users_from_being_a_sandbox_is_told_before_a_run(made_up, theirs, monkeypatch):
+def test_what_keeps_a_domain_of_the_users_from_being_a_sandbox_is_reported_before_a_run(made_up, theirs, monkeypatch):
     monkeypatch.setattr(owned, "connect", lambda _uri: made_up)
     assert owned.unusable(None, "theirs", by_ssh=True) == ""
     without = "domain theirs of qemu:///system has no virtio port for an agent, and no host: to reach one by ssh"
@@ -596,22 +596,22 @@ def test_a_domain_that_is_not_there_keeps_a_scenario_from_this_host(made_up, mon
 HARD = {"cpu_limit": 0.25, "cpus": (1,), "host_cpus": (1,), "memory": 1 << 20, "disk": Disk(write_bps=4096)}
 
 
-def visit(made_up, label, **asked):
+def turn(made_up, label, **requested):
     """A sandbox in the user's domain that is up and tuned."""
-    sandbox = make(settings(SYSTEM, domain="theirs", **asked), label)
+    sandbox = make(settings(SYSTEM, domain="theirs", **requested), label)
     sandbox._domain, sandbox._tuner = made_up.domain, Tuner(made_up, made_up.domain, "theirs")
     sandbox.settle()
     return sandbox
 
 
-def test_after_a_visit_that_could_not_put_a_domain_back_the_next_one_ends_as_it_was_at_first(made_up, theirs, label):
+def test_after_a_turn_that_could_not_put_a_domain_back_the_next_one_ends_as_it_was_at_first(made_up, theirs, label):
     before = theirs.state()
-    sandbox = visit(made_up, label, **HARD)
+    sandbox = turn(made_up, label, **HARD)
     theirs.refuses = {"scheduler", "pins", "disk", "memory"}
     sandbox.stop()
     assert theirs.state() != before
     theirs.refuses = set()
-    sandbox = visit(made_up, label)
+    sandbox = turn(made_up, label)
     # Nothing but pins was asked for this time.
     assert theirs.state() == (before[0], [(True, False)] * 2, *before[2:])
     sandbox.stop()
@@ -621,7 +621,7 @@ def test_after_a_visit_that_could_not_put_a_domain_back_the_next_one_ends_as_it_
 
 def test_between_limits_that_are_switched_a_domain_has_its_owners(made_up, theirs, label):
     before = theirs.state()[0]
-    sandbox = visit(made_up, label)
+    sandbox = turn(made_up, label)
     assert theirs.state()[0] == before
     sandbox.limit(Limits(cpu_limit=0.25))
     assert theirs.state()[0] != before
@@ -632,7 +632,7 @@ def test_between_limits_that_are_switched_a_domain_has_its_owners(made_up, their
 
 def test_a_domains_memory_is_switched_by_its_balloon_and_goes_back_to_what_it_was(made_up, theirs, label):
     theirs.memory = before = 600 << 10
-    sandbox = visit(made_up, label)
+    sandbox = turn(made_up, label)
     sandbox.limit(Limits(memory=300 << 20))
     assert theirs.memory == 300 << 10
     held = dict(theirs.held)
@@ -646,11 +646,11 @@ def test_a_domains_memory_is_switched_by_its_balloon_and_goes_back_to_what_it_wa
     assert theirs.memory == before
 
 
-def test_a_domain_that_gives_up_no_memory_is_told(made_up, theirs, label, monkeypatch):
+def test_a_domain_that_gives_up_no_memory_is_reported(made_up, theirs, label, monkeypatch):
     monkeypatch.setattr(balloon, "STUCK_S", 0.1)
     monkeypatch.setattr(theirs, "setMemoryFlags", lambda *_: None)
     theirs.memory = 600 << 10
-    sandbox = visit(made_up, label)
+    sandbox = turn(made_up, label)
     with pytest.raises(TrialError, match="should leave 300 MiB of memory, but its guest keeps 600 MiB"):
         sandbox.limit(Limits(memory=300 << 20))
     sandbox.stop()
@@ -659,7 +659,7 @@ def test_a_domain_that_gives_up_no_memory_is_told(made_up, theirs, label, monkey
 def test_a_domain_of_a_daemon_without_root_is_pinned_and_put_back_and_has_no_limits(made_up, theirs, label):
     theirs.refuses = {"scheduling", "scheduler"}
     before = theirs.state()
-    sandbox = visit(made_up, label)
+    sandbox = turn(made_up, label)
     assert theirs.state() != before
     with pytest.raises(CapabilityError, match="a libvirt daemon without root has none; use qemu:///system"):
         sandbox.limit(Limits(cpu_limit=0.25))
@@ -690,7 +690,7 @@ class Xens(Theirs):
 def test_a_domain_of_the_users_under_xen_is_held_to_limits_and_not_pinned(made_up, label):
     made_up.kind, made_up.domain = "Xen", Xens()
     before = made_up.domain.state()
-    sandbox = visit(made_up, label)
+    sandbox = turn(made_up, label)
     sandbox.limit(Limits(cpu_limit=0.25, cpu_weight=200))
     # A quarter of its two virtual CPUs' time.
     assert made_up.domain.held == {"weight": 512, "cap": 50}
@@ -700,20 +700,20 @@ def test_a_domain_of_the_users_under_xen_is_held_to_limits_and_not_pinned(made_u
     assert made_up.domain.state() == before
 
 
-def test_a_domain_that_was_started_anew_is_left_as_its_owner_gave_it(made_up, theirs, label):
-    visit(made_up, label, **HARD)
+def test_a_domain_that_was_started_again_is_left_as_its_owner_gave_it(made_up, theirs, label):
+    turn(made_up, label, **HARD)
     theirs.number += 1
     theirs.held["vcpu_quota"], theirs.pins, theirs.memory = 40_000, [(True, False)] * 2, 3000
     before = theirs.state()
     assert leftovers.remove(label) == ([], [])
     assert theirs.state() == before
-    visit(made_up, label, **HARD).stop()
+    turn(made_up, label, **HARD).stop()
     assert theirs.state() == before
 
 
 def test_what_of_a_domain_cannot_be_put_back_keeps_nothing_else_from_it(made_up, theirs, label):
     before = theirs.state()
-    visit(made_up, label, **HARD)
+    turn(made_up, label, **HARD)
     theirs.refuses = {"scheduler", "disk"}
     theirs.pins.pop()
     done, left = leftovers.remove(label)
@@ -723,6 +723,6 @@ def test_what_of_a_domain_cannot_be_put_back_keeps_nothing_else_from_it(made_up,
 
 
 def test_a_domain_of_the_users_that_was_shut_down_meanwhile_has_nothing_to_be_put_back(made_up, theirs, label):
-    visit(made_up, label, **HARD)
+    turn(made_up, label, **HARD)
     theirs.active = False
     assert leftovers.remove(label) == ([], [])

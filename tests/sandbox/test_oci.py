@@ -31,13 +31,13 @@ def test_a_limit_is_a_share_of_the_time_of_all_cpus_of_the_sandbox():
 
 @pytest.mark.parametrize("weights", [(100, 100), (100, 300), (25, 500)])
 def test_weights_keep_their_ratio_in_both_versions_of_cgroups(weights):
-    one = [oci.cpu((0,), None, weight, v2=False)["cpu"]["shares"] for weight in weights]
+    each = [oci.cpu((0,), None, weight, v2=False)["cpu"]["shares"] for weight in weights]
     two = [int(oci.cpu((0,), None, weight, v2=True)["unified"]["cpu.weight"]) for weight in weights]
-    assert one[1] / one[0] == pytest.approx(weights[1] / weights[0], rel=0.01)
+    assert each[1] / each[0] == pytest.approx(weights[1] / weights[0], rel=0.01)
     assert two[1] / two[0] == pytest.approx(weights[1] / weights[0], rel=0.01)
 
 
-def test_disk_limits_name_the_disk_and_only_what_was_asked():
+def test_disk_limits_name_the_disk_and_only_what_was_requested():
     limits = config(disk=Disk(read_bps=5_000_000, write_iops=100))["linux"]["resources"]["blockIO"]
     assert limits == {
         "throttleReadBpsDevice": [{"major": 254, "minor": 0, "rate": 5_000_000}],
@@ -68,10 +68,10 @@ def test_the_container_carries_the_label_and_no_more_privilege_than_it_needs():
 
 def test_the_mount_table_tells_which_version_has_the_controllers(tmp_path):
     mounts(tmp_path, *MOUNTS_V1)
-    found = cgroups.read(tmp_path)
-    assert not found.is_v2
-    assert found.v1["cpuacct"] == tmp_path / "sys/fs/cgroup/cpu,cpuacct"
-    assert tmp_path / "sys/fs/cgroup/memory/partywall/x" in found.paths("/partywall/x")
+    result = cgroups.read(tmp_path)
+    assert not result.is_v2
+    assert result.v1["cpuacct"] == tmp_path / "sys/fs/cgroup/cpu,cpuacct"
+    assert tmp_path / "sys/fs/cgroup/memory/partywall/x" in result.paths("/partywall/x")
 
     unified = tmp_path / "unified"
     unified.mkdir()
@@ -165,8 +165,8 @@ def test_limits_of_a_disk_are_written_whole_and_what_is_not_limited_is_lifted():
 
 
 def test_files_of_disk_limits_are_where_the_version_keeps_them_or_the_controller_is_missed_by_name():
-    one = cgroups.Cgroups(v1={"cpu": Path("/c/cpu"), "blkio": Path("/c/blkio")})
-    assert one.folder("io", "/partywall/r/v") == Path("/c/blkio/partywall/r/v")
+    each = cgroups.Cgroups(v1={"cpu": Path("/c/cpu"), "blkio": Path("/c/blkio")})
+    assert each.folder("io", "/partywall/r/v") == Path("/c/blkio/partywall/r/v")
     two = cgroups.Cgroups(unified=Path("/c"), unified_controllers=frozenset({"cpu", "io"}))
     assert two.folder("io", "/partywall/r/v") == Path("/c/partywall/r/v")
     without = cgroups.Cgroups(unified=Path("/c"), unified_controllers=frozenset({"cpu"}))

@@ -48,7 +48,7 @@ MACHINE = Machine(
 
 def unpacked(archive):
     """Names with mode and content, as the kernel reads them."""
-    found, at = {}, 0
+    result, at = {}, 0
     while at < len(archive):
         assert archive[at : at + 6] == b"070701"
         fields = [int(archive[at + 6 + 8 * n : at + 14 + 8 * n], 16) for n in range(13)]
@@ -56,8 +56,8 @@ def unpacked(archive):
         name = archive[at + 110 : at + 110 + length - 1].decode()
         body = at + -(-(110 + length) // 4) * 4
         if name == "TRAILER!!!":
-            return found
-        found[name] = (mode, archive[body : body + size])
+            return result
+        result[name] = (mode, archive[body : body + size])
         at = body + -(-size // 4) * 4
     raise AssertionError("the archive has no end")
 
@@ -66,13 +66,13 @@ def unpacked(archive):
     st.binary(max_size=50), st.dictionaries(st.from_regex(r"[a-z_]{1,9}\.ko", fullmatch=True), st.binary(max_size=30))
 )
 def test_an_initramfs_is_read_back_with_agent_modules_and_their_order(agent, modules):
-    found = unpacked(initramfs(agent, modules))
-    assert found["init"] == (0o100755, agent)
-    assert {name: found[f"lib/modules/{name}"][1] for name in modules} == modules
-    assert found["lib/modules/order"][1].decode().splitlines() == list(modules)
-    assert found["dev/console"][0] == 0o20600
-    for name in found:
-        assert "/" not in name or name.rpartition("/")[0] in found or name.startswith("dev/"), name
+    result = unpacked(initramfs(agent, modules))
+    assert result["init"] == (0o100755, agent)
+    assert {name: result[f"lib/modules/{name}"][1] for name in modules} == modules
+    assert result["lib/modules/order"][1].decode().splitlines() == list(modules)
+    assert result["dev/console"][0] == 0o20600
+    for name in result:
+        assert "/" not in name or name.rpartition("/")[0] in result or name.startswith("dev/"), name
 
 
 def test_an_executable_still_runs_without_what_is_never_loaded(tmp_path):
@@ -90,10 +90,10 @@ def test_an_executable_still_runs_without_what_is_never_loaded(tmp_path):
 def test_modules_come_after_all_they_depend_on(needs):
     # A later letter may need earlier ones only, so that nothing goes round in a circle.
     needs = {name: {other for other in others if other < name} for name, others in needs.items()}
-    found = list(ordered(tuple(needs), lambda name: b"\0depends=" + ",".join(sorted(needs[name])).encode() + b"\0"))
-    assert sorted(found) == sorted(f"{name}.ko" for name in needs)
+    result = list(ordered(tuple(needs), lambda name: b"\0depends=" + ",".join(sorted(needs[name])).encode() + b"\0"))
+    assert sorted(result) == sorted(f"{name}.ko" for name in needs)
     for name, others in needs.items():
-        assert all(found.index(f"{other}.ko") < found.index(f"{name}.ko") for other in others)
+        assert all(result.index(f"{other}.ko") < result.index(f"{name}.ko") for other in others)
 
 
 def test_dashes_in_a_dependency_mean_underscores():
@@ -119,8 +119,8 @@ def test_a_machine_has_what_its_settings_say():
     assert "file,id=console,path=/run/a,,b/console" in argv
     assert not any(word.startswith("virtio-blk") for word in argv)
     assert after["-append"].startswith("console=")
-    told = dict(itertools.pairwise(dataclasses.replace(MACHINE, tsc_khz=2_596_118).argv()))
-    assert told["-append"] == f"tsc_early_khz=2596118 {after['-append']}"
+    reported = dict(itertools.pairwise(dataclasses.replace(MACHINE, tsc_khz=2_596_118).argv()))
+    assert reported["-append"] == f"tsc_early_khz=2596118 {after['-append']}"
     more = dataclasses.replace(MACHINE, accel="kvm", image=Path("/work/disk.img")).argv()
     assert "kvm" in more
     assert any(word.startswith("virtio-blk") for word in more)
@@ -129,11 +129,11 @@ def test_a_machine_has_what_its_settings_say():
 def test_a_guests_memory_is_bound_to_the_nodes_that_are_named():
     bound = dataclasses.replace(MACHINE, settings=dataclasses.replace(MACHINE.settings, memory_nodes=(0, 2)))
     argv = bound.argv()
-    told = dict(itertools.pairwise(argv))
+    reported = dict(itertools.pairwise(argv))
     # Both sizes must agree.
-    assert told["-object"] == "memory-backend-ram,id=ram,size=287M,host-nodes=0,host-nodes=2,policy=bind"
-    assert told["-m"] == "287M"
-    assert told["-machine"].endswith(",memory-backend=ram")
+    assert reported["-object"] == "memory-backend-ram,id=ram,size=287M,host-nodes=0,host-nodes=2,policy=bind"
+    assert reported["-m"] == "287M"
+    assert reported["-machine"].endswith(",memory-backend=ram")
     moved = dict(itertools.pairwise(dataclasses.replace(bound, movable=True).argv()))
     assert moved["-object"].endswith(",share=on,host-nodes=0,host-nodes=2,policy=bind")
     assert not any("memory-backend" in word for word in MACHINE.argv())
@@ -159,7 +159,7 @@ def test_a_root_is_shared_and_never_written_and_a_network_interface_has_its_addr
     assert "user,id=nic" in user
 
 
-def test_a_disk_is_throttled_and_cached_as_asked():
+def test_a_disk_is_throttled_and_cached_as_requested():
     option = drive(Path("/d"), Disk(read_bps=1000, write_iops=7, cache="writeback"))
     assert option == (
         "file=/d,if=none,id=disk,format=raw,cache=writeback,throttling.bps-read=1000,throttling.iops-write=7"
@@ -168,8 +168,8 @@ def test_a_disk_is_throttled_and_cached_as_asked():
 
 
 def test_a_disks_limits_are_changed_all_at_once_and_none_is_nought():
-    asked = throttles(Throttle(read_bps=1000, write_iops=7))
-    assert asked == {"bps": 0, "bps_rd": 1000, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 7}
+    requested = throttles(Throttle(read_bps=1000, write_iops=7))
+    assert requested == {"bps": 0, "bps_rd": 1000, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 7}
 
 
 def test_limits_of_vcpu_threads_are_those_of_a_container():
@@ -209,8 +209,8 @@ def test_of_version_1_all_stands_in_the_one_group(tmp_path):
     group = VcpuGroup(Cgroups(v1={"cpu": tmp_path}), "/partywall/run/guest")
     group.create(1, [2])
     group.set((0,), 0.25, 300)
-    found = {path.name for path in (tmp_path / "partywall/run/guest").iterdir()}
-    assert found == {"tasks", "cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.shares"}
+    result = {path.name for path in (tmp_path / "partywall/run/guest").iterdir()}
+    assert result == {"tasks", "cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.shares"}
 
 
 # Clocks
@@ -241,9 +241,9 @@ class Guest:
                 self._set = params["frequency_ppb"]
             return {"monotonic_ns": 0}
         self.advance(there)
-        told = round(self.now_ns + self._ahead)
+        reported = round(self.now_ns + self._ahead)
         self.advance(back)
-        return {"monotonic_ns": told}
+        return {"monotonic_ns": reported}
 
 
 def delays(seed, slow_ns):
@@ -258,7 +258,7 @@ SLOW = st.sampled_from([100_000, 400_000, 20_000_000])
 
 
 @given(st.integers(-(10**12), 10**12), DRIFTS, st.integers(0, 2**32), SLOW)
-def test_a_clock_stays_within_the_bound_that_is_told_of_it(ahead_ns, drift_ppb, seed, slow_ns):
+def test_a_clock_stays_within_the_bound_that_is_reported_of_it(ahead_ns, drift_ppb, seed, slow_ns):
     guest = Guest(ahead_ns, drift_ppb, delays(seed, slow_ns))
     kept = clock.GuestClock(guest.call, lambda: guest.now_ns)
     kept.shift()
@@ -303,7 +303,7 @@ def test_a_rate_that_stands_for_long_does_not_carry_the_clock_past_the_hosts():
     assert 300_000 + (clock.frequency(0, earlier, later) + drift_ppb) * span_ns // 10**9 < -1_000_000
 
 
-def test_a_clock_that_jumps_is_told_and_one_that_drifts_more_than_was_thought_is_followed():
+def test_a_clock_that_jumps_is_reported_and_one_that_drifts_more_than_was_thought_is_followed():
     guest = Guest(5_000_000_000, 0, itertools.repeat((100_000, 100_000)))
     kept = clock.GuestClock(guest.call, lambda: guest.now_ns)
     kept.shift()
@@ -387,7 +387,7 @@ def test_without_the_device_nothing_is_tried(tmp_path):
     assert accelerator.choose("tcg", host).name == "tcg"
 
 
-def test_a_kernel_that_was_not_prepared_or_is_broken_is_told_with_the_remedy(tmp_path, monkeypatch):
+def test_a_kernel_that_was_not_prepared_or_is_broken_is_reported_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path))
     with pytest.raises(CapabilityError, match=r"no kernel .* partywall vm prepare"):
         kernel.GuestKernel.prepared()
@@ -413,7 +413,7 @@ def test_a_prepared_kernel_replaces_the_one_before_whole(tmp_path, monkeypatch):
     assert [path.name for path in made.folder.parent.iterdir()] == ["guest-kernel"]
 
 
-def test_a_kernel_of_the_hosts_that_guests_cannot_use_is_told_and_another_one_fetched(tmp_path, monkeypatch):
+def test_a_kernel_of_the_hosts_that_guests_cannot_use_is_reported_and_another_one_fetched(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     (tmp_path / "vmlinuz").write_bytes(b"the host's own")
@@ -469,19 +469,19 @@ def test_a_kernel_that_could_not_be_unpacked_is_not_exported_as_if_it_were(tmp_p
     assert not (tmp_path / "out").exists()
 
 
-def test_a_kernel_that_is_ready_is_not_fetched_again_unless_asked(tmp_path, monkeypatch, capsys):
+def test_a_kernel_that_is_ready_is_not_fetched_again_unless_requested(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "vmlinuz").write_bytes(b"kernel")
     tree = kernel_tree(tmp_path)
     kernel.prepare(lambda _: None, image=tmp_path / "vmlinuz", tree=tree)
-    asked = []
-    monkeypatch.setattr(vm.qemu, "prepare", lambda _say, **how: asked.append(how) or kernel.GuestKernel.prepared())
+    requested = []
+    monkeypatch.setattr(vm.qemu, "prepare", lambda _say, **how: requested.append(how) or kernel.GuestKernel.prepared())
     vm.prepare()
-    assert asked == []
+    assert requested == []
     assert "ready: guests boot 6.1-test" in capsys.readouterr().out
     vm.prepare(fetch=True)
     vm.prepare(kernel=tmp_path / "vmlinuz", modules=tree)
-    assert [how["fetch"] for how in asked] == [True, False]
+    assert [how["fetch"] for how in requested] == [True, False]
 
 
 def elf(*notes):
@@ -522,8 +522,8 @@ def test_a_kernel_is_booted_without_its_packing_if_a_machine_can_enter_it(pack):
 
 def mistakes(sandbox, **work):
     content = {"partywall": 1, "name": "x", "victims": {"v": (work or {"probe": "integer"}) | {"sandbox": sandbox}}}
-    found = check(Scenario.model_validate(content | {"budget": "10min"}), shipped())
-    return [(".".join(map(str, m.path)), m.message) for m in found]
+    result = check(Scenario.model_validate(content | {"budget": "10min"}), shipped())
+    return [(".".join(map(str, m.path)), m.message) for m in result]
 
 
 def test_a_guest_can_do_all_that_a_container_can_and_has_settings_of_its_own():
@@ -531,8 +531,8 @@ def test_a_guest_can_do_all_that_a_container_can_and_has_settings_of_its_own():
     machine_only = {"vcpus": 2, "host_cpus": "0,1", "accel": "tcg"}
     assert mistakes({"backend": "qemu"} | limits | machine_only) == []
     assert mistakes({"backend": "container"} | limits) == []
-    found = mistakes({"backend": "container"} | machine_only)
-    assert [path for path, _ in found] == [f"victims.v.sandbox.{key}" for key in machine_only]
+    result = mistakes({"backend": "container"} | machine_only)
+    assert [path for path, _ in result] == [f"victims.v.sandbox.{key}" for key in machine_only]
     assert mistakes({"backend": "container", "disk": {"cache": "none"}})[0][0] == "victims.v.sandbox.disk.cache"
 
 
@@ -594,8 +594,8 @@ def test_a_containers_memory_makes_trials_of_its_own():
 def test_a_level_of_memory_below_what_a_kernel_holds_is_refused_before_the_run():
     params = {"block_bytes": "512MiB"}
     (trial,) = planned(probe="memory-copy", params=params, sandbox={"backend": "qemu"})
-    found = list(room.beyond_memory(trial, {}))
-    assert [problem.key for problem in found] == ["victims.v.sandbox.memory"]
+    result = list(room.beyond_memory(trial, {}))
+    assert [problem.key for problem in result] == ["victims.v.sandbox.memory"]
 
 
 def on_a_disk(files, **disk):
@@ -639,7 +639,7 @@ class Balloon:
         return {"actual": self.actual}
 
 
-def test_a_balloon_is_waited_for_and_one_that_is_stuck_is_told(monkeypatch):
+def test_a_balloon_is_waited_for_and_one_that_is_stuck_is_reported(monkeypatch):
     monkeypatch.setattr(balloon, "STUCK_S", 0.05)
     monitor = Balloon(least=200 * MIB)
     balloon.resize(monitor, 256 * MIB, "guest")

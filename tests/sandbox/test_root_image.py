@@ -45,13 +45,13 @@ def put(cache, made, programs=("fio",)):
 
 @given(PACKAGES, PACKAGES)
 def test_the_same_packages_in_another_order_are_the_same_image_and_others_are_another(first, second):
-    one, two = (root.Recipe(tuple(sorted(set(p))), "x", ("deb a x main",)) for p in (first, second))
-    assert (one.key == two.key) == (set(first) == set(second))
+    each, two = (root.Recipe(tuple(sorted(set(p))), "x", ("deb a x main",)) for p in (first, second))
+    assert (each.key == two.key) == (set(first) == set(second))
 
 
 def test_another_release_or_source_is_another_image():
     changed = [recipe(), recipe(release="trixie"), recipe(sources=("deb http://192.0.2.2/ bookworm main",))]
-    assert len({one.key for one in changed}) == 3
+    assert len({each.key for each in changed}) == 3
 
 
 def test_an_image_is_found_in_the_users_cache_or_in_the_one_root_made_for_all(cache):
@@ -74,7 +74,7 @@ def test_a_spoilt_entry_is_no_image(cache):
     assert root.cached(recipe()) is None
 
 
-def test_without_mmdebstrap_nothing_is_built_and_the_remedy_is_told():
+def test_without_mmdebstrap_nothing_is_built_and_the_remedy_is_reported():
     with pytest.raises(CapabilityError, match=r"mmdebstrap was not found.*apt-get install mmdebstrap"):
         root.build(recipe(), pytest.fail, fake_host(which=lambda name: name if name == "apt-get" else None))
 
@@ -122,7 +122,7 @@ def scenario(command, **sandbox):
     return Scenario.model_validate({"partywall": 1, "name": "x", "victims": {"v": victim}})
 
 
-def test_a_program_that_the_image_does_not_hold_is_told_before_the_run(cache, monkeypatch):
+def test_a_program_that_the_image_does_not_hold_is_reported_before_the_run(cache, monkeypatch):
     monkeypatch.setattr(root.Recipe, "of", classmethod(lambda _cls, packages, _host: recipe(packages)))
     put(cache, recipe(), programs=("fio",))
     with pytest.raises(CapabilityError, match=r"victims.v.command: the guest's root \(fio\) does not contain 'nosuch'"):
@@ -159,8 +159,8 @@ def target(suite="bookworm", origin="Debian", uri="http://192.0.2.1/debian"):
 def test_of_a_hosts_sources_those_of_others_are_left_out_though_their_suite_has_the_releases_name():
     theirs = target(origin="Docker", uri="http://192.0.2.2/")
     own = [target(), target("bookworm-security"), target("bookworm-backports", "Debian Backports")]
-    found = root.own_sources([theirs, *own, target("trixie")], "bookworm", ["debian"])
-    assert found == own
+    result = root.own_sources([theirs, *own, target("trixie")], "bookworm", ["debian"])
+    assert result == own
     assert root.own_sources([target(origin="Ubuntu")], "bookworm", ["mint", "ubuntu"]) == [target(origin="Ubuntu")]
 
 
@@ -212,7 +212,7 @@ def test_a_sources_line_carries_its_key(tmp_path):
 
 
 @pytest.mark.skipif(bool(root.lacking(Host.here())), reason=f"root images need: {root.lacking(Host.here())}")
-def test_a_package_that_no_list_knows_is_told_before_anything_is_fetched(cache, monkeypatch):
+def test_a_package_that_no_list_knows_is_reported_before_anything_is_fetched(cache, monkeypatch):
     if not any(Path(file).exists() for file in root._targets("$(FILENAME)", Host.here())):
         pytest.skip("apt has no package lists")
     monkeypatch.setattr(root, "_built", lambda *_: pytest.fail("a build was begun"))

@@ -35,10 +35,10 @@ needs_server = [pytest.mark.host, pytest.mark.skipif(bool(ssh_server.lacking()),
 
 def wait_until(condition, timeout_s=30):
     deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, "the condition did not come true in time"
         time.sleep(0.02)
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ class TestReal:
         assert len(seconds["server"] & seconds["generator's host"]) >= 2
         wait_until(lambda: not ssh_folders(base))
 
-    def test_two_generators_there_share_the_users_on_our_clock_and_are_told_apart(self, there, base, tmp_path):
+    def test_two_generators_there_share_the_users_on_our_clock_and_are_reported_apart(self, there, base, tmp_path):
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         plan, out = tmp_path / "plan.yaml", tmp_path / "kept"
@@ -283,14 +283,14 @@ class TestReal:
             ("no.such.name.invalid", r"its name is not known"),
         ],
     )
-    def test_a_machine_that_does_not_let_us_in_is_told_in_one_sentence(self, label, name, says):
+    def test_a_machine_that_does_not_let_us_in_is_reported_in_one_sentence(self, label, name, says):
         sandbox = make(Settings(name="far", backend="ssh", cpus=(0,), host=name), label)
         with pytest.raises(TrialError, match=says) as caught:
             sandbox.start(lambda *_: None)
         assert "\n" not in str(caught.value)
         sandbox.stop()
 
-    def test_a_folder_that_is_not_there_is_told(self, there, base):
+    def test_a_folder_that_is_not_there_is_reported(self, there, base):
         with pytest.raises(CapabilityError, match=r"no folder can be made in .*gone there: .*--work-dir"):
             survey(there, str(base / "gone"), [])
 
@@ -301,7 +301,7 @@ class TestReal:
             ("size=64k", r"could not be copied to .* there: .*[Nn]o space left"),
         ],
     )
-    def test_a_file_system_that_cannot_hold_or_run_the_agent_is_told(self, there, base, options, says):
+    def test_a_file_system_that_cannot_hold_or_run_the_agent_is_reported(self, there, base, options, says):
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", base], check=True)
         try:
             with pytest.raises(CapabilityError, match=says):
@@ -310,7 +310,7 @@ class TestReal:
         finally:
             subprocess.run(["umount", base], check=True)
 
-    def test_a_login_shell_that_runs_something_else_is_told(self, tmp_path, base, monkeypatch):
+    def test_a_login_shell_that_runs_something_else_is_reported(self, tmp_path, base, monkeypatch):
         server = ssh_server.SshServer(tmp_path, force="ForceCommand echo no shells here")
         monkeypatch.setenv("PARTYWALL_SSH", server.client)
         try:

@@ -21,8 +21,8 @@ EXPECT = re.compile(r"^# expect: line (\d+|-) \| (.*?) \| (.*?) \| (.*)$")
 
 def expected(path: Path) -> list[tuple[int | None, str, str, str]]:
     lines = path.read_bytes().decode("utf-8", "replace").split("\n")
-    found = [match for line in lines if (match := EXPECT.match(line))]
-    return [(None if m[1] == "-" else int(m[1]), m[2], m[3], m[4]) for m in found]
+    result = [match for line in lines if (match := EXPECT.match(line))]
+    return [(None if m[1] == "-" else int(m[1]), m[2], m[3], m[4]) for m in result]
 
 
 def place(problem: Problem) -> tuple[int, str]:

@@ -125,7 +125,7 @@ VALUES = st.recursive(
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(found for key, inner in items for found in places(inner, (*path, key)))]
+    return [path, *(result for key, inner in items for result in places(inner, (*path, key)))]
 
 
 def dump(value: Any) -> bytes:

@@ -66,9 +66,9 @@ def test_cpus_and_nodes_as_numbers_and_lists_fit_the_schema():
     ],
 )
 def test_editors_see_plain_mistakes_at_once(what: str, catalogue: Catalogue):
-    found = [path for path in BAD.glob("*.yaml") if path.stem[4:] == what]
-    assert found
-    for path in found:
+    result = [path for path in BAD.glob("*.yaml") if path.stem[4:] == what]
+    assert result
+    for path in result:
         value = read(path)
         assert list(Draft202012Validator(json_schema(catalogue)).iter_errors(value)), path.name
 

@@ -53,7 +53,7 @@ def test_every_figure_of_the_labs_study_has_the_papers_series():
     study = Isolation().read(text("vits").encode(), "vits.yaml")
     paper = papers.load(study.paper)
     for name, places in Isolation().places(study, StudyRequest(), fake_host()).items():
-        (exhibit,) = [each for each in paper.exhibits if each.id == name]
-        named = {place for claim in exhibit.claims for place in (claim.left, claim.than)} | set(exhibit.values)
+        (shown,) = [each for each in paper.exhibits if each.id == name]
+        named = {place for claim in shown.claims for place in (claim.left, claim.than)} | set(shown.values)
         assert places
         assert {place.series for place in places} <= {place.series for place in named}

@@ -85,7 +85,7 @@ class Host:
         effect_sd: float = 0.0,
         late: dict[str, float] | None = None,
     ) -> list[Observation]:
-        found, moment, host = [], 0, 0.0
+        result, moment, host = [], 0, 0.0
         for block in range(blocks):
             moved = effect_sd * self.random.standard_normal()
             for position, at in enumerate(self.random.permutation(len(of.treatments))):
@@ -97,7 +97,7 @@ class Host:
                 half = (late or {}).get(t.id, 0.0) / 2
                 start = moment + GUARD_NS
                 moment = start + SLOT_NS
-                found.append(
+                result.append(
                     Observation(
                         of.id,
                         block,
@@ -112,7 +112,7 @@ class Host:
                         Histogram({}),
                     )
                 )
-        return found
+        return result
 
 
 def with_latency(
@@ -120,14 +120,14 @@ def with_latency(
 ) -> list[Observation]:
     """The same with lognormal latencies. longer: factor of all latencies by treatment, in `trial` or in all of them."""
     random = np.random.default_rng(seed)
-    found = []
+    result = []
     for o in observations:
         factor = longer.get(o.treatment, 1.0) if trial in ("", o.trial) else 1.0
         values = random.lognormal(10, 0.3, operations) * factor
         buckets, counts = np.unique([bucket_of(int(value)) for value in values], return_counts=True)
         histogram = Histogram(dict(zip(buckets.tolist(), counts.tolist(), strict=True)))
-        found.append(replace(o, latency=histogram))
-    return found
+        result.append(replace(o, latency=histogram))
+    return result
 
 
 def evidence(of: Plan, observations: list[Observation], counters: dict[str, Counter] | None = None) -> Evidence:

@@ -10,10 +10,10 @@ from partywall.model.scenario import Aggressor
 from partywall.stats import analyse, compare
 from partywall.stats.compare import UNKNOWN_SPREAD, compare_runs, ratio_of
 
-ONE = trial(treatment("memory-copy"))
+SINGLE = trial(treatment("memory-copy"))
 
 
-def run(factor, seed=1, of=ONE, blocks=60):
+def run(factor, seed=1, of=SINGLE, blocks=60):
     return analyse(evidence(plan(of), Host(seed).measure(of, blocks, {"memory-copy": factor})))
 
 
@@ -27,18 +27,18 @@ def run(factor, seed=1, of=ONE, blocks=60):
     ],
 )
 def test_a_change_needs_a_whole_interval_beyond_the_tolerance(now, before, change, outcome):
-    found = compare(run(now), run(before, seed=2), tolerance=0.02)
-    assert found.cells[0].change is change
-    assert found.outcome is outcome
-    assert found.cells[0].ratio.low < now / before < found.cells[0].ratio.high
+    result = compare(run(now), run(before, seed=2), tolerance=0.02)
+    assert result.cells[0].change is change
+    assert result.outcome is outcome
+    assert result.cells[0].ratio.low < now / before < result.cells[0].ratio.high
 
 
 def test_cells_without_a_counterpart_are_named():
     more = trial(treatment("memory-copy"), treatment("disk-write"))
-    found = compare(run(0.8, of=more), run(0.8))
-    assert found.only_run == ("copy under disk-write",)
-    assert found.only_reference == ()
-    assert found.outcome is Outcome.HOLDS
+    result = compare(run(0.8, of=more), run(0.8))
+    assert result.only_run == ("copy under disk-write",)
+    assert result.only_reference == ()
+    assert result.outcome is Outcome.HOLDS
     lost = compare(run(0.8), run(0.8, of=more))
     assert lost.only_reference == ("copy under disk-write",)
     assert lost.outcome is Outcome.INCONCLUSIVE
@@ -48,15 +48,15 @@ def test_cells_without_a_counterpart_are_named():
 def test_a_trial_that_failed_on_either_side_is_no_pass(failed):
     good = run(0.8)
     bad = run(0.8, seed=2).model_copy(update={"incomplete": ("trial t2: the victim died",)})
-    found = compare(bad, good) if failed == "run" else compare(good, bad)
-    assert found.cells[0].change is Change.SAME
-    assert found.outcome is Outcome.INCONCLUSIVE
-    assert found.incomplete == ("r1: trial t2: the victim died",)
+    result = compare(bad, good) if failed == "run" else compare(good, bad)
+    assert result.cells[0].change is Change.SAME
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert result.incomplete == ("r1: trial t2: the victim died",)
 
 
-def warned(found, *warnings):
-    cells = tuple(cell.model_copy(update={"warnings": (*cell.warnings, *warnings)}) for cell in found.cells)
-    return found.model_copy(update={"cells": cells})
+def warned(result, *warnings):
+    cells = tuple(cell.model_copy(update={"warnings": (*cell.warnings, *warnings)}) for cell in result.cells)
+    return result.model_copy(update={"cells": cells})
 
 
 @pytest.mark.parametrize("now", [0.8, 0.9])
@@ -72,30 +72,30 @@ def warned(found, *warnings):
         Warn.EMULATED,
     ],
 )
-def test_a_figure_in_doubt_on_either_side_is_neither_better_nor_the_same(now, side, warning):
+def test_a_figure_in_warning_on_either_side_is_neither_better_nor_the_same(now, side, warning):
     first, second = run(now), run(0.8, seed=2)
-    found = compare(warned(first, warning), second) if side == "run" else compare(first, warned(second, warning))
-    assert found.cells[0].change is Change.INCONCLUSIVE
-    assert found.outcome is Outcome.INCONCLUSIVE
-    assert "; but " in found.cells[0].reason
+    result = compare(warned(first, warning), second) if side == "run" else compare(first, warned(second, warning))
+    assert result.cells[0].change is Change.INCONCLUSIVE
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert "; but " in result.cells[0].reason
 
 
 def test_worse_stays_worse_where_the_run_may_only_be_worse_still():
-    found = compare(warned(run(0.7), Warn.CARRY_OVER), run(0.8, seed=2))
-    assert found.cells[0].change is Change.WORSE
-    assert "but in the run the effect still changed" in found.cells[0].reason
+    result = compare(warned(run(0.7), Warn.CARRY_OVER), run(0.8, seed=2))
+    assert result.cells[0].change is Change.WORSE
+    assert "but in the run the effect still changed" in result.cells[0].reason
     assert compare(run(0.7), warned(run(0.8), Warn.CARRY_OVER)).cells[0].change is Change.INCONCLUSIVE
 
 
 def test_emulated_runs_compare_with_each_other_and_the_cell_says_so():
-    found = compare(warned(run(0.8), Warn.EMULATED), warned(run(0.8, seed=2), Warn.EMULATED))
-    assert found.cells[0].change is Change.SAME
-    assert found.cells[0].emulated
+    result = compare(warned(run(0.8), Warn.EMULATED), warned(run(0.8, seed=2), Warn.EMULATED))
+    assert result.cells[0].change is Change.SAME
+    assert result.cells[0].emulated
 
 
 def late(longer, seed=1, factor=0.8):
-    return analyse(evidence(plan(ONE), with_latency(
-        Host(seed).measure(ONE, 60, {"memory-copy": factor}), {"memory-copy": longer}, seed,
+    return analyse(evidence(plan(SINGLE), with_latency(
+        Host(seed).measure(SINGLE, 60, {"memory-copy": factor}), {"memory-copy": longer}, seed,
     )))  # fmt: skip
 
 
@@ -110,32 +110,32 @@ def late(longer, seed=1, factor=0.8):
     ],
 )
 def test_a_longer_p99_at_equal_throughput_is_judged(longer, change, outcome):
-    found = compare(late(longer), late(1.0, seed=2))
-    assert found.cells[0].change is change
-    assert found.outcome is outcome
-    assert "p99 latency" in found.cells[0].reason
-    assert found.cells[0].latency["p99"].value == pytest.approx(longer, rel=0.1)
+    result = compare(late(longer), late(1.0, seed=2))
+    assert result.cells[0].change is change
+    assert result.outcome is outcome
+    assert "p99 latency" in result.cells[0].reason
+    assert result.cells[0].latency["p99"].value == pytest.approx(longer, rel=0.1)
 
 
 @pytest.mark.long
 def test_latencies_that_are_not_to_be_judged_are_shown():
-    found = compare(late(2.0), late(1.0, seed=2), latency_tolerance=None)
-    assert found.cells[0].change is Change.SAME
-    assert found.cells[0].latency["p99"].low > 1.5
+    result = compare(late(2.0), late(1.0, seed=2), latency_tolerance=None)
+    assert result.cells[0].change is Change.SAME
+    assert result.cells[0].latency["p99"].low > 1.5
 
 
 @pytest.mark.long
 def test_the_spread_of_latencies_between_runs_is_in_their_interval():
     wild = [late(longer, seed) for seed, longer in enumerate([0.6, 1.6, 0.7, 1.5], start=20)]
-    found = compare(late(1.5), late(1.0, seed=2), earlier=wild).cells[0]
-    assert found.latency["p99"].low < 1 < found.latency["p99"].high
-    assert found.change is Change.INCONCLUSIVE
+    result = compare(late(1.5), late(1.0, seed=2), earlier=wild).cells[0]
+    assert result.latency["p99"].low < 1 < result.latency["p99"].high
+    assert result.change is Change.INCONCLUSIVE
 
 
 def test_runs_with_nothing_in_common_are_inconclusive():
-    found = compare(run(0.8), run(0.8, of=trial(treatment("disk-write"))))
-    assert found.cells == ()
-    assert found.outcome is Outcome.INCONCLUSIVE
+    result = compare(run(0.8), run(0.8, of=trial(treatment("disk-write"))))
+    assert result.cells == ()
+    assert result.outcome is Outcome.INCONCLUSIVE
 
 
 def test_a_ratio_is_wider_than_either_side_and_inverts_when_swapped():
@@ -150,9 +150,9 @@ def test_a_ratio_is_wider_than_either_side_and_inverts_when_swapped():
 def test_a_stalled_victim_compares_without_a_logarithm_of_zero():
     stalled = Estimate(value=0, low=0, high=0.1, n=30, method="m")
     fine = Estimate(value=0.9, low=0.88, high=0.92, n=30, method="m")
-    found = ratio_of(stalled, fine)
-    assert found.value < 1e-5
-    assert 0.08 < found.high < 0.2
+    result = ratio_of(stalled, fine)
+    assert result.value < 1e-5
+    assert 0.08 < result.high < 0.2
 
 
 def test_a_tolerance_that_cannot_be_used_is_refused():
@@ -165,9 +165,9 @@ def several(factors, seed=10):
 
 
 def test_one_run_each_says_that_the_spread_between_runs_is_not_known():
-    found = compare(run(0.8), run(0.8, seed=2))
-    assert found.notes == (UNKNOWN_SPREAD,)
-    assert found.cells[0].runs == 0
+    result = compare(run(0.8), run(0.8, seed=2))
+    assert result.notes == (UNKNOWN_SPREAD,)
+    assert result.cells[0].runs == 0
 
 
 def test_earlier_runs_that_differ_widen_what_two_runs_say_and_equal_ones_do_not_narrow_it():
@@ -184,9 +184,9 @@ def test_earlier_runs_that_differ_widen_what_two_runs_say_and_equal_ones_do_not_
 
 def test_with_several_runs_a_side_the_run_is_the_unit():
     now, before = several([0.70, 0.72, 0.71]), several([0.80, 0.82, 0.81], seed=20)
-    found = compare(now[0], before[0], also=now[1:], also_reference=before[1:])
-    (cell,) = found.cells
-    assert found.notes == ()
+    result = compare(now[0], before[0], also=now[1:], also_reference=before[1:])
+    (cell,) = result.cells
+    assert result.notes == ()
     assert (cell.ratio.n, cell.runs) == (6, 6)
     assert cell.ratio.value == pytest.approx(0.71 / 0.81, rel=0.01)
     assert cell.ratio.low < 0.71 / 0.81 < cell.ratio.high
@@ -203,9 +203,9 @@ def test_intervals_over_runs_cover_the_truth_where_intervals_of_single_runs_do_n
             [run(f, 1000 * trial_ + 10 * side + n, blocks=12) for n, f in enumerate(factors)]
             for side, factors in enumerate(true)
         )
-        found = compare(now[0], before[0], also=now[1:], also_reference=before[1:]).cells[0].ratio
+        result = compare(now[0], before[0], also=now[1:], also_reference=before[1:]).cells[0].ratio
         single = compare(now[0], before[0]).cells[0].ratio
-        inside["runs"] += found.low < 1 < found.high
+        inside["runs"] += result.low < 1 < result.high
         inside["single"] += single.low < 1 < single.high
     assert inside["runs"] >= 52
     assert inside["single"] < 40
@@ -218,15 +218,15 @@ def measured(of, host, seed=1):
 
 def test_hosts_that_differ_are_named_and_what_a_host_does_not_tell_is_not():
     here, there = {"cpu": {"model": "A", "smt": None}}, {"cpu": {"model": "B", "smt": True}}
-    found = compare_runs(measured(ONE, here), measured(ONE, there, seed=2))
-    assert found.host == ("processor: A in the run, B in the reference",)
+    result = compare_runs(measured(SINGLE, here), measured(SINGLE, there, seed=2))
+    assert result.host == ("processor: A in the run, B in the reference",)
 
 
 def test_machines_that_differ_are_named_if_both_runs_name_them():
     here = {"machines": {"shop": {"cpu": {"model": "A"}}, "bank": {"cpu": {"model": "A"}}}}
     there = {"machines": {"shop": {"cpu": {"model": "B"}}, "home": {"cpu": {"model": "B"}}}}
-    found = compare_runs(measured(ONE, here), measured(ONE, there, seed=2))
-    assert found.host == ("processor of shop: A in the run, B in the reference",)
+    result = compare_runs(measured(SINGLE, here), measured(SINGLE, there, seed=2))
+    assert result.host == ("processor of shop: A in the run, B in the reference",)
 
 
 def test_cells_whose_parameters_differ_are_not_compared():
@@ -236,12 +236,12 @@ def test_cells_whose_parameters_differ_are_not_compared():
             update={"aggressors": {"memory-copy": Aggressor(stressor="memory-copy", params={"block_bytes": size})}}
         )
 
-    found = compare_runs(measured(sized(4096), {}), measured(sized(8192), {}, seed=2))
-    assert found.cells == ()
-    assert found.incomparable == (
+    result = compare_runs(measured(sized(4096), {}), measured(sized(8192), {}, seed=2))
+    assert result.cells == ()
+    assert result.incomparable == (
         "copy under memory-copy: aggressor memory-copy: params.block_bytes is 4096, was 8192",
     )
-    assert found.outcome is Outcome.INCONCLUSIVE
+    assert result.outcome is Outcome.INCONCLUSIVE
 
 
 def test_a_victim_that_drifted_between_runs_is_named():
@@ -252,8 +252,8 @@ def test_a_victim_that_drifted_between_runs_is_named():
         )})
         for cell in now.cells
     ]  # fmt: skip
-    found = compare(now.model_copy(update={"cells": tuple(slower)}), before)
-    assert found.drifted["copy"].value == pytest.approx(0.7, rel=0.05)
-    assert any("without a neighbour, the rate of copy was 0.7" in text for text in found.notes)
-    assert found.cells[0].change is Change.SAME
+    result = compare(now.model_copy(update={"cells": tuple(slower)}), before)
+    assert result.drifted["copy"].value == pytest.approx(0.7, rel=0.05)
+    assert any("without a neighbour, the rate of copy was 0.7" in text for text in result.notes)
+    assert result.cells[0].change is Change.SAME
     assert not compare(now, before).drifted

@@ -19,20 +19,20 @@ from partywall.stats.latency import is_effect
 from partywall.stats.series import Measured
 
 COPY = treatment("memory-copy")
-ONE = trial(COPY)
+SINGLE = trial(COPY)
 
 
-def findings(observations, of=ONE, counters=None, **more):
+def findings(observations, of=SINGLE, counters=None, **more):
     return analyse(evidence(plan(of, **more), observations, counters))
 
 
-def cell(found, name):
-    return next(c for c in found.cells if c.treatment == name)
+def cell(result, name):
+    return next(c for c in result.cells if c.treatment == name)
 
 
 def test_a_harm_is_measured_and_seen_and_a_null_is_not():
-    found = findings(Host().measure(ONE, 60, {"memory-copy": 0.8}))
-    harm, null = cell(found, "memory-copy"), cell(found, "null")
+    result = findings(Host().measure(SINGLE, 60, {"memory-copy": 0.8}))
+    harm, null = cell(result, "memory-copy"), cell(result, "null")
     assert harm.isolation.low < 0.8 < harm.isolation.high
     assert harm.isolation.half_width < 0.01
     assert harm.seen
@@ -42,7 +42,7 @@ def test_a_harm_is_measured_and_seen_and_a_null_is_not():
 
 
 def test_the_band_is_the_null_interval_mirrored_around_one():
-    band = findings(Host().measure(ONE, 60, {})).bands[0]
+    band = findings(Host().measure(SINGLE, 60, {})).bands[0]
     assert band.low * band.high == pytest.approx(1)
     assert band.low <= band.null.low < band.null.high <= band.high
     assert math.isclose(band.high, band.null.high) or math.isclose(band.low, band.null.low)
@@ -65,7 +65,7 @@ def test_taking_off_the_drift_narrows_intervals_on_a_drifting_host_and_costs_lit
 
 
 def test_swapping_treatment_and_baseline_inverts_the_factor_and_changes_nothing_else():
-    series = Measured.of(Host(drift=0.01).measure(ONE, 30, {"memory-copy": 0.7})).short
+    series = Measured.of(Host(drift=0.01).measure(SINGLE, 30, {"memory-copy": 0.7})).short
     there, back = series.pair("memory-copy", "none"), series.pair("none", "memory-copy")
     assert np.allclose(there.treated_rates, back.baseline_rates)
     assert there.factor().value * back.factor().value == pytest.approx(1)
@@ -86,7 +86,7 @@ def test_a_neighbour_with_a_ragged_effect_does_not_blur_the_others():
 @given(st.floats(1e-3, 1e9))
 @settings(deadline=None, max_examples=15)
 def test_the_unit_of_the_rate_does_not_matter(scale):
-    observations = Host().measure(ONE, 20, {"memory-copy": 0.8})
+    observations = Host().measure(SINGLE, 20, {"memory-copy": 0.8})
     scaled = [
         replace(o, rate=o.rate * scale, early_rate=o.early_rate * scale, late_rate=o.late_rate * scale)
         for o in observations
@@ -98,18 +98,20 @@ def test_the_unit_of_the_rate_does_not_matter(scale):
 @given(st.randoms())
 @settings(deadline=None, max_examples=10)
 def test_the_order_in_which_observations_arrive_does_not_matter(random):
-    observations = Host().measure(ONE, 12, {"memory-copy": 0.8})
+    observations = Host().measure(SINGLE, 12, {"memory-copy": 0.8})
     shuffled = random.sample(observations, len(observations))
     assert findings(shuffled) == findings(observations)
 
 
 def test_a_missing_slot_costs_its_block_and_no_more():
-    observations = [o for o in Host().measure(ONE, 30, {"memory-copy": 0.8}) if (o.block, o.treatment) != (4, "none")]
+    observations = [
+        o for o in Host().measure(SINGLE, 30, {"memory-copy": 0.8}) if (o.block, o.treatment) != (4, "none")
+    ]
     assert cell(findings(observations), "memory-copy").isolation.n == 29
 
 
 def test_stalled_slots_are_the_worst_harm_and_stay_in():
-    observations = Host().measure(ONE, 40, {})
+    observations = Host().measure(SINGLE, 40, {})
     stalled = [
         replace(o, rate=0.0, early_rate=0.0, late_rate=0.0) if o.treatment == "memory-copy" and o.block % 4 == 0 else o
         for o in observations
@@ -121,36 +123,36 @@ def test_stalled_slots_are_the_worst_harm_and_stay_in():
 
 
 def test_a_treatment_measured_in_too_few_blocks_is_named_as_missing():
-    found = findings(Host().measure(ONE, 3, {}))
-    assert found.cells == ()
-    assert len(found.incomplete) == 2
-    assert "memory-copy" in found.incomplete[1]
-    assert found.outcome is Outcome.INCONCLUSIVE
-    assert found.headline.startswith("Nothing conclusive")
+    result = findings(Host().measure(SINGLE, 3, {}))
+    assert result.cells == ()
+    assert len(result.incomplete) == 2
+    assert "memory-copy" in result.incomplete[1]
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert result.headline.startswith("Nothing conclusive")
 
 
 def test_an_effect_of_nothing_is_reported_everywhere():
-    found = findings(Host().measure(ONE, 60, {"null": 0.95, "memory-copy": 0.8}))
-    assert Warn.NULL_EFFECT in cell(found, "memory-copy").warnings
-    assert found.headline.startswith(
+    result = findings(Host().measure(SINGLE, 60, {"null": 0.95, "memory-copy": 0.8}))
+    assert Warn.NULL_EFFECT in cell(result, "memory-copy").warnings
+    assert result.headline.startswith(
         "Not reliable: a neighbour that does nothing seemed to change the rate of copy by "
     )
-    assert any("A/A check failed" in warning for warning in found.warnings)
+    assert any("A/A check failed" in warning for warning in result.warnings)
 
 
 def test_disturbed_slots_stay_in_and_are_reported():
-    observations = Host().measure(ONE, 40, {"memory-copy": 0.8})
+    observations = Host().measure(SINGLE, 40, {"memory-copy": 0.8})
     disturbed = [replace(o, disturbed=("steal",)) if o.block < 5 else o for o in observations]
-    found = findings(disturbed)
-    assert cell(found, "memory-copy").isolation.n == 40
-    assert Warn.STEAL in cell(found, "memory-copy").warnings
-    assert any("15 of 120 slots were disturbed by other programs (steal)" in warning for warning in found.warnings)
+    result = findings(disturbed)
+    assert cell(result, "memory-copy").isolation.n == 40
+    assert Warn.STEAL in cell(result, "memory-copy").warnings
+    assert any("15 of 120 slots were disturbed by other programs (steal)" in warning for warning in result.warnings)
 
 
 @pytest.mark.parametrize(
     ("intensity", "achieved", "fell_short"), [(1.0, 0.4, True), (1.0, 0.7, False), (0.5, 0.2, True), (0.5, 0.3, False)]
 )
-def test_an_aggressor_that_achieved_less_than_asked_is_reported(intensity, achieved, fell_short):
+def test_an_aggressor_that_achieved_less_than_requested_is_reported(intensity, achieved, fell_short):
     of = trial(treatment("memory-copy", intensity=intensity))
     weak = [replace(o, achieved={"memory-copy": achieved}) for o in Host().measure(of, 40, {"memory-copy": 0.8})]
     harm = cell(findings(weak, of), "memory-copy")
@@ -174,54 +176,54 @@ def test_an_aggressor_on_another_machine_shares_no_cpu_that_would_excuse_it():
 
 
 def test_several_looks_share_the_error_that_one_look_may_make():
-    quiet = Host().measure(ONE, 40, {})
-    once, thrice = (carry_over(quiet, ONE.treatments, looks)["memory-copy"].drift for looks in (1, 3))
+    quiet = Host().measure(SINGLE, 40, {})
+    once, thrice = (carry_over(quiet, SINGLE.treatments, looks)["memory-copy"].drift for looks in (1, 3))
     assert 1 - thrice.level == pytest.approx((1 - once.level) / 3)
 
 
 def test_an_effect_that_still_moves_inside_its_slots_is_carry_over():
     host = Host()
-    moving = host.measure(ONE, 40, {"memory-copy": 0.8}, late={"memory-copy": -0.06})
-    found = carry_over(moving, ONE.treatments)
-    assert found["memory-copy"].present
-    assert found["memory-copy"].drift.value == pytest.approx(-0.06, abs=0.005)
-    assert not found["null"].present
+    moving = host.measure(SINGLE, 40, {"memory-copy": 0.8}, late={"memory-copy": -0.06})
+    result = carry_over(moving, SINGLE.treatments)
+    assert result["memory-copy"].present
+    assert result["memory-copy"].drift.value == pytest.approx(-0.06, abs=0.005)
+    assert not result["null"].present
     assert Warn.CARRY_OVER in cell(findings(moving), "memory-copy").warnings
 
 
 def test_a_tiny_drift_inside_the_slots_is_not_worth_lengthening_them():
-    assert not carry_over(Host().measure(ONE, 40, {}, late={"null": 0.002}), ONE.treatments)["null"].present
+    assert not carry_over(Host().measure(SINGLE, 40, {}, late={"null": 0.002}), SINGLE.treatments)["null"].present
 
 
 def test_efficiency_is_the_rate_over_the_promised_share_of_the_baseline():
     limited = trial(limit("half", 0.5))
-    found = cell(findings(Host().measure(limited, 40, {"half": 0.45}), limited), "half")
-    assert found.promised == 0.5
-    assert found.efficiency.low < 0.9 < found.efficiency.high
+    result = cell(findings(Host().measure(limited, 40, {"half": 0.45}), limited), "half")
+    assert result.promised == 0.5
+    assert result.efficiency.low < 0.9 < result.efficiency.high
 
 
 def test_a_limit_of_a_disk_promises_its_rate_or_what_the_disk_gives_if_that_is_less():
     usual = Host().measure(trial(), 40, {})[0].rate
 
-    def found(ceiling_rate, factor):
+    def result(ceiling_rate, factor):
         alone = treatment("disk", "limit", victim_limits=THROTTLED, ceiling_rate=ceiling_rate)
         limited = trial(alone, probe="disk-direct-read")
         return cell(findings(Host().measure(limited, 40, {"disk": factor}), limited), "disk")
 
-    held = found(0.05 * usual, 0.045)
+    held = result(0.05 * usual, 0.045)
     assert held.promised == pytest.approx(0.05, rel=0.1)
     assert held.efficiency.value == pytest.approx(0.9, rel=0.1)
     # The disk's own drift is no part of it: a rate is compared with a rate.
     assert held.efficiency.value == pytest.approx(held.rate.value / (0.05 * usual))
-    roomy = found(5 * usual, 1.0)
+    roomy = result(5 * usual, 1.0)
     assert roomy.promised == 1.0
     assert roomy.efficiency.value == pytest.approx(roomy.isolation.value)
 
 
 def test_a_limit_of_a_disk_from_which_no_rate_follows_promises_nothing():
     limited = trial(treatment("disk", "limit", victim_limits=THROTTLED))
-    found = cell(findings(Host().measure(limited, 40, {"disk": 0.5}), limited), "disk")
-    assert (found.promised, found.efficiency) == (None, None)
+    result = cell(findings(Host().measure(limited, 40, {"disk": 0.5}), limited), "disk")
+    assert (result.promised, result.efficiency) == (None, None)
 
 
 def test_variation_is_found_where_the_effect_drifts_and_not_in_white_noise():
@@ -246,7 +248,7 @@ def test_the_curve_and_its_slope_follow_the_intensities():
 
 
 def test_one_intensity_makes_no_curve():
-    assert findings(Host().measure(ONE, 20, {})).curves == ()
+    assert findings(Host().measure(SINGLE, 20, {})).curves == ()
 
 
 COUNTERS = {
@@ -277,26 +279,26 @@ def test_the_counter_that_moved_with_the_harm_is_the_cause_and_echoes_are_not():
     random = np.random.default_rng(3)
     moved = dict(enumerate(random.uniform(0.1, 0.3, 60)))
     observations = [counted(o, random, moved) for o in Host().measure(two, 60, {})]
-    found = findings(observations, two, COUNTERS)
-    causes = cell(found, "memory-copy").causes
+    result = findings(observations, two, COUNTERS)
+    causes = cell(result, "memory-copy").causes
     assert [cause.counter for cause in causes] == ["bus"]
     assert causes[0].resource == "memory_bandwidth"
     assert causes[0].correlation.low > 0.5
     assert causes[0].resource == "memory_bandwidth"
-    assert cell(found, "cpu-integer").causes == ()
+    assert cell(result, "cpu-integer").causes == ()
 
 
 def test_a_reading_missing_in_some_blocks_takes_only_those_blocks_from_its_counter():
     random = np.random.default_rng(3)
     moved = dict(enumerate(random.uniform(0.1, 0.3, 60)))
-    observations = [counted(o, random, moved) for o in Host().measure(ONE, 60, {})]
+    observations = [counted(o, random, moved) for o in Host().measure(SINGLE, 60, {})]
     torn = [
         replace(o, counters={n: v for n, v in o.counters.items() if n != "bus"})
         if (o.block, o.treatment) in {(3, "none"), (9, "memory-copy"), (9, "none"), (12, "null")}
         else o
         for o in observations
     ]
-    cause = cell(findings(torn, ONE, COUNTERS), "memory-copy").causes[0]
+    cause = cell(findings(torn, SINGLE, COUNTERS), "memory-copy").causes[0]
     assert (cause.counter, cause.difference.n) == ("bus", 58)
     assert "(read in 58 of 60 blocks)" in cause.text
 
@@ -304,14 +306,14 @@ def test_a_reading_missing_in_some_blocks_takes_only_those_blocks_from_its_count
 def test_a_counter_read_in_too_few_blocks_is_no_cause():
     random = np.random.default_rng(3)
     moved = dict(enumerate(random.uniform(0.1, 0.3, 60)))
-    observations = [counted(o, random, moved) for o in Host().measure(ONE, 60, {})]
+    observations = [counted(o, random, moved) for o in Host().measure(SINGLE, 60, {})]
     rare = [replace(o, counters=o.counters if o.block < 3 else {}) for o in observations]
-    assert cell(findings(rare, ONE, COUNTERS), "memory-copy").causes == ()
+    assert cell(findings(rare, SINGLE, COUNTERS), "memory-copy").causes == ()
 
 
 def goal_outcome(goal, factor, blocks=40):
-    found = findings(Host().measure(ONE, blocks, {"memory-copy": factor}), goals=(goal,))
-    return found.verdicts[0]
+    result = findings(Host().measure(SINGLE, blocks, {"memory-copy": factor}), goals=(goal,))
+    return result.verdicts[0]
 
 
 @pytest.mark.parametrize(
@@ -339,25 +341,25 @@ def test_a_verdict_on_fewer_blocks_than_intervals_need_says_so(blocks, said):
 def test_a_null_that_lengthens_the_latency_is_reported_and_widens_what_decides_a_goal():
     longer = {"null": 1.15, "memory-copy": 1.15}
     goal = Goal(latency_impact_p99=0.1)
-    found = findings(with_latency(Host().measure(ONE, 40, {"memory-copy": 0.8}), longer), goals=(goal,))
-    assert found.bands[0].null_latency["p99"].low > 0.1
-    assert Warn.NULL_LATENCY in cell(found, "memory-copy").warnings
-    assert Warn.NULL_EFFECT not in cell(found, "memory-copy").warnings
-    assert found.verdicts[0].outcome is Outcome.INCONCLUSIVE
-    assert "latency impact at p99 (widened, because the A/A check failed)" in found.verdicts[0].reason
-    assert found.headline.startswith(
+    result = findings(with_latency(Host().measure(SINGLE, 40, {"memory-copy": 0.8}), longer), goals=(goal,))
+    assert result.bands[0].null_latency["p99"].low > 0.1
+    assert Warn.NULL_LATENCY in cell(result, "memory-copy").warnings
+    assert Warn.NULL_EFFECT not in cell(result, "memory-copy").warnings
+    assert result.verdicts[0].outcome is Outcome.INCONCLUSIVE
+    assert "latency impact at p99 (widened, because the A/A check failed)" in result.verdicts[0].reason
+    assert result.headline.startswith(
         "Not reliable: a neighbour that does nothing seemed to change the p99 latency of copy by "
     )
-    assert any("had an effect on the p99 latency; the A/A check failed" in warning for warning in found.warnings)
+    assert any("had an effect on the p99 latency; the A/A check failed" in warning for warning in result.warnings)
 
 
 def test_a_latency_goal_is_violated_where_the_null_shows_no_latency():
     goal = Goal(latency_impact_p99=0.1)
-    observations = with_latency(Host().measure(ONE, 40, {"memory-copy": 0.8}), {"memory-copy": 1.3}, seed=3)
-    found = findings(observations, goals=(goal,))
-    assert Warn.NULL_LATENCY not in cell(found, "memory-copy").warnings
-    assert found.verdicts[0].outcome is Outcome.VIOLATED
-    assert "all of it above 0.1" in found.verdicts[0].reason
+    observations = with_latency(Host().measure(SINGLE, 40, {"memory-copy": 0.8}), {"memory-copy": 1.3}, seed=3)
+    result = findings(observations, goals=(goal,))
+    assert Warn.NULL_LATENCY not in cell(result, "memory-copy").warnings
+    assert result.verdicts[0].outcome is Outcome.VIOLATED
+    assert "all of it above 0.1" in result.verdicts[0].reason
 
 
 @pytest.mark.long
@@ -387,24 +389,24 @@ def test_a_latency_goal_without_enough_operations_is_inconclusive():
 
 
 def test_goals_are_about_neighbours_and_not_about_the_null():
-    found = findings(Host().measure(ONE, 40, {"memory-copy": 0.8}), goals=(Goal(isolation_factor=0.5),))
-    assert [v.treatment for v in found.verdicts] == ["memory-copy"]
+    result = findings(Host().measure(SINGLE, 40, {"memory-copy": 0.8}), goals=(Goal(isolation_factor=0.5),))
+    assert [v.treatment for v in result.verdicts] == ["memory-copy"]
 
 
 def test_an_efficiency_goal_has_two_sides():
     limited = trial(limit("half", 0.5))
     observations = Host().measure(limited, 40, {"half": 0.65})
-    found = findings(observations, limited, goals=(Goal(efficiency=(0.9, 1.1)), Goal(efficiency=(0.9, 1.5))))
-    assert [v.outcome for v in found.verdicts] == [Outcome.VIOLATED, Outcome.HOLDS]
-    assert ": all of it above 1.1;" in found.verdicts[0].reason
-    assert ": all of it at least 0.9 and at most 1.5;" in found.verdicts[1].reason
+    result = findings(observations, limited, goals=(Goal(efficiency=(0.9, 1.1)), Goal(efficiency=(0.9, 1.5))))
+    assert [v.outcome for v in result.verdicts] == [Outcome.VIOLATED, Outcome.HOLDS]
+    assert ": all of it above 1.1;" in result.verdicts[0].reason
+    assert ": all of it at least 0.9 and at most 1.5;" in result.verdicts[1].reason
 
 
 def test_a_failed_check_of_nothing_widens_what_decides_a_goal():
     factors = {"memory-copy": 0.8, "null": 0.9}
-    found = findings(Host().measure(ONE, 40, factors), goals=(Goal(isolation_factor=0.75),))
-    assert found.verdicts[0].outcome is Outcome.INCONCLUSIVE
-    assert "A/A check failed" in found.verdicts[0].reason
+    result = findings(Host().measure(SINGLE, 40, factors), goals=(Goal(isolation_factor=0.75),))
+    assert result.verdicts[0].outcome is Outcome.INCONCLUSIVE
+    assert "A/A check failed" in result.verdicts[0].reason
 
 
 def test_checkpoints_grow_by_a_quarter():
@@ -412,33 +414,33 @@ def test_checkpoints_grow_by_a_quarter():
     assert [next(points) for _ in range(5)] == [20, 25, 32, 40, 50]
 
 
-def asked(blocks, precision) -> object:
-    return enough(Host().measure(ONE, blocks, {"memory-copy": 0.8}), ONE.treatments, precision)
+def requested(blocks, precision) -> object:
+    return enough(Host().measure(SINGLE, blocks, {"memory-copy": 0.8}), SINGLE.treatments, precision)
 
 
 def test_precision_is_unknown_before_the_first_checkpoint():
-    found = asked(19, 0.5)
-    assert (found.reached, found.half_width, found.next_blocks) == (False, None, 20)
-    assert not enough([], ONE.treatments, 0.5).reached
+    result = requested(19, 0.5)
+    assert (result.reached, result.half_width, result.next_blocks) == (False, None, 20)
+    assert not enough([], SINGLE.treatments, 0.5).reached
 
 
 def test_precision_looks_only_at_checkpoints():
-    at, between = asked(25, 0.01), asked(31, 0.01)
+    at, between = requested(25, 0.01), requested(31, 0.01)
     assert between == at
     assert at.blocks == 25
     assert at.next_blocks == 32
 
 
 def test_precision_is_reached_with_enough_blocks_and_not_before():
-    assert not asked(310, 0.0005).reached
-    assert not asked(300, 0.01).reached  # the last look was at 243 blocks
-    assert asked(310, 0.01).reached
+    assert not requested(310, 0.0005).reached
+    assert not requested(300, 0.01).reached  # the last look was at 243 blocks
+    assert requested(310, 0.01).reached
 
 
 def test_the_baseline_is_required_to_be_there():
     lone: tuple[Treatment, ...] = (COPY,)
     with pytest.raises(ValueError, match=r"no baseline among the treatments \(memory-copy\)"):
-        enough(Host().measure(ONE, 30, {}), lone, 0.1)
+        enough(Host().measure(SINGLE, 30, {}), lone, 0.1)
 
 
 def test_a_limit_is_no_point_of_a_sensitivity_curve():
@@ -448,26 +450,26 @@ def test_a_limit_is_no_point_of_a_sensitivity_curve():
         limit("cpu_limit=0.5", 0.5),
         treatment("memory-copy@1,cpu_limit=0.5", victim_limits=Limits(cpu_limit=0.5)),
     )
-    found = findings(Host().measure(steps, 30, {"memory-copy@1,cpu_limit=0.5": 0.4}), steps)
-    assert [point[0] for point in found.curves[0].points] == [0.5, 1.0]
-    assert found.headline.startswith("No neighbour was seen")
+    result = findings(Host().measure(steps, 30, {"memory-copy@1,cpu_limit=0.5": 0.4}), steps)
+    assert [point[0] for point in result.curves[0].points] == [0.5, 1.0]
+    assert result.headline.startswith("No neighbour was seen")
 
 
 def test_precision_counts_the_longer_arm_of_an_interval_that_ends_at_a_bound():
     stalled = [
         replace(o, rate=0.0, early_rate=0.0, late_rate=0.0) if o.treatment == "memory-copy" else o
-        for o in Host().measure(ONE, 20, {})
+        for o in Host().measure(SINGLE, 20, {})
     ]
-    assert enough(stalled, ONE.treatments, 0.01).half_width == pytest.approx(1 - 0.05 ** (1 / 20))
+    assert enough(stalled, SINGLE.treatments, 0.01).half_width == pytest.approx(1 - 0.05 ** (1 / 20))
 
 
 def test_a_precision_that_rests_on_few_independent_blocks_is_not_believed():
-    observations = Host(noise=0.0001).measure(ONE, 25, {})
+    observations = Host(noise=0.0001).measure(SINGLE, 25, {})
     wander = 0.001 * np.cumsum(np.random.default_rng(2).standard_normal(25))
     drifting = [replace(o, rate=o.rate * (1 + wander[o.block] * (o.treatment != "none"))) for o in observations]
-    found = enough(drifting, ONE.treatments, 0.05)
-    assert found.half_width < 0.05
-    assert not found.reached
+    result = enough(drifting, SINGLE.treatments, 0.05)
+    assert result.half_width < 0.05
+    assert not result.reached
 
 
 THREE = trial(COPY, treatment("cpu-integer"), treatment("cache"))
@@ -484,12 +486,12 @@ def harmed_late(observations, lag, rest):
 def test_harm_that_comes_slots_later_is_carry_over_and_said(lag):
     observations = harmed_late(Host().measure(THREE, 60, {}), lag, 0.6)
     assert carry_over(observations, THREE.treatments)["memory-copy"].deferred.lag == lag
-    found = findings(observations, THREE, goals=(Goal(isolation_factor=0.1, aggressor="memory-copy"),))
-    late = cell(found, "memory-copy").carry_over
+    result = findings(observations, THREE, goals=(Goal(isolation_factor=0.1, aggressor="memory-copy"),))
+    late = cell(result, "memory-copy").carry_over
     assert late.present
     assert late.deferred.change.low < -0.4 < late.deferred.change.high + 0.1
-    assert found.verdicts[0].outcome is Outcome.INCONCLUSIVE
-    assert any("after memory-copy were" in text and "slower" in text for text in found.warnings)
+    assert result.verdicts[0].outcome is Outcome.INCONCLUSIVE
+    assert any("after memory-copy were" in text and "slower" in text for text in result.warnings)
 
 
 @pytest.mark.long
@@ -507,8 +509,8 @@ def test_too_few_blocks_say_nothing_of_late_harm():
 
 @pytest.mark.parametrize("threshold", [0.7, 0.9])
 def test_nothing_holds_while_the_harm_may_be_understated(threshold):
-    moving = Host().measure(ONE, 40, {"memory-copy": 0.8}, late={"memory-copy": -0.06})
-    weak = [replace(o, achieved={"memory-copy": 0.3}) for o in Host().measure(ONE, 40, {"memory-copy": 0.8})]
+    moving = Host().measure(SINGLE, 40, {"memory-copy": 0.8}, late={"memory-copy": -0.06})
+    weak = [replace(o, achieved={"memory-copy": 0.3}) for o in Host().measure(SINGLE, 40, {"memory-copy": 0.8})]
     for observations, doubt in ((moving, "still changed inside the slots"), (weak, "did not reach its intensity")):
         verdict = findings(observations, goals=(Goal(isolation_factor=threshold),)).verdicts[0]
         assert verdict.outcome is (Outcome.VIOLATED if threshold == 0.9 else Outcome.INCONCLUSIVE)
@@ -543,23 +545,23 @@ def test_a_limit_owes_its_share_beside_a_neighbour_only_if_the_goal_names_that_n
 
 def test_a_neighbour_beside_a_limit_that_was_not_measured_alone_is_missing():
     of = trial(BESIDE)
-    found = findings(Host().measure(of, 40, {BESIDE.id: 0.4}), of)
-    assert BESIDE.id not in {c.treatment for c in found.cells}
-    assert any(BESIDE.label in text for text in found.incomplete)
+    result = findings(Host().measure(of, 40, {BESIDE.id: 0.4}), of)
+    assert BESIDE.id not in {c.treatment for c in result.cells}
+    assert any(BESIDE.label in text for text in result.incomplete)
 
 
 def test_a_reservation_is_a_floor_and_more_than_it_is_no_fault():
-    reserved = ONE.model_copy(update={"victim": Victim(probe="memory-copy", sandbox=Sandbox(cpu_reservation=0.5))})
+    reserved = SINGLE.model_copy(update={"victim": Victim(probe="memory-copy", sandbox=Sandbox(cpu_reservation=0.5))})
     observations = Host().measure(reserved, 40, {"memory-copy": 0.8})
     verdict = findings(observations, reserved, goals=(Goal(efficiency=(0.9, 1.1)),)).verdicts[0]
     assert (verdict.treatment, verdict.outcome) == ("memory-copy", Outcome.HOLDS)
 
 
 def test_the_length_of_the_slots_is_read_from_what_was_measured():
-    longer = [replace(o, end_ns=o.start_ns + 4 * (o.end_ns - o.start_ns)) for o in Host().measure(ONE, 20, {})]
-    found = carry_over(longer, ONE.treatments)["memory-copy"]
-    assert (found.slot_ns, found.lengthened) == (400_000_000, 4)
-    assert carry_over(Host().measure(ONE, 20, {}), ONE.treatments)["memory-copy"].lengthened == 0
+    longer = [replace(o, end_ns=o.start_ns + 4 * (o.end_ns - o.start_ns)) for o in Host().measure(SINGLE, 20, {})]
+    result = carry_over(longer, SINGLE.treatments)["memory-copy"]
+    assert (result.slot_ns, result.lengthened) == (400_000_000, 4)
+    assert carry_over(Host().measure(SINGLE, 20, {}), SINGLE.treatments)["memory-copy"].lengthened == 0
 
 
 def timed(o, random, slower):
@@ -576,16 +578,16 @@ def test_a_latency_that_rose_alone_is_seen_against_its_own_band_and_stands_in_th
     two = trial(COPY, treatment("disk-write"))
     random = np.random.default_rng(5)
     observations = [timed(o, random, {"disk-write": 0.1}) for o in Host().measure(two, 40, {})]
-    found = findings(observations, two)
-    (band,) = found.bands
+    result = findings(observations, two)
+    (band,) = result.bands
     low, high = band.latency["p99"]
     assert low < 0 < high
-    slow, calm, null = (cell(found, name) for name in ("disk-write", "memory-copy", "null"))
+    slow, calm, null = (cell(result, name) for name in ("disk-write", "memory-copy", "null"))
     assert not slow.seen
     assert "p99" in slow.latency_seen
     assert calm.latency_seen == null.latency_seen == ()
-    assert "lengthens the p99 latency of copy to" in found.headline
-    assert "without a loss of throughput seen" in found.headline
+    assert "lengthens the p99 latency of copy to" in result.headline
+    assert "without a loss of throughput seen" in result.headline
 
 
 def test_a_switched_limit_has_an_a_a_check_of_its_own():
@@ -594,29 +596,29 @@ def test_a_switched_limit_has_an_a_a_check_of_its_own():
     idle = treatment("null,half", "null", victim_limits=alone.victim_limits)
     of = trial(COPY, alone, idle, beside)
     observations = Host().measure(of, 40, {"half": 0.5, "null,half": 0.5, "memory-copy,half": 0.4, "memory-copy": 0.8})
-    found = findings(observations, of)
-    assert [(band.baseline, round(band.null.value, 1)) for band in found.bands] == [("none", 1.0), ("half", 1.0)]
-    assert cell(found, "memory-copy,half").baseline == "half"
-    assert cell(found, "null,half").efficiency is None
-    assert not cell(found, "null,half").seen
+    result = findings(observations, of)
+    assert [(band.baseline, round(band.null.value, 1)) for band in result.bands] == [("none", 1.0), ("half", 1.0)]
+    assert cell(result, "memory-copy,half").baseline == "half"
+    assert cell(result, "null,half").efficiency is None
+    assert not cell(result, "null,half").seen
 
 
 def test_a_cell_says_in_what_its_a_a_check_differed():
     of = trial(COPY, treatment("disk-write").model_copy(update={"guard_ns": 100_000_000, "slot_ns": 50_000_000}))
     of = of.model_copy(update={"aggressor_cpus": {"memory-copy": (1,), "disk-write": (0,)}})
-    found = findings(Host().measure(of, 10, {}), of)
-    assert cell(found, "memory-copy").uncontrolled == ()
-    assert cell(found, "disk-write").uncontrolled == ("guard 100 ms, not 10", "slot 50 ms, not 100", "CPU 0, not 1")
+    result = findings(Host().measure(of, 10, {}), of)
+    assert cell(result, "memory-copy").uncontrolled == ()
+    assert cell(result, "disk-write").uncontrolled == ("guard 100 ms, not 10", "slot 50 ms, not 100", "CPU 0, not 1")
 
 
 def commanded(on, off, moved=0.0):
     """A neighbour that is a command, with what it used while on and off."""
-    of = ONE.model_copy(update={"aggressors": {"memory-copy": Aggressor(command=("job",))}})
-    told = [
+    of = SINGLE.model_copy(update={"aggressors": {"memory-copy": Aggressor(command=("job",))}})
+    reported = [
         replace(o, used={"memory-copy": on if o.treatment == "memory-copy" else off}, moved={"memory-copy": moved})
         for o in Host().measure(of, 20, {})
     ]
-    return findings(told, of, goals=(Goal(isolation_factor=0.5),))
+    return findings(reported, of, goals=(Goal(isolation_factor=0.5),))
 
 
 @pytest.mark.parametrize(
@@ -629,12 +631,12 @@ def commanded(on, off, moved=0.0):
         (0.9, 0.05, 0.0, set()),
     ],
 )
-def test_a_command_that_did_nothing_or_did_not_stop_is_told_and_nothing_holds(on, off, moved, warned):
-    found = commanded(on, off, moved)
-    of = cell(found, "memory-copy")
+def test_a_command_that_did_nothing_or_did_not_stop_is_reported_and_nothing_holds(on, off, moved, warned):
+    result = commanded(on, off, moved)
+    of = cell(result, "memory-copy")
     assert {Warn.AGGRESSOR_IDLE, Warn.AGGRESSOR_NOT_STOPPED} & set(of.warnings) == warned
     assert (of.used, of.used_off) == (pytest.approx(on), pytest.approx(off))
-    assert (found.outcome is Outcome.HOLDS) == (not warned)
+    assert (result.outcome is Outcome.HOLDS) == (not warned)
 
 
 def witnessed(of, **more):
@@ -644,21 +646,21 @@ def witnessed(of, **more):
 
 def test_cells_of_emulated_sandboxes_say_so_and_no_others():
     two = trial(COPY, treatment("disk-write"))
-    found = witnessed(two, emulated=("disk-write",))
-    assert [c.treatment for c in found.cells if Warn.EMULATED in c.warnings] == ["disk-write"]
+    result = witnessed(two, emulated=("disk-write",))
+    assert [c.treatment for c in result.cells if Warn.EMULATED in c.warnings] == ["disk-write"]
     assert all(Warn.EMULATED in c.warnings for c in witnessed(two, emulated=("victim",)).cells)
 
 
 def test_cells_of_an_aggressor_whose_calibration_was_disturbed_say_so_and_no_others():
-    found = witnessed(trial(COPY, treatment("disk-write")), disturbed=("disk-write",))
-    assert [c.treatment for c in found.cells if Warn.CALIBRATION_DISTURBED in c.warnings] == ["disk-write"]
+    result = witnessed(trial(COPY, treatment("disk-write")), disturbed=("disk-write",))
+    assert [c.treatment for c in result.cells if Warn.CALIBRATION_DISTURBED in c.warnings] == ["disk-write"]
 
 
 def test_a_cell_says_so_of_every_neighbour_that_presses_in_it():
     both = treatment("copies").model_copy(update={"intensities": {"disk-write": 1.0, "copies": 1.0}})
     together = trial(COPY, treatment("disk-write"), both)
-    found = witnessed(together, emulated=("disk-write",))
-    assert [c.treatment for c in found.cells if Warn.EMULATED in c.warnings] == ["disk-write", "copies"]
+    result = witnessed(together, emulated=("disk-write",))
+    assert [c.treatment for c in result.cells if Warn.EMULATED in c.warnings] == ["disk-write", "copies"]
 
 
 @pytest.mark.parametrize(("probe", "cached", "said"), [
@@ -666,42 +668,42 @@ def test_a_cell_says_so_of_every_neighbour_that_presses_in_it():
 ])  # fmt: skip
 def test_a_disk_read_that_the_page_cache_served_says_so(probe, cached, said):
     of = trial(COPY, probe=probe)
-    found = witnessed(
+    result = witnessed(
         of, facts={"victim": ({"cached_bytes": 0, "file_bytes": 100}, {"cached_bytes": cached, "file_bytes": 100})}
     )
-    assert {Warn.SHARED_DISK_CACHE in c.warnings for c in found.cells} == {said}
+    assert {Warn.SHARED_DISK_CACHE in c.warnings for c in result.cells} == {said}
 
 
-def test_lost_lines_and_useless_readings_are_told_of_the_command_they_concern():
-    found = witnessed(
-        ONE, dropped={"memory-copy": 7}, readings={"victim": Readings(80, 0, 20), "memory-copy": Readings(99, 1, 0)}
+def test_lost_lines_and_useless_readings_are_reported_of_the_command_they_concern():
+    result = witnessed(
+        SINGLE, dropped={"memory-copy": 7}, readings={"victim": Readings(80, 0, 20), "memory-copy": Readings(99, 1, 0)}
     )
-    _, lost, bunched = found.warnings
+    _, lost, bunched = result.warnings
     assert "7 lines of memory-copy's output" in lost
     assert "metric of copy: 20 of 100 readings arrived together" in bunched
 
 
 def test_a_slow_treatment_is_judged_in_long_blocks_by_a_band_of_their_own():
-    short = [o for o in Host(1).measure(ONE, 310, {}) if o.treatment != "memory-copy"]
-    long = [replace(o, long=True, block=o.block + 1000) for o in Host(2).measure(ONE, 305, {"memory-copy": 0.8})]
-    found = findings([*short, *long])
-    slow = cell(found, "memory-copy")
+    short = [o for o in Host(1).measure(SINGLE, 310, {}) if o.treatment != "memory-copy"]
+    long = [replace(o, long=True, block=o.block + 1000) for o in Host(2).measure(SINGLE, 305, {"memory-copy": 0.8})]
+    result = findings([*short, *long])
+    slow = cell(result, "memory-copy")
     assert (slow.long, slow.isolation.n) == (True, 305)
-    assert {(band.long, band.null.n) for band in found.bands} == {(False, 310), (True, 305)}
-    assert enough([*short, *long], ONE.treatments, 0.5).reached
-    assert not enough([*short, *long[: 3 * len(ONE.treatments)]], ONE.treatments, 0.5).reached
+    assert {(band.long, band.null.n) for band in result.bands} == {(False, 310), (True, 305)}
+    assert enough([*short, *long], SINGLE.treatments, 0.5).reached
+    assert not enough([*short, *long[: 3 * len(SINGLE.treatments)]], SINGLE.treatments, 0.5).reached
 
 
 @pytest.mark.parametrize(("straddle", "said"), [(0.04, False), (0.06, True)])
-def test_a_victim_that_reports_too_seldom_for_its_slots_is_told_of(straddle, said):
-    seen = [replace(o, straddle=straddle) for o in Host(1).measure(ONE, 60, {"memory-copy": 0.8})]
+def test_a_victim_that_reports_too_seldom_for_its_slots_is_reported_of(straddle, said):
+    seen = [replace(o, straddle=straddle) for o in Host(1).measure(SINGLE, 60, {"memory-copy": 0.8})]
     assert {Warn.COARSE_VICTIM in c.warnings for c in findings(seen).cells} == {said}
 
 
 def test_an_effect_that_only_long_slots_show_is_carry_over():
-    short = Host(1).measure(ONE, 60, {})
-    long = [replace(o, long=True, block=o.block + 1000) for o in Host(2).measure(ONE, 30, {"memory-copy": 0.8})]
-    found = carry_over([*short, *long], ONE.treatments)
-    assert found["memory-copy"].present
-    assert found["memory-copy"].longer.high < -0.1
-    assert not found["null"].present
+    short = Host(1).measure(SINGLE, 60, {})
+    long = [replace(o, long=True, block=o.block + 1000) for o in Host(2).measure(SINGLE, 30, {"memory-copy": 0.8})]
+    result = carry_over([*short, *long], SINGLE.treatments)
+    assert result["memory-copy"].present
+    assert result["memory-copy"].longer.high < -0.1
+    assert not result["null"].present

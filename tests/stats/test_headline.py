@@ -39,10 +39,10 @@ def headline(of, kernels, cells, bands):
     """Of a plan that holds no more than what has cells here."""
     measured = {(c.trial, c.treatment) for c in cells}
     trials = tuple(
-        one.model_copy(
-            update={"treatments": tuple(t for t in one.treatments if not t.aggressor or (one.id, t.id) in measured)}
+        item.model_copy(
+            update={"treatments": tuple(t for t in item.treatments if not t.aggressor or (item.id, t.id) in measured)}
         )
-        for one in of.trials
+        for item in of.trials
     )
     judged = with_effects(cells, bands, of.scenario.precision)
     return line_of(of.model_copy(update={"trials": trials}), kernels, judged, bands)
@@ -158,7 +158,7 @@ def test_gains_are_counted_without_a_cause_and_only_where_there_is_room():
 
 
 @pytest.mark.parametrize(
-    ("impact", "told"),
+    ("impact", "reported"),
     [
         (estimate(0.4, 0.1), "by 40 % ± 10 without"),
         (estimate(9.0, 1.0), "to 10 times ± 1 without"),
@@ -166,10 +166,10 @@ def test_gains_are_counted_without_a_cause_and_only_where_there_is_room():
         (ends(50.0, 9.67, 900.0), "to at least 10 times without"),
     ],
 )
-def test_a_longer_latency_is_told_in_the_words_of_the_tables(impact, told):
+def test_a_longer_latency_is_reported_in_the_words_of_the_tables(impact, reported):
     slowed = cell(COPYING, COPY, 1.0, 0.01, seen=False, latency={"p99": impact}, latency_seen=("p99",))
     line = headline(plan(COPYING), KERNELS, [slowed], [])
-    assert told in line
+    assert reported in line
     assert figures.impact(impact, sign=False) in line
 
 
@@ -180,7 +180,7 @@ def test_a_longer_latency_beside_a_throughput_that_is_not_known_says_so():
     assert line.endswith("by 40 % ± 10; whether it costs throughput is not known.")
 
 
-def test_no_effect_and_not_known_are_told_apart():
+def test_no_effect_and_not_known_are_reported_apart():
     cells = [cell(COPYING, COPY, 0.999, 0.005, seen=False), cell(COPYING, RING, 0.9, 0.2, seen=False)]
     assert headline(plan(COPYING), KERNELS, cells, [band(COPYING)]) == (
         "No neighbour was seen to cost you anything above ±0.6 %, but 1 of 2 is not known (up to ±30 %)."
@@ -208,7 +208,7 @@ def test_a_neighbour_whose_kernel_this_version_does_not_know_is_called_by_its_na
     assert headline(plan(ODD), KERNELS, cells, []).startswith("An odd-work-running neighbour")
 
 
-def test_of_several_intensities_the_worst_is_told():
+def test_of_several_intensities_the_worst_is_reported():
     half = treatment("memory-copy@0.5", intensity=0.5)
     both = trial(half, COPY)
     cells = [cell(both, half, 0.9, 0.01), cell(both, COPY, 0.8, 0.01)]
@@ -246,7 +246,7 @@ def test_a_command_is_called_by_its_name():
     )
 
 
-def test_two_victims_that_lose_the_same_resource_are_told_apart():
+def test_two_victims_that_lose_the_same_resource_are_reported_apart():
     other = trial(COPY, name="t3", victim="second")
     cells = [cell(COPYING, COPY, 0.82, 0.01), cell(other, COPY, 0.7, 0.01)]
     line = headline(plan(COPYING, other), KERNELS, cells, [])
@@ -254,7 +254,7 @@ def test_two_victims_that_lose_the_same_resource_are_told_apart():
     assert "of memory bandwidth (copy)." in line
 
 
-def test_limits_are_told_where_there_are_no_neighbours():
+def test_limits_are_reported_where_there_are_no_neighbours():
     of = trial(limit("half", 0.5))
     cells = [cell(of, of.treatments[-1], 0.45, 0.01, efficiency=estimate(0.9, 0.02))]
     assert headline(plan(of), KERNELS, cells, []) == (
@@ -265,9 +265,9 @@ def test_limits_are_told_where_there_are_no_neighbours():
 @pytest.mark.parametrize("seed", range(3))
 def test_the_line_of_a_whole_run_reads_well(seed):
     of = trial(COPY, RING)
-    found = analyse(evidence(plan(of), Host(seed).measure(of, 50, {"memory-copy": 0.8})))
-    assert re.match(r"A memory-copying neighbour on the next core costs (19|20)\.\d+ % ± 0\.\d+ of", found.headline)
-    assert "nothing else seen above ±" in found.headline
+    result = analyse(evidence(plan(of), Host(seed).measure(of, 50, {"memory-copy": 0.8})))
+    assert re.match(r"A memory-copying neighbour on the next core costs (19|20)\.\d+ % ± 0\.\d+ of", result.headline)
+    assert "nothing else seen above ±" in result.headline
 
 
 def test_only_a_neighbour_placed_by_topology_is_said_to_be_on_the_next_core():
@@ -311,7 +311,7 @@ def test_trials_that_failed_are_counted_as_not_judged():
     )
 
 
-def test_a_harm_in_doubt_on_few_blocks_or_emulated_is_marked():
+def test_a_harm_in_warning_on_few_blocks_or_emulated_is_marked():
     more = (Warn.CARRY_OVER, Warn.FEW_BLOCKS, Warn.EMULATED)
     cells = [cell(COPYING, COPY, 0.32, 0.01, warnings=more), cell(WRITING, DISK, 0.38, 0.04)]
     line = headline(plan(COPYING, WRITING), KERNELS, cells, [])
@@ -335,6 +335,6 @@ def test_a_run_that_was_all_emulated_says_so_once(seen):
     assert line.count("mulated") == 1
 
 
-def test_a_full_stall_is_told_with_the_ends_of_its_interval():
+def test_a_full_stall_is_reported_with_the_ends_of_its_interval():
     stalled = Estimate(value=0.0, low=0.0, high=0.139, n=20, method="m")
     assert percent(stalled) == figures.percent(figures.loss(stalled)) == "100 % (86 to 100)"

@@ -63,10 +63,10 @@ def test_stalls_of_a_victim_are_not_taken_for_mishaps_of_the_host():
     random = np.random.default_rng(3)
     rates = np.exp(0.01 * random.standard_normal((2, 300, 60)) - 0.15 * (random.random((2, 300, 60)) < 0.02))
     rates[0] *= np.where(random.random((300, 60)) < 0.08, 0.03, 1)
-    found = [ratio_of_means(treated, baseline) for treated, baseline in zip(*rates, strict=True)]
+    result = [ratio_of_means(treated, baseline) for treated, baseline in zip(*rates, strict=True)]
     truth = 1 - 0.08 * 0.97
-    assert np.mean([f.value for f in found]) == pytest.approx(truth, abs=0.005)
-    assert np.mean([f.low <= truth <= f.high for f in found]) > 0.88
+    assert np.mean([f.value for f in result]) == pytest.approx(truth, abs=0.005)
+    assert np.mean([f.low <= truth <= f.high for f in result]) > 0.88
 
 
 def test_the_factor_is_continuous_where_a_slot_comes_to_a_stand():
@@ -118,8 +118,8 @@ def test_the_p_value_is_five_percent_at_the_edge_of_the_interval():
 
 
 def test_a_series_that_never_moves_has_an_interval_of_no_width():
-    found = mean_interval(np.full(10, 2.5))
-    assert (found.low, found.value, found.high, found.n_effective) == (2.5, 2.5, 2.5, None)
+    result = mean_interval(np.full(10, 2.5))
+    assert (result.low, result.value, result.high, result.n_effective) == (2.5, 2.5, 2.5, None)
     assert p_values(np.zeros(10)) == pytest.approx(1)
 
 
@@ -142,15 +142,15 @@ def test_a_value_that_is_not_finite_is_refused():
 
 def test_stalled_slots_count_in_the_ratio_of_means():
     treated = np.tile([0.0, 1.0], 20)
-    found = ratio_of_means(treated, np.full(40, 1.0))
-    assert found.value == 0.5
-    assert 0 <= found.low < 0.5 < found.high
+    result = ratio_of_means(treated, np.full(40, 1.0))
+    assert result.value == 0.5
+    assert 0 <= result.low < 0.5 < result.high
 
 
 def test_a_victim_that_always_stalls_has_factor_zero_and_an_upper_bound():
-    found = ratio_of_means(np.zeros(30), np.ones(30))
-    assert (found.value, found.low) == (0, 0)
-    assert found.high == pytest.approx(1 - 0.05 ** (1 / 30))
+    result = ratio_of_means(np.zeros(30), np.ones(30))
+    assert (result.value, result.low) == (0, 0)
+    assert result.high == pytest.approx(1 - 0.05 ** (1 / 30))
 
 
 def test_a_baseline_without_any_work_cannot_be_compared_with():

@@ -35,10 +35,10 @@ def made(blocks, operations, factor, seed=2):
 
 
 def test_a_shift_of_all_latencies_is_found_at_each_percentile():
-    found = impacts(*made(40, 500, 1.2))
-    assert set(found) == {"p50", "p90", "p99", "p99.9"}
-    assert all(e.low < 0.2 < e.high for e in found.values())
-    assert found["p50"].half_width < found["p99"].half_width < 0.2
+    result = impacts(*made(40, 500, 1.2))
+    assert set(result) == {"p50", "p90", "p99", "p99.9"}
+    assert all(e.low < 0.2 < e.high for e in result.values())
+    assert result["p50"].half_width < result["p99"].half_width < 0.2
 
 
 def test_a_percentile_that_too_few_operations_lie_beyond_is_left_out():
@@ -59,8 +59,8 @@ def test_the_interval_of_the_median_covers_despite_correlated_blocks():
             level[at] = 0.5 * level[at - 1] + 0.05 * random.standard_normal()
         treated = Observations.of(observed(b, "x", random.lognormal(10 + level[b], 0.2, 40)) for b in range(60))
         plain = Observations.of(observed(b, "none", random.lognormal(10, 0.2, 40)) for b in range(60))
-        found = impacts(treated, plain)["p50"]
-        covered += found.low <= 0 <= found.high
+        result = impacts(treated, plain)["p50"]
+        covered += result.low <= 0 <= result.high
     assert 105 <= covered <= 120
 
 
@@ -70,6 +70,6 @@ def test_of_very_many_blocks_adjacent_ones_are_taken_together(monkeypatch):
     monkeypatch.setattr("partywall.stats.latency.MOST", 50)
     together = impacts(*pairs)
     assert alone.keys() == together.keys()
-    for name, found in together.items():
-        assert (found.value, found.n) == (alone[name].value, 120)
-        assert found.half_width == pytest.approx(alone[name].half_width, rel=0.5)
+    for name, result in together.items():
+        assert (result.value, result.n) == (alone[name].value, 120)
+        assert result.half_width == pytest.approx(alone[name].half_width, rel=0.5)

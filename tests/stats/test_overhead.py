@@ -47,8 +47,8 @@ def test_without_noise_a_level_that_was_held_out_is_predicted_exactly():
 
 @pytest.mark.long
 def test_ninety_percent_intervals_cover_about_ninety_percent_of_held_out_rounds():
-    found = [coverage(held_out(simulated(random.Random(seed)))) for seed in range(20)]
-    assert 0.8 <= statistics.fmean(found) <= 0.97
+    result = [coverage(held_out(simulated(random.Random(seed)))) for seed in range(20)]
+    assert 0.8 <= statistics.fmean(result) <= 0.97
 
 
 def with_odd_levels(chance, levels, rounds):
@@ -63,10 +63,10 @@ def with_odd_levels(chance, levels, rounds):
 
 @pytest.mark.long
 def test_intervals_cover_as_they_say_where_the_rounds_of_a_level_are_alike():
-    def found(seed):
+    def result(seed):
         return coverage(held_out(list(with_odd_levels(random.Random(seed), (20, 50, 80, 110, 140), 3))))
 
-    assert 0.82 <= statistics.fmean(found(seed) for seed in range(20)) <= 0.97
+    assert 0.82 <= statistics.fmean(result(seed) for seed in range(20)) <= 0.97
 
 
 def test_a_small_error_of_throughputs_does_not_hide_a_large_one_of_response_times():
@@ -148,7 +148,7 @@ def measured(users, limit, work_s, seed, think_s=0.5):
     return mean_s, rate, rate * work_s / limit
 
 
-def test_a_generator_that_a_limit_holds_back_foretells_the_whole_core():
+def test_a_generator_that_a_limit_holds_back_predicts_the_whole_core():
     """Constant services and a limit by periods: nothing of either is in the model's formulas."""
     chance, errors = random.Random(1), []
     for seed in range(2):

@@ -32,8 +32,8 @@ def band(half):
     return Band(trial=BOTH.id, low=1 - half, high=1 + half, null=estimate(1.0, half))
 
 
-def state(one, half_band=0.003, precision=0.01):
-    return with_effects([one], [band(half_band)], precision)[0].effect
+def state(each, half_band=0.003, precision=0.01):
+    return with_effects([each], [band(half_band)], precision)[0].effect
 
 
 @pytest.mark.parametrize(
@@ -75,18 +75,18 @@ def test_latencies_have_the_same_three_states():
 def open_run():
     """A run so noisy that nothing is known of one neighbour, and with no effect of the other."""
     made = evidence(plan(BOTH), Host(3).measure(BOTH, 200, {}))
-    found = analyse(made)
+    result = analyse(made)
     cells = [
-        one.model_copy(update={"isolation": estimate(1.0, 0.4), "seen": False}) if one.treatment == COPY.id else one
-        for one in found.cells
+        each.model_copy(update={"isolation": estimate(1.0, 0.4), "seen": False}) if each.treatment == COPY.id else each
+        for each in result.cells
     ]
-    judged = with_effects(cells, found.bands, 0.01)
-    return found.model_copy(update={"cells": tuple(judged)}), made
+    judged = with_effects(cells, result.bands, 0.01)
+    return result.model_copy(update={"cells": tuple(judged)}), made
 
 
 def test_what_is_not_known_is_nowhere_shown_as_no_effect(open_run):
     findings, made = open_run
-    states = {one.treatment: one.effect for one in findings.cells}
+    states = {each.treatment: each.effect for each in findings.cells}
     assert states[COPY.id] is Effect.NOT_KNOWN
     assert states[RING.id] is Effect.NONE
     page = html.render(findings, made)

@@ -73,10 +73,10 @@ def test_blocks_are_counted_once_they_are_done(run, torn):
             stream.write(b'{"kind": "block_done", "trial": "000-v", "block": 6')
     # What a resumed run repeats counts once.
     run.append("block_done", trial="000-v", block=4, extra=[1], **DONE | {"visit": "0.1"})
-    found = run.blocks()
-    assert {trial: own.columns.number.tolist() for trial, own in found.items()} == {"000-v": [4], "other": [5]}
-    assert (found["000-v"].turn.tolist(), found["other"].columns.long.tolist()) == (["0.1"], [True])
-    assert found["other"].columns.measure_ns.tolist() == [10]
+    result = run.blocks()
+    assert {trial: own.columns.number.tolist() for trial, own in result.items()} == {"000-v": [4], "other": [5]}
+    assert (result["000-v"].turn.tolist(), result["other"].columns.long.tolist()) == (["0.1"], [True])
+    assert result["other"].columns.measure_ns.tolist() == [10]
     assert [event["kind"] for event in run.by_trial()["000-v"]] == ["visit"]
 
 
@@ -133,7 +133,7 @@ def test_a_finished_block_without_slices_is_damage_and_not_a_rate_of_zero(run):
         evidence(run)
 
 
-def test_a_visit_that_failed_and_then_succeeded_is_no_failure(run):
+def test_a_turn_that_failed_and_then_succeeded_is_no_failure(run):
     run.append("trial_failed", trial="000-v", visit="0", reason="its agent was killed")
     assert run.failures() == ["000-v: its agent was killed"]
     run.append("visit_ended", trial="000-v", visit="0")

@@ -58,9 +58,9 @@ def test_a_constant_rate_is_seen_as_it_is_wherever_slices_and_windows_lie(length
         at += ms
     end = start + length
     covered = max(0, min(end, at) - start)
-    found = rate(Window(rows), start * MS, end * MS)
+    result = rate(Window(rows), start * MS, end * MS)
     # Time of which nothing is known is no standstill: a figure only where most of the window is covered.
-    assert found == (pytest.approx(1e6) if covered >= 0.8 * length else None)
+    assert result == (pytest.approx(1e6) if covered >= 0.8 * length else None)
 
 
 def test_threads_add_up():
@@ -69,7 +69,7 @@ def test_threads_add_up():
     assert rate(Window(rows[:1]), 0, 10 * MS, threads=2) is None
 
 
-def test_the_guard_does_not_count_and_halves_are_told_apart():
+def test_the_guard_does_not_count_and_halves_are_reported_apart():
     rows = [
         piece(0, 10, 1000.0),
         *(piece(10 * n, 10 * n + 10, 10.0) for n in (1, 2)),
@@ -121,8 +121,10 @@ def test_totals_become_rates_gauges_stay_and_what_is_missing_is_left_out():
     values = np.array([[0.0, 5.0, np.nan], [10.0, 6.0, np.nan], [30.0, 7.0, np.nan]])
     samples = Samples(counters, at, values)
     (row,) = samples.between(np.array([100 * MS]), np.array([200 * MS]))
-    found = dict(zip([counter.name for counter in counters], row.tolist(), strict=True))
-    assert found == pytest.approx({counters[0].name: 200, counters[1].name: 7.0, counters[2].name: np.nan}, nan_ok=True)
+    result = dict(zip([counter.name for counter in counters], row.tolist(), strict=True))
+    assert result == pytest.approx(
+        {counters[0].name: 200, counters[1].name: 7.0, counters[2].name: np.nan}, nan_ok=True
+    )
 
 
 def test_readings_of_other_slots_say_nothing():
@@ -200,14 +202,14 @@ def test_latencies_are_of_the_slots_own_slices_where_these_end_with_an_operation
     assert observe(block, TRIAL, Window(scaled), {}, {})[0].latency.counts == {3: 1, 4: 1}
 
 
-def test_slices_that_reach_beyond_their_slot_are_told():
+def test_slices_that_reach_beyond_their_slot_are_reported():
     fine = [piece(10 * n, 10 * n + 10, 1.0) for n in range(12)]
     # One that began 10 ms before the switch, and one that ends 40 ms after the window.
     coarse = [piece(50 * n, 50 * n + 50, 5.0) for n in range(4)]
     block = Block("000-v", 0, (slot(10, 20, 110),))
     assert observe(block, TRIAL, Window(fine), {}, {})[0].straddle == 0
-    found = observe(block, TRIAL, Window(coarse), {}, {})[0].straddle
-    assert found == pytest.approx((0.6 * 10 + 0.2 * 39.8) / 90)
+    result = observe(block, TRIAL, Window(coarse), {}, {})[0].straddle
+    assert result == pytest.approx((0.6 * 10 + 0.2 * 39.8) / 90)
 
 
 def test_a_block_with_a_slot_of_which_too_little_is_known_gives_no_observation():
@@ -246,8 +248,8 @@ def test_the_sum_over_a_window_is_that_of_the_shares_of_its_slices(pieces, start
         for row in rows
     ]
     thread = Thread.of(rows)
-    ((found,),) = thread.between(*(np.array([at_ns]) for at_ns in window), thread.work)
-    assert found == pytest.approx(sum(inside), abs=1e-9)
+    ((result,),) = thread.between(*(np.array([at_ns]) for at_ns in window), thread.work)
+    assert result == pytest.approx(sum(inside), abs=1e-9)
 
 
 def test_many_blocks_are_seen_as_each_of_them_alone_with_all_threads():

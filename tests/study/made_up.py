@@ -36,7 +36,7 @@ def part(
     text = json.dumps({"partywall": 1, "name": "made-up", "budget": "1h", **scenario})
     plan = make_plan(loads(text), TWO, pipeline.catalogue())
     chance = np.random.default_rng(3)
-    found, moment = [], 0
+    result, moment = [], 0
     for trial in plan.trials:
         for block in range(blocks):
             for position, at in enumerate(chance.permutation(len(trial.treatments))):
@@ -45,7 +45,7 @@ def part(
                 start, moment = moment + 10_000_000, moment + 10_000_000 + SLOT_NS
                 name = treatment.aggressor
                 achieved = {name: 0.99} if name else {}
-                found.append(
+                result.append(
                     Observation(
                         trial.id,
                         block,
@@ -63,8 +63,8 @@ def part(
                     )
                 )
     agent_facts = {trial.id: AgentFacts(emulated=tuple(emulated)) for trial in plan.trials}
-    known = {name: Counter(name, "hertz", "gauge", "cpu") for each in found for name in each.counters}
+    known = {name: Counter(name, "hertz", "gauge", "cpu") for each in result for name in each.counters}
     evidence = Evidence(
-        "r", "2026-01-01", plan, host or {}, _kernels(), by_trial(found), counters=known, agent_facts=agent_facts
+        "r", "2026-01-01", plan, host or {}, _kernels(), by_trial(result), counters=known, agent_facts=agent_facts
     )
     return PartRun(f"{part}-x", part, values or {}, reference, evidence, analyse(evidence))

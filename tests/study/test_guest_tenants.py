@@ -30,13 +30,13 @@ def directory(tmp_path, request: StudyRequest) -> StudyDirectory:
 @pytest.mark.parametrize("name", ["dba-vm", "vits-network"])
 def test_tenants_are_namespaces_or_guests_of_qemu_and_nothing_else(name):
     kind = study.kind_of(study.find(name))
-    asked = kind.read(study.find(name).read_bytes(), name)
-    plain, virtual = (kind.outline(asked, StudyRequest(backends=given), fake_host()) for given in ((), ("qemu",)))
+    requested = kind.read(study.find(name).read_bytes(), name)
+    plain, virtual = (kind.outline(requested, StudyRequest(backends=given), fake_host()) for given in ((), ("qemu",)))
     assert plain.lines[-1] == "tenants are network namespaces"
     assert virtual.lines[-1] == "tenants are guests, each behind a tap"
     assert virtual.seconds > plain.seconds + lab.BOOT_S
     with pytest.raises(UsageError, match=rf"--backend.*{name} does not support backend container") as refused:
-        kind.outline(asked, StudyRequest(backends=("container",)), fake_host())
+        kind.outline(requested, StudyRequest(backends=("container",)), fake_host())
     assert "give qemu" in str(refused.value)
 
 

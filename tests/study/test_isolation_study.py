@@ -32,12 +32,12 @@ def read(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_exhibit_of_the_paper_has_a_rule_and_names_the_papers_series(name):
+def test_every_figure_of_the_paper_has_a_rule_and_names_the_papers_series(name):
     study = read(name)
     paper = papers.load(study.paper)
-    assert {*study.exhibits, *filter(None, [study.overview])} == {exhibit.id for exhibit in paper.exhibits}
-    for exhibit in paper.exhibits:
-        named = {place for claim in exhibit.claims for place in (claim.left, claim.than)} | set(exhibit.values)
+    assert {*study.exhibits, *filter(None, [study.overview])} == {shown.id for shown in paper.exhibits}
+    for shown in paper.exhibits:
+        named = {place for claim in shown.claims for place in (claim.left, claim.than)} | set(shown.values)
         assert named
 
 
@@ -47,12 +47,12 @@ def test_every_exhibit_of_the_paper_has_a_rule_and_names_the_papers_series(name)
 @pytest.mark.parametrize("backend", ["container", "qemu", "process"])
 def test_every_part_is_a_good_scenario_on_every_backend_that_can_do_it(name, length, backend):
     study = read(name)
-    asked = StudyRequest(length=length, backends=(backend,))
+    requested = StudyRequest(length=length, backends=(backend,))
     if (name, backend) == ("hyperv-quality", "process"):
         with pytest.raises(UsageError, match="the process backend cannot do cpu_limit"):
-            list(_jobs(study, asked, PLACE))
+            list(_jobs(study, requested, PLACE))
         return
-    jobs = list(_jobs(study, asked, PLACE))
+    jobs = list(_jobs(study, requested, PLACE))
     assert len({job.name for job in jobs}) == len(jobs)
     for job in jobs:
         sandboxes = [victim.sandbox.backend for victim in job.scenario.victims.values()]
@@ -79,14 +79,14 @@ def test_figure_9_can_be_requested_in_the_papers_guests_and_belongs_to_no_form(m
     monkeypatch.setenv("PARTYWALL_CACHE", str(prepared_kernel(tmp_path)))
     host, study = fake_host(), read("vits")
     assert not [job for job in _jobs(study, StudyRequest(backends=("qemu",)), PLACE) if job.part == "small-guests"]
-    asked = StudyRequest(backends=("qemu",), parts=("small-guests*",))
-    jobs = list(_jobs(study, asked, PLACE))
+    requested = StudyRequest(backends=("qemu",), parts=("small-guests*",))
+    jobs = list(_jobs(study, requested, PLACE))
     assert {job.values["operation"] for job in jobs} == {"read", "write", "reread", "rewrite", "readwrite"}
     for job in jobs:
-        assert not _unplannable(job, asked, host, WORK_ROOT)
+        assert not _unplannable(job, requested, host, WORK_ROOT)
         sandboxes = [each.sandbox for each in (*job.scenario.victims.values(), *job.scenario.aggressors.values())]
         assert {(box.backend, box.memory) for box in sandboxes} == {("qemu", 128 << 20)}
-    assert {name for name, places in Isolation().places(study, asked, host).items() if places} == {"fig 9"}
+    assert {name for name, places in Isolation().places(study, requested, host).items() if places} == {"fig 9"}
 
 
 def prepared_kernel(cache: Path) -> Path:
@@ -105,26 +105,26 @@ def test_several_backends_are_trials_of_one_run_unless_limits_are_switched_live(
         _jobs(read("hyperv-quality"), StudyRequest(backends=("container", "qemu"), parts=("tested-disk*",)), PLACE)
     )
     assert [job.name for job in hyperv] == ["tested-disk-one-container", "tested-disk-one-qemu"]
-    one = _jobs(
+    item = _jobs(
         read("hyperv-quality"), StudyRequest(backends=("container", "qemu"), parts=("loading-RAM-all-disk",)), PLACE
     )
-    assert [job.name for job in one] == ["loading-RAM-all-disk-container", "loading-RAM-all-disk-qemu"]
+    assert [job.name for job in item] == ["loading-RAM-all-disk-container", "loading-RAM-all-disk-qemu"]
 
 
-def test_parts_are_chosen_by_name_or_pattern_and_a_wrong_one_is_told():
+def test_parts_are_chosen_by_name_or_pattern_and_a_wrong_one_is_reported():
     names = [job.name for job in _jobs(read("vits"), StudyRequest(parts=("cache", "request-size-*write")), PLACE)]
     assert names == ["cache", "request-size-write", "request-size-diowrite", "request-size-rewrite"]
     with pytest.raises(UsageError, match="--only: no part is called disc — there are cache, memory"):
         list(_jobs(read("vits"), StudyRequest(parts=("disc",)), PLACE))
 
 
-def test_mistakes_of_a_study_file_are_told_together():
+def test_mistakes_of_a_study_file_are_reported_together():
     content = studies.find("vits").read_text()
     wrong = content.replace("  fig 5:", "  fig 55:").replace("part: communication", "part: comm")
     wrong = wrong.replace("{short: 25s, long: 15min}", "{short: 25s}")
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as reported:
         Isolation().read(wrong.encode(), "a.yaml")
-    text = str(told.value)
+    text = str(reported.value)
     assert "the paper has no 'fig 55'" in text
     assert "there is no part 'comm'" in text
     assert "no budget for the long form" in text
@@ -194,15 +194,15 @@ def threaded(root: Path, control: str, *, cores: int, euid: int = 0) -> Host:
 )
 def test_smt_is_off_in_every_part_where_the_host_can_and_two_cpus_stay(tmp_path, control, cores, euid, stay):
     host, study = threaded(tmp_path, control, cores=cores, euid=euid), read("hyperv-quality")
-    asked = StudyRequest(parts=("tested-integer-*",))
-    jobs = list(_jobs(study, asked, Place.of(host)))
+    requested = StudyRequest(parts=("tested-integer-*",))
+    jobs = list(_jobs(study, requested, Place.of(host)))
     assert {job.scenario.host.smt for job in jobs} == {"off" if stay else None}
     everything = next(job for job in jobs if job.values["cores"] == "all").scenario.victims["tested"]
     cpus = stay or ",".join(map(str, range(2 * cores)))
     assert (everything.sandbox.cpus, everything.threads) == (cpus, cpus.count(",") + 1)
-    told = [line for line in Isolation().outline(study, asked, host).lines if "SMT" in line]
+    reported = [line for line in Isolation().outline(study, requested, host).lines if "SMT" in line]
     gone = ["SMT is switched off while 2 parts measure: CPU 4, 5, 6, 7 are offline"]
-    assert told == (gone if stay else [])
+    assert reported == (gone if stay else [])
 
 
 def test_the_page_says_in_which_parts_smt_was_on_and_why():
@@ -238,10 +238,10 @@ def test_only_root_changes_a_governor(tmp_path):
 def test_the_page_tells_of_the_clock_of_the_host_that_measured():
     study = read("hyperv-quality")
     saving = next(name for name, part in study.parts.items() if part.energy_saving == "on")
-    asked = StudyRequest(backends=("container",), parts=(saving,))
-    told = _notes(study, asked, PLACE, [], Refused({"saving": "no clock"}, {}))
-    assert any("was not measured: no clock" in note for note in told)
-    assert not any("was not measured" in note for note in _notes(study, asked, PLACE, [], Refused({}, {})))
+    requested = StudyRequest(backends=("container",), parts=(saving,))
+    reported = _notes(study, requested, PLACE, [], Refused({"saving": "no clock"}, {}))
+    assert any("was not measured: no clock" in note for note in reported)
+    assert not any("was not measured" in note for note in _notes(study, requested, PLACE, [], Refused({}, {})))
 
 
 def test_the_saving_governor_is_one_that_follows_the_load_where_there_is_one(tmp_path):
@@ -279,11 +279,11 @@ def test_commands_of_a_study_are_shown_and_not_run_unless_they_are_allowed(tmp_p
 
 
 @pytest.mark.long
-def test_commands_are_asked_about_again_when_a_study_goes_on(tmp_path, monkeypatch):
+def test_commands_are_requested_about_again_when_a_study_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     file = with_neighbour(tmp_path, "{command: [touch, here]}")
-    asked = StudyRequest(backends=("process",))
-    directory = StudyDirectory.create(tmp_path / "out", file.read_bytes(), asked, {})
+    requested = StudyRequest(backends=("process",))
+    directory = StudyDirectory.create(tmp_path / "out", file.read_bytes(), requested, {})
     said = CliRunner().invoke(app, ["study", "--resume", str(directory.path), "--work-dir", str(tmp_path)])
     assert isinstance(said.exception, UsageError)
     assert "aggressors.ring.command, on this host: touch here" in str(said.exception)
@@ -352,8 +352,8 @@ def test_the_long_form_has_every_benchmark_beside_every_load_on_one_core_and_on_
     assert {(job.values["benchmark"], job.values["cores"]) for job in tested} == {(k, c) for k in KINDS for c in cores}
     assert all(set(job.scenario.aggressors) == {"integer", "float", "ram", "disk"} for job in tested)
     loading = [job for job in jobs if job.part == "loading"]
-    found = {(job.values["benchmark"], job.values["load"], job.values["cores"]) for job in loading}
-    assert found == {(k, load, c) for k in KINDS for load in ("integer", "RAM", "float", "disk") for c in cores}
+    result = {(job.values["benchmark"], job.values["load"], job.values["cores"]) for job in loading}
+    assert result == {(k, load, c) for k in KINDS for load in ("integer", "RAM", "float", "disk") for c in cores}
     for job in (*tested, *loading):
         (levels,) = job.scenario.factors.values()
         assert (levels[0], levels[-1]) == (0.05, 1)
@@ -363,8 +363,8 @@ def test_the_long_form_has_every_benchmark_beside_every_load_on_one_core_and_on_
 
 def test_the_short_form_sets_the_loading_sandbox_beside_its_own_kind_and_others():
     jobs = _jobs(read("hyperv-quality"), StudyRequest(parts=("loading",)), PLACE)
-    found = {(job.values["benchmark"], job.values["load"]) for job in jobs}
-    assert found == {(kind, load) for kind in ("integer", "RAM", "disk") for load in ("integer", "RAM", "disk")}
+    result = {(job.values["benchmark"], job.values["load"]) for job in jobs}
+    assert result == {(kind, load) for kind in ("integer", "RAM", "disk") for load in ("integer", "RAM", "disk")}
 
 
 IOZONE = {
@@ -383,12 +383,12 @@ IOZONE = {
 
 def test_the_operations_of_iozone_are_measured_if_they_are_requested_by_name():
     study = read("hyperv-quality")
-    found = {}
+    result = {}
     for job in _jobs(study, StudyRequest(parts=("storage",)), PLACE):
         tested = job.scenario.victims["tested"]
         params = {"order": "sequential", "sync": "none"} | dict(tested.params)
-        found[job.values["benchmark"]] = (tested.probe, params["order"], params["sync"])
-    assert found.items() >= IOZONE.items()
+        result[job.values["benchmark"]] = (tested.probe, params["order"], params["sync"])
+    assert result.items() >= IOZONE.items()
     for length in ("short", "long"):
         assert not any(job.part == "storage" for job in _jobs(study, StudyRequest(length=length), PLACE))
 

@@ -34,28 +34,28 @@ def moved(workload, block, ratio=3.0, work=(1.7e9, 1.69e9), total_s=30.0):
 
 
 def all_moves(**times):
-    asked = shipped()
+    requested = shipped()
     return [
         moved(workload, block, total_s=times.get(workload, 30.0) * (1 + block / 100))
-        for workload in asked.plan.workloads
+        for workload in requested.plan.workloads
         for block in range(3)
     ]
 
 
 def besides(moves, bare=(1.75e9, 1.76e9, 1.74e9)):
     rows = [Bare(block=block, rate=rate) for block, rate in enumerate(bare)]
-    found = findings.comparisons(shipped(), moves, rows, papers.load("migration-energy"))
-    return {each.table.id: each for each in found}
+    result = findings.comparisons(shipped(), moves, rows, papers.load("migration-energy"))
+    return {each.table.id: each for each in result}
 
 
-def test_every_exhibit_of_the_paper_file_is_measured():
-    assert set(besides(all_moves())) == {exhibit.id for exhibit in papers.load("migration-energy").exhibits}
+def test_every_figure_of_the_paper_file_is_measured():
+    assert set(besides(all_moves())) == {shown.id for shown in papers.load("migration-energy").exhibits}
 
 
 def test_response_times_that_rise_during_a_move_are_as_in_the_paper():
-    found = besides(all_moves())
+    result = besides(all_moves())
     for figure in ("fig 1", "fig 2", "fig 3", "fig 4"):
-        assert judge(found[figure]).likeness is Likeness.SAME_ORDER
+        assert judge(result[figure]).likeness is Likeness.SAME_ORDER
 
 
 def test_load_that_lengthens_a_move_is_as_in_the_paper_and_the_contrary_is_not():
@@ -66,8 +66,8 @@ def test_load_that_lengthens_a_move_is_as_in_the_paper_and_the_contrary_is_not()
 
 
 def test_computing_is_compared_on_the_host_in_a_guest_and_in_one_that_moves():
-    found = besides(all_moves())["fig 5"]
-    assert {place.x for place in found.points} == {"host", "guest", "moving guest"}
+    result = besides(all_moves())["fig 5"]
+    assert {place.x for place in result.points} == {"host", "guest", "moving guest"}
 
 
 def test_a_move_that_did_not_end_is_a_note_and_no_point():
@@ -77,14 +77,14 @@ def test_a_move_that_did_not_end_is_a_note_and_no_point():
     assert findings.comparisons(shipped(), [lost], [], papers.load("migration-energy"))[0].measured == ()
 
 
-@pytest.mark.parametrize("asked", [{"backends": ("qemu",)}, {"parts": ("x",)}])
-def test_what_it_has_not_is_refused(asked):
+@pytest.mark.parametrize("requested", [{"backends": ("qemu",)}, {"parts": ("x",)}])
+def test_what_it_has_not_is_refused(requested):
     file = study.find("migration-energy")
     with pytest.raises(UsageError):
-        study.kind_of(file).outline(shipped(), StudyRequest(**asked), fake_host())
+        study.kind_of(file).outline(shipped(), StudyRequest(**requested), fake_host())
 
 
-def test_an_unknown_workload_is_told():
+def test_an_unknown_workload_is_reported():
     file = study.find("migration-energy")
     content = file.read_bytes().replace(b"computing: matrix-vector", b"computing: nothing")
     with pytest.raises(UsageError, match="nothing is not a workload of the plan"):

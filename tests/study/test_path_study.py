@@ -57,11 +57,11 @@ def test_a_datagram_above_the_mtu_is_several_packets():
 
 def test_the_cost_of_a_datagram_is_the_mean_of_the_blocks():
     cells = [Cell(block=b, bytes=256, bps=1, pps=1, cpu_ns=ns) for b, ns in enumerate((1000, 3000))]
-    found = stats.cost(small(), [*cells, cell(0, None, 1.0)], papers.load("vits-network"))
-    assert {(point.series, point.x): point.value for point in found.measured} == {("sender", 256.0): 2.0}
+    result = stats.cost(small(), [*cells, cell(0, None, 1.0)], papers.load("vits-network"))
+    assert {(point.series, point.x): point.value for point in result.measured} == {("sender", 256.0): 2.0}
 
 
-def test_every_block_holds_every_size_and_a_quiet_neighbour_once_in_an_order_drawn_anew():
+def test_every_block_holds_every_size_and_a_quiet_neighbour_once_in_an_order_drawn_again():
     order = slots.plan(small(), EXTENT, seed=1)
     blocks = [[size for block, size in order if block == number] for number in range(3)]
     assert [set(block) for block in blocks] == [{None, 256, 16384}] * 3
@@ -82,17 +82,17 @@ def test_a_share_is_over_the_quiet_neighbour_of_the_same_block_and_what_was_meas
     assert stats.shares(cells) == {(0, None): 1.0, (0, 256): 0.5}
 
 
-def test_the_exhibit_has_an_interval_over_blocks_and_pairs_of_the_same_block():
+def test_the_figure_has_an_interval_over_blocks_and_pairs_of_the_same_block():
     cells = [
         cell(block, size, base * share)
         for block, base in enumerate((100.0, 200.0, 50.0))
         for size, share in ((None, 1.0), (256, 0.9 + block / 100), (16384, 0.3 + block / 100))
     ]
-    found = stats.beside(small(), cells, papers.load("vits-network"))
-    points = {point.x: point for point in found.measured}
+    result = stats.beside(small(), cells, papers.load("vits-network"))
+    points = {point.x: point for point in result.measured}
     assert points[256.0].value == pytest.approx(0.91)
     assert points[256.0].low < 0.91 < points[256.0].high
-    (pair,) = [pair for pair in found.paired if {pair.left.x, pair.right.x} == {256.0, 16384.0}]
+    (pair,) = [pair for pair in result.paired if {pair.left.x, pair.right.x} == {256.0, 16384.0}]
     assert not pair.low <= 1 <= pair.high
 
 
@@ -103,7 +103,7 @@ def traced(missing: int, *, lost: int = 0, astray: int = 0, missed: int = 0, unf
         start_ns=0, end_ns=10**9, ways=(way, Way(steps=(Step(), Step()))), hops=(Missed(missed=missed),) * 2
     )
     path = tuple(Hop(name=name, interface=name, hook="out") for name in ("a", "b"))
-    start = Start(asked=Hops(hops=path, horizon_ns=1), started="", wall_ns=0, version="")
+    start = Start(requested=Hops(hops=path, horizon_ns=1), started="", wall_ns=0, version="")
     evidence = TraceEvidence(
         run="x", start=start, host={}, reports=(report,), clocks=(), record_ns=None, interrupted=False
     )
@@ -126,11 +126,11 @@ def test_packets_are_unexplained_that_counters_miss_and_the_trace_neither_lost_n
 
 
 def test_the_section_of_hops_has_a_row_a_trace_and_a_column_a_hop():
-    found = stats.hops([traced(5, lost=2)], ("here", "there"))
-    assert found.columns == ("beside", "to there", "in all", "lost, by counters")
-    assert found.rows[0][0] == "16384 bytes"
-    assert "2.00% lost" in found.rows[0][1]
-    assert found.rows[0][-1] == "5 of 100 (trace: 2)"
+    result = stats.hops([traced(5, lost=2)], ("here", "there"))
+    assert result.columns == ("beside", "to there", "in all", "lost, by counters")
+    assert result.rows[0][0] == "16384 bytes"
+    assert "2.00% lost" in result.rows[0][1]
+    assert result.rows[0][-1] == "5 of 100 (trace: 2)"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_the_section_of_hops_has_a_row_a_trace_and_a_column_a_hop():
         (b"neighbour_bytes: [256, 16384]\nemulated_scale: 2", "emulated_scale"),
     ],
 )
-def test_sizes_and_rates_that_cannot_be_are_told(wrong, said):
+def test_sizes_and_rates_that_cannot_be_are_reported(wrong, said):
     content = SMALL.replace(b"neighbour_bytes: [256, 16384]", wrong)
     with pytest.raises(UsageError, match=said):
         slots.load(content, "small.yaml")
@@ -154,7 +154,7 @@ def test_a_target_has_a_rate_or_sends_as_fast_as_it_can():
     paced = slots.load(SMALL + b"target_rate: 7k/s\n", "small.yaml")
     assert (small().target_rate, paced.target_rate) == (None, 7000)
     kind = study.kind_of(study.find("vits-network"))
-    free, held = (kind.outline(asked, StudyRequest(), fake_host()).lines[0] for asked in (small(), paced))
+    free, held = (kind.outline(requested, StudyRequest(), fake_host()).lines[0] for requested in (small(), paced))
     assert "256 bytes as fast as possible beside" in free
     assert "256 bytes 7 000 datagrams a second beside" in held.replace("\u202f", " ").replace("\xa0", " ")
     cells = [cell(block, size, 1.0 + block) for block in range(3) for size in (None, 256, 16384)]
@@ -174,14 +174,14 @@ def test_guests_have_the_figure_marked_and_no_cpu_time(tmp_path):
     for block in range(3):
         for size, bps in ((None, 100.0), (256, 90.0 + block), (16384, 30.0 + block)):
             record.append(cell(block, size, bps).model_copy(update={"emulated": True}).model_dump_json())
-    found = study.report(record)
-    figure, cost = found.comparisons
+    result = study.report(record)
+    figure, cost = result.comparisons
     assert {point.emulated for point in figure.measured} == {"victim"}
     assert stats.VIRTUAL in figure.differs
     assert stats.NAMESPACES not in figure.differs
     assert (cost.measured, cost.differs) == ((), (stats.NO_CPU,))
-    assert "0.05 of the study's" in found.notes[0]
-    facts = dict(found.facts)
+    assert "0.05 of the study's" in result.notes[0]
+    facts = dict(result.facts)
     assert facts["link"].startswith("50 Mbit/s")
     assert "taps" not in facts["tenants"]
     assert "guests" in facts["tenants"]
@@ -222,7 +222,7 @@ class Late:
         return Counted(self.now, {"target": 0}, {"target": self.now // (8 * 10**6)})
 
 
-def test_a_slot_whose_senders_were_told_too_late_is_begun_again():
+def test_a_slot_whose_senders_were_reported_too_late_is_begun_again():
     late = Late(late_answers=2)
     ready = slots.Bench(small(), late, late, late, late)
     bps, _, cpu_ns = ready.slot(None, 10**9)
@@ -235,10 +235,10 @@ def test_a_slot_whose_senders_were_told_too_late_is_begun_again():
         slots.Bench(small(), overloaded, overloaded, overloaded, overloaded).slot(256, 10**9)
 
 
-@pytest.mark.parametrize(("asked", "key"), [({"backends": ("container",)}, "--backend"), ({"parts": ("x",)}, "--only")])
-def test_what_it_cannot_be_asked_for_is_refused(asked, key):
+@pytest.mark.parametrize(("requested", "key"), [({"backends": ("container",)}, "--backend"), ({"parts": ("x",)}, "--only")])
+def test_what_it_cannot_be_requested_for_is_refused(requested, key):
     with pytest.raises(UsageError, match=key):
-        study.kind_of(study.find("vits-network")).outline(small(), StudyRequest(**asked), fake_host())
+        study.kind_of(study.find("vits-network")).outline(small(), StudyRequest(**requested), fake_host())
 
 
 @pytest.mark.host
@@ -249,8 +249,8 @@ def test_a_small_one_on_this_host_has_its_figure_its_traces_and_goes_on_after_a_
     ran = CliRunner().invoke(app, ["study", str(file), "--out", str(out)], catch_exceptions=False)
     assert ran.exit_code == 0, ran.output
     directory = StudyDirectory.open(out)
-    found = study.report(directory)
-    assert {point.x for point in found.comparisons[0].measured} == {256.0, 16384.0}
+    result = study.report(directory)
+    assert {point.x for point in result.comparisons[0].measured} == {256.0, 16384.0}
     path = json.loads((out / "findings.json").read_text())["path"]
     assert [(entry["neighbour_bytes"], entry["unexplained"]) for entry in path] == [(None, 0), (16384, 0)]
     assert all(entry["way"]["sent"] > 0 for entry in path)
@@ -272,11 +272,11 @@ def test_a_small_one_in_guests_has_its_figure_and_its_traces_from_the_tap_on(tmp
     file.write_bytes(SMALL + b"target_rate: 20k/s\n")
     ran = CliRunner().invoke(app, ["study", str(file), "--backend", "qemu", "--rounds", "2", "--out", str(out)])
     assert ran.exit_code == 0, ran.output
-    found = study.report(StudyDirectory.open(out))
-    assert {point.x for point in found.comparisons[0].measured} == {256.0, 16384.0}
+    result = study.report(StudyDirectory.open(out))
+    assert {point.x for point in result.comparisons[0].measured} == {256.0, 16384.0}
     emulated = qemu.choose("auto", Host.here()).emulates
-    assert {point.emulated for point in found.comparisons[0].measured} == {"victim" if emulated else None}
-    assert found.comparisons[1].measured == ()
+    assert {point.emulated for point in result.comparisons[0].measured} == {"victim" if emulated else None}
+    assert result.comparisons[1].measured == ()
     path = json.loads((out / "findings.json").read_text())["path"]
     assert all(entry["way"]["sent"] > 0 for entry in path)
     assert [entry["unexplained"] for entry in path] == [0, 0]

@@ -75,11 +75,11 @@ def test_what_was_delivered_is_compared_with_the_promise_and_by_use():
             ("three-to-one", {"first": 5800, "second_slow": 2200}),
         )
     ]
-    (found,) = stats.comparisons(shipped(), cells, papers.load("dba-vm-shares"))
-    points = found.points
+    (result,) = stats.comparisons(shipped(), cells, papers.load("dba-vm-shares"))
+    points = result.points
     assert points[Place("promised", "all")].value == 8
     assert points[Place("three-to-one", "all")].value == pytest.approx(8.002)
-    assert judge(found).likeness == "same order"
+    assert judge(result).likeness == "same order"
 
 
 def test_a_study_measures_what_the_papers_claims_name():
@@ -102,7 +102,7 @@ def test_a_study_measures_what_the_papers_claims_name():
         ("second: {link: right}, VM2", "second: {link: left}, VM2", "without-total.policy: vifs.second.link: 'left'"),
     ],
 )
-def test_what_cannot_be_is_told(old, new, said):
+def test_what_cannot_be_is_reported(old, new, said):
     with pytest.raises(UsageError, match=said):
         slots.load(FILE.read_bytes().replace(old.encode(), new.encode(), 1), "small.yaml")
 
@@ -124,8 +124,8 @@ def test_a_small_one_on_this_host_counts_each_stream_and_goes_on_after_a_kill(tm
     file.write_text(text)
     ran = CliRunner().invoke(app, ["study", str(file), "--only", "flows", "--out", str(out)], catch_exceptions=False)
     assert ran.exit_code == 0, ran.output
-    (found,) = studies.report(StudyDirectory.open(out)).comparisons
-    assert all(found.points[Place("flows", name)].value > 0 for name in ("calls", "copies", "VM2"))
+    (result,) = studies.report(StudyDirectory.open(out)).comparisons
+    assert all(result.points[Place("flows", name)].value > 0 for name in ("calls", "copies", "VM2"))
     lines = (out / "observations.jsonl").read_text().splitlines(keepends=True)
     (out / "observations.jsonl").write_text("".join(lines[:-1]))
     ran = CliRunner().invoke(app, ["study", "--resume", str(out)], catch_exceptions=False)

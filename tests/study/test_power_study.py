@@ -20,37 +20,37 @@ SECOND = 10**9
 
 def slots(points, blocks=3, noise=0.1):
     """A ladder on a node with these watts."""
-    chance, found, cpus = np.random.default_rng(1), [], len(points) - 1
+    chance, result, cpus = np.random.default_rng(1), [], len(points) - 1
     for block in range(blocks):
         for count in range(cpus + 1):
             for intensity in (0.5, 1.0) if count else (0.0,):
                 share = chances([intensity] * count, cpus)
                 watts = float(share @ np.array(points)) + chance.normal(0, noise)
                 slot = Slot(block=block, begin_ns=0, end_ns=SECOND, level=ladder.level_name(count, intensity))
-                found.append(Observation(slot, watts, np.cumsum(share[::-1])[::-1][1:]))
-    return found
+                result.append(Observation(slot, watts, np.cumsum(share[::-1])[::-1][1:]))
+    return result
 
 
 def guest(idle, works, busy=1.0, blocks=3):
     """Slots with a guest that is idle, and at work on a share of a core."""
-    found = []
+    result = []
     for block in range(blocks):
         for level, watts, share in ((findings.GUEST_IDLE, idle, 0.0), (findings.GUEST_WORKS, works, busy)):
             slot = Slot(block=block, begin_ns=0, end_ns=SECOND, level=level)
-            found.append(Observation(slot, watts + 0.01 * block, np.array([share, 0.0])))
-    return found
+            result.append(Observation(slot, watts + 0.01 * block, np.array([share, 0.0])))
+    return result
 
 
 def besides(points=(50, 72, 90, 100, 110), with_guest=None):
-    found = findings.comparisons(slots(points), with_guest or [], PAPER, papers.load("power-cervera"), ())
-    return {each.table.id: each for each in found}
+    result = findings.comparisons(slots(points), with_guest or [], PAPER, papers.load("power-cervera"), ())
+    return {each.table.id: each for each in result}
 
 
 def test_the_shipped_study_is_read_and_every_table_is_measured():
     file = study.find("papers/power-cervera")
     read = study.kind_of(file).read(file.read_bytes(), str(file))
     assert read.meter.startswith("simulated:")
-    assert set(besides()) == {exhibit.id for exhibit in papers.load("power-cervera").exhibits}
+    assert set(besides()) == {shown.id for shown in papers.load("power-cervera").exhibits}
 
 
 def test_all_mistakes_of_a_study_file_are_reported_at_once():
@@ -61,11 +61,11 @@ def test_all_mistakes_of_a_study_file_are_reported_at_once():
     assert len(refused.value.problems) >= 2
 
 
-def test_the_papers_node_gives_the_papers_table_and_its_reckoning():
-    found = besides()
-    assert judge(found["table I"]).likeness is Likeness.SAME_ORDER
-    assert judge(found["consolidation"]).likeness is Likeness.SAME_ORDER
-    points = found["consolidation"].points
+def test_the_papers_node_gives_the_papers_table_and_its_calculation():
+    result = besides()
+    assert judge(result["table I"]).likeness is Likeness.SAME_ORDER
+    assert judge(result["consolidation"]).likeness is Likeness.SAME_ORDER
+    points = result["consolidation"].points
     assert points[Place("four nodes", "one load each")].value == pytest.approx(288, abs=2)
     assert points[Place("four nodes", "all on one, three off")].value == pytest.approx(137, abs=2)
     assert points[Place("four nodes", "all on one, three idle")].value == pytest.approx(260, abs=2)
@@ -76,9 +76,9 @@ def test_a_node_on_which_consolidation_does_not_pay_is_not_as_in_the_paper():
 
 
 def test_a_guest_that_got_part_of_a_core_is_scaled_to_one():
-    found = besides(with_guest=guest(52.5, 63.5, busy=0.5))["fig 7"]
-    assert found.points[Place("guest", "1 core")].value == pytest.approx(74.5, abs=0.1)
-    assert judge(found).likeness is Likeness.SAME_ORDER
+    result = besides(with_guest=guest(52.5, 63.5, busy=0.5))["fig 7"]
+    assert result.points[Place("guest", "1 core")].value == pytest.approx(74.5, abs=0.1)
+    assert judge(result).likeness is Likeness.SAME_ORDER
 
 
 def test_a_study_without_a_value_has_a_reason():

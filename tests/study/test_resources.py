@@ -55,7 +55,7 @@ def test_the_shipped_overview_has_the_papers_seven_resources():
 
     file = studies.find("hyperv-quality")
     study = studies.kind_of(file).read(file.read_bytes(), str(file))
-    assert [(one.type, one.expected) for one in study.resources] == [
+    assert [(each.type, each.expected) for each in study.resources] == [
         ("B", "High"),
         ("A", "High"),
         ("A", "High"),

@@ -69,14 +69,14 @@ def test_every_paper_ships_with_numbers_of_a_kind_that_its_study_names():
     ("text", "said"),
     [("partywall: 1\n", "begins with 'partywall'"), ("", "it is empty"), ("\xff", "begins with")],
 )
-def test_what_is_no_study_is_told(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_no_study_is_reported(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=said):
         studies.kind_of(file)
 
 
-def test_a_study_that_is_not_there_is_told_with_what_is():
+def test_a_study_that_is_not_there_is_reported_with_what_is():
     with pytest.raises(UsageError, match=r"there is no study 'papers/dba'.*did you mean papers/dba-vm"):
         studies.find("papers/dba")
 
@@ -88,7 +88,7 @@ def test_a_folder_that_is_there_or_holds_no_study_is_refused(tmp_path: Path) -> 
         StudyDirectory.open(tmp_path)
 
 
-def test_what_a_study_cannot_be_asked_for_is_refused_by_name():
+def test_what_a_study_cannot_be_requested_for_is_refused_by_name():
     kind, study = read("dba-vm")
     with pytest.raises(UsageError, match="--backend: dba-vm does not support backend container"):
         kind.outline(study, StudyRequest(backends=("container",)), fake_host())

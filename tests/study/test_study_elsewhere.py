@@ -50,16 +50,16 @@ def boxes(job):
 @pytest.fixture
 def machines(monkeypatch):
     """Machines that answer, by name, with the work folder and the programs that they were asked about."""
-    asked = {}
+    requested = {}
 
     def survey(destination, base, programs):
-        asked[destination] = (base, tuple(programs))
+        requested[destination] = (base, tuple(programs))
         if destination.startswith("closed"):
             raise CapabilityError(f"{destination}, by ssh: it cannot be reached (Connection refused); check the port")
         return FACTS
 
     monkeypatch.setattr(elsewhere.ssh, "survey", survey)
-    return asked
+    return requested
 
 
 @pytest.mark.parametrize("backends", [(), ("ssh",)])
@@ -106,8 +106,8 @@ def test_a_bare_process_is_one_on_that_machine_and_idle_cpus_of_this_host_do_not
     ],
 )
 def test_a_part_may_name_the_machines_of_its_sandboxes(victim, aggressor, backends, made):
-    found = jobs(with_sandboxes(victim, aggressor, backends), StudyRequest())
-    assert [boxes(job) for job in found] == made
+    result = jobs(with_sandboxes(victim, aggressor, backends), StudyRequest())
+    assert [boxes(job) for job in result] == made
 
 
 def test_a_request_for_a_machine_leaves_sandboxes_that_name_their_own():
@@ -125,15 +125,15 @@ def test_a_request_for_a_machine_leaves_sandboxes_that_name_their_own():
     ],
 )
 def test_a_wrong_machine_is_refused_with_its_option(request_, said):
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as reported:
         jobs(SMALL, StudyRequest(**request_))
-    assert str(told.value).startswith(said)
+    assert str(reported.value).startswith(said)
 
 
 def test_backends_that_cannot_be_on_another_machine_are_refused_all_at_once():
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as reported:
         jobs(SMALL, StudyRequest(on="shop", backends=("container", "qemu")))
-    assert [(p.key, p.message.split()[0]) for p in told.value.problems] == [
+    assert [(p.key, p.message.split()[0]) for p in reported.value.problems] == [
         ("--backend", "container"),
         ("--backend", "qemu"),
     ]
@@ -141,12 +141,12 @@ def test_backends_that_cannot_be_on_another_machine_are_refused_all_at_once():
         jobs(with_sandboxes("{}", "{backend: qemu}"), StudyRequest(on="shop"))
 
 
-def test_limits_that_processes_there_cannot_have_are_told_once_with_all_parts():
+def test_limits_that_processes_there_cannot_have_are_reported_once_with_all_parts():
     study = Isolation().read(studies.find("hyperv-quality").read_bytes(), "hyperv-quality")
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as reported:
         list(_jobs(study, StudyRequest(on="shop"), PLACE))
-    assert len(told.value.problems) == len({problem.message for problem in told.value.problems}) == 4
-    for problem in told.value.problems:
+    assert len(reported.value.problems) == len({problem.message for problem in reported.value.problems}) == 4
+    for problem in reported.value.problems:
         assert "the ssh backend cannot do cpu_" in problem.message
         assert "--only, or start the study on shop itself" in problem.remedy
 
@@ -168,7 +168,7 @@ def test_a_dry_run_names_the_machine_and_plans_with_its_cpus(machines, tmp_path)
 
 
 @pytest.mark.parametrize("dry", [True, False])
-def test_machines_that_cannot_be_used_are_told_all_at_once_and_nothing_is_made(machines, tmp_path, dry):
+def test_machines_that_cannot_be_used_are_reported_all_at_once_and_nothing_is_made(machines, tmp_path, dry):
     file, out = tmp_path / "small.yaml", tmp_path / "out"
     file.write_text(with_sandboxes("{backend: ssh, host: closed1}", "{backend: ssh, host: closed2}"))
     arguments = ["study", str(file), "--out", str(out), "--work-dir", str(tmp_path), *(["--dry-run"] if dry else [])]

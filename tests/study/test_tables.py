@@ -39,8 +39,8 @@ def beside():
 
 
 def test_a_latency_is_shown_per_access_and_compared_block_by_block():
-    found = places(rule(beside=beside()), part(RING, slower(0.2)))
-    normal, pressed = found[Place("s", "normal")], found[Place("s", "interference")]
+    result = places(rule(beside=beside()), part(RING, slower(0.2)))
+    normal, pressed = result[Place("s", "normal")], result[Place("s", "interference")]
     assert normal.estimate.value == pytest.approx(10, rel=0.01)
     assert pressed.estimate.value == pytest.approx(12.5, rel=0.01)
     claim = Claim.model_validate({"left": ["s", "interference"], "is": "larger", "than": ["s", "normal"]})
@@ -63,12 +63,12 @@ def test_a_task_takes_its_bytes_over_the_rate_and_times_as_long_beside_a_neighbo
     assert times[Place("s", 16)].estimate.value == pytest.approx(2.0, rel=0.01)
 
 
-def test_several_backends_stand_in_one_exhibit_and_emulated_ones_are_marked():
+def test_several_backends_stand_in_one_figure_and_emulated_ones_are_marked():
     both = RING | {"factors": {"sandbox.backend": ["container", "qemu"]}}
     run = part(both, slower(0.1), emulated=("victim",))
-    found = places(rule(beside={"ring": "interference"}), run, first="container")
-    assert set(found) == {Place("s", "interference"), Place("s (qemu)", "interference")}
-    assert all(point.measured.emulated for point in found.values())
+    result = places(rule(beside={"ring": "interference"}), run, first="container")
+    assert set(result) == {Place("s", "interference"), Place("s (qemu)", "interference")}
+    assert all(point.measured.emulated for point in result.values())
 
 
 def test_a_bare_victim_beside_an_emulated_neighbour_has_its_own_figures_and_says_so_of_the_neighbour():
@@ -81,8 +81,8 @@ def test_a_bare_victim_beside_an_emulated_neighbour_has_its_own_figures_and_says
         },
     }
     run = part(scenario, slower(0.1), emulated=("ring",))
-    found = places(rule(beside={name: name for name in ("none", "ring", "two", "bare")}), run)
-    emulated = {place.x: point.measured.emulated for place, point in found.items()}
+    result = places(rule(beside={name: name for name in ("none", "ring", "two", "bare")}), run)
+    emulated = {place.x: point.measured.emulated for place, point in result.items()}
     assert emulated == {"none": None, "ring": "neighbour", "two": "neighbour", "bare": None}
     board = Board.model_validate(
         {
@@ -94,9 +94,9 @@ def test_a_bare_victim_beside_an_emulated_neighbour_has_its_own_figures_and_says
             "loads": {"none": "none", "ring": "ring"},
         }
     )
-    told = {entry.places["load"]: entry.emulated for entry in tables.entries([board], [run])}
-    assert told == {"none": None, "ring": "neighbour"}
-    assert "the neighbour is emulated" in tables.reason(found[Place("s", "ring")])
+    reported = {entry.places["load"]: entry.emulated for entry in tables.entries([board], [run])}
+    assert reported == {"none": None, "ring": "neighbour"}
+    assert "the neighbour is emulated" in tables.reason(result[Place("s", "ring")])
     table = {row[2]: row[3] for row in isolation._by_backend([run]).rows}
     assert not table["nobody"].endswith("E")
     assert table["ring"].endswith(" (E)")
@@ -156,8 +156,8 @@ TOP = {"cpu": {"frequency": {"max_hz": 3_000_000_000}}}
 
 def test_the_clock_is_a_share_of_the_top_frequency_and_is_not_compared_as_a_rate():
     run = part(limited(), half_of_what_was_set, reference="host", host=TOP, counters=slowly)
-    found = places(rule(**CLOCK), run, first="container")
-    shares = {place: point.estimate.value for place, point in found.items()}
+    result = places(rule(**CLOCK), run, first="container")
+    shares = {place: point.estimate.value for place, point in result.items()}
     assert shares == {
         Place("no load", 25.0): pytest.approx(25),
         Place("no load", 50.0): pytest.approx(50),
@@ -166,8 +166,8 @@ def test_the_clock_is_a_share_of_the_top_frequency_and_is_not_compared_as_a_rate
     }
     claim = Claim.model_validate({"left": ["no load", 25], "is": "smaller", "than": ["no load", 50]})
     exhibit = PaperTable(id="e", title="t", where="1", x=Axis(title="x"), y=Axis(title="y"), claims=(claim,))
-    assert not list(tables.paired(exhibit, list(found.values())))
-    assert {tables.reason(point) for point in found.values()} == {""}
+    assert not list(tables.paired(exhibit, list(result.values())))
+    assert {tables.reason(point) for point in result.values()} == {""}
 
 
 @pytest.mark.parametrize(("host", "counters"), [(TOP, None), (None, slowly)])
@@ -226,10 +226,10 @@ def test_what_a_busy_neighbours_setting_leaves_is_the_rest_and_an_idle_one_leave
             "loads": {"none": "none", "load": "integer"},
         }
     )
-    found = {entry.places["load"]: entry for entry in tables.entries([board], [run])}
-    assert found["none"].places["environment"] == "neighbour 75 %"
-    assert found["integer"].q.value == pytest.approx(1, rel=0.02)
-    assert found["none"].q.value == pytest.approx(1, rel=0.02)
+    result = {entry.places["load"]: entry for entry in tables.entries([board], [run])}
+    assert result["none"].places["environment"] == "neighbour 75 %"
+    assert result["integer"].q.value == pytest.approx(1, rel=0.02)
+    assert result["none"].q.value == pytest.approx(1, rel=0.02)
 
 
 def test_where_no_effect_shows_it_is_said_that_both_had_what_they_wanted():

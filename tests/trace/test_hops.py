@@ -14,24 +14,24 @@ def problems(*hops, **options):
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_names_processes_paths_and_agents_are_told_apart():
-    asked = ask(
+def test_names_processes_paths_and_agents_are_reported_apart():
+    requested = ask(
         ["eth0", "web/eth0:out", "123/eth0", "/proc/9/ns/net/eth1:in", "vm1/ens3"],
         agents=["vm1=ssh vm1 'partywall-agent' serve"],
     )
-    assert [(hop.namespace, hop.agent, hop.interface, hop.hook) for hop in asked.hops] == [
+    assert [(hop.namespace, hop.agent, hop.interface, hop.hook) for hop in requested.hops] == [
         (None, None, "eth0", None),
         ("web", None, "eth0", "out"),
         ("123", None, "eth0", None),
         ("/proc/9/ns/net", None, "eth1", "in"),
         (None, "vm1", "ens3", None),
     ]
-    assert asked.agents == {"vm1": ("ssh", "vm1", "partywall-agent", "serve")}
-    assert asked.one_way
+    assert requested.agents == {"vm1": ("ssh", "vm1", "partywall-agent", "serve")}
+    assert requested.one_way
 
 
-def test_all_mistakes_are_told_at_once():
-    told = problems(
+def test_all_mistakes_are_reported_at_once():
+    reported = problems(
         "eth0:up",
         "a/b/",
         horizon="10",
@@ -51,8 +51,8 @@ def test_all_mistakes_are_told_at_once():
         "'1.2.3.4'",
         "'vm1'",
     ):
-        assert any(words in one for one in told), words
-    assert all("—" in one or "write" in one for one in told), told
+        assert any(words in each for each in reported), words
+    assert all("—" in each or "write" in each for each in reported), reported
 
 
 @pytest.mark.parametrize("hops", [["eth0"], [f"v{n}" for n in range(9)], ["eth0", "eth0"]])
@@ -61,8 +61,10 @@ def test_a_path_has_two_to_eight_hops_each_once(hops):
 
 
 def test_translations_are_read_with_and_without_ports_in_both_versions():
-    asked = ask(["a", "b"], nat=["198.51.100.1:4000=10.0.0.5:80", "2001:db8::1=fd00::1", "[2001:db8::2]:5=[fd00::2]:6"])
-    ends = [(t.outside.address, t.outside.port, t.inside.address, t.inside.port) for t in asked.translations]
+    requested = ask(
+        ["a", "b"], nat=["198.51.100.1:4000=10.0.0.5:80", "2001:db8::1=fd00::1", "[2001:db8::2]:5=[fd00::2]:6"]
+    )
+    ends = [(t.outside.address, t.outside.port, t.inside.address, t.inside.port) for t in requested.translations]
     assert ends == [
         ("198.51.100.1", 4000, "10.0.0.5", 80),
         ("2001:db8::1", None, "fd00::1", None),
@@ -75,9 +77,9 @@ def test_an_agent_without_a_hop_is_a_mistake():
 
 
 @given(st.lists(st.text(max_size=30), max_size=10), st.text(max_size=20), st.text(max_size=20))
-def test_any_text_is_asked_or_refused(hops, nat, protocol):
+def test_any_text_is_requested_or_refused(hops, nat, protocol):
     try:
-        asked = ask(hops, nat=[nat], protocol=protocol or None)
+        requested = ask(hops, nat=[nat], protocol=protocol or None)
     except UsageError:
         return
-    assert len(asked.hops) == len(hops)
+    assert len(requested.hops) == len(hops)

@@ -48,8 +48,8 @@ def test_wireshark_reads_it(tmp_path):
     path = tmp_path / "t.pcapng"
     path.write_bytes(written())
     fields = ["-T", "fields", "-e", "ip.src", "-e", "udp.dstport", "-e", "frame.comment", "-e", "_ws.malformed"]
-    told = subprocess.run(["tshark", "-r", str(path), *fields], capture_output=True, text=True, check=True).stdout
-    rows = [line.split("\t") for line in told.splitlines()]
+    reported = subprocess.run(["tshark", "-r", str(path), *fields], capture_output=True, text=True, check=True).stdout
+    rows = [line.split("\t") for line in reported.splitlines()]
     assert [(row[0], row[1]) for row in rows] == [("10.0.0.1", "9001")] * 3
     assert "30 ns since the hop before" in rows[2][2]
     assert not any(row[3:] and row[3] for row in rows)

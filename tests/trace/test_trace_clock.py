@@ -22,9 +22,9 @@ class Wire:
     def call(self, _method, **_):
         there, back = self.delays.pop()
         self.now += there
-        told = self.now - self.truth()
+        reported = self.now - self.truth()
         self.now += back
-        return {"monotonic_ns": told}
+        return {"monotonic_ns": reported}
 
 
 TRIPS = st.lists(

@@ -20,12 +20,12 @@ from partywall.stats.trace import findings, quantiles
 
 
 def test_the_headline_names_the_loss_its_place_and_where_time_goes():
-    found = findings(evidence())
-    assert found.headline == (
+    result = findings(evidence())
+    assert result.headline == (
         "Forward: 20 % of 10 packets lost, all between va and vm/eth0; "
         "60 % of the time from va to vm/eth0; half take up to 50 ns."
     )
-    assert [(step.lost, step.duplicates, step.reordered) for step in found.ways[0].steps] == [(0, 0, 1), (2, 1, 0)]
+    assert [(step.lost, step.duplicates, step.reordered) for step in result.ways[0].steps] == [(0, 0, 1), (2, 1, 0)]
 
 
 def test_both_directions_are_in_two_lines_and_the_larger_loss_is_first():
@@ -45,25 +45,27 @@ def test_both_directions_are_in_two_lines_and_the_larger_loss_is_first():
 
 def test_losses_that_may_be_the_tracers_own_are_bounds():
     missed = (Missed(recorded=10), Missed(recorded=10), Missed(recorded=7, missed=1))
-    found = findings(evidence(report(hops=missed)))
-    step = found.ways[0].steps[1]
+    result = findings(evidence(report(hops=missed)))
+    step = result.ways[0].steps[1]
     assert (step.lost_low, step.lost, step.lost_high) == (1, 2, 2)
-    assert any("vm/eth0: the tracer missed 1 packet" in note for note in found.notes)
+    assert any("vm/eth0: the tracer missed 1 packet" in note for note in result.notes)
 
 
 def test_packets_not_taken_down_before_may_be_lost_uncounted():
     missed = (Missed(recorded=8, missed=2), Missed(recorded=7, missed=3), Missed(recorded=7))
-    found = findings(evidence(report(hops=missed)))
-    assert [(step.lost_low, step.lost, step.lost_high) for step in found.ways[0].steps] == [(0, 0, 2), (2, 2, 7)]
-    assert (found.ways[0].lost_low, found.ways[0].lost, found.ways[0].lost_high) == (2, 2, 7)
+    result = findings(evidence(report(hops=missed)))
+    assert [(step.lost_low, step.lost, step.lost_high) for step in result.ways[0].steps] == [(0, 0, 2), (2, 2, 7)]
+    assert (result.ways[0].lost_low, result.ways[0].lost, result.ways[0].lost_high) == (2, 2, 7)
 
 
-def test_negative_hops_are_told_with_the_bound_of_the_clocks():
+def test_negative_hops_are_reported_with_the_bound_of_the_clocks():
     steps = list(forward().steps)
     steps[2] = steps[2].model_copy(update={"delay": Delay(negative=3, negative_max_ns=400)})
     clocks = (ClockBound(agent="vm", offset_ns=5, bound_ns=300), ClockBound(agent="vm", offset_ns=5, bound_ns=900))
-    found = findings(evidence(report(forward(steps=tuple(steps))), clocks=clocks))
-    assert any("3 delays are negative" in note and "within the clocks' bound of 900 ns" in note for note in found.notes)
+    result = findings(evidence(report(forward(steps=tuple(steps))), clocks=clocks))
+    assert any(
+        "3 delays are negative" in note and "within the clocks' bound of 900 ns" in note for note in result.notes
+    )
 
 
 def test_sampling_and_an_early_end_are_said():
@@ -95,8 +97,10 @@ def measured(*times):
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=40))
 def test_no_percentile_lies_beyond_the_shortest_or_the_longest_delay(times):
-    found = quantiles(measured(*times))
-    assert all(found["min"] <= found[name] <= found["max"] for name in ("p50", "p90", "p99", "p99.9") if name in found)
+    result = quantiles(measured(*times))
+    assert all(
+        result["min"] <= result[name] <= result["max"] for name in ("p50", "p90", "p99", "p99.9") if name in result
+    )
 
 
 def test_the_percentiles_of_one_packet_are_its_delay():

@@ -173,8 +173,8 @@ def test_a_tracer_that_is_killed_leaves_nothing_that_the_next_start_does_not_tak
     assert hooks()
     owner = json.loads((label.state / "owner.json").read_text())
     (label.state / "owner.json").write_text(json.dumps(owner | {"start_ticks": 1}))
-    reaped = [one for one in reap() if one.run == label.run]
-    assert any("partywall_" in removed for one in reaped for removed in one.removed), reaped
+    reaped = [each for each in reap() if each.run == label.run]
+    assert any("partywall_" in removed for each in reaped for removed in each.removed), reaped
     assert hooks() == 0
 
 
@@ -230,9 +230,9 @@ def test_a_run_directory_holds_report_findings_and_packets(path, tmp_path):
     if "without eBPF programs" in done.stderr:
         pytest.skip(done.stderr)
     assert done.returncode == 0, done.stderr
-    found = json.loads((out / "findings.json").read_text())
-    assert found["ways"][0]["delivered"] > 0
+    result = json.loads((out / "findings.json").read_text())
+    assert result["ways"][0]["delivered"] > 0
     assert (out / "packets.pcapng").stat().st_size > 1000
     again = run(sys.executable, "-m", "partywall", "report", str(out), "-f", "json", check=False)
     assert again.returncode == 0, again.stderr
-    assert json.loads((out / "findings.json").read_text()) == found
+    assert json.loads((out / "findings.json").read_text()) == result

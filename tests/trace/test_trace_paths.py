@@ -99,14 +99,14 @@ def label(tmp_path, monkeypatch):
 class Traced:
     """A session, and after `finish` what it found, in figures and in words."""
 
-    def __init__(self, asked, label, **options):
+    def __init__(self, requested, label, **options):
         self.reports, self.bounds = [], []
-        self.session = Tracing(asked, label, self.reports.append, self.bounds.append, **options)
+        self.session = Tracing(requested, label, self.reports.append, self.bounds.append, **options)
 
     def finish(self):
         self.session.finish()
         self.whole = merged(self.reports)
-        start = Start(asked=self.session.request, started="2026-01-01T00:00:00+00:00", wall_ns=0, version="0")
+        start = Start(requested=self.session.request, started="2026-01-01T00:00:00+00:00", wall_ns=0, version="0")
         self.findings = findings(
             TraceEvidence(
                 run="t", start=start, host={}, reports=tuple(self.reports), clocks=tuple(self.bounds), record_ns=None,
@@ -121,8 +121,8 @@ class Traced:
 @contextlib.contextmanager
 def tracing(label, hops=HOPS, *, ring_bytes=4 << 20, **options):
     """What happens inside is traced; the figures are there afterwards."""
-    asked = ask(hops, horizon="300ms", **({"budget": "100%"} | options))
-    traced = Traced(asked, label, ring_bytes=ring_bytes)
+    requested = ask(hops, horizon="300ms", **({"budget": "100%"} | options))
+    traced = Traced(requested, label, ring_bytes=ring_bytes)
     try:
         traced.session.__enter__()
     except PartywallError as error:
@@ -200,7 +200,7 @@ def test_tags_that_a_switch_puts_on_change_nothing(label, tmp_path):
 
 
 @pytest.mark.usefixtures("wires")
-def test_datagrams_behind_two_tags_of_their_sender_are_told(label):
+def test_datagrams_behind_two_tags_of_their_sender_are_reported(label):
     bridge()
     with tracing(label, protocol="udp") as traced:
         send_tagged(A, "eth0", 100)
@@ -222,12 +222,12 @@ def nat(wires):  # noqa: ARG001 - the wires come first
         pytest.skip(f"NAT of the kernel: {made.stderr.strip()}")
 
 
-TOLD = "10.80.2.1:4000=10.80.1.2:5000", "10.80.2.1:4001=10.80.1.2:6000"
+REPORTED = "10.80.2.1:4000=10.80.1.2:5000", "10.80.2.1:4001=10.80.1.2:6000"
 
 
 @pytest.mark.usefixtures("nat")
-def test_packets_are_known_behind_nat_that_was_told(label):
-    with tracing(label, BOTH_WAYS, nat=TOLD, port=9000) as traced:
+def test_packets_are_known_behind_nat_that_was_reported(label):
+    with tracing(label, BOTH_WAYS, nat=REPORTED, port=9000) as traced:
         send(A, "10.80.2.2", 100, marked=False)
         stream(A, "10.80.2.2", B, MEGABYTE)
     assert whole(traced.forward), seen(traced.forward)
@@ -239,7 +239,7 @@ def test_packets_are_known_behind_nat_that_was_told(label):
 
 
 @pytest.mark.usefixtures("nat")
-def test_packets_behind_nat_that_was_not_told_are_astray_and_not_lost(label):
+def test_packets_behind_nat_that_was_not_reported_are_astray_and_not_lost(label):
     with tracing(label, protocol="udp") as traced:
         send(A, "10.80.2.2", 100)
     assert (traced.forward.steps[2].astray, traced.findings.ways[0].lost) == (100, 0)
@@ -321,7 +321,7 @@ def _sampled(traced, rounds):
 
 
 @pytest.mark.usefixtures("wires")
-def test_an_interface_that_vanishes_is_told_and_the_rest_goes_on(label):
+def test_an_interface_that_vanishes_is_reported_and_the_rest_goes_on(label):
     bridge()
     with tracing(label, protocol="udp") as traced:
         send(A, "10.80.1.2", 100)
@@ -359,7 +359,7 @@ def test_what_the_tracer_itself_lost_is_counted_and_bounds_the_losses(label):
 
 
 @pytest.mark.usefixtures("wires")
-def test_hops_in_the_wrong_order_come_out_negative_and_are_told(label):
+def test_hops_in_the_wrong_order_come_out_negative_and_are_reported(label):
     bridge()
     with tracing(label, (HOPS[3], HOPS[0]), protocol="udp") as traced:
         send(A, "10.80.1.2", 100)
@@ -395,10 +395,10 @@ def test_wireshark_reads_the_packets(tmp_path):
             stream(A, "10.80.1.2", B, 100_000, port=0, back=1 << 10)
     finally:
         process.kill()
-    told = process.stderr.read()
-    if "without eBPF programs" in told:
-        pytest.skip(told)
-    assert process.returncode == 0, told
+    reported = process.stderr.read()
+    if "without eBPF programs" in reported:
+        pytest.skip(reported)
+    assert process.returncode == 0, reported
     steps = json.loads((out / "findings.json").read_text())["ways"][0]["steps"]
     # The same numbers were sent again and again, also after the trace was closed.
     assert [step["duplicates"] for step in steps] == [0] * 3

@@ -13,11 +13,11 @@ class Relay:
     """An agent elsewhere that refuses what it is not asked in time."""
 
     def __init__(self):
-        self.asked = []
+        self.requested = []
 
     def call(self, method, **_):
-        self.asked.append(method)
-        if "trace.stop" in self.asked[:-1]:
+        self.requested.append(method)
+        if "trace.stop" in self.requested[:-1]:
             raise AssertionError(f"{method} after trace.stop")
 
 
@@ -41,14 +41,14 @@ def traced():
 def test_a_relay_follows_the_sampling(traced):
     tracing, relay, reports = traced
     tracing._report(report(sampled=0.5))
-    assert relay.client.asked == ["trace.sample"]
+    assert relay.client.requested == ["trace.sample"]
     assert reports[0].sampled == 0.5
 
 
-def test_a_relay_that_has_stopped_is_asked_nothing_more(traced):
+def test_a_relay_that_has_stopped_is_requested_nothing_more(traced):
     tracing, relay, reports = traced
     relay.client.call("trace.stop")
     tracing._closing = True
     tracing._report(report(sampled=0.5))
-    assert relay.client.asked == ["trace.stop"]
+    assert relay.client.requested == ["trace.stop"]
     assert reports[0].sampled == 0.5

@@ -32,11 +32,11 @@ def written(path, events=EVENTS):
 
 
 def test_a_journal_has_every_event_in_order_also_those_before_the_record_existed(tmp_path):
-    found = written(tmp_path)
+    result = written(tmp_path)
     names = ["doing", "started", "doing", "block", "left", "note", "broken", "block", "ended"]
-    assert [event["event"] for event in found] == names
-    assert found[3]["cells"] == {"x": [0.9, 0.8, 1.0]}
-    assert found[-1]["exit"] == 0
+    assert [event["event"] for event in result] == names
+    assert result[3]["cells"] == {"x": [0.9, 0.8, 1.0]}
+    assert result[-1]["exit"] == 0
 
 
 def test_without_a_record_no_journal_is_written(tmp_path, monkeypatch):

@@ -113,8 +113,8 @@ def test_what_follows_the_end_of_an_attempt(runner, folder, want, code, state, m
     job = put(folder, state=State.RUNNING, want=want, pid=2**22 + 1, start_ticks=1, attempt=1)
     folder.exit_file(job).write_text(str(code))
     runner.step()
-    found = folder.job(job.id)
-    assert (found.state, found.pid, found.want) == (state, None, None)
+    result = folder.job(job.id)
+    assert (result.state, result.pid, result.want) == (state, None, None)
 
 
 def test_a_killed_job_is_noticed(runner, folder):

@@ -103,7 +103,7 @@ def traced(missing: int, *, lost: int = 0, astray: int = 0, missed: int = 0, unf
         start_ns=0, end_ns=10**9, ways=(way, Way(steps=(Step(), Step()))), hops=(Missed(missed=missed),) * 2
     )
     path = tuple(Hop(name=name, interface=name, hook="out") for name in ("a", "b"))
-    start = Start(requested=Hops(hops=path, horizon_ns=1), started="", wall_ns=0, version="")
+    start = Start(asked=Hops(hops=path, horizon_ns=1), started="", wall_ns=0, version="")
     evidence = TraceEvidence(
         run="x", start=start, host={}, reports=(report,), clocks=(), record_ns=None, interrupted=False
     )

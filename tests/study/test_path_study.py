@@ -235,7 +235,9 @@ def test_a_slot_whose_senders_were_reported_too_late_is_begun_again():
         slots.Bench(small(), overloaded, overloaded, overloaded, overloaded).slot(256, 10**9)
 
 
-@pytest.mark.parametrize(("requested", "key"), [({"backends": ("container",)}, "--backend"), ({"parts": ("x",)}, "--only")])
+@pytest.mark.parametrize(
+    ("requested", "key"), [({"backends": ("container",)}, "--backend"), ({"parts": ("x",)}, "--only")]
+)
 def test_what_it_cannot_be_requested_for_is_refused(requested, key):
     with pytest.raises(UsageError, match=key):
         study.kind_of(study.find("vits-network")).outline(small(), StudyRequest(**requested), fake_host())

@@ -15,6 +15,7 @@ from partywall.sandbox.label import start_ticks
 from partywall.store.guard import GuardDirectory
 from partywall.web import app
 from partywall.web.jobs import Order, State
+from partywall.web.parts import REDRAWN
 from partywall.web.runner import Runner
 from partywall.web.security import Secrets, Site
 from web_site import Direct, record
@@ -111,7 +112,8 @@ def test_monitors_are_drawn_while_a_record_is_measured(opened, served, folder):
     wait(opened, lambda: "0.500 cores" in text_of(opened, "#monitors"))
     opened.execute_script("window.kept = true")
     figures[0][3] = 1.5
-    add(event="counters", figures=figures)
+    for _ in range(REDRAWN):
+        add(event="counters", figures=figures)
     wait(opened, lambda: "1.50 cores" in text_of(opened, "#monitors"))
     drawn = "return document.querySelector('#monitors polyline').getBoundingClientRect().height > 10"
     assert opened.execute_script(drawn)

@@ -35,6 +35,10 @@ CONTROLS = "controls"
 """The part that only those see who may change something."""
 
 
+REDRAWN = 5
+"""Readings of monitors after which their charts are drawn again. To draw all of them takes some 10 ms."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What the page of a record shows. path: None before the record exists. waiting: gives the jobs that run or wait.
@@ -82,7 +86,7 @@ def parts(facts: Facts) -> dict[str, Part]:
         "output": _part("output", {"output": failed}),
         **dict(_matrix(facts.matrix, live)),
         "figures": Part(figures, partial(_figures, facts, output, running=running)),
-        "monitors": Part((live.serial, live.monitored_count), partial(_monitors, live)),
+        "monitors": Part((live.serial, -(-live.monitored_count // REDRAWN), ended), partial(_monitors, live)),
         "notes": Part((live.serial, live.notes_count), partial(rendered, "live_notes.html.j2", live=live)),
     }
 

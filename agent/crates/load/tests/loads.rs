@@ -88,7 +88,7 @@ fn get(name: &str, url: &str) -> Value {
 fn program(actions: &Value) -> Value {
     json!({
         "kinds": [{"name": "user", "actions": actions}],
-        "pacing": {"closed": {"stages": [{"to": 1, "for_ns": 0}, {"to": 1, "for_ns": 150 * MS}], "every_ns": 20 * MS}},
+        "pacing": {"closed": {"stages": [{"to": 1, "for_ns": 0}, {"to": 1, "for_ns": 500 * MS}], "every_ns": 20 * MS}},
         "grace_ns": 1000 * MS,
     })
 }

@@ -106,7 +106,7 @@ class Traced:
     def finish(self):
         self.session.finish()
         self.whole = merged(self.reports)
-        start = Start(requested=self.session.request, started="2026-01-01T00:00:00+00:00", wall_ns=0, version="0")
+        start = Start(asked=self.session.request, started="2026-01-01T00:00:00+00:00", wall_ns=0, version="0")
         self.findings = findings(
             TraceEvidence(
                 run="t", start=start, host={}, reports=tuple(self.reports), clocks=tuple(self.bounds), record_ns=None,

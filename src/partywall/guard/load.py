@@ -21,6 +21,8 @@ from partywall.scenario.decode import Document, Path, decode, key_text, one_line
 from partywall.scenario.explain import Mistake, did_you_mean, shown
 
 FLOWS_MAX = 6
+IS_INSIDE = "the hook of this vif is inside already: in the namespace of its packets' sender"
+"""What is wrong with `source` at a vif whose hook is not at the host's end."""
 _PORTS = re.compile(r"^\s*(\d{1,5})\s*(?:-\s*(\d{1,5})\s*)?$")
 
 
@@ -179,8 +181,7 @@ def _vif(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
     if vif.namespace is not None and (mistake := _namespace((*at, "namespace"), vif.namespace)):
         yield mistake
     if vif.source is not None and (vif.side == "inside" or (vif.namespace is not None and vif.side is None)):
-        said = "the hook of this vif is inside already: in the namespace of its packets' sender"
-        yield Mistake((*at, "source"), said, "leave source out, or write side: outside for a guest's tap")
+        yield Mistake((*at, "source"), IS_INSIDE, "leave source out, or write side: outside for a guest's tap")
     yield from _class(policy, at, vif)
     if vif.tenant is not None:
         yield from _known((*at, "tenant"), vif.tenant, policy.tenants, "tenant")

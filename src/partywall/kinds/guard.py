@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from partywall import events, guard, pipeline
 from partywall.errors import AgentError, Exit, Problem, UsageError
 from partywall.events import Emit, Left, Note, Sinks, Started, reports
+from partywall.guard.load import IS_INSIDE
 from partywall.guard.run import Kept
 from partywall.kinds.kind import EXITS, Options, refuse_to_resume
 from partywall.model.guard_run import GuardRun
@@ -129,8 +130,7 @@ def _check_sources(job: GuardJob, located: Mapping[str, guard.VifPlace]) -> None
             remedy = f"add --agent {agent}='ssh {agent} sudo partywall-agent serve'"
             problems.append(Problem(f"no command is given for agent {agent!r}", remedy, key=key))
         if located[name].inside:
-            said = "the hook of this vif is inside already: in the namespace of its packets' sender"
-            problems.append(Problem(said, "leave source out", key=key))
+            problems.append(Problem(IS_INSIDE, "leave source out", key=key))
     for unused in sorted(set(job.agents) - used):
         remedy = f"write source: {unused}/INTERFACE at a vif, or leave the agent out"
         problems.append(Problem(f"no vif of the policy has agent {unused!r}", remedy, key="--agent"))

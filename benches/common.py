@@ -92,7 +92,10 @@ def _record(parts: Mapping[str, tuple[str, bool]]) -> None:
     machine = results.machine(kvm=qemu.choose("auto", Host.here()).name == "kvm" if guests else None)
     result = results.Result(
         bench=bench,
-        arguments=tuple(word for word in sys.argv[1:] if word != "--record"),
+        # Where a folder is on one machine says nothing to others.
+        arguments=tuple(
+            Path(word).name if word.startswith("/") else word for word in sys.argv[1:] if word != "--record"
+        ),
         plant=str(getattr(_options, "plant", None) or ""),
         figure="",
         met=None,

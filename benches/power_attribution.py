@@ -7,7 +7,8 @@ compared with its attributed watts in the slots in which all tenants run. The me
 
 The rule that many tools use (idle = total × (1 − utilisation), the rest by CPU time) is applied to the same trace.
 
-Bar: attributed within 5 % of switched for every tenant (--quick: within 10 %); sum within 1 % of the total.
+Bar: attributed within 5 % of switched for every tenant, sum within 1 % of the total. --quick, with an eighth of the
+time: within 10 % and 2 %.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ TENANTS = {
 }
 CPUS = (0, 1)
 DISPLAY = Display(lag_s=0.06, refresh_s=0.12, noise=0.2, step=0.1)
-LIMIT, QUICK_LIMIT, SUM_LIMIT = 0.05, 0.10, 0.01
+LIMIT, QUICK_LIMIT = 0.05, 0.10
+SUM_LIMIT, QUICK_SUM_LIMIT = 0.01, 0.02
 PLANTS = {"rule": "the common rule in place of the attribution", "swap": "two tenants' CPU times are swapped"}
 
 
@@ -94,7 +96,7 @@ def attributed(activity: Sequence[Activity], slots: Sequence[Slot], model, total
 
 def judge(shares: Attribution, switched: dict[str, Estimate], options: argparse.Namespace) -> None:
     """Prints each tenant's watts beside what was switched, and concludes."""
-    limit = QUICK_LIMIT if options.quick else LIMIT
+    limit, sum_limit = (QUICK_LIMIT, QUICK_SUM_LIMIT) if options.quick else (LIMIT, SUM_LIMIT)
     errors, others, sound = [], [], True
     for share in shares.shares:
         if share.name not in switched:
@@ -116,7 +118,7 @@ def judge(shares: Attribution, switched: dict[str, Estimate], options: argparse.
         "power-attribution",
         f"attributed within {max(map(abs, errors)):.1%} of switched (mean {np.mean(np.abs(errors)):.1%}), sum within "
         f"{gap:.2%} of the total; common rule off by {np.mean(np.abs(others)):.0%}",
-        met=bool(sound and gap <= SUM_LIMIT and len(errors) == len(TENANTS)),
+        met=bool(sound and gap <= sum_limit and len(errors) == len(TENANTS)),
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from partywall import kinds, pipeline, units
-from partywall.agent.commands import commands
+from partywall.agent.commands import commands_or_error
 from partywall.consolidate import load as clusters
 from partywall.errors import CapabilityError, Exit, PartywallError, Problem, TrialError, UsageError, parsed_above_zero
 from partywall.events import Block, Broken, Counters, Doing, Emit, Event, Left, Note, Report, Second, Started, silent
@@ -317,9 +317,7 @@ def run_guard(
 
     agents: NAME=COMMAND of each agent in a guest, for vifs with `source`.
     """
-    known, problems = commands(agents)
-    if problems:
-        raise UsageError(*problems)
+    known = commands_or_error(agents)
     job = GuardJob.read(Path(policy))
     job = replace(job, for_ns=_ns("for_", for_), every_ns=_ns("every", every), agents=known)
     return _measured(lambda: Guards().measure(job, _options(out), on_event))

@@ -78,6 +78,10 @@ CORPUS = {
     "a short horizon": (HOSTS + GUESTS + b"limits: {horizon: 1s}\n", "give at least 60s"),
     "a meter of an unknown kind": (host(b"meter: 'redfsh://bmc'"), "did you mean redfish"),
     "a meter with an unknown option": (host(b"meter: 'redfish://bmc?tsl=off'"), "it has no option 'tsl'"),
+    "a meter of the manager's host at another host": (
+        host(b"meter: rapl, uri: 'qemu+ssh://b/system'"),
+        "rapl measures the host on which the manager runs",
+    ),
     "a meter with a password": (host(b"meter: 'redfish://a:hunter2@bmc'"), "contains a password"),
     "a curve without power": (curve(b"watts: [0, 0]"), "takes no power at any load"),
     "more hosts on than there are": (HOSTS + GUESTS + b"limits: {keep_on: 3}\n", "3 hosts cannot stay on"),

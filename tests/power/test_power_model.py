@@ -114,6 +114,17 @@ def test_refresh_and_lag_of_a_counter_are_recovered(lag_s, refresh_s):
     assert found.lag_ms.value == pytest.approx(1e3 * lag_s, abs=60)
 
 
+def test_the_lag_of_a_counter_that_was_reset_is_recovered():
+    readings, activity = square(0.4, 0.5, joules=True)
+    place = len(readings) // 3
+    reset = [
+        each.model_copy(update={"joules": each.joules - readings[place].joules}) if number > place else each
+        for number, each in enumerate(readings)
+    ]
+    lost = [(reset[place].time_ns / SECOND, reset[place + 1].time_ns / SECOND)]
+    assert timing(reset, activity, lost=lost).lag_ms.value == pytest.approx(400, abs=60)
+
+
 @pytest.mark.long
 def test_intervals_of_the_lag_contain_it():
     held = 0

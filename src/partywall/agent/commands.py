@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable
 
-from partywall.errors import Problem
+from partywall.errors import Problem, UsageError
 
 EXAMPLE = "write for example vm1='ssh vm1 sudo partywall-agent serve'"
 _NAME = re.compile(r"[\w.-]+")
@@ -28,3 +28,11 @@ def commands(given: Iterable[str]) -> tuple[dict[str, tuple[str, ...]], list[Pro
             continue
         known[name] = words
     return known, problems
+
+
+def commands_or_error(given: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The command of each agent by its name. UsageError with every problem."""
+    known, problems = commands(given)
+    if problems:
+        raise UsageError(*problems)
+    return known

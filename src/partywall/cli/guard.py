@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 
 from partywall import events, guard, units
-from partywall.agent.commands import commands
+from partywall.agent.commands import commands_or_error
 from partywall.cli import output
 from partywall.cli.arguments import duration_ns
 from partywall.cli.execution import carry_out
@@ -91,9 +91,7 @@ def run(
         _check_file(prometheus_file)
     kept_for = duration_ns("--for", for_, "1s") if for_ is not None else None
     every_ns = duration_ns("--every", every, "1s")
-    agents, problems = commands(agent or ())
-    if problems:
-        raise UsageError(*problems)
+    agents = commands_or_error(agent or ())
     job = replace(GuardJob.read(policy), every_ns=every_ns, for_ns=kept_for, leave=leave, agents=agents)
     options, console = Options(context.obj(), out), wide_console(format_)
     document = output.document("guard run", format_)

@@ -11,7 +11,9 @@ from typing import Any
 
 from partywall.errors import Problem, UsageError
 from partywall.model.cluster import POWER_CURVES, Cluster, Control, GuestSpec
+from partywall.model.meter import OF_THIS_HOST
 from partywall.power import meters
+from partywall.sandbox.libvirt.domain import is_local
 from partywall.scenario.decode import decode
 from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import follows, problem, validate
@@ -95,7 +97,7 @@ def _hosts(cluster: Cluster) -> Iterator[Mistake]:
             remedy = did_you_mean(host.power, curves, f"define it under power, or use {', '.join(POWER_CURVES)}")
             yield Mistake((*at, "power"), said, remedy)
         if host.meter is not None:
-            yield from _meter(host.meter, (*at, "meter"))
+            yield from _meter(host.meter, host.uri, (*at, "meter"))
         if host.control is not None:
             yield from _control(host.control, (*at, "control"))
         if host.control is not None and host.count > 1:
@@ -110,12 +112,16 @@ def _hosts(cluster: Cluster) -> Iterator[Mistake]:
             yield Mistake(("hosts",), f"two hosts are named {name}", "count adds numbers to names; rename one")
 
 
-def _meter(name: str, at: tuple[str, ...]) -> Iterator[Mistake]:
+def _meter(name: str, uri: str | None, at: tuple[str, ...]) -> Iterator[Mistake]:
     """What is wrong with a meter's name. Whether there is such a meter is known when it is read."""
     try:
-        meters.check(name)
+        address, _ = meters.check(name)
     except UsageError as error:
         yield from (Mistake(at, each.message, each.remedy) for each in error.problems)
+        return
+    if address.scheme in OF_THIS_HOST and uri is not None and not is_local(uri):
+        said = f"{address.scheme} measures the host on which the manager runs, but {uri} is another"
+        yield Mistake(at, said, "name a meter that is read over the network, such as redfish://admin@bmc/Chassis/1")
 
 
 _NEEDED = {

@@ -12,6 +12,8 @@ from partywall.model.power import Origin
 PASSWORD, PASSWORD_FILE = "PARTYWALL_METER_PASSWORD", "PARTYWALL_METER_PASSWORD_FILE"
 IN_SOFTWARE = ("replay", "simulated")
 """Kinds of meters that exist only in software."""
+OF_THIS_HOST = ("rapl", "hwmon", "resctrl")
+"""Kinds of meters that are files of the host that reads them."""
 
 
 def unusable(meter: str, why: str, remedy: str = "see partywall power meters") -> UsageError:

@@ -86,10 +86,19 @@ def meter_finding(facts: MeterFacts, evidence: PowerEvidence) -> MeterFinding:
         watts=mean_watts(own, lost),
         joules=own_energy.joules if own_energy else None,
         missing_s=_reported(own_energy, own) if own_energy else 0.0,
-        timing=timing(own, evidence.activity, sends=facts.sends) if len(own) > 1 else Timing(why="too few readings"),
+        timing=_timing(evidence.activity, facts, own, lost),
         faults=tuple(sorted([*faults, *gaps(facts.meter, own)], key=lambda fault: fault.time_ns)),
         took_ms=float(np.median([reading.took_ns for reading in own])) / 1e6 if own else None,
     )
+
+
+def _timing(
+    activity: Sequence[Activity], facts: MeterFacts, readings: Sequence[Reading], lost: Sequence[tuple[float, float]]
+) -> Timing:
+    """Refresh and lag of one meter."""
+    if len(readings) < 2:
+        return Timing(why="too few readings")
+    return timing(readings, activity, sends=facts.sends, lost=lost)
 
 
 def mean_watts(readings: Sequence[Reading], lost: Sequence[tuple[float, float]] = ()) -> Estimate | None:

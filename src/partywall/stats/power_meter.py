@@ -96,7 +96,8 @@ class Updates:
     """New values of a meter: when they appeared, and the mean watts that they state.
 
     since_s: when the value before appeared. every_s: the usual time between two readings; 0 if the meter sends its
-    values, so that their times are exact. joules: the counter's values; empty if the meter shows power.
+    values, so that their times are exact. joules: the counter's values; empty if the meter shows power. losses_s: when
+    the counter lost what it had counted.
     """
 
     seen_s: Array
@@ -105,6 +106,7 @@ class Updates:
     every_s: float
     counts_joules: bool
     joules: Array = field(default_factory=lambda: np.zeros(0))
+    losses_s: tuple[float, ...] = ()
 
 
 def updates(readings: Sequence[Reading], *, sends: bool = False, lost: Sequence[tuple[float, float]] = ()) -> Updates:
@@ -152,9 +154,18 @@ def gap_s(usual_s: float) -> float:
 
 
 @one_thread()
-def timing(readings: Sequence[Reading], activity: Sequence[Activity], *, sends: bool = False) -> Timing:
-    """Refresh and lag of a meter from its readings during a load that changed. A missing figure has a reason."""
-    new = updates(readings, sends=sends)
+def timing(
+    readings: Sequence[Reading],
+    activity: Sequence[Activity],
+    *,
+    sends: bool = False,
+    lost: Sequence[tuple[float, float]] = (),
+) -> Timing:
+    """Refresh and lag of a meter from its readings during a load that changed. A missing figure has a reason.
+
+    lost: as for `updates`.
+    """
+    new = updates(readings, sends=sends, lost=lost)
     if len(new.seen_s) < FEWEST:
         return Timing(why=f"only {len(new.seen_s)} new values; at least {FEWEST} are needed")
     period = refresh(_changes(readings) if new.counts_joules else new.seen_s, new.every_s)
@@ -166,7 +177,7 @@ def timing(readings: Sequence[Reading], activity: Sequence[Activity], *, sends: 
         return Timing(refresh_ms=refresh_ms, why=why or "no activity was recorded")
     load = Load.of(activity)
     if new.counts_joules:
-        new = _counted(readings, period)
+        new = replace(_counted(readings, period), losses_s=tuple(end_s for _, end_s in lost))
     widths = _widths(new, period)
     best = [_best_lag(new, load, width) for width in widths]
     chosen = min(range(len(widths)), key=lambda place: best[place][1])
@@ -264,8 +275,9 @@ def _searched(new: Updates, load: Load, width: Array, lags: Array, keep: NDArray
         return math.nan, math.inf
     watts, ends, widths = new.watts[inside], new.seen_s[inside], width[inside]
     if new.counts_joules:
-        # Energy is that of the activity up to now, and of the idle power, which grows with time.
-        left = np.array([_left_over(load.totals(ends - lag), watts, ends - ends[0]) for lag in lags])
+        # Energy is that of the activity up to now, and of the idle power, which grows with time. Each loss shifts it.
+        known = [ends - ends[0], *((ends >= end_s).astype(float) for end_s in new.losses_s)]
+        left = np.array([_left_over(load.totals(ends - lag), watts, *known) for lag in lags])
     else:
         left = np.array([_left_over(load.means(ends - lag - widths, ends - lag), watts) for lag in lags])
     place = int(np.argmin(left))

@@ -96,8 +96,8 @@ class Updates:
     """New values of a meter: when they appeared, and the mean watts that they state.
 
     since_s: when the value before appeared. every_s: the usual time between two readings; 0 if the meter sends its
-    values, so that their times are exact. joules: the counter's values; empty if the meter shows power. losses_s: when
-    the counter lost what it had counted.
+    values, so that their times are exact. joules: the counter's values; empty if the meter shows power. losses: of each
+    value, how often the counter had lost what it had counted.
     """
 
     seen_s: Array
@@ -106,7 +106,7 @@ class Updates:
     every_s: float
     counts_joules: bool
     joules: Array = field(default_factory=lambda: np.zeros(0))
-    losses_s: tuple[float, ...] = ()
+    losses: Array = field(default_factory=lambda: np.zeros(0))
 
 
 def updates(readings: Sequence[Reading], *, sends: bool = False, lost: Sequence[tuple[float, float]] = ()) -> Updates:
@@ -177,7 +177,7 @@ def timing(
         return Timing(refresh_ms=refresh_ms, why=why or "no activity was recorded")
     load = Load.of(activity)
     if new.counts_joules:
-        new = replace(_counted(readings, period), losses_s=tuple(end_s for _, end_s in lost))
+        new = _counted(readings, period, lost)
     widths = _widths(new, period)
     best = [_best_lag(new, load, width) for width in widths]
     chosen = min(range(len(widths)), key=lambda place: best[place][1])
@@ -191,14 +191,15 @@ def _joined(first: str, second: str) -> str:
     return f"{first}; {second}" if first else second
 
 
-def _counted(readings: Sequence[Reading], period: Estimate | None) -> Updates:
+def _counted(readings: Sequence[Reading], period: Estimate | None, lost: Sequence[tuple[float, float]]) -> Updates:
     """Every new value of a counter. Its differences would be noisy, because the times of change are not exact."""
     times = np.array([reading.time_ns for reading in readings]) / 1e9
     joules = np.array([reading.joules for reading in readings], dtype=np.float64)
     changed = np.flatnonzero(np.diff(joules) != 0) + 1
     seen = times[changed] if period is None else _on_grid((times[changed] + times[changed - 1]) / 2, period.value)
     every_s = float(np.median(np.diff(times)))
-    return Updates(seen, seen, joules[changed], every_s, counts_joules=True, joules=joules[changed])
+    losses = np.searchsorted(sorted(end_s for _, end_s in lost), times[changed], side="right").astype(np.float64)
+    return Updates(seen, seen, joules[changed], every_s, counts_joules=True, joules=joules[changed], losses=losses)
 
 
 def _changes(readings: Sequence[Reading]) -> Array:
@@ -276,7 +277,8 @@ def _searched(new: Updates, load: Load, width: Array, lags: Array, keep: NDArray
     watts, ends, widths = new.watts[inside], new.seen_s[inside], width[inside]
     if new.counts_joules:
         # Energy is that of the activity up to now, and of the idle power, which grows with time. Each loss shifts it.
-        known = [ends - ends[0], *((ends >= end_s).astype(float) for end_s in new.losses_s)]
+        losses = new.losses[inside]
+        known = [ends - ends[0], *((losses > count).astype(np.float64) for count in np.unique(losses)[:-1])]
         left = np.array([_left_over(load.totals(ends - lag), watts, *known) for lag in lags])
     else:
         left = np.array([_left_over(load.means(ends - lag - widths, ends - lag), watts) for lag in lags])

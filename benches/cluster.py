@@ -220,7 +220,8 @@ class Switched:
 class Cluster:
     """Use it as a context manager. cpus: of a real CPU, of each host; boot_s: from power-on until a daemon starts.
 
-    work: of each request, in steps. guests: each one's host. idles: hosts that are off go on to take power.
+    work: of each request, in steps. guests: each one's host. idles: hosts that are off go on to take power. used_s: the
+    CPU time of each host so far, as a function.
     """
 
     folder: Path
@@ -255,6 +256,7 @@ class Cluster:
         groups = {name: Group(f"partywall-bench-{os.getpid()}-{name}", self.cpus) for name in NAMES}
         for group in groups.values():
             self._open.callback(group.remove)
+        self.used_s = {name: group.used_s for name, group in groups.items()}
         self.hosts = libvirt.Hosts(
             self.folder, NAMES, prefixes=[groups[name].prefix for name in NAMES], rate=CARD, with_cgroups=False
         )

@@ -168,6 +168,8 @@ class Run:
         self.say(f"a request takes {request_s * 1e3:.1f} ms of CPU")
         setup_s, downtime_s = self._move_s()
         self.say(f"a move takes {setup_s:.1f} s, of which the guest stands still for {downtime_s:.2f} s")
+        source, destination = self.move_cores
+        self.say(f"a move uses {source:.2f} of a CPU on the host that the guest leaves, {destination:.2f} on the other")
         with Meters(made.meters) as self.meters, self._loads(request_s):
             time.sleep(SETTLE_S + form.before)
             self.before = (time.monotonic() - form.before, time.monotonic())
@@ -192,14 +194,20 @@ class Run:
         return max(1e-4, (after - before) / REQUESTS)
 
     def _move_s(self) -> tuple[float, float]:
-        """How long a move takes, and its downtime: the mean of one there and one back."""
-        there, back = (self.made.hosts.uri(name) for name in ("a", "b"))
-        moves = [
-            move_domain("web2", *ends, Method(downtime="300ms"), 120 * 10**9) for ends in ((back, there), (there, back))
-        ]
-        for move in moves:
+        """How long a move takes, and its downtime: the mean of one there and one back. Also measures its CPU time."""
+        moves, used_s = [], np.zeros(2)
+        for begin, end in (("b", "a"), ("a", "b")):
+            ends = (self.made.hosts.uri(begin), self.made.hosts.uri(end))
+            before = np.array([self.made.used_s[name]() for name in (begin, end)])
+            move = move_domain("web2", *ends, Method(downtime="300ms"), 120 * 10**9)
             if move.outcome != "completed":
                 raise SystemExit(f"a move before the run {move.outcome}: {move.reason}")
+            used_s += np.array([self.made.used_s[name]() for name in (begin, end)]) - before
+            # Its host has web2 until the end of a move; web1 stays on a.
+            guests = np.array([1, 1]) if end == "a" else np.array([2, 0])
+            used_s -= guests * self.idle * (move.end_ns - move.begin_ns) / 1e9
+            moves.append(move)
+        self.move_cores = np.maximum(used_s, 0.0) / sum((move.end_ns - move.begin_ns) / 1e9 for move in moves)
         return (
             statistics.fmean((move.end_ns - move.begin_ns) / 1e9 for move in moves),
             statistics.fmean((move.downtime_ns or 0) / 1e9 for move in moves),
@@ -293,7 +301,8 @@ class Run:
         # Clients also wait at the start of a move, and for TCP to send again.
         rest = (
             f"link: {{rate: 400Mbit/s, spread: 20%, setup: {max(0.1, setup_s - carried_s):.1f}s, "
-            f"blackout: {downtime_s * 1e3 + 400:.0f}ms}}\n"
+            f"blackout: {downtime_s * 1e3 + 400:.0f}ms, "
+            f"source_cores: {self.move_cores[0]:.3f}, destination_cores: {self.move_cores[1]:.3f}}}\n"
             f"limits: {{horizon: {self.form.horizon:g}s, hold: 30s, overload_risk: 1%, relief_risk: 3%}}\n"
         )
         text = self._hosts() + "guests:\n" + guests + rest

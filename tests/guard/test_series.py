@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,16 @@ def test_a_change_of_the_policy_divides_the_report(tmp_path: Path) -> None:
     figures = guard_view.figures(run)["policies"]
     assert [part["from_ns"] for part in figures] == [0, 2 * SECOND]
     assert figures[1]["vifs"]["vm<1>"]["passed_bps"] == 30e6
+
+
+def test_a_guard_says_for_how_long_its_reports_were_lost(tmp_path: Path) -> None:
+    run = Guards().findings(logged(tmp_path / "series"))
+    assert run.unread_ns == 0
+    whole = guard_view.headline(run)
+    holed = replace(run, reports=[*run.reports[:2], *run.reports[3:]])
+    assert holed.unread_ns == SECOND
+    assert guard_view.headline(holed) == f"{whole}; reports of 1 s were lost"
+    assert guard_view.figures(holed)["unread_ns"] == SECOND
 
 
 def test_a_guard_whose_policy_never_changed_has_one_part(tmp_path: Path) -> None:

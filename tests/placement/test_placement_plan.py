@@ -108,6 +108,21 @@ def test_a_move_of_a_guest_with_a_goal_uses_a_downtime_limit_that_keeps_it():
         assert cost.blackout_s.high <= 0.2
 
 
+def test_a_move_costs_the_cpu_that_was_measured_with_a_narrower_interval():
+    content = cluster(2).model_dump(mode="json", exclude_unset=True)
+    made = type(cluster(2)).model_validate
+    assumed = costs.moves(made(content))[0].energy_j
+    same, half = (
+        costs.moves(made(content | {"link": {"source_cores": 1.0 * share, "destination_cores": 0.5 * share}}))[
+            0
+        ].energy_j
+        for share in (1.0, 0.5)
+    )
+    assert same.value == pytest.approx(assumed.value)
+    assert half.value == pytest.approx(assumed.value / 2)
+    assert assumed.low < same.low < same.value < same.high < assumed.high
+
+
 def test_memory_that_changes_faster_than_the_link_carries_does_not_converge():
     content = cluster(2).model_dump(mode="json", exclude_unset=True)
     content["link"] = {"rate": "100Mbit/s"}

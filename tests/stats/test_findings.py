@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partywall.model.evidence import AgentFacts, Counter, Readings
-from partywall.model.finding import Outcome, Warn
+from partywall.model.finding import Curve, Outcome, Warn
 from partywall.model.observation import Histogram, bucket_of
 from partywall.model.plan import Limits, Treatment
 from partywall.model.scenario import Aggressor, Goal, Sandbox, Throttle, Victim
-from partywall.stats import analyse, carry_over, checkpoints, enough
+from partywall.stats import agent_facts, analyse, carry_over, checkpoints, enough
 from partywall.stats.effects import bands_of, variation_of
 from partywall.stats.interval import ratio_of_means
 from partywall.stats.latency import is_effect
@@ -245,6 +245,20 @@ def test_the_curve_and_its_slope_follow_the_intensities():
     curve = findings(Host().measure(steps, 40, factors), steps).curves[0]
     assert [point[0] for point in curve.points] == [0.25, 0.5, 1.0]
     assert curve.slope.low < 0.4 < curve.slope.high
+
+
+def test_a_curve_has_the_dose_that_its_aggressor_really_gave():
+    steps = trial(*(treatment(f"memory-copy@{i}", intensity=i) for i in (0.25, 0.5)))
+    asked = {"held_ns": 3 * 10**9, "asked_share": 0.3, "pressed_share": 0.3, "cpu_share": 0.31, "pauses_per_s": 9.0}
+    late = asked | {"held_ns": 10**9, "pressed_share": 0.1}
+    curve = Curve(trial="t", victim="v", aggressor="memory-copy", points=())
+    facts = AgentFacts(facts={"memory-copy": ({"dose": asked}, {"dose": late}, {})})
+    (known,) = agent_facts.dosed([curve], facts)
+    assert known.dose.model_dump() == pytest.approx({"requested": 0.3, "pressed": 0.25, "cpu": 0.31})
+    (text,) = agent_facts.said(steps, facts)
+    assert "memory-copy was at work in 25.0% of its time at partial intensities, and 30.0% was requested" in text
+    assert not list(agent_facts.said(steps, AgentFacts(facts={"memory-copy": ({"dose": asked},)})))
+    assert agent_facts.dosed([curve], None) == (curve,)
 
 
 def test_one_intensity_makes_no_curve():

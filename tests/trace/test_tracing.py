@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from synthetic_trace import report
 
+from partywall.errors import TrialError
 from partywall.model.trace import Missed
 from partywall.trace import Tracing, ask
 
@@ -43,6 +44,13 @@ def test_a_relay_follows_the_sampling(traced):
     tracing._report(report(sampled=0.5))
     assert relay.client.requested == ["trace.sample"]
     assert reports[0].sampled == 0.5
+
+
+def test_messages_that_an_agent_dropped_end_the_trace(traced):
+    tracing, _, reports = traced
+    with pytest.raises(TrialError, match="3 messages of the agent of b were not read in time"):
+        tracing._handle("b", "dropped", {"id": "t", "what": "trace_records", "count": 3})
+    assert not reports
 
 
 def test_a_relay_that_has_stopped_is_requested_nothing_more(traced):

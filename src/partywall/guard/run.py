@@ -25,6 +25,7 @@ from partywall.guard.flatten import Flat, vif_of
 from partywall.guard.resolve import VifPlace, identity
 from partywall.guard.source import AtSource, Inside, Source
 from partywall.sandbox.label import made_state_root, start_ticks, state_root
+from partywall.units import format_duration
 
 AGENT = "guard"
 UNREAD_MAX = 64 << 20
@@ -60,6 +61,8 @@ class Kept:
         self.client = _attached(agents)
         self._agents = agents
         self._waiting: list[Message] = []
+        self._until_ns: int | None = None
+        self._unread: list[str] = []
         self.hooks: list[Any] = list(flat.start["hooks"])
         """Places where this guard has hooks, or may have left some."""
         self._placed: dict[int, Any] = dict(enumerate(flat.start["hooks"]))
@@ -92,8 +95,9 @@ class Kept:
             source.start()
 
     def notes(self) -> list[str]:
-        """What happened to hooks inside guests since the last call."""
-        return [note for source in self.sources for note in source.take_notes()]
+        """What happened to hooks inside guests since the last call, and which reports were lost."""
+        unread, self._unread = self._unread, []
+        return [*unread, *(note for source in self.sources for note in source.take_notes())]
 
     def adjust(self, flat: Flat) -> int:
         """Replaces the policy, whole or not at all; hooks stay attached. Returns the time from which it holds, in ns.
@@ -139,6 +143,11 @@ class Kept:
         return self._report(params) if method == "guard" else None
 
     def _report(self, params: Mapping[str, Any]) -> Report:
+        if self._until_ns is not None and (unread_ns := params["from_ns"] - self._until_ns) > 0:
+            # The agent or the inbox dropped them.
+            lost = f"reports of {format_duration(unread_ns)} were not read in time and are lost"
+            self._unread.append(f"{lost}; this process was stopped, or its host is overloaded; the guard went on")
+        self._until_ns = params["at_ns"]
         flat = next((flat for until_ns, flat in self._earlier if params["at_ns"] <= until_ns), self.flat)
         known = (
             {"guarantee_bps": leaf["guarantee_bps"] or None, "ceiling_bps": leaf["ceiling_bps"]}

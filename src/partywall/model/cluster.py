@@ -174,6 +174,12 @@ class LinkSpec(Frozen):
     blackout: DurationNs = Field(
         60_000_000, description="how much longer clients wait than the memory of the last pass takes"
     )
+    source_cores: Cores | None = Field(
+        None, description="CPU that a move uses on the host that a guest leaves, if measured; else 1 ± 50 %"
+    )
+    destination_cores: Cores | None = Field(
+        None, description="CPU that a move uses on the host that a guest goes to, if measured; else 0.5 ± 50 %"
+    )
 
 
 class Limits(Frozen):

@@ -175,14 +175,29 @@ class Band(Frozen):
         return (self.trial, self.baseline, self.long) == (cell.trial, cell.baseline, cell.long)
 
 
+class Dose(Frozen):
+    """What an aggressor's threads did on average while they ran at partial intensities, as shares of that time.
+
+    requested: the intensities. pressed: time at work. cpu: CPU time, pacing included; a thread that waits uses less.
+    """
+
+    requested: float
+    pressed: float
+    cpu: float
+
+
 class Curve(Frozen):
-    """Sensitivity: a victim's isolation factor by an aggressor's intensity. slope: loss per unit of intensity."""
+    """Sensitivity: a victim's isolation factor by an aggressor's intensity. slope: loss per unit of intensity.
+
+    dose: of the aggressor, over all of its partial intensities; None if its agent did not report it.
+    """
 
     trial: str
     victim: str
     aggressor: str
     points: tuple[tuple[float, Estimate], ...]
     slope: Estimate | None = None
+    dose: Dose | None = None
 
 
 class Precision(Frozen):

@@ -38,6 +38,12 @@ class GuardRun:
         return int(self.reports[-1]["at_ns"] - self.reports[0]["from_ns"]) if self.reports else 0
 
     @property
+    def unread_ns(self) -> int:
+        """Time whose reports were lost, because they were not read in time. Nothing is known of it."""
+        pairs = zip(self.reports, self.reports[1:], strict=False)
+        return int(sum(max(0, report["from_ns"] - before["at_ns"]) for before, report in pairs))
+
+    @property
     def vifs(self) -> tuple[str, ...]:
         return tuple(self.reports[-1]["rows"]) if self.reports else ()
 

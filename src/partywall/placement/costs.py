@@ -18,9 +18,9 @@ from partywall.placement.state import bytes_per_s
 from partywall.stats.prediction import NOTHING, Curve, Facts, replayed
 
 SOURCE_CORES, DESTINATION_CORES = 1.0, 0.5
-"""CPU that a move uses on each side while it goes on; less on a host that has less."""
+"""CPU that a move uses on each side while it goes on, where the cluster file does not say; less on a smaller host."""
 CORES_SPREAD = 0.5
-"""Relative error of these, either way."""
+"""Relative error of these, either way. Measured ones have the error of the link."""
 GIVE_UP_S = 600.0
 DOWNTIME_LIMITS_MS = (300, 100, 30)
 """QEMU's downtime limits that are considered, the one with the shortest move first."""
@@ -78,7 +78,7 @@ def _course(
     return course.converges, course.total_s, course.downtime_s
 
 
-def _move(spec: GuestSpec, link: LinkSpec, move_watts: tuple[float, float]) -> MoveCost:
+def _move(spec: GuestSpec, link: LinkSpec, move_watts: tuple[float, float, float]) -> MoveCost:
     """With the first downtime limit that keeps the guest's goal; with the last if none does."""
     for limit_ms in DOWNTIME_LIMITS_MS:
         cost = _by_limit(spec, link, move_watts, limit_ms)
@@ -87,7 +87,7 @@ def _move(spec: GuestSpec, link: LinkSpec, move_watts: tuple[float, float]) -> M
     return cost
 
 
-def _by_limit(spec: GuestSpec, link: LinkSpec, move_watts: tuple[float, float], limit_ms: int) -> MoveCost:
+def _by_limit(spec: GuestSpec, link: LinkSpec, move_watts: tuple[float, float, float], limit_ms: int) -> MoveCost:
     content = float(min(spec.memory, spec.content if spec.content is not None else spec.memory))
     working_set = float(min(content, spec.working_set if spec.working_set is not None else content))
     rate, dirty = bytes_per_s(link), float(spec.dirty_rate or 0)
@@ -105,8 +105,7 @@ def _by_limit(spec: GuestSpec, link: LinkSpec, move_watts: tuple[float, float], 
     setup_s, extra_s = link.setup / 1e9, link.blackout / 1e9
     total = [setup_s + total_s + extra_s for _, total_s, _ in ends]
     blackout = [downtime_s + extra_s for _, _, downtime_s in ends]
-    lowest, highest = move_watts
-    middle = (lowest + highest) / 2
+    lowest, middle, highest = move_watts
     converges = all(does for does, _, _ in ends)
     goal = spec.slo.downtime
     return MoveCost(
@@ -117,22 +116,32 @@ def _by_limit(spec: GuestSpec, link: LinkSpec, move_watts: tuple[float, float], 
         blackout_s=Span(value=blackout[1], low=min(blackout), high=max(blackout)),
         energy_j=Span(
             value=total[1] * middle,
-            low=min(total) * lowest * (1 - CORES_SPREAD),
-            high=max(total) * highest * (1 + CORES_SPREAD),
+            low=min(total) * lowest,
+            high=max(total) * highest,
         ),
     )
 
 
-def _move_watts(cluster: Cluster) -> tuple[float, float]:
-    """The least and the most watts that a move adds on both sides, over all hosts and loads."""
+def _move_watts(cluster: Cluster) -> tuple[float, float, float]:
+    """Watts that a move adds on both sides, over all hosts and loads: the least, half way, and the most."""
     slopes = [
         (step * (len(curve.watts) - 1) / spec.cpus, spec.cpus)
         for spec in cluster.hosts.values()
         for curve in [cluster.curve(spec.power)]
         for step in np.diff(curve.watts)
     ]
-    sides = [[watts * min(cores, cpus) for watts, cpus in slopes] for cores in (SOURCE_CORES, DESTINATION_CORES)]
-    return sum(max(0.0, min(side)) for side in sides), sum(max(0.0, *side) for side in sides)
+    lowest, middle, highest = 0.0, 0.0, 0.0
+    for measured, assumed in (
+        (cluster.link.source_cores, SOURCE_CORES),
+        (cluster.link.destination_cores, DESTINATION_CORES),
+    ):
+        cores, spread = (assumed, CORES_SPREAD) if measured is None else (measured, cluster.link.spread)
+        side = [watts * min(cores, cpus) for watts, cpus in slopes]
+        least, most = max(0.0, min(side)), max(0.0, *side)
+        lowest += least * (1 - spread)
+        middle += (least + most) / 2
+        highest += most * (1 + spread)
+    return lowest, middle, highest
 
 
 def p99_s(spec: GuestSpec, blackout_s: float, loss: float) -> float | None:

@@ -83,7 +83,8 @@ def headline(run: GuardRun) -> str:
     if not run.reports:
         return "The guard ended before its first report"
     problems = f"{units.counted(run.wrong, 'finding')}, see below" if run.wrong else "no problem was found"
-    return f"Kept for {units.format_duration(run.length_ns)}: {problems}"
+    unread = f"; reports of {units.format_duration(run.unread_ns)} were lost" if run.unread_ns else ""
+    return f"Kept for {units.format_duration(run.length_ns)}: {problems}{unread}"
 
 
 def show(run: GuardRun, console: Console) -> None:
@@ -103,6 +104,7 @@ def figures(run: GuardRun) -> dict[str, Any]:
     return {
         "reports": len(run.reports),
         "length_ns": run.length_ns,
+        "unread_ns": run.unread_ns,
         "vifs": {vif: _link(run, vif) | _means(run, vif) for vif in run.vifs},
         "notes": [{"at_ns": at_ns, "hook": hook, "kind": kind, "text": text} for at_ns, hook, kind, text in run.notes],
         "policies": [

@@ -238,8 +238,8 @@ def _worst(findings: Findings, ids: dict[tuple[str, str], str]) -> str:
     return ids[cells[0].trial, cells[0].treatment] if cells else ""
 
 
-def _sensitivities(findings: Findings, specs: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
-    """(title, chart, slopes as text, emulated) for each trial with curves."""
+def _sensitivities(findings: Findings, specs: dict[str, Any]) -> list[tuple[str, str, str, str, bool]]:
+    """(title, chart, slopes as text, doses as text, emulated) for each trial with curves."""
     rows = []
     for number, row in enumerate(matrix(findings).rows, start=1):
         curves = [curve for curve in findings.curves if curve.trial == row.trial]
@@ -248,9 +248,13 @@ def _sensitivities(findings: Findings, specs: dict[str, Any]) -> list[tuple[str,
         identity = f"sensitivity-{number}"
         specs[identity] = page.fluid(charts.sensitivity(findings, row.trial))
         slopes = "; ".join(f"{c.aggressor} {figures.percent(c.slope)}" for c in curves if c.slope is not None)
-        rows.append(
-            (row.title, identity, slopes, any(emulated(cell) for cell in findings.cells if cell.trial == row.trial))
+        doses = "; ".join(
+            f"{c.aggressor} {c.dose.pressed:.1%} of {c.dose.requested:.1%}, with {c.dose.cpu:.1%} of a CPU"
+            for c in curves
+            if c.dose is not None
         )
+        is_emulated = any(emulated(cell) for cell in findings.cells if cell.trial == row.trial)
+        rows.append((row.title, identity, slopes, doses, is_emulated))
     return rows
 
 

@@ -73,7 +73,7 @@ def analyse(evidence: Evidence) -> Findings:
             agent_facts.warned(trial, judged, evidence.agent_facts.get(trial.id)), own, plan.scenario.precision
         )
         cells += _with_causes(measured.watched, findings, evidence)
-        curves += curves_of(trial, measured, findings)
+        curves += agent_facts.dosed(curves_of(trial, measured, findings), evidence.agent_facts.get(trial.id))
         bands += own
     return Findings(
         run=evidence.run,

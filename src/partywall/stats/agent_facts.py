@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from partywall.agent.catalogue import FactWarning, shipped
 from partywall.model.evidence import VICTIM, AgentFacts, Readings
-from partywall.model.finding import Cell, Warn
+from partywall.model.finding import Cell, Curve, Dose, Warn
 from partywall.model.plan import Trial
 from partywall.model.scenario import Workload
 
+DOSE_ERROR = 0.03
+"""Difference of requested and real activity, as a share of the time, that gives a warning."""
 UNREAD_SHARE = 0.1
 """Share of a metric's readings that may be unusable without a warning."""
 
@@ -28,8 +31,34 @@ def warned(trial: Trial, cells: Sequence[Cell], agent_facts: AgentFacts | None) 
     )
 
 
+def dosed(curves: Sequence[Curve], agent_facts: AgentFacts | None) -> tuple[Curve, ...]:
+    """The curves of a trial with what their aggressors really did."""
+    known = agent_facts.facts if agent_facts else {}
+    return tuple(curve.model_copy(update={"dose": _dose(known.get(curve.aggressor, ()))}) for curve in curves)
+
+
+def _dose(threads: Sequence[Mapping[str, Any]]) -> Dose | None:
+    """The mean over threads and turns, weighted by the time at partial intensities."""
+    doses = [facts["dose"] for facts in threads if facts.get("dose")]
+    held_ns = sum(dose["held_ns"] for dose in doses)
+    if not held_ns:
+        return None
+    requested, pressed, cpu = (
+        sum(dose[key] * dose["held_ns"] for dose in doses) / held_ns
+        for key in ("asked_share", "pressed_share", "cpu_share")
+    )
+    return Dose(requested=requested, pressed=pressed, cpu=cpu)
+
+
 def said(trial: Trial, agent_facts: AgentFacts) -> Iterator[str]:
-    """Warnings about a command of a trial as a whole."""
+    """Warnings about the aggressors and commands of a trial as a whole."""
+    for name in trial.aggressors:
+        dose = _dose(agent_facts.facts.get(name, ()))
+        if dose and abs(dose.pressed - dose.requested) > DOSE_ERROR:
+            yield (
+                f"trial {trial.id}: {name} was at work in {dose.pressed:.1%} of its time at partial intensities, and "
+                f"{dose.requested:.1%} was requested; it had too little CPU time, or its steps are long"
+            )
     for name, lines in agent_facts.dropped.items():
         yield (
             f"trial {trial.id}: {lines} lines of {_called(trial, name)}'s output arrived faster than they could be "

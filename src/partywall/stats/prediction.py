@@ -13,9 +13,11 @@ in windows of different lengths (its dirty curve; pages that change twice in a w
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
@@ -33,13 +35,21 @@ QUANTUM_S = 0.05
 """How long QEMU sends before it looks again at what is left."""
 STALLED_BYTES = 64 << 10
 FEWEST_LOOKS = 4
+LOOKS = 32
+"""Rates that are drawn for the looks of a move; after so many they begin again."""
+WITHOUT_FIRST = 3
+"""With so many calibration moves, the first one says nothing of zero pages."""
+SETTLES_NS = 300_000_000
+"""After this time, QEMU's view of the rate no longer shows what was before. It looks every 100 ms."""
 DOWNTIME_LIMIT_S = 0.3
 """QEMU's default."""
 BUFFER = 2 << 20
 """What TCP's buffer takes of a stream below the link's rate: half of the usual `net.ipv4.tcp_wmem`, whose other half is
 the kernel's own. QEMU does not wait for it."""
 UNKNOWN = 0.02
-"""Relative spread of the bytes that nothing observed beforehand explains."""
+"""Relative spread of the bytes, and of the time that they take, that nothing observed beforehand explains."""
+UNKNOWN_LEFT = 0.07
+"""The same for what is left at the hand-over."""
 BANDWIDTH = 128 << 20
 """QEMU's default max-bandwidth since version 5.2, bytes/s."""
 
@@ -72,15 +82,23 @@ class Curve:
     def working_set(self, most: float, share: float = 0.5) -> float:
         """Bytes that the guest changes again and again, at most `most`.
 
-        At least what changed in the longest window. If the curve still rises there, it may be more: the curve is taken
-        to approach it exponentially, so the last slope, as a share of the first, is missing. share: from the least, 0,
-        to the most that this allows, 1.
+        At least what changed in the longest window. If the curve still rises there, it may be more: at most what it
+        approaches if it bends exponentially from its middle to its end. Its beginning is steeper, because of what a
+        guest changes all the time. share: from the least, 0, to the most that this allows, 1.
         """
         windows, changed = np.array((0.0, *self.windows_s)), np.array((0.0, *np.nanmean(self.changed, axis=0)))
         slopes, least = np.diff(changed) / np.diff(windows), float(changed[-1])
-        missing = min(1.0, max(0.0, slopes[-1] / slopes[0])) if len(slopes) > 1 and slopes[0] > 0 else 0.0
-        highest = least / (1.0 - missing) if missing < 1 else math.inf
-        return least * (max(least, min(most, highest)) / least) ** share if least else 0.0
+        middle = len(slopes) // 2
+        highest = least
+        if len(slopes) > 1 and slopes[-1] > 0:
+            centres = (windows[1:] + windows[:-1]) / 2
+            bend = (
+                math.log(slopes[middle] / slopes[-1]) / (centres[-1] - centres[middle]) if slopes[middle] > 0 else 0.0
+            )
+            # What is missing decays from the last slope on.
+            after_s = windows[-1] - centres[-1]
+            highest = least + slopes[-1] * math.exp(-bend * after_s) / bend if bend > 0 else math.inf
+        return least + (max(least, min(most, highest)) - least) * share
 
     @property
     def rate(self) -> float:
@@ -98,7 +116,7 @@ class Facts:
     memory: bytes; content: bytes of pages that are not zero; rate: bytes/s over the link; empty_rate: bytes/s of zero
     pages, which are looked at and hardly sent; sync_s: to read the dirty bitmap between two passes; layout: content in
     equal parts of the memory, by address, or empty if it lies evenly; service: what clients saw before the move.
-    looked: the rate that QEMU sees when it decides to hand over, as a share of `rate`.
+    looked: the rates that QEMU sees when it decides whether to hand over, one after the other, as shares of `rate`.
     """
 
     memory: float
@@ -108,7 +126,7 @@ class Facts:
     sync_s: float = 0.0
     curve: Curve = NOTHING
     layout: tuple[float, ...] = ()
-    looked: float = 1.0
+    looked: tuple[float, ...] = (1.0,)
     service: Service | None = None
 
     def in_last(self, size: float) -> float:
@@ -128,16 +146,16 @@ class Facts:
 class Fixed:
     """Costs that calibration moves showed; one value for each move, so that their spread is known.
 
-    setup_s: before the first pass. sync_s: to read the dirty bitmap between two passes. rates, empty_rates: bytes/s of
-    pages that are sent, and of zero pages. downtime_s: what QEMU's downtime is beyond the time for the bytes that were
-    left. looked: the rate that QEMU saw when it handed over, as a share of the move's. waited_s: how much longer
+    setup_s: before the first pass. sync_s: to read the dirty bitmap between two passes, the mean of all moves. rates,
+    empty_rates: bytes/s of pages that are sent, and of zero pages. downtime_s: what QEMU's downtime is beyond the time for the bytes that were
+    left. looked: the rates that QEMU saw, as shares of the move's; several for each. waited_s: how much longer
     clients wait than QEMU's downtime. extra_bytes: what an idle guest sends beyond its content. start_s: how long
     clients wait at the start. slower_s: by how much answers are slower outside the pauses, at
     stats.migration_response.SHARES.
     """
 
     setup_s: tuple[float, ...]
-    sync_s: tuple[float, ...]
+    sync_s: float
     rates: tuple[float, ...]
     empty_rates: tuple[float, ...]
     downtime_s: tuple[float, ...]
@@ -213,7 +231,7 @@ def replayed(
     share of `Curve.working_set`.
     """
     rate, limit_s = rate_of(facts, method), limit_of(method)
-    threshold, quantum = rate * facts.looked * limit_s, rate * QUANTUM_S
+    quantum = rate * QUANTUM_S
     empty_s = (facts.memory - facts.content) / facts.empty_rate
     # QEMU goes through the memory by address, and counts pages as left until it has looked at them, zero pages too.
     every = facts.curve.working_set(facts.content, wide)
@@ -222,6 +240,7 @@ def replayed(
         if method.postcopy is not None and number > method.postcopy.after_passes:
             left = fresh + dirty
             return Course(True, spent_s + left / rate, sent + left, number + 1, 0.0, 0.0)
+        threshold = rate * facts.looked[number % len(facts.looked)] * limit_s
         # What it has not looked at yet comes first.
         needed = max(0.0, fresh - facts.in_last(max(0.0, threshold - dirty))) + max(0.0, dirty - threshold)
         now = min(fresh + dirty, quantum * (math.ceil(needed / quantum) + phase))
@@ -269,9 +288,9 @@ def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: 
         drawn = replace(
             facts,
             rate=_drawn(fixed.rates, chance),
-            empty_rate=_drawn(fixed.empty_rates, chance),
-            sync_s=_drawn(fixed.sync_s, chance),
-            looked=_drawn(fixed.looked, chance),
+            empty_rate=1 / max(1e-15, _drawn([1 / rate for rate in fixed.empty_rates], chance)),
+            sync_s=fixed.sync_s,
+            looked=tuple(chance.choice(fixed.looked, LOOKS)),
             curve=facts.curve.draw(chance),
         )
         course = replayed(drawn, method, give_up_s, *chance.random(3))
@@ -294,18 +313,19 @@ OURS = {**THEIRS, "passes": "passes", "clients_s": "waited_s"}
 def _with_costs(course: Course, facts: Facts, fixed: Fixed, chance: np.random.Generator) -> Course:
     """With the fixed costs of a move that might have been seen."""
     extra_s, extra_bytes = _drawn(fixed.downtime_s, chance), _drawn(fixed.extra_bytes, chance)
-    total_s = course.total_s + _drawn(fixed.setup_s, chance) + extra_s + extra_bytes / facts.rate
-    sent = (course.bytes + extra_bytes) * float(chance.lognormal(0.0, UNKNOWN))
-    waited_s = course.downtime_s + extra_s + _drawn(fixed.waited_s, chance)
+    more, longer = chance.lognormal(0.0, UNKNOWN, 2)
+    sent = (course.bytes + extra_bytes) * float(more)
+    sending_s = (course.total_s + extra_bytes / facts.rate) * float(more * longer)
+    total_s = sending_s + _drawn(fixed.setup_s, chance) + extra_s
+    downtime_s = course.downtime_s * float(chance.lognormal(0.0, UNKNOWN_LEFT)) + extra_s
+    waited_s = downtime_s + _drawn(fixed.waited_s, chance)
     p99_s = math.nan
     if facts.service is not None and course.converges:
         start_s = _drawn(fixed.start_s, chance) if fixed.start_s else 0.0
         none = tuple(0.0 for _ in SHARES)
         slower_s = fixed.slower_s[chance.integers(len(fixed.slower_s))] if fixed.slower_s else none
         p99_s = p99_during(facts.service, slower_s, (start_s, waited_s), total_s)
-    return replace(
-        course, total_s=total_s, bytes=sent, downtime_s=course.downtime_s + extra_s, waited_s=waited_s, p99_s=p99_s
-    )
+    return replace(course, total_s=total_s, bytes=sent, downtime_s=downtime_s, waited_s=waited_s, p99_s=p99_s)
 
 
 def _spans(courses: Sequence[Course], metrics: Mapping[str, str]) -> dict[str, Span]:
@@ -333,9 +353,11 @@ def fixed_of(moves: Sequence[MoveFinding], content: float | None = None) -> Fixe
     downtimes = [(finding.move.downtime_ns or 0) / 1e9 for finding in usable]
     return Fixed(
         setup_s=tuple((finding.move.setup_ns or 0) / 1e9 for finding in usable),
-        sync_s=tuple(_sync_s(finding.move, *rate) for finding, rate in zip(usable, rates, strict=True)),
+        # One move's is as often too short as too long, because its rates are fitted to its own first pass.
+        sync_s=max(0.0, fmean(_sync_s(finding.move, *rate) for finding, rate in zip(usable, rates, strict=True))),
         rates=tuple(rate for rate, _ in rates),
-        empty_rates=tuple(empty for _, empty in rates),
+        # The first move goes over memory that its QEMU has never read, which takes longer.
+        empty_rates=tuple(empty for _, empty in (rates[1:] if len(rates) >= WITHOUT_FIRST else rates)),
         downtime_s=tuple(
             max(0.0, downtime - finding.move.memory.get("downtime-bytes", 0) / rate)
             for finding, downtime, (rate, _) in zip(usable, downtimes, rates, strict=True)
@@ -343,7 +365,11 @@ def fixed_of(moves: Sequence[MoveFinding], content: float | None = None) -> Fixe
         waited_s=tuple(
             finding.values["clients_s"] - downtime for finding, downtime in zip(usable, downtimes, strict=True)
         ),
-        looked=tuple(_looked(finding.move) / rate for finding, (rate, _) in zip(usable, rates, strict=True)),
+        looked=tuple(
+            seen / rate
+            for finding, (rate, _) in zip(usable, rates, strict=True)
+            for seen in _looked(finding.move, rate)
+        ),
         extra_bytes=(0.0,)
         if content is None
         else tuple(max(0.0, finding.move.memory.get("transferred", 0) - content) for finding in usable),
@@ -370,19 +396,32 @@ def _rates(move: Move) -> tuple[float, float]:
     return 1 / max(float(costs[0]), 1e-12), 1 / float(costs[1]) if costs[1] > 0 else math.inf
 
 
-def _looked(move: Move) -> float:
-    """The rate in bytes/s that QEMU saw last before the hand-over, which its downtime limit is counted by."""
-    seen = [look.rate for look in move.progress if look.left and look.rate]
-    return seen[-1] if seen else _rates(move)[0]
+def _looked(move: Move, usual: float) -> list[float]:
+    """The rates in bytes/s that QEMU saw in the first pass, by which it would have decided to hand over.
+
+    Not while it went over zero pages, nor shortly after, when it filled TCP's buffer again. usual: if there are none.
+    """
+    looks = [look for look in move.progress if look.passes <= 1]
+    seen, quiet_ns = [], (looks[0].at_ns if looks else 0) + SETTLES_NS
+    for before, look in itertools.pairwise(looks):
+        sent = look.sent - before.sent
+        if before.left - look.left - sent > max(sent, STALLED_BYTES):
+            quiet_ns = look.at_ns + SETTLES_NS
+        elif look.at_ns > quiet_ns and look.rate and look.rate != before.rate:
+            seen.append(look.rate)
+    return seen or [usual]
 
 
 def _sync_s(move: Move, rate: float, empty_rate: float) -> float:
-    """What is left of a move's time when all bytes are accounted for, for each time that the bitmap was read."""
+    """What is left of a move's time when all bytes are accounted for, for each time that the bitmap was read.
+
+    It may be below 0.
+    """
     sent, page = move.memory.get("transferred", 0), move.memory.get("page-size", 4096)
     empty_s = move.memory.get("duplicate", 0) * page / empty_rate
     total_s = ((move.total_ns or 0) - (move.setup_ns or 0)) / 1e9
     syncs = max(1.0, move.memory.get("dirty-sync-count", 2) - 1)
-    return max(0.0, (total_s - sent / rate - empty_s) / syncs)
+    return (total_s - sent / rate - empty_s) / syncs
 
 
 def _drawn(values: Sequence[float], chance: np.random.Generator) -> float:

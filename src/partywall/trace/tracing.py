@@ -232,6 +232,10 @@ class Tracing:
                 self._report(Report.model_validate(params))
             case "trace_records":
                 self._feed(self._relays[name], params)
+            case "dropped":
+                said = f"{params['count']} messages of the agent of {name} were not read in time"
+                remedy = "this process was stopped, or its host is overloaded"
+                raise TrialError(f"{said}, so the trace's figures would not be whole; {remedy}")
             case "gone":
                 raise TrialError(f"the agent of {name} ended: {params['reason']}")
 

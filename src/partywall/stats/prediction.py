@@ -147,10 +147,10 @@ class Fixed:
     """Costs that calibration moves showed; one value for each move, so that their spread is known.
 
     setup_s: before the first pass. sync_s: to read the dirty bitmap between two passes, the mean of all moves. rates,
-    empty_rates: bytes/s of pages that are sent, and of zero pages. downtime_s: what QEMU's downtime is beyond the time for the bytes that were
-    left. looked: the rates that QEMU saw, as shares of the move's; several for each. waited_s: how much longer
-    clients wait than QEMU's downtime. extra_bytes: what an idle guest sends beyond its content. start_s: how long
-    clients wait at the start. slower_s: by how much answers are slower outside the pauses, at
+    empty_rates: bytes/s of pages that are sent, and of zero pages. downtime_s: what QEMU's downtime is beyond the time
+    for the bytes that were left. looked: the rates that QEMU saw, as shares of the move's; several for each. waited_s:
+    how much longer clients wait than QEMU's downtime. extra_bytes: what an idle guest sends beyond its content.
+    start_s: how long clients wait at the start. slower_s: by how much answers are slower outside the pauses, at
     stats.migration_response.SHARES.
     """
 

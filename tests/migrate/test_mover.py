@@ -163,6 +163,40 @@ def test_a_hand_over_that_waits_for_a_dead_link_is_cancelled_but_not_one_that_go
     assert moved(going, method, give_up_ns=S // 50).outcome == "completed"
 
 
+class Unstarted(World):
+    """A guest that is handed over over a link that carries nothing more, so the destination never runs it."""
+
+    def __init__(self, broken=()):
+        super().__init__(here=[Look("active", Progress(at_ns=0, sent=5, left=9, passes=2)), Look("postcopy-active")])
+        self.b.resume = lambda: None
+        self.b.broken = set(broken)
+        cancel = self.a.cancel
+        self.a.cancel = lambda: (cancel(), self.a.resume())
+
+    def handed(self, monkeypatch):
+        monkeypatch.setattr(move, "STALL_NS", S // 50)
+        monkeypatch.setattr(move, "STRANDED_NS", S // 20)
+        self.runs["a"] = False
+        return moved(self, Method(postcopy={"after_passes": 1}))
+
+
+def test_a_guest_that_never_started_on_the_destination_goes_on_where_it_was(monkeypatch):
+    world = Unstarted()
+    result = world.handed(monkeypatch)
+    assert (result.outcome, world.arrived_at) == ("failed", "a")
+    assert result.reason.endswith("the guest has not started on host b; it continues on host a")
+    assert world.b.ended
+    assert world.runs == {"a": True, "b": False}
+
+
+def test_a_guest_that_never_started_is_not_continued_while_the_destination_may_run_it(monkeypatch):
+    world = Unstarted(broken=("kill",))
+    result = world.handed(monkeypatch)
+    assert result.outcome == "paused"
+    assert "may still run it: it does not end" in result.reason
+    assert world.runs == {"a": False, "b": False}
+
+
 @pytest.mark.parametrize(("heard", "outcome"), [(True, "failed"), (False, "lost"), (None, "lost")])
 def test_without_the_way_to_somebody_s_own_source_nothing_is_started(heard, outcome):
     world = World(is_ours=False, heard=heard)

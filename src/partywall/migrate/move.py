@@ -17,7 +17,7 @@ from partywall.agent.client import AgentClient
 from partywall.agent.clock import DRIFT_PPB, Alignment, Offset
 from partywall.clock import Clock
 from partywall.errors import AgentError, TrialError
-from partywall.migrate.end import ENDED, End
+from partywall.migrate.end import ENDED, End, Look
 from partywall.migrate.storage import Mirror
 from partywall.model.migration import Method, Outcome, Pass, Progress
 
@@ -28,6 +28,8 @@ RECOVER_S = 20.0
 STALL_NS = 5_000_000_000
 """A move by post-copy whose memory has not arrived for this long has lost its link, whether TCP has noticed or not."""
 STUCK = f"the link carried nothing for {STALL_NS // 10**9} s before the hand-over"
+STRANDED_NS = STALL_NS + round(RECOVER_S * 1e9)
+"""A guest that the destination has not started after this long without a byte goes on where it was."""
 ORPHAN_S = 2.0
 STAY_S = 5.0
 DEATH_S = 0.5
@@ -126,7 +128,7 @@ class Steps:
         self._moved_ns: int | None = None
         self._carried_ns: int | None = None
         self._is_cut = self._is_cancelled = False
-        self.has_stopped = self.has_handed_over = False
+        self.has_stopped = self.has_handed_over = self.is_stranded = False
 
     def follow(self, state: str | None, moved: Moved, now_ns: int) -> None:
         """Does what is due in this state of the move."""
@@ -171,10 +173,14 @@ class Steps:
         if self._moved_ns is None or moved.sent > self._sent:
             self.moving(now_ns)
             self._sent = moved.sent
-        is_stalled = now_ns - (self._moved_ns or now_ns) > STALL_NS
-        if not self._is_cut and (self._pause_ns or is_stalled) and self._runs_there():
+        stalled_ns = now_ns - (self._moved_ns or now_ns)
+        if self._is_cut or not (self._pause_ns or stalled_ns > STALL_NS):
+            return
+        if self._runs_there():
             self._is_cut = True
             self._here.cut()
+        else:
+            self.is_stranded = stalled_ns > STRANDED_NS
 
     def _runs_there(self) -> bool:
         """A destination that is cut off before it runs the guest ends."""
@@ -284,10 +290,16 @@ class Mover:
             if mirror is not None and look.state == "pre-switchover":
                 mirror.finish()
             steps.follow(look.state, moved, self._clock.now_ns())
+            if steps.is_stranded:
+                return self._return(moved, here, there)
             if look.state == "postcopy-paused" and not self._recovered(moved, steps, here, there):
                 moved.outcome = "paused"
-                return
+                return None
             here.wait(LOOK_S)
+        return self._ended(look, moved, method, steps, here, there)
+
+    def _ended(self, look: Look, moved: Moved, method: Method, steps: Steps, here: End, there: End) -> None:
+        """What became of a move that is over."""
         if look.state == "completed":
             moved.setup_ns, moved.downtime_ns, moved.total_ns = look.setup_ns, look.downtime_ns, look.total_ns
             moved.memory = look.memory
@@ -322,6 +334,31 @@ class Mover:
             f"{there.place} for the rest of its memory, which is on host {here.place}{reason}"
         )
         return False
+
+    def _return(self, moved: Moved, here: End, there: End) -> None:
+        """The source continues a guest that was handed over and did not start on the destination.
+
+        The source has all of its memory, because a destination that never ran it has changed nothing.
+        """
+        moved.reason = (
+            f"the link carried nothing for {STRANDED_NS // 10**9} s after the hand-over, and the guest has not started "
+            f"on host {there.place}"
+        )
+        # Only after its QEMU has ended for certain may another one run the guest.
+        try:
+            there.kill()
+        except TrialError as error:
+            moved.outcome = "paused"
+            moved.reason += f", whose QEMU may still run it: {error}"
+            return
+        try:
+            here.cancel()
+        except TrialError:
+            # QEMU 10 cancels nothing after the hand-over. This guest cannot move again.
+            here.cut()
+            here.resume()
+        self._await_state(here, ("running",), STAY_S)
+        moved.reason += f"; it continues on host {here.place}"
 
     def _arrive(self, moved: Moved, here: End, there: End, *, can_return: bool) -> None:
         """Starts the guest on the destination, which may still be reading. If it cannot, the source continues it.

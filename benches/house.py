@@ -9,7 +9,8 @@ agent/target, so that only what changed is built, and this checkout keeps its ow
 lines, and runs the tests that use the same commands on a record of every kind.
 
 Lines of src/partywall are counted in two parts: LATER, the capabilities that came after the bar on lines was set (live
-migration, power, consolidation, the web page, recording of loads), and the rest, which the bar is for.
+migration, power, consolidation, the web page, recording of loads, hooks in guests, memory nodes, SMT), and the rest,
+which the bar is for.
 
 Bar: every addition works after at most 3 files by hand, no import breaks the layers, every kind of record passes, and
 the rest has at most LINES_MOST lines.
@@ -55,6 +56,13 @@ LATER = (
     "*recording.py",
     "*load_record.py",
     "stats/prediction.py",
+    "guard/source.py",
+    "host/nodes.py",
+    "load/correlation.py",
+    "preflight/nodes.py",
+    "run/smt.py",
+    "study/policies/*",
+    "testing/libvirt.py",
 )
 """Files below src/partywall of later capabilities, as patterns of their paths there."""
 

@@ -1,7 +1,7 @@
-"""The stages of a run, one function each, in the order of the data flow.
+"""The stages of a run, one function each, in the order of the data flow: plan → measure → analyse.
 
-check → plan → measure → analyse → report. The host is read once, and planning uses that value. Only `measure` changes
-anything on the host.
+A scenario is read before by `partywall.scenario`, and findings are drawn afterwards by `partywall.report`. The host is
+read once, and planning uses that value. Only `measure` changes anything on the host.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Curve:
         """
         windows, changed = np.array((0.0, *self.windows_s)), np.array((0.0, *np.nanmean(self.changed, axis=0)))
         slopes, least = np.diff(changed) / np.diff(windows), float(changed[-1])
-        middle = len(slopes) // 2
+        middle = (len(slopes) - 1) // 2
         highest = least
         if len(slopes) > 1 and slopes[-1] > 0:
             centres = (windows[1:] + windows[:-1]) / 2

@@ -27,6 +27,9 @@ from partywall.model.scenario import Scenario
 from partywall.sandbox import qemu, reap
 from partywall.store import RunDirectory
 
+WHERE_AND_WHEN = ("--folder", "--minutes", "--keep")
+"""Options with a value that say where results stay, or how much is measured at a time."""
+
 # Time and load at the start, for the record of results.
 _BEGAN_S, _LOAD = time.monotonic(), os.getloadavg()[0]
 
@@ -92,10 +95,7 @@ def _record(parts: Mapping[str, tuple[str, bool]]) -> None:
     machine = results.machine(kvm=qemu.choose("auto", Host.here()).name == "kvm" if guests else None)
     result = results.Result(
         bench=bench,
-        # Where a folder is on one machine says nothing to others.
-        arguments=tuple(
-            Path(word).name if word.startswith("/") else word for word in sys.argv[1:] if word != "--record"
-        ),
+        arguments=tuple(_of_measurement(sys.argv[1:])),
         plant=str(getattr(_options, "plant", None) or ""),
         figure="",
         met=None,
@@ -110,6 +110,16 @@ def _record(parts: Mapping[str, tuple[str, bool]]) -> None:
         [result.model_copy(update={"part": part, "figure": each, "met": met}) for part, (each, met) in parts.items()]
     )
     print("recorded in benches/results.jsonl; `make generate` writes docs/benchmarks.md")
+
+
+def _of_measurement(words: Sequence[str]) -> Iterator[str]:
+    """The arguments that change what is measured. Of a folder its name: where it is says nothing to others."""
+    rest = iter(words)
+    for word in rest:
+        if word in WHERE_AND_WHEN:
+            next(rest, None)
+        elif word != "--record" and word.partition("=")[0] not in WHERE_AND_WHEN:
+            yield Path(word).name if word.startswith("/") else word
 
 
 # Faults to plant

@@ -7,8 +7,9 @@ import pytest
 from partywall.clock import Monotonic
 from partywall.errors import TrialError
 from partywall.migrate import move
-from partywall.migrate.end import Look
+from partywall.migrate.end import Announced, Look
 from partywall.migrate.move import Mover
+from partywall.migrate.qemu_end import QemuEnd
 from partywall.model.migration import Method, Progress
 
 S = 1_000_000_000
@@ -161,6 +162,57 @@ def test_a_hand_over_that_waits_for_a_dead_link_is_cancelled_but_not_one_that_go
     growing = [Look("active", Progress(at_ns=0, sent=number, left=9, passes=2)) for number in range(1, 12)]
     going = World(here=[*growing, Look("completed")])
     assert moved(going, method, give_up_ns=S // 50).outcome == "completed"
+
+
+def test_a_dead_link_while_the_guest_stands_still_ends_the_move_after_seconds(monkeypatch):
+    monkeypatch.setattr(move, "STALL_NS", S // 20)
+    progress = Progress(at_ns=0, sent=5, left=9, passes=2)
+    world = World(here=[Look("active", progress), Look("device", progress)])
+    world.a.announced = lambda: iter([Announced(Monotonic().now_ns(), "stop")])
+    result = moved(world)
+    assert (result.outcome, result.reason) == ("gave up", move.STUCK)
+    assert world.runs == {"a": True, "b": False}
+
+
+def test_a_destination_that_does_not_answer_for_a_moment_after_the_hand_over_keeps_the_guest():
+    active = [Look("postcopy-active", Progress(at_ns=0, sent=n, left=9, passes=2)) for n in range(1, 6)]
+    world = World(here=[*active, Look("completed")], there=("resume", "state"))
+    world.runs["a"] = False
+    world.then = [lambda: None, lambda: world.b.broken.clear()]
+    assert moved(world, Method(postcopy={"after_passes": 1})).outcome == "completed"
+    assert world.runs == {"a": False, "b": True}
+
+
+def test_a_guest_that_was_handed_over_is_not_cancelled_when_its_source_stops_answering():
+    world = World(here=[Look("postcopy-active", Progress(at_ns=0, sent=5, left=9, passes=2))])
+    world.runs["a"] = False
+    world.then = [lambda: world.a.broken.add("look")]
+    result = moved(world, Method(postcopy={"after_passes": 1}))
+    assert result.outcome == "paused"
+    assert "handed over to host b, look there before you start it" in result.reason
+    assert world.runs == {"a": False, "b": True}
+    assert world.a.looks[0].state == "postcopy-active", "nothing was cancelled"
+
+
+def test_ctrl_c_leaves_the_guest_running_on_one_host():
+    def interrupt():
+        raise KeyboardInterrupt
+
+    for here, where in (([Look("active")], "a"), ([Look("active"), Look("completed")], "b")):
+        world = World(here=here, then=[interrupt])
+        with pytest.raises(KeyboardInterrupt):
+            moved(world)
+        assert world.runs == {"a": where == "a", "b": where == "b"}
+        assert where == "b" or world.a.looks[0].state == "cancelled"
+
+
+def test_a_qemu_that_does_not_answer_does_not_count_as_ended():
+    class Gone:
+        def execute(self, *_, **__):
+            raise TrialError("the connection was closed")
+
+    with pytest.raises(TrialError, match="it is not known whether the QEMU on host b has ended"):
+        QemuEnd("b", Gone(), "").kill()
 
 
 class Unstarted(World):

@@ -28,6 +28,8 @@ RECOVER_S = 20.0
 STALL_NS = 5_000_000_000
 """A move by post-copy whose memory has not arrived for this long has lost its link, whether TCP has noticed or not."""
 STUCK = f"the link carried nothing for {STALL_NS // 10**9} s before the hand-over"
+BEFORE = ("setup", "active", "pre-switchover", "device")
+"""States in which the guest is on the source, and a move can be cancelled."""
 STRANDED_NS = STALL_NS + round(RECOVER_S * 1e9)
 """A guest that the destination has not started after this long without a byte goes on where it was."""
 ORPHAN_S = 2.0
@@ -127,26 +129,39 @@ class Steps:
         self._sent = self._last_sent = 0
         self._moved_ns: int | None = None
         self._carried_ns: int | None = None
-        self._is_cut = self._is_cancelled = False
+        self._state: str | None = None
+        self._is_cut = self._is_cancelled = self._has_begun = False
         self.has_stopped = self.has_handed_over = self.is_stranded = False
 
     def follow(self, state: str | None, moved: Moved, now_ns: int) -> None:
         """Does what is due in this state of the move."""
         if state == "postcopy-active":
             self._follow_handover(moved, now_ns)
-        if state in ("setup", "active") and (not self.has_handed_over or self._is_stuck(moved, now_ns)):
-            self._cancel(moved, now_ns)
+        if state in BEFORE and not self._is_cancelled:
+            self._cancel_if_due(state, moved, now_ns)
         if state == "active" and not self._is_cancelled:
             self._begin_last_part(moved)
 
-    def _is_stuck(self, moved: Moved, now_ns: int) -> bool:
-        """Whether QEMU has the order to hand the guest over, and waits for a link that carries nothing.
+    def _cancel_if_due(self, state: str, moved: Moved, now_ns: int) -> None:
+        """Cancels a move that is late, or that waits for a dead link while the guest stands still or is handed over."""
+        is_stuck = self._is_stuck(state, moved, now_ns)
+        stands = moved.paused_ns is not None and moved.resumed_ns is None
+        is_late = now_ns - moved.begin_ns > self._give_up_ns
+        if self._method.cancel and state in ("setup", "active"):
+            self._cancel("", moved)
+        elif is_stuck and (stands or self.has_handed_over):
+            self._cancel(STUCK, moved)
+        elif is_late and not (stands or self.has_handed_over):
+            self._cancel(_not_done(self._give_up_ns, moved), moved)
+
+    def _is_stuck(self, state: str, moved: Moved, now_ns: int) -> bool:
+        """Whether the link has carried nothing for some time in one state.
 
         The guest is still on the source. QEMU cannot hand it over between this look and the cancelling, because its
         migration waits in the kernel.
         """
-        if self._carried_ns is None or moved.sent > self._last_sent:
-            self._carried_ns, self._last_sent = now_ns, moved.sent
+        if self._carried_ns is None or moved.sent > self._last_sent or state != self._state:
+            self._carried_ns, self._last_sent, self._state = now_ns, moved.sent, state
         return now_ns - self._carried_ns > STALL_NS
 
     def _begin_last_part(self, moved: Moved) -> None:
@@ -158,18 +173,14 @@ class Steps:
             self._here.pause()
             self.has_stopped = True
 
-    def _cancel(self, moved: Moved, now_ns: int) -> None:
-        is_late = now_ns - moved.begin_ns > self._give_up_ns
-        if (self._method.cancel or is_late) and not self._is_cancelled:
-            self._here.cancel()
-            self._is_cancelled = True
-            if not self._method.cancel:
-                moved.reason = STUCK if self.has_handed_over else _not_done(self._give_up_ns, moved)
+    def _cancel(self, reason: str, moved: Moved) -> None:
+        self._here.cancel()
+        self._is_cancelled = True
+        moved.reason = reason or moved.reason
 
     def _follow_handover(self, moved: Moved, now_ns: int) -> None:
         """Starts the guest on the destination, and cuts a link that carries nothing, so that a new one can be made."""
-        if self._moved_ns is None:
-            self._there.resume()
+        self._begin_there()
         if self._moved_ns is None or moved.sent > self._sent:
             self.moving(now_ns)
             self._sent = moved.sent
@@ -182,9 +193,25 @@ class Steps:
         else:
             self.is_stranded = stalled_ns > STRANDED_NS
 
+    def _begin_there(self) -> None:
+        """Lets the guest run on the destination. One that does not answer is asked again, unless it has ended."""
+        if self._has_begun:
+            return
+        try:
+            self._there.resume()
+            self._has_begun = True
+        except TrialError:
+            if self._there.is_ours and self._there.has_ended():
+                raise
+
     def _runs_there(self) -> bool:
-        """A destination that is cut off before it runs the guest ends."""
-        return self._there.state() == "running"
+        """A destination that is cut off before it runs the guest ends. One that does not answer may run it."""
+        try:
+            return self._there.state() == "running"
+        except TrialError:
+            if self._there.is_ours and self._there.has_ended():
+                raise
+            return True
 
     def moving(self, now_ns: int) -> None:
         """The memory that is left arrives."""
@@ -203,10 +230,12 @@ class Mover:
         self._guest = guest
         self._clock = clock
         self._number = 0
+        self._is_handed_over = False
 
     def move(self, method: Method, give_up_ns: int, watch: Watch = lambda _: None) -> Moved:
         """Moves the guest to the other host, or reports why it stayed."""
         moved = Moved(begin_ns=self._clock.now_ns())
+        self._is_handed_over = False
         try:
             before = self._offset()
             moved.offset_ns = before.offset_ns if before else None
@@ -232,6 +261,7 @@ class Mover:
             self._broken(moved, here, there, str(error))
         except BaseException:
             guest.release()
+            self._abandon(here, there)
             raise
         moved.end_ns = self._clock.now_ns()
         if mirror is not None:
@@ -248,6 +278,14 @@ class Mover:
         if moved.outcome not in GONE:
             self._ask(moved, before)
         return moved
+
+    def _abandon(self, here: End, there: End) -> None:
+        """Nobody follows the move any more: the guest continues on the source, or where it has gone."""
+        with contextlib.suppress(TrialError):
+            if here.look().state == "completed":
+                there.resume()
+            elif not self._is_handed_over:
+                here.cancel()
 
     def _prepare(self, moved: Moved, method: Method, here: End, there: End, mirror: Mirror | None) -> str:
         """Sets both ends up, and copies a disk that moves along. The address that the destination listens on."""
@@ -285,6 +323,7 @@ class Mover:
             if look.progress:
                 moved.progress.append(look.progress)
                 watching.watch(look.progress)
+            self._is_handed_over |= look.state == "postcopy-active"
             if look.state in ENDED:
                 break
             if mirror is not None and look.state == "pre-switchover":
@@ -351,13 +390,10 @@ class Mover:
             moved.outcome = "paused"
             moved.reason += f", whose QEMU may still run it: {error}"
             return
-        try:
-            here.cancel()
-        except TrialError:
-            # QEMU 10 cancels nothing after the hand-over. This guest cannot move again.
-            here.cut()
+        here.cancel()
+        # A guest that was handed over does not continue by itself.
+        if self._await_state(here, ("running", "postmigrate"), STAY_S) == "postmigrate":
             here.resume()
-        self._await_state(here, ("running",), STAY_S)
         moved.reason += f"; it continues on host {here.place}"
 
     def _arrive(self, moved: Moved, here: End, there: End, *, can_return: bool) -> None:
@@ -374,14 +410,24 @@ class Mover:
             moved.reason = f"the guest did not start on host {there.place} after its memory had arrived: {error}"
             moved.outcome = "lost"
             if can_return:
-                # Only after its QEMU has ended for certain may another one run the guest.
-                there.kill()
-                self._await_state(here, ("postmigrate",), STAY_S)
-                here.resume()
-                moved.outcome = "failed"
-                moved.reason += f"; it continues on host {here.place}"
+                self._continue(moved, here, there)
             return
         moved.outcome = "completed"
+
+    def _continue(self, moved: Moved, here: End, there: End) -> None:
+        """The source continues a guest that the destination could not start."""
+        try:
+            # Only after its QEMU has ended for certain may another one run the guest.
+            there.kill()
+        except TrialError as error:
+            moved.reason += (
+                f"; {error}, so the guest stays stopped on host {here.place}; look on host {there.place} first"
+            )
+            return
+        self._await_state(here, ("postmigrate",), STAY_S)
+        here.resume()
+        moved.outcome = "failed"
+        moved.reason += f"; it continues on host {here.place}"
 
     def _await_state(self, side: End, wanted: Sequence[str], seconds: float) -> str:
         """The state in which a guest is found. TrialError if it is in none of these in time."""
@@ -423,6 +469,13 @@ class Mover:
                 self._without_source(moved, here, there)
             else:
                 self._cut_off(moved)
+            return
+        if self._is_handed_over:
+            # Nothing may be cancelled now: the guest may run on the destination, and its memory go on arriving.
+            is_gone = there.is_ours and there.has_ended()
+            moved.outcome = "lost" if is_gone else "paused"
+            remedy = "and its QEMU there ended" if is_gone else "look there before you start it"
+            moved.reason = f"{why}; the guest was handed over to host {there.place}, {remedy}"
             return
         try:
             if not here.answers():

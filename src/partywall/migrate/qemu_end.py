@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -126,9 +125,11 @@ class QemuEnd:
         return ""
 
     def kill(self) -> None:
-        # It answers this command or ends before.
-        with contextlib.suppress(TrialError):
+        try:
             self.monitor.execute("quit")
+        except TrialError as error:
+            # It has ended, or only the way to it is gone.
+            raise TrialError(f"it is not known whether the QEMU on {self._host} has ended: {error}") from error
         if not self.has_ended(QUIT_S):
             raise TrialError(f"the QEMU on {self._host} does not end")
 

@@ -44,7 +44,7 @@ def advise(
     if reaching:
         chosen = min(reaching, key=lambda choice: choice.prediction.spans["total_s"].value)
     else:
-        chosen = min(ends, key=lambda choice: choice.prediction.spans["clients_s"].value)
+        chosen = min(ends, key=lambda choice: choice.prediction.spans["longest_s"].value)
     return Advice(
         workload=workload,
         chosen=chosen,
@@ -62,14 +62,14 @@ def is_modelled(method: Method) -> bool:
 
 
 def _waits(prediction: Prediction) -> float:
-    """How long clients wait in 95 of 100 moves."""
-    return prediction.spans["clients_s"].high
+    """How long clients wait in 95 of 100 moves, at the hand-over or at the start: what the goal is for."""
+    return prediction.spans["longest_s"].high
 
 
 def _text(chosen: Choice, goal_s: float | None, reaches: bool) -> str:
     spans = chosen.prediction.spans
     cost = (
-        f"clients wait {_span(spans['clients_s'].low, spans['clients_s'].high)}, and the move takes "
+        f"clients wait {_span(spans['longest_s'].low, spans['longest_s'].high)}, and the move takes "
         f"{_span(spans['total_s'].low, spans['total_s'].high)}"
     )
     if goal_s is None:

@@ -177,6 +177,7 @@ class Course:
     downtime_s: float
     waited_s: float
     p99_s: float = math.nan
+    longest_s: float = math.nan
 
 
 Model = Callable[[Facts, Method, float], Course]
@@ -307,7 +308,7 @@ def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: 
 
 THEIRS = {"total_s": "total_s", "sent_bytes": "bytes", "downtime_s": "downtime_s"}
 """What all models predict: metrics, and where a course has them."""
-OURS = {**THEIRS, "passes": "passes", "clients_s": "waited_s"}
+OURS = {**THEIRS, "passes": "passes", "clients_s": "waited_s", "longest_s": "longest_s"}
 
 
 def _with_costs(course: Course, facts: Facts, fixed: Fixed, chance: np.random.Generator) -> Course:
@@ -320,12 +321,15 @@ def _with_costs(course: Course, facts: Facts, fixed: Fixed, chance: np.random.Ge
     downtime_s = course.downtime_s * float(chance.lognormal(0.0, UNKNOWN_LEFT)) + extra_s
     waited_s = downtime_s + _drawn(fixed.waited_s, chance)
     p99_s = math.nan
+    start_s = _drawn(fixed.start_s, chance) if fixed.start_s else 0.0
     if facts.service is not None and course.converges:
-        start_s = _drawn(fixed.start_s, chance) if fixed.start_s else 0.0
         none = tuple(0.0 for _ in SHARES)
         slower_s = fixed.slower_s[chance.integers(len(fixed.slower_s))] if fixed.slower_s else none
         p99_s = p99_during(facts.service, slower_s, (start_s, waited_s), total_s)
-    return replace(course, total_s=total_s, bytes=sent, downtime_s=downtime_s, waited_s=waited_s, p99_s=p99_s)
+    return replace(
+        course, total_s=total_s, bytes=sent, downtime_s=downtime_s, waited_s=waited_s, p99_s=p99_s,
+        longest_s=max(start_s, waited_s),
+    )  # fmt: skip
 
 
 def _spans(courses: Sequence[Course], metrics: Mapping[str, str]) -> dict[str, Span]:

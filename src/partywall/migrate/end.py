@@ -58,6 +58,7 @@ class Info:
     machine: type of the guest's machine, and machines: the types that this end knows. cpu: features of the guest's CPU
     by name, and cpus: those that a guest can have here. blockers: what keeps the guest from moving, in the
     hypervisor's words. moving: whether a move of it goes on already. disk: of the guest, where it moves along.
+    emulated: whether the guest's CPU is. exact: whether memory is what QEMU gives the guest, to the byte.
     """
 
     host: str
@@ -74,6 +75,8 @@ class Info:
     machines: frozenset[str] = frozenset()
     cpu: frozenset[str] = frozenset()
     cpus: frozenset[str] | None = None
+    emulated: bool = False
+    exact: bool = False
 
 
 class End(Protocol):

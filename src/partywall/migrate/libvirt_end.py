@@ -120,6 +120,7 @@ class LibvirtEnd:
                     "moving": domain.jobStats().get("type", 0) != module.VIR_DOMAIN_JOB_NONE,
                     "blockers": tuple(blockers(root)),
                     "memory": domain.maxMemory() * KIB,
+                    "emulated": root.get("type") == "qemu",
                     "machine": kind.get("machine") if (kind := root.find("os/type")) is not None else None,
                 }
             )

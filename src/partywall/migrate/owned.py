@@ -141,7 +141,7 @@ class OwnSeries:
         here = infos[self.guest.at]
         return {
             "accelerator": "own",
-            "emulated": False,
+            "emulated": here.emulated,
             "qemu": here.version,
             "memory_bytes": here.memory or 0,
             "hosts": {place: info.host for place, info in infos.items()},

@@ -46,6 +46,8 @@ class QemuEnd:
             machines=qmp.machines(monitor),
             cpu=qmp.cpu(monitor),
             cpus=qmp.cpu(monitor) if state == "inmigrate" else None,
+            exact=True,
+            emulated=not monitor.execute("query-kvm")["enabled"],
         )
 
     def prepare(self, method: Method, *, with_storage: bool = False) -> None:

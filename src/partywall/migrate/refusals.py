@@ -8,6 +8,7 @@ from partywall import units
 from partywall.migrate import qmp
 from partywall.migrate.end import Info
 from partywall.model.migration import Method
+from partywall.sandbox.qemu.machine import LOSSY_MULTIPLE
 
 SHOWN = 6
 
@@ -31,6 +32,13 @@ def _guest(source: Info) -> Iterator[str]:
         yield f"the guest does not run on {source.host}; start it there, or exchange the hosts of the plan"
     if source.moving:
         yield f"the guest on {source.host} is moving already; wait until that move has ended, or cancel it"
+    if source.emulated and source.exact and source.memory is not None and source.memory % LOSSY_MULTIPLE == 0:
+        size = units.format_bytes(source.memory)
+        yield (
+            f"the emulated guest on {source.host} has {size} of memory, a multiple of "
+            f"{units.format_bytes(LOSSY_MULTIPLE)}: QEMU loses writes of such guests when they move; give it "
+            f"{units.format_bytes(LOSSY_MULTIPLE // 2)} less"
+        )
     for why in source.blockers:
         yield f"the guest on {source.host} cannot move: {why.rstrip('.')}; detach that device first"
 

@@ -12,7 +12,7 @@ class Monitored:
         self.socket = Path(folder, f"{name}.qmp")
         argv = [
             *("setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-nodefaults", "-display", "none"),
-            *("-accel", "tcg", "-m", "48384k", "-qmp", f"unix:{self.socket},server=on,wait=off", *options),
+            *("-accel", "tcg", "-m", "48512k", "-qmp", f"unix:{self.socket},server=on,wait=off", *options),
             *(("-incoming", "defer", "-S") if arriving else ()),
         ]
         self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL)

@@ -164,6 +164,6 @@ class End(Protocol):
         """Ends the guest here. Returns only when it has ended for certain."""
         ...
 
-    def cpu_ns(self) -> int:
-        """CPU time of the guest's process so far; 0 if it is not known."""
+    def cpu_ns(self) -> int | None:
+        """CPU time of the guest's process so far; None if it is not known."""
         ...

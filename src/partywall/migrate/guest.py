@@ -101,12 +101,12 @@ class Side(QemuEnd):
                     raise
         return super().look()
 
-    def cpu_ns(self) -> int:
-        """CPU time so far; 0 if it is gone."""
+    def cpu_ns(self) -> int | None:
+        """CPU time so far; None if it is gone."""
         try:
             fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
-            return 0
+            return None
         return (int(fields[11]) + int(fields[12])) * 1_000_000_000 // TICKS
 
     def _waited_ns(self) -> int:

@@ -265,8 +265,8 @@ class LibvirtEnd:
     def kill(self) -> None:
         raise TrialError(f"domain {self._name}: libvirt itself ends what is left of a move there")
 
-    def cpu_ns(self) -> int:
-        return 0
+    def cpu_ns(self) -> int | None:
+        return None
 
     def domain(self) -> Any:
         """TrialError if there is none."""

@@ -310,7 +310,10 @@ class Mover:
         try:
             self._follow(moved, method, watching, here, there, mirror)
         finally:
-            moved.cpu_ns = {name: max(0, side.cpu_ns() - cpu_ns[name]) for name, side in sides.items()}
+            for name, side in sides.items():
+                before_ns, after_ns = cpu_ns[name], side.cpu_ns()
+                if before_ns is not None and after_ns is not None:
+                    moved.cpu_ns[name] = after_ns - before_ns
 
     def _follow(
         self, moved: Moved, method: Method, watching: Watching, here: End, there: End, mirror: Mirror | None

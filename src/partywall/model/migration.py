@@ -258,7 +258,7 @@ class Move(Frozen):
     own figures. paused_ns, resumed_ns: QEMU's events STOP on the source and RESUME on the destination. stopped_ns: how
     far the guest's clock fell back behind the host's, which stands still while the guest does; uncertainty_ns: of that,
     either way. offset_ns: what to add to the guest's times before the move to get ours. memory: QEMU's counters of
-    bytes and pages. cpu_ns: CPU time of the two QEMUs during the move.
+    bytes and pages. cpu_ns: CPU time of the two QEMUs during the move, where it is known.
     """
 
     workload: str

@@ -141,8 +141,8 @@ def _values(finding: MoveFinding, pings: Table) -> dict[str, float | None]:
         "users_rate_ratio": _times(finding, "rate", users=True),
         "work_ratio": _share_of_work(finding.work),
         "bystander_ratio": _share_of_work(finding.bystander),
-        "source_cpu_s": move.cpu_ns.get("source", 0) / 1e9,
-        "destination_cpu_s": move.cpu_ns.get("destination", 0) / 1e9,
+        "source_cpu_s": _in_seconds(move.cpu_ns.get("source")),
+        "destination_cpu_s": _in_seconds(move.cpu_ns.get("destination")),
     }
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Self
 
 from partywall.errors import CapabilityError
+from partywall.migrate import far_clock
+from partywall.migrate.far_clock import Ahead
 from partywall.sandbox.qemu.monitor import Monitor
 from partywall.sandbox.ssh import connection
 
@@ -20,13 +22,17 @@ LONGEST = 100
 
 
 class Channel:
-    """One monitor. Use as a context manager; QEMU continues afterwards."""
+    """One monitor. Use as a context manager; QEMU continues afterwards.
+
+    ahead: the clock of its machine, which its events are stamped with.
+    """
 
     def __init__(self, name: str, path: str, ssh: str | None, folder: Path) -> None:
         self._name, self._path, self._ssh = name, path, ssh
         self._local = folder / f"{name}.qmp" if ssh else Path(path)
         self._process: subprocess.Popen[bytes] | None = None
         self.monitor: Monitor | None = None
+        self.ahead = Ahead()
 
     def __enter__(self) -> Self:
         if len(str(self._local)) > LONGEST:
@@ -41,11 +47,20 @@ class Channel:
             self.monitor = Monitor(self._name, self._connected())
             stack.callback(self.monitor.close)
             self.monitor.connect()
+            if self._ssh:
+                self.ahead = self._ahead(self._ssh)
             self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
+
+    def _ahead(self, ssh: str) -> Ahead:
+        if (found := far_clock.ahead(ssh)) is None:
+            raise CapabilityError(
+                f"{ssh}, by ssh: it does not tell its time with 'date +%s%N'; install coreutils there"
+            )
+        return found
 
     def _forward(self, ssh: str) -> subprocess.Popen[bytes]:
         """Makes a Unix socket here that leads to the one there."""

@@ -20,6 +20,7 @@ from partywall.errors import CapabilityError, TrialError
 from partywall.events import Broken, Doing, Emit, Left, Note
 from partywall.migrate.channel import Channel
 from partywall.migrate.end import End
+from partywall.migrate.far_clock import Ahead
 from partywall.migrate.libvirt_end import LibvirtEnd
 from partywall.migrate.move import GONE, Moved, Mover
 from partywall.migrate.pings import Pings, answers
@@ -113,6 +114,7 @@ class OwnSeries:
         self.plan = plan
         self.hosts: HostsSpec = plan.hosts
         self.label = Label.create(run, work_root)
+        self._ahead: dict[str, Ahead] = {}
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -145,6 +147,7 @@ class OwnSeries:
             "qemu": here.version,
             "memory_bytes": here.memory or 0,
             "hosts": {place: info.host for place, info in infos.items()},
+            "clocks_ahead_ns": {place: [ahead.ns, ahead.bound_ns] for place, ahead in self._ahead.items()},
         }
 
     def carry_out(self, emit: Emit, keep: Callable[[Seen], None], done: Collection[int] = ()) -> None:
@@ -206,7 +209,9 @@ class OwnSeries:
         channel = stack.enter_context(Channel(f"host-{place}", host.qmp or "", host.ssh, self.label.work))
         if channel.monitor is None:
             raise TrialError(f"host {place}: its QEMU's monitor is closed")
-        return QemuEnd(place, channel.monitor, host.address or "", self._named(place))
+        if host.ssh:
+            self._ahead[place] = channel.ahead
+        return QemuEnd(place, channel.monitor, host.address or "", self._named(place), channel.ahead.ns)
 
     def _named(self, place: Place) -> str:
         host: HostSpec = getattr(self.hosts, place)

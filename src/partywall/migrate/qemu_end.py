@@ -18,15 +18,19 @@ LATE_LOOKS = 50
 
 
 class QemuEnd:
-    """One QEMU. address: where it takes a guest that arrives. host: what messages call its host."""
+    """One QEMU. address: where it takes a guest that arrives. host: what messages call its host.
+
+    ahead_ns: by how much its machine's real-time clock is ahead of this one's.
+    """
 
     is_ours = False
 
-    def __init__(self, place: Place, monitor: Monitor, address: str, host: str = "") -> None:
+    def __init__(self, place: Place, monitor: Monitor, address: str, host: str = "", ahead_ns: int = 0) -> None:
         self.place = place
         self.monitor = monitor
         self._address = address
         self._host = host or f"host {place}"
+        self._ahead_ns = ahead_ns
         self._usual: dict[str, Any] | None = None
 
     def info(self) -> Info:
@@ -73,7 +77,7 @@ class QemuEnd:
         return look
 
     def announced(self) -> Iterator[Announced]:
-        return qmp.announced(self.monitor)
+        return qmp.announced(self.monitor, self._ahead_ns)
 
     def hand_over(self) -> None:
         self.monitor.execute("migrate-start-postcopy")

@@ -122,9 +122,12 @@ def look(status: Mapping[str, Any]) -> Look:
 NAMES: Mapping[str, Literal["pass", "stop", "resume"]] = {"MIGRATION_PASS": "pass", "STOP": "stop", "RESUME": "resume"}
 
 
-def announced(monitor: Monitor) -> Iterator[Announced]:
-    """QEMU's events since the last call. QEMU stamps them with the real-time clock."""
-    offset_ns = realtime_offset_ns()
+def announced(monitor: Monitor, ahead_ns: int = 0) -> Iterator[Announced]:
+    """QEMU's events since the last call. QEMU stamps them with its machine's real-time clock.
+
+    ahead_ns: by how much that clock is ahead of this machine's.
+    """
+    offset_ns = realtime_offset_ns() - ahead_ns
     for event in monitor.events():
         if name := NAMES.get(event["event"]):
             at = event["timestamp"]

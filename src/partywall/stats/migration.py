@@ -550,6 +550,12 @@ def _of_advice(advice: Sequence[Advice]) -> Outcome:
 def _notes(evidence: MigrationEvidence, moves: Sequence[MoveFinding]) -> Iterator[str]:
     if evidence.about.get("emulated"):
         yield "The guest was emulated: times are longer than with KVM, and only ratios within this host mean much."
+    for place, (ahead_ns, bound_ns) in evidence.about.get("clocks_ahead_ns", {}).items():
+        yield (
+            f"The clock of host {place} was {units.format_duration(abs(ahead_ns))} "
+            f"{'ahead of' if ahead_ns >= 0 else 'behind'} this machine's; times of its events are corrected, to "
+            f"{units.format_duration(bound_ns)} either way."
+        )
     if evidence.interrupted:
         yield "The series was interrupted: not every combination was moved equally often."
     off = [

@@ -23,6 +23,7 @@ def refusals(
         *_machine(source, destination),
         *_cpu(source, destination),
         *_memory(source, destination),
+        *_size(source, destination),
         *(_disk(source, destination) if moves_storage else ()),
     ]
 
@@ -73,6 +74,13 @@ def _memory(source: Info, destination: Info) -> Iterator[str]:
         return
     need, free = (units.format_bytes(each) for each in (source.memory, destination.memory_free))
     yield f"{destination.host} has {free} of memory free, and the guest needs {need}; free some there"
+
+
+def _size(source: Info, destination: Info) -> Iterator[str]:
+    if not (source.exact and destination.exact) or source.memory == destination.memory:
+        return
+    theirs, ours = (units.format_bytes(each or 0) for each in (destination.memory, source.memory))
+    yield f"the QEMU on {destination.host} has {theirs} of memory, and the guest {ours}; start it with the same -m"
 
 
 def _disk(source: Info, destination: Info) -> Iterator[str]:

@@ -34,8 +34,8 @@ USERS_S = 30.0
 """What a move over the paper's link takes, about."""
 HOW = (
     "In each block, each workload was moved once, in a new random order. Virtual users worked before, during and after "
-    "the move; a second belongs to the phase in which it ends, and the one after a move to the move. Response times count "
-    "from the moment at which a request was due. Values are compared within blocks."
+    "the move; a second belongs to the phase in which it ends, and the one after a move to the move. Response times "
+    "count from the moment at which a request was due. Values are compared within blocks."
 )
 
 

@@ -29,6 +29,17 @@ class Monitor:
         return {"qemu": {"major": 7, "minor": 2, "micro": 0}}
 
 
+def test_a_qemu_of_the_user_s_has_its_own_settings_again():
+    monitor = Monitor()
+    monitor.capabilities["xbzrle"] = True
+    before = dict(monitor.capabilities), dict(monitor.parameters)
+    usual, switched = qmp.defaults(monitor), qmp.switches(monitor)
+    qmp.prepare(Method(multifd=8, compression="zstd", downtime="50ms"), monitor, usual)
+    assert not monitor.capabilities["xbzrle"]
+    qmp.restore(monitor, usual, switched)
+    assert (monitor.capabilities, monitor.parameters) == before
+
+
 def test_a_method_leaves_nothing_behind():
     monitor = Monitor()
     fresh, usual = dict(monitor.parameters), qmp.defaults(monitor)

@@ -67,8 +67,17 @@ class OwnGuest:
         left, self.at = self.current(), OTHER[self.at]
         if isinstance(left, QemuEnd):
             left.kill()
+        self._restore(self.current())
 
-    def stayed(self) -> None: ...
+    def stayed(self) -> None:
+        self._restore(*self.ends.values())
+
+    def _restore(self, *ends: End) -> None:
+        """Settings of QEMUs that methods changed are the user's again."""
+        for end in ends:
+            if isinstance(end, QemuEnd):
+                with contextlib.suppress(TrialError):
+                    end.restore()
 
     def answers(self) -> bool | None:
         """Whether it answers an echo request within some time."""

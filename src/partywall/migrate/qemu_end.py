@@ -32,6 +32,7 @@ class QemuEnd:
         self._host = host or f"host {place}"
         self._ahead_ns = ahead_ns
         self._usual: dict[str, Any] | None = None
+        self._switches: list[dict[str, Any]] = []
 
     def info(self) -> Info:
         monitor = self.monitor
@@ -56,8 +57,13 @@ class QemuEnd:
 
     def prepare(self, method: Method, *, with_storage: bool = False) -> None:
         if self._usual is None:
-            self._usual = qmp.defaults(self.monitor)
+            self._usual, self._switches = qmp.defaults(self.monitor), qmp.switches(self.monitor)
         qmp.prepare(method, self.monitor, self._usual, with_storage=with_storage)
+
+    def restore(self) -> None:
+        """Parameters and capabilities are what they were before the first move."""
+        if self._usual is not None:
+            qmp.restore(self.monitor, self._usual, self._switches)
 
     def listen(self, port: int) -> str:
         uri = f"tcp:{self._address}:{port}"

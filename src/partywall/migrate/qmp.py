@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from partywall.clock import realtime_offset_ns
@@ -55,6 +55,17 @@ def defaults(monitor: Monitor) -> dict[str, Any]:
     """The default values of the parameters that methods may set, from a fresh QEMU."""
     parameters = monitor.execute("query-migrate-parameters")
     return {name: parameters[name] for name in MANAGED if name in parameters}
+
+
+def restore(monitor: Monitor, usual: Mapping[str, Any], switched: Sequence[Mapping[str, Any]]) -> None:
+    """Sets parameters and capabilities to what they were. TrialError if QEMU refuses."""
+    monitor.execute("migrate-set-capabilities", capabilities=list(switched))
+    monitor.execute("migrate-set-parameters", **usual)
+
+
+def switches(monitor: Monitor) -> list[dict[str, Any]]:
+    """The capabilities that methods may switch, as they are."""
+    return [each for each in monitor.execute("query-migrate-capabilities") if each["capability"] in SWITCHED]
 
 
 def prepare(method: Method, monitor: Monitor, usual: Mapping[str, Any], *, with_storage: bool = False) -> None:

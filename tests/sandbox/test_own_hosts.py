@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from partywall.host import Host
 from partywall.kinds.kind import Options
 from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.migrate import plan as plans
+from partywall.migrate.channel import Channel
 from partywall.sandbox import lab, qemu
 from partywall.testing import libvirt
 
@@ -93,6 +96,23 @@ def test_a_qemu_on_another_machine_moves_through_ssh(qemus, options, tmp_path, m
             moved(by_monitors(source, destination, ssh=", ssh: refused"), options)
     finally:
         server.stop()
+
+
+def test_a_guest_that_arrived_when_nobody_followed_its_move_continues(qemus, options):
+    source, destination = qemus("one"), qemus("two", arriving=True)
+    text = by_monitors(source, destination)
+    with contextlib.ExitStack() as stack:
+        one, two = (stack.enter_context(Channel(name, str(each.socket), None, options.work_root)).monitor
+                    for name, each in (("one", source), ("two", destination)))  # fmt: skip
+        two.execute("migrate-incoming", uri="tcp:127.0.0.1:40123")
+        one.execute("migrate", uri="tcp:127.0.0.1:40123")
+        deadline = time.monotonic() + 20
+        while one.execute("query-migrate").get("status") != "completed" and time.monotonic() < deadline:
+            time.sleep(0.05)
+    with pytest.raises(CapabilityError, match=r"had arrived on this machine \(.*two.qmp\).* it continues now"):
+        moved(text, options)
+    with Channel("two", str(destination.socket), None, options.work_root) as channel:
+        assert channel.monitor.execute("query-status")["status"] == "running"
 
 
 def test_a_move_of_one_s_own_guest_is_cancelled_at_its_limit_and_the_guest_stays(qemus, options):

@@ -133,6 +133,7 @@ class OwnSeries:
                 "b": self._end("b", self.hosts.b, stack),
             }
             self.guest = self._guest(ends)
+            self._continue_arrived()
             self.refuse()
             self._open = stack.pop_all()
         return self
@@ -175,6 +176,20 @@ class OwnSeries:
                 return
             if seen.move.reason:
                 emit(Note(f"move {number + 1} ({method}): {seen.move.reason}", is_warning=True))
+
+    def _continue_arrived(self) -> None:
+        """A guest that arrived when nobody followed its move, because Partywall was killed, waits for its start.
+
+        CapabilityError that says so: what is left of such a move has to be looked at before another one.
+        """
+        here, there = self.guest.current(), self.guest.expect()
+        both = isinstance(here, QemuEnd) and isinstance(there, QemuEnd)
+        if both and here.state() == "paused" and there.state() == "postmigrate":
+            here.resume()
+            raise CapabilityError(
+                f"the guest had arrived on {self._named(here.place)} when its move was interrupted, and waited there; "
+                f"it continues now. End the QEMU that it left, {self._named(there.place)}, before you move it again"
+            )
 
     def _observe(self, mover: Mover, workload: str, method: str, round_number: int, number: int, emit: Emit) -> Seen:
         source = self.guest.at

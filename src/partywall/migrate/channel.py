@@ -56,11 +56,11 @@ class Channel:
         self._open.close()
 
     def _ahead(self, ssh: str) -> Ahead:
-        if (found := far_clock.ahead(ssh)) is None:
+        if (ahead := far_clock.ahead(ssh)) is None:
             raise CapabilityError(
                 f"{ssh}, by ssh: it does not tell its time with 'date +%s%N'; install coreutils there"
             )
-        return found
+        return ahead
 
     def _forward(self, ssh: str) -> subprocess.Popen[bytes]:
         """Makes a Unix socket here that leads to the one there."""

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from partywall.sandbox.ssh import connection
 
 LOOKS = 9
-ASKED_S = 40.0
+LONGEST_S = 40.0
 LOOP = "while read -r line; do date +%s%N || exit; done"
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """By how much its real-time clock is ahead of ours, in ns, and how far off that may be."""
+    """By how much its real-time clock is ahead of this one's, in ns, and the largest error."""
 
     ns: int = 0
     bound_ns: int = 0
@@ -36,8 +36,8 @@ def ahead(ssh: str) -> Ahead | None:
         ) as process,
         contextlib.suppress(OSError, ValueError),
     ):  # fmt: skip
-        # Without an answer, reading would wait for ever.
-        limit = threading.Timer(ASKED_S, process.kill)
+        # Without an answer, reading would never end.
+        limit = threading.Timer(LONGEST_S, process.kill)
         limit.start()
         try:
             while len(looks) < LOOKS:

@@ -194,7 +194,7 @@ class Steps:
             self.is_stranded = stalled_ns > STRANDED_NS
 
     def _begin_there(self) -> None:
-        """Lets the guest run on the destination. One that does not answer is asked again, unless it has ended."""
+        """Lets the guest run on the destination. This is repeated if it does not answer and has not ended."""
         if self._has_begun:
             return
         try:

@@ -83,8 +83,8 @@ class Curve:
         """Bytes that the guest changes again and again, at most `most`.
 
         At least what changed in the longest window. If the curve still rises there, it may be more: at most what it
-        approaches if it bends exponentially from its middle to its end. Its beginning is steeper, because of what a
-        guest changes all the time. share: from the least, 0, to the most that this allows, 1.
+        approaches if it bends exponentially from its middle to its end. Its beginning is steeper, because a guest
+        always changes some pages. share: from the least, 0, to the most that this allows, 1.
         """
         windows, changed = np.array((0.0, *self.windows_s)), np.array((0.0, *np.nanmean(self.changed, axis=0)))
         slopes, least = np.diff(changed) / np.diff(windows), float(changed[-1])

@@ -24,6 +24,7 @@ from partywall.guard import left
 from partywall.guard.flatten import Flat, vif_of
 from partywall.guard.resolve import VifPlace, identity
 from partywall.guard.source import AtSource, Inside, Source
+from partywall.model.guard_run import UNREAD_NS
 from partywall.sandbox.label import made_state_root, start_ticks, state_root
 from partywall.units import format_duration
 
@@ -143,7 +144,7 @@ class Kept:
         return self._report(params) if method == "guard" else None
 
     def _report(self, params: Mapping[str, Any]) -> Report:
-        if self._until_ns is not None and (unread_ns := params["from_ns"] - self._until_ns) > 0:
+        if self._until_ns is not None and (unread_ns := params["from_ns"] - self._until_ns) > UNREAD_NS:
             # The agent or the inbox dropped them.
             lost = f"reports of {format_duration(unread_ns)} were not read in time and are lost"
             self._unread.append(f"{lost}; this process was stopped, or its host is overloaded; the guard went on")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from partywall.model.finding import Outcome
 
+UNREAD_NS = 10_000_000
+"""Reports follow each other but for the error of their clock. A longer time between two is that of lost reports."""
 REPAIRED = "repaired"
 """The kind of note that reports a repair."""
 
@@ -40,8 +43,8 @@ class GuardRun:
     @property
     def unread_ns(self) -> int:
         """Time whose reports were lost, because they were not read in time. Nothing is known of it."""
-        pairs = zip(self.reports, self.reports[1:], strict=False)
-        return int(sum(max(0, report["from_ns"] - before["at_ns"]) for before, report in pairs))
+        apart = (report["from_ns"] - before["at_ns"] for before, report in itertools.pairwise(self.reports))
+        return int(sum(ns for ns in apart if ns > UNREAD_NS))
 
     @property
     def vifs(self) -> tuple[str, ...]:

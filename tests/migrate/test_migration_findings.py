@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from partywall.model.migration import MigrationEvidence, MigrationPlan, Move
+from partywall.model.migration import MigrationEvidence, MigrationPlan, Move, Progress
 from partywall.stats import migration
 
 MS = 1_000_000
@@ -42,6 +42,21 @@ def test_the_parts_add_up_to_what_clients_waited():
     result = migration.move_finding(move(), {"pings": pings([(3700 * MS, 3950 * MS)])})
     assert sum(part.ns for part in result.parts) == result.clients_ns
     assert [round(part.ns / MS) for part in result.parts][1:] == [150, 50, 50]
+
+
+def test_each_pass_has_its_bytes_and_what_the_guest_changed_meanwhile():
+    looks = [
+        Progress(at_ns=(2100 + 100 * at) * MS, sent=sent, left=9, passes=number, dirty_rate=rate)
+        for at, (sent, number, rate) in enumerate(
+            [(5, 1, 0.0), (50, 1, 0.0), (100, 2, 7e6), (130, 2, 7e6), (140, 3, 8e6), (150, 3, 8e6)]
+        )
+    ]
+    result = migration.move_finding(move(progress=tuple(looks)), {"pings": pings([])})
+    assert [(each.number, each.sent, each.dirty_rate) for each in result.passes] == [
+        (1, 100, 7e6), (2, 40, 8e6), (3, 10, None),
+    ]  # fmt: skip
+    assert [each.seconds for each in result.passes] == pytest.approx([0.2, 0.2, 0.1])
+    assert result.passes[0].begin_s == pytest.approx(0.1)
 
 
 def test_a_cancelled_move_has_no_hand_over():

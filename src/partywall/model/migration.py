@@ -406,6 +406,19 @@ METRICS = {
 """The reported figures of a move, by name."""
 
 
+class PassFinding(Frozen):
+    """One pass over the memory, as QEMU showed it. begin_s: after the move's beginning. sent: bytes.
+
+    dirty_rate: bytes/s that the guest changed meanwhile, which QEMU knows when the pass ends; None for the last one.
+    """
+
+    number: int
+    begin_s: float
+    seconds: float
+    sent: int
+    dirty_rate: float | None = None
+
+
 class MoveFinding(Frozen):
     """One move, as its QEMU, its guest and its clients saw it.
 
@@ -421,6 +434,7 @@ class MoveFinding(Frozen):
     events_ns: int | None = None
     longest_s: float | None = None
     parts: tuple[Part, ...] = ()
+    passes: tuple[PassFinding, ...] = ()
     responses: dict[str, Responses] = Field(default_factory=dict)
     work: dict[str, float] = Field(default_factory=dict)
     bystander: dict[str, float] = Field(default_factory=dict, description="as work, of the guest's neighbour")

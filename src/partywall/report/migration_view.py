@@ -22,6 +22,7 @@ from partywall.model.migration import (
     MigrationPlan,
     MigrationReport,
     MoveFinding,
+    PassFinding,
     Prediction,
     Responses,
     Span,
@@ -135,6 +136,7 @@ def render(report: MigrationReport) -> str:
         cells=[cell_texts(cell) for cell in report.findings.cells],
         ratios=_ratios(report.findings.cells),
         predictions=_predictions(report.findings.cells),
+        passes=_passes(report.findings),
         ratio_names=RATIOS.values(),
         models=MODELS,
         users=_users(report.findings),
@@ -147,6 +149,37 @@ def render(report: MigrationReport) -> str:
 
 
 PHASES = ("before", "during", "after")
+
+
+PASSES_MAX = 12
+"""Passes of one move in the page; the JSON document has all."""
+
+
+def _passes(findings: MigrationFindings) -> list[tuple[str, int, list[list[str]], int]]:
+    """(combination, number of the move, a row a pass, how many more there were), of the move of median length."""
+    tables = []
+    for cell in findings.cells:
+        own = [each for each in findings.moves if each.move.cell == (cell.workload, cell.method) and each.passes]
+        if own:
+            own.sort(key=lambda each: each.move.end_ns - each.move.begin_ns)
+            middle = own[len(own) // 2]
+            rows = [_pass(each) for each in middle.passes[:PASSES_MAX]]
+            more = max(0, len(middle.passes) - PASSES_MAX)
+            tables.append((f"{cell.workload}, {cell.method}", middle.move.number + 1, rows, more))
+    return tables
+
+
+def _pass(each: PassFinding) -> list[str]:
+    rate = f"{units.format_bytes(each.sent / each.seconds)}/s" if each.seconds > 0 else "–"
+    dirty = "–" if each.dirty_rate is None else f"{units.format_bytes(each.dirty_rate)}/s"
+    return [
+        str(each.number),
+        f"{each.begin_s:.2f} s",
+        _time(each.seconds),
+        units.format_bytes(each.sent),
+        rate,
+        dirty,
+    ]
 
 
 def _users(findings: MigrationFindings) -> list[tuple[str, str, list[str]]]:

@@ -35,6 +35,7 @@ from partywall.model.migration import (
     Move,
     MoveFinding,
     Part,
+    PassFinding,
     Prediction,
     Responses,
     Survey,
@@ -107,6 +108,7 @@ def move_finding(move: Move, tables: Tables) -> MoveFinding:
         start_ns=start.ns if (start := _start_gap(move, gaps)) else None,
         events_ns=events_ns,
         parts=tuple(_parts(move, handover)),
+        passes=tuple(_passes(move)),
         longest_s=_longest(move, gaps),
         responses=_responses(move, pings),
         work=_work(move, work),
@@ -240,6 +242,22 @@ def _parts(move: Move, gap: Gap | None) -> Iterator[Part]:
     )
     for name, (begin, end) in zip(names, itertools.pairwise(edges), strict=True):
         yield Part(name=name, ns=end - begin)
+
+
+def _passes(move: Move) -> Iterator[PassFinding]:
+    """Passes over the memory, from looks at the move. Those that began and ended between two looks are left out."""
+    groups = [list(looks) for _, looks in itertools.groupby(move.progress, key=lambda look: look.passes)]
+    firsts = [group[0] for group in groups]
+    for group, after in itertools.zip_longest(groups, firsts[1:]):
+        first, sent = group[0], 0 if group is groups[0] else group[0].sent
+        end = after or group[-1]
+        yield PassFinding(
+            number=first.passes,
+            begin_s=(first.at_ns - move.begin_ns) / 1e9,
+            seconds=(end.at_ns - first.at_ns) / 1e9,
+            sent=end.sent - sent,
+            dirty_rate=after.dirty_rate if after else None,
+        )
 
 
 def _responses(move: Move, pings: Table) -> dict[str, Responses]:

@@ -44,6 +44,15 @@ def test_the_parts_add_up_to_what_clients_waited():
     assert [round(part.ns / MS) for part in result.parts][1:] == [150, 50, 50]
 
 
+def test_a_brown_out_is_the_time_of_slow_answers_without_the_pauses():
+    table = pings([(3700 * MS, 3950 * MS)])
+    slow = (table[:, 0] >= 2400 * MS) & (table[:, 0] < 3000 * MS)
+    table[slow, 2] += 2 * MS
+    result = migration.move_finding(move(), {"pings": table})
+    assert result.values["brownout_s"] == pytest.approx(0.6, abs=0.1)
+    assert migration.move_finding(move(), {"pings": pings([])}).values["brownout_s"] == 0
+
+
 def test_each_pass_has_its_bytes_and_what_the_guest_changed_meanwhile():
     looks = [
         Progress(at_ns=(2100 + 100 * at) * MS, sent=sent, left=9, passes=number, dirty_rate=rate)

@@ -394,6 +394,7 @@ METRICS = {
     "passes": "passes over the memory",
     "p50_ratio": "median response during the move, as a multiple of that before",
     "p99_ratio": "p99 response during the move, as a multiple of that before",
+    "brownout_s": "time from the move's start on in which answers took over twice as long as before, without pauses, s",
     "p99_s": "p99 response during the move, s: of virtual users, or of datagrams until any answer",
     "users_mean_ratio": "mean response of virtual users during the move, as a multiple of that before",
     "users_p99_ratio": "p99 response of virtual users during the move, as a multiple of that before",

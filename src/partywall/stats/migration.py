@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,10 @@ OPEN_NS = 200_000_000
 """How long to wait for answers to the last requests after watching ends. Later answers count as lost."""
 
 BIN_NS = 50_000_000
+SLOW = 2.0
+"""How many times as long as before an answer takes while a service is slowed down."""
+FEWEST_BINS = 5
+"""Parts of the time before a move that its usual response needs."""
 
 
 def findings(evidence: MigrationEvidence, table: Callable[[str, int], Table]) -> MigrationFindings:
@@ -137,6 +142,7 @@ def _values(finding: MoveFinding, pings: Table) -> dict[str, float | None]:
         "passes": move.memory.get("dirty-sync-count"),
         "p50_ratio": _times(finding, "p50_ns"),
         "p99_ratio": _times(finding, "p99_ns"),
+        "brownout_s": _brownout_s(finding, pings),
         "p99_s": _in_seconds(_p99(finding, pings)),
         "users_mean_ratio": _times(finding, "mean_ns", users=True),
         "users_p99_ratio": _times(finding, "p99_ns", users=True),
@@ -181,6 +187,25 @@ def _timeline(move: Move, pings: Table) -> Iterator[Bin]:
     for place in np.unique(places):
         own = waits[places == place]
         yield Bin(at_s=place * BIN_NS / 1e9, median_ns=float(np.median(own)), slowest_ns=float(own.max()))
+
+
+def _brownout_s(finding: MoveFinding, pings: Table) -> float | None:
+    """For how long half of the answers took over SLOW times as long as before the move, without its pauses.
+
+    In parts of BIN_NS. None if too little was seen before.
+    """
+    move = finding.move
+    usual = [each.median_ns for each in finding.timeline if each.at_s < 0]
+    if len(usual) < FEWEST_BINS:
+        return None
+    gaps = _gaps(pings)
+    pauses = [gap for gap in (_handover(move, gaps), _start_gap(move, gaps)) if gap is not None]
+    slow = 0
+    for each in finding.timeline:
+        begin_ns = move.begin_ns + each.at_s * 1e9
+        is_pause = any(gap.begin_ns < begin_ns + BIN_NS and gap.end_ns > begin_ns for gap in pauses)
+        slow += each.at_s >= 0 and not is_pause and each.median_ns > SLOW * statistics.median(usual)
+    return slow * BIN_NS / 1e9
 
 
 def _gaps(pings: Table) -> list[Gap]:

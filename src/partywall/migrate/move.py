@@ -145,7 +145,8 @@ class Steps:
     def _cancel_if_due(self, state: str, moved: Moved, now_ns: int) -> None:
         """Cancels a move that is late, or that waits for a dead link while the guest stands still or is handed over."""
         is_stuck = self._is_stuck(state, moved, now_ns)
-        stands = moved.paused_ns is not None and moved.resumed_ns is None
+        # QEMU has stopped the guest for the last pass, and not the method before.
+        stands = moved.paused_ns is not None and moved.resumed_ns is None and not self.has_stopped
         is_late = now_ns - moved.begin_ns > self._give_up_ns
         if self._method.cancel and state in ("setup", "active"):
             self._cancel("", moved)

@@ -46,7 +46,7 @@ DOWNTIME_LIMIT_S = 0.3
 BUFFER = 2 << 20
 """What TCP's buffer takes of a stream below the link's rate: half of the usual `net.ipv4.tcp_wmem`, whose other half is
 the kernel's own. QEMU does not wait for it."""
-UNKNOWN = 0.02
+UNKNOWN = 0.01
 """Relative spread of the bytes, and of the time that they take, that nothing observed beforehand explains."""
 UNKNOWN_LEFT = 0.07
 """The same for what is left at the hand-over."""
@@ -223,13 +223,20 @@ def piecewise(facts: Facts, method: Method, give_up_s: float) -> Course:
 
 
 def replayed(
-    facts: Facts, method: Method, give_up_s: float, phase: float = 0.5, overlap: float = 0.5, wide: float = 0.5
+    facts: Facts,
+    method: Method,
+    give_up_s: float,
+    phase: float = 0.5,
+    overlap: float = 0.5,
+    wide: float = 0.5,
+    place: float | None = None,
 ) -> Course:
     """QEMU's rule, see the module. Post-copy hands over after its passes, and sends what is dirty then once more.
 
     phase: when within a quantum QEMU looks, 0 to 1. overlap: whether the guest changes pages again that wait to be
     sent: 1 if it picks pages at random, 0 if it takes them in turn, because the next ones were sent long ago. wide: the
-    share of `Curve.working_set`.
+    share of `Curve.working_set`. place: where in the content the working set lies, in one piece, from its beginning, 0,
+    to its end, 1, which is sent last; None: it is spread over all of it.
     """
     rate, limit_s = rate_of(facts, method), limit_of(method)
     quantum = rate * QUANTUM_S
@@ -255,7 +262,7 @@ def replayed(
         if changed:
             at_random, in_turn = dirty * min(1.0, changed / every), max(0.0, dirty + changed - every)
             changed -= overlap * at_random + (1 - overlap) * in_turn
-        dirty = min(facts.memory - fresh, dirty + changed * (1 - fresh / max(facts.content, 1.0)))
+        dirty = min(facts.memory - fresh, dirty + changed * (1 - _unsent(facts.content, every, fresh, place)))
         if ahead + dirty <= threshold:
             # The rest is sent without the method's limit.
             left, buffered = fresh + dirty, BUFFER if rate < facts.rate else 0
@@ -264,6 +271,14 @@ def replayed(
         if spent_s > give_up_s:
             break
     return _endless(sent, spent_s, PASSES_MAX)
+
+
+def _unsent(content: float, every: float, fresh: float, place: float | None) -> float:
+    """The share of a working set that has not been sent at all yet: changes there need nothing more."""
+    if place is None or not every:
+        return fresh / max(content, 1.0)
+    end = place * (content - every) + every
+    return min(1.0, max(0.0, end - (content - fresh)) / every)
 
 
 def _ended(left: float, sent: float, spent_s: float, passes: int, rate: float) -> Course:
@@ -294,7 +309,7 @@ def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: 
             looked=tuple(chance.choice(fixed.looked, LOOKS)),
             curve=facts.curve.draw(chance),
         )
-        course = replayed(drawn, method, give_up_s, *chance.random(3))
+        course = replayed(drawn, method, give_up_s, *chance.random(4))
         courses.append(_with_costs(course, drawn, fixed, chance))
         for name, model in BASELINES.items():
             others[name].append(model(drawn, method, give_up_s))

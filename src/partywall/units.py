@@ -159,7 +159,9 @@ def switch_as_text(value: Any) -> Any:
 
 
 def format_duration(ns: float) -> str:
-    """A duration for people: '43 h 32 min', '45 s', '2 min 30 s', '120 ms'."""
+    """A duration for people: '43 h 32 min', '45 s', '2 min 30 s', '120 ms', '\u221219 µs'."""
+    if ns < 0:
+        return f"\u2212{format_duration(-ns)}"
     seconds = ns / 1e9
     if seconds >= 2 * 3600:
         hours, rest = divmod(round(seconds / 60), 60)

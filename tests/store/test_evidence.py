@@ -15,6 +15,7 @@ from partywall.model.scenario import Scenario
 from partywall.plan import Topology, lay_out, make, order
 from partywall.stats import analyse
 from partywall.store import RunDirectory, evidence
+from partywall.store import blocks as store_blocks
 
 SCENARIO = {
     "partywall": 1,
@@ -158,6 +159,19 @@ def test_lines_that_were_appended_later_are_seen(run):
     assert reader.blocks()["000-v"].columns.number.tolist() == list(range(BLOCKS + 1))
     assert [event["kind"] for event in reader.by_trial()["000-v"]] == ["visit", "visit_ended", "trial_failed"]
     assert reader.failures() == ["000-v: its agent was killed"]
+
+
+def test_appended_events_do_not_make_finished_blocks_be_read_again(run, monkeypatch):
+    known = RunDirectory.open(run.path)
+    blocks, others = known.blocks(), list(known.events("visit_ended"))
+    monkeypatch.setattr(store_blocks, "by_trial", lambda _: pytest.fail("the blocks were read again"))
+    known.append("visit_ended", trial="000-v", visit="9")
+    assert known.blocks().keys() == blocks.keys()
+    assert [event["visit"] for event in known.events("visit_ended")] == [*(event["visit"] for event in others), "9"]
+    slots = [{"treatment": "baseline", "start_ns": 5, "measure_ns": 10, "end_ns": 30}]
+    known.append("block_done", trial="000-v", visit="1", block=BLOCKS, stretch=1, slots=slots)
+    with pytest.raises(pytest.fail.Exception, match="read again"):
+        known.blocks()
 
 
 def test_what_a_caller_does_to_the_list_of_events_does_not_change_the_next_answer(run):

@@ -53,8 +53,15 @@ class RunDirectory(Record):
         return self.decoded("plan.json", Plan.model_validate_json)
 
     def append(self, kind: str, **content: Any) -> None:
-        """Appends an event."""
-        self.append_line(json.dumps({"kind": kind} | content, allow_nan=False))
+        """Appends an event. What was read of the events before stays known, so that a long run is not read again."""
+        line, before = json.dumps({"kind": kind} | content, allow_nan=False), self._size()
+        self.append_line(line)
+        for name, (size, value) in list(self._known.items()):
+            # Finished blocks are known apart from the other events.
+            if size == before and (name == "blocks") != (kind == blocks.KIND):
+                self._known[name] = self._size(), value
+            elif size == before and name == "others":
+                self._known[name] = self._size(), [*value, json.loads(line)]
 
     def events(self, *kinds: str) -> Iterator[dict[str, Any]]:
         """The events in order, all or of these kinds. Incomplete last lines are skipped.
@@ -68,10 +75,13 @@ class RunDirectory(Record):
         """The events whose lines are not those of finished blocks."""
         return self._once("others", lambda: list(self._lines(skip=(blocks.BEGIN,))))
 
+    def _size(self) -> int:
+        file = self.path / self.LINES
+        return file.stat().st_size if file.exists() else 0
+
     def _once(self, name: str, read: Callable[[], T]) -> T:
         """What `read` makes of the events. It is called again only when there are more."""
-        file = self.path / self.LINES
-        size = file.stat().st_size if file.exists() else 0
+        size = self._size()
         if name not in self._known or self._known[name][0] != size:
             self._known[name] = size, read()
         value: T = self._known[name][1]

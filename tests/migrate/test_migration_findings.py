@@ -141,6 +141,14 @@ def test_two_moves_have_no_interval():
     assert all(cell.figures["clients_s"].interval is None for cell in result.cells)
 
 
+@pytest.mark.parametrize(("limit", "reached"), [("500ms", True), ("1ms", False)])
+def test_a_goal_can_be_the_p99_of_the_move(limit, reached):
+    requested = evidence([move()], goal={"p99": limit}, methods={"default": {}})
+    table = pings([(3700 * MS, 3950 * MS)])
+    result = migration.findings(requested, lambda name, _: table if name == "pings" else migration.EMPTY[name])
+    assert [cell.reaches_goal for cell in result.cells] == [reached]
+
+
 @pytest.mark.parametrize(("goal", "outcome"), [("60ms", "holds"), ("20ms", "violated")])
 def test_the_goal_is_reached_if_one_method_always_does(goal, outcome):
     moves, table = series([("default", 100), ("fast", 50)] * 3)

@@ -159,6 +159,15 @@ class Goal(Frozen):
     downtime: DurationNs | None = Field(
         None, description="longest time without an answer, from the start of a move on, e.g. 300ms"
     )
+    p99: DurationNs | None = Field(
+        None, description="p99 response during a move, of virtual users if there are any, e.g. 200ms"
+    )
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The most that each metric may be, in seconds."""
+        wanted = {"longest_s": self.downtime, "p99_s": self.p99}
+        return {metric: limit / 1e9 for metric, limit in wanted.items() if limit is not None}
 
 
 def _idle() -> dict[str, Activity | None]:

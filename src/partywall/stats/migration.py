@@ -452,7 +452,7 @@ def _cells(
     predicted: Mapping[tuple[str, str], Prediction],
 ) -> Iterator[CellFinding]:
     first = next(iter(evidence.plan.methods))
-    goal_ns = evidence.plan.goal.downtime
+    limits = evidence.plan.goal.limits
     for workload, method in evidence.plan.cells:
         own = [finding for finding in moves if finding.move.cell == (workload, method)]
         base = {
@@ -465,9 +465,10 @@ def _cells(
             outcomes[finding.move.outcome] = outcomes.get(finding.move.outcome, 0) + 1
         ended = [finding for finding in own if finding.move.outcome in ("completed", "cancelled")]
         reached = None
-        if goal_ns is not None and own:
+        if limits and own:
             reached = all(
-                finding.move.outcome == "completed" and (finding.longest_s or math.inf) <= goal_ns / 1e9
+                finding.move.outcome == "completed"
+                and all(finding.values.get(metric, math.inf) <= limit for metric, limit in limits.items())
                 for finding in own
             )
         yield CellFinding(
@@ -579,7 +580,7 @@ def _outcome(evidence: MigrationEvidence, cells: Sequence[CellFinding], advice: 
     gone = any(cell.outcomes.get("lost") or cell.outcomes.get("paused") for cell in cells)
     if gone or any(move.is_spoilt for move in evidence.moves):
         return Outcome.VIOLATED
-    if evidence.plan.goal.downtime is not None:
+    if evidence.plan.goal.limits:
         reached = {cell.workload for cell in cells if cell.reaches_goal}
         return Outcome.HOLDS if reached >= set(evidence.plan.workloads) else Outcome.VIOLATED
     ended = all(move.outcome in ("completed", "cancelled") for move in evidence.moves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from partywall import units
@@ -10,6 +11,7 @@ from partywall.stats.prediction import Facts, Fixed, predict
 
 DOWNTIMES_MS = (30, 100, 300, 1000)
 """Downtime limits that are considered beside those of the plan."""
+GOALS = {"longest_s": "a wait of at most", "p99_s": "a p99 of at most"}
 SURE = 0.95
 """Chance of an end below which a method is not advised."""
 
@@ -39,18 +41,19 @@ def advise(
     ends = [choice for choice in considered if choice.prediction.chance >= SURE]
     if not ends:
         return Advice(workload=workload, chosen=None, considered=considered, text=_hopeless(facts, fixed))
-    goal_s = None if goal.downtime is None else goal.downtime / 1e9
-    reaching = [choice for choice in ends if goal_s is not None and _waits(choice.prediction) <= goal_s]
+    limits = goal.limits
+    reaching = [choice for choice in ends if limits and _excess(choice.prediction, limits, "high") <= 1]
     if reaching:
         chosen = min(reaching, key=lambda choice: choice.prediction.spans["total_s"].value)
     else:
-        chosen = min(ends, key=lambda choice: choice.prediction.spans["longest_s"].value)
+        nearest = limits or {"longest_s": 1.0}
+        chosen = min(ends, key=lambda choice: _excess(choice.prediction, nearest, "value"))
     return Advice(
         workload=workload,
         chosen=chosen,
         considered=considered,
-        text=_text(chosen, goal_s, bool(reaching)),
-        reaches=goal_s is None or bool(reaching),
+        text=_text(chosen, limits, bool(reaching)),
+        reaches=not limits or bool(reaching),
     )
 
 
@@ -61,22 +64,26 @@ def is_modelled(method: Method) -> bool:
     return not (method.cancel or method.compression or method.xbzrle or slowed or is_cut)
 
 
-def _waits(prediction: Prediction) -> float:
-    """How long clients wait in 95 of 100 moves, at the hand-over or at the start: what the goal is for."""
-    return prediction.spans["longest_s"].high
+def _excess(prediction: Prediction, limits: Mapping[str, float], end: str) -> float:
+    """The largest predicted figure as a share of its limit; infinite if one is not predicted. end: of its interval."""
+    spans = prediction.spans
+    return max(getattr(spans[name], end) / limit if name in spans else math.inf for name, limit in limits.items())
 
 
-def _text(chosen: Choice, goal_s: float | None, reaches: bool) -> str:
+def _text(chosen: Choice, limits: Mapping[str, float], reaches: bool) -> str:
     spans = chosen.prediction.spans
     cost = (
         f"clients wait {_span(spans['longest_s'].low, spans['longest_s'].high)}, and the move takes "
         f"{_span(spans['total_s'].low, spans['total_s'].high)}"
     )
-    if goal_s is None:
+    if "p99_s" in limits and "p99_s" in spans:
+        cost += f"; its p99 response is {_span(spans['p99_s'].low, spans['p99_s'].high)}"
+    if not limits:
         return f"use {chosen.name}: {cost}"
+    wanted = " and ".join(f"{GOALS[name]} {_time(limit)}" for name, limit in limits.items())
     if reaches:
-        return f"use {chosen.name}, the fastest method that reaches the goal of {_time(goal_s)}: {cost}"
-    return f"no method is sure to reach the goal of {_time(goal_s)}; {chosen.name} comes closest: {cost}"
+        return f"use {chosen.name}, the fastest method that reaches the goal of {wanted}: {cost}"
+    return f"no method is sure to reach the goal of {wanted}; {chosen.name} comes closest: {cost}"
 
 
 def _hopeless(facts: Facts, fixed: Mapping[bool, Fixed]) -> str:

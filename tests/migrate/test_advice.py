@@ -1,0 +1,64 @@
+"""Which method is advised, for goals of two kinds, from predictions of one guest."""
+
+import math
+
+import numpy as np
+import pytest
+
+from partywall.model.migration import Goal, Method
+from partywall.stats.migration_advice import advise
+from partywall.stats.migration_response import Service
+from partywall.stats.prediction import Curve, Facts, Fixed
+
+MIB = 1 << 20
+WINDOWS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.4)
+
+
+def advised(goal, rate=10 * MIB, start_s=0.05, service=True):
+    changed = [min(rate * window, 64 * MIB) for window in WINDOWS]
+    facts = Facts(
+        256 * MIB, 100 * MIB, math.inf, curve=Curve(WINDOWS, np.array([changed])),
+        service=Service((0.004,) * 10, 500.0) if service else None,
+    )  # fmt: skip
+    fixed = Fixed(
+        (0.1, 0.12), 0.005, (50 * MIB, 55 * MIB), (400 * MIB, 400 * MIB), (0.01, 0.02), (0.02, 0.03),
+        start_s=(start_s, start_s * 1.1),
+    )  # fmt: skip
+    return advise("writer", {"default": Method()}, Goal(**goal), facts, {False: fixed}, 60.0, 1)
+
+
+def test_the_fastest_method_that_reaches_the_goal_is_advised():
+    wide, narrow = advised({"downtime": "2s"}), advised({"downtime": "200ms"})
+    assert wide.reaches
+    assert narrow.reaches
+    assert wide.chosen.prediction.spans["total_s"].value < narrow.chosen.prediction.spans["total_s"].value
+    assert narrow.chosen.prediction.spans["longest_s"].high <= 0.2
+    assert "the goal of a wait of at most 200 ms" in narrow.text
+
+
+def test_a_wait_at_the_start_counts_for_the_goal():
+    late = advised({"downtime": "200ms"}, start_s=0.4)
+    assert not late.reaches
+    assert "no method is sure to reach the goal" in late.text
+
+
+def test_a_goal_can_be_a_p99():
+    found = advised({"p99": "150ms"})
+    assert found.reaches
+    assert found.chosen.prediction.spans["p99_s"].high <= 0.15
+    assert "a p99 of at most 150 ms" in found.text
+    assert "its p99 response is" in found.text
+    both = advised({"p99": "150ms", "downtime": "1ms"})
+    assert not both.reaches
+    assert "a wait of at most 1 ms and a p99 of at most 150 ms" in both.text
+
+
+def test_a_p99_that_cannot_be_predicted_is_not_promised():
+    assert not advised({"p99": "10s"}, service=False).reaches
+
+
+@pytest.mark.parametrize("goal", [{}, {"downtime": "300ms"}])
+def test_a_guest_that_changes_more_than_the_link_carries_has_no_method(goal):
+    none = advised(goal, rate=200 * MIB)
+    assert none.chosen is None
+    assert "no pre-copy ends" in none.text

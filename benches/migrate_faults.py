@@ -154,7 +154,7 @@ def left_of(series: Series, moved: Moved, case: tuple[str, str]) -> tuple[bool, 
     if moved.outcome in ("lost", "paused"):
         # After the hand-over, a guest that waits for the rest of its memory counts as running there.
         sound = bool(moved.reason) and (not running or moved.outcome == "paused")
-        return sound, f"gone, and said so, {len(running)} QEMU left running"
+        return sound, f"gone, and the reason is given; {len(running)} QEMU run on"
     whole = series.digest() == series.original
     checked, wrong = series.pages() or (0, 0)
     whole = whole and not wrong and checked > 0

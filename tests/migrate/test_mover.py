@@ -199,7 +199,7 @@ def test_ctrl_c_leaves_the_guest_running_on_one_host():
         raise KeyboardInterrupt
 
     for here, where in (([Look("active")], "a"), ([Look("active"), Look("completed")], "b")):
-        world = World(here=here, then=[interrupt])
+        world = World(here=here, then=[interrupt], is_ours=False)
         with pytest.raises(KeyboardInterrupt):
             moved(world)
         assert world.runs == {"a": where == "a", "b": where == "b"}

@@ -18,6 +18,9 @@ from partywall.errors import AgentError
 WAITING_MAX = 256 << 20
 """Approximate limit on the memory, in bytes, of one agent's unread messages."""
 
+NOT_READ = "this process was stopped, or its host is overloaded"
+"""Why messages of an agent were not read in time."""
+
 Message = tuple[str, str, dict[str, Any]]
 
 

@@ -17,14 +17,14 @@ from typing import Any
 from partywall.agent import binary
 from partywall.agent.agents import Agents
 from partywall.agent.client import AgentClient
-from partywall.agent.inbox import Inbox, Message
+from partywall.agent.inbox import NOT_READ, Inbox, Message
 from partywall.errors import AgentError, Problem, TrialError, UsageError
 from partywall.files import write_whole
 from partywall.guard import left
 from partywall.guard.flatten import Flat, vif_of
 from partywall.guard.resolve import VifPlace, identity
 from partywall.guard.source import AtSource, Inside, Source
-from partywall.model.guard_run import UNREAD_NS
+from partywall.model.guard_run import unread_ns
 from partywall.sandbox.label import made_state_root, start_ticks, state_root
 from partywall.units import format_duration
 
@@ -144,10 +144,10 @@ class Kept:
         return self._report(params) if method == "guard" else None
 
     def _report(self, params: Mapping[str, Any]) -> Report:
-        if self._until_ns is not None and (unread_ns := params["from_ns"] - self._until_ns) > UNREAD_NS:
+        if self._until_ns is not None and (lost_ns := unread_ns(self._until_ns, params["from_ns"])):
             # The agent or the inbox dropped them.
-            lost = f"reports of {format_duration(unread_ns)} were not read in time and are lost"
-            self._unread.append(f"{lost}; this process was stopped, or its host is overloaded; the guard went on")
+            lost = f"reports of {format_duration(lost_ns)} were not read in time and are lost"
+            self._unread.append(f"{lost}; {NOT_READ}; the guard went on")
         self._until_ns = params["at_ns"]
         flat = next((flat for until_ns, flat in self._earlier if params["at_ns"] <= until_ns), self.flat)
         known = (

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from partywall import units
 from partywall.agent import binary
+from partywall.agent.inbox import NOT_READ
 from partywall.errors import AgentError, CapabilityError, LackError, Problem, RefusalError, TrialError, UsageError
 from partywall.load.health import Health, HostSecond, judge
 from partywall.load.second import SECOND_NS, Beside, Second, Seconds
@@ -387,7 +388,7 @@ class PreparedLoad:
             said = (
                 f"{params['count']} seconds of {name} were not read in time, so the load's figures would not be whole"
             )
-            raise TrialError(f"{said}; this process was stopped, or its host is overloaded")
+            raise TrialError(f"{said}; {NOT_READ}")
         elif method == "sample":
             self.monitors[GENERATOR if name == MONITOR else name].add(params)
         return method == "ended"

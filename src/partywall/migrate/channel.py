@@ -24,7 +24,7 @@ LONGEST = 100
 class Channel:
     """One monitor. Use as a context manager; QEMU continues afterwards.
 
-    ahead: the clock of its machine, which its events are stamped with.
+    ahead: the clock of another machine, which its events are stamped with.
     """
 
     def __init__(self, name: str, path: str, ssh: str | None, folder: Path) -> None:
@@ -32,7 +32,7 @@ class Channel:
         self._local = folder / f"{name}.qmp" if ssh else Path(path)
         self._process: subprocess.Popen[bytes] | None = None
         self.monitor: Monitor | None = None
-        self.ahead = Ahead()
+        self.ahead: Ahead | None = None
 
     def __enter__(self) -> Self:
         if len(str(self._local)) > LONGEST:

@@ -20,19 +20,17 @@ LOOP = "while read -r line; do date +%s%N || exit; done"
 class Ahead:
     """By how much its real-time clock is ahead of this one's, in ns, and the largest error."""
 
-    ns: int = 0
-    bound_ns: int = 0
+    ns: int
+    bound_ns: int
 
 
 def ahead(ssh: str) -> Ahead | None:
     """The look with the shortest way there and back counts. None if the machine does not tell its time."""
-    options = [word for name, value in connection.OPTIONS.items() for word in ("-o", f"{name}={value}")]
-    argv = [*connection.program(), "-T", *options, "--", ssh, LOOP]
     looks: list[Ahead] = []
     with (
         subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1,
-            process_group=0, env=os.environ,
+            connection.argv(ssh, LOOP), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=True, bufsize=1, process_group=0, env=os.environ,
         ) as process,
         contextlib.suppress(OSError, ValueError),
     ):  # fmt: skip

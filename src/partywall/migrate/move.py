@@ -281,7 +281,12 @@ class Mover:
         return moved
 
     def _abandon(self, here: End, there: End) -> None:
-        """Nobody follows the move any more: the guest continues on the source, or where it has gone."""
+        """Nobody follows the move of a guest of the user's any more: it continues on the source, or where it has gone.
+
+        A guest that Partywall started ends with its QEMUs, and nobody waits for them.
+        """
+        if here.is_ours:
+            return
         with contextlib.suppress(TrialError):
             if here.look().state == "completed":
                 there.resume()
@@ -379,26 +384,12 @@ class Mover:
         return False
 
     def _return(self, moved: Moved, here: End, there: End) -> None:
-        """The source continues a guest that was handed over and did not start on the destination.
-
-        The source has all of its memory, because a destination that never ran it has changed nothing.
-        """
+        """Of a guest that was handed over, and that the destination has not started."""
         moved.reason = (
             f"the link carried nothing for {STRANDED_NS // 10**9} s after the hand-over, and the guest has not started "
             f"on host {there.place}"
         )
-        # Only after its QEMU has ended for certain may another one run the guest.
-        try:
-            there.kill()
-        except TrialError as error:
-            moved.outcome = "paused"
-            moved.reason += f", whose QEMU may still run it: {error}"
-            return
-        here.cancel()
-        # A guest that was handed over does not continue by itself.
-        if self._await_state(here, ("running", "postmigrate"), STAY_S) == "postmigrate":
-            here.resume()
-        moved.reason += f"; it continues on host {here.place}"
+        self._continue(moved, here, there)
 
     def _arrive(self, moved: Moved, here: End, there: End, *, can_return: bool) -> None:
         """Starts the guest on the destination, which may still be reading. If it cannot, the source continues it.
@@ -419,17 +410,21 @@ class Mover:
         moved.outcome = "completed"
 
     def _continue(self, moved: Moved, here: End, there: End) -> None:
-        """The source continues a guest that the destination could not start."""
+        """The source continues a guest that the destination did not start, and of which it has all memory."""
         try:
             # Only after its QEMU has ended for certain may another one run the guest.
             there.kill()
         except TrialError as error:
+            moved.outcome = "paused" if self._is_handed_over else "lost"
             moved.reason += (
-                f"; {error}, so the guest stays stopped on host {here.place}; look on host {there.place} first"
+                f"; the QEMU on host {there.place} may still run it: {error}; look there before you start it"
             )
             return
-        self._await_state(here, ("postmigrate",), STAY_S)
-        here.resume()
+        if self._is_handed_over:
+            here.cancel()
+        # After a hand-over, and after a move that was completed, it does not continue by itself.
+        if self._await_state(here, ("running", "postmigrate"), STAY_S) == "postmigrate":
+            here.resume()
         moved.outcome = "failed"
         moved.reason += f"; it continues on host {here.place}"
 

@@ -20,7 +20,6 @@ from partywall.errors import CapabilityError, TrialError
 from partywall.events import Broken, Doing, Emit, Left, Note
 from partywall.migrate.channel import Channel
 from partywall.migrate.end import End
-from partywall.migrate.far_clock import Ahead
 from partywall.migrate.libvirt_end import LibvirtEnd
 from partywall.migrate.move import GONE, Moved, Mover
 from partywall.migrate.pings import Pings, answers
@@ -123,7 +122,6 @@ class OwnSeries:
         self.plan = plan
         self.hosts: HostsSpec = plan.hosts
         self.label = Label.create(run, work_root)
-        self._ahead: dict[str, Ahead] = {}
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -157,7 +155,11 @@ class OwnSeries:
             "qemu": here.version,
             "memory_bytes": here.memory or 0,
             "hosts": {place: info.host for place, info in infos.items()},
-            "clocks_ahead_ns": {place: [ahead.ns, ahead.bound_ns] for place, ahead in self._ahead.items()},
+            "clocks_ahead_ns": {
+                end.place: [end.ahead.ns, end.ahead.bound_ns]
+                for end in self.guest.ends.values()
+                if isinstance(end, QemuEnd) and end.ahead
+            },
         }
 
     def carry_out(self, emit: Emit, keep: Callable[[Seen], None], done: Collection[int] = ()) -> None:
@@ -233,9 +235,7 @@ class OwnSeries:
         channel = stack.enter_context(Channel(f"host-{place}", host.qmp or "", host.ssh, self.label.work))
         if channel.monitor is None:
             raise TrialError(f"host {place}: its QEMU's monitor is closed")
-        if host.ssh:
-            self._ahead[place] = channel.ahead
-        return QemuEnd(place, channel.monitor, host.address or "", self._named(place), channel.ahead.ns)
+        return QemuEnd(place, channel.monitor, host.address or "", self._named(place), channel.ahead)
 
     def _named(self, place: Place) -> str:
         host: HostSpec = getattr(self.hosts, place)

@@ -9,6 +9,7 @@ from typing import Any
 from partywall.errors import TrialError
 from partywall.migrate import qmp
 from partywall.migrate.end import Announced, Info, Look
+from partywall.migrate.far_clock import Ahead
 from partywall.model.migration import Method, Place
 from partywall.sandbox.qemu.monitor import Monitor
 
@@ -20,17 +21,19 @@ LATE_LOOKS = 50
 class QemuEnd:
     """One QEMU. address: where it takes a guest that arrives. host: what messages call its host.
 
-    ahead_ns: by how much its machine's real-time clock is ahead of this one's.
+    ahead: the clock of its machine.
     """
 
     is_ours = False
 
-    def __init__(self, place: Place, monitor: Monitor, address: str, host: str = "", ahead_ns: int = 0) -> None:
+    def __init__(
+        self, place: Place, monitor: Monitor, address: str, host: str = "", ahead: Ahead | None = None
+    ) -> None:
         self.place = place
         self.monitor = monitor
         self._address = address
         self._host = host or f"host {place}"
-        self._ahead_ns = ahead_ns
+        self.ahead = ahead
         self._usual: dict[str, Any] | None = None
         self._switches: list[dict[str, Any]] = []
 
@@ -83,7 +86,7 @@ class QemuEnd:
         return look
 
     def announced(self) -> Iterator[Announced]:
-        return qmp.announced(self.monitor, self._ahead_ns)
+        return qmp.announced(self.monitor, self.ahead.ns if self.ahead else 0)
 
     def hand_over(self) -> None:
         self.monitor.execute("migrate-start-postcopy")

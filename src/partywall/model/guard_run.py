@@ -15,6 +15,12 @@ REPAIRED = "repaired"
 """The kind of note that reports a repair."""
 
 
+def unread_ns(until_ns: int, from_ns: int) -> int:
+    """The time of the reports that were lost between one that ended and the next that began."""
+    apart_ns = from_ns - until_ns
+    return apart_ns if apart_ns > UNREAD_NS else 0
+
+
 @dataclass(frozen=True)
 class GuardRun:
     """A whole guard. reports: in order, as stored (docs/guard.md); times are in ns.
@@ -43,8 +49,8 @@ class GuardRun:
     @property
     def unread_ns(self) -> int:
         """Time whose reports were lost, because they were not read in time. Nothing is known of it."""
-        apart = (report["from_ns"] - before["at_ns"] for before, report in itertools.pairwise(self.reports))
-        return int(sum(ns for ns in apart if ns > UNREAD_NS))
+        pairs = itertools.pairwise(self.reports)
+        return int(sum(unread_ns(before["at_ns"], report["from_ns"]) for before, report in pairs))
 
     @property
     def vifs(self) -> tuple[str, ...]:

@@ -78,16 +78,16 @@ def _course(
     return course.converges, course.total_s, course.downtime_s
 
 
-def _move(spec: GuestSpec, link: LinkSpec, move_watts: tuple[float, float, float]) -> MoveCost:
+def _move(spec: GuestSpec, link: LinkSpec, watts: Span) -> MoveCost:
     """With the first downtime limit that keeps the guest's goal; with the last if none does."""
     for limit_ms in DOWNTIME_LIMITS_MS:
-        cost = _by_limit(spec, link, move_watts, limit_ms)
+        cost = _by_limit(spec, link, watts, limit_ms)
         if cost.reaches:
             break
     return cost
 
 
-def _by_limit(spec: GuestSpec, link: LinkSpec, move_watts: tuple[float, float, float], limit_ms: int) -> MoveCost:
+def _by_limit(spec: GuestSpec, link: LinkSpec, watts: Span, limit_ms: int) -> MoveCost:
     content = float(min(spec.memory, spec.content if spec.content is not None else spec.memory))
     working_set = float(min(content, spec.working_set if spec.working_set is not None else content))
     rate, dirty = bytes_per_s(link), float(spec.dirty_rate or 0)
@@ -105,7 +105,6 @@ def _by_limit(spec: GuestSpec, link: LinkSpec, move_watts: tuple[float, float, f
     setup_s, extra_s = link.setup / 1e9, link.blackout / 1e9
     total = [setup_s + total_s + extra_s for _, total_s, _ in ends]
     blackout = [downtime_s + extra_s for _, _, downtime_s in ends]
-    lowest, middle, highest = move_watts
     converges = all(does for does, _, _ in ends)
     goal = spec.slo.downtime
     return MoveCost(
@@ -115,22 +114,22 @@ def _by_limit(spec: GuestSpec, link: LinkSpec, move_watts: tuple[float, float, f
         total_s=Span(value=total[1], low=min(total), high=max(total)),
         blackout_s=Span(value=blackout[1], low=min(blackout), high=max(blackout)),
         energy_j=Span(
-            value=total[1] * middle,
-            low=min(total) * lowest,
-            high=max(total) * highest,
+            value=total[1] * watts.value,
+            low=min(total) * watts.low,
+            high=max(total) * watts.high,
         ),
     )
 
 
-def _move_watts(cluster: Cluster) -> tuple[float, float, float]:
-    """Watts that a move adds on both sides, over all hosts and loads: the least, half way, and the most."""
+def _move_watts(cluster: Cluster) -> Span:
+    """Watts that a move adds on both sides, over all hosts and loads."""
     slopes = [
         (step * (len(curve.watts) - 1) / spec.cpus, spec.cpus)
         for spec in cluster.hosts.values()
         for curve in [cluster.curve(spec.power)]
         for step in np.diff(curve.watts)
     ]
-    lowest, middle, highest = 0.0, 0.0, 0.0
+    sides = []
     for measured, assumed in (
         (cluster.link.source_cores, SOURCE_CORES),
         (cluster.link.destination_cores, DESTINATION_CORES),
@@ -138,10 +137,8 @@ def _move_watts(cluster: Cluster) -> tuple[float, float, float]:
         cores, spread = (assumed, CORES_SPREAD) if measured is None else (measured, cluster.link.spread)
         side = [watts * min(cores, cpus) for watts, cpus in slopes]
         least, most = max(0.0, min(side)), max(0.0, *side)
-        lowest += least * (1 - spread)
-        middle += (least + most) / 2
-        highest += most * (1 + spread)
-    return lowest, middle, highest
+        sides.append(Span(value=(least + most) / 2, low=least * (1 - spread), high=most * (1 + spread)))
+    return total(sides)
 
 
 def p99_s(spec: GuestSpec, blackout_s: float, loss: float) -> float | None:

@@ -249,7 +249,7 @@ def _sensitivities(findings: Findings, specs: dict[str, Any]) -> list[tuple[str,
         specs[identity] = page.fluid(charts.sensitivity(findings, row.trial))
         slopes = "; ".join(f"{c.aggressor} {figures.percent(c.slope)}" for c in curves if c.slope is not None)
         doses = "; ".join(
-            f"{c.aggressor} {c.dose.pressed:.1%} of {c.dose.requested:.1%}, with {c.dose.cpu:.1%} of a CPU"
+            f"{c.aggressor} {c.dose.pressed:.1%} ({c.dose.requested:.1%}), {c.dose.cpu:.1%} of a CPU"
             for c in curves
             if c.dose is not None
         )

@@ -104,13 +104,14 @@ def move_finding(move: Move, tables: Tables) -> MoveFinding:
     """What a move was to its guest and its clients."""
     pings, work, users, bystander = ({**EMPTY, **tables}[name] for name in EMPTY)
     gaps = _gaps(pings)
-    handover = _handover(move, gaps)
+    handover, start = _handover(move, gaps), _start_gap(move, gaps)
+    pauses = [gap for gap in (handover, start) if gap is not None]
     events_ns = move.resumed_ns - move.paused_ns if move.paused_ns and move.resumed_ns else None
     finding = MoveFinding(
         move=move,
         clients_gap=handover,
         clients_ns=handover.ns if handover and not handover.is_open else None,
-        start_ns=start.ns if (start := _start_gap(move, gaps)) else None,
+        start_ns=start.ns if start else None,
         events_ns=events_ns,
         parts=tuple(_parts(move, handover)),
         passes=tuple(_passes(move)),
@@ -121,13 +122,13 @@ def move_finding(move: Move, tables: Tables) -> MoveFinding:
         timeline=tuple(_timeline(move, pings)),
         users=_users(move, users),
         users_timeline=tuple(_users_timeline(move, users)),
-        slower_ns=_slower(move, pings, gaps),
+        slower_ns=_slower(move, pings, pauses),
     )
-    values = {name: value for name, value in _values(finding, pings).items() if value is not None}
+    values = {name: value for name, value in _values(finding, pings, pauses).items() if value is not None}
     return finding.model_copy(update={"values": values})
 
 
-def _values(finding: MoveFinding, pings: Table) -> dict[str, float | None]:
+def _values(finding: MoveFinding, pings: Table, pauses: Sequence[Gap]) -> dict[str, float | None]:
     """See `model.migration.METRICS`."""
     move = finding.move
     return {
@@ -142,7 +143,7 @@ def _values(finding: MoveFinding, pings: Table) -> dict[str, float | None]:
         "passes": move.memory.get("dirty-sync-count"),
         "p50_ratio": _times(finding, "p50_ns"),
         "p99_ratio": _times(finding, "p99_ns"),
-        "brownout_s": _brownout_s(finding, pings),
+        "brownout_s": _brownout_s(finding, pauses),
         "p99_s": _in_seconds(_p99(finding, pings)),
         "users_mean_ratio": _times(finding, "mean_ns", users=True),
         "users_p99_ratio": _times(finding, "p99_ns", users=True),
@@ -165,15 +166,14 @@ def _p99(finding: MoveFinding, pings: Table) -> float | None:
     return float(np.quantile(waits, 0.99)) if len(waits) else None
 
 
-def _slower(move: Move, pings: Table, gaps: Sequence[Gap]) -> tuple[float, ...]:
+def _slower(move: Move, pings: Table, pauses: Sequence[Gap]) -> tuple[float, ...]:
     """By how much answers during the move were slower than before, without those that waited for a pause."""
     before, during = (
         pings[(pings[:, 2] > 0) & (pings[:, 0] >= begin) & (pings[:, 0] < end)]
         for begin, end in (_phases(move)[name] for name in ("before", "during"))
     )
-    own = [gap for gap in gaps if gap in (_handover(move, gaps), _start_gap(move, gaps))]
     waited = np.zeros(len(during), bool)
-    for gap in own:
+    for gap in pauses:
         waited |= (during[:, 0] < gap.end_ns) & (during[:, 2] >= gap.end_ns)
     usual, slow = (quantiles(each[:, 2] - each[:, 0]) for each in (before, during[~waited]))
     return tuple(max(0.0, late - soon) for late, soon in zip(slow, usual, strict=True)) if usual and slow else ()
@@ -189,22 +189,19 @@ def _timeline(move: Move, pings: Table) -> Iterator[Bin]:
         yield Bin(at_s=place * BIN_NS / 1e9, median_ns=float(np.median(own)), slowest_ns=float(own.max()))
 
 
-def _brownout_s(finding: MoveFinding, pings: Table) -> float | None:
+def _brownout_s(finding: MoveFinding, pauses: Sequence[Gap]) -> float | None:
     """For how long half of the answers took over SLOW times as long as before the move, without its pauses.
 
     In parts of BIN_NS. None if too little was seen before.
     """
-    move = finding.move
     usual = [each.median_ns for each in finding.timeline if each.at_s < 0]
     if len(usual) < FEWEST_BINS:
         return None
-    gaps = _gaps(pings)
-    pauses = [gap for gap in (_handover(move, gaps), _start_gap(move, gaps)) if gap is not None]
-    slow = 0
+    limit_ns, slow = SLOW * statistics.median(usual), 0
     for each in finding.timeline:
-        begin_ns = move.begin_ns + each.at_s * 1e9
+        begin_ns = finding.move.begin_ns + each.at_s * 1e9
         is_pause = any(gap.begin_ns < begin_ns + BIN_NS and gap.end_ns > begin_ns for gap in pauses)
-        slow += each.at_s >= 0 and not is_pause and each.median_ns > SLOW * statistics.median(usual)
+        slow += each.at_s >= 0 and not is_pause and each.median_ns > limit_ns
     return slow * BIN_NS / 1e9
 
 

@@ -21,7 +21,6 @@ from partywall.model.power import (
     PowerFindings,
     PowerPoint,
     Reading,
-    Timing,
     chances,
 )
 from partywall.stats import power_fit, power_shares, power_span
@@ -86,19 +85,10 @@ def meter_finding(facts: MeterFacts, evidence: PowerEvidence) -> MeterFinding:
         watts=mean_watts(own, lost),
         joules=own_energy.joules if own_energy else None,
         missing_s=_reported(own_energy, own) if own_energy else 0.0,
-        timing=_timing(evidence.activity, facts, own, lost),
+        timing=timing(own, evidence.activity, sends=facts.sends, lost=lost),
         faults=tuple(sorted([*faults, *gaps(facts.meter, own)], key=lambda fault: fault.time_ns)),
         took_ms=float(np.median([reading.took_ns for reading in own])) / 1e6 if own else None,
     )
-
-
-def _timing(
-    activity: Sequence[Activity], facts: MeterFacts, readings: Sequence[Reading], lost: Sequence[tuple[float, float]]
-) -> Timing:
-    """Refresh and lag of one meter."""
-    if len(readings) < 2:
-        return Timing(why="too few readings")
-    return timing(readings, activity, sends=facts.sends, lost=lost)
 
 
 def mean_watts(readings: Sequence[Reading], lost: Sequence[tuple[float, float]] = ()) -> Estimate | None:

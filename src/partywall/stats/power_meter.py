@@ -165,6 +165,8 @@ def timing(
 
     lost: as for `updates`.
     """
+    if len(readings) < 2:
+        return Timing(why="too few readings")
     new = updates(readings, sends=sends, lost=lost)
     if len(new.seen_s) < FEWEST:
         return Timing(why=f"only {len(new.seen_s)} new values; at least {FEWEST} are needed")

@@ -18,6 +18,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient
 from partywall.agent.client import Sink as AgentSink
 from partywall.agent.clock import Alignment
+from partywall.agent.inbox import NOT_READ
 from partywall.clock import Clock
 from partywall.errors import AgentError, CapabilityError, Refusal, RefusalError, TrialError, UsageError
 from partywall.model.trace import ClockBound, Flow, Missed, Report, TraceRequest
@@ -234,8 +235,7 @@ class Tracing:
                 self._feed(self._relays[name], params)
             case "dropped":
                 said = f"{params['count']} messages of the agent of {name} were not read in time"
-                remedy = "this process was stopped, or its host is overloaded"
-                raise TrialError(f"{said}, so the trace's figures would not be whole; {remedy}")
+                raise TrialError(f"{said}, so the trace's figures would not be whole; {NOT_READ}")
             case "gone":
                 raise TrialError(f"the agent of {name} ended: {params['reason']}")
 

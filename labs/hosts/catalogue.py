@@ -103,6 +103,7 @@ HOSTS = {
             "Debian 12 with the backports' kernel and QEMU 10, as root",
             BACKPORTS,
             append=WITHOUT_CMPXCHG16B,
+            long=("migrate",),
         ),
         Host("debian-13-tests", "Debian 13 with the programs that the tests start", TRIXIE_TESTS, long=("tests",)),
         Host(

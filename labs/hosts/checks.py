@@ -34,6 +34,8 @@ TESTS_OF_KERNELS = (
 )
 # Netem counts for longer than the trace lasts, so the shares differ by chance.
 LOSS_POINTS = 0.03
+# Of scenarios/move.yaml.
+MOVES = 4
 # A container's process may keep a page from the time before its control group.
 BOUND_SHARE = 0.99
 
@@ -239,6 +241,25 @@ def tests(bench: Bench) -> str:
     return output.last.strip("= ")
 
 
+def migrate(bench: Bench) -> str:
+    """A guest moves between two namespaces by this host's QEMU, once by each method; guests are emulated."""
+    bench.shell("rm -rf moved")
+    bench.partywall("vm prepare")
+    bench.partywall("migrate /opt/try/scenarios/move.yaml --out moved", *MEASURED, timeout_s=3000)
+    moves = bench.findings("moved")["moves"]
+    seen = {each["move"]["method"]: each for each in moves}
+    said = "; ".join(f"{name}: {each['move']['outcome']}, {_blackouts(each['values'])}" for name, each in seen.items())
+    sound = all(each["move"]["outcome"] == "completed" and each["move"]["intact"] for each in moves)
+    expect(len(moves) == MOVES and sound, said)
+    return said
+
+
+def _blackouts(values: dict[str, float]) -> str:
+    names = {"downtime_s": "QEMU's downtime", "stopped_s": "guest stopped", "clients_s": "clients waited"}
+    expect(names.keys() <= values.keys(), f"of the three blackouts there are {sorted(names.keys() & values.keys())}")
+    return ", ".join(f"{name} {values[key] * 1e3:.0f} ms" for key, name in names.items())
+
+
 def no_root(bench: Bench) -> str:
     """What an ordinary user gets, and how the rest is refused: benches/no_root.py, with a user manager of systemd."""
     needed = [image.CLONE / "benches" / f"{name}.py" for name in ("no_root", "left_behind", "common", "results")]
@@ -266,6 +287,7 @@ CHECKS: dict[str, Callable[[Bench], str]] = {
     "tests": tests,
     "pinning": pinning.tried,
     "smt": smt,
+    "migrate": migrate,
     "limits-short": lambda bench: judged(limits.measured(bench, quick=True)),
     "limits-full": lambda bench: judged(limits.measured(bench, quick=False)),
 }

@@ -44,6 +44,30 @@ def test_the_parts_add_up_to_what_clients_waited():
     assert [round(part.ns / MS) for part in result.parts][1:] == [150, 50, 50]
 
 
+@pytest.mark.parametrize(
+    ("announced", "expected"),
+    [
+        ([3920], ["until the network knows the guest's new place (ARP)", 20, "until the first answer", 30]),
+        # By its QEMU, before it goes on.
+        ([3850, 3920], ["until the network knows the guest's new place (ARP)", 0, "until the first answer", 50]),
+        # Of another time.
+        ([1000, 5000], ["RESUME to the first answer", 50]),
+    ],
+)
+def test_the_wait_for_the_network_is_told_apart(announced, expected):
+    table = np.array(announced, np.int64).reshape(-1, 1) * MS
+    result = migration.move_finding(move(), {"pings": pings([(3700 * MS, 3950 * MS)]), "announced": table})
+    assert sum(part.ns for part in result.parts) == result.clients_ns
+    assert [value for part in result.parts[3:] for value in (part.name, round(part.ns / MS))] == expected
+
+
+def test_the_slowest_user_and_tcp_s_timers_are_figures_of_a_move():
+    users = np.array([(1.0e9, 2.0e9, 3 * MS, 9), (2.0e9, 3.0e9, 3 * MS, 9), (3.0e9, 4.0e9, 700 * MS, 1)])
+    result = migration.move_finding(move(timeouts=2), {"pings": pings([(3700 * MS, 3950 * MS)]), "users": users})
+    assert result.values["users_longest_s"] == pytest.approx(0.7)
+    assert result.values["users_timeouts"] == 2
+
+
 def test_a_brown_out_is_the_time_of_slow_answers_without_the_pauses():
     table = pings([(3700 * MS, 3950 * MS)])
     slow = (table[:, 0] >= 2400 * MS) & (table[:, 0] < 3000 * MS)

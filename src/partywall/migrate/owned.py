@@ -13,8 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from partywall.clock import Monotonic
 from partywall.errors import CapabilityError, TrialError
 from partywall.events import Broken, Doing, Emit, Left, Note
@@ -199,9 +197,9 @@ class OwnSeries:
             time.sleep(self.plan.before / 1e9 if pings else 0)
             moved = mover.move(self.plan.methods[method], self.plan.give_up, watcher(emit))
             time.sleep(self.plan.after / 1e9 if pings and moved.outcome not in GONE else 0)
-            times = answers_of(pings, emit) if pings else np.zeros((0, 3), np.int64)
+            tables = answers_of(pings, emit) if pings else {}
         move = Move(workload=workload, method=method, round=round_number, number=number, source=source, **asdict(moved))
-        return Seen(move, {"pings": times})
+        return Seen(move, dict(tables))
 
     def _pinged(self, number: int) -> contextlib.AbstractContextManager[Pings | None]:
         address = self.plan.clients.address

@@ -1,10 +1,13 @@
 """A client that sends numbered datagrams on a fixed schedule, and when each answer arrived.
 
 The schedule does not wait for answers, so a guest that stands still is seen for as long as it does. Arrival times are
-the kernel's (SO_TIMESTAMPNS), so a busy client does not look like a slow guest. The client runs as a program of its
-own in the clients' namespace: `python -m partywall.migrate.pings ADDRESS PORT RATE FILE`, until its standard input
-ends. Port 0 asks any guest by ICMP echo requests, which needs root. FILE then holds an (n, 3) array of int64: intended
-start, sent, answered; monotonic nanoseconds, 0 if never.
+the kernel's (SO_TIMESTAMPNS), so a busy client does not look like a slow guest. With an interface, the client also
+hears when a guest, or its QEMU, announces there where it is: until then requests go to the host that it has left.
+
+The client runs as a program of its own in the clients' namespace: `python -m partywall.migrate.pings ADDRESS PORT RATE
+FILE [INTERFACE]`, until its standard input ends. Port 0 asks any guest by ICMP echo requests, which needs root. FILE
+then holds two arrays of int64, all in monotonic nanoseconds. pings, (n, 3): intended start, sent, answered, 0 if never.
+announced, (m, 1): when an announcement arrived.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,17 +37,24 @@ DATAGRAM_BYTES = 64
 ECHO = struct.Struct("!BBHHH")
 ECHO_REQUEST, ECHO_REPLY = 8, 0
 LARGEST_HEADERS = 68
+ETH_P_ARP, ETH_P_RARP = 0x0806, 0x8035
+FRAME_BYTES = 64
 AGAIN_S = 1.0
 LAST_ANSWERS_S = 1.0
 
 Times = npt.NDArray[np.int64]
+Tables = dict[str, Times]
+"""See above; `store.migration.COLUMNS` has the columns."""
 
 
 class Pings:
-    """The client as a process. enter: what a command in the clients' namespace begins with."""
+    """The client as a process. enter: what a command in the clients' namespace begins with; interface: see above."""
 
-    def __init__(self, address: str, port: int, rate: float, file: Path, enter: Sequence[str]) -> None:
+    def __init__(
+        self, address: str, port: int, rate: float, file: Path, enter: Sequence[str], interface: str | None = None
+    ) -> None:
         argv = [*enter, sys.executable, "-m", "partywall.migrate.pings", address, str(port), str(rate), str(file)]
+        argv += [interface] if interface else []
         self._file = file
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, process_group=0)
@@ -51,14 +62,22 @@ class Pings:
             self.close()
             raise TrialError(f"the client of the guest at {address}:{port} did not start")
 
-    def stop(self) -> Times:
-        """Ends the client, after waiting a second for the last answers. Its times."""
+    def stop(self) -> Tables:
+        """Ends the client, after waiting a second for the last answers. What it saw."""
         try:
             self._end()
-            times: Times = np.load(self._file)
-        except (OSError, EOFError, ValueError, subprocess.TimeoutExpired) as error:
+            with np.load(self._file) as content:
+                return dict(content)
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile, subprocess.TimeoutExpired) as error:
             raise TrialError(f"the client of the guest ended before its time, or hangs: {error}") from None
-        return times
+
+    def timeouts(self) -> int | None:
+        """How often TCP's retransmission timer has run out in the clients' namespace; None if the kernel is silent."""
+        with contextlib.suppress(OSError, ValueError, StopIteration):
+            lines = Path(f"/proc/{self._process.pid}/net/netstat").read_text().splitlines()
+            names, counts = (line.split() for line in lines if line.startswith("TcpExt:"))
+            return int(counts[names.index("TCPTimeouts")])
+        return None
 
     def close(self) -> None:
         """Ends the client, however it is doing."""
@@ -94,15 +113,17 @@ def answers(address: str, within_s: float) -> bool:
     return False
 
 
-def ping(address: str, port: int, rate: float) -> Times:
+def ping(address: str, port: int, rate: float, interface: str | None) -> Tables:
     """Sends `rate` datagrams a second until standard input ends."""
     period_ns = round(1e9 / rate)
     sent: list[tuple[int, int]] = []
     answered: dict[int, int] = {}
+    announced: list[int] = []
     # Kernel timestamps are of the real-time clock.
     offset_ns = realtime_offset_ns()
     own = os.getpid() & 0xFFFF
-    with _socket(port) as talk:
+    with _socket(port) as talk, contextlib.ExitStack() as open_sockets:
+        heard = [open_sockets.enter_context(each) for each in _listening(interface)]
         talk.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         talk.setblocking(False)
         talk.connect((address, port))
@@ -117,13 +138,39 @@ def ping(address: str, port: int, rate: float) -> Times:
                 sent.append((due_ns, time.monotonic_ns()))
                 due_ns += period_ns
             wait_s = LAST_ANSWERS_S if last_ns else max(0, due_ns - time.monotonic_ns()) / 1e9
-            watched = [talk] if last_ns else [talk, sys.stdin]
+            watched = [talk, *heard] if last_ns else [talk, *heard, sys.stdin]
             ready, _, _ = select.select(watched, [], [], wait_s)
             if talk in ready:
                 _receive(talk, answered, offset_ns, own if port == 0 else None)
+            announced += [at_ns + offset_ns for each in heard if each in ready for at_ns in _arrivals(each)]
             if sys.stdin in ready:
                 last_ns = time.monotonic_ns() + round(LAST_ANSWERS_S * 1e9)
-    return np.array([(*times, answered.get(number, 0)) for number, times in enumerate(sent)], np.int64).reshape(-1, 3)
+    pings = [(*times, answered.get(number, 0)) for number, times in enumerate(sent)]
+    return {
+        "pings": np.array(pings, np.int64).reshape(-1, 3),
+        "announced": np.array(announced, np.int64).reshape(-1, 1),
+    }
+
+
+def _listening(interface: str | None) -> Iterator[socket.socket]:
+    """Sockets that hear announcements: gratuitous ARP of a guest, RARP of a QEMU. packet(7)."""
+    for protocol in (ETH_P_ARP, ETH_P_RARP) if interface else ():
+        heard = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(protocol))
+        heard.bind((interface, protocol))
+        heard.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        heard.setblocking(False)
+        yield heard
+
+
+def _arrivals(heard: socket.socket) -> Iterator[int]:
+    """When frames from others to everyone arrived; real-time nanoseconds."""
+    while True:
+        try:
+            _, extra, _, source = heard.recvmsg(FRAME_BYTES, 64)
+        except OSError:
+            return
+        if source[2] == socket.PACKET_BROADCAST:
+            yield from _stamps(extra)
 
 
 def _socket(port: int) -> socket.socket:
@@ -173,14 +220,19 @@ def _receive(talk: socket.socket, answered: dict[int, int], offset_ns: int, own:
             if reply is None:
                 continue
             data = reply
-        for level, kind, value in extra:
-            if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
-                seconds, nanoseconds = TIMESPEC.unpack(value)
-                number = NUMBER.unpack_from(data)[0]
-                answered.setdefault(number, seconds * 1_000_000_000 + nanoseconds + offset_ns)
+        for at_ns in _stamps(extra):
+            answered.setdefault(NUMBER.unpack_from(data)[0], at_ns + offset_ns)
+
+
+def _stamps(extra: Sequence[tuple[int, int, bytes]]) -> Iterator[int]:
+    """The kernel's time of arrival in what came with a packet; real-time nanoseconds."""
+    for level, kind, value in extra:
+        if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
+            seconds, nanoseconds = TIMESPEC.unpack(value)
+            yield seconds * 1_000_000_000 + nanoseconds
 
 
 if __name__ == "__main__":
-    times = ping(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    seen = ping(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[5] if sys.argv[5:] else None)
     with Path(sys.argv[4]).open("wb") as stream:
-        np.save(stream, times)
+        np.savez(stream, **seen)

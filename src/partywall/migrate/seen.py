@@ -11,9 +11,9 @@ import numpy as np
 from partywall import units
 from partywall.errors import TrialError
 from partywall.events import Broken, Doing, Emit
-from partywall.migrate.pings import Pings, Times
+from partywall.migrate.pings import Pings, Tables
 from partywall.model.migration import Move, Progress
-from partywall.store.migration import Table
+from partywall.store.migration import COLUMNS, Table
 
 WATCH_S = 3.0
 
@@ -26,13 +26,13 @@ class Seen:
     tables: dict[str, Table]
 
 
-def answers_of(pings: Pings, emit: Emit) -> Times:
+def answers_of(pings: Pings, emit: Emit) -> Tables:
     """What the client saw. If it was killed, the figures of clients are missing from this move."""
     try:
         return pings.stop()
     except TrialError as error:
         emit(Broken(f"{error}; this move has no figures of clients"))
-        return np.zeros((0, 3), np.int64)
+        return {name: np.zeros((0, len(COLUMNS[name])), np.int64) for name in ("pings", "announced")}
 
 
 def watcher(emit: Emit) -> Callable[[Progress], None]:

@@ -47,6 +47,7 @@ from partywall.model.migration import (
 from partywall.sandbox import Label, Settings, qemu
 from partywall.sandbox.lab import lacking
 from partywall.sandbox.reaper import clean
+from partywall.sandbox.switch import BRIDGE
 from partywall.session import Session
 
 NAME, HOST = "guest", "host"
@@ -196,7 +197,7 @@ class Series:
         with self._pinged(file) as pings:
             self._heard.tables()
             self._take(CALM_S)
-            times = answers_of(pings, emit)
+            times = answers_of(pings, emit)["pings"]
         file.unlink(missing_ok=True)
         return seen_service(times, self._heard.tables()[USERS], http)
 
@@ -273,12 +274,14 @@ class Series:
             http = self._http(activity) if workload else None
             with self._using(http), self.working(activity), self._beside(plan.bystander):
                 self._take(plan.before / 1e9)
+                before = pings.timeouts()
                 wanted_method = plan.methods[method] if workload else families_of(plan)[method]
                 moved = self.move(mover, wanted_method, plan.give_up, watcher(emit))
                 if moved.outcome not in GONE:
                     self._take(plan.after / 1e9)
+                after = pings.timeouts()
             intact = None if moved.outcome in GONE else self._is_intact()
-            times = answers_of(pings, emit)
+            answers = answers_of(pings, emit)
         file.unlink(missing_ok=True)
         checked, wrong = (None, None) if moved.outcome in GONE else self.pages() or (None, None)
         move = Move(
@@ -290,9 +293,10 @@ class Series:
             round=round_number,
             number=number,
             source=source,
+            timeouts=after - before if http and before is not None and after is not None else None,
             **asdict(moved),
         )
-        tables = {"pings": times, **self._heard.tables()}
+        tables = {**answers, **self._heard.tables()}
         return Seen(move, tables)
 
     def move(self, mover: Mover, method: Method, give_up_ns: int, watch: Watch = lambda _: None) -> Moved:
@@ -324,7 +328,7 @@ class Series:
     def _pinged(self, file: Path) -> contextlib.AbstractContextManager[Pings]:
         """A client asks the guest while the block runs."""
         address = GUEST.partition("/")[0]
-        pings = Pings(address, PEER_PORT, self.plan.clients.pings, file, self.network.enter("clients"))
+        pings = Pings(address, PEER_PORT, self.plan.clients.pings, file, self.network.enter("clients"), BRIDGE)
         return contextlib.closing(pings)
 
     @contextlib.contextmanager

@@ -293,6 +293,7 @@ class Move(Frozen):
     storage_ns: int | None = Field(None, description="time in which its disk was copied, before its memory")
     storage_bytes: int | None = Field(None, description="of its disk that were sent meanwhile")
     cpu_ns: dict[str, int] = Field(default_factory=dict)
+    timeouts: int | None = Field(None, description="of TCP's retransmission timer at virtual users, from its start on")
     intact: bool | None = Field(None, description="whether a known part of its memory is what it was")
     checked_pages: int | None = Field(None, description="pages that the guest checked until after the move")
     wrong_pages: int | None = Field(None, description="of those, pages that were not as the guest had written them")
@@ -407,6 +408,8 @@ METRICS = {
     "p99_s": "p99 response during the move, s: of virtual users, or of datagrams until any answer",
     "users_mean_ratio": "mean response of virtual users during the move, as a multiple of that before",
     "users_p99_ratio": "p99 response of virtual users during the move, as a multiple of that before",
+    "users_longest_s": "longest response of virtual users during the move, s",
+    "users_timeouts": "times that TCP's retransmission timer ran out at virtual users, from the start of the move on",
     "users_rate_ratio": "answers a second to virtual users during the move, as a share of those before",
     "work_ratio": "work done during the move, as a share of that before",
     "bystander_ratio": "work of a neighbour of the guest during the move, as a share of that before",

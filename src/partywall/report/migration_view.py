@@ -140,6 +140,7 @@ def render(report: MigrationReport) -> str:
         ratio_names=RATIOS.values(),
         models=MODELS,
         users=_users(report.findings),
+        waits=_waits(report.findings),
         phases=PHASES,
         numbers=_numbers(report.plan),
         figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
@@ -149,6 +150,7 @@ def render(report: MigrationReport) -> str:
 
 
 PHASES = ("before", "during", "after")
+WAITS = {"longest_s", "users_longest_s"}
 
 
 PASSES_MAX = 12
@@ -196,6 +198,20 @@ def _users(findings: MigrationFindings) -> list[tuple[str, str, list[str]]]:
         ]
         if own:
             rows.append((cell.workload, cell.method, texts))
+    return rows
+
+
+def _waits(findings: MigrationFindings) -> list[tuple[str, str, list[str]]]:
+    """(workload, method, longest waits of datagrams and of users, their difference, timeouts), medians over moves."""
+    rows = []
+    for cell in findings.cells:
+        own = [each.values for each in findings.moves if each.move.cell == (cell.workload, cell.method)]
+        both = [(each["longest_s"], each["users_longest_s"]) for each in own if each.keys() >= WAITS]
+        if both:
+            waits = [statistics.median(column) for column in (*zip(*both, strict=True), [b - a for a, b in both])]
+            timeouts = [each["users_timeouts"] for each in own if "users_timeouts" in each]
+            count = f"{statistics.median(timeouts):g}" if timeouts else "–"
+            rows.append((cell.workload, cell.method, [*map(_time, waits), count]))
     return rows
 
 

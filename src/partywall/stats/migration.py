@@ -53,6 +53,7 @@ EMPTY = {
     "work": np.zeros((0, 3)),
     "users": np.zeros((0, 4)),
     "bystander": np.zeros((0, 3)),
+    "announced": np.zeros((0, 1)),
 }
 
 FEWEST = 3
@@ -102,7 +103,7 @@ def findings(evidence: MigrationEvidence, table: Callable[[str, int], Table]) ->
 
 def move_finding(move: Move, tables: Tables) -> MoveFinding:
     """What a move was to its guest and its clients."""
-    pings, work, users, bystander = ({**EMPTY, **tables}[name] for name in EMPTY)
+    pings, work, users, bystander, announced = ({**EMPTY, **tables}[name] for name in EMPTY)
     gaps = _gaps(pings)
     handover, start = _handover(move, gaps), _start_gap(move, gaps)
     pauses = [gap for gap in (handover, start) if gap is not None]
@@ -113,7 +114,7 @@ def move_finding(move: Move, tables: Tables) -> MoveFinding:
         clients_ns=handover.ns if handover and not handover.is_open else None,
         start_ns=start.ns if start else None,
         events_ns=events_ns,
-        parts=tuple(_parts(move, handover)),
+        parts=tuple(_parts(move, handover, announced[:, 0])),
         passes=tuple(_passes(move)),
         longest_s=_longest(move, gaps),
         responses=_responses(move, pings),
@@ -147,6 +148,8 @@ def _values(finding: MoveFinding, pings: Table, pauses: Sequence[Gap]) -> dict[s
         "p99_s": _in_seconds(_p99(finding, pings)),
         "users_mean_ratio": _times(finding, "mean_ns", users=True),
         "users_p99_ratio": _times(finding, "p99_ns", users=True),
+        "users_longest_s": _in_seconds(_slowest(finding)),
+        "users_timeouts": move.timeouts,
         "users_rate_ratio": _times(finding, "rate", users=True),
         "work_ratio": _share_of_work(finding.work),
         "bystander_ratio": _share_of_work(finding.bystander),
@@ -164,6 +167,11 @@ def _p99(finding: MoveFinding, pings: Table) -> float | None:
     after = pings[pings[:, 0] >= move.begin_ns]
     waits = until_answered(after[:, 0], after[:, 2])[: int((after[:, 0] < move.end_ns).sum())]
     return float(np.quantile(waits, 0.99)) if len(waits) else None
+
+
+def _slowest(finding: MoveFinding) -> float | None:
+    """The longest response of virtual users during the move, ns."""
+    return finding.users["during"].max_ns if "during" in finding.users else None
 
 
 def _slower(move: Move, pings: Table, pauses: Sequence[Gap]) -> tuple[float, ...]:
@@ -249,19 +257,25 @@ def _start_gap(move: Move, gaps: Sequence[Gap]) -> Gap | None:
     )
 
 
-def _parts(move: Move, gap: Gap | None) -> Iterator[Part]:
-    """What the clients' gap is made of. Times are of one clock, so the parts add up to the gap."""
+def _parts(move: Move, gap: Gap | None, announced: Table) -> Iterator[Part]:
+    """What the clients' gap is made of. Times are of one clock, so the parts add up to the gap.
+
+    announced: when the guest or its QEMU announced where it is; without any, that part is left out.
+    """
     if gap is None or gap.is_open or move.paused_ns is None or move.resumed_ns is None:
         return
     done_ns = min(move.paused_ns + (move.downtime_ns or 0), move.resumed_ns)
-    inner = [min(max(at, gap.begin_ns), gap.end_ns) for at in (move.paused_ns, done_ns, move.resumed_ns)]
-    edges = (gap.begin_ns, *inner, gap.end_ns)
-    names = (
-        "last answer to STOP",
-        "STOP to the end of the source's work (QEMU's downtime)",
-        "data on its way and device state, until RESUME",
-        "RESUME to the first answer",
-    )
+    ends = {
+        "last answer to STOP": move.paused_ns,
+        "STOP to the end of the source's work (QEMU's downtime)": done_ns,
+        "data on its way and device state, until RESUME": move.resumed_ns,
+    }
+    # A QEMU may announce its guest before the guest goes on.
+    known = announced[(announced >= move.paused_ns) & (announced <= gap.end_ns)]
+    if len(known):
+        ends["until the network knows the guest's new place (ARP)"] = max(int(known[0]), move.resumed_ns)
+    names = (*ends, "until the first answer" if len(known) else "RESUME to the first answer")
+    edges = (gap.begin_ns, *(min(max(at, gap.begin_ns), gap.end_ns) for at in ends.values()), gap.end_ns)
     for name, (begin, end) in zip(names, itertools.pairwise(edges), strict=True):
         yield Part(name=name, ns=end - begin)
 

@@ -27,9 +27,11 @@ COLUMNS = {
     "work": ("guest_start_ns", "guest_end_ns", "work"),
     "bystander": ("start_ns", "end_ns", "work"),
     "users": ("start_ns", "end_ns", "response_ns", "count"),
+    "announced": ("at_ns",),
 }
 """Tables of a move. pings: a request each, answered_ns is 0 if it never was. work: a slice each, on the guest's clock.
-bystander: one slice each of the work beside the guest.
+bystander: one slice each of the work beside the guest. announced: when the guest or its QEMU announced to the clients'
+network where it is.
 
 users: responses of virtual users in each second, by response time; −1 for those that failed.
 """

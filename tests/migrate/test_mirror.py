@@ -7,27 +7,48 @@ from typing import Any, cast
 import pytest
 
 from partywall.errors import TrialError
-from partywall.migrate.storage import JOB, Mirror
+from partywall.migrate.storage import Disk, Mirror, disks
 from partywall.sandbox.qemu.monitor import Monitor
+
+NAMES = ("root", "/machine/peripheral/data")
+QCOW2, RAW = 10 << 30, 1 << 30
 
 
 class Source:
-    """Answers as QEMU does: a copy that has ended cannot be cancelled."""
+    """Answers as QEMU does: a copy that has ended cannot be cancelled. It has two disks and a CD."""
 
     def __init__(self, status: str = "ready", error: str = "") -> None:
-        self.job: dict[str, Any] = {"id": JOB, "status": status}
-        if error:
-            self.job["error"] = error
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.status, self.error = status, error
         self.said: list[str] = []
 
-    def execute(self, command: str, **_: Any) -> Any:
+    def execute(self, command: str, **given: Any) -> Any:
         self.said.append(command)
-        if command == "query-jobs":
-            return [self.job]
-        if command == "block-job-cancel":
-            if self.job["status"] == "concluded":
-                raise TrialError("Job 'storage' in state 'concluded' cannot accept command verb 'cancel'")
-            self.job["status"] = "concluded"
+        match command:
+            case "query-block":
+                image = {"virtual-size": QCOW2}
+                return [
+                    {"device": "root", "inserted": {"node-name": "#block1", "ro": False, "image": image}},
+                    {
+                        "device": "",
+                        "qdev": NAMES[1],
+                        "inserted": {"node-name": "data", "ro": False, "image": {"virtual-size": RAW}},
+                    },
+                    {"device": "cd", "inserted": {"node-name": "cd", "ro": True, "image": image}},
+                    {"device": "floppy"},
+                ]
+            case "drive-mirror":
+                job = {"id": given["job-id"], "status": self.status, "current-progress": 7}
+                self.jobs[job["id"]] = job | ({"error": self.error} if self.error else {})
+            case "query-jobs":
+                return list(self.jobs.values())
+            case "block-job-cancel":
+                job = self.jobs[given["device"]]
+                if job["status"] == "concluded":
+                    raise TrialError("Job in state 'concluded' cannot accept command verb 'cancel'")
+                job["status"] = "concluded"
+            case "job-dismiss":
+                del self.jobs[given["id"]]
         return {}
 
     def wait(self, seconds: float) -> None:
@@ -38,17 +59,50 @@ def mirror(source: Source) -> Mirror:
     return Mirror(cast("Monitor", source), cast("Monitor", Source()), "192.0.2.2", 10809)
 
 
+def begun(source: Source) -> Mirror:
+    each = mirror(source)
+    assert each.begin() == 2 * 7
+    return each
+
+
+def test_the_disks_that_a_guest_writes_are_named_by_drive_or_device() -> None:
+    assert disks(cast("Monitor", Source())) == dict(
+        zip(NAMES, [Disk("#block1", QCOW2), Disk("data", RAW)], strict=True)
+    )
+
+
+def test_all_disks_are_copied_and_nothing_is_left_of_the_copies() -> None:
+    source = Source()
+    each = begun(source)
+    assert source.said.count("drive-mirror") == 2
+    each.finish()
+    each.end(completed=True)
+    each.end(completed=True)
+    assert not source.jobs
+
+
+def test_a_copy_that_cannot_be_made_says_why_and_ends() -> None:
+    source = Source("concluded", "Connection refused")
+    each = mirror(source)
+    with pytest.raises(TrialError, match=r"was not copied to 192\.0\.2\.2: Connection refused"):
+        each.begin()
+    each.end(completed=False)
+    assert not source.jobs
+
+
 def test_a_move_that_waits_longer_for_its_hand_over_continues_once() -> None:
     source = Source()
-    each = mirror(source)
+    each = begun(source)
     each.finish()
     each.finish()
-    assert source.said.count("block-job-cancel") == 1
+    assert source.said.count("block-job-cancel") == 2
     assert source.said.count("migrate-continue") == 1
 
 
 def test_a_copy_that_failed_before_the_hand_over_says_why() -> None:
-    source = Source("concluded", "No space left on device")
+    source = Source()
+    each = begun(source)
+    source.jobs["storage-1"] |= {"status": "concluded", "error": "No space left on device"}
     with pytest.raises(TrialError, match="not complete: No space left on device"):
-        mirror(source).finish()
+        each.finish()
     assert "migrate-continue" not in source.said

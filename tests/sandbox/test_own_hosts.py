@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -81,6 +82,33 @@ def test_a_qemu_that_the_user_started_moves_and_its_source_ends(qemus, options):
     (finding,) = report.findings.moves
     assert finding.responses["during"].sent > 0
     assert finding.responses["during"].lost == 0, "127.0.0.1 answers all the time"
+
+
+def with_disk(file, mib):
+    file.write_bytes(os.urandom(mib << 20))
+    return ("-drive", f"if=none,id=data,format=raw,file={file}", "-device", "virtio-blk-pci,drive=data")
+
+
+def test_disks_of_one_s_own_guest_move_along(qemus, options, tmp_path):
+    first, second = tmp_path / "first.raw", tmp_path / "second.raw"
+    source = qemus("one", options=with_disk(first, 4))
+    destination = qemus("two", arriving=True, options=with_disk(second, 4))
+    text = by_monitors(source, destination) + "guest: {storage: moved}\n"
+    (move,), _ = moved(text, options)
+    assert move.outcome == "completed", move.reason
+    assert move.storage_bytes == 4 << 20
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_disk_that_the_destination_lacks_is_refused(qemus, options, tmp_path):
+    source = qemus("one", options=with_disk(tmp_path / "first.raw", 4))
+    text = by_monitors(source, qemus("two", arriving=True)) + "guest: {storage: moved}\n"
+    with pytest.raises(CapabilityError, match="lacks the guest's disk data"):
+        moved(text, options)
+    small = qemus("three", arriving=True, options=with_disk(tmp_path / "second.raw", 2))
+    with pytest.raises(CapabilityError, match="has 2 MiB, and the guest's has 4 MiB"):
+        moved(by_monitors(source, small) + "guest: {storage: moved}\n", options)
+    assert source.process.poll() is None
 
 
 @pytest.mark.skipif(bool(ssh_server.lacking()), reason=f"no sshd: {ssh_server.lacking()}")

@@ -376,6 +376,15 @@ def test_a_latency_goal_is_violated_where_the_null_shows_no_latency():
     assert "all of it above 0.1" in result.verdicts[0].reason
 
 
+def test_a_bound_on_the_latency_itself_is_judged_by_all_of_its_interval():
+    observations = with_latency(Host().measure(SINGLE, 40, {"memory-copy": 0.8}), {"memory-copy": 1.3}, seed=3)
+    seen = cell(findings(observations), "memory-copy").latency_ns["p99"]
+    goals = tuple(Goal(latency_p99=f"{round(bound)}ns") for bound in (seen.low * 0.9, seen.value, seen.high * 1.1))
+    verdicts = findings(observations, goals=goals).verdicts
+    assert [each.outcome for each in verdicts] == [Outcome.VIOLATED, Outcome.INCONCLUSIVE, Outcome.HOLDS]
+    assert verdicts[0].reason.startswith("latency at p99 in ms ")
+
+
 @pytest.mark.long
 def test_a_null_that_does_nothing_to_the_latency_alarms_at_about_the_level():
     lone, runs = trial(), 40

@@ -6,7 +6,7 @@ steps of a move (`move`) are the same for both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -57,7 +57,8 @@ class Info:
 
     machine: type of the guest's machine, and machines: the types that this end knows. cpu: features of the guest's CPU
     by name, and cpus: those that a guest can have here. blockers: what keeps the guest from moving, in the
-    hypervisor's words. moving: whether a move of it goes on already. disk: of the guest, where it moves along.
+    hypervisor's words. moving: whether a move of it goes on already. disks: those that the guest writes, by name, and
+    what it sees of each; disk: what they take there.
     emulated: whether the guest's CPU is. exact: whether memory is what QEMU gives the guest, to the byte.
     """
 
@@ -69,6 +70,7 @@ class Info:
     features: frozenset[str] = frozenset()
     memory: int | None = None
     memory_free: int | None = None
+    disks: Mapping[str, int] = field(default_factory=dict)
     disk: int | None = None
     disk_free: int | None = None
     machine: str | None = None

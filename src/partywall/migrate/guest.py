@@ -16,7 +16,7 @@ from partywall.migrate.end import Info, Look
 from partywall.migrate.network import LINK, Network, Place
 from partywall.migrate.qemu_end import QemuEnd
 from partywall.migrate.refusals import refusals
-from partywall.migrate.storage import Mirror, Server
+from partywall.migrate.storage import DEVICE, Mirror, Server
 from partywall.model.migration import Storage
 from partywall.sandbox.base import Settings
 from partywall.sandbox.label import Label
@@ -181,13 +181,17 @@ class MovableGuest(Qemu):
             disk=sum(each.stat().st_blocks for each in self._own_work_dir().glob(f"{self._number}-{OVERLAY}")) * 512,
         )
         destination = Info(f"host {self.other()}", memory_free=available(), disk_free=free(self._own_work_dir()))
-        return refusals(source, destination, {}, moves_storage=self._storage == "moved")
+        return refusals(source, destination, {}, moves_storage=self.moves_storage)
+
+    @property
+    def moves_storage(self) -> bool:
+        return self._storage == "moved"
 
     def mirror(self, port: int) -> Mirror | None:
         """Of a disk that moves along; None if it does not. Both ends are there."""
-        if self._storage != "moved" or self.there is None:
+        if not self.moves_storage or self.there is None:
             return None
-        return Mirror(self.current().monitor, self.there.monitor, LINK[self.there.place], port)
+        return Mirror(self.current().monitor, self.there.monitor, LINK[self.there.place], port, (DEVICE,), "top")
 
     def hold(self) -> None:
         """Requests to the agent wait until the guest has arrived, or the move has failed."""

@@ -97,8 +97,13 @@ class Guest(Protocol):
         """The other end, ready for the guest."""
         ...
 
+    @property
+    def moves_storage(self) -> bool:
+        """Whether its disks are copied along."""
+        ...
+
     def mirror(self, port: int) -> Mirror | None:
-        """Of a disk that we copy along ourselves."""
+        """Of disks that Partywall copies; libvirt copies them itself."""
         ...
 
     def hold(self) -> None:
@@ -296,7 +301,7 @@ class Mover:
     def _prepare(self, moved: Moved, method: Method, here: End, there: End, mirror: Mirror | None) -> str:
         """Sets both ends up, and copies a disk that moves along. The address that the destination listens on."""
         for side in (here, there):
-            side.prepare(method, with_storage=mirror is not None)
+            side.prepare(method, with_storage=self._guest.moves_storage)
         uri = there.listen(self._port())
         if mirror is not None:
             began_ns = self._clock.now_ns()

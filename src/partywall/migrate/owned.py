@@ -25,6 +25,7 @@ from partywall.migrate.plan import moves_of
 from partywall.migrate.qemu_end import QemuEnd
 from partywall.migrate.refusals import refusals
 from partywall.migrate.seen import Seen, answers_of, watcher
+from partywall.migrate.storage import Mirror
 from partywall.model.migration import HostSpec, HostsSpec, Method, MigrationPlan, Move, Place
 from partywall.sandbox import Label
 from partywall.sandbox.reaper import clean
@@ -39,8 +40,11 @@ class OwnGuest:
 
     client = None
 
-    def __init__(self, ends: Mapping[Place, End], at: Place, address: str | None) -> None:
+    def __init__(
+        self, ends: Mapping[Place, End], at: Place, address: str | None, *, moves_storage: bool = False
+    ) -> None:
         self.ends = ends
+        self.moves_storage = moves_storage
         self.at: Place = at
         self._address = address
 
@@ -51,9 +55,12 @@ class OwnGuest:
         """The other end. libvirt starts a QEMU there itself; a QEMU by its monitor waits there already."""
         return self.ends[OTHER[self.at]]
 
-    def mirror(self, port: int) -> None:
-        """A disk that moves along is libvirt's own business."""
-        del port
+    def mirror(self, port: int) -> Mirror | None:
+        """Of all disks that the guest writes, between QEMUs; libvirt copies them itself."""
+        here, there = self.current(), self.expect()
+        if not (self.moves_storage and isinstance(here, QemuEnd) and isinstance(there, QemuEnd)):
+            return None
+        return Mirror(here.monitor, there.monitor, there.address, port)
 
     def hold(self) -> None: ...
 
@@ -88,15 +95,15 @@ def move_domain(name: str, source: str, destination: str, method: Method, give_u
         contextlib.closing(LibvirtEnd("b", destination, name)) as b,
     ):
         a.other(b)
-        if reasons := _refusals(a, b, {"plan": method}):
+        if reasons := _refusals(a, b, {"plan": method}, moves_storage=False):
             raise CapabilityError(*reasons)
         return Mover(OwnGuest({"a": a, "b": b}, "a", None), Monotonic()).move(method, give_up_ns)
 
 
-def _refusals(here: End, there: End, methods: Mapping[str, Method]) -> list[str]:
+def _refusals(here: End, there: End, methods: Mapping[str, Method], *, moves_storage: bool) -> list[str]:
     """What keeps the guest from being moved, and what of it only the hypervisor can tell."""
     source, destination = here.info(), there.info()
-    reasons = refusals(source, destination, methods)
+    reasons = refusals(source, destination, methods, moves_storage=moves_storage)
     if not source.runs:
         return reasons
     if isinstance(here, LibvirtEnd) and isinstance(there, LibvirtEnd) and (why := there.cpu_refusal(here)):
@@ -139,7 +146,9 @@ class OwnSeries:
 
     def refuse(self) -> None:
         """CapabilityError with everything that keeps the guest from being moved now."""
-        reasons = _refusals(self.guest.current(), self.guest.expect(), self.plan.methods)
+        reasons = _refusals(
+            self.guest.current(), self.guest.expect(), self.plan.methods, moves_storage=self.guest.moves_storage
+        )
         if reasons:
             raise CapabilityError(*reasons)
 
@@ -221,7 +230,8 @@ class OwnSeries:
         if isinstance(a, LibvirtEnd) and isinstance(b, LibvirtEnd):
             a.other(b)
             b.other(a)
-        return OwnGuest(ends, with_guest[0], self.plan.clients.address)
+        moves_storage = self.plan.guest.storage == "moved"
+        return OwnGuest(ends, with_guest[0], self.plan.clients.address, moves_storage=moves_storage)
 
     def _end(self, place: Place, host: HostSpec, stack: contextlib.ExitStack) -> End:
         if host.uri is not None:

@@ -121,9 +121,12 @@ def _own_host(at: tuple[str, ...], host: HostSpec) -> Iterator[Mistake]:
 
 def _untouched(plan: MigrationPlan) -> Iterator[Mistake]:
     """A guest of the user's own moves as it is: nothing is started in it or beside it."""
-    given = plan.guest.model_fields_set & {"root", "service", "verify", "memory", "vcpus", "accel", "storage"}
+    given = plan.guest.model_fields_set & {"root", "service", "verify", "memory", "vcpus", "accel"}
     for name in sorted(given):
         yield Mistake(("guest", name), "a guest of your own is as it is", "remove it")
+    if plan.guest.storage == "network":
+        said = "a guest of your own has its disks where they are"
+        yield Mistake(("guest", "storage"), said, "write moved, or shared if both hosts reach the same disks")
     if plan.calibration:
         yield Mistake(("calibration",), "nothing is tried out on a guest of your own", "remove it")
     if any(activity is not None for activity in plan.workloads.values()):

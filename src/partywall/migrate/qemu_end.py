@@ -10,6 +10,7 @@ from partywall.errors import TrialError
 from partywall.migrate import qmp
 from partywall.migrate.end import Announced, Info, Look
 from partywall.migrate.far_clock import Ahead
+from partywall.migrate.storage import disks
 from partywall.model.migration import Method, Place
 from partywall.sandbox.qemu.monitor import Monitor
 
@@ -54,9 +55,15 @@ class QemuEnd:
             machines=qmp.machines(monitor),
             cpu=qmp.cpu(monitor),
             cpus=qmp.cpu(monitor) if state == "inmigrate" else None,
+            disks={name: disk.size for name, disk in disks(monitor).items()},
             exact=True,
             emulated=not monitor.execute("query-kvm")["enabled"],
         )
+
+    @property
+    def address(self) -> str:
+        """Where it takes a guest that arrives."""
+        return self._address
 
     def prepare(self, method: Method, *, with_storage: bool = False) -> None:
         if self._usual is None:

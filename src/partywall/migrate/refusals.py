@@ -24,7 +24,7 @@ def refusals(
         *_cpu(source, destination),
         *_memory(source, destination),
         *_size(source, destination),
-        *(_disk(source, destination) if moves_storage else ()),
+        *([*_disk(source, destination), *_disks(source, destination)] if moves_storage else ()),
     ]
 
 
@@ -81,6 +81,16 @@ def _size(source: Info, destination: Info) -> Iterator[str]:
         return
     theirs, ours = (units.format_bytes(each or 0) for each in (destination.memory, source.memory))
     yield f"the QEMU on {destination.host} has {theirs} of memory, and the guest {ours}; start it with the same -m"
+
+
+def _disks(source: Info, destination: Info) -> Iterator[str]:
+    for name, size in source.disks.items():
+        there = destination.disks.get(name)
+        if there is None:
+            yield f"the QEMU on {destination.host} lacks the guest's disk {name}; start it with an image for that disk"
+        elif there < size:
+            own, needed = (units.format_bytes(each) for each in (there, size))
+            yield f"the disk {name} on {destination.host} has {own}, and the guest's has {needed}; make it as large"
 
 
 def _disk(source: Info, destination: Info) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""A guest's disk over the network: a mirror that moves along, or a server that both hosts use.
+"""A guest's disks over the network: mirrors that move along, or a server that both hosts use.
 
-The mirror is on the destination, over NBD, and is equal to the disk at the hand-over. Only the layer above the root
-image is sent. The root image itself is never written, and is on both hosts, as a template is. Source of the sequence:
-QEMU's documentation of live block device operations, "Live storage migration".
+A mirror is on the destination, over NBD, and is equal to the disk at the hand-over. Of a guest that Partywall started
+only the layer above the root image is sent. The root image itself is never written, and is on both hosts, as a template
+is. Source of the sequence: QEMU's documentation of live block device operations, "Live storage migration".
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import Host, install
@@ -65,82 +67,114 @@ class Server:
         self._process.wait()
 
 
-class Mirror:
-    """The mirror of one disk, from the QEMU that has the guest to the one that it moves to."""
+@dataclass(frozen=True)
+class Disk:
+    """A disk that a guest can write. node: QEMU's name of what it writes to; size: bytes that the guest sees."""
 
-    def __init__(self, here: Monitor, there: Monitor, address: str, port: int) -> None:
+    node: str
+    size: int
+
+
+def disks(monitor: Monitor) -> dict[str, Disk]:
+    """By the name of the drive, or else of the device. TrialError if QEMU does not answer."""
+    return {
+        each["device"] or each["qdev"]: Disk(inserted["node-name"], inserted["image"]["virtual-size"])
+        for each in monitor.execute("query-block")
+        if (inserted := each.get("inserted")) and not inserted["ro"]
+    }
+
+
+class Mirror:
+    """Mirrors of disks, from the QEMU that has the guest to the one that it moves to.
+
+    names: of the disks, see `disks`; None for all. sync: what is copied: "full", or "top", the upper layer of each.
+    """
+
+    def __init__(
+        self, here: Monitor, there: Monitor, address: str, port: int, names: Sequence[str] | None = None,
+        sync: Literal["full", "top"] = "full",
+    ) -> None:  # fmt: skip
         self._here, self._there = here, there
         self._address, self._port = address, port
+        self._names, self._sync = names, sync
+        self._jobs: tuple[str, ...] = ()
         self._is_finished = False
 
     def begin(self) -> int:
-        """Copies the disk, and then keeps the copy equal. Returns the bytes sent. TrialError if it cannot."""
+        """Copies the disks, and then keeps the copies equal. Returns the bytes sent. TrialError if it cannot."""
         server = {"type": "inet", "data": {"host": self._address, "port": str(self._port)}}
+        own, their = disks(self._here), disks(self._there)
         self._there.execute("nbd-server-start", addr=server)
-        export = {"type": "nbd", "id": DEVICE, "node-name": _node(self._there), "name": DEVICE, "writable": True}
-        self._there.execute("block-export-add", **export)
-        self._here.execute(
-            "drive-mirror",
-            **{"job-id": JOB, "device": DEVICE, "sync": "top", "mode": "existing", "format": "raw"},
-            **{
-                "auto-dismiss": False,
-                "copy-mode": "write-blocking",
-                "target": f"nbd:{self._address}:{self._port}:exportname={DEVICE}",
-            },
-        )
+        for place, name in enumerate(own if self._names is None else self._names):
+            export = f"{JOB}-{place}"
+            self._there.execute(
+                "block-export-add",
+                **{"type": "nbd", "id": export, "node-name": their[name].node, "name": export, "writable": True},
+            )
+            self._here.execute(
+                "drive-mirror",
+                **{"job-id": export, "device": own[name].node, "sync": self._sync, "mode": "existing"},
+                **{
+                    "format": "raw",
+                    "auto-dismiss": False,
+                    "copy-mode": "write-blocking",
+                    "target": f"nbd:{self._address}:{self._port}:exportname={export}",
+                },
+            )
+            self._jobs = (*self._jobs, export)
         deadline = time.monotonic() + READY_S
-        while (job := self._job())["status"] != "ready":
-            if job["status"] == "concluded" or time.monotonic() > deadline:
-                raise TrialError(f"the guest's disk was not copied to {self._address}: {job.get('error', 'too slow')}")
+        while left := [job for job in self._looks() if job["status"] != "ready"]:
+            ended = next((job for job in left if job["status"] == "concluded"), None)
+            if ended or time.monotonic() > deadline:
+                why = ended.get("error", "it ended") if ended else "too slow"
+                raise TrialError(f"the guest's disk was not copied to {self._address}: {why}")
             self._here.wait(LOOK_S)
-        sent: int = job["current-progress"]
-        return sent
+        return sum(job["current-progress"] for job in self._looks())
 
     def finish(self) -> None:
-        """Ends the copy, which is complete because the guest stands still, and lets the move continue.
+        """Ends the copies, which are complete because the guest stands still, and lets the move continue.
 
-        May be called again: QEMU does not continue at once. TrialError if the copy does not end, or has failed before.
+        May be called again: QEMU does not continue at once. TrialError if a copy does not end, or has failed before.
         """
         if self._is_finished:
             return
-        if self._job()["status"] != "concluded":
-            self._here.execute("block-job-cancel", device=JOB)
-        job = self._await("concluded", FINISH_S)
-        if "error" in job:
-            raise TrialError(f"the copy of the guest's disk is not complete: {job['error']}")
+        for job in self._looks():
+            if job["status"] != "concluded":
+                self._here.execute("block-job-cancel", device=job["id"])
+        for job in self._concluded():
+            if "error" in job:
+                raise TrialError(f"the copy of the guest's disk is not complete: {job['error']}")
         self._here.execute("migrate-continue", state="pre-switchover")
         self._is_finished = True
 
     def end(self, *, completed: bool) -> None:
-        """Ends what is left of the mirror on both sides. Either may be gone."""
+        """Ends what is left of the mirrors on both sides. Either may be gone."""
         with contextlib.suppress(TrialError):
-            if not completed and self._job()["status"] != "concluded":
-                self._here.execute("block-job-cancel", device=JOB, force=True)
-                self._await("concluded", FINISH_S)
-            self._here.execute("job-dismiss", id=JOB)
+            if not completed:
+                for job in self._looks():
+                    if job["status"] != "concluded":
+                        self._here.execute("block-job-cancel", device=job["id"], force=True)
+                self._concluded()
+            for job in self._jobs:
+                self._here.execute("job-dismiss", id=job)
+            self._jobs = ()
         with contextlib.suppress(TrialError):
             self._there.execute("nbd-server-stop")
 
-    def _await(self, status: str, seconds: float) -> dict[str, Any]:
-        """The copy in a state, or concluded. TrialError if it takes longer."""
-        deadline = time.monotonic() + seconds
-        while (job := self._job())["status"] not in (status, "concluded"):
+    def _concluded(self) -> list[dict[str, Any]]:
+        """The copies, all of which have ended. TrialError if that takes longer."""
+        deadline = time.monotonic() + FINISH_S
+        while True:
+            jobs = self._looks()
+            if all(job["status"] == "concluded" for job in jobs):
+                return jobs
             if time.monotonic() > deadline:
-                raise TrialError(f"the copy of the guest's disk is not {status} after {seconds:g} s")
+                raise TrialError(f"the copy of the guest's disk has not ended after {FINISH_S:g} s")
             self._here.wait(LOOK_S)
-        return job
 
-    def _job(self) -> dict[str, Any]:
-        """TrialError if there is none."""
-        for job in self._here.execute("query-jobs"):
-            if job["id"] == JOB:
-                return dict(job)
-        raise TrialError("the copy of the guest's disk has not begun")
-
-
-def _node(monitor: Monitor) -> str:
-    """The name of the disk's node."""
-    name: str = next(
-        each["inserted"]["node-name"] for each in monitor.execute("query-block") if each["device"] == DEVICE
-    )
-    return name
+    def _looks(self) -> list[dict[str, Any]]:
+        """The copies as they are. TrialError if one is not there."""
+        jobs = {job["id"]: job for job in self._here.execute("query-jobs")}
+        if missing := [name for name in self._jobs if name not in jobs]:
+            raise TrialError(f"the copy of the guest's disk is gone: {', '.join(missing)}")
+        return [dict(jobs[name]) for name in self._jobs]

@@ -108,7 +108,8 @@ class Cell(Frozen):
 
     baseline: id of the treatment it is compared with; for a neighbour beside a limited victim, the limit alone. long:
     measured in long blocks, because it is slow.
-    isolation: isolation factor, measured/baseline throughput. latency: latency impact by percentile ("p50", "p99"…).
+    isolation: isolation factor, measured/baseline throughput. latency: latency impact by percentile ("p50", "p99"…);
+    latency_ns: the latency itself under the treatment.
     efficiency: q = v/(v_ref·s) where a setting promises s of the unlimited baseline. promise: which kind of setting;
     a reservation is a floor, so more than it promises is no fault. variation: standard deviation of the true effect
     over time, sampling noise taken off; None when too few blocks. seen: the interval lies outside the A/A band.
@@ -133,6 +134,7 @@ class Cell(Frozen):
     rate: Estimate
     isolation: Estimate
     latency: dict[str, Estimate] = Field(default_factory=dict)
+    latency_ns: dict[str, Estimate] = Field(default_factory=dict)
     efficiency: Estimate | None = None
     promised: float | None = None
     promise: Literal["limit", "reservation"] | None = None

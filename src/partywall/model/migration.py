@@ -66,7 +66,7 @@ class GuestSpec(Frozen):
     storage: Storage = Field(
         "shared",
         description="shared: both hosts use one disk; network: a third host serves the disk to both, by NBD; moved: "
-        "its content is copied along (network and moved need root)",
+        "its content is copied along",
     )
 
 

@@ -240,7 +240,13 @@ class Goal(Frozen):
     latency_impact_p99: float | None = Field(
         None, ge=0, description="at most this: 0.1 is 10 % slower at the 99th percentile"
     )
+    latency_p99: DurationNs | None = Field(None, description="99th percentile at most this, e.g. 2ms")
     efficiency: tuple[float, float] | None = Field(None, description="q between these")
+
+    @property
+    def is_about_neighbours(self) -> bool:
+        """Whether it judges what a neighbour does to a victim."""
+        return self.efficiency is None
 
 
 SWITCH_AFTER_NS = 200_000

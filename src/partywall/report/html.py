@@ -278,6 +278,7 @@ def goal_text(verdict: Verdict) -> str:
         f"p99 latency at most {figures.bare_percent(goal.latency_impact_p99)} slower"
         if goal.latency_impact_p99 is not None
         else "",
+        f"p99 latency at most {units.format_duration(goal.latency_p99)}" if goal.latency_p99 is not None else "",
         f"efficiency q from {goal.efficiency[0]:g} to {goal.efficiency[1]:g}" if goal.efficiency is not None else "",
     ]
     return " and ".join(part for part in conditions if part)

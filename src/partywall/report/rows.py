@@ -25,6 +25,7 @@ def row_of(cell: Cell, findings: Findings) -> dict[str, Any]:
         **_flat("baseline_rate", cell.baseline_rate),
         **_flat("rate", cell.rate),
         **{k: v for name, impact in cell.latency.items() for k, v in _flat(f"latency_impact_{name}", impact).items()},
+        **{k: v for name, own in cell.latency_ns.items() for k, v in _flat(f"latency_{name}_ns", own).items()},
         **(_flat("efficiency", cell.efficiency) if cell.efficiency else {}),
         "promised": cell.promised,
         "achieved": cell.achieved,

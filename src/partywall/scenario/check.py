@@ -34,7 +34,7 @@ Kind = Literal["victims", "aggressors"]
 TRIALS_MAX = 1000
 TREATMENTS_MAX = 200
 RESERVED = ("baseline", "null", "none")
-THRESHOLDS = ("isolation_factor", "latency_impact_p99", "efficiency")
+THRESHOLDS = ("isolation_factor", "latency_impact_p99", "latency_p99", "efficiency")
 
 # Values that become words of other programs' command lines.
 ADDRESSES = {"host": "admin@web1", "uri": "qemu:///system", "domain": "web1"}
@@ -473,8 +473,8 @@ def _goal(index: int, goal: Goal, scenario: Scenario) -> Iterator[Mistake]:
     if len(given) != 1:
         said = f"a goal cannot have {' and '.join(given)} together" if given else "a goal needs a threshold"
         yield Mistake(at, said, f"give exactly one of {', '.join(THRESHOLDS)}; write a goal for each")
-    elif goal.isolation_factor is None and not scenario.aggressors and goal.latency_impact_p99 is not None:
-        yield Mistake(at, "a goal for latency_impact_p99 needs aggressors, and there are none", "add aggressors")
+    elif given[0].startswith("latency") and not scenario.aggressors:
+        yield Mistake(at, f"a goal for {given[0]} needs aggressors, and there are none", "add aggressors")
     if goal.efficiency is not None:
         yield from _efficiency((*at, "efficiency"), goal, goal.efficiency, scenario)
 

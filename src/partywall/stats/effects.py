@@ -60,8 +60,8 @@ def _band(trial: Trial, pair: Pair) -> Band:
         low=math.exp(-reach),
         high=math.exp(reach),
         null=factor,
-        latency={name: latency.band(impact) for name, impact in pair.impacts.items()},
-        null_latency=pair.impacts,
+        latency={name: latency.band(impact) for name, impact in pair.latencies.impacts.items()},
+        null_latency=dict(pair.latencies.impacts),
     )
 
 
@@ -155,7 +155,8 @@ def _cell(
         baseline_rate=mean_interval(pair.baseline.rate),
         rate=mean_interval(pair.treated.rate),
         isolation=isolation,
-        latency=pair.impacts,
+        latency=dict(pair.latencies.impacts),
+        latency_ns=dict(pair.latencies.treated),
         efficiency=kept[0] if kept else None,
         promised=kept[1] if kept else None,
         promise=promise.kind if promise else None,
@@ -165,7 +166,7 @@ def _cell(
         variation=variation[0] if variation else None,
         carry_over=lasting,
         seen=seen,
-        latency_seen=latency.outside(pair.impacts, latency_bands),
+        latency_seen=latency.outside(pair.latencies.impacts, latency_bands),
         uncontrolled=tuple(_uncontrolled(trial, treatment, long=pair.long)),
         warnings=tuple(warn for warn, holds in raised.items() if holds) + _disturbances(watched),
     )

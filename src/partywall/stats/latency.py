@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -34,24 +35,52 @@ _PARTS = 8
 _SEED = 0x9A11
 
 
+@dataclass(frozen=True)
+class Latencies:
+    """By percentile: impacts, (treated − baseline) / baseline; treated, the percentile itself in ns."""
+
+    impacts: Mapping[str, Estimate] = field(default_factory=dict)
+    treated: Mapping[str, Estimate] = field(default_factory=dict)
+
+
 @one_thread()
-def impacts(treated: Observations, baseline: Observations, level: float = 0.95) -> dict[str, Estimate]:
-    """(measured − baseline) / baseline at each percentile with enough operations beyond it in both treatments."""
+def latencies(treated: Observations, baseline: Observations, level: float = 0.95) -> Latencies:
+    """At each percentile with enough operations beyond it in both treatments."""
     entries = [side.latency.entries for side in (treated, baseline)]
     buckets = np.unique(np.concatenate([own for _, own, _ in entries]))
     if len(treated) < FEWEST or not len(buckets):
-        return {}
+        return Latencies()
     first, second = (_matrix(own, len(treated), buckets) for own in entries)
     fewest = min(first.sum(), second.sum())
     wanted = {name: share for name, share in PERCENTILES.items() if fewest * (1 - share) >= FEWEST_ABOVE}
     if not wanted:
-        return {}
+        return Latencies()
     weights, edges = _resampled(len(first)), _edges(buckets.tolist())
     drawn = tuple(_resampled_percentiles(weights, counts, edges, tuple(wanted.values())) for counts in (first, second))
-    return {
-        name: _impact(first, second, weights, (drawn[0][at], drawn[1][at]), edges, share, level, len(treated))
-        for at, (name, share) in enumerate(wanted.items())
-    }
+    impacts, own = {}, {}
+    for at, (name, share) in enumerate(wanted.items()):
+        merged = np.stack([first.sum(axis=0), second.sum(axis=0)])
+        whole = np.maximum(_percentiles(merged, edges, share), 1.0)
+        tails = [_beyond(counts, edges, value, share) for counts, value in zip((first, second), whole, strict=True)]
+        draws = np.log(drawn[0][at]), np.log(drawn[1][at])
+        one = _reach(draws[0], tails[0], weights, level)
+        both = _reach(draws[0] - draws[1], tails[0] - tails[1], weights, level)
+        centre = float(np.log(whole[0] / whole[1]))
+        impacts[name] = _estimate(*np.expm1([centre, centre - both, centre + both]), level, len(treated))
+        own[name] = _estimate(*(whole[0] * np.exp([0.0, -one, one])), level, len(treated))
+    return Latencies(impacts, own)
+
+
+def _reach(drawn: Array, tail: Array, weights: Array, level: float) -> float:
+    """Half the interval of a logarithm. drawn: its resamples; tail: the linear statistic of the same tail, by block."""
+    normal = normal_reach(level)
+    honest = float(error_of_mean(tail).half_width(level))
+    resampled = normal * float(np.std(weights @ tail / len(tail), ddof=1))
+    return normal * float(np.std(drawn, ddof=1)) * (max(1.0, honest / resampled) if resampled > 0 else 1.0)
+
+
+def _estimate(value: float, low: float, high: float, level: float, blocks: int) -> Estimate:
+    return Estimate(value=float(value), low=float(low), high=float(high), level=level, n=blocks, method=METHOD)
 
 
 def band(impact: Estimate) -> tuple[float, float]:
@@ -127,31 +156,6 @@ def _resampled(n: int) -> Array:
     drawn = (origin + since) % n
     place = np.arange(_RESAMPLES)[:, None] * n + drawn
     return np.bincount(place.ravel(), minlength=_RESAMPLES * n).reshape(_RESAMPLES, n).astype(np.float64)
-
-
-def _impact(
-    first: Array,
-    second: Array,
-    weights: Array,
-    draws: tuple[Array, Array],
-    edges: tuple[Array, Array],
-    share: float,
-    level: float,
-    blocks: int,
-) -> Estimate:
-    n = len(first)
-    merged = np.stack([first.sum(axis=0), second.sum(axis=0)])
-    whole = np.maximum(_percentiles(merged, edges, share), 1.0)
-    spread = float(np.std(np.log(draws[0] / draws[1]), ddof=1))
-    normal = normal_reach(level)
-    tail = _beyond(first, edges, whole[0], share) - _beyond(second, edges, whole[1], share)
-    honest, drawn = float(error_of_mean(tail).half_width(level)), normal * float(np.std(weights @ tail / n, ddof=1))
-    half = normal * spread * (max(1.0, honest / drawn) if drawn > 0 else 1.0)
-    centre = float(np.log(whole[0] / whole[1]))
-    low, high = np.expm1([centre - half, centre + half])
-    return Estimate(
-        value=float(np.expm1(centre)), low=float(low), high=float(high), level=level, n=blocks, method=METHOD
-    )
 
 
 def _beyond(counts: Array, edges: tuple[Array, Array], value: float, share: float) -> Array:

@@ -1,4 +1,4 @@
-"""Which method to use for a move: the one that is predicted to reach the goal soonest. Pure."""
+"""Which method to use for a move: of those predicted to reach the goal, a fast one with a short wait. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from partywall.stats.prediction import Facts, Fixed, predict
 DOWNTIMES_MS = (30, 100, 300, 1000)
 """Downtime limits that are considered beside those of the plan."""
 GOALS = {"longest_s": "a wait of at most", "p99_s": "a p99 of at most"}
+AS_SOON = 1.05
+"""Times of moves that differ by less are as good as each other, and then clients should wait as briefly as possible."""
 SURE = 0.95
 """Chance of an end below which a method is not advised."""
 
@@ -44,7 +46,9 @@ def advise(
     limits = goal.limits
     reaching = [choice for choice in ends if limits and _excess(choice.prediction, limits, "high") <= 1]
     if reaching:
-        chosen = min(reaching, key=lambda choice: choice.prediction.spans["total_s"].value)
+        soonest_s = min(choice.prediction.spans["total_s"].value for choice in reaching)
+        soon = [each for each in reaching if each.prediction.spans["total_s"].value <= soonest_s * AS_SOON]
+        chosen = min(soon, key=lambda choice: choice.prediction.spans["longest_s"].value)
     else:
         nearest = limits or {"longest_s": 1.0}
         chosen = min(ends, key=lambda choice: _excess(choice.prediction, nearest, "value"))
@@ -82,7 +86,7 @@ def _text(chosen: Choice, limits: Mapping[str, float], reaches: bool) -> str:
         return f"use {chosen.name}: {cost}"
     wanted = " and ".join(f"{GOALS[name]} {_time(limit)}" for name, limit in limits.items())
     if reaches:
-        return f"use {chosen.name}, the fastest method that reaches the goal of {wanted}: {cost}"
+        return f"use {chosen.name}, which reaches the goal of {wanted} as soon as any: {cost}"
     return f"no method is sure to reach the goal of {wanted}; {chosen.name} comes closest: {cost}"
 
 

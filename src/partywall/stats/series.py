@@ -46,9 +46,9 @@ class Pair:
         return ratio_of_means(self.treated_rates, self.baseline_rates, level)
 
     @cached_property
-    def impacts(self) -> dict[str, Estimate]:
-        """The latency impacts, by percentile."""
-        return latency.impacts(self.treated, self.baseline)
+    def latencies(self) -> latency.Latencies:
+        """Latency impacts, and the latency itself, by percentile."""
+        return latency.latencies(self.treated, self.baseline)
 
     def losses(self) -> Array:
         """Relative loss of rate in each block. Their mean is one minus the isolation factor."""

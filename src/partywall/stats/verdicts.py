@@ -15,6 +15,10 @@ from partywall.stats.reliability import rough, understated
 
 Judgement = tuple[Outcome, str]
 
+TOO_FEW: Judgement = (
+    Outcome.INCONCLUSIVE,
+    "too few operations for a 99th percentile; give the run more budget or shorter operations",
+)
 _WIDENED = "(widened, because the A/A check failed)"
 
 
@@ -37,8 +41,7 @@ def _of_goal(goal: Goal, cells: Sequence[Cell], bands: Sequence[Band]) -> list[V
 def _concerns(goal: Goal, cell: Cell) -> bool:
     if not fnmatchcase(cell.victim, goal.victim) or not fnmatchcase(cell.aggressor or "", goal.aggressor):
         return False
-    neighbours = goal.isolation_factor is not None or goal.latency_impact_p99 is not None
-    return (cell.aggressor is not None and neighbours) or _owes_share(goal, cell)
+    return (cell.aggressor is not None and goal.is_about_neighbours) or _owes_share(goal, cell)
 
 
 def _owes_share(goal: Goal, cell: Cell) -> bool:
@@ -53,7 +56,12 @@ def _owes_share(goal: Goal, cell: Cell) -> bool:
 
 
 def _of_cell(goal: Goal, cell: Cell, band: Band | None) -> Verdict:
-    judged = [*_isolation(goal, cell, band), *_latency(goal, cell, band), *_efficiency(goal, cell)]
+    judged = [
+        *_isolation(goal, cell, band),
+        *_latency(goal, cell, band),
+        *_latency_itself(goal, cell),
+        *_efficiency(goal, cell),
+    ]
     outcome = _worst([outcome for outcome, _ in judged])
     reasons = [reason for outcome_of_goal, reason in judged if outcome_of_goal == outcome]
     limits = rough(cell)
@@ -98,18 +106,24 @@ def _latency(goal: Goal, cell: Cell, band: Band | None) -> list[Judgement]:
     if goal.latency_impact_p99 is None or cell.aggressor is None:
         return []
     if JUDGED not in cell.latency:
-        return [
-            (
-                Outcome.INCONCLUSIVE,
-                "too few operations for a 99th percentile; give the run more budget or shorter operations",
-            )
-        ]
+        return [TOO_FEW]
     estimate, name = cell.latency[JUDGED], f"latency impact at {JUDGED}"
     if band is not None and Warn.NULL_LATENCY in cell.warnings:
         low, high = band.latency[JUDGED]
         ends = {"low": (1 + estimate.low) * (1 + low) - 1, "high": (1 + estimate.high) * (1 + high) - 1}
         estimate, name = estimate.model_copy(update=ends), f"{name} {_WIDENED}"
     return [_judge(name, estimate, at_most=goal.latency_impact_p99)]
+
+
+def _latency_itself(goal: Goal, cell: Cell) -> list[Judgement]:
+    if goal.latency_p99 is None or cell.aggressor is None:
+        return []
+    if JUDGED not in cell.latency_ns:
+        return [TOO_FEW]
+    # The A/A band is of ratios: a neighbour that does nothing makes no latency.
+    ms = cell.latency_ns[JUDGED]
+    in_ms = ms.model_copy(update={name: getattr(ms, name) / 1e6 for name in ("value", "low", "high")})
+    return [_judge(f"latency at {JUDGED} in ms", in_ms, at_most=goal.latency_p99 / 1e6)]
 
 
 def _efficiency(goal: Goal, cell: Cell) -> list[Judgement]:

@@ -21,7 +21,7 @@ def advised(goal, rate=10 * MIB, start_s=0.05, service=True):
         service=Service((0.004,) * 10, 500.0) if service else None,
     )  # fmt: skip
     fixed = Fixed(
-        (0.1, 0.12), 0.005, (50 * MIB, 55 * MIB), (400 * MIB, 400 * MIB), (0.01, 0.02), (0.02, 0.03),
+        (0.1, 0.12), (0.005,), (50 * MIB, 55 * MIB), (400 * MIB, 400 * MIB), (0.01, 0.02), (0.02, 0.03),
         start_s=(start_s, start_s * 1.1),
     )  # fmt: skip
     return advise("writer", {"default": Method()}, Goal(**goal), facts, {False: fixed}, 60.0, 1)

@@ -159,7 +159,7 @@ def test_without_a_completed_calibration_move_there_is_no_prediction():
 
 
 def test_a_prediction_has_intervals_and_what_simpler_models_say():
-    fixed = Fixed((0.1, 0.12), 0.005, (50 * MIB, 55 * MIB), (400 * MIB, math.inf), (0.05, 0.07), (0.1, 0.15))
+    fixed = Fixed((0.1, 0.12), (0.005,), (50 * MIB, 55 * MIB), (400 * MIB, math.inf), (0.05, 0.07), (0.1, 0.15))
     facts = Facts(256 * MIB, 100 * MIB, math.inf, curve=writer(10 * MIB, 64 * MIB))
     told = prediction.predict(facts, fixed, Method(), 60)
     assert told.converges
@@ -204,7 +204,7 @@ def test_a_request_without_an_answer_waits_for_the_next_one():
 
 def test_a_prediction_tells_the_p99_of_the_service():
     fixed = Fixed(
-        (0.1, 0.12), 0.005, (50 * MIB, 55 * MIB), (400 * MIB, math.inf), (0.05, 0.07), (0.1, 0.15),
+        (0.1, 0.12), (0.005,), (50 * MIB, 55 * MIB), (400 * MIB, math.inf), (0.05, 0.07), (0.1, 0.15),
         start_s=(0.1, 0.12), slower_s=((0.0,) * 10, (0.001,) * 10),
     )  # fmt: skip
     service = Service((0.004,) * 10, 1000.0)
@@ -226,7 +226,7 @@ def test_few_calibration_moves_still_give_intervals_that_hold():
 
 def test_a_move_that_never_ends_has_no_figures():
     rates = tuple(50 * MIB * factor for factor in (0.99, 1, 1.01))
-    fixed = Fixed((0.1,) * 3, 0.0, rates, (400 * MIB,) * 3, (0.05,) * 3, (0.1,) * 3)
+    fixed = Fixed((0.1,) * 3, (0.0,) * 3, rates, (400 * MIB,) * 3, (0.05,) * 3, (0.1,) * 3)
     facts = Facts(256 * MIB, 100 * MIB, math.inf, curve=writer(90 * MIB, 128 * MIB))
     told = prediction.predict(facts, fixed, Method(), 20)
     assert told.chance < 0.01

@@ -146,16 +146,17 @@ class Facts:
 class Fixed:
     """Costs that calibration moves showed; one value for each move, so that their spread is known.
 
-    setup_s: before the first pass. sync_s: to read the dirty bitmap between two passes, the mean of all moves. rates,
-    empty_rates: bytes/s of pages that are sent, and of zero pages. downtime_s: what QEMU's downtime is beyond the time
-    for the bytes that were left. looked: the rates that QEMU saw, as shares of the move's; several for each. waited_s:
-    how much longer clients wait than QEMU's downtime. extra_bytes: what an idle guest sends beyond its content.
-    start_s: how long clients wait at the start. slower_s: by how much answers are slower outside the pauses, at
+    setup_s: before the first pass. syncs_s: to read the dirty bitmap between two passes; one move's is as often too
+    short as too long, and may be below 0, so only the mean says something. rates, empty_rates: bytes/s of pages
+    that are sent, and of zero pages. downtime_s: what QEMU's downtime is beyond the time for the bytes that were
+    left. looked: the rates that QEMU saw, as shares of the move's; several for each. waited_s: how much longer
+    clients wait than QEMU's downtime. extra_bytes: what an idle guest sends beyond its content. start_s: how long
+    clients wait at the start. slower_s: by how much answers are slower outside the pauses, at
     stats.migration_response.SHARES.
     """
 
     setup_s: tuple[float, ...]
-    sync_s: float
+    syncs_s: tuple[float, ...]
     rates: tuple[float, ...]
     empty_rates: tuple[float, ...]
     downtime_s: tuple[float, ...]
@@ -305,7 +306,7 @@ def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: 
             facts,
             rate=_drawn(fixed.rates, chance),
             empty_rate=1 / max(1e-15, _drawn([1 / rate for rate in fixed.empty_rates], chance)),
-            sync_s=fixed.sync_s,
+            sync_s=max(0.0, _drawn_mean(fixed.syncs_s, chance)),
             looked=tuple(chance.choice(fixed.looked, LOOKS)),
             curve=facts.curve.draw(chance),
         )
@@ -372,8 +373,8 @@ def fixed_of(moves: Sequence[MoveFinding], content: float | None = None) -> Fixe
     downtimes = [(finding.move.downtime_ns or 0) / 1e9 for finding in usable]
     return Fixed(
         setup_s=tuple((finding.move.setup_ns or 0) / 1e9 for finding in usable),
-        # One move's is as often too short as too long, because its rates are fitted to its own first pass.
-        sync_s=max(0.0, fmean(_sync_s(finding.move, *rate) for finding, rate in zip(usable, rates, strict=True))),
+        # The rates of a move are fitted to its own first pass.
+        syncs_s=tuple(_sync_s(finding.move, *rate) for finding, rate in zip(usable, rates, strict=True)),
         rates=tuple(rate for rate, _ in rates),
         # The first move goes over memory that its QEMU has never read, which takes longer.
         empty_rates=tuple(empty for _, empty in (rates[1:] if len(rates) >= WITHOUT_FIRST else rates)),
@@ -451,6 +452,14 @@ def _drawn(values: Sequence[float], chance: np.random.Generator) -> float:
     reach = float(np.std(known, ddof=1)) * math.sqrt(1 + 1 / len(known)) * float(chance.standard_t(len(known) - 1))
     # A rate or a time is not below a tenth of its mean, however wide the tail.
     return max(0.1 * float(np.mean(known)), float(np.mean(known)) + reach)
+
+
+def _drawn_mean(values: Sequence[float], chance: np.random.Generator) -> float:
+    """What the mean of many values like these may be: Student's t around the mean of the known ones."""
+    if len(values) < 2:
+        return float(values[0])
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return fmean(values) + error * float(chance.standard_t(len(values) - 1))
 
 
 def _span(values: Sequence[float]) -> Span:

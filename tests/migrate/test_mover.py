@@ -99,6 +99,8 @@ class World:
     def expect(self):
         return self.b
 
+    moves_storage = False
+
     def mirror(self, _port):
         return None
 

@@ -235,4 +235,4 @@ def _stamps(extra: Sequence[tuple[int, int, bytes]]) -> Iterator[int]:
 if __name__ == "__main__":
     seen = ping(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[5] if sys.argv[5:] else None)
     with Path(sys.argv[4]).open("wb") as stream:
-        np.savez(stream, **seen)
+        np.savez(stream, pings=seen["pings"], announced=seen["announced"])

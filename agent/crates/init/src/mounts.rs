@@ -10,7 +10,7 @@ use rustix::mount::{mount, MountFlags};
 use crate::device::wait_for;
 use crate::{disks, root, InitError, WORK};
 
-const BASICS: [(&str, &str); 7] = [
+const BASICS: [(&str, &str); 8] = [
     ("proc", "/proc"),
     ("sysfs", "/sys"),
     ("devtmpfs", "/dev"),
@@ -18,6 +18,8 @@ const BASICS: [(&str, &str); 7] = [
     ("tmpfs", "/dev/shm"),
     ("tmpfs", "/tmp"),
     ("tmpfs", "/run"),
+    // Services put their locks there, Apache for one.
+    ("tmpfs", "/run/lock"),
 ];
 /// Links that a device manager usually creates: programs write to /dev/stdout, and shells open /dev/fd.
 const LINKS: [(&str, &str); 4] = [("/proc/self/fd", "/dev/fd"), ("fd/0", "/dev/stdin"), ("fd/1", "/dev/stdout"), ("fd/2", "/dev/stderr")];

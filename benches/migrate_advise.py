@@ -3,9 +3,10 @@
 Guests change memory at several rates and in several working sets. The advice rests on a survey of each guest and on
 moves of the idle guest. Then each guest moves by QEMU's defaults and by the advised method, in random order in rounds.
 A goal states the longest time without an answer, and then the shortest time of the move. Of two methods, the one that
-reaches the goal more often is better; if both reach it equally often, the one by which more moves end is; then the one
-whose moves take less time; and then the one with the shorter time without an answer. Differences below the spread of
-the same method between rounds count as noise.
+reaches the goal more often is better; if both reach it equally often, the one by which more moves end is. Then, if both
+reach it always, the one whose moves take less time, and then the one with the shorter time without an answer; if not,
+the one with the shorter time without an answer, which is nearer to the goal. Differences below the spread of the same
+method between rounds count as noise.
 
 Bar: the advised method is better, or the advice is QEMU's default, in at least 80 % of the cases; it is worse beyond
 noise in none.
@@ -138,7 +139,8 @@ def judged(default: Sequence[Taken], advised: Sequence[Taken], goal_s: float) ->
     for before, after in (reached, ended):
         if before != after:
             return "better" if after > before else "worse"
-    for times in ([[each.move_s for each in own] for own in both], [[each.wait_s for each in own] for own in both]):
+    moved, waited = ([[getattr(each, name) for each in own] for own in both] for name in ("move_s", "wait_s"))
+    for times in (moved, waited) if min(reached) == 1 else (waited,):
         if any(map(math.isinf, (*times[0], *times[1]))):
             return "same"
         difference = statistics.median(times[0]) - statistics.median(times[1])

@@ -53,10 +53,10 @@ def test_a_wait_at_the_start_counts_for_the_goal():
 
 
 def test_a_goal_can_be_a_p99():
-    found = advised({"p99": "150ms"})
+    found = advised({"p99": "250ms"})
     assert found.reaches
-    assert found.chosen.prediction.spans["p99_s"].high <= 0.15
-    assert "a p99 of at most 150 ms" in found.text
+    assert found.chosen.prediction.spans["p99_s"].high <= 0.25
+    assert "a p99 of at most 250 ms" in found.text
     assert "its p99 response is" in found.text
     both = advised({"p99": "150ms", "downtime": "1ms"})
     assert not both.reaches

@@ -6,14 +6,15 @@ import contextlib
 import os
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import ssh_server
-from own_hosts import Monitored
+from own_hosts import MIB, Monitored, booted, writer
 
 from partywall.agent.catalogue import shipped
-from partywall.errors import CapabilityError
+from partywall.errors import CapabilityError, Exit
 from partywall.events import silent
 from partywall.host import Host
 from partywall.kinds.kind import Options
@@ -143,6 +144,75 @@ def test_a_guest_that_arrived_when_nobody_followed_its_move_continues(qemus, opt
         assert channel.monitor.execute("query-status")["status"] == "running"
 
 
+def looked(text, options):
+    """What is predicted by a look at a guest."""
+    return Migrations().look(MigrationJob(plans.loads((HEAD + text).encode(), "plan.yaml", shipped())), options, silent)
+
+
+SIZE = ("-m", "98176k")
+LINK = "link: {rate: 400Mbit/s}\n"
+
+
+def test_a_guest_is_watched_before_it_moves_and_the_report_compares(qemus, options, tmp_path):
+    boot = booted(writer(tmp_path, filled=40 * MIB, working_set=16 * MIB, rate=4 * MIB))
+    source, destination = qemus("one", options=(*SIZE, *boot)), qemus("two", arriving=True, options=(*SIZE, *boot))
+    text = by_monitors(source, destination) + LINK + "methods: {limited: {bandwidth: 200Mbit/s}}\n"
+    with Channel("one", str(source.socket), None, options.work_root) as channel:
+        _full(channel, 40 * MIB)
+        before = channel.monitor.execute("query-migrate-parameters")
+    forecast = looked(text, options)
+    assert source.process.poll() is None
+    ((_, prediction),) = forecast.predictions.items()
+    assert prediction.converges
+    (said,) = forecast.said
+    assert "resident in its QEMU's process" in said
+    with Channel("one", str(source.socket), None, options.work_root) as channel:
+        assert channel.monitor.execute("query-status")["status"] == "running"
+        assert channel.monitor.execute("query-migrate-parameters") == before
+    (move,), report = moved(text, options)
+    assert move.outcome == "completed", move.reason
+    (cell,) = report.findings.cells
+    assert 30 * MIB < cell.prediction.spans["sent_bytes"].value < 70 * MIB
+    assert cell.measured["total_s"].n == 1
+    assert "assumed costs" in report.findings.rests_on
+
+
+def _full(channel, content):
+    """Waits until a guest has written what it holds."""
+    deadline = time.monotonic() + 60
+    while (area := channel.resident(SIZE_BYTES)) is None or area.resident < content:
+        assert time.monotonic() < deadline, area
+        time.sleep(0.05)
+
+
+SIZE_BYTES = 98176 * 1024
+
+
+def test_memory_in_a_file_is_counted_page_by_page(qemus, options, tmp_path):
+    boot = booted(writer(tmp_path, filled=40 * MIB, working_set=16 * MIB, rate=4 * MIB))
+    shared = ("-machine", "memory-backend=ram", "-object", f"memory-backend-memfd,id=ram,size={SIZE_BYTES},share=on")
+    source = qemus("one", options=(*SIZE, *shared, *boot))
+    destination = qemus("two", arriving=True, options=(*SIZE, *boot))
+    with Channel("one", str(source.socket), None, options.work_root) as channel:
+        _full(channel, 40 * MIB)
+        assert channel.resident(SIZE_BYTES).file is not None
+    forecast = looked(by_monitors(source, destination) + LINK, options)
+    (said,) = forecast.said
+    assert "all pages were counted" in said
+    assert "MiB in 50 ms" in said or "KiB in 50 ms" in said
+
+
+def test_advice_needs_no_move(qemus, options):
+    source, destination = qemus("one"), qemus("two", arriving=True)
+    kind, text = Migrations(), HEAD + by_monitors(source, destination)
+    for rest, exit_ in (("", Exit.INCONCLUSIVE), (LINK, Exit.HOLDS)):
+        job = MigrationJob(plans.loads((text + rest).encode(), "plan.yaml", shipped()), only_advise=True)
+        record = kind.measure(job, replace(options, out=options.out.with_name(f"advice{len(rest)}")), silent)
+        assert kind.outcome(kind.findings(record)) == exit_
+        assert not record.evidence().moves
+    assert source.process.poll() is None
+
+
 def test_a_move_of_one_s_own_guest_is_cancelled_at_its_limit_and_the_guest_stays(qemus, options):
     source, destination = qemus("one"), qemus("two", arriving=True)
     text = by_monitors(source, destination) + "methods: {slow: {bandwidth: 80kbit/s, downtime: 1ms}}\n"
@@ -200,6 +270,26 @@ def test_a_domain_moves_there_and_back(daemons, options, way):
         assert move.memory["transferred"] > 0
         assert move.paused_ns < move.resumed_ns
     assert connection.lookupByName("web").isActive(), "it is back"
+
+
+def test_a_domain_is_watched_and_cancelled_at_its_limit(daemons, options, tmp_path):
+    image = writer(tmp_path, filled=30 * MIB, working_set=16 * MIB, rate=4 * MIB)
+    floppy = (
+        f"<disk type='file' device='floppy'><driver name='qemu' type='raw'/><source file='{image}'/>"
+        "<target dev='fda' bus='fdc'/><readonly/><boot order='1'/></disk>"
+    )
+    booted_, connection = domain(daemons[0], floppy)
+    deadline = time.monotonic() + 60
+    while booted_.memoryStats()["rss"] < 60 * 1024 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    text = by_libvirt(daemons) + LINK + "methods: {slow: {bandwidth: 8Mbit/s, downtime: 10ms}}\n"
+    ((_, prediction),) = looked(text, options).predictions.items()
+    assert not prediction.converges, "it changes 4 MiB/s and sends 1"
+    (move,), report = moved(text, options, HEAD.replace("20s", "2s"))
+    assert move.outcome == "gave up", move.reason
+    assert "it was not done after 2 s" in move.reason
+    assert connection.lookupByName("web").info()[0] == 1, "it runs on"
+    assert report.findings.cells[0].prediction is not None
 
 
 def test_a_domain_that_cannot_move_is_refused(daemons, options):

@@ -14,7 +14,7 @@ from partywall.cli.live import Live, wide_console
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Event, Note, Report
 from partywall.kinds.kind import Options
-from partywall.kinds.migration import Forecast, MigrationJob, Migrations
+from partywall.kinds.migration import RUNS, Forecast, MigrationJob, Migrations
 from partywall.migrate import plan as plans
 from partywall.sandbox import WORK_ROOT
 from partywall.store.migration import MigrationDirectory
@@ -33,22 +33,25 @@ def migrate(
         bool,
         typer.Option(
             "--dry-run",
-            help="Check the plan, say what would be done, predict it if an earlier record allows, and do nothing.",
+            help="Check the plan, say what would be done and what it would cost, and do nothing. Rests on an earlier "
+            "record; a guest of your own is watched for some seconds.",
         ),
     ] = False,
     known: Annotated[
         Path | None,
         typer.Option(
             "--known",
-            help="Record that predictions of --dry-run rest on. Default: the newest in runs/ with the same guest, link "
-            "and workloads.",
+            help="Record that predictions of --dry-run rest on, and for a guest of your own all predictions. Default: "
+            "those in runs/ with the same guest, link and workloads, the newest first.",
             metavar="DIR",
         ),
     ] = None,
     advise: Annotated[
         bool,
         typer.Option(
-            "--advise", help="Watch the guest and move it idle a few times, then say what each method would cost."
+            "--advise",
+            help="Watch the guest and move it idle a few times, then say what each method would cost. A guest of your "
+            "own is only watched.",
         ),
     ] = False,
     resume: Annotated[
@@ -69,7 +72,8 @@ def migrate(
     partywall migrate migration              move, and compare predicted with measured figures
 
     Without `hosts` in the plan, both hosts are network namespaces on this machine, joined by a link of the rate that
-    the plan states. With `hosts`, a guest of your own moves between two hosts with libvirt or QEMU.
+    the plan states. With `hosts`, a guest of your own moves between two hosts with libvirt or QEMU. It is watched for
+    some seconds first, and the prediction is shown before it moves.
 
     Clients send requests on a fixed schedule during each move. The report shows three blackouts of each move: as the
     hypervisor states it, by the guest's clock, and as clients saw it. Methods are compared within rounds, in random
@@ -87,31 +91,49 @@ def migrate(
         return go_on(kind, record, options, _View(console), console, document, given)
     if plan is None:
         raise UsageError("the plan is missing; try: partywall migrate migration --dry-run")
-    job = MigrationJob.read(plans.find(plan), only_advise=advise)
+    job = MigrationJob.read(plans.find(plan), only_advise=advise, known=known)
+    is_own = job.plan.hosts is not None
     if dry_run:
-        kind.check(job, options)
-        forecast, outline = kind.forecast(job, known, Path("runs")), kind.outline(job, options)
+        forecast, outline = _forecast(kind, job, options, console), kind.outline(job, options)
         if document:
             return output.write(document, {"outline": outline, "forecast": forecast})
         output.outline("migrate", outline, format_, console)
-        _show_forecast(forecast, console)
+        _show_forecast(forecast, console, is_own=is_own)
         return Exit.HOLDS
-    if known is not None:
+    if known is not None and not is_own:
         raise UsageError(Problem("--known is for --dry-run", "add --dry-run, or leave it out"))
     leftovers.clean_up()
     return carry_out(lambda emit: kind.measure(job, options, emit), options, _View(console), console, document=document)
 
 
-def _show_forecast(forecast: Forecast | None, console: Console) -> None:
+def _forecast(kind: Migrations, job: MigrationJob, options: Options, console: Console) -> Forecast | None:
+    """From an earlier record, or from a look at a guest of the user's own."""
+    if job.plan.hosts is None:
+        kind.check(job, options)
+        return kind.forecast(job, job.known, RUNS)
+    with _View(console) as view:
+        return kind.look(job, options, view)
+
+
+def _show_forecast(forecast: Forecast | None, console: Console, *, is_own: bool) -> None:
     """What is predicted, and what that rests on."""
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     if forecast is None:
-        text = "no prediction: no record in runs/ has the same guest, link and workloads; --advise makes one"
-        console.print(text, highlight=False, markup=False)
+        if not is_own:
+            say("no prediction: no record in runs/ has the same guest, link and workloads; --advise makes one")
         return
     from partywall.report.migration_view import show_predictions  # noqa: PLC0415 - what draws is slow to import
 
+    for text in (*forecast.said, forecast.lacking):
+        if text:
+            say(text)
+    if not forecast.predictions:
+        return
     when = f" of {forecast.started}" if forecast.started else ""
-    console.print(f"predicted from {forecast.record}{when}:", highlight=False, markup=False, soft_wrap=True)
+    say(f"predicted from {forecast.record}{when}:" if forecast.record else f"predicted {forecast.rests_on}:")
     show_predictions(forecast.predictions, console)
 
 

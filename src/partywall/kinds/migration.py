@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from partywall import __version__, pipeline, preflight, units
 from partywall.errors import Exit, Problem, UsageError
-from partywall.events import Emit, Report, Started
+from partywall.events import Emit, Note, Report, Started
+from partywall.kinds import migration_known as known_moves
 from partywall.kinds.kind import EXITS, Options, expect_same, finished
 from partywall.migrate import owned, series
 from partywall.migrate import plan as plans
-from partywall.migrate.seen import Seen
-from partywall.model.migration import MigrationPlan, MigrationReport, Prediction, rate_text
+from partywall.migrate.seen import MOVE_S, Seen
+from partywall.migrate.watching import SURVEY_S
+from partywall.model.migration import (
+    MigrationEvidence,
+    MigrationPlan,
+    MigrationReport,
+    MoveFinding,
+    Prediction,
+    rate_text,
+)
 from partywall.model.study import Outline
 from partywall.store import migration as store
 from partywall.store.migration import MigrationDirectory
@@ -25,33 +34,45 @@ from partywall.store.record import stamped
 if TYPE_CHECKING:
     from partywall.report.files import Files
 
-MISSING = object()
+RUNS = Path("runs")
+OF_ITS_TIME = ("clocks_ahead_ns", "defaults")
+"""Facts that may differ when a record is continued."""
 
 
 @dataclass(frozen=True)
 class MigrationJob:
-    """A plan to be carried out. only_advise: without its moves, for predictions and advice."""
+    """A plan to be carried out. only_advise: without its moves, for predictions and advice.
+
+    known: the record that predictions for a guest of the user's own rest on; None for those in runs/ that fit.
+    """
 
     plan: MigrationPlan
     only_advise: bool = False
+    known: Path | None = None
 
     @classmethod
-    def read(cls, file: Path, *, only_advise: bool = False) -> MigrationJob:
+    def read(cls, file: Path, *, only_advise: bool = False, known: Path | None = None) -> MigrationJob:
         """A plan file. UsageError with all that is wrong with it."""
         plan = plans.load(file, pipeline.catalogue())
-        if only_advise and not plan.calibration:
+        if only_advise and plan.hosts is None and not plan.calibration:
             problem = Problem("calibration is 0, so nothing can be predicted", "set it to 3, for example", str(file))
             raise UsageError(problem)
-        return cls(plan, only_advise)
+        return cls(plan, only_advise, known)
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Predictions by workload and method. record, started: what they rest on, and when it was measured."""
+    """Predictions by workload and method. record, started: what they rest on, and when it was measured.
 
-    record: Path
-    started: str
+    rests_on, said, lacking: of a guest that was watched for them, see `stats.migration.Basis`.
+    """
+
     predictions: Mapping[tuple[str, str], Prediction]
+    record: Path | None = None
+    started: str = ""
+    rests_on: str = ""
+    said: tuple[str, ...] = ()
+    lacking: str = ""
 
 
 class Migrations:
@@ -65,20 +86,21 @@ class Migrations:
         # Each family of methods is calibrated on its own.
         idle = plan.calibration * len(series.families_of(plan))
         survey_s = len(plan.workloads) * series.SURVEY_S if plan.calibration else 0.0
-        link = rate_text(plan.link.rate)
+        link = rate_text(plan)
         if plan.hosts is not None:
             with_clients = f", clients at {plan.clients.address}" if plan.clients.address else ", without clients"
+            moving = f"moves {units.counted(moves, 'time')}{with_clients}" if moves else "does not move"
             own = (
-                f"a guest of your own moves {units.counted(moves, 'time')}{with_clients}",
+                f"a guest of your own is watched for {SURVEY_S:g} s, and {moving}",
                 f"methods: {', '.join(plan.methods)}",
             )
-            return Outline(own, moves * (watched_s + series.MOVE_S))
+            return Outline(own, SURVEY_S + moves * (watched_s + MOVE_S))
         lines = (
             f"a guest of {plan.guest.memory >> 20} MiB moves {moves + idle} times over a link, {link}",
             f"workloads: {', '.join(plan.workloads)}",
             f"methods: {', '.join(plan.methods)}",
         )
-        return Outline(lines, survey_s + (moves + idle) * (watched_s + series.MOVE_S))
+        return Outline(lines, survey_s + (moves + idle) * (watched_s + MOVE_S))
 
     def forecast(self, job: MigrationJob, known: Path | None, runs: Path) -> Forecast | None:
         """What the moves will cost, by a record whose guest, link and workloads are those of the job.
@@ -92,7 +114,7 @@ class Migrations:
                 remedy = "make one: partywall migrate PLAN --advise"
                 raise UsageError(Problem(f"nothing can be predicted from it: {forecast}", remedy, str(known)))
             return forecast
-        for record in _newest_first(runs):
+        for record in known_moves.newest_first(runs):
             # One that is damaged is passed over.
             with contextlib.suppress(UsageError):
                 if isinstance(forecast := _forecast(record, job.plan), Forecast):
@@ -104,12 +126,22 @@ class Migrations:
         if job.plan.hosts is None:
             series.check(options.host)
             return
-        if job.only_advise:
-            remedy = "try --dry-run, which looks at both hosts and changes nothing"
-            raise UsageError(Problem("nothing is tried out on a guest of your own", remedy, key="--advise"))
         # Looks at both ends, and changes nothing.
         with owned.OwnSeries(job.plan, stamped("migration-check"), options.work_root):
             pass
+
+    def look(self, job: MigrationJob, options: Options, emit: Emit) -> Forecast | None:
+        """Checks both ends, and watches a guest of the user's own for some seconds. None if it does not let itself."""
+        with owned.OwnSeries(job.plan, stamped("migration-look"), options.work_root) as moves:
+            about = moves.about()
+            earlier = known_moves.earlier_moves(job.plan, about, job.known, RUNS)
+            if (survey := moves.survey(emit)) is None:
+                return None
+        calibration = tuple(each.move for each in earlier)
+        evidence = MigrationEvidence(
+            name="", plan=job.plan, host={}, about=about, moves=(), surveys=(survey,), calibration=calibration
+        )
+        return _from_survey(evidence, [each.finding() for each in earlier])
 
     def measure(self, job: MigrationJob, options: Options, emit: Emit) -> MigrationDirectory:
         self.check(job, options)
@@ -118,7 +150,7 @@ class Migrations:
             about = _about(moves) | ({"only_advise": True} if job.only_advise else {})
             record = MigrationDirectory.create(options.folder(name), job.plan, options.host.facts, about)
             with record.exclusive():
-                _go_on(moves, record, emit)
+                _go_on(moves, record, emit, job.known)
         return record
 
     def continued_by(self, record: MigrationDirectory) -> tuple[str, ...]:
@@ -134,7 +166,8 @@ class Migrations:
             job = MigrationJob(evidence.plan)
             self.check(job, options)
             with _opened(job.plan, stamped(f"migration-{job.plan.name}"), options, emit) as moves:
-                expect_same(record, evidence.about, moves.about())
+                about = {name: fact for name, fact in moves.about().items() if name not in OF_ITS_TIME}
+                expect_same(record, evidence.about, about)
                 _go_on(moves, record, emit)
 
     def findings(self, record: MigrationDirectory) -> MigrationReport:
@@ -161,8 +194,10 @@ def _opened(plan: MigrationPlan, name: str, options: Options, emit: Emit) -> ser
     return series.Series(plan, options.host, name, options.work_root)
 
 
-def _go_on(moves: series.Series | owned.OwnSeries, record: MigrationDirectory, emit: Emit) -> None:
-    """Does what a record lacks: surveys, calibration moves, and moves."""
+def _go_on(
+    moves: series.Series | owned.OwnSeries, record: MigrationDirectory, emit: Emit, known: Path | None = None
+) -> None:
+    """Does what a record lacks: surveys, calibration moves, and moves. known: see `MigrationJob`."""
     evidence = record.evidence()
     done = frozenset(move.number for move in (*evidence.calibration, *evidence.moves))
     emit(Started(record.path, moves.about()))
@@ -171,7 +206,14 @@ def _go_on(moves: series.Series | owned.OwnSeries, record: MigrationDirectory, e
         record.append(seen.move, seen.tables)
         emit(Report(seen))
 
-    if isinstance(moves, series.Series) and evidence.plan.calibration:
+    if isinstance(moves, owned.OwnSeries):
+        if not evidence.surveys:
+            _add_survey(moves, record, emit, known)
+        if not evidence.about.get("only_advise"):
+            moves.carry_out(emit, keep, done, _announce(record, emit))
+        record.end()
+        return
+    if evidence.plan.calibration:
         surveyed = {survey.workload for survey in evidence.surveys}
         for workload in (name for name in evidence.plan.workloads if name not in surveyed):
             record.add_survey(moves.survey(workload, emit))
@@ -181,10 +223,44 @@ def _go_on(moves: series.Series | owned.OwnSeries, record: MigrationDirectory, e
     record.end()
 
 
-def _newest_first(runs: Path) -> list[MigrationDirectory]:
-    """Records of migrations in a folder."""
-    records = [path for path in runs.glob("*") if MigrationDirectory.is_one(path)] if runs.is_dir() else []
-    return [MigrationDirectory(path) for path in sorted(records, key=lambda path: path.stat().st_mtime, reverse=True)]
+def _add_survey(moves: owned.OwnSeries, record: MigrationDirectory, emit: Emit, known: Path | None) -> None:
+    """What predictions of a guest of the user's own rest on: a look at it, and its earlier moves."""
+    earlier = known_moves.earlier_moves(moves.plan, moves.about(), known, RUNS)
+    if (survey := moves.survey(emit)) is None:
+        return
+    for each in earlier:
+        record.append(each.move, each.tables, store.CALIBRATION)
+    record.add_survey(survey)
+
+
+def _announce(record: MigrationDirectory, emit: Emit) -> dict[str, float]:
+    """Says what the moves of a guest of the user's own will cost, before the first one. Predicted s, by method."""
+    from partywall.stats import migration  # noqa: PLC0415 - slow to import
+
+    evidence = record.evidence()
+    tables = {
+        move.number: {name: record.table(name, move.number) for name in store.COLUMNS} for move in evidence.calibration
+    }
+    forecast = _from_survey(
+        evidence, [migration.move_finding(each, tables[each.number]) for each in evidence.calibration]
+    )
+    for text in (*forecast.said, forecast.lacking):
+        if text:
+            emit(Note(text))
+    if forecast.rests_on:
+        emit(Note(f"Predicted {forecast.rests_on}:"))
+    for (_, method), each in forecast.predictions.items():
+        emit(Note(f"  {method}: {migration.in_words(each, evidence.plan.give_up)}", is_warning=not each.converges))
+    return {method: each.spans["total_s"].value for (_, method), each in forecast.predictions.items() if each.spans}
+
+
+def _from_survey(evidence: MigrationEvidence, earlier: list[MoveFinding]) -> Forecast:
+    """Of a guest of the user's own."""
+    from partywall.stats import migration  # noqa: PLC0415 - slow to import
+
+    known = migration.basis(evidence, earlier)
+    predictions = migration.predictions(evidence.plan, known)
+    return Forecast(predictions, rests_on=known.rests_on, said=known.said, lacking=known.lacking)
 
 
 def _forecast(record: MigrationDirectory, plan: MigrationPlan) -> Forecast | str:
@@ -192,8 +268,8 @@ def _forecast(record: MigrationDirectory, plan: MigrationPlan) -> Forecast | str
     from partywall.stats import migration  # noqa: PLC0415 - slow to import
 
     evidence = record.evidence()
-    if differs := _differs(evidence.plan, plan):
-        return f"its {differs} is not that of the plan"
+    if why := known_moves.differs(evidence.plan, plan):
+        return f"its {why} is not that of the plan"
     moves = [
         migration.move_finding(move, {name: record.table(name, move.number) for name in store.COLUMNS})
         for move in evidence.calibration
@@ -201,16 +277,7 @@ def _forecast(record: MigrationDirectory, plan: MigrationPlan) -> Forecast | str
     forecast = migration.predictions(plan, migration.basis(evidence, moves))
     if not forecast:
         return "it has no completed calibration moves for these methods"
-    return Forecast(record.path, str(evidence.about.get("started_at", "")), forecast)
-
-
-def _differs(known: MigrationPlan, wanted: MigrationPlan) -> str | None:
-    """What of two plans differs so that figures of one do not hold for the other; None if nothing does."""
-    for name in ("guest", "link", "clients"):
-        if getattr(known, name) != getattr(wanted, name):
-            return name
-    missing = [name for name, activity in wanted.workloads.items() if known.workloads.get(name, MISSING) != activity]
-    return f"workload {missing[0]}" if missing else None
+    return Forecast(forecast, record.path, str(evidence.about.get("started_at", "")))
 
 
 def _about(moves: series.Series | owned.OwnSeries) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from partywall.errors import CapabilityError
-from partywall.migrate import far_clock
+from partywall.migrate import far_clock, resident
 from partywall.migrate.far_clock import Ahead
 from partywall.sandbox.qemu.monitor import Monitor
 from partywall.sandbox.ssh import connection
@@ -31,6 +31,7 @@ class Channel:
         self._name, self._path, self._ssh = name, path, ssh
         self._local = folder / f"{name}.qmp" if ssh else Path(path)
         self._process: subprocess.Popen[bytes] | None = None
+        self._stream: socket.socket | None = None
         self.monitor: Monitor | None = None
         self.ahead: Ahead | None = None
 
@@ -44,7 +45,8 @@ class Channel:
                 stack.callback(self._local.unlink, missing_ok=True)
                 self._process = stack.enter_context(self._forward(self._ssh))
                 stack.callback(self._process.kill)
-            self.monitor = Monitor(self._name, self._connected())
+            self._stream = self._connected()
+            self.monitor = Monitor(self._name, self._stream)
             stack.callback(self.monitor.close)
             self.monitor.connect()
             if self._ssh:
@@ -54,6 +56,14 @@ class Channel:
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
+
+    def resident(self, memory: int) -> resident.Area | None:
+        """What QEMU's process holds of its guest's memory; None if that is not known. memory: bytes of the guest."""
+        if self.monitor is None or self._stream is None:
+            return None
+        if self._ssh is None:
+            return resident.here(self._stream, memory)
+        return resident.there(self._ssh, self.monitor.vcpu_threads()[0], memory)
 
     def _ahead(self, ssh: str) -> Ahead:
         if (ahead := far_clock.ahead(ssh)) is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol
 
 from partywall.model.migration import Method, Place, Progress
@@ -24,6 +25,8 @@ State = Literal[
     "cancelled",
 ]
 ENDED: tuple[State, ...] = ("completed", "failed", "cancelled")
+LEAST_CONTENT = 0.75
+"""Share of the memory that a guest has used of which it is assumed that it is not zero."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,46 @@ class Info:
     cpus: frozenset[str] | None = None
     emulated: bool = False
     exact: bool = False
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is to be known of a guest's memory without a look at its pages. Bytes.
+
+    content: of pages that are not zero, at most; content_least: at least; content_from: how that is known, in words.
+    file: one with the same pages, which may be read. sampled: of its pages, how many a dirty rate is told from.
+    """
+
+    size: int
+    content: int
+    content_least: int
+    content_from: str
+    sampled: int
+    file: Path | None = None
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The limits of a move that sets none. bandwidth: bytes/s, 0 for none; downtime_ms: the downtime limit."""
+
+    bandwidth: int
+    downtime_ms: int
+
+
+class Watchable(Protocol):
+    """An end that can tell beforehand what a move of its guest may cost. Methods raise TrialError."""
+
+    def in_use(self) -> Memory: ...
+
+    def usual(self) -> Usual: ...
+
+    def begin_sampling(self, seconds: int) -> None:
+        """Lets the hypervisor watch for some time how much memory the guest changes."""
+        ...
+
+    def sampled(self) -> int | None:
+        """Whole MiB/s that the guest changed meanwhile; None while it is watched."""
+        ...
 
 
 class End(Protocol):

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from partywall.errors import TrialError
-from partywall.migrate.end import Announced, Info, Look, State
+from partywall.migrate.end import LEAST_CONTENT, Announced, Info, Look, Memory, State, Usual
 from partywall.model.migration import Method, Place, Progress
 from partywall.sandbox.libvirt.library import connect, library, libvirt_errors
 
@@ -35,6 +35,10 @@ COMPRESSION_SINCE = 9_004_000
 UNMOVABLE = ("hostdev", "filesystem", "shmem", "tpm")
 """Devices that keep a domain from moving, unless they say otherwise."""
 KIB = 1024
+SAMPLED_PAGES = 512
+"""Pages of each GiB that QEMU looks at to tell a dirty rate, where libvirt asks it."""
+MEASURED = 2
+"""libvirt's VIR_DOMAIN_DIRTYRATE_MEASURED."""
 RESULT_S = 30.0
 
 
@@ -140,6 +144,35 @@ class LibvirtEnd:
         except module.libvirtError as error:
             return str(error).partition(": ")[2] or str(error)
         return ""
+
+    def in_use(self) -> Memory:
+        with libvirt_errors(f"domain {self._name}: its memory"):
+            domain = self.domain()
+            size, stats = domain.maxMemory() * KIB, domain.memoryStats()
+        pages = max(1, SAMPLED_PAGES * size // (1 << 30))
+        resident = min(size, stats["rss"] * KIB) if "rss" in stats else size
+        if "available" in stats and "unused" in stats:
+            used = max(0, stats["available"] - stats["unused"]) * KIB
+            return Memory(size, max(used, resident), round(used * LEAST_CONTENT), "by its balloon and its QEMU", pages)
+        # QEMU's own memory is part of what its process holds.
+        return Memory(size, resident, 0, "of its QEMU's process, QEMU's own memory included", pages)
+
+    def usual(self) -> Usual:
+        with libvirt_errors(f"domain {self._name}: the limits of its moves"):
+            domain = self.domain()
+            return Usual(domain.migrateGetMaxSpeed() << 20, domain.migrateGetMaxDowntime())
+
+    def begin_sampling(self, seconds: int) -> None:
+        with libvirt_errors(f"domain {self._name}: its dirty rate"):
+            self.domain().startDirtyRateCalc(seconds, 0)
+
+    def sampled(self) -> int | None:
+        wanted = library().VIR_DOMAIN_STATS_DIRTYRATE
+        with libvirt_errors(f"domain {self._name}: its dirty rate"):
+            ((_, told),) = self._connection.domainListGetStats([self.domain()], wanted)
+        if told.get("dirtyrate.calc_status") != MEASURED:
+            return None
+        return int(told["dirtyrate.megabytes_per_second"])
 
     def prepare(self, method: Method, *, with_storage: bool = False) -> None:
         self._method, self._storage = method, with_storage

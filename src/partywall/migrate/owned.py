@@ -1,7 +1,7 @@
 """A guest of the user's own, moved between two hosts of the user's own, by libvirt or by QEMU's monitors.
 
-Nothing is started in the guest or on the hosts, and nothing is changed but what the move changes. Whoever uses the
-guest is stood for by echo requests, if its address is given.
+Nothing is started in the guest, and nothing is changed but what the move changes. Whoever uses the guest is stood for
+by echo requests, if its address is given. Before it moves it is watched for some seconds, for predictions.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
+from partywall.agent import binary
 from partywall.clock import Monotonic
 from partywall.errors import CapabilityError, TrialError
 from partywall.events import Broken, Doing, Emit, Left, Note
@@ -24,11 +25,14 @@ from partywall.migrate.pings import Pings, answers
 from partywall.migrate.plan import moves_of
 from partywall.migrate.qemu_end import QemuEnd
 from partywall.migrate.refusals import refusals
-from partywall.migrate.seen import Seen, answers_of, watcher
+from partywall.migrate.seen import MOVE_S, Seen, answers_of, watcher
 from partywall.migrate.storage import Mirror
-from partywall.model.migration import HostSpec, HostsSpec, Method, MigrationPlan, Move, Place
+from partywall.migrate.survey import survey
+from partywall.migrate.watching import watched
+from partywall.model.migration import HostSpec, HostsSpec, Method, MigrationPlan, Move, Place, Survey
 from partywall.sandbox import Label
 from partywall.sandbox.reaper import clean
+from partywall.session import Session
 
 ICMP = 0
 ANSWER_S = 30.0
@@ -156,11 +160,13 @@ class OwnSeries:
         """Facts that figures depend on."""
         infos = {end.place: end.info() for end in self.guest.ends.values()}
         here = infos[self.guest.at]
+        usual = self._watchable().usual()
         return {
             "accelerator": "own",
             "emulated": here.emulated,
             "qemu": here.version,
             "memory_bytes": here.memory or 0,
+            "defaults": {"max-bandwidth": usual.bandwidth, "downtime-limit": usual.downtime_ms},
             "hosts": {place: info.host for place, info in infos.items()},
             "clocks_ahead_ns": {
                 end.place: [end.ahead.ns, end.ahead.bound_ns]
@@ -169,14 +175,42 @@ class OwnSeries:
             },
         }
 
-    def carry_out(self, emit: Emit, keep: Callable[[Seen], None], done: Collection[int] = ()) -> None:
-        """All moves of the plan, back and forth, but those with the numbers `done`. Ends early if the guest is gone."""
+    def survey(self, emit: Emit) -> Survey | None:
+        """What is known of the guest before it moves. None if its hypervisor does not tell, which is not needed."""
+        workload = next(iter(self.plan.workloads))
+        try:
+            return watched(workload, self._watchable(), lambda file: self._count(workload, file), emit)
+        except TrialError as error:
+            emit(Note(f"nothing is predicted: {error}", is_warning=True))
+            return None
+
+    def _count(self, workload: str, file: Path) -> Survey:
+        """By the pages of a file with the guest's memory, which an agent on this machine reads."""
+        with contextlib.closing(Session(self.label)) as session:
+            session.attach("host", [str(binary.find()), "serve", "--die-with-parent", "--only", "memory"])
+            return survey(workload, file, session.client("host"))
+
+    def _watchable(self) -> QemuEnd | LibvirtEnd:
+        end = self.guest.current()
+        if not isinstance(end, QemuEnd | LibvirtEnd):
+            raise TrialError(f"host {end.place}: its hypervisor does not tell what its guest does")
+        return end
+
+    def carry_out(
+        self, emit: Emit, keep: Callable[[Seen], None], done: Collection[int] = (), expected_s: Mapping[str, float] = {}
+    ) -> None:
+        """All moves of the plan, back and forth, but those with the numbers `done`. Ends early if the guest is gone.
+
+        expected_s: what a move takes, by method, if it is predicted.
+        """
         every = moves_of(self.plan)
         left = {number: move for number, move in every.items() if number not in done}
         mover = Mover(self.guest, Monotonic())
         for place, (number, (round_number, (workload, method))) in enumerate(left.items()):
             emit(Doing(f"move {number + 1} of {len(every)}: {method}, from host {self.guest.at}"))
-            emit(Left((len(left) - place) * (self.plan.before + self.plan.after) / 1e9))
+            watched_s = (self.plan.before + self.plan.after) / 1e9
+            later = list(left.values())[place:]
+            emit(Left(sum(watched_s + expected_s.get(name, MOVE_S) for _, (_, name) in later)))
             self.refuse()
             seen = self._observe(mover, workload, method, round_number, number, emit)
             keep(seen)
@@ -243,7 +277,7 @@ class OwnSeries:
         channel = stack.enter_context(Channel(f"host-{place}", host.qmp or "", host.ssh, self.label.work))
         if channel.monitor is None:
             raise TrialError(f"host {place}: its QEMU's monitor is closed")
-        return QemuEnd(place, channel.monitor, host.address or "", self._named(place), channel.ahead)
+        return QemuEnd(place, channel.monitor, host.address or "", self._named(place), channel.ahead, channel.resident)
 
     def _named(self, place: Place) -> str:
         host: HostSpec = getattr(self.hosts, place)

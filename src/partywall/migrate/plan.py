@@ -18,6 +18,8 @@ from partywall.scenario.form import follows, problem, validate
 from partywall.scenario.load import find as find_file
 from partywall.scenario.load import read, shipped_as
 
+OWN_WORK = "guest"
+"""The one workload of a guest of the user's own."""
 _STAND_INS: dict[str, Any] = {"partywall_migration": 1, "name": "unnamed"}
 
 
@@ -42,7 +44,11 @@ def loads(raw: bytes, file: str, catalogue: Catalogue) -> MigrationPlan:
     if not isinstance(document.data, dict):
         remedy = "begin with partywall_migration: 1; see docs/migrate.md"
         raise UsageError(*document.problems, Problem("a plan is keys with values", remedy, file, document.line(())))
-    plan, mistakes = validate(MigrationPlan, copy.deepcopy(document.data), document, stand_ins=_STAND_INS)
+    data = copy.deepcopy(document.data)
+    if data.get("hosts") is not None:
+        # It does what it does, and is not idle.
+        data.setdefault("workloads", {OWN_WORK: None})
+    plan, mistakes = validate(MigrationPlan, data, document, stand_ins=_STAND_INS)
     if plan is not None:
         known = {*document.spoiled, *(mistake.path for mistake in mistakes)}
         mistakes += [mistake for mistake in check(plan, catalogue) if not follows(mistake.path, known)]
@@ -134,6 +140,8 @@ def _untouched(plan: MigrationPlan) -> Iterator[Mistake]:
     if plan.clients.http is not None:
         said = "virtual users of a guest of your own are not part of a migration"
         yield Mistake(("clients", "http"), said, "run 'partywall load' beside it, and remove http")
+    if plan.link.delay:
+        yield Mistake(("link", "delay"), "the link of your own hosts is as it is", "remove delay; rate may stay")
     if plan.bystander is not None:
         yield Mistake(("bystander",), "no neighbour is started on hosts of your own", "remove it")
 

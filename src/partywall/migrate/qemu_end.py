@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from partywall.errors import TrialError
 from partywall.migrate import qmp
-from partywall.migrate.end import Announced, Info, Look
+from partywall.migrate.end import LEAST_CONTENT, Announced, Info, Look, Memory, Usual
 from partywall.migrate.far_clock import Ahead
+from partywall.migrate.resident import Area
 from partywall.migrate.storage import disks
 from partywall.model.migration import Method, Place
 from partywall.sandbox.qemu.monitor import Monitor
@@ -17,24 +18,37 @@ from partywall.sandbox.qemu.monitor import Monitor
 LOOK_S = 0.05
 QUIT_S = 10.0
 LATE_LOOKS = 50
+GIB = 1 << 30
+
+
+def _unknown(_memory: int) -> Area | None:
+    """Of a QEMU whose process is not known."""
+    return None
 
 
 class QemuEnd:
     """One QEMU. address: where it takes a guest that arrives. host: what messages call its host.
 
-    ahead: the clock of its machine.
+    ahead: the clock of its machine. resident: what its process holds of so many bytes of a guest's memory, if known.
     """
 
     is_ours = False
 
     def __init__(
-        self, place: Place, monitor: Monitor, address: str, host: str = "", ahead: Ahead | None = None
+        self,
+        place: Place,
+        monitor: Monitor,
+        address: str,
+        host: str = "",
+        ahead: Ahead | None = None,
+        resident: Callable[[int], Area | None] = _unknown,
     ) -> None:
         self.place = place
         self.monitor = monitor
         self._address = address
         self._host = host or f"host {place}"
         self.ahead = ahead
+        self._resident = resident
         self._usual: dict[str, Any] | None = None
         self._switches: list[dict[str, Any]] = []
 
@@ -50,7 +64,7 @@ class QemuEnd:
             or str(move.get("status", "")).startswith("postcopy"),
             blockers=tuple(move.get("blocked-reasons", ())),
             features=qmp.features(monitor),
-            memory=monitor.execute("query-memory-size-summary")["base-memory"],
+            memory=self._size(),
             machine=qmp.machine(monitor),
             machines=qmp.machines(monitor),
             cpu=qmp.cpu(monitor),
@@ -64,6 +78,27 @@ class QemuEnd:
     def address(self) -> str:
         """Where it takes a guest that arrives."""
         return self._address
+
+    def in_use(self) -> Memory:
+        size = self._size()
+        pages = max(1, qmp.SAMPLED_PAGES * size // GIB)
+        if (area := self._resident(size)) is None:
+            return Memory(size, size, 0, "its QEMU's process cannot be looked at", pages)
+        least = round(area.resident * LEAST_CONTENT)
+        return Memory(size, area.resident, least, "resident in its QEMU's process", pages, area.file)
+
+    def usual(self) -> Usual:
+        told = qmp.defaults(self.monitor)
+        return Usual(told.get("max-bandwidth", 0), told["downtime-limit"])
+
+    def begin_sampling(self, seconds: int) -> None:
+        qmp.begin_sampling(self.monitor, seconds)
+
+    def sampled(self) -> int | None:
+        return qmp.sampled(self.monitor)
+
+    def _size(self) -> int:
+        return int(self.monitor.execute("query-memory-size-summary")["base-memory"])
 
     def prepare(self, method: Method, *, with_storage: bool = False) -> None:
         if self._usual is None:

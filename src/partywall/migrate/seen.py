@@ -16,6 +16,8 @@ from partywall.model.migration import Move, Progress
 from partywall.store.migration import COLUMNS, Table
 
 WATCH_S = 3.0
+MOVE_S = 4.0
+"""What a move takes, about, while nothing is known of it."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,14 @@ def watcher(emit: Emit) -> Callable[[Progress], None]:
         nonlocal last
         if time.monotonic() - last > WATCH_S:
             last = time.monotonic()
-            emit(
-                Doing(f"pass {look.passes}: {units.format_bytes(look.sent)} sent, {units.format_bytes(look.left)} left")
-            )
+            emit(Doing(_text(look)))
 
     return watch
+
+
+def _text(look: Progress) -> str:
+    """How far a move is. From the second pass on, also how much changes and is sent, which decides whether it ends."""
+    text = f"pass {look.passes}: {units.format_bytes(look.sent)} sent, {units.format_bytes(look.left)} left"
+    if not look.dirty_rate or not look.rate:
+        return text
+    return f"{text}; {units.format_bytes(look.dirty_rate)}/s change, {units.format_bytes(look.rate)}/s are sent"

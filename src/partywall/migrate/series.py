@@ -29,7 +29,7 @@ from partywall.migrate.move import GONE, Moved, Mover, Watch
 from partywall.migrate.network import GUEST, Link, Network
 from partywall.migrate.pings import Pings
 from partywall.migrate.plan import moves_of
-from partywall.migrate.seen import Seen, answers_of, watcher
+from partywall.migrate.seen import MOVE_S, Seen, answers_of, watcher
 from partywall.migrate.survey import seen_service, survey
 from partywall.model.migration import (
     POSTCOPY,
@@ -66,8 +66,6 @@ CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.ar
 CALM_S = 2.0
 COLLECT_S = 0.2
 SURVEY_S = 9.0
-MOVE_S = 4.0
-"""What a move takes, about, while nothing is known of it."""
 
 
 def check(host: Host) -> None:

@@ -73,7 +73,11 @@ class GuestSpec(Frozen):
 class LinkSpec(Frozen):
     """The link between the two hosts, over which the guest moves."""
 
-    rate: Rate | None = Field(None, description="e.g. 100Mbit/s; default: as fast as this host is")
+    rate: Rate | None = Field(
+        None,
+        description="e.g. 100Mbit/s; default: as fast as this host is. On hosts of your own nothing is set: it is what "
+        "their link carries, for predictions",
+    )
     delay: DurationNs = Field(0, description="one way, e.g. 500us")
 
 
@@ -323,24 +327,30 @@ class ServiceSeen(Frozen):
 class Survey(Frozen):
     """What is known of a guest at work before it moves.
 
-    content: bytes of pages that are not zero; layout: the same in equal parts of the memory, by address; empty in
-    records of earlier versions. changed: one row a sample: bytes that changed within each of the windows, None while it
-    had not been watched for so long.
+    content: bytes of pages that are not zero; content_least: set if that is only known to be between the two; layout:
+    the same in equal parts of the memory, by address; empty if it is not known. changed: one row a sample: bytes that
+    changed within each of the windows, None while it had not been watched for so long; errors: their standard errors,
+    empty if pages were counted and not sampled. content_from, changes_from: how both were found, in words; empty for
+    a guest whose memory was read.
     """
 
     workload: str
     memory: int
     content: int
+    content_least: int | None = None
+    content_from: str = ""
     layout: tuple[int, ...] = ()
     windows_ns: tuple[int, ...]
     changed: tuple[tuple[float | None, ...], ...]
+    errors: tuple[float, ...] = ()
+    changes_from: str = ""
     service: ServiceSeen | None = None
 
 
 class MigrationEvidence(Frozen):
     """All that is stored of a series of moves, but the tables of clients and work.
 
-    calibration: moves of the idle guest, made first.
+    calibration: moves of the idle guest, made first; of a guest of the user's own, its moves of earlier records.
     """
 
     name: str
@@ -353,9 +363,11 @@ class MigrationEvidence(Frozen):
     interrupted: bool = False
 
 
-def rate_text(rate: int | None) -> str:
-    """A link's rate, in words."""
-    return units.format_bit_rate(rate) if rate else "as fast as the host is"
+def rate_text(plan: MigrationPlan) -> str:
+    """The rate of a plan's link, in words."""
+    if plan.link.rate:
+        return units.format_bit_rate(plan.link.rate)
+    return "as fast as the host is" if plan.hosts is None else "of an unknown rate"
 
 
 # What was found
@@ -552,6 +564,7 @@ class MigrationFindings(Frozen):
     cells: tuple[CellFinding, ...]
     advice: tuple[Advice, ...] = ()
     notes: tuple[str, ...] = ()
+    rests_on: str = Field("", description="what predictions rest on, in words")
 
 
 class MigrationReport(Frozen):

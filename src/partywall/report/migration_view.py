@@ -131,7 +131,7 @@ def render(report: MigrationReport) -> str:
         findings=report.findings,
         plan=report.plan,
         about=report.about,
-        link=rate_text(report.plan.link.rate),
+        link=rate_text(report.plan),
         columns=COLUMNS,
         cells=[cell_texts(cell) for cell in report.findings.cells],
         ratios=_ratios(report.findings.cells),

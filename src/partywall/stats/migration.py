@@ -41,8 +41,9 @@ from partywall.model.migration import (
     Responses,
     Survey,
 )
+from partywall.stats import migration_own as own
 from partywall.stats import prediction, rounds
-from partywall.stats.migration_advice import advise, is_modelled
+from partywall.stats.migration_advice import SURE, advise, is_modelled
 from partywall.stats.migration_response import Service, quantiles, until_answered
 
 Table = npt.NDArray[Any]
@@ -83,18 +84,16 @@ def findings(evidence: MigrationEvidence, table: Callable[[str, int], Table]) ->
     calibration = list(map(finding_of, evidence.calibration))
     known, plan = basis(evidence, calibration), evidence.plan
     cells = tuple(_cells(evidence, moves, predictions(plan, known)))
-    advice = tuple(
-        advise(workload, plan.methods, plan.goal, facts, known.fixed, plan.give_up / 1e9, plan.seed)
-        for workload, facts in known.facts.items()
-    )
+    advice = tuple(advices(plan, known))
     return MigrationFindings(
         name=evidence.name,
-        headline=_headline(evidence, cells, advice),
+        headline=_headline(evidence, cells, advice, known),
         outcome=_outcome(evidence, cells, advice),
         moves=moves,
         cells=cells,
         advice=advice,
-        notes=tuple(_notes(evidence, moves)),
+        notes=(*known.said, *((known.lacking,) if known.lacking and moves else ()), *_notes(evidence, moves)),
+        rests_on=known.rests_on,
     )
 
 
@@ -403,14 +402,22 @@ def _rates(move: Move, at_ns: Table, work: Table) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Basis:
-    """What predictions rest on: facts of each workload; fixed costs of pre-copy (False) and post-copy (True)."""
+    """What predictions rest on: facts of each workload; fixed costs of pre-copy (False) and post-copy (True).
+
+    In words: rests_on, what they rest on; said, what is known of the guest; lacking, why nothing is predicted.
+    """
 
     facts: Mapping[str, prediction.Facts]
     fixed: Mapping[bool, prediction.Fixed]
+    rests_on: str = ""
+    said: tuple[str, ...] = ()
+    lacking: str = ""
 
 
 def basis(evidence: MigrationEvidence, calibration: Sequence[MoveFinding]) -> Basis:
-    """From surveys and calibration moves alone."""
+    """From surveys and calibration moves alone. A guest of the user's own has earlier moves instead of these."""
+    if evidence.plan.hosts is not None:
+        return _own_basis(evidence, calibration)
     fixed: dict[bool, prediction.Fixed] = {}
     # Memory that a workload has used stays full of its content when it ends, so what counts is the most that was seen.
     fullest = max(evidence.surveys, key=lambda survey: survey.content, default=None)
@@ -421,14 +428,61 @@ def basis(evidence: MigrationEvidence, calibration: Sequence[MoveFinding]) -> Ba
         # Without a completed calibration move nothing is predicted.
         with contextlib.suppress(ValueError):
             fixed[postcopy] = prediction.fixed_of(own, content)
-    facts = {}
-    for survey in evidence.surveys:
-        if fullest is not None and any(value is not None for row in survey.changed for value in row):
-            facts[survey.workload] = prediction.Facts(
-                survey.memory, fullest.content, math.inf,
-                curve=_curve(survey), layout=fullest.layout, service=_service(survey),
-            )  # fmt: skip
-    return Basis(facts, fixed)
+    facts = {
+        survey.workload: _facts(survey, fullest, evidence.about)
+        for survey in evidence.surveys
+        if fullest is not None and any(value is not None for row in survey.changed for value in row)
+    }
+    times = units.counted(evidence.plan.calibration, "move")
+    rests_on = (
+        f"on {times} of the idle guest by each kind of method, and on how the guest's memory changed and its clients "
+        "were answered before it moved"
+    )
+    return Basis(facts, fixed, rests_on)
+
+
+def _own_basis(evidence: MigrationEvidence, earlier: Sequence[MoveFinding]) -> Basis:
+    """Of a guest of the user's own, which has one workload."""
+    if not evidence.surveys:
+        return Basis({}, {})
+    survey, link = evidence.surveys[-1], evidence.plan.link.rate
+    said = (own.known_of(survey),)
+    fixed = {
+        postcopy: costs
+        for postcopy, family in ((False, PRECOPY), (True, POSTCOPY))
+        if (costs := _own_costs(earlier, family, link, survey.memory)) is not None
+    }
+    if not fixed:
+        return Basis({}, {}, said=said, lacking=own.unpredictable(survey))
+    facts = dict.fromkeys(evidence.plan.workloads, _facts(survey, survey, evidence.about))
+    return Basis(facts, fixed, own.rests_on(survey, len(earlier), link), said)
+
+
+def _own_costs(earlier: Sequence[MoveFinding], family: str, link: int | None, memory: int) -> prediction.Fixed | None:
+    """By the moves of the same family. Those of the other one still tell what the link carries."""
+    same = [finding for finding in earlier if finding.move.method == family]
+    rate = None if link is None else link / 8
+    other = None if same else own.fixed_costs(earlier, None, memory)
+    return own.fixed_costs(same, rate if other is None else max(other.rates), memory)
+
+
+def _facts(survey: Survey, fullest: Survey, about: Mapping[str, Any]) -> prediction.Facts:
+    """fullest: the survey whose content counts. about: of the record, with the limits that its hypervisor has."""
+    usual = about.get("defaults", {})
+    # QEMU's 0 is no limit.
+    bandwidth = float(usual.get("max-bandwidth", prediction.BANDWIDTH)) or math.inf
+    limit_s = usual["downtime-limit"] / 1e3 if "downtime-limit" in usual else prediction.DOWNTIME_LIMIT_S
+    return prediction.Facts(
+        survey.memory, fullest.content, math.inf,
+        curve=_curve(survey), layout=fullest.layout, service=_service(survey),
+        content_least=fullest.content_least, bandwidth=bandwidth, downtime_s=limit_s,
+    )  # fmt: skip
+
+
+def advices(plan: MigrationPlan, known: Basis) -> Iterator[Advice]:
+    """Which method to use for each workload."""
+    for workload, facts in known.facts.items():
+        yield advise(workload, plan.methods, plan.goal, facts, known.fixed, plan.give_up / 1e9, plan.seed)
 
 
 def _service(survey: Survey) -> Service | None:
@@ -444,7 +498,8 @@ def _curve(survey: Survey) -> prediction.Curve:
     changed = np.array(survey.changed, np.float64)
     known = np.flatnonzero(~np.isnan(changed).all(axis=0))
     windows = tuple(survey.windows_ns[place] / 1e9 for place in known)
-    return prediction.Curve(windows, changed[:, known])
+    errors = tuple(survey.errors[place] for place in known) if survey.errors else ()
+    return prediction.Curve(windows, changed[:, known], errors)
 
 
 def predictions(plan: MigrationPlan, known: Basis) -> dict[tuple[str, str], Prediction]:
@@ -455,6 +510,18 @@ def predictions(plan: MigrationPlan, known: Basis) -> dict[tuple[str, str], Pred
         for name, method in plan.methods.items()
         if (costs := known.fixed.get(method.postcopy is not None)) is not None and is_modelled(method)
     }
+
+
+def in_words(forecast: Prediction, give_up_ns: int) -> str:
+    """A prediction in one line."""
+    if not forecast.converges:
+        return f"it is not expected to end within {units.format_duration(give_up_ns)}, and is cancelled then"
+    total, waits, sent = (forecast.spans[name] for name in ("total_s", "longest_s", "sent_bytes"))
+    chance = "" if forecast.chance > SURE else f"; it ends in time with a chance of {100 * forecast.chance:.0f} %"
+    return (
+        f"{_ms(total.value)} ({_ms(total.low)} to {_ms(total.high)}), {units.format_bytes(sent.value)}; the guest is "
+        f"away for {_ms(waits.value)} ({_ms(waits.low)} to {_ms(waits.high)}){chance}"
+    )
 
 
 def _cells(
@@ -557,12 +624,14 @@ def _share_of_work(rates: Mapping[str, float]) -> float | None:
 # In words
 
 
-def _headline(evidence: MigrationEvidence, cells: Sequence[CellFinding], advice: Sequence[Advice]) -> str:
+def _headline(evidence: MigrationEvidence, cells: Sequence[CellFinding], advice: Sequence[Advice], known: Basis) -> str:
     lost = sum(cell.outcomes.get(outcome, 0) for cell in cells for outcome in ("lost", "paused"))
     spoilt = sum(move.is_spoilt for move in evidence.moves)
     if spoilt:
         of = len(evidence.moves)
         return f"After {units.counted(spoilt, 'move')} of {of} the guest's memory or disk was not what it had been."
+    if not evidence.moves and known.lacking:
+        return known.lacking
     if not evidence.moves and advice:
         return f"For {advice[0].workload}, {advice[0].text}."
     if lost:

@@ -9,7 +9,7 @@ from partywall import units
 from partywall.model.migration import Advice, Choice, Goal, Method, Prediction
 from partywall.stats.prediction import Facts, Fixed, predict
 
-DOWNTIMES_MS = (30, 100, 300, 1000)
+DOWNTIMES_MS = (30, 60, 100, 300, 1000)
 """Downtime limits that are considered beside those of the plan."""
 GOALS = {"longest_s": "a wait of at most", "p99_s": "a p99 of at most"}
 AS_SOON = 1.05

@@ -52,14 +52,22 @@ UNKNOWN_LEFT = 0.07
 """The same for what is left at the hand-over."""
 BANDWIDTH = 128 << 20
 """QEMU's default max-bandwidth since version 5.2, bytes/s."""
+EARLIEST_S = 0.01
+"""Below this, memory counts as changed evenly."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """How much memory a guest changes. windows_s: ascending; changed: (samples, windows) bytes, nan if unknown."""
+    """How much memory a guest changes. windows_s: ascending; changed: (samples, windows) bytes, nan if unknown.
+
+    errors: standard errors of a sample, if pages were sampled. early: how the guest changes memory within the shortest
+    window, from evenly, 0, to as early as the longer windows allow, 1.
+    """
 
     windows_s: tuple[float, ...]
     changed: Floats
+    errors: tuple[float, ...] = ()
+    early: float = 0.0
 
     def mean(self) -> Curve:
         return replace(self, changed=np.nanmean(self.changed, axis=0, keepdims=True))
@@ -68,16 +76,32 @@ class Curve:
         """One that might have been observed instead: a mean of samples drawn with replacement."""
         rows = chance.integers(len(self.changed), size=len(self.changed))
         if np.isnan(self.changed[rows]).all(axis=0).any():
-            return self.mean()
-        return replace(self, changed=np.nanmean(self.changed[rows], axis=0, keepdims=True))
+            drawn = self.mean()
+        else:
+            drawn = replace(self, changed=np.nanmean(self.changed[rows], axis=0, keepdims=True))
+        drawn = replace(drawn, early=float(chance.random()))
+        return drawn.with_errors(chance, (~np.isnan(self.changed)).sum(axis=0)) if self.errors else drawn
+
+    def with_errors(self, chance: np.random.Generator, samples: npt.NDArray[np.int64]) -> Curve:
+        """As other samples of pages would have shown it. A longer window never shows less."""
+        errors = np.array(self.errors) / np.sqrt(np.maximum(1, samples))
+        changed = np.maximum(0.0, self.changed + chance.normal(0.0, errors))
+        return replace(self, changed=np.maximum.accumulate(changed, axis=1), errors=())
 
     def at(self, seconds: float) -> float:
         """Bytes changed in a window. Beyond the longest window the last slope goes on."""
         windows, changed = np.array((0.0, *self.windows_s)), np.array((0.0, *np.nanmean(self.changed, axis=0)))
         if seconds <= windows[-1]:
-            return float(np.interp(seconds, windows, changed))
+            evenly = float(np.interp(seconds, windows, changed))
+            return evenly if seconds >= windows[1] or not self.early else self._early(seconds, evenly, windows, changed)
         slope = (changed[-1] - changed[-2]) / (windows[-1] - windows[-2]) if len(windows) > 2 else 0.0
         return float(changed[-1] + max(0.0, slope) * (seconds - windows[-1]))
+
+    def _early(self, seconds: float, evenly: float, windows: Floats, changed: Floats) -> float:
+        """Within the shortest window. A curve never bends upwards, so it is below the line that continues backwards."""
+        after = (changed[2] - changed[1]) / (windows[2] - windows[1]) if len(windows) > 2 else 0.0
+        most = max(evenly, float(changed[1] - after * (windows[1] - seconds)))
+        return evenly + (most - evenly) * self.early * min(1.0, seconds / EARLIEST_S)
 
     def working_set(self, most: float, share: float = 0.5) -> float:
         """Bytes that the guest changes again and again, at most `most`.
@@ -117,6 +141,8 @@ class Facts:
     pages, which are looked at and hardly sent; sync_s: to read the dirty bitmap between two passes; layout: content in
     equal parts of the memory, by address, or empty if it lies evenly; service: what clients saw before the move.
     looked: the rates that QEMU sees when it decides whether to hand over, one after the other, as shares of `rate`.
+    content_least: if the content is only known to lie between the two. bandwidth, downtime_s: limits of a method that
+    sets none, bytes/s and s.
     """
 
     memory: float
@@ -128,6 +154,16 @@ class Facts:
     layout: tuple[float, ...] = ()
     looked: tuple[float, ...] = (1.0,)
     service: Service | None = None
+    content_least: float | None = None
+    bandwidth: float = BANDWIDTH
+    downtime_s: float = DOWNTIME_LIMIT_S
+
+    def drawn(self, chance: np.random.Generator) -> Facts:
+        """With a content and a dirty curve that they may stand for."""
+        curve = self.curve.draw(chance)
+        if self.content_least is None:
+            return replace(self, curve=curve)
+        return replace(self, curve=curve, content=float(chance.uniform(self.content_least, self.content)))
 
     def in_last(self, size: float) -> float:
         """Content in so many last bytes of the memory."""
@@ -186,18 +222,18 @@ Model = Callable[[Facts, Method, float], Course]
 
 def rate_of(facts: Facts, method: Method) -> float:
     """Bytes/s that a method can send."""
-    limit = BANDWIDTH if method.bandwidth is None else method.bandwidth / 8
+    limit = facts.bandwidth if method.bandwidth is None else method.bandwidth / 8
     return min(facts.rate, limit)
 
 
-def limit_of(method: Method) -> float:
+def limit_of(facts: Facts, method: Method) -> float:
     """The downtime limit, in seconds."""
-    return DOWNTIME_LIMIT_S if method.downtime is None else method.downtime / 1e9
+    return facts.downtime_s if method.downtime is None else method.downtime / 1e9
 
 
 def geometric(facts: Facts, method: Method, give_up_s: float) -> Course:
     """One dirty rate for all windows."""
-    rate, limit_s = rate_of(facts, method), limit_of(method)
+    rate, limit_s = rate_of(facts, method), limit_of(facts, method)
     left, sent, spent_s = facts.memory, 0.0, 0.0
     for number in range(1, PASSES_MAX):
         if left / rate <= limit_s:
@@ -211,7 +247,7 @@ def geometric(facts: Facts, method: Method, give_up_s: float) -> Course:
 
 def piecewise(facts: Facts, method: Method, give_up_s: float) -> Course:
     """The dirty curve, and whole passes."""
-    rate, limit_s = rate_of(facts, method), limit_of(method)
+    rate, limit_s = rate_of(facts, method), limit_of(facts, method)
     left, sent, spent_s = facts.content, 0.0, 0.0
     for number in range(1, PASSES_MAX):
         if left / rate <= limit_s:
@@ -239,7 +275,7 @@ def replayed(
     share of `Curve.working_set`. place: where in the content the working set lies, in one piece, from its beginning, 0,
     to its end, 1, which is sent last; None: it is spread over all of it.
     """
-    rate, limit_s = rate_of(facts, method), limit_of(method)
+    rate, limit_s = rate_of(facts, method), limit_of(facts, method)
     quantum = rate * QUANTUM_S
     empty_s = (facts.memory - facts.content) / facts.empty_rate
     # QEMU goes through the memory by address, and counts pages as left until it has looked at them, zero pages too.
@@ -306,10 +342,10 @@ def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: 
             facts,
             rate=_drawn(fixed.rates, chance),
             empty_rate=1 / max(1e-15, _drawn([1 / rate for rate in fixed.empty_rates], chance)),
-            sync_s=max(0.0, _drawn_mean(fixed.syncs_s, chance)),
+            # A mean below 0 says how far off it is.
+            sync_s=abs(_drawn_mean(fixed.syncs_s, chance)),
             looked=tuple(chance.choice(fixed.looked, LOOKS)),
-            curve=facts.curve.draw(chance),
-        )
+        ).drawn(chance)
         course = replayed(drawn, method, give_up_s, *chance.random(4))
         courses.append(_with_costs(course, drawn, fixed, chance))
         for name, model in BASELINES.items():
@@ -361,12 +397,14 @@ def _spans_of_model(courses: Sequence[Course]) -> dict[str, Span]:
     return _spans(ended, THEIRS) if len(ended) * 2 >= len(courses) else {}
 
 
-def fixed_of(moves: Sequence[MoveFinding], content: float | None = None) -> Fixed:
+def fixed_of(moves: Sequence[MoveFinding], content: float | None = None, *, with_clients: bool = True) -> Fixed:
     """The fixed costs that calibration moves showed. content: bytes that the guest had in use, if they are known.
 
-    Raises ValueError if none of the moves was completed.
+    with_clients: whether a move counts only if clients saw it; waited_s is empty if none did. Raises ValueError if none
+    of the moves was completed.
     """
-    usable = [finding for finding in moves if finding.move.outcome == "completed" and "clients_s" in finding.values]
+    completed = [finding for finding in moves if finding.move.outcome == "completed"]
+    usable = [finding for finding in completed if "clients_s" in finding.values or not with_clients]
     if not usable:
         raise ValueError("none of the calibration moves was completed")
     rates = [_rates(finding.move) for finding in usable]
@@ -379,11 +417,13 @@ def fixed_of(moves: Sequence[MoveFinding], content: float | None = None) -> Fixe
         # The first move goes over memory that its QEMU has never read, which takes longer.
         empty_rates=tuple(empty for _, empty in (rates[1:] if len(rates) >= WITHOUT_FIRST else rates)),
         downtime_s=tuple(
-            max(0.0, downtime - finding.move.memory.get("downtime-bytes", 0) / rate)
+            max(0.0, downtime - _left(finding.move) / rate)
             for finding, downtime, (rate, _) in zip(usable, downtimes, rates, strict=True)
         ),
         waited_s=tuple(
-            finding.values["clients_s"] - downtime for finding, downtime in zip(usable, downtimes, strict=True)
+            finding.values["clients_s"] - downtime
+            for finding, downtime in zip(usable, downtimes, strict=True)
+            if "clients_s" in finding.values
         ),
         looked=tuple(
             seen / rate
@@ -396,6 +436,15 @@ def fixed_of(moves: Sequence[MoveFinding], content: float | None = None) -> Fixe
         start_s=tuple(finding.values["start_s"] for finding in usable if "start_s" in finding.values),
         slower_s=tuple(tuple(each / 1e9 for each in finding.slower_ns) for finding in usable if finding.slower_ns),
     )
+
+
+def _left(move: Move) -> float:
+    """Bytes that were sent while the guest stood still. libvirt does not tell them: then as the last look had them."""
+    told = move.memory.get("downtime-bytes")
+    if told is not None:
+        return told
+    before = [look for look in move.progress if move.paused_ns is None or look.at_ns <= move.paused_ns]
+    return before[-1].left if before else 0
 
 
 def _rates(move: Move) -> tuple[float, float]:

@@ -59,7 +59,7 @@ class MigrationStudy(OnThisHost):
         refuse_backends(study.name, request)
         refuse_parts(study.name, request)
         plan = _plan(study, request)
-        link = rate_text(plan.link.rate)
+        link = rate_text(plan)
         lines = (
             f"a guest of {plan.guest.memory >> 20} MiB moves over a link, {link}",
             f"{plan.moves} blocks of {', '.join(plan.workloads)}",
@@ -146,6 +146,6 @@ def _facts(plan: MigrationPlan, about: dict[str, Any]) -> tuple[tuple[str, str],
         ("blocks", f"{plan.moves}, each workload moved once in each"),
         ("guest", f"{plan.guest.memory >> 20} MiB, {units.counted(plan.guest.vcpus, 'virtual CPU')}"),
         ("QEMU", str(about.get("qemu", "unknown"))),
-        ("link", rate_text(plan.link.rate)),
+        ("link", rate_text(plan)),
         ("seed", str(plan.seed)),
     )

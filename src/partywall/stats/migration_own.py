@@ -1,0 +1,115 @@
+"""What predictions of a guest of the user's own rest on: its earlier moves, and assumptions where there are none. Pure.
+
+Nothing is tried out on such a guest. The costs that do not depend on its work are those of its earlier moves. What
+these do not tell is assumed, widely: KVM and emulation differ by ten times in some of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from partywall import units
+from partywall.model.migration import MoveFinding, Survey
+from partywall.stats.prediction import Fixed, fixed_of
+
+LINK_SHARES = (0.80, 0.88, 0.92, 0.95, 0.97)
+"""Of a link's stated rate, what a move gets: headers of TCP, Ethernet and QEMU take 4 to 6 %, other traffic more."""
+VARIES, RATE_VARIES = 0.15, 0.03
+"""By how much costs and the rate vary from move to move, as a share, where only one move has shown them."""
+MIB = 1 << 20
+
+
+def assumed(link: float, memory: float) -> Fixed:
+    """Costs of a move of which nothing is known but its link, in bytes/s, and the bytes of its guest.
+
+    Pauses and times are from those that guests under KVM take to those of the emulated guests that predictions were
+    checked with (docs/benchmarks.md, `migrate_predict.py`).
+    """
+    return Fixed(
+        setup_s=(0.01, 0.05, 0.10, 0.15, 0.20),
+        syncs_s=tuple(ms / 1e3 * memory / (256 * MIB) for ms in (0.0, 3.0, 6.0)),
+        rates=tuple(share * link for share in LINK_SHARES),
+        empty_rates=(0.8e9, 1.2e9, 2e9, 4e9, 8e9),
+        downtime_s=(0.005, 0.02, 0.04, 0.06, 0.10),
+        waited_s=(0.01, 0.04, 0.08, 0.12, 0.20),
+        looked=(0.9, 0.95, 1.0, 1.05),
+        # Each page has a header, and devices have a state.
+        extra_bytes=tuple(memory * share for share in (0.002, 0.004, 0.006, 0.010)),
+        start_s=(0.01, 0.05, 0.10, 0.15, 0.20),
+    )
+
+
+def fixed_costs(moves: Sequence[MoveFinding], link: float | None, memory: float) -> Fixed | None:
+    """Costs that a guest's earlier moves showed; what they do not tell is assumed. None if nothing tells the rate.
+
+    link: its stated rate in bytes/s; memory: bytes of the guest.
+    """
+    try:
+        seen = fixed_of(moves, with_clients=False)
+    except ValueError:
+        return None if link is None else assumed(link, memory)
+    fallback = assumed(max(seen.rates), memory)
+    empty = fallback.empty_rates if any(rate == float("inf") for rate in seen.empty_rates) else seen.empty_rates
+    return replace(
+        seen,
+        syncs_s=seen.syncs_s if len(seen.syncs_s) > 1 else fallback.syncs_s,
+        setup_s=_varied(seen.setup_s),
+        rates=_varied(seen.rates, RATE_VARIES),
+        empty_rates=_varied(empty),
+        downtime_s=_varied(seen.downtime_s),
+        waited_s=_varied(seen.waited_s) or fallback.waited_s,
+        looked=seen.looked if len(seen.looked) > 1 else fallback.looked,
+        extra_bytes=fallback.extra_bytes,
+        start_s=_varied(seen.start_s) or fallback.start_s,
+    )
+
+
+def _varied(values: Sequence[float], share: float = VARIES) -> tuple[float, ...]:
+    """Of one value it is not known how much it varies."""
+    if len(values) != 1:
+        return tuple(values)
+    (value,) = values
+    return ((1 - share) * value, value, (1 + share) * value)
+
+
+def rests_on(survey: Survey, moves: int, link: int | None) -> str:
+    """What a prediction rests on, in words. link: its stated rate in bit/s."""
+    if moves:
+        costs = f"on {units.counted(moves, 'earlier move')} of this guest"
+    else:
+        costs = f"on the stated link of {units.format_bit_rate(link or 0)}, and on assumed costs of a move"
+    return f"on a look at the guest for {survey.windows_ns[-1] / 1e9:g} s at most, and {costs}"
+
+
+def known_of(survey: Survey) -> str:
+    """What is known of the guest, in words."""
+    size, content = units.format_bytes(survey.memory), units.format_bytes(survey.content)
+    if survey.content_least is None:
+        text = f"The guest had {content} of content in {size} of memory"
+    else:
+        least = units.format_bytes(survey.content_least)
+        text = f"The guest had {least} to {content} of content in {size} of memory ({survey.content_from})"
+    return f"{text}, and changed {', '.join(_changes(survey))} ({survey.changes_from or 'all pages were counted'})."
+
+
+def _changes(survey: Survey) -> list[str]:
+    """Bytes that changed in windows, the shortest and the longest."""
+    seen = []
+    for place in sorted({0, len(survey.windows_ns) - 1}):
+        values = [value for row in survey.changed if (value := row[place]) is not None]
+        if values:
+            changed = units.format_bytes(sum(values) / len(values))
+            seen.append(f"{changed} in {units.format_duration(survey.windows_ns[place])}")
+    return seen
+
+
+def unpredictable(survey: Survey) -> str:
+    """Why nothing is predicted of a guest of which only its own part is known."""
+    place = 0
+    values = [value for row in survey.changed if (value := row[place]) is not None]
+    rate = sum(values) / len(values) / (survey.windows_ns[place] / 1e9)
+    return (
+        f"The time of a move cannot be predicted, because it is not known what the link carries: add link: {{rate: "
+        f"10Gbit/s}}, for example. A move ends for certain over more than {units.format_bit_rate(8 * rate)}."
+    )

@@ -135,6 +135,8 @@ def _mmdebstrap(image: Image) -> list[str]:
     options = ["--quiet", "--variant=minbase", f"--include={','.join(image.packages)}"]
     options += ['--aptopt=Acquire::Languages "none"', "--dpkgopt=force-unsafe-io"]
     options += ["--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*"]
+    # Packages of Java put links there, and cannot be installed if it is missing.
+    options.append('--essential-hook=mkdir -p "$1/usr/share/man/man1"')
     if image.backports:
         sources, pins = '"$1/etc/apt/sources.list"', '"$1/etc/apt/preferences.d/backports"'
         pin = PIN.format(" ".join(image.backports), image.suite).replace("\n", "\\n")

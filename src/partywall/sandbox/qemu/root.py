@@ -204,6 +204,8 @@ def _bootstrap(recipe: Recipe, tree: Path, label: Label, progress: _Progress) ->
         *(TOOL, "--mode=root", "--variant=minbase", "--format=directory"),
         *(f"--include={package}" for package in ("ca-certificates", "iproute2", "procps", *recipe.packages)),
         *(f"--aptopt={options}", "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*"),
+        # Packages of Java put links there, and cannot be installed if it is missing.
+        '--essential-hook=mkdir -p "$1/usr/share/man/man1"',
         '--customize-hook=printf "nameserver 10.0.2.3\\n" > "$1/etc/resolv.conf"',
         '--customize-hook=printf "127.0.0.1 localhost guest\\n" > "$1/etc/hosts"; echo guest > "$1/etc/hostname"',
         *(recipe.release, str(tree), str(sources)),

@@ -155,8 +155,8 @@ class Mirror:
                     if job["status"] != "concluded":
                         self._here.execute("block-job-cancel", device=job["id"], force=True)
                 self._concluded()
-            for job in self._jobs:
-                self._here.execute("job-dismiss", id=job)
+            for name in self._jobs:
+                self._here.execute("job-dismiss", id=name)
             self._jobs = ()
         with contextlib.suppress(TrialError):
             self._there.execute("nbd-server-stop")

@@ -66,8 +66,8 @@ def latencies(treated: Observations, baseline: Observations, level: float = 0.95
         one = _reach(draws[0], tails[0], weights, level)
         both = _reach(draws[0] - draws[1], tails[0] - tails[1], weights, level)
         centre = float(np.log(whole[0] / whole[1]))
-        impacts[name] = _estimate(*np.expm1([centre, centre - both, centre + both]), level, len(treated))
-        own[name] = _estimate(*(whole[0] * np.exp([0.0, -one, one])), level, len(treated))
+        impacts[name] = _estimate(np.expm1([centre, centre - both, centre + both]), level, len(treated))
+        own[name] = _estimate(whole[0] * np.exp([0.0, -one, one]), level, len(treated))
     return Latencies(impacts, own)
 
 
@@ -79,8 +79,10 @@ def _reach(drawn: Array, tail: Array, weights: Array, level: float) -> float:
     return normal * float(np.std(drawn, ddof=1)) * (max(1.0, honest / resampled) if resampled > 0 else 1.0)
 
 
-def _estimate(value: float, low: float, high: float, level: float, blocks: int) -> Estimate:
-    return Estimate(value=float(value), low=float(low), high=float(high), level=level, n=blocks, method=METHOD)
+def _estimate(ends: Array, level: float, blocks: int) -> Estimate:
+    """ends: the value, and the low and high end of its interval."""
+    value, low, high = ends.tolist()
+    return Estimate(value=value, low=low, high=high, level=level, n=blocks, method=METHOD)
 
 
 def band(impact: Estimate) -> tuple[float, float]:

@@ -2,11 +2,12 @@
 
 Guests change memory at several rates and in several working sets. The advice rests on a survey of each guest and on
 moves of the idle guest. Then each guest moves by QEMU's defaults and by the advised method, in random order in rounds.
-A goal states the longest time without an answer, and then the shortest time of the move. Of two methods, the one that
-reaches the goal more often is better; if both reach it equally often, the one by which more moves end is. Then, if both
-reach it always, the one whose moves take less time, and then the one with the shorter time without an answer; if not,
-the one with the shorter time without an answer, which is nearer to the goal. Differences below the spread of the same
-method between rounds count as noise.
+There are two kinds of goals. A limit states the longest time without an answer, and then the move should take as
+little time as possible. Of two methods, the one that keeps the limit more often is better, then the one by which more
+moves end, and then the one whose moves take less time; of two that do not always keep the limit, the one with the
+shorter wait. Without a limit, the shorter time without an answer is better. Differences below the spread of the same
+method between rounds count as noise. No limit is near the time that clients wait by QEMU's defaults (0.35 to 0.45 s),
+for then it is chance whether these keep it.
 
 Bar: the advised method is better, or the advice is QEMU's default, in at least 80 % of the cases; it is worse beyond
 noise in none.
@@ -32,7 +33,8 @@ from partywall.model.migration import Advice, MigrationEvidence, MigrationPlan
 from partywall.stats import migration
 
 WRITERS = {"slow": ((2, 16), (8, 32)), "fast": ((16, 64), (24, 128), (32, 32))}
-GOALS_MS = (150, 400, 1500)
+GOALS_MS = (150, None, 1500)
+"""The longest time without an answer; None: as short as possible."""
 QUICK_WRITERS, QUICK_GOALS_MS = {"quick": ((8, 32),)}, (150,)
 ROUNDS, QUICK_ROUNDS = 3, 2
 
@@ -54,7 +56,7 @@ def main() -> None:
         not_measured("migrate-advise", why)
     writers, goals = (QUICK_WRITERS, QUICK_GOALS_MS) if options.quick else (WRITERS, GOALS_MS)
     parts = {
-        f"{name}, {goal_ms} ms": functools.partial(judged_part, goal_ms, chosen, options)
+        f"{name}, {goal_text(goal_ms)}": functools.partial(judged_part, goal_ms, chosen, options)
         for goal_ms in goals
         for name, chosen in writers.items()
     }
@@ -70,20 +72,24 @@ def main() -> None:
     )
 
 
-def judged_part(goal_ms: int, writers: Sequence[tuple[int, int]], options: argparse.Namespace) -> list[str]:
+def goal_text(goal_ms: int | None) -> str:
+    return "no limit" if goal_ms is None else f"{goal_ms} ms"
+
+
+def judged_part(goal_ms: int | None, writers: Sequence[tuple[int, int]], options: argparse.Namespace) -> list[str]:
     """The outcome for each writer."""
     plan = moves.plan(
         guest={"memory": "256MiB"}, link={"rate": "400Mbit/s"}, clients={"pings": 500},
         workloads={f"{rate}-over-{wide}": writer(rate, wide) for rate, wide in writers},
-        goal={"downtime": f"{goal_ms}ms"}, calibration=2 if options.quick else 5, before="1s", after="1s",
-        moves=QUICK_ROUNDS if options.quick else ROUNDS, give_up="20s",
+        goal={"downtime": f"{goal_ms}ms"} if goal_ms else {}, calibration=2 if options.quick else 5,
+        before="1s", after="1s", moves=QUICK_ROUNDS if options.quick else ROUNDS, give_up="20s",
     )  # fmt: skip
     outcomes = []
     with moves.series(plan) as series:
         for advice in map(slowed, advised(series)) if options.plant else advised(series):
             outcome, text = tried(series, plan, advice)
             outcomes.append(outcome)
-            print(f"{advice.workload}, goal {goal_ms} ms: {advice.text}: {outcome}: {text}", flush=True)
+            print(f"{advice.workload}, goal {goal_text(goal_ms)}: {advice.text}: {outcome}: {text}", flush=True)
     return outcomes
 
 
@@ -132,21 +138,21 @@ def tried(series: Series, plan: MigrationPlan, advice: Advice) -> tuple[str, str
 
 
 def judged(default: Sequence[Taken], advised: Sequence[Taken], goal_s: float) -> str:
-    """better, worse or same."""
+    """better, worse or same. goal_s: the limit; 0 for none."""
     both = (default, advised)
     reached = [sum(each.wait_s <= goal_s for each in own) / len(own) for own in both]
     ended = [sum(math.isfinite(each.move_s) for each in own) / len(own) for own in both]
     for before, after in (reached, ended):
         if before != after:
             return "better" if after > before else "worse"
-    moved, waited = ([[getattr(each, name) for each in own] for own in both] for name in ("move_s", "wait_s"))
-    for times in (moved, waited) if min(reached) == 1 else (waited,):
-        if any(map(math.isinf, (*times[0], *times[1]))):
-            return "same"
-        difference = statistics.median(times[0]) - statistics.median(times[1])
-        if abs(difference) > max(max(own) - min(own) for own in times):
-            return "better" if difference > 0 else "worse"
-    return "same"
+    name = "move_s" if min(reached) == 1 else "wait_s"
+    times = [[getattr(each, name) for each in own] for own in both]
+    if any(map(math.isinf, (*times[0], *times[1]))):
+        return "same"
+    difference = statistics.median(times[0]) - statistics.median(times[1])
+    if abs(difference) <= max(max(own) - min(own) for own in times):
+        return "same"
+    return "better" if difference > 0 else "worse"
 
 
 if __name__ == "__main__":

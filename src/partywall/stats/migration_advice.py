@@ -12,7 +12,7 @@ from partywall.stats.prediction import Facts, Fixed, predict
 DOWNTIMES_MS = (30, 60, 100, 300, 1000)
 """Downtime limits that are considered beside those of the plan."""
 GOALS = {"longest_s": "a wait of at most", "p99_s": "a p99 of at most"}
-AS_SOON = 1.05
+AS_SOON = 1.02
 """Times of moves that differ by less are as good as each other, and then clients should wait as briefly as possible."""
 SURE = 0.95
 """Chance of an end below which a method is not advised."""

@@ -135,7 +135,7 @@ SPAN = {"begin": "7fa138000000", "end": "7fa147fe0000"}
 
 def test_the_memory_of_a_guest_is_found_among_the_mappings_of_its_qemu(tmp_path):
     text = SMAPS.format(**SPAN, rights="rw-p", path="", page=4)
-    assert resident.area(text, SIZE) == resident.Area(102600 * 1024)
+    assert resident.area(text, SIZE) == resident.Area(102600 * 1024, 0x7FA138000000)
     assert resident.area(text, SIZE + 4096) is None
     assert resident.area("", SIZE) is None
     assert resident.area(text + text, SIZE) is None, "two of this size, of which one may be something else"

@@ -31,7 +31,7 @@ def assumed(link: float, memory: float) -> Fixed:
         sync_s=0.003 * memory / (256 * MIB),
         rates=tuple(share * link for share in LINK_SHARES),
         empty_rates=(0.8e9, 1.2e9, 2e9, 4e9, 8e9),
-        downtime_s=(0.005, 0.02, 0.04, 0.06, 0.10),
+        downtime_s=(0.002, 0.01, 0.02, 0.04, 0.08),
         waited_s=(0.01, 0.04, 0.08, 0.12, 0.20),
         looked=(0.9, 0.95, 1.0, 1.05),
         # Each page has a header, and devices have a state.
@@ -75,10 +75,10 @@ def _varied(values: Sequence[float], share: float = VARIES) -> tuple[float, ...]
 def rests_on(survey: Survey, moves: int, link: int | None) -> str:
     """What a prediction rests on, in words. link: its stated rate in bit/s."""
     if moves:
-        costs = f"on {units.counted(moves, 'earlier move')} of this guest"
+        costs = f"{units.counted(moves, 'earlier move')} of it"
     else:
-        costs = f"on the stated link of {units.format_bit_rate(link or 0)}, and on assumed costs of a move"
-    return f"on a look at the guest for {survey.windows_ns[-1] / 1e9:g} s at most, and {costs}"
+        costs = f"the stated link of {units.format_bit_rate(link or 0)}, and on assumed costs of a move"
+    return f"what the guest changed in up to {survey.windows_ns[-1] / 1e9:g} s, and on {costs}"
 
 
 def known_of(survey: Survey) -> str:
@@ -99,7 +99,8 @@ def _changes(survey: Survey) -> list[str]:
         values = [value for row in survey.changed if (value := row[place]) is not None]
         if values:
             changed = units.format_bytes(sum(values) / len(values))
-            seen.append(f"{changed} in {units.format_duration(survey.windows_ns[place])}")
+            error = f" ± {units.format_bytes(survey.errors[place])}" if survey.errors else ""
+            seen.append(f"{changed}{error} in {units.format_duration(survey.windows_ns[place])}")
     return seen
 
 

@@ -162,7 +162,15 @@ class Facts:
         curve = self.curve.draw(chance)
         if self.content_least is None:
             return replace(self, curve=curve)
-        return replace(self, curve=curve, content=float(chance.uniform(self.content_least, self.content)))
+        content = float(chance.uniform(self.content_least, self.content))
+        if self.layout:
+            layout = tuple(part * content / max(1.0, self.content) for part in self.layout)
+        else:
+            # How much of it lies in the later half is not known either.
+            half = self.memory / 2
+            later = float(chance.uniform(max(0.0, content - half), min(content, half)))
+            layout = (content - later, later)
+        return replace(self, curve=curve, content=content, layout=layout)
 
     def in_last(self, size: float) -> float:
         """Content in so many last bytes of the memory."""

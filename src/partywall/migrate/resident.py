@@ -22,8 +22,11 @@ from partywall.sandbox.ssh import connection
 
 KIB = 1024
 ENTRIES = 1 << 20
-HELD = np.uint64(3 << 62)
-"""Bits of an entry: the page is in memory, or swapped out."""
+HELD = np.uint64(1 << 62 | 1 << 56)
+"""Bits of an entry: the page is swapped out, or in memory and mapped here alone. The kernel's page of zeros is not."""
+COUNTED = ("Rss", "Swap", "Private_Hugetlb", "Shared_Hugetlb")
+CLOSE = 0.02
+"""Largest difference of two counts of the same pages, as a share."""
 _HEAD = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) \S+ +\d+ *(.*)$")
 _CREDENTIALS = struct.Struct("3i")
 
@@ -58,8 +61,11 @@ def here(monitor: socket.socket, memory: int) -> Area | None:
     found = area(listed, memory, process / "map_files")
     if found is None or found.file is not None:
         return found
-    with contextlib.suppress(OSError):
-        return replace(found, layout=_layout(process / "pagemap", found.begin, memory))
+    with contextlib.suppress(OSError, ValueError):
+        layout = _layout(process / "pagemap", found.begin, memory)
+        # Pages that are shared with others, such as merged ones, are not among them.
+        if abs(sum(layout) - found.resident) <= CLOSE * found.resident:
+            return replace(found, layout=layout)
     return found
 
 
@@ -96,7 +102,7 @@ def area(listed: str, memory: int, files: Path | None = None) -> Area | None:
         return None
     _, span, is_file, counts = found[0]
     begin = int(span.partition("-")[0], 16)
-    resident = min(memory, (counts.get("Rss", 0) + counts.get("Swap", 0)) * KIB)
+    resident = min(memory, sum(counts.get(name, 0) for name in COUNTED) * KIB)
     # Reading a hole of a file of huge pages would allocate a page.
     if not is_file or files is None or counts.get("KernelPageSize") != os.sysconf("SC_PAGE_SIZE") // KIB:
         return Area(resident, begin)

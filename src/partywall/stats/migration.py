@@ -500,10 +500,14 @@ def predictions(plan: MigrationPlan, known: Basis) -> dict[tuple[str, str], Pred
 
 def in_words(forecast: Prediction, give_up_ns: int) -> str:
     """A prediction in one line."""
+    limit = units.format_duration(give_up_ns)
     if not forecast.converges:
-        return f"it is not expected to end within {units.format_duration(give_up_ns)}, and is cancelled then"
+        chance = f" (a chance of {100 * forecast.chance:.0f} %)" if forecast.chance > 0.005 else ""
+        return f"it is not expected to end within {limit}{chance}, and is cancelled then"
     total, waits, sent = (forecast.spans[name] for name in ("total_s", "longest_s", "sent_bytes"))
-    chance = "" if forecast.chance > SURE else f"; it ends in time with a chance of {100 * forecast.chance:.0f} %"
+    chance = (
+        "" if forecast.chance > SURE else f"; it ends within {limit} with a chance of {100 * forecast.chance:.0f} %"
+    )
     return (
         f"{_ms(total.value)} ({_ms(total.low)} to {_ms(total.high)}), {units.format_bytes(sent.value)}; the guest is "
         f"away for {_ms(waits.value)} ({_ms(waits.low)} to {_ms(waits.high)}){chance}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from partywall import units
 from partywall.model.migration import MoveFinding, Survey
@@ -16,7 +17,9 @@ from partywall.stats.prediction import Fixed, fixed_of
 LINK_SHARES = (0.80, 0.88, 0.92, 0.95, 0.97)
 """Of a link's stated rate, what a move gets: headers of TCP, Ethernet and QEMU take 4 to 6 %, other traffic more."""
 VARIES, RATE_VARIES = 0.15, 0.03
-"""By how much costs and the rate vary from move to move, as a share, where only one move has shown them."""
+"""By how much costs and the rate vary from move to move, as a share, where one or two moves have shown them."""
+ENOUGH = 3
+"""Moves that show how much costs vary."""
 MIB = 1 << 20
 
 
@@ -65,11 +68,12 @@ def fixed_costs(moves: Sequence[MoveFinding], link: float | None, memory: float)
 
 
 def _varied(values: Sequence[float], share: float = VARIES) -> tuple[float, ...]:
-    """Of one value it is not known how much it varies."""
-    if len(values) != 1:
+    """Of one or two values it is hardly known how much they vary: at least by a share."""
+    if not values or len(values) >= ENOUGH:
         return tuple(values)
-    (value,) = values
-    return ((1 - share) * value, value, (1 + share) * value)
+    middle = fmean(values)
+    reach = max(share * middle, max(values) - middle)
+    return (middle - reach, middle, middle + reach)
 
 
 def rests_on(survey: Survey, moves: int, link: int | None) -> str:

@@ -6,13 +6,13 @@ these do not tell is assumed, widely: KVM and emulation differ by ten times in s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean
 
 from partywall import units
-from partywall.model.migration import MoveFinding, Survey
-from partywall.stats.prediction import Fixed, fixed_of
+from partywall.model.migration import Move, MoveFinding, Survey
+from partywall.stats.prediction import FEWEST_LOOKS, Fixed, rates_seen
 
 LINK_SHARES = (0.80, 0.88, 0.92, 0.95, 0.97)
 """Of a link's stated rate, what a move gets: headers of TCP, Ethernet and QEMU take 4 to 6 %, other traffic more."""
@@ -48,23 +48,64 @@ def fixed_costs(moves: Sequence[MoveFinding], link: float | None, memory: float)
 
     link: its stated rate in bytes/s; memory: bytes of the guest.
     """
-    try:
-        seen = fixed_of(moves, with_clients=False)
-    except ValueError:
+    usable = [(finding, rate) for finding in moves if (rate := _rate(finding.move)) is not None]
+    if not usable:
         return None if link is None else assumed(link, memory)
-    fallback = assumed(max(seen.rates), memory)
-    empty = fallback.empty_rates if any(rate == float("inf") for rate in seen.empty_rates) else seen.empty_rates
-    return replace(
-        seen,
-        setup_s=_varied(seen.setup_s),
-        rates=_varied(seen.rates, RATE_VARIES),
-        empty_rates=_varied(empty),
-        downtime_s=_varied(seen.downtime_s),
-        waited_s=_varied(seen.waited_s) or fallback.waited_s,
-        looked=seen.looked if len(seen.looked) > 1 else fallback.looked,
+    rates = [rate for _, rate in usable]
+    fallback = assumed(fmean(rates), memory)
+    downtimes = [(finding.move.downtime_ns or 0) / 1e9 for finding, _ in usable]
+    seen = [each / rate for finding, rate in usable for each in rates_seen(finding.move, rate)]
+    waited = [
+        max(0.0, finding.values["clients_s"] - downtime)
+        for (finding, _), downtime in zip(usable, downtimes, strict=True)
+        if "clients_s" in finding.values
+    ]
+    started = [finding.values["start_s"] for finding, _ in usable if "start_s" in finding.values]
+    return Fixed(
+        # All that is neither sending nor the downtime, so that the parts add up to the whole.
+        setup_s=_varied(
+            [
+                max(0.0, (finding.move.total_ns or 0) / 1e9 - downtime - _before(finding.move) / rate)
+                for (finding, rate), downtime in zip(usable, downtimes, strict=True)
+            ]
+        ),
+        # The rate is that of the whole memory: zero pages and looks at the bitmap are in it.
+        sync_s=0.0,
+        rates=_varied(rates, RATE_VARIES),
+        empty_rates=(math.inf,),
+        downtime_s=_varied(
+            [
+                max(0.0, downtime - _left(finding.move) / rate)
+                for (finding, rate), downtime in zip(usable, downtimes, strict=True)
+            ]
+        ),
+        waited_s=_varied(waited) or fallback.waited_s,
+        looked=tuple(seen) if len(seen) > 1 else fallback.looked,
         extra_bytes=fallback.extra_bytes,
-        start_s=_varied(seen.start_s) or fallback.start_s,
+        start_s=_varied(started) or fallback.start_s,
     )
+
+
+def _rate(move: Move) -> float | None:
+    """Bytes/s from the first to the last look before the guest stopped. Sending goes in bursts: whole passes count."""
+    looks = [look for look in move.progress if move.paused_ns is None or look.at_ns <= move.paused_ns]
+    if len(looks) < FEWEST_LOOKS or looks[-1].sent <= looks[0].sent:
+        return None
+    return (looks[-1].sent - looks[0].sent) / ((looks[-1].at_ns - looks[0].at_ns) / 1e9)
+
+
+def _left(move: Move) -> float:
+    """Bytes that were sent while the guest stood still. libvirt does not tell them: then as the last look had them."""
+    told = move.memory.get("downtime-bytes")
+    if told is not None:
+        return told
+    looks = [look for look in move.progress if move.paused_ns is None or look.at_ns <= move.paused_ns]
+    return min(looks[-1].left, move.memory.get("transferred", 0)) if looks else 0
+
+
+def _before(move: Move) -> float:
+    """Bytes that were sent before the guest stopped."""
+    return max(0.0, move.memory.get("transferred", 0) - _left(move))
 
 
 def _varied(values: Sequence[float], share: float = VARIES) -> tuple[float, ...]:

@@ -135,8 +135,10 @@ SPAN = {"begin": "7fa138000000", "end": "7fa147fe0000"}
 
 def test_the_memory_of_a_guest_is_found_among_the_mappings_of_its_qemu(tmp_path):
     text = SMAPS.format(**SPAN, rights="rw-p", path="", page=4)
-    assert resident.area(text, SIZE) == resident.Area(102600 * 1024)
+    assert resident.area(text, SIZE) == resident.Area(102600 * 1024, 0x7FA138000000)
     assert resident.area(text, SIZE + 4096) is None
+    huge = text.replace("Rss:              102528 kB", "Rss: 0 kB\nPrivate_Hugetlb:  102528 kB")
+    assert resident.area(huge, SIZE).resident == 102600 * 1024
     assert resident.area("", SIZE) is None
     assert resident.area(text + text, SIZE) is None, "two of this size, of which one may be something else"
     # Shared memory is read itself, if the file holds it and nothing else.
@@ -151,6 +153,20 @@ def test_the_memory_of_a_guest_is_found_among_the_mappings_of_its_qemu(tmp_path)
     with file.open("r+b") as stream:
         stream.truncate(SIZE + 4096)
     assert resident.area(shared, SIZE, tmp_path).file is None
+
+
+def test_the_layout_is_that_of_pages_with_memory_of_their_own(tmp_path):
+    entries = np.zeros(SIZE // 4096, np.uint64)
+    present, own, swapped = (np.uint64(1 << bit) for bit in (63, 56, 62))
+    entries[:512] = present | own
+    entries[-128:] = swapped
+    # A page that was only read is the kernel's page of zeros.
+    entries[1024:2048] = present
+    (tmp_path / "pagemap").write_bytes(b"\0" * 8 * 3 + entries.tobytes())
+    layout = resident._layout(tmp_path / "pagemap", 3 * 4096, SIZE)
+    assert sum(layout) == 640 * 4096
+    assert sum(layout[:2]) == 512 * 4096
+    assert layout[-1] == 128 * 4096
 
 
 def test_within_the_shortest_window_a_curve_is_between_its_chord_and_its_tangent():

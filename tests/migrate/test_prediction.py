@@ -124,7 +124,7 @@ def test_rates_seen_while_zero_pages_pass_or_shortly_after_do_not_count():
         rate = (20.0 if 10 <= number < 14 else 80.0 if number == 15 else 50.0 + number / 100) * MIB
         looks.append(Progress(at_ns=number * 50_000_000, sent=int(sent), left=int(left), passes=1, rate=rate))
     made = calibration(50 * MIB, 400 * MIB, 80 * MIB, 256 * MIB).model_copy(update={"progress": tuple(looks)})
-    seen = prediction._looked(made, 1.0)
+    seen = prediction.rates_seen(made, 1.0)
     assert len(seen) > 10
     assert all(50 * MIB <= rate < 51 * MIB for rate in seen)
 

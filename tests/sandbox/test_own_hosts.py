@@ -119,8 +119,9 @@ def test_a_qemu_on_another_machine_moves_through_ssh(qemus, options, tmp_path, m
     monkeypatch.setenv("PARTYWALL_SSH", server.client)
     try:
         source, destination = qemus("one"), qemus("two", arriving=True)
-        (move,), _ = moved(by_monitors(source, destination, ssh=", ssh: there"), options)
+        (move,), report = moved(by_monitors(source, destination, ssh=", ssh: there"), options)
         assert move.outcome == "completed", move.reason
+        assert "resident in its QEMU's process" in report.findings.notes[0]
         with pytest.raises(CapabilityError, match="refused, by ssh: it refused us"):
             moved(by_monitors(source, destination, ssh=", ssh: refused"), options)
     finally:

@@ -133,7 +133,7 @@ def _show_forecast(forecast: Forecast | None, console: Console, *, is_own: bool)
     if not forecast.predictions:
         return
     when = f" of {forecast.started}" if forecast.started else ""
-    say(f"predicted from {forecast.record}{when}:" if forecast.record else f"predicted {forecast.rests_on}:")
+    say(f"predicted from {forecast.record}{when}:" if forecast.record else f"predictions rest on {forecast.rests_on}:")
     show_predictions(forecast.predictions, console)
 
 

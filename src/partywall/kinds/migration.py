@@ -248,7 +248,7 @@ def _announce(record: MigrationDirectory, emit: Emit) -> dict[str, float]:
         if text:
             emit(Note(text))
     if forecast.rests_on:
-        emit(Note(f"Predicted {forecast.rests_on}:"))
+        emit(Note(f"Predictions rest on {forecast.rests_on}:"))
     for (_, method), each in forecast.predictions.items():
         emit(Note(f"  {method}: {migration.in_words(each, evidence.plan.give_up)}", is_warning=not each.converges))
     return {method: each.spans["total_s"].value for (_, method), each in forecast.predictions.items() if each.spans}

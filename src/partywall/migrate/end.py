@@ -88,8 +88,9 @@ class Info:
 class Memory:
     """What is to be known of a guest's memory without a look at its pages. Bytes.
 
-    content: of pages that are not zero, at most; content_least: at least; content_from: how that is known, in words.
-    file: one with the same pages, which may be read. sampled: of its pages, how many a dirty rate is told from.
+    content: of pages that are not zero, at most; content_least: at least; content_from: how that is known, in words;
+    layout: content in equal parts of the memory, by address, empty if it is not known. file: one with the same pages,
+    which may be read. sampled: of its pages, how many a dirty rate is told from.
     """
 
     size: int
@@ -98,6 +99,7 @@ class Memory:
     content_from: str
     sampled: int
     file: Path | None = None
+    layout: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class QemuEnd:
         if (area := self._resident(size)) is None:
             return Memory(size, size, 0, "its QEMU's process cannot be looked at", pages)
         least = round(area.resident * LEAST_CONTENT)
-        return Memory(size, area.resident, least, "resident in its QEMU's process", pages, area.file)
+        return Memory(size, area.resident, least, "resident in its QEMU's process", pages, area.file, area.layout)
 
     def usual(self) -> Usual:
         told = qmp.defaults(self.monitor)

@@ -58,6 +58,7 @@ def sampled(workload: str, memory: Memory, rates: tuple[int, ...]) -> Survey:
         content=memory.content,
         content_least=memory.content_least,
         content_from=memory.content_from,
+        layout=memory.layout,
         windows_ns=tuple(seconds * 1_000_000_000 for seconds in WATCHED_S),
         changed=(tuple(min(float(memory.size), each) for each in changed),),
         errors=tuple(errors),

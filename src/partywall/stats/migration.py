@@ -435,7 +435,7 @@ def basis(evidence: MigrationEvidence, calibration: Sequence[MoveFinding]) -> Ba
     }
     times = units.counted(evidence.plan.calibration, "move")
     rests_on = (
-        f"on {times} of the idle guest by each kind of method, and on how the guest's memory changed and its clients "
+        f"{times} of the idle guest by each kind of method, and on how the guest's memory changed and its clients "
         "were answered before it moved"
     )
     return Basis(facts, fixed, rests_on)
@@ -514,10 +514,14 @@ def predictions(plan: MigrationPlan, known: Basis) -> dict[tuple[str, str], Pred
 
 def in_words(forecast: Prediction, give_up_ns: int) -> str:
     """A prediction in one line."""
+    limit = units.format_duration(give_up_ns)
     if not forecast.converges:
-        return f"it is not expected to end within {units.format_duration(give_up_ns)}, and is cancelled then"
+        chance = f" (a chance of {100 * forecast.chance:.0f} %)" if forecast.chance > 0.005 else ""
+        return f"it is not expected to end within {limit}{chance}, and is cancelled then"
     total, waits, sent = (forecast.spans[name] for name in ("total_s", "longest_s", "sent_bytes"))
-    chance = "" if forecast.chance > SURE else f"; it ends in time with a chance of {100 * forecast.chance:.0f} %"
+    chance = (
+        "" if forecast.chance > SURE else f"; it ends within {limit} with a chance of {100 * forecast.chance:.0f} %"
+    )
     return (
         f"{_ms(total.value)} ({_ms(total.low)} to {_ms(total.high)}), {units.format_bytes(sent.value)}; the guest is "
         f"away for {_ms(waits.value)} ({_ms(waits.low)} to {_ms(waits.high)}){chance}"
@@ -636,9 +640,17 @@ def _headline(evidence: MigrationEvidence, cells: Sequence[CellFinding], advice:
         return f"For {advice[0].workload}, {advice[0].text}."
     if lost:
         return f"{units.counted(lost, 'move')} of {len(evidence.moves)} lost the guest."
+    return _waits(evidence, cells)
+
+
+def _waits(evidence: MigrationEvidence, cells: Sequence[CellFinding]) -> str:
+    """How long clients waited, if there were any."""
     shown = [(cell, cell.figures["clients_s"].value) for cell in cells if "clients_s" in cell.figures]
     if not shown:
-        return "No move was completed."
+        ended = [move.total_ns for move in evidence.moves if move.outcome == "completed" and move.total_ns is not None]
+        if not ended:
+            return "No move was completed."
+        return f"The guest moved in {_ms(statistics.median(ended) / 1e9)}; nobody used it meanwhile."
     best, worst = (choose(shown, key=lambda each: each[1]) for choose in (min, max))
     text = f"Clients waited {_ms(worst[1])} at a hand-over ({worst[0].workload}, {worst[0].method})"
     if best != worst:

@@ -6,17 +6,20 @@ these do not tell is assumed, widely: KVM and emulation differ by ten times in s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from statistics import fmean
 
 from partywall import units
-from partywall.model.migration import MoveFinding, Survey
-from partywall.stats.prediction import Fixed, fixed_of
+from partywall.model.migration import Move, MoveFinding, Survey
+from partywall.stats.prediction import FEWEST_LOOKS, Fixed, rates_seen
 
 LINK_SHARES = (0.80, 0.88, 0.92, 0.95, 0.97)
 """Of a link's stated rate, what a move gets: headers of TCP, Ethernet and QEMU take 4 to 6 %, other traffic more."""
 VARIES, RATE_VARIES = 0.15, 0.03
-"""By how much costs and the rate vary from move to move, as a share, where only one move has shown them."""
+"""By how much costs and the rate vary from move to move, as a share, where one or two moves have shown them."""
+ENOUGH = 3
+"""Moves that show how much costs vary."""
 MIB = 1 << 20
 
 
@@ -31,7 +34,7 @@ def assumed(link: float, memory: float) -> Fixed:
         syncs_s=tuple(ms / 1e3 * memory / (256 * MIB) for ms in (0.0, 3.0, 6.0)),
         rates=tuple(share * link for share in LINK_SHARES),
         empty_rates=(0.8e9, 1.2e9, 2e9, 4e9, 8e9),
-        downtime_s=(0.005, 0.02, 0.04, 0.06, 0.10),
+        downtime_s=(0.002, 0.01, 0.02, 0.04, 0.08),
         waited_s=(0.01, 0.04, 0.08, 0.12, 0.20),
         looked=(0.9, 0.95, 1.0, 1.05),
         # Each page has a header, and devices have a state.
@@ -45,41 +48,82 @@ def fixed_costs(moves: Sequence[MoveFinding], link: float | None, memory: float)
 
     link: its stated rate in bytes/s; memory: bytes of the guest.
     """
-    try:
-        seen = fixed_of(moves, with_clients=False)
-    except ValueError:
+    usable = [(finding, rate) for finding in moves if (rate := _rate(finding.move)) is not None]
+    if not usable:
         return None if link is None else assumed(link, memory)
-    fallback = assumed(max(seen.rates), memory)
-    empty = fallback.empty_rates if any(rate == float("inf") for rate in seen.empty_rates) else seen.empty_rates
-    return replace(
-        seen,
-        syncs_s=seen.syncs_s if len(seen.syncs_s) > 1 else fallback.syncs_s,
-        setup_s=_varied(seen.setup_s),
-        rates=_varied(seen.rates, RATE_VARIES),
-        empty_rates=_varied(empty),
-        downtime_s=_varied(seen.downtime_s),
-        waited_s=_varied(seen.waited_s) or fallback.waited_s,
-        looked=seen.looked if len(seen.looked) > 1 else fallback.looked,
+    rates = [rate for _, rate in usable]
+    fallback = assumed(fmean(rates), memory)
+    downtimes = [(finding.move.downtime_ns or 0) / 1e9 for finding, _ in usable]
+    seen = [each / rate for finding, rate in usable for each in rates_seen(finding.move, rate)]
+    waited = [
+        max(0.0, finding.values["clients_s"] - downtime)
+        for (finding, _), downtime in zip(usable, downtimes, strict=True)
+        if "clients_s" in finding.values
+    ]
+    started = [finding.values["start_s"] for finding, _ in usable if "start_s" in finding.values]
+    return Fixed(
+        # All that is neither sending nor the downtime, so that the parts add up to the whole.
+        setup_s=_varied(
+            [
+                max(0.0, (finding.move.total_ns or 0) / 1e9 - downtime - _before(finding.move) / rate)
+                for (finding, rate), downtime in zip(usable, downtimes, strict=True)
+            ]
+        ),
+        # The rate is that of the whole memory: zero pages and looks at the bitmap are in it.
+        syncs_s=(0.0,),
+        rates=_varied(rates, RATE_VARIES),
+        empty_rates=(math.inf,),
+        downtime_s=_varied(
+            [
+                max(0.0, downtime - _left(finding.move) / rate)
+                for (finding, rate), downtime in zip(usable, downtimes, strict=True)
+            ]
+        ),
+        waited_s=_varied(waited) or fallback.waited_s,
+        looked=tuple(seen) if len(seen) > 1 else fallback.looked,
         extra_bytes=fallback.extra_bytes,
-        start_s=_varied(seen.start_s) or fallback.start_s,
+        start_s=_varied(started) or fallback.start_s,
     )
 
 
+def _rate(move: Move) -> float | None:
+    """Bytes/s from the first to the last look before the guest stopped. Sending goes in bursts: whole passes count."""
+    looks = [look for look in move.progress if move.paused_ns is None or look.at_ns <= move.paused_ns]
+    if len(looks) < FEWEST_LOOKS or looks[-1].sent <= looks[0].sent:
+        return None
+    return (looks[-1].sent - looks[0].sent) / ((looks[-1].at_ns - looks[0].at_ns) / 1e9)
+
+
+def _left(move: Move) -> float:
+    """Bytes that were sent while the guest stood still. libvirt does not tell them: then as the last look had them."""
+    told = move.memory.get("downtime-bytes")
+    if told is not None:
+        return told
+    looks = [look for look in move.progress if move.paused_ns is None or look.at_ns <= move.paused_ns]
+    return min(looks[-1].left, move.memory.get("transferred", 0)) if looks else 0
+
+
+def _before(move: Move) -> float:
+    """Bytes that were sent before the guest stopped."""
+    return max(0.0, move.memory.get("transferred", 0) - _left(move))
+
+
 def _varied(values: Sequence[float], share: float = VARIES) -> tuple[float, ...]:
-    """Of one value it is not known how much it varies."""
-    if len(values) != 1:
+    """Of one or two values it is hardly known how much they vary: at least by a share."""
+    if not values or len(values) >= ENOUGH:
         return tuple(values)
-    (value,) = values
-    return ((1 - share) * value, value, (1 + share) * value)
+    middle = fmean(values)
+    reach = max(share * middle, max(values) - middle)
+    return (middle - reach, middle, middle + reach)
 
 
 def rests_on(survey: Survey, moves: int, link: int | None) -> str:
     """What a prediction rests on, in words. link: its stated rate in bit/s."""
     if moves:
-        costs = f"on {units.counted(moves, 'earlier move')} of this guest"
+        costs = f"{units.counted(moves, 'earlier move')} of it"
     else:
-        costs = f"on the stated link of {units.format_bit_rate(link or 0)}, and on assumed costs of a move"
-    return f"on a look at the guest for {survey.windows_ns[-1] / 1e9:g} s at most, and {costs}"
+        costs = f"the stated link of {units.format_bit_rate(link or 0)}, and on assumed costs of a move"
+    return f"what the guest changed in up to {survey.windows_ns[-1] / 1e9:g} s, and on {costs}"
 
 
 def known_of(survey: Survey) -> str:
@@ -100,7 +144,8 @@ def _changes(survey: Survey) -> list[str]:
         values = [value for row in survey.changed if (value := row[place]) is not None]
         if values:
             changed = units.format_bytes(sum(values) / len(values))
-            seen.append(f"{changed} in {units.format_duration(survey.windows_ns[place])}")
+            error = f" ± {units.format_bytes(survey.errors[place])}" if survey.errors else ""
+            seen.append(f"{changed}{error} in {units.format_duration(survey.windows_ns[place])}")
     return seen
 
 

@@ -163,7 +163,15 @@ class Facts:
         curve = self.curve.draw(chance)
         if self.content_least is None:
             return replace(self, curve=curve)
-        return replace(self, curve=curve, content=float(chance.uniform(self.content_least, self.content)))
+        content = float(chance.uniform(self.content_least, self.content))
+        if self.layout:
+            layout = tuple(part * content / max(1.0, self.content) for part in self.layout)
+        else:
+            # How much of it lies in the later half is not known either.
+            half = self.memory / 2
+            later = float(chance.uniform(max(0.0, content - half), min(content, half)))
+            layout = (content - later, later)
+        return replace(self, curve=curve, content=content, layout=layout)
 
     def in_last(self, size: float) -> float:
         """Content in so many last bytes of the memory."""
@@ -397,14 +405,12 @@ def _spans_of_model(courses: Sequence[Course]) -> dict[str, Span]:
     return _spans(ended, THEIRS) if len(ended) * 2 >= len(courses) else {}
 
 
-def fixed_of(moves: Sequence[MoveFinding], content: float | None = None, *, with_clients: bool = True) -> Fixed:
+def fixed_of(moves: Sequence[MoveFinding], content: float | None = None) -> Fixed:
     """The fixed costs that calibration moves showed. content: bytes that the guest had in use, if they are known.
 
-    with_clients: whether a move counts only if clients saw it; waited_s is empty if none did. Raises ValueError if none
-    of the moves was completed.
+    Raises ValueError if none of the moves was completed.
     """
-    completed = [finding for finding in moves if finding.move.outcome == "completed"]
-    usable = [finding for finding in completed if "clients_s" in finding.values or not with_clients]
+    usable = [finding for finding in moves if finding.move.outcome == "completed" and "clients_s" in finding.values]
     if not usable:
         raise ValueError("none of the calibration moves was completed")
     rates = [_rates(finding.move) for finding in usable]
@@ -417,18 +423,16 @@ def fixed_of(moves: Sequence[MoveFinding], content: float | None = None, *, with
         # The first move goes over memory that its QEMU has never read, which takes longer.
         empty_rates=tuple(empty for _, empty in (rates[1:] if len(rates) >= WITHOUT_FIRST else rates)),
         downtime_s=tuple(
-            max(0.0, downtime - _left(finding.move) / rate)
+            max(0.0, downtime - finding.move.memory.get("downtime-bytes", 0) / rate)
             for finding, downtime, (rate, _) in zip(usable, downtimes, rates, strict=True)
         ),
         waited_s=tuple(
-            finding.values["clients_s"] - downtime
-            for finding, downtime in zip(usable, downtimes, strict=True)
-            if "clients_s" in finding.values
+            finding.values["clients_s"] - downtime for finding, downtime in zip(usable, downtimes, strict=True)
         ),
         looked=tuple(
             seen / rate
             for finding, (rate, _) in zip(usable, rates, strict=True)
-            for seen in _looked(finding.move, rate)
+            for seen in rates_seen(finding.move, rate)
         ),
         extra_bytes=(0.0,)
         if content is None
@@ -436,15 +440,6 @@ def fixed_of(moves: Sequence[MoveFinding], content: float | None = None, *, with
         start_s=tuple(finding.values["start_s"] for finding in usable if "start_s" in finding.values),
         slower_s=tuple(tuple(each / 1e9 for each in finding.slower_ns) for finding in usable if finding.slower_ns),
     )
-
-
-def _left(move: Move) -> float:
-    """Bytes that were sent while the guest stood still. libvirt does not tell them: then as the last look had them."""
-    told = move.memory.get("downtime-bytes")
-    if told is not None:
-        return told
-    before = [look for look in move.progress if move.paused_ns is None or look.at_ns <= move.paused_ns]
-    return before[-1].left if before else 0
 
 
 def _rates(move: Move) -> tuple[float, float]:
@@ -465,7 +460,7 @@ def _rates(move: Move) -> tuple[float, float]:
     return 1 / max(float(costs[0]), 1e-12), 1 / float(costs[1]) if costs[1] > 0 else math.inf
 
 
-def _looked(move: Move, usual: float) -> list[float]:
+def rates_seen(move: Move, usual: float) -> list[float]:
     """The rates in bytes/s that QEMU saw in the first pass, by which it would have decided to hand over.
 
     Not while it went over zero pages, nor shortly after, when it filled TCP's buffer again. usual: if there are none.

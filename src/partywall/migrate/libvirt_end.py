@@ -169,10 +169,10 @@ class LibvirtEnd:
     def sampled(self) -> int | None:
         wanted = library().VIR_DOMAIN_STATS_DIRTYRATE
         with libvirt_errors(f"domain {self._name}: its dirty rate"):
-            ((_, told),) = self._connection.domainListGetStats([self.domain()], wanted)
-        if told.get("dirtyrate.calc_status") != MEASURED:
+            ((_, stats),) = self._connection.domainListGetStats([self.domain()], wanted)
+        if stats.get("dirtyrate.calc_status") != MEASURED:
             return None
-        return int(told["dirtyrate.megabytes_per_second"])
+        return int(stats["dirtyrate.megabytes_per_second"])
 
     def prepare(self, method: Method, *, with_storage: bool = False) -> None:
         self._method, self._storage = method, with_storage

@@ -88,8 +88,8 @@ class QemuEnd:
         return Memory(size, area.resident, least, "resident in its QEMU's process", pages, area.file, area.layout)
 
     def usual(self) -> Usual:
-        told = qmp.defaults(self.monitor)
-        return Usual(told.get("max-bandwidth", 0), told["downtime-limit"])
+        limits = qmp.defaults(self.monitor)
+        return Usual(limits.get("max-bandwidth", 0), limits["downtime-limit"])
 
     def begin_sampling(self, seconds: int) -> None:
         qmp.begin_sampling(self.monitor, seconds)

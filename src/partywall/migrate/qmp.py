@@ -193,8 +193,8 @@ def begin_sampling(monitor: Monitor, seconds: int) -> None:
 
 def sampled(monitor: Monitor) -> int | None:
     """Whole MiB/s that the guest changed meanwhile; None while QEMU watches."""
-    told = monitor.execute("query-dirty-rate")
-    return int(told["dirty-rate"]) if told["status"] == "measured" else None
+    answer = monitor.execute("query-dirty-rate")
+    return int(answer["dirty-rate"]) if answer["status"] == "measured" else None
 
 
 def require(methods: Mapping[str, Method], monitor: Monitor) -> None:

@@ -58,15 +58,15 @@ def here(monitor: socket.socket, memory: int) -> Area | None:
         listed = (process / "smaps").read_text()
     except OSError:
         return None
-    found = area(listed, memory, process / "map_files")
-    if found is None or found.file is not None:
-        return found
+    memory_area = area(listed, memory, process / "map_files")
+    if memory_area is None or memory_area.file is not None:
+        return memory_area
     with contextlib.suppress(OSError, ValueError):
-        layout = _layout(process / "pagemap", found.begin, memory)
+        layout = _layout(process / "pagemap", memory_area.begin, memory)
         # Pages that are shared with others, such as merged ones, are not among them.
-        if abs(sum(layout) - found.resident) <= CLOSE * found.resident:
-            return replace(found, layout=layout)
-    return found
+        if abs(sum(layout) - memory_area.resident) <= CLOSE * memory_area.resident:
+            return replace(memory_area, layout=layout)
+    return memory_area
 
 
 def _layout(pages: Path, begin: int, memory: int) -> tuple[int, ...]:
@@ -97,10 +97,10 @@ def area(listed: str, memory: int, files: Path | None = None) -> Area | None:
 
     listed: `/proc/PID/smaps`; files: `/proc/PID/map_files`, if the process is on this machine.
     """
-    found = [each for each in _mappings(listed) if each[0] == memory]
-    if len(found) != 1:
+    fitting = [each for each in _mappings(listed) if each[0] == memory]
+    if len(fitting) != 1:
         return None
-    _, span, is_file, counts = found[0]
+    _, span, is_file, counts = fitting[0]
     begin = int(span.partition("-")[0], 16)
     resident = min(memory, sum(counts.get(name, 0) for name in COUNTED) * KIB)
     # Reading a hole of a file of huge pages would allocate a page.

@@ -26,8 +26,8 @@ MIB = 1 << 20
 def assumed(link: float, memory: float) -> Fixed:
     """Costs of a move of which nothing is known but its link, in bytes/s, and the bytes of its guest.
 
-    Pauses and times are from those that guests under KVM take to those of the emulated guests that predictions were
-    checked with (docs/benchmarks.md, `migrate_predict.py`).
+    The upper ends of pauses and times are those of the emulated guests that predictions were checked with
+    (docs/benchmarks.md, `migrate_predict.py`). The lower ends are meant for KVM, and were not measured.
     """
     return Fixed(
         setup_s=(0.01, 0.05, 0.10, 0.15, 0.20),
@@ -96,9 +96,9 @@ def _rate(move: Move) -> float | None:
 
 def _left(move: Move) -> float:
     """Bytes that were sent while the guest stood still. libvirt does not tell them: then as the last look had them."""
-    told = move.memory.get("downtime-bytes")
-    if told is not None:
-        return told
+    sent = move.memory.get("downtime-bytes")
+    if sent is not None:
+        return sent
     looks = [look for look in move.progress if move.paused_ns is None or look.at_ns <= move.paused_ns]
     return min(looks[-1].left, move.memory.get("transferred", 0)) if looks else 0
 

@@ -15,10 +15,10 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Self
 
+from partywall.clock import Clock, Monotonic
 from partywall.errors import Exit, PartywallError, TrialError
 from partywall.migrate.end import ENDED
 from partywall.migrate.qemu_end import LOOK_S, QemuEnd
@@ -34,9 +34,9 @@ START = 1 << 20
 CONTENT = 0x5A
 # The link decides on the rate, not QEMU's own limit of 1 Gbit/s.
 METHOD = Method.model_validate({"bandwidth": "8Tbit/s"})
-TICK_S = 0.005
-TICKS_MOST = 4
-"""Time in which the group was stopped is not made up for."""
+TICK_NS = 5_000_000
+MADE_UP_NS = 4 * TICK_NS
+"""Longer delays are not made up for: the group was stopped."""
 REPORT_NS = 20_000_000
 CHUNK = 1 << 20
 
@@ -124,28 +124,29 @@ def _argv(memory: int, monitor: int, *, incoming: bool) -> list[str]:
 class Link:
     """A link of a fixed rate. passed: called with the bytes that have passed, some 50 times a second."""
 
-    def __init__(self, bytes_per_s: float, passed: Callable[[int], None]) -> None:
+    def __init__(self, bytes_per_s: float, passed: Callable[[int], None], clock: Clock | None = None) -> None:
         self._bytes_per_s = bytes_per_s
         self._passed = passed
+        self._clock: Clock = clock or Monotonic()
         self._total = 0
         self._said_ns = 0
 
     def quotas(self) -> Iterator[int]:
         """How many bytes may pass now, again and again."""
-        at_s = time.monotonic()
+        at_ns = self._clock.now_ns()
         while True:
-            time.sleep(TICK_S)
-            now_s = time.monotonic()
-            yield int(self._bytes_per_s * min(now_s - at_s, TICKS_MOST * TICK_S))
-            at_s = now_s
+            self._clock.sleep_until(at_ns + TICK_NS)
+            passed_ns = self._clock.now_ns() - at_ns
+            at_ns += passed_ns
+            yield int(self._bytes_per_s * min(passed_ns, MADE_UP_NS) / 1e9)
 
     def carried(self, size: int) -> None:
         self._total += size
-        if time.monotonic_ns() - self._said_ns >= REPORT_NS:
+        if self._clock.now_ns() - self._said_ns >= REPORT_NS:
             self.report()
 
     def report(self) -> None:
-        self._said_ns = time.monotonic_ns()
+        self._said_ns = self._clock.now_ns()
         self._passed(self._total)
 
 

@@ -47,9 +47,9 @@ class Guest(QemuEnd):
     def __init__(self, keys: Passing, *, incoming: bool = False) -> None:
         (monitor, their_monitor), (writer, their_writer) = (socket.socketpair() for _ in range(2))
         with their_monitor, their_writer:
-            qmp = their_monitor.fileno()
+            qmp, requests = their_monitor.fileno(), their_writer.fileno()
             argv = _argv(keys.memory, qmp, incoming=incoming)
-            self._process = subprocess.Popen(argv, stdin=their_writer, stdout=their_writer, pass_fds=(qmp,))
+            self._process = subprocess.Popen(argv, stdin=requests, stdout=requests, pass_fds=(qmp,))
         super().__init__("b" if incoming else "a", Monitor(f"migration, {keys.role}", monitor, timeout_s=None), ADDRESS)
         self._writer = writer
         self._resent = keys.resent

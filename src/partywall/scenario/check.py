@@ -111,7 +111,7 @@ def _aggressor(name: str, aggressor: Aggressor, catalogue: Catalogue) -> Iterato
     if aggressor.stressor is None and aggressor.intensity != (1.0,):
         what = next((text for key, text in UNGRADED.items() if getattr(aggressor, key) is not None), "a command")
         message = f"{what} can only be switched on and off, so the only intensity is 1"
-        remedy = "leave intensity out, and vary the command's own options in aggressors of their own"
+        remedy = "leave intensity out, and vary its own settings in aggressors of their own"
         yield Mistake((*at, "intensity"), message, remedy)
     yield from _sandbox((*at, "sandbox"), aggressor.sandbox)
 
@@ -119,9 +119,8 @@ def _aggressor(name: str, aggressor: Aggressor, catalogue: Catalogue) -> Iterato
 def _source(
     at: Path, work: Victim | Aggressor, kernel: str | None, role: Role, catalogue: Catalogue
 ) -> Iterator[Mistake]:
-    sources = {role: kernel, "command": work.command, "load": work.load}
     migration = work.migration if isinstance(work, Aggressor) else None
-    sources |= {"migration": migration} if isinstance(work, Aggressor) else {}
+    sources = {role: kernel, "command": work.command, "load": work.load, "migration": migration}
     given = [key for key, value in sources.items() if value is not None]
     if len(given) != 1:
         remedy = f"give exactly one: {role}: a built-in kernel, command: [program, arguments], load: a URL or plan"
@@ -169,7 +168,7 @@ def _migration(at: Path, work: Victim | Aggressor, migration: Passing) -> Iterat
         if getattr(work, key) != type(work).model_fields[key].get_default(call_default_factory=True):
             yield Mistake((*at, key), f"a migration has no {key}", "leave it out, and set the keys below migration")
     if work.sandbox.backend != "process":
-        message = f"a migration cannot run in the {work.sandbox.backend} backend, which has no QEMU of this host"
+        message = f"a migration cannot run in the {work.sandbox.backend} backend, because it uses this host's QEMU"
         yield Mistake((*at, "sandbox", "backend"), message, "use backend: process")
 
 

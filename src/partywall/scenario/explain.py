@@ -263,7 +263,7 @@ def _out_of_range(path: Path, name: str, kind: str, context: Mapping[str, Any], 
 
 
 def _bound(path: Path, bound: Any, value: Any) -> str:
-    """A limit for people. Durations are nanoseconds internally and shown in milliseconds, or seconds; sizes are bytes."""
+    """A limit for people. Durations are nanoseconds inside, shown in ms or s. Sizes are bytes, shown as sizes."""
     if isinstance(bound, int) and (path[:1] == ("timing",) or _is_duration(value)):
         return f"{bound // 10**6}ms" if bound < 10**9 else f"{bound // 10**9}s"
     if isinstance(bound, int) and _is_text_of(units.parse_bytes, value) and not value.strip().isdigit():

@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("partywall run ", ["demo", "full", "real-tools", "mine.yaml"]),
+        ("partywall run ", ["demo", "full", "migration-passes", "real-tools", "mine.yaml"]),
         ("partywall run de", ["demo"]),
         ("partywall report ", ["kept", "runs/demo-1", "runs/edge-1"]),
         ("partywall sql runs/d", ["runs/demo-1"]),

@@ -180,7 +180,7 @@ def test_trials_that_are_alike_get_equal_parts():
     assert shares(100, [7, 7, 7, 7]) == [25, 25, 25, 25]
 
 
-@pytest.mark.parametrize("name", ["demo", "full", "real-tools"])
+@pytest.mark.parametrize("name", ["demo", "full", "migration-passes", "real-tools"])
 def test_shipped_scenarios_can_judge_every_treatment_on_two_cpus(name):
     plan = make(load(find(name)), TWO, shipped())
     assert sum(needed_ns(list(forecasts(plan).values()), plan.scenario.min_blocks)) <= plan.scenario.budget

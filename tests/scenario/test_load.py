@@ -130,7 +130,10 @@ def test_the_demo_takes_less_than_three_minutes_and_needs_no_root():
 
 @pytest.mark.parametrize(
     ("page", "scenarios"),
-    [("docs/scenario.md", ["smallest", "cache-neighbours", "disk-limits"]), ("README.md", ["checkout"])],
+    [
+        ("docs/scenario.md", ["smallest", "cache-neighbours", "neighbours-of-a-move", "disk-limits"]),
+        ("README.md", ["checkout"]),
+    ],
 )
 def test_the_examples_in_the_documentation_are_scenarios(page, scenarios):
     text = (Path(__file__).parents[2] / page).read_text("utf-8")

@@ -34,7 +34,7 @@ def run(
     context: typer.Context,
     scenario: Annotated[
         str | None,
-        typer.Argument(help="A scenario file, or the name of one that ships with Partywall: demo, full, real-tools."),
+        typer.Argument(help="A scenario file, or the name of one that ships with Partywall, such as demo or full."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory to create. Default: runs/NAME-TIME-CHANCE.")] = None,
     dry_run: Annotated[

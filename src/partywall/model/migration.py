@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from partywall import units
 from partywall.model import finding
 from partywall.model.finding import Estimate
-from partywall.model.policy import BitRate
-from partywall.model.scenario import Bytes, DurationNs, Frozen, Metric, Name, Package
+from partywall.model.scenario import Bytes, DurationNs, Frozen, Metric, Name, Package, Rate
 
 Place = Literal["a", "b"]
-# Written with its unit, because a bare number is refused when it is read.
-Rate = Annotated[BitRate, PlainSerializer(lambda rate: f"{rate}bit/s", return_type=str, when_used="json-unless-none")]
 
 
 # What is to be done

@@ -12,9 +12,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from partywall import units
-from partywall.model.scenario import DurationNs, Frozen, Name
+from partywall.model.scenario import BitRate, DurationNs, Frozen, Name
 
-BitRate = Annotated[int, BeforeValidator(units.parse_bit_rate), Field(gt=0)]
 PacketRate = Annotated[int, BeforeValidator(units.parse_packet_rate), Field(gt=0)]
 
 

@@ -106,7 +106,7 @@ def _pressed(
         settling = [_settle(each, each.stressor, catalogue) for each in everyone.values()]
         rise_ns, release_ns = (max(times) for times in zip(*settling, strict=True))
         slot_ns = timing.slot
-        if any(each.command is not None for each in everyone.values()):
+        if any(each.is_program for each in everyone.values()):
             slot_ns = max(slot_ns, COMMAND_SLOT_NS)
         if shared & everyone.keys():
             slot_ns, rise_ns = max(slot_ns, TURNS_SLOT_NS), max(rise_ns, turns_guard_ns)

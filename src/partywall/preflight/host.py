@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from partywall.errors import CapabilityError, Problem, UsageError
-from partywall.host import Host
+from partywall.host import Host, install
 from partywall.model import factors
 from partywall.model.scenario import Scenario
 from partywall.preflight import unprivileged
@@ -17,6 +17,7 @@ from partywall.preflight.nodes import lacking_nodes
 from partywall.preflight.requirements import backends, workloads
 from partywall.run import idle, settings
 from partywall.sandbox import WORK_ROOT, block, cgroups
+from partywall.sandbox.qemu.machine import PROGRAM
 
 
 def check_host(scenario: Scenario, host: Host, work_root: Path = WORK_ROOT) -> None:
@@ -34,6 +35,7 @@ def check_host(scenario: Scenario, host: Host, work_root: Path = WORK_ROOT) -> N
     missing += list(_lacking_for_disk_limits(scenario, host, work_root))
     missing += list(lacking_nodes(scenario, host))
     missing += list(lacking_for_guests(scenario, host))
+    missing += list(_lacking_for_migrations(scenario, host))
     missing += list(lacking_for_domains(scenario))
     used = backends(scenario)
     for key, workload in everyone.items():
@@ -43,6 +45,13 @@ def check_host(scenario: Scenario, host: Host, work_root: Path = WORK_ROOT) -> N
             missing.append(Problem(message, key=f"{key}.command"))
     if missing:
         raise CapabilityError(*missing)
+
+
+def _lacking_for_migrations(scenario: Scenario, host: Host) -> Iterator[Problem]:
+    """What prevents migrations from passing by."""
+    keys = ", ".join(f"aggressors.{name}.migration" for name, a in scenario.aggressors.items() if a.migration)
+    if keys and not host.which(PROGRAM):
+        yield Problem(f"{PROGRAM} was not found", install(host, "qemu-system-x86"), key=keys)
 
 
 def _lacking_settings(scenario: Scenario, host: Host, work_root: Path) -> Iterator[Problem]:

@@ -120,7 +120,7 @@ def check_guest_memory(plan: Plan, host: Host, *, waits: bool = False) -> None:
         waiting = "" if waits else ", or wait for other programs to end with --wait-for-memory"
         raise CapabilityError(
             f"the guests of one trial need {units.format_bytes(needed)} of memory, and {units.format_bytes(there)} are "
-            f"{word}; lower sandbox.memory, or list fewer aggressors{waiting}"
+            f"{word}; lower sandbox.memory or migration.memory, or list fewer aggressors{waiting}"
         )
 
 
@@ -162,9 +162,13 @@ def _bound(trial: Trial, facts: dict[str, Any]) -> Iterator[tuple[str, frozenset
 
 
 def guest_memory(trial: Trial) -> int:
-    """Bytes of memory of all guests of a trial on this host: the victim's, every aggressor's, the null aggressor's."""
+    """Bytes of memory of all guests of a trial on this host: the victim's, every aggressor's, the null aggressor's.
+
+    Guests of migrations are among them.
+    """
+    moving = sum(a.migration.held_bytes for a in trial.aggressors.values() if a.migration is not None)
     own = [s.memory or qemu.MEMORY for s in trial.sandboxes if s.guest and not s.machine]
-    return sum(own) + qemu.MEMORY if own else 0
+    return moving + sum(own) + (qemu.MEMORY if own else 0)
 
 
 def memory_needed(trial: Trial, facts: dict[str, Any], machine: str = "") -> int:

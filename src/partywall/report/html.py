@@ -211,7 +211,11 @@ def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tup
                 "the band was measured with a null aggressor that differs in this",
             )
     if cell.achieved is not None:
-        yield "Aggressor achieved", figures.bare_percent(cell.achieved), "of its calibrated maximum"
+        yield (
+            "Aggressor achieved",
+            figures.bare_percent(cell.achieved),
+            "of its calibrated maximum, or of its link's rate",
+        )
     if cell.used is not None:
         off = "" if cell.used_off is None else f", and {figures.bare_percent(cell.used_off)} while it was off"
         yield "Aggressor used", figures.bare_percent(cell.used), f"of a CPU while it was on{off}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +16,7 @@ from partywall.agent.catalogue import shipped
 from partywall.errors import AgentError, RefusalError, TrialError
 from partywall.model.evidence import VICTIM
 from partywall.model.plan import Trial, null_cpus
-from partywall.model.scenario import Workload
+from partywall.model.scenario import Aggressor, Workload
 from partywall.model.weights import weights
 from partywall.pace import NULL
 from partywall.sandbox import Sandbox, Settings
@@ -27,6 +29,10 @@ CALIBRATION_NS = 150_000_000
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 5.0
 WARM_UP_NS = 500_000_000
+PASSING = "partywall.migrate.passing"
+"""The program of a passing migration, by the name of its module: this stage does not use it."""
+PASSING_START_S = 60.0
+TAKE_S = 0.1
 GUEST_CHECK_NS = 5_000_000_000
 
 UNREAD = {
@@ -54,8 +60,9 @@ class Stage:
 
     @property
     def rate_max(self) -> dict[str, float]:
-        """Work per second of each aggressor at full intensity."""
-        return {name: calibration.rate for name, calibration in self.calibrations.items()}
+        """Work per second of each aggressor at full intensity. A migration has a link of a known rate."""
+        links = {name: a.migration.bytes_per_s for name, a in self.trial.aggressors.items() if a.migration is not None}
+        return {name: calibration.rate for name, calibration in self.calibrations.items()} | links
 
     @property
     def disturbed(self) -> dict[str, str]:
@@ -116,6 +123,8 @@ def _fill(stage: Stage, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) ->
         _begin(stage, name, work, workloads.get(name), "scheduled", slice_ns, seed)
         if "kernel" in work:
             stage.calibrations[name] = _calibrated(stage, name)
+        elif name != NULL and trial.aggressors[name].migration is not None:
+            _await_migration(stage, name)
     _begin(stage, VICTIM, work_of(trial.victim, trial.victim.probe), trial.victim, "flat_out", slice_ns, seed)
     _watch(stage)
 
@@ -171,6 +180,30 @@ def _calibrated(stage: Stage, name: str) -> Calibration:
         raise _failed(stage, name, "could not be calibrated", error) from error
 
 
+def _await_migration(stage: Stage, name: str) -> None:
+    """Lets a migration run until it is under way, so that no slot contains its set-up. Then it is off.
+
+    TrialError if it ends before, or takes too long.
+    """
+    stage.schedule(name, [(time.monotonic_ns(), 1.0)])
+    deadline = time.monotonic() + PASSING_START_S
+    while not _has_reported(stage, name):
+        if time.monotonic() > deadline:
+            raise TrialError(f"{stage.trial.victim_name}: {_role(name)} did not start within {PASSING_START_S:g} s")
+    stage.schedule(name, [(time.monotonic_ns(), 0.0)])
+
+
+def _has_reported(stage: Stage, name: str) -> bool:
+    """True if a program has printed something since the last call. TrialError if any workload has ended."""
+    reported = False
+    for sender, method, params in stage.session.take(TAKE_S):
+        if method in ("ended", "gone"):
+            raise stage.explain(sender, params["reason"])
+        lines = params["lines"] if (sender, method) == (name, "output") else ()
+        reported |= any(line["stream"] == "stdout" for line in lines)
+    return reported
+
+
 def _failed(stage: Stage, name: str, what: str, error: AgentError) -> TrialError:
     """The error for a workload that did not start. A lasting refusal would be repeated."""
     # An agent that answers has not ended.
@@ -186,6 +219,9 @@ def work_of(workload: Workload, kernel: str | None) -> dict[str, Any]:
         return {"command": {"argv": list(workload.command), "env": workload.env, "warm_up_ns": WARM_UP_NS}}
     if workload.load is not None:
         return {"load": workload.load.program}
+    if isinstance(workload, Aggressor) and workload.migration is not None:
+        # The same environment as ours, which may be installed anywhere.
+        return {"command": {"argv": [sys.executable, "-m", PASSING, workload.migration.model_dump_json()]}}
     return {"kernel": {"name": kernel, "params": workload.params}}
 
 

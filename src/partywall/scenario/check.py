@@ -24,7 +24,18 @@ from partywall.errors import Problem, UsageError
 from partywall.model import factors
 from partywall.model.backend import BACKENDS, LIVE_DISK, SETTINGS
 from partywall.model.plan import meet
-from partywall.model.scenario import SWITCH_AFTER_NS, Aggressor, Disk, Goal, Level, Load, Sandbox, Scenario, Victim
+from partywall.model.scenario import (
+    SWITCH_AFTER_NS,
+    Aggressor,
+    Disk,
+    Goal,
+    Level,
+    Load,
+    Passing,
+    Sandbox,
+    Scenario,
+    Victim,
+)
 from partywall.pace import SLOT_SLICES, BlockKind, Forecast, forecast, needed_ns, shares, treatments
 from partywall.scenario.decode import Path
 from partywall.scenario.explain import Mistake, did_you_mean, explain
@@ -34,6 +45,8 @@ Kind = Literal["victims", "aggressors"]
 TRIALS_MAX = 1000
 TREATMENTS_MAX = 200
 RESERVED = ("baseline", "null", "none")
+# What is on or off.
+UNGRADED = {"load": "virtual users", "migration": "a migration"}
 THRESHOLDS = ("isolation_factor", "latency_impact_p99", "latency_p99", "efficiency")
 
 # Values that become words of other programs' command lines.
@@ -96,9 +109,9 @@ def _aggressor(name: str, aggressor: Aggressor, catalogue: Catalogue) -> Iterato
     if twice:
         yield Mistake((*at, "intensity"), f"the intensity {twice[0]:g} is given twice", "give each once")
     if aggressor.stressor is None and aggressor.intensity != (1.0,):
-        what = "virtual users" if aggressor.load is not None else "a command"
+        what = next((text for key, text in UNGRADED.items() if getattr(aggressor, key) is not None), "a command")
         message = f"{what} can only be switched on and off, so the only intensity is 1"
-        remedy = "leave intensity out, and vary the command's own options in aggressors of their own"
+        remedy = "leave intensity out, and vary its own settings in aggressors of their own"
         yield Mistake((*at, "intensity"), message, remedy)
     yield from _sandbox((*at, "sandbox"), aggressor.sandbox)
 
@@ -106,16 +119,20 @@ def _aggressor(name: str, aggressor: Aggressor, catalogue: Catalogue) -> Iterato
 def _source(
     at: Path, work: Victim | Aggressor, kernel: str | None, role: Role, catalogue: Catalogue
 ) -> Iterator[Mistake]:
-    sources = {role: kernel, "command": work.command, "load": work.load}
+    migration = work.migration if isinstance(work, Aggressor) else None
+    sources = {role: kernel, "command": work.command, "load": work.load, "migration": migration}
     given = [key for key, value in sources.items() if value is not None]
     if len(given) != 1:
-        remedy = f"give exactly one: {role}: a built-in kernel, command: [program, arguments], or load: a URL or plan"
+        remedy = f"give exactly one: {role}: a built-in kernel, command: [program, arguments], load: a URL or plan"
+        remedy += ", or migration" if isinstance(work, Aggressor) else ""
         said = f"both {given[0]} and {given[1]} are given" if given else f"neither {role} nor command is given"
         yield Mistake(at, said, remedy)
     elif kernel is not None:
         yield from _kernel(at, work, kernel, role, catalogue)
     elif work.load is not None:
         yield from _load(at, work, work.load, role)
+    elif migration is not None:
+        yield from _migration(at, work, migration)
     else:
         yield from _command(at, work, role)
 
@@ -140,6 +157,19 @@ def _load(at: Path, work: Victim | Aggressor, load: Load, role: Role) -> Iterato
     if work.sandbox.backend == "libvirt" and work.sandbox.domain is None:
         message = "a domain that is made for the run has no network"
         yield Mistake((*at, "sandbox", "domain"), message, "name your own domain, or use backend: qemu with network")
+
+
+def _migration(at: Path, work: Victim | Aggressor, migration: Passing) -> Iterator[Mistake]:
+    if migration.resent >= 1:
+        dirty = f"dirty: {units.format_bytes(migration.dirty or 0)}/s"
+        message = f"{dirty} is not less than what a link of {units.format_bit_rate(migration.rate)} carries"
+        yield Mistake((*at, "migration", "dirty"), message, "lower dirty or raise rate, so that the migration ends")
+    for key in ("params", "threads", "env", "metric"):
+        if getattr(work, key) != type(work).model_fields[key].get_default(call_default_factory=True):
+            yield Mistake((*at, key), f"a migration has no {key}", "leave it out, and set the keys below migration")
+    if work.sandbox.backend != "process":
+        message = f"a migration cannot run in the {work.sandbox.backend} backend, because it uses this host's QEMU"
+        yield Mistake((*at, "sandbox", "backend"), message, "use backend: process")
 
 
 def _kernel(at: Path, work: Victim | Aggressor, kernel: str, role: Role, catalogue: Catalogue) -> Iterator[Mistake]:

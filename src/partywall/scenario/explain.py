@@ -9,7 +9,7 @@ import difflib
 import re
 import shlex
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -224,10 +224,10 @@ def _translate(path: Path, inner: Path, details: ErrorDetails, data: Any, form: 
     return _out_of_range(path, name, kind, context, value, details["msg"])
 
 
-def _at_most(most: Any, value: Any) -> str:
+def _at_most(path: Path, most: Any, value: Any) -> str:
     """The upper limit. For a share that was probably meant in percent, the value with %."""
     if most != 1 or isinstance(value, bool) or not isinstance(value, int | float | str):
-        return f"give at most {most}"
+        return f"give at most {_bound(path, most, value)}"
     try:
         percent = float(value)
     except ValueError:
@@ -242,7 +242,9 @@ def _out_of_range(path: Path, name: str, kind: str, context: Mapping[str, Any], 
         case "greater_than_equal":
             return Mistake(path, f"{shown(value)} is too small", f"give at least {_bound(path, context['ge'], value)}")
         case "less_than" | "less_than_equal":
-            return Mistake(path, f"{shown(value)} is too large", _at_most(context.get("le", context.get("lt")), value))
+            return Mistake(
+                path, f"{shown(value)} is too large", _at_most(path, context.get("le", context.get("lt")), value)
+            )
         case "too_short" if context["min_length"] == 1:
             return Mistake(path, f"{name} is empty", "give at least one")
         case "too_short" | "too_long":
@@ -261,16 +263,22 @@ def _out_of_range(path: Path, name: str, kind: str, context: Mapping[str, Any], 
 
 
 def _bound(path: Path, bound: Any, value: Any) -> str:
-    """A limit for people. Durations are nanoseconds internally and shown in milliseconds, or seconds."""
+    """A limit for people. Durations are nanoseconds inside, shown in ms or s. Sizes are bytes, shown as sizes."""
     if isinstance(bound, int) and (path[:1] == ("timing",) or _is_duration(value)):
         return f"{bound // 10**6}ms" if bound < 10**9 else f"{bound // 10**9}s"
+    if isinstance(bound, int) and _is_text_of(units.parse_bytes, value) and not value.strip().isdigit():
+        return units.format_bytes(bound).replace(" ", "")
     return str(bound)
 
 
 def _is_duration(value: Any) -> bool:
     """True for a text such as 100ms."""
+    return _is_text_of(units.parse_duration_ns, value)
+
+
+def _is_text_of(parse: Callable[[str], int], value: Any) -> bool:
     try:
-        return isinstance(value, str) and units.parse_duration_ns(value) >= 0
+        return isinstance(value, str) and parse(value) >= 0
     except ValueError:
         return False
 

@@ -25,6 +25,13 @@ DURATION = {
     "description": "a duration such as 100ms, 2s or 3min",
 }
 BYTES = {"type": "string", "pattern": f"{_NUMBER}({_UNITS})?\\s*$", "description": "a size such as 64MiB or 8kB"}
+BIT_RATE = {
+    "type": "string",
+    "pattern": f"{_NUMBER}[kMGT]?bit/s\\s*$",
+    "description": "a bit rate such as 1Gbit/s",
+}
+UNITS_NEEDED: dict[Any, dict[str, Any]] = {units.parse_duration_ns: DURATION, units.parse_bit_rate: BIT_RATE}
+"""What is refused as a number."""
 WRITTEN: dict[Any, dict[str, Any]] = {
     units.parse_bytes: BYTES,
     units.parse_bps: {
@@ -67,8 +74,8 @@ class AsWritten(GenerateJsonSchema):
         parse = schema["function"]["function"]
         if parse is url_or_plan:
             return {"anyOf": [number, {"type": "string", "description": "a URL, or a load plan"}]}
-        if parse is units.parse_duration_ns:  # a number without a unit is refused
-            return DURATION
+        if parse in UNITS_NEEDED:
+            return UNITS_NEEDED[parse]
         return {"anyOf": [number, WRITTEN[parse]]} if parse in WRITTEN else number
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
@@ -76,6 +83,8 @@ class AsWritten(GenerateJsonSchema):
         default = described.get("default")
         if isinstance(default, int) and "duration" in str(described):
             described["default"] = _duration(default)
+        elif isinstance(default, int) and "bit rate" in str(described):
+            described["default"] = f"{default}bit/s"
         if isinstance(default, dict):  # the keys below describe their own defaults
             del described["default"]
         return described
@@ -95,7 +104,8 @@ def _add_kernels(workload: dict[str, Any], role: Role, catalogue: Catalogue) -> 
         "markdownDescription": "\n".join(f"* `{name}`: {summary}" for name, summary in said.items()),
         "description": "kernel, or use command or load",
     }
-    workload["oneOf"] = [{"required": [role]}, {"required": ["command"]}, {"required": ["load"]}]
+    sources = (role, "command", "load", *(("migration",) if role == "stressor" else ()))
+    workload["oneOf"] = [{"required": [source]} for source in sources]
     workload["allOf"] = [_when(role, name, catalogue) for name in names]
 
 

@@ -194,6 +194,8 @@ def _uncontrolled(trial: Trial, treatment: Treatment, *, long: bool) -> Iterator
         yield f"CPU {_listed(cpus)}, not {_listed(null_cpus(trial))}"
     if trial.aggressors[treatment.aggressor].command is not None:
         yield "a command that is stopped and continued, not a stressor"
+    if trial.aggressors[treatment.aggressor].migration is not None:
+        yield "a migration that is stopped and continued, not a stressor"
     if trial.aggressors[treatment.aggressor].load is not None:
         yield "virtual users and their service, not a stressor"
 

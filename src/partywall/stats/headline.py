@@ -292,6 +292,8 @@ def _who(trial: Trial, cell: Cell, noun: str) -> str:
 
 def _doing(aggressor: Aggressor) -> str | None:
     """'memory-copying' for 'memory-copy'; None for a command."""
+    if aggressor.migration is not None:
+        return "guest-sending" if aggressor.migration.role == "source" else "guest-receiving"
     if aggressor.stressor is None:
         return None
     info = shipped().kernel(aggressor.stressor)

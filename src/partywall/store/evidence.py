@@ -201,9 +201,9 @@ class _Tables:
 
 
 def metrics(trial: Trial) -> dict[str, Any]:
-    """The metrics of a trial's commands, by workload."""
+    """How to read what a trial's commands and migrations report, by workload."""
     workloads = {VICTIM: trial.victim, **trial.aggressors}
-    return {name: workload.metric for name, workload in workloads.items() if workload.metric is not None}
+    return {name: workload.readings for name, workload in workloads.items() if workload.readings is not None}
 
 
 def metric_rows(workload: str, extractor: Extractor, lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -21,10 +21,14 @@ logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
 
 
 class Monitor:
-    """One QEMU's monitor, on our end of a socket pair."""
+    """One QEMU's monitor, on our end of a socket pair.
 
-    def __init__(self, name: str, ours: socket.socket) -> None:
+    timeout_s: how long QEMU may take to answer; None if both may be stopped together for any time.
+    """
+
+    def __init__(self, name: str, ours: socket.socket, timeout_s: float | None = TIMEOUT_S) -> None:
         self._name = name
+        self._timeout_s = timeout_s
         self._socket = ours
         self._runner = asyncio.Runner()
         self._arrived: list[dict[str, Any]] = []
@@ -76,7 +80,7 @@ class Monitor:
 
     def _run(self, what: str, start: Any) -> Any:
         async def bounded() -> Any:
-            return await asyncio.wait_for(start(), TIMEOUT_S)
+            return await asyncio.wait_for(start(), self._timeout_s)
 
         try:
             return self._runner.run(bounded())

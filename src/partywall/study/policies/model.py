@@ -11,8 +11,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from partywall.guard.load import check
-from partywall.model.policy import ONLY_LINK, BitRate, PacketRate, Policy
-from partywall.model.scenario import DurationNs, Frozen, Name
+from partywall.model.policy import ONLY_LINK, PacketRate, Policy
+from partywall.model.scenario import BitRate, DurationNs, Frozen, Name
 
 FRAME_LEAST, FRAME_MOST = 42, 1514
 """Sizes of the headers of Ethernet, IPv4 and UDP, and of a whole frame."""

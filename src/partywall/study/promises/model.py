@@ -9,8 +9,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from partywall.model.policy import BitRate, PacketRate
-from partywall.model.scenario import DurationNs, Frozen, Name
+from partywall.model.policy import PacketRate
+from partywall.model.scenario import BitRate, DurationNs, Frozen, Name
 from partywall.model.study import EMULATED_SCALE, EmulatedScale
 
 Way = Literal["native", "htb", "tbf", "guard", "guard-drop", "guard-source"]

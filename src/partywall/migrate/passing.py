@@ -53,7 +53,7 @@ class Guest(QemuEnd):
         super().__init__("b" if incoming else "a", Monitor(f"migration, {keys.role}", monitor, timeout_s=None), ADDRESS)
         self._writer = writer
         self._resent = keys.resent
-        self._size = (round(keys.memory * keys.content) - START) // PAGE * PAGE
+        self._filled = (round(keys.memory * keys.content) - START) // PAGE * PAGE
         self._owed = 0.0
         self._at = 0
 
@@ -73,8 +73,8 @@ class Guest(QemuEnd):
 
     def fill(self) -> None:
         """Gives the guest's memory its content."""
-        for at in range(0, self._size, CHUNK):
-            self._write(at, min(CHUNK, self._size - at))
+        for at in range(0, self._filled, CHUNK):
+            self._write(at, min(CHUNK, self._filled - at))
             self._writer.recv(PAGE)
 
     def change(self, sent: int) -> None:
@@ -84,10 +84,10 @@ class Guest(QemuEnd):
         """
         self._owed += sent * self._resent
         while self._owed >= PAGE:
-            size = min(int(self._owed) // PAGE * PAGE, CHUNK, self._size - self._at)
+            size = min(int(self._owed) // PAGE * PAGE, CHUNK, self._filled - self._at)
             self._write(self._at, size)
             self._owed -= size
-            self._at = (self._at + size) % self._size
+            self._at = (self._at + size) % self._filled
         while self._answers():
             pass
 

@@ -63,11 +63,11 @@ def latencies(treated: Observations, baseline: Observations, level: float = 0.95
         whole = np.maximum(_percentiles(merged, edges, share), 1.0)
         tails = [_beyond(counts, edges, value, share) for counts, value in zip((first, second), whole, strict=True)]
         draws = np.log(drawn[0][at]), np.log(drawn[1][at])
-        one = _reach(draws[0], tails[0], weights, level)
+        alone = _reach(draws[0], tails[0], weights, level)
         both = _reach(draws[0] - draws[1], tails[0] - tails[1], weights, level)
         centre = float(np.log(whole[0] / whole[1]))
         impacts[name] = _estimate(np.expm1([centre, centre - both, centre + both]), level, len(treated))
-        own[name] = _estimate(whole[0] * np.exp([0.0, -one, one]), level, len(treated))
+        own[name] = _estimate(whole[0] * np.exp([0.0, -alone, alone]), level, len(treated))
     return Latencies(impacts, own)
 
 

@@ -88,7 +88,7 @@ class Memory:
 
     content: of pages that are not zero, at most; content_least: at least; content_from: how that is known, in words;
     layout: content in equal parts of the memory, by address, empty if it is not known. file: one with the same pages,
-    which may be read. sampled: of its pages, how many a dirty rate is told from.
+    which may be read. sampled: pages that are sampled for a dirty rate.
     """
 
     size: int

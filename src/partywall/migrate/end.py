@@ -90,7 +90,7 @@ class Memory:
 
     content: of pages that are not zero, at most; content_least: at least; content_from: how that is known, in words;
     layout: content in equal parts of the memory, by address, empty if it is not known. file: one with the same pages,
-    which may be read. sampled: how many of its pages a dirty rate is taken from.
+    which may be read. sampled: pages that are sampled for a dirty rate.
     """
 
     size: int

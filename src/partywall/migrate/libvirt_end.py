@@ -154,7 +154,7 @@ class LibvirtEnd:
         if "available" in stats and "unused" in stats:
             used = max(0, stats["available"] - stats["unused"]) * KIB
             return Memory(size, max(used, resident), round(used * LEAST_CONTENT), "by its balloon and its QEMU", pages)
-        # Its process holds QEMU's own memory too.
+        # The process also holds QEMU's own memory.
         return Memory(size, resident, 0, "of its QEMU's process, QEMU's own memory included", pages)
 
     def usual(self) -> Usual:

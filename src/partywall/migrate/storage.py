@@ -69,7 +69,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Disk:
-    """A disk that a guest can write. node: QEMU's name of the layer that is written; size: bytes that the guest sees."""
+    """A disk that a guest can write. node: QEMU's name of its upper layer; size: bytes that the guest sees."""
 
     node: str
     size: int

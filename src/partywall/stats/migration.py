@@ -650,7 +650,7 @@ def _waits(evidence: MigrationEvidence, cells: Sequence[CellFinding]) -> str:
         ended = [move.total_ns for move in evidence.moves if move.outcome == "completed" and move.total_ns is not None]
         if not ended:
             return "No move was completed."
-        return f"The guest moved in {_ms(statistics.median(ended) / 1e9)}; nobody used it meanwhile."
+        return f"The guest moved in {_ms(statistics.median(ended) / 1e9)}; no clients were watched."
     best, worst = (choose(shown, key=lambda each: each[1]) for choose in (min, max))
     text = f"Clients waited {_ms(worst[1])} at a hand-over ({worst[0].workload}, {worst[0].method})"
     if best != worst:

@@ -38,6 +38,7 @@ class Source:
                     {"device": "floppy"},
                 ]
             case "drive-mirror":
+                self.speed = given["speed"]
                 job = {"id": given["job-id"], "status": self.status, "current-progress": 7}
                 self.jobs[job["id"]] = job | ({"error": self.error} if self.error else {})
             case "query-jobs":
@@ -61,7 +62,7 @@ def mirror(source: Source) -> Mirror:
 
 def begun(source: Source) -> Mirror:
     each = mirror(source)
-    assert each.begin() == 2 * 7
+    assert each.begin(800_000_000, 5.0) == 2 * 7
     return each
 
 
@@ -75,6 +76,7 @@ def test_all_disks_are_copied_and_nothing_is_left_of_the_copies() -> None:
     source = Source()
     each = begun(source)
     assert source.said.count("drive-mirror") == 2
+    assert source.speed == 100_000_000, "bytes/s, of the method's limit in bit/s"
     each.finish()
     each.end(completed=True)
     each.end(completed=True)
@@ -85,9 +87,19 @@ def test_a_copy_that_cannot_be_made_says_why_and_ends() -> None:
     source = Source("concluded", "Connection refused")
     each = mirror(source)
     with pytest.raises(TrialError, match=r"was not copied to 192\.0\.2\.2: Connection refused"):
-        each.begin()
+        each.begin(None, 5.0)
     each.end(completed=False)
     assert not source.jobs
+
+
+def test_a_copy_that_takes_longer_than_the_move_may_is_given_up() -> None:
+    source = Source("running")
+    each = mirror(source)
+    with pytest.raises(TrialError, match=r"was not done after 0\.01 s"):
+        each.begin(None, 0.01)
+    source.jobs["somebody-else-s"] = {"id": "somebody-else-s", "status": "running"}
+    each.end(completed=False)
+    assert list(source.jobs) == ["somebody-else-s"]
 
 
 def test_a_move_that_waits_longer_for_its_hand_over_continues_once() -> None:
@@ -102,7 +114,7 @@ def test_a_move_that_waits_longer_for_its_hand_over_continues_once() -> None:
 def test_a_copy_that_failed_before_the_hand_over_says_why() -> None:
     source = Source()
     each = begun(source)
-    source.jobs["storage-1"] |= {"status": "concluded", "error": "No space left on device"}
+    source.jobs["partywall-storage-1"] |= {"status": "concluded", "error": "No space left on device"}
     with pytest.raises(TrialError, match="not complete: No space left on device"):
         each.finish()
     assert "migrate-continue" not in source.said

@@ -208,6 +208,28 @@ def test_ctrl_c_leaves_the_guest_running_on_one_host():
         assert where == "b" or world.a.looks[0].state == "cancelled"
 
 
+def test_ctrl_c_ends_copies_of_disks_and_restores_the_settings():
+    ended = []
+
+    class Copied(World):
+        moves_storage = True
+
+        def mirror(self, _port):
+            return self
+
+        def begin(self, *_):
+            raise KeyboardInterrupt
+
+        def end(self, *, completed):
+            ended.append(completed)
+
+    world = Copied(here=[Look("none")], is_ours=False)
+    with pytest.raises(KeyboardInterrupt):
+        moved(world)
+    assert ended == [False]
+    assert world.arrived_at == "a", "its settings are the user's again"
+
+
 def test_a_qemu_that_does_not_answer_does_not_count_as_ended():
     class Gone:
         def execute(self, *_, **__):

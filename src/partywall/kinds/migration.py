@@ -148,6 +148,10 @@ class Migrations:
         name = stamped(f"migration-{job.plan.name}")
         with _opened(job.plan, name, options, emit) as moves:
             about = _about(moves) | ({"only_advise": True} if job.only_advise else {})
+            if job.known is not None:
+                # A record that does not fit is refused before there is one of this series.
+                known_moves.earlier_moves(job.plan, about, job.known, RUNS)
+                about |= {"known": str(job.known)}
             record = MigrationDirectory.create(options.folder(name), job.plan, options.host.facts, about)
             with record.exclusive():
                 _go_on(moves, record, emit, job.known)
@@ -168,7 +172,8 @@ class Migrations:
             with _opened(job.plan, stamped(f"migration-{job.plan.name}"), options, emit) as moves:
                 about = {name: fact for name, fact in moves.about().items() if name not in OF_ITS_TIME}
                 expect_same(record, evidence.about, about)
-                _go_on(moves, record, emit)
+                known = evidence.about.get("known")
+                _go_on(moves, record, emit, None if known is None else Path(known))
 
     def findings(self, record: MigrationDirectory) -> MigrationReport:
         from partywall.stats.migration import findings  # noqa: PLC0415 - slow to import

@@ -107,9 +107,12 @@ def _tells(
     move: Move, method: Method, evidence: MigrationEvidence, plan: MigrationPlan, about: Mapping[str, Any]
 ) -> bool:
     """Whether a move tells the costs of those of a plan: it sent plain pages, as fast as these may be sent."""
+    from partywall.stats import migration_own as own  # noqa: PLC0415 - slow to import
     from partywall.stats.migration_advice import is_modelled  # noqa: PLC0415 - slow to import
 
     if not is_modelled(method) or not move.total_ns or not move.memory.get("transferred"):
+        return False
+    if own.copies_disks(plan):
         return False
     limit = _limit(method, evidence.about)
     rate = move.memory["transferred"] / (move.total_ns / 1e9)

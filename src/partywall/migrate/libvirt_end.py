@@ -149,8 +149,10 @@ class LibvirtEnd:
         with libvirt_errors(f"domain {self._name}: its memory"):
             domain = self.domain()
             size, stats = domain.maxMemory() * KIB, domain.memoryStats()
+            huge = _parsed(domain.XMLDesc(0)).find("memoryBacking/hugepages") is not None
         pages = max(1, SAMPLED_PAGES * size // (1 << 30))
-        resident = min(size, stats["rss"] * KIB) if "rss" in stats else size
+        # Huge pages do not count as resident.
+        resident = min(size, stats["rss"] * KIB) if "rss" in stats and not huge else size
         if "available" in stats and "unused" in stats:
             used = max(0, stats["available"] - stats["unused"]) * KIB
             return Memory(size, max(used, resident), round(used * LEAST_CONTENT), "by its balloon and its QEMU", pages)

@@ -259,7 +259,7 @@ class Mover:
             return moved
         mirror = guest.mirror(self._port())
         try:
-            uri = self._prepare(moved, method, here, there, mirror)
+            uri = self._prepare(moved, method, here, there, mirror, give_up_ns)
             # Nothing is sent to the guest while it moves: what a QEMU has not read when the guest leaves it is lost.
             guest.hold()
             self._carry(moved, method, uri, Watching(give_up_ns, watch), here, there, mirror)
@@ -267,7 +267,7 @@ class Mover:
             self._broken(moved, here, there, str(error))
         except BaseException:
             guest.release()
-            self._abandon(here, there)
+            self._abandon(here, there, mirror)
             raise
         moved.end_ns = self._clock.now_ns()
         if mirror is not None:
@@ -285,27 +285,43 @@ class Mover:
             self._ask(moved, before)
         return moved
 
-    def _abandon(self, here: End, there: End) -> None:
+    def _abandon(self, here: End, there: End, mirror: Mirror | None) -> None:
         """Nobody follows the move of a guest of the user's any more: it continues on the source, or where it has gone.
 
         A guest that Partywall started ends with its QEMUs, and nobody waits for them.
         """
         if here.is_ours:
             return
+        has_arrived = False
         with contextlib.suppress(TrialError):
-            if here.look().state == "completed":
+            has_arrived = here.look().state == "completed"
+            if has_arrived:
                 there.resume()
             elif not self._is_handed_over:
                 here.cancel()
+                self._await_end(here)
+        if mirror is not None:
+            mirror.end(completed=has_arrived)
+        # While memory still arrives, QEMU does not let its settings be changed.
+        if not self._is_handed_over:
+            self._guest.stayed()
 
-    def _prepare(self, moved: Moved, method: Method, here: End, there: End, mirror: Mirror | None) -> str:
+    def _await_end(self, here: End) -> None:
+        """Until a move that was cancelled is over, or for some seconds."""
+        deadline_ns = self._clock.now_ns() + round(STAY_S * 1e9)
+        while here.look().state not in (*ENDED, "none") and self._clock.now_ns() < deadline_ns:
+            here.wait(LOOK_S)
+
+    def _prepare(
+        self, moved: Moved, method: Method, here: End, there: End, mirror: Mirror | None, give_up_ns: int
+    ) -> str:
         """Sets both ends up, and copies a disk that moves along. The address that the destination listens on."""
         for side in (here, there):
             side.prepare(method, with_storage=self._guest.moves_storage)
         uri = there.listen(self._port())
         if mirror is not None:
             began_ns = self._clock.now_ns()
-            moved.storage_bytes = mirror.begin()
+            moved.storage_bytes = mirror.begin(method.bandwidth, give_up_ns / 1e9)
             moved.storage_ns = self._clock.now_ns() - began_ns
         return uri
 

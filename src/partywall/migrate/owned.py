@@ -15,18 +15,18 @@ from typing import Any, Self
 
 from partywall.agent import binary
 from partywall.clock import Monotonic
-from partywall.errors import CapabilityError, TrialError
+from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.events import Broken, Doing, Emit, Left, Note
 from partywall.migrate.channel import Channel
 from partywall.migrate.end import End
 from partywall.migrate.libvirt_end import LibvirtEnd
-from partywall.migrate.move import GONE, Moved, Mover
+from partywall.migrate.move import GONE, LOOK_S, STAY_S, Moved, Mover
 from partywall.migrate.pings import Pings, answers
 from partywall.migrate.plan import moves_of
 from partywall.migrate.qemu_end import QemuEnd
 from partywall.migrate.refusals import refusals
 from partywall.migrate.seen import MOVE_S, Seen, answers_of, watcher
-from partywall.migrate.storage import Mirror
+from partywall.migrate.storage import Mirror, end_copies
 from partywall.migrate.survey import survey
 from partywall.migrate.watching import watched
 from partywall.model.migration import HostSpec, HostsSpec, Method, MigrationPlan, Move, Place, Survey
@@ -139,6 +139,7 @@ class OwnSeries:
                 "a": self._end("a", self.hosts.a, stack),
                 "b": self._end("b", self.hosts.b, stack),
             }
+            self._cancel_halted(ends)
             self.guest = self._guest(ends)
             self._continue_arrived()
             self.refuse()
@@ -160,13 +161,16 @@ class OwnSeries:
         """Facts that figures depend on."""
         infos = {end.place: end.info() for end in self.guest.ends.values()}
         here = infos[self.guest.at]
-        usual = self._watchable().usual()
+        # A hypervisor that does not tell its limits still moves the guest.
+        usual = None
+        with contextlib.suppress(TrialError):
+            usual = self._watchable().usual()
         return {
             "accelerator": "own",
             "emulated": here.emulated,
             "qemu": here.version,
             "memory_bytes": here.memory or 0,
-            "defaults": {"max-bandwidth": usual.bandwidth, "downtime-limit": usual.downtime_ms},
+            "defaults": {"max-bandwidth": usual.bandwidth, "downtime-limit": usual.downtime_ms} if usual else {},
             "hosts": {place: info.host for place, info in infos.items()},
             "clocks_ahead_ns": {
                 end.place: [end.ahead.ns, end.ahead.bound_ns]
@@ -180,7 +184,7 @@ class OwnSeries:
         workload = next(iter(self.plan.workloads))
         try:
             return watched(workload, self._watchable(), lambda file: self._count(workload, file), emit)
-        except TrialError as error:
+        except (TrialError, AgentError, OSError) as error:
             emit(Note(f"nothing is predicted: {error}", is_warning=True))
             return None
 
@@ -219,6 +223,26 @@ class OwnSeries:
                 return
             if seen.move.reason:
                 emit(Note(f"move {number + 1} ({method}): {seen.move.reason}", is_warning=True))
+
+    def _cancel_halted(self, ends: Mapping[Place, End]) -> None:
+        """A guest whose disks move along stands still before its hand-over if nobody finishes their copies.
+
+        That is so if Partywall was killed. CapabilityError that says so, after the move was cancelled.
+        """
+        for end in ends.values():
+            if not isinstance(end, QemuEnd) or end.look().state != "pre-switchover":
+                continue
+            end.cancel()
+            deadline = time.monotonic() + STAY_S
+            while end.state() != "running" and time.monotonic() < deadline:
+                end.wait(LOOK_S)
+            end_copies(end.monitor, force=True)
+            end.forget_switchover()
+            raise CapabilityError(
+                f"the guest on {self._named(end.place)} stood still before its hand-over, because its move was "
+                "interrupted; that move is cancelled, and the guest is "
+                f"{end.state()}. Start the QEMU that waits for it anew, with a fresh image, before you move it again"
+            )
 
     def _continue_arrived(self) -> None:
         """A guest that arrived when nobody followed its move, because Partywall was killed, waits for its start.

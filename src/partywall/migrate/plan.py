@@ -130,6 +130,12 @@ def _untouched(plan: MigrationPlan) -> Iterator[Mistake]:
     given = plan.guest.model_fields_set & {"root", "service", "verify", "memory", "vcpus", "accel"}
     for name in sorted(given):
         yield Mistake(("guest", name), "a guest of your own is as it is", "remove it")
+    if plan.goal.p99 is not None:
+        said = "what is done by a guest of your own has no response times that could be predicted"
+        yield Mistake(("goal", "p99"), said, "write goal: {downtime: 300ms}, with clients.address")
+    if plan.goal.downtime is not None and plan.clients.address is None:
+        said = "without clients nobody sees how long the guest does not answer"
+        yield Mistake(("goal", "downtime"), said, "add clients: {address: 10.0.0.5}, the guest's")
     if plan.guest.storage == "network":
         said = "a guest of your own has its disks where they are"
         yield Mistake(("guest", "storage"), said, "write moved, or shared if both hosts reach the same disks")

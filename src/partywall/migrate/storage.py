@@ -24,9 +24,8 @@ from partywall.sandbox.label import Label
 from partywall.sandbox.qemu.monitor import Monitor
 
 DEVICE = "root"
-JOB = "storage"
+JOB = "partywall-storage"
 LOOK_S = 0.01
-READY_S = 600.0
 FINISH_S = 30.0
 
 
@@ -84,6 +83,27 @@ def disks(monitor: Monitor) -> dict[str, Disk]:
     }
 
 
+def copies(monitor: Monitor) -> list[dict[str, Any]]:
+    """The copies of disks that a QEMU makes for Partywall, as it tells them."""
+    return [dict(job) for job in monitor.execute("query-jobs") if job["id"].startswith(JOB)]
+
+
+def end_copies(monitor: Monitor, *, force: bool) -> None:
+    """Ends what is left of copies. force: those that go on too. TrialError if they do not end."""
+    deadline = time.monotonic() + FINISH_S
+    while jobs := copies(monitor):
+        for job in jobs:
+            if job["status"] == "concluded":
+                monitor.execute("job-dismiss", id=job["id"])
+            elif force:
+                # One that is ending already refuses.
+                with contextlib.suppress(TrialError):
+                    monitor.execute("block-job-cancel", device=job["id"], force=True)
+        if time.monotonic() > deadline or not (force or any(job["status"] == "concluded" for job in jobs)):
+            raise TrialError("a copy of the guest's disk does not end")
+        monitor.wait(LOOK_S)
+
+
 class Mirror:
     """Mirrors of disks, from the QEMU that has the guest to the one that it moves to.
 
@@ -100,8 +120,11 @@ class Mirror:
         self._jobs: tuple[str, ...] = ()
         self._is_finished = False
 
-    def begin(self) -> int:
-        """Copies the disks, and then keeps the copies equal. Returns the bytes sent. TrialError if it cannot."""
+    def begin(self, bandwidth: int | None, within_s: float) -> int:
+        """Copies the disks, and then keeps the copies equal. Returns the bytes sent.
+
+        bandwidth: bit/s that each copy may take; None for all. TrialError if it takes longer than `within_s`, or fails.
+        """
         server = {"type": "inet", "data": {"host": self._address, "port": str(self._port)}}
         own, their = disks(self._here), disks(self._there)
         self._there.execute("nbd-server-start", addr=server)
@@ -114,6 +137,7 @@ class Mirror:
             self._here.execute(
                 "drive-mirror",
                 **{"job-id": export, "device": own[name].node, "sync": self._sync, "mode": "existing"},
+                speed=(bandwidth or 0) // 8,
                 **{
                     "format": "raw",
                     "auto-dismiss": False,
@@ -122,11 +146,11 @@ class Mirror:
                 },
             )
             self._jobs = (*self._jobs, export)
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + within_s
         while left := [job for job in self._looks() if job["status"] != "ready"]:
             ended = next((job for job in left if job["status"] == "concluded"), None)
             if ended or time.monotonic() > deadline:
-                why = ended.get("error", "it ended") if ended else "too slow"
+                why = ended.get("error", "it ended") if ended else f"it was not done after {within_s:g} s"
                 raise TrialError(f"the guest's disk was not copied to {self._address}: {why}")
             self._here.wait(LOOK_S)
         return sum(job["current-progress"] for job in self._looks())
@@ -150,13 +174,7 @@ class Mirror:
     def end(self, *, completed: bool) -> None:
         """Ends what is left of the mirrors on both sides. Either may be gone."""
         with contextlib.suppress(TrialError):
-            if not completed:
-                for job in self._looks():
-                    if job["status"] != "concluded":
-                        self._here.execute("block-job-cancel", device=job["id"], force=True)
-                self._concluded()
-            for name in self._jobs:
-                self._here.execute("job-dismiss", id=name)
+            end_copies(self._here, force=not completed)
             self._jobs = ()
         with contextlib.suppress(TrialError):
             self._there.execute("nbd-server-stop")
@@ -174,7 +192,7 @@ class Mirror:
 
     def _looks(self) -> list[dict[str, Any]]:
         """The copies as they are. TrialError if one is not there."""
-        jobs = {job["id"]: job for job in self._here.execute("query-jobs")}
+        jobs = {job["id"]: job for job in copies(self._here)}
         if missing := [name for name in self._jobs if name not in jobs]:
             raise TrialError(f"the copy of the guest's disk is gone: {', '.join(missing)}")
-        return [dict(jobs[name]) for name in self._jobs]
+        return [jobs[name] for name in self._jobs]

@@ -41,8 +41,7 @@ from partywall.model.migration import (
     Responses,
     Survey,
 )
-from partywall.stats import migration_own as own
-from partywall.stats import prediction, rounds
+from partywall.stats import migration_own, prediction, rounds
 from partywall.stats.migration_advice import SURE, advise, is_modelled
 from partywall.stats.migration_response import Service, quantiles, until_answered
 
@@ -446,24 +445,27 @@ def _own_basis(evidence: MigrationEvidence, earlier: Sequence[MoveFinding]) -> B
     if not evidence.surveys:
         return Basis({}, {})
     survey, link = evidence.surveys[-1], evidence.plan.link.rate
-    said = (own.known_of(survey),)
+    if migration_own.copies_disks(evidence.plan):
+        lacking = "Nothing is predicted of a move in which libvirt copies the disks: how long that takes is not known."
+        return Basis({}, {}, lacking=lacking)
+    said = (migration_own.known_of(survey),)
     fixed = {
         postcopy: costs
         for postcopy, family in ((False, PRECOPY), (True, POSTCOPY))
         if (costs := _own_costs(earlier, family, link, survey.memory)) is not None
     }
     if not fixed:
-        return Basis({}, {}, said=said, lacking=own.unpredictable(survey))
+        return Basis({}, {}, said=said, lacking=migration_own.unpredictable(survey))
     facts = dict.fromkeys(evidence.plan.workloads, _facts(survey, survey, evidence.about))
-    return Basis(facts, fixed, own.rests_on(survey, len(earlier), link), said)
+    return Basis(facts, fixed, migration_own.rests_on(survey, migration_own.used(earlier), link), said)
 
 
 def _own_costs(earlier: Sequence[MoveFinding], family: str, link: int | None, memory: int) -> prediction.Fixed | None:
     """By the moves of the same family. Those of the other one still tell what the link carries."""
     same = [finding for finding in earlier if finding.move.method == family]
     rate = None if link is None else link / 8
-    other = None if same else own.fixed_costs(earlier, None, memory)
-    return own.fixed_costs(same, rate if other is None else max(other.rates), memory)
+    other = None if same else migration_own.fixed_costs(earlier, None, memory)
+    return migration_own.fixed_costs(same, rate if other is None else max(other.rates), memory)
 
 
 def _facts(survey: Survey, fullest: Survey, about: Mapping[str, Any]) -> prediction.Facts:

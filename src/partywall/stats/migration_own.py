@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from partywall import units
-from partywall.model.migration import Move, MoveFinding, Survey
+from partywall.model.migration import MigrationPlan, Move, MoveFinding, Survey
 from partywall.stats.prediction import FEWEST_LOOKS, Fixed, rates_seen
 
 LINK_SHARES = (0.80, 0.88, 0.92, 0.95, 0.97)
@@ -117,6 +117,16 @@ def _varied(values: Sequence[float], share: float = VARIES) -> tuple[float, ...]
     return (middle - reach, middle, middle + reach)
 
 
+def copies_disks(plan: MigrationPlan) -> bool:
+    """Whether the hypervisor copies disks within the move, in a time that nothing here predicts."""
+    return plan.hosts is not None and plan.hosts.a.uri is not None and plan.guest.storage == "moved"
+
+
+def used(moves: Sequence[MoveFinding]) -> int:
+    """How many moves tell the rate of the link."""
+    return sum(_rate(finding.move) is not None for finding in moves)
+
+
 def rests_on(survey: Survey, moves: int, link: int | None) -> str:
     """What a prediction rests on, in words. link: its stated rate in bit/s."""
     if moves:
@@ -156,5 +166,5 @@ def unpredictable(survey: Survey) -> str:
     rate = sum(values) / len(values) / (survey.windows_ns[place] / 1e9)
     return (
         f"The time of a move cannot be predicted, because it is not known what the link carries: add link: {{rate: "
-        f"10Gbit/s}}, for example. A move ends for certain over more than {units.format_bit_rate(8 * rate)}."
+        f"10Gbit/s}}, for example. Over less than {units.format_bit_rate(8 * rate)} a move cannot be expected to end."
     )

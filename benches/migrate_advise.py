@@ -67,7 +67,8 @@ def main() -> None:
     worse = outcomes.count("worse")
     conclude(
         "migrate-advise",
-        f"better in {100 * share:.0f} % of {len(outcomes)} cases, worse beyond noise in {worse}",
+        f"of {len(outcomes)} cases better in {outcomes.count('better')}, the default in {outcomes.count('default')}, "
+        f"as good in {outcomes.count('same')}, worse beyond noise in {worse}",
         met=share >= 0.8 and not worse,
     )
 

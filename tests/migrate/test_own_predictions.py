@@ -265,7 +265,7 @@ def test_without_a_rate_it_is_said_why_nothing_is_predicted(tmp_path):
     result = kind.findings(made)
     assert kind.outcome(result) == Exit.INCONCLUSIVE
     assert "add link: {rate:" in result.findings.headline
-    assert "more than 71.3 Mbit/s" in result.findings.headline
+    assert "Over less than 71.3 Mbit/s" in result.findings.headline
     after = kind.findings(simple_record(tmp_path / "two", plan(rest=""), [moved()], looked_at()))
     assert any("cannot be predicted" in note for note in after.findings.notes)
     assert after.findings.cells[0].prediction is None
@@ -274,7 +274,7 @@ def test_without_a_rate_it_is_said_why_nothing_is_predicted(tmp_path):
 
 def test_advice_for_a_guest_of_one_s_own_needs_no_move(tmp_path):
     kind = Migrations()
-    fits = plan("link: {rate: 400Mbit/s}\ngoal: {downtime: 2s}")
+    fits = plan("link: {rate: 400Mbit/s}\nclients: {address: 10.0.0.5}\ngoal: {downtime: 2s}")
     made = simple_record(tmp_path / "one", fits, [], looked_at(), about={**ABOUT, "only_advise": True})
     result = kind.findings(made)
     assert kind.outcome(result) == Exit.HOLDS

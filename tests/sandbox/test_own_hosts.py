@@ -21,6 +21,7 @@ from partywall.kinds.kind import Options
 from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.migrate import plan as plans
 from partywall.migrate.channel import Channel
+from partywall.migrate.storage import Mirror, copies
 from partywall.sandbox import lab, qemu
 from partywall.testing import libvirt
 
@@ -99,6 +100,28 @@ def test_disks_of_one_s_own_guest_move_along(qemus, options, tmp_path):
     assert move.outcome == "completed", move.reason
     assert move.storage_bytes == 4 << 20
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_guest_that_stands_before_its_hand_over_continues_with_the_next_look(qemus, options, tmp_path):
+    """As after a kill of Partywall: nobody finishes the copy of its disk."""
+    source = qemus("one", options=with_disk(tmp_path / "first.raw", 4))
+    destination = qemus("two", arriving=True, options=with_disk(tmp_path / "second.raw", 4))
+    with contextlib.ExitStack() as stack:
+        one, two = (stack.enter_context(Channel(name, str(each.socket), None, options.work_root)).monitor
+                    for name, each in (("one", source), ("two", destination)))  # fmt: skip
+        switch = {"capability": "pause-before-switchover", "state": True}
+        one.execute("migrate-set-capabilities", capabilities=[switch])
+        Mirror(one, two, "127.0.0.1", 40131).begin(None, 20)
+        two.execute("migrate-incoming", uri="tcp:127.0.0.1:40132")
+        one.execute("migrate", uri="tcp:127.0.0.1:40132")
+        deadline = time.monotonic() + 20
+        while one.execute("query-migrate").get("status") != "pre-switchover" and time.monotonic() < deadline:
+            time.sleep(0.05)
+    with pytest.raises(CapabilityError, match=r"stood still before its hand-over.* the guest is running"):
+        moved(by_monitors(source, destination) + "guest: {storage: moved}\n", options)
+    with Channel("one", str(source.socket), None, options.work_root) as channel:
+        assert channel.monitor.execute("query-status")["status"] == "running"
+        assert not copies(channel.monitor)
 
 
 def test_a_disk_that_the_destination_lacks_is_refused(qemus, options, tmp_path):

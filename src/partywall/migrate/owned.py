@@ -241,7 +241,7 @@ class OwnSeries:
             raise CapabilityError(
                 f"the guest on {self._named(end.place)} stood still before its hand-over, because its move was "
                 "interrupted; that move is cancelled, and the guest is "
-                f"{end.state()}. Start the QEMU that waits for it anew, with a fresh image, before you move it again"
+                f"{end.state()}. Start the QEMU that waits for it again, with a new image, before you move it again"
             )
 
     def _continue_arrived(self) -> None:

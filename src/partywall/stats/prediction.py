@@ -52,6 +52,9 @@ UNKNOWN_LEFT = 0.07
 """The same for what is left at the hand-over."""
 BANDWIDTH = 128 << 20
 """QEMU's default max-bandwidth since version 5.2, bytes/s."""
+REWRITTEN = 400e3
+"""Bytes that an emulated guest was seen to write in a pass at most without a change of content. Samplers do not see it,
+and it decides whether moves with a short downtime limit end."""
 EARLIEST_S = 0.01
 """Below this, memory counts as changed evenly."""
 
@@ -141,8 +144,9 @@ class Facts:
     pages, which are looked at and hardly sent; sync_s: to read the dirty bitmap between two passes; layout: content in
     equal parts of the memory, by address, or empty if it lies evenly; service: what clients saw before the move.
     looked: the rates that QEMU sees when it decides whether to hand over, one after the other, as shares of `rate`.
-    content_least: if the content is only known to lie between the two. bandwidth, downtime_s: limits of a method that
-    sets none, bytes/s and s.
+    rewritten: bytes that QEMU finds written in each pass although their content is what it was. content_least: if the
+    content is only known to lie between the two. bandwidth, downtime_s: limits of a method that sets none, bytes/s and
+    s.
     """
 
     memory: float
@@ -153,6 +157,7 @@ class Facts:
     curve: Curve = NOTHING
     layout: tuple[float, ...] = ()
     looked: tuple[float, ...] = (1.0,)
+    rewritten: float = 0.0
     service: Service | None = None
     content_least: float | None = None
     bandwidth: float = BANDWIDTH
@@ -287,7 +292,7 @@ def replayed(
     quantum = rate * QUANTUM_S
     empty_s = (facts.memory - facts.content) / facts.empty_rate
     # QEMU goes through the memory by address, and counts pages as left until it has looked at them, zero pages too.
-    every = facts.curve.working_set(facts.content, wide)
+    every = facts.curve.working_set(facts.content, wide) + facts.rewritten
     ahead, fresh, dirty, sent, spent_s = facts.memory, facts.content, 0.0, 0.0, 0.0
     for number in range(1, PASSES_MAX):
         if method.postcopy is not None and number > method.postcopy.after_passes:
@@ -302,7 +307,7 @@ def replayed(
         ahead = facts.last_with(fresh) if fresh else 0.0
         pass_s = now / rate + facts.sync_s + empty_s * (before - ahead) / facts.memory
         sent, spent_s = sent + now, spent_s + pass_s
-        changed = min(every, facts.curve.at(pass_s))
+        changed = min(every, facts.curve.at(pass_s) + facts.rewritten)
         # What changes again before it is sent is one page to send, not two.
         if changed:
             at_random, in_turn = dirty * min(1.0, changed / every), max(0.0, dirty + changed - every)
@@ -353,6 +358,7 @@ def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: 
             # A mean below 0 says how far off it is.
             sync_s=abs(_drawn_mean(fixed.syncs_s, chance)),
             looked=tuple(chance.choice(fixed.looked, LOOKS)),
+            rewritten=float(chance.uniform(0.0, REWRITTEN)),
         ).drawn(chance)
         course = replayed(drawn, method, give_up_s, *chance.random(4))
         courses.append(_with_costs(course, drawn, fixed, chance))

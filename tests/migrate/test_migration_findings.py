@@ -119,6 +119,18 @@ def test_requests_without_an_answer_are_the_slowest():
     assert during.max_ns == pytest.approx(MS / 2)
 
 
+def test_the_time_in_which_disks_are_copied_is_not_before_the_move():
+    table = pings([])
+    copying = (table[:, 0] >= 1000 * MS) & (table[:, 0] < 2000 * MS)
+    table[copying, 2] += 50 * MS
+    slow, usual = (
+        migration.move_finding(move(storage_ns=storage_ns), {"pings": table}).responses["before"]
+        for storage_ns in (None, 1000 * MS)
+    )
+    assert slow.max_ns > 50 * MS
+    assert usual.max_ns < MS
+
+
 def test_work_is_laid_on_the_host_s_time_across_the_stop():
     """The guest works evenly on its own clock, which stands still for 200 ms: it loses 10 % of two seconds."""
     ends = np.arange(20 * MS, 5800 * MS, 20 * MS, dtype=np.float64)

@@ -51,14 +51,14 @@ class Guest:
         self.begun.append(seconds)
         self.asked = 0
 
-    def sampled(self):
+    def dirty_rate(self):
         self.asked += 1
         return self.rates[self.begun[-1]] if self.asked > self.late else None
 
 
 def looked_at(rates=((1, 8), (2, 8), (4, 8)), content=100 * MIB):
     memory = Memory(SIZE, content, round(content * 0.75), "resident in its QEMU's process", 4096)
-    return watching.sampled("guest", memory, tuple(rate for _, rate in rates))
+    return watching.survey_of_rates("guest", memory, tuple(rate for _, rate in rates))
 
 
 def moved(number=0, method="default", rate=45 * MIB, downtime_ms=60, *, paused=True):

@@ -90,14 +90,14 @@ class Memory:
 
     content: of pages that are not zero, at most; content_least: at least; content_from: how that is known, in words;
     layout: content in equal parts of the memory, by address, empty if it is not known. file: one with the same pages,
-    which may be read. sampled: pages that are sampled for a dirty rate.
+    which may be read. pages_sampled: pages that are sampled for a dirty rate.
     """
 
     size: int
     content: int
     content_least: int
     content_from: str
-    sampled: int
+    pages_sampled: int
     file: Path | None = None
     layout: tuple[int, ...] = ()
 
@@ -121,7 +121,7 @@ class Watchable(Protocol):
         """Lets the hypervisor watch for some time how much memory the guest changes."""
         ...
 
-    def sampled(self) -> int | None:
+    def dirty_rate(self) -> int | None:
         """Whole MiB/s that the guest changed meanwhile; None while it is watched."""
         ...
 

@@ -168,7 +168,7 @@ class LibvirtEnd:
         with libvirt_errors(f"domain {self._name}: its dirty rate"):
             self.domain().startDirtyRateCalc(seconds, 0)
 
-    def sampled(self) -> int | None:
+    def dirty_rate(self) -> int | None:
         wanted = library().VIR_DOMAIN_STATS_DIRTYRATE
         with libvirt_errors(f"domain {self._name}: its dirty rate"):
             ((_, stats),) = self._connection.domainListGetStats([self.domain()], wanted)

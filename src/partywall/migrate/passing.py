@@ -41,7 +41,7 @@ REPORT_NS = 20_000_000
 CHUNK = 1 << 20
 
 
-class Guest(QemuEnd):
+class StillGuest(QemuEnd):
     """A QEMU of this process group, with a guest whose CPU stands still. Use as a context manager."""
 
     def __init__(self, keys: Passing, *, incoming: bool = False) -> None:
@@ -152,7 +152,7 @@ class Link:
 
 def send(keys: Passing, link: Link) -> None:
     """The source's side, without end."""
-    with Guest(keys) as guest, socket.create_server((ADDRESS, 0)) as server:
+    with StillGuest(keys) as guest, socket.create_server((ADDRESS, 0)) as server:
         guest.fill()
         link.report()
         while True:
@@ -165,7 +165,7 @@ def send(keys: Passing, link: Link) -> None:
             guest.pause()
 
 
-def _drop(stream: socket.socket, guest: Guest, link: Link) -> None:
+def _drop(stream: socket.socket, guest: StillGuest, link: Link) -> None:
     """Takes what the source sends at the link's rate. The kernel drops it without a copy."""
     nowhere = bytearray(CHUNK)
     for quota in link.quotas():
@@ -183,7 +183,7 @@ def receive(keys: Passing, link: Link) -> None:
     """The destination's side, without end. Each guest arrives in a QEMU of its own."""
     stream = recorded(keys)
     while True:
-        with Guest(keys, incoming=True) as guest:
+        with StillGuest(keys, incoming=True) as guest:
             guest.listen(0)
             with socket.create_connection((ADDRESS, _port(guest))) as connection:
                 link.report()
@@ -206,7 +206,7 @@ def _feed(connection: socket.socket, stream: int, link: Link) -> None:
 def recorded(keys: Passing) -> int:
     """The stream of such a migration, as a file descriptor of memory."""
     stream = os.memfd_create("migration")
-    with Guest(keys) as guest, socket.create_server((ADDRESS, 0)) as server:
+    with StillGuest(keys) as guest, socket.create_server((ADDRESS, 0)) as server:
         guest.fill()
         guest.migrate(_uri(server))
         with server.accept()[0] as connection:
@@ -222,7 +222,7 @@ def _uri(server: socket.socket) -> str:
     return f"tcp:{address}:{port}"
 
 
-def _port(guest: Guest) -> int:
+def _port(guest: StillGuest) -> int:
     """Where a destination listens."""
     return int(guest.monitor.execute("query-migrate")["socket-address"][0]["port"])
 

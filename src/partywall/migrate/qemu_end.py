@@ -94,8 +94,8 @@ class QemuEnd:
     def begin_sampling(self, seconds: int) -> None:
         qmp.begin_sampling(self.monitor, seconds)
 
-    def sampled(self) -> int | None:
-        return qmp.sampled(self.monitor)
+    def dirty_rate(self) -> int | None:
+        return qmp.sampled_rate(self.monitor)
 
     def _size(self) -> int:
         return int(self.monitor.execute("query-memory-size-summary")["base-memory"])

@@ -191,7 +191,7 @@ def begin_sampling(monitor: Monitor, seconds: int) -> None:
     monitor.execute("calc-dirty-rate", **{"calc-time": seconds, "sample-pages": SAMPLED_PAGES, "mode": "page-sampling"})
 
 
-def sampled(monitor: Monitor) -> int | None:
+def sampled_rate(monitor: Monitor) -> int | None:
     """Whole MiB/s that the guest changed meanwhile; None while QEMU watches."""
     answer = monitor.execute("query-dirty-rate")
     return int(answer["dirty-rate"]) if answer["status"] == "measured" else None

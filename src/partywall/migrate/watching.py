@@ -36,16 +36,16 @@ def watched(workload: str, end: Watchable, count: Count, emit: Emit) -> Survey:
     emit(Left(SURVEY_S))
     if memory.file is not None and memory.size <= LARGEST_FILE:
         return count(memory.file)
-    return sampled(workload, memory, tuple(_rates(end, emit)))
+    return survey_of_rates(workload, memory, tuple(_rates(end, emit)))
 
 
-def sampled(workload: str, memory: Memory, rates: tuple[int, ...]) -> Survey:
+def survey_of_rates(workload: str, memory: Memory, rates: tuple[int, ...]) -> Survey:
     """A survey from rates in whole MiB/s, one for each of WATCHED_S. Pure.
 
     A rate stands for all that would be cut to it. One of 0 stands for less than the half of 1, because most guests
     that change so little change next to nothing.
     """
-    of_page = memory.size / memory.sampled
+    of_page = memory.size / memory.pages_sampled
     changed = [seconds * MIB * (rate + 0.5 if rate else 0.25) for seconds, rate in zip(WATCHED_S, rates, strict=True)]
     cut = [seconds * MIB * (0.29 if rate else 0.25) for seconds, rate in zip(WATCHED_S, rates, strict=True)]
     # Sampled pages that changed are a count, so their variance is their number.
@@ -62,7 +62,7 @@ def sampled(workload: str, memory: Memory, rates: tuple[int, ...]) -> Survey:
         windows_ns=tuple(seconds * 1_000_000_000 for seconds in WATCHED_S),
         changed=(tuple(min(float(memory.size), each) for each in changed),),
         errors=tuple(errors),
-        changes_from=f"a sample of {memory.sampled} pages, by its hypervisor",
+        changes_from=f"a sample of {memory.pages_sampled} pages, by its hypervisor",
     )
 
 
@@ -78,7 +78,7 @@ def _rates(end: Watchable, emit: Emit) -> Iterator[int]:
 def _awaited(end: Watchable, seconds: int) -> int:
     time.sleep(seconds)
     deadline = time.monotonic() + LATE_S
-    while (rate := end.sampled()) is None:
+    while (rate := end.dirty_rate()) is None:
         if time.monotonic() > deadline:
             raise TrialError(f"the guest's hypervisor does not tell its dirty rate {LATE_S:g} s after it should")
         time.sleep(LOOK_S)

@@ -303,7 +303,8 @@ def _responses(move: Move, pings: Table) -> dict[str, Responses]:
 
 def _phases(move: Move) -> dict[str, tuple[int, int]]:
     return {
-        "before": (0, move.begin_ns),
+        # Disks are copied before the move begins.
+        "before": (0, move.begin_ns - (move.storage_ns or 0)),
         "during": (move.begin_ns, move.end_ns),
         "after": (move.end_ns, np.iinfo(np.int64).max),
     }

@@ -8,6 +8,7 @@ import pytest
 
 from partywall.errors import TrialError
 from partywall.migrate.storage import Disk, Mirror, disks
+from partywall.model.migration import Progress
 from partywall.sandbox.qemu.monitor import Monitor
 
 NAMES = ("root", "/machine/peripheral/data")
@@ -39,7 +40,7 @@ class Source:
                 ]
             case "drive-mirror":
                 self.speed = given["speed"]
-                job = {"id": given["job-id"], "status": self.status, "current-progress": 7}
+                job = {"id": given["job-id"], "status": self.status, "current-progress": 7, "total-progress": 100}
                 self.jobs[job["id"]] = job | ({"error": self.error} if self.error else {})
             case "query-jobs":
                 return list(self.jobs.values())
@@ -56,13 +57,16 @@ class Source:
         pass
 
 
+looks: list[Progress] = []
+
+
 def mirror(source: Source) -> Mirror:
     return Mirror(cast("Monitor", source), cast("Monitor", Source()), "192.0.2.2", 10809)
 
 
 def begun(source: Source) -> Mirror:
     each = mirror(source)
-    assert each.begin(800_000_000, 5.0) == 2 * 7
+    assert each.begin(800_000_000, 5.0, looks.append) == 2 * 7
     return each
 
 
@@ -87,7 +91,7 @@ def test_a_copy_that_cannot_be_made_says_why_and_ends() -> None:
     source = Source("concluded", "Connection refused")
     each = mirror(source)
     with pytest.raises(TrialError, match=r"was not copied to 192\.0\.2\.2: Connection refused"):
-        each.begin(None, 5.0)
+        each.begin(None, 5.0, looks.append)
     each.end(completed=False)
     assert not source.jobs
 
@@ -96,7 +100,8 @@ def test_a_copy_that_takes_longer_than_the_move_may_is_given_up() -> None:
     source = Source("running")
     each = mirror(source)
     with pytest.raises(TrialError, match=r"was not done after 0\.01 s"):
-        each.begin(None, 0.01)
+        each.begin(None, 0.01, looks.append)
+    assert (looks[-1].passes, looks[-1].sent, looks[-1].left) == (0, 14, 2 * 93)
     source.jobs["somebody-else-s"] = {"id": "somebody-else-s", "status": "running"}
     each.end(completed=False)
     assert list(source.jobs) == ["somebody-else-s"]

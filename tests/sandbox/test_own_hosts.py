@@ -111,7 +111,7 @@ def test_a_guest_that_stands_before_its_hand_over_continues_with_the_next_look(q
                     for name, each in (("one", source), ("two", destination)))  # fmt: skip
         switch = {"capability": "pause-before-switchover", "state": True}
         one.execute("migrate-set-capabilities", capabilities=[switch])
-        Mirror(one, two, "127.0.0.1", 40131).begin(None, 20)
+        Mirror(one, two, "127.0.0.1", 40131).begin(None, 20, lambda _: None)
         two.execute("migrate-incoming", uri="tcp:127.0.0.1:40132")
         one.execute("migrate", uri="tcp:127.0.0.1:40132")
         deadline = time.monotonic() + 20

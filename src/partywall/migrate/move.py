@@ -257,12 +257,12 @@ class Mover:
             guest.stayed()
             moved.end_ns, moved.reason = self._clock.now_ns(), str(error)
             return moved
-        mirror = guest.mirror(self._port())
+        mirror, watching = guest.mirror(self._port()), Watching(give_up_ns, watch)
         try:
-            uri = self._prepare(moved, method, here, there, mirror, give_up_ns)
+            uri = self._prepare(moved, method, here, there, mirror, watching)
             # Nothing is sent to the guest while it moves: what a QEMU has not read when the guest leaves it is lost.
             guest.hold()
-            self._carry(moved, method, uri, Watching(give_up_ns, watch), here, there, mirror)
+            self._carry(moved, method, uri, watching, here, there, mirror)
         except TrialError as error:
             self._broken(moved, here, there, str(error))
         except BaseException:
@@ -313,7 +313,7 @@ class Mover:
             here.wait(LOOK_S)
 
     def _prepare(
-        self, moved: Moved, method: Method, here: End, there: End, mirror: Mirror | None, give_up_ns: int
+        self, moved: Moved, method: Method, here: End, there: End, mirror: Mirror | None, watching: Watching
     ) -> str:
         """Sets both ends up, and copies a disk that moves along. The address that the destination listens on."""
         for side in (here, there):
@@ -321,7 +321,7 @@ class Mover:
         uri = there.listen(self._port())
         if mirror is not None:
             began_ns = self._clock.now_ns()
-            moved.storage_bytes = mirror.begin(method.bandwidth, give_up_ns / 1e9)
+            moved.storage_bytes = mirror.begin(method.bandwidth, watching.give_up_ns / 1e9, watching.watch)
             moved.storage_ns = self._clock.now_ns() - began_ns
         return uri
 

@@ -52,7 +52,8 @@ def watcher(emit: Emit) -> Callable[[Progress], None]:
 
 def _text(look: Progress) -> str:
     """How far a move is. From the second pass on, also how much changes and is sent, which decides whether it ends."""
-    text = f"pass {look.passes}: {units.format_bytes(look.sent)} sent, {units.format_bytes(look.left)} left"
+    what = f"pass {look.passes}" if look.passes else "copying disks"
+    text = f"{what}: {units.format_bytes(look.sent)} sent, {units.format_bytes(look.left)} left"
     if not look.dirty_rate or not look.rate:
         return text
     return f"{text}; {units.format_bytes(look.dirty_rate)}/s change, {units.format_bytes(look.rate)}/s are sent"

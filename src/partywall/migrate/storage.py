@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from typing import Any, Literal
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import Host, install
 from partywall.migrate.network import STORAGE, Network
+from partywall.model.migration import Progress
 from partywall.sandbox.label import Label
 from partywall.sandbox.qemu.monitor import Monitor
 
@@ -120,10 +121,11 @@ class Mirror:
         self._jobs: tuple[str, ...] = ()
         self._is_finished = False
 
-    def begin(self, bandwidth: int | None, within_s: float) -> int:
+    def begin(self, bandwidth: int | None, within_s: float, watch: Callable[[Progress], None]) -> int:
         """Copies the disks, and then keeps the copies equal. Returns the bytes sent.
 
-        bandwidth: bit/s that each copy may take; None for all. TrialError if it takes longer than `within_s`, or fails.
+        bandwidth: bit/s that each copy may take; None for all. watch: called with each look, of pass 0. TrialError if
+        it takes longer than `within_s`, or fails.
         """
         server = {"type": "inet", "data": {"host": self._address, "port": str(self._port)}}
         own, their = disks(self._here), disks(self._there)
@@ -147,13 +149,18 @@ class Mirror:
             )
             self._jobs = (*self._jobs, export)
         deadline = time.monotonic() + within_s
-        while left := [job for job in self._looks() if job["status"] != "ready"]:
-            ended = next((job for job in left if job["status"] == "concluded"), None)
+        while True:
+            jobs = self._looks()
+            sent: int = sum(job["current-progress"] for job in jobs)
+            every: int = sum(job["total-progress"] for job in jobs)
+            if all(job["status"] == "ready" for job in jobs):
+                return sent
+            watch(Progress(at_ns=time.monotonic_ns(), sent=sent, left=max(0, every - sent), passes=0))
+            ended = next((job for job in jobs if job["status"] == "concluded"), None)
             if ended or time.monotonic() > deadline:
                 why = ended.get("error", "it ended") if ended else f"it was not done after {within_s:g} s"
                 raise TrialError(f"the guest's disk was not copied to {self._address}: {why}")
             self._here.wait(LOOK_S)
-        return sum(job["current-progress"] for job in self._looks())
 
     def finish(self) -> None:
         """Ends the copies, which are complete because the guest stands still, and lets the move continue.

@@ -234,7 +234,10 @@ class Pass(Frozen):
 
 
 class Progress(Frozen):
-    """A look at a move that goes on. sent, left: bytes of memory; dirty_rate: bytes/s; throttle: percent."""
+    """A look at a move that goes on. sent, left: bytes of memory; dirty_rate: bytes/s; throttle: percent.
+
+    Of pass 0, while disks are copied, sent and left are bytes of these.
+    """
 
     at_ns: int
     sent: int

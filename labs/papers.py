@@ -33,10 +33,12 @@ ROWS = ROOT / "docs" / "papers"
 RESULTS = ROWS / "results"
 PAGE = ROOT / "docs" / "papers.md"
 
-Status = Literal["measured", "shown", "partly", "missing", "impossible"]
+Status = Literal["measured", "shown", "stand-in", "unequipped", "partly", "missing", "impossible"]
 WORDS: Mapping[Status, str] = {
     "measured": "measured again",
     "shown": "shown",
+    "stand-in": "on a stand-in",
+    "unequipped": "needs hardware",
     "partly": "partly",
     "missing": "missing",
     "impossible": "not possible on Linux",
@@ -117,8 +119,8 @@ def problems(rows: PaperRows) -> Iterator[str]:
 
 
 def _wrong(row: Row) -> Iterator[str]:
-    if row.status in COMPLETE and not row.by:
-        yield f"{WORDS[row.status]} by nothing"
+    if row.status not in ("missing", "impossible") and not row.by:
+        yield f"{WORDS[row.status]}, but no command is named"
     if (row.status in COMPLETE) == bool(row.lacks):
         yield "a complete row lacks nothing, and any other row has a reason"
     for by in row.by:

@@ -57,8 +57,10 @@ def test_a_wrong_number_a_missing_exhibit_and_an_unknown_benchmark_are_reported(
 
 def test_a_complete_row_has_evidence_and_any_other_a_reason():
     row = ROWS["N"].rows[0]
-    assert list(table._wrong(row.model_copy(update={"by": ()}))) == ["shown by nothing"]
+    assert list(table._wrong(row.model_copy(update={"by": ()}))) == ["shown, but no command is named"]
     assert list(table._wrong(row.model_copy(update={"status": "missing"})))
+    unequipped = row.model_copy(update={"status": "unequipped", "by": (), "lacks": "x"})
+    assert list(table._wrong(unequipped)) == ["needs hardware, but no command is named"]
     assert list(table._wrong(row.model_copy(update={"lacks": "x"})))
 
 

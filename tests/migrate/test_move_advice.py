@@ -11,10 +11,11 @@ from partywall.stats.migration_response import Service
 from partywall.stats.prediction import Curve, Facts, Fixed
 
 MIB = 1 << 20
+DEFAULT = Method()
 WINDOWS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.4)
 
 
-def advised(goal, rate=10 * MIB, start_s=0.05, service=True):
+def advised(goal, rate=10 * MIB, start_s=0.05, service=True, method=DEFAULT):
     changed = [min(rate * window, 64 * MIB) for window in WINDOWS]
     facts = Facts(
         256 * MIB, 100 * MIB, math.inf, curve=Curve(WINDOWS, np.array([changed])),
@@ -24,7 +25,7 @@ def advised(goal, rate=10 * MIB, start_s=0.05, service=True):
         (0.1, 0.12), (0.005,), (50 * MIB, 55 * MIB), (400 * MIB, 400 * MIB), (0.01, 0.02), (0.02, 0.03),
         start_s=(start_s, start_s * 1.1),
     )  # fmt: skip
-    return advise("writer", {"default": Method()}, Goal(**goal), facts, {False: fixed}, 60.0, 1)
+    return advise("writer", {"own": method}, Goal(**goal), facts, {False: fixed}, 60.0, 1)
 
 
 def test_the_fastest_method_that_reaches_the_goal_is_advised():
@@ -36,9 +37,14 @@ def test_the_fastest_method_that_reaches_the_goal_is_advised():
     assert "the goal of a wait of at most 200 ms" in narrow.text
 
 
-def test_of_methods_that_take_as_long_the_one_with_the_shortest_wait_is_advised():
+def test_settings_are_changed_only_for_a_gain():
     """A quiet guest moves as fast by any limit, but for one second, whose wait is too long."""
     quiet = advised({"downtime": "450ms"}, rate=MIB / 64)
+    assert quiet.chosen.method == DEFAULT
+
+
+def test_of_other_methods_that_take_as_long_the_one_with_the_shortest_wait_is_advised():
+    quiet = advised({"downtime": "450ms"}, rate=MIB / 64, method=Method(downtime="200ms"))
     waits = {each.name: each.prediction.spans["longest_s"].value for each in quiet.considered}
     assert quiet.chosen.name == min(waits, key=waits.get) == "downtime 30 ms"
 

@@ -1,4 +1,4 @@
-"""Which method to use for a move: of those predicted to reach the goal, a fast one with a short wait. Pure."""
+"""Which method to use for a move: of those predicted to reach the goal, one that is as fast as any. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ DOWNTIMES_MS = (30, 60, 100, 300, 1000)
 """Downtime limits that are considered beside those of the plan."""
 GOALS = {"longest_s": "a wait of at most", "p99_s": "a p99 of at most"}
 AS_SOON = 1.02
-"""Times of moves that differ by less are as good as each other, and then clients should wait as briefly as possible."""
+"""Times of moves that differ by less are as good as each other. QEMU's defaults are advised if theirs is among these,
+for settings are changed only for a gain; or else the method by which clients wait as briefly as possible."""
 SURE = 0.95
 """Chance of an end below which a method is not advised."""
 
@@ -48,7 +49,7 @@ def advise(
     if reaching:
         soonest_s = min(choice.prediction.spans["total_s"].value for choice in reaching)
         soon = [each for each in reaching if each.prediction.spans["total_s"].value <= soonest_s * AS_SOON]
-        chosen = min(soon, key=lambda choice: choice.prediction.spans["longest_s"].value)
+        chosen = min(soon, key=lambda each: (each.method != Method(), each.prediction.spans["longest_s"].value))
     else:
         nearest = limits or {"longest_s": 1.0}
         chosen = min(ends, key=lambda choice: _excess(choice.prediction, nearest, "value"))

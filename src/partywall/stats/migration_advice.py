@@ -12,9 +12,10 @@ from partywall.stats.prediction import Facts, Fixed, predict
 DOWNTIMES_MS = (30, 60, 100, 300, 1000)
 """Downtime limits that are considered beside those of the plan."""
 GOALS = {"longest_s": "a wait of at most", "p99_s": "a p99 of at most"}
-AS_SOON = 1.02
-"""Times of moves that differ by less are as good as each other. QEMU's defaults are advised if theirs is among these,
-for settings are changed only for a gain; or else the method by which clients wait as briefly as possible."""
+AS_SOON = 1.05
+"""Times of moves that differ by less are as good as each other, for predictions are off by 2 % in the median. Settings
+are changed only for a gain: QEMU's defaults are advised if their time is among these, or else the method by which
+clients wait as briefly as possible."""
 SURE = 0.95
 """Chance of an end below which a method is not advised."""
 

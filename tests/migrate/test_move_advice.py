@@ -74,4 +74,11 @@ def test_a_p99_that_cannot_be_predicted_is_not_promised():
 def test_a_guest_that_changes_more_than_the_link_carries_has_no_method(goal):
     none = advised(goal, rate=200 * MIB)
     assert none.chosen is None
-    assert "no pre-copy ends" in none.text
+    assert "no pre-copy is likely to end" in none.text
+
+
+def test_a_guest_whose_move_may_not_end_gets_the_likeliest_method():
+    doubtful = advised({}, rate=44 * MIB)
+    chances = {each.name: each.prediction.chance for each in doubtful.considered}
+    assert 0.5 < chances[doubtful.chosen.name] == max(chances.values()) < 0.95
+    assert f"ends within 1 min with a chance of {100 * max(chances.values()):.0f} %" in doubtful.text

@@ -17,7 +17,7 @@ AS_SOON = 1.05
 are changed only for a gain: QEMU's defaults are advised if their time is among these, or else the method by which
 clients wait as briefly as possible."""
 SURE = 0.95
-"""Chance of an end below which a method is not advised."""
+"""Chance of an end below which a method is advised only if no other is likelier to end."""
 
 
 def candidates(methods: Mapping[str, Method]) -> dict[str, Method]:
@@ -42,7 +42,8 @@ def advise(
         for name, method in candidates(methods).items()
         if (costs := fixed.get(method.postcopy is not None)) is not None and is_modelled(method)
     )
-    ends = [choice for choice in considered if choice.prediction.chance >= SURE]
+    likeliest = max((choice.prediction.chance for choice in considered), default=0.0)
+    ends = [each for each in considered if each.prediction.converges and each.prediction.chance >= min(SURE, likeliest)]
     if not ends:
         return Advice(workload=workload, chosen=None, considered=considered, text=_hopeless(facts, fixed))
     limits = goal.limits
@@ -58,7 +59,7 @@ def advise(
         workload=workload,
         chosen=chosen,
         considered=considered,
-        text=_text(chosen, limits, bool(reaching)),
+        text=_text(chosen, limits, bool(reaching)) + _doubt(chosen, give_up_s),
         reaches=not limits or bool(reaching),
     )
 
@@ -92,14 +93,21 @@ def _text(chosen: Choice, limits: Mapping[str, float], reaches: bool) -> str:
     return f"no method is sure to reach the goal of {wanted}; {chosen.name} comes closest: {cost}"
 
 
+def _doubt(chosen: Choice, give_up_s: float) -> str:
+    if chosen.prediction.chance >= SURE:
+        return ""
+    chance = f"{100 * chosen.prediction.chance:.0f} %"
+    return f"; no method is sure to end: this one ends within {_time(give_up_s)} with a chance of {chance}"
+
+
 def _hopeless(facts: Facts, fixed: Mapping[bool, Fixed]) -> str:
     if not fixed:
         return "nothing can be said, because no calibration move was completed"
     rates = next(iter(fixed.values())).rates
     rate = sorted(rates)[len(rates) // 2]
     parts = [
-        f"no pre-copy ends: the guest changes {units.format_bytes(facts.curve.rate)}/s, and the link carries "
-        f"{units.format_bytes(rate)}/s"
+        f"no pre-copy is likely to end: the guest changes {units.format_bytes(facts.curve.rate)}/s, "
+        f"and the link carries {units.format_bytes(rate)}/s"
     ]
     parts += list(_remedies(facts, rate, fixed))
     return "; ".join(parts)

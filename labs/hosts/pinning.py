@@ -41,14 +41,19 @@ def tried(bench: Bench) -> str:
     return "; ".join(_said(by_id[id_], name) for id_, name in FIGURES.items())
 
 
-def _bring_study(bench: Bench) -> None:
-    """The shipped study, with the cells of these figures alone."""
-    content = YAML(typ="safe").load(studies.find(STUDY).read_bytes())
+def study(to: Path) -> None:
+    """Writes the shipped study, with the cells of these figures alone."""
+    yaml = YAML()  # It keeps the order of keys, whose first says of which kind a study is.
+    content = yaml.load(studies.find(STUDY).read_bytes())
     content["cells"] = [{"generator": "sandbox", "users": users, "kept": kept} for users in USERS for kept in SHARES]
-    content["forms"] = {"short": content["forms"]["short"] | {"hold": HOLD, "rounds": ROUNDS}}
+    content["forms"] = {"short": {**content["forms"]["short"], "hold": HOLD, "rounds": ROUNDS}}
+    yaml.dump(content, to)
+
+
+def _bring_study(bench: Bench) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pinning.yaml"
-        YAML(typ="safe").dump(content, file)
+        study(file)
         bench.machine.bring([file], "/opt/try")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labs.hosts import checks, image, lab, limits, matrix
+from labs.hosts import checks, image, lab, limits, matrix, pinning
 from labs.hosts.bench import Bench, FailedError, LackingError
 from labs.hosts.catalogue import BACKPORTS, HOSTS, TRIXIE, Host, Shortfall
 from labs.hosts.checks import CHECKS
@@ -17,6 +17,7 @@ from labs.hosts.image import Built, _mmdebstrap, requirements
 from labs.hosts.lab import Result
 from labs.hosts.limits import Kept
 from labs.hosts.machine import HostEndedError, Machine, Output
+from partywall import study as studies
 
 CANNOT = Host("h", "a host", TRIXIE, shortfalls={"guard": Shortfall("cannot", "needs root")})
 
@@ -269,3 +270,10 @@ def test_the_page_shows_the_kept_results():
     record = json.loads(matrix.KEPT.read_text())
     assert set(record["hosts"]) <= set(HOSTS)
     assert f"\n{matrix.matrix(record)}\n" in matrix.DOCS.read_text()
+
+
+def test_the_study_of_pinning_is_the_shipped_one_with_fewer_cells(tmp_path):
+    file = tmp_path / "pinning.yaml"
+    pinning.study(file)
+    study = studies.kind_of(file).read(file.read_bytes(), str(file))
+    assert len(study.cells) == len(pinning.USERS) * len(pinning.SHARES)

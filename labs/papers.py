@@ -43,6 +43,7 @@ WORDS: Mapping[Status, str] = {
     "missing": "missing",
     "impossible": "not possible on Linux",
 }
+LABS = {"hosts": "make hosts", "xen": "make xen-lab"}
 COMPLETE: tuple[Status, ...] = ("measured", "shown")
 
 
@@ -128,7 +129,7 @@ def _wrong(row: Row) -> Iterator[str]:
         exists = {
             "study": f"papers/{name}" in studies.names(),
             "bench": (ROOT / "benches" / f"{name}.py").exists(),
-            "lab": (ROOT / "labs" / name).exists(),
+            "lab": name in LABS,
         }
         if not exists.get(kind, "partywall " in by):
             yield f"there is no {by}"
@@ -195,7 +196,7 @@ def _rows(rows: PaperRows) -> Iterator[str]:
 def _command(by: str) -> str:
     kind, _, name = by.partition(" ")
     made = {"study": f"sudo partywall study papers/{name}", "bench": f"sudo python benches/{name}.py"}
-    return made.get(kind, f"make {name}-lab" if kind == "lab" else by)
+    return made.get(kind, LABS[name] if kind == "lab" else by)
 
 
 def _beside(paper: Paper, name: str, recorded: Recorded | None) -> Iterator[str]:

@@ -68,8 +68,14 @@ def _said(beside: Beside, name: str) -> str:
 
 def _points(beside: Beside, series: str) -> Iterator[str]:
     yield f"{series}:"
-    yield ", ".join(f"{_figure(point)} with {point.x:g} %" for point in beside.measured if point.series == series)
+    points = sorted((point for point in beside.measured if point.series == series), key=lambda point: point.x)
+    yield ", ".join(f"{_figure(point)} with {point.x:g} %" for point in points)
 
 
 def _figure(point: Measured) -> str:
-    return f"{point.value:.3g} ± {(point.high - point.low) / 2:.2g}"
+    return f"{_rounded(point.value, 3)} ± {_rounded((point.high - point.low) / 2, 2)}"
+
+
+def _rounded(value: float, digits: int) -> str:
+    """Without an exponent."""
+    return f"{float(f'{value:.{digits}g}'):g}"

@@ -16,7 +16,7 @@ SSH_PACKAGES := openssh-client
 # For the extra `libvirt`: its headers, and a daemon for the tests.
 LIBVIRT_PACKAGES := libvirt-dev pkg-config gcc python3-dev libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-utils
 # For the Xen lab, which boots Debian's Xen in an emulated machine.
-XEN_LAB_PACKAGES := qemu-system-x86 mmdebstrap e2fsprogs util-linux
+XEN_LAB_PACKAGES := qemu-system-x86 mmdebstrap e2fsprogs util-linux openssh-client
 # For the stock hosts, which are built and booted in QEMU.
 HOSTS_PACKAGES := qemu-system-x86 mmdebstrap e2fsprogs util-linux openssh-client
 # Without it: no virtual machines; all else works, and `partywall doctor` says so.

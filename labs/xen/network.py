@@ -14,7 +14,7 @@ import xml.etree.ElementTree as ET  # what is read is our own
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Protocol
 
 from labs.building import Say
 from labs.xen.build import GUESTS, HERE, SENDER, SITE
@@ -39,8 +39,15 @@ BOOT_S, HOOKED_S, GONE_S = 300.0, 180.0, 180.0
 SOME = 100
 # A tenth of a second of the span may be the burst or the bucket's filling.
 ABOVE, BELOW = 0.05, 0.05
-POLICY = "/tmp/xen-lab.yaml"  # noqa: S108 - in dom0, which is ours alone
-GUARD = f"cd /tmp && echo $$ > guard.pid && export PYTHONPATH={GUESTS}/src:{SITE} && exec python3 -m partywall guard"
+POLICY, PID = "/tmp/xen-lab.yaml", "/tmp/guard.pid"  # noqa: S108 - in dom0, which is ours alone
+GUARD = f"cd /tmp && echo $$ > {PID} && export PYTHONPATH={GUESTS}/src:{SITE} && exec python3 -m partywall guard"
+
+
+class Dom0(Protocol):
+    """Where the guard runs: a place that takes shell commands."""
+
+    def shell(self, command: str) -> list[str]: ...
+    def run(self, command: str, text: str = "") -> str: ...
 
 
 @dataclass(frozen=True)
@@ -195,12 +202,12 @@ def tried(lab: Lab, say: Say) -> Held:
         free = measured(lab, vifs)
         with guarding(lab, vifs, say):
             guarded = measured(lab, vifs)
-        left = tuple(line for vif in vifs.values() for line in _hooks(lab, vif))
+        left = hooks(lab, vifs)
         after = measured(lab, vifs)
     return Held(free, guarded, after, left, kernel, ".".join(xen))
 
 
-def measured(lab: Lab, vifs: Mapping[str, str]) -> dict[str, Rates]:
+def measured(lab: Dom0, vifs: Mapping[str, str]) -> dict[str, Rates]:
     """Rates of the guests over the next seconds, after some in which they settle.
 
     TrialError if the machine stood still each time: its clock went on, and nothing was sent.
@@ -213,12 +220,14 @@ def measured(lab: Lab, vifs: Mapping[str, str]) -> dict[str, Rates]:
     raise TrialError(f"the emulated machine stood still in each of {TRIES} spans of {SPAN_S} s; try on a quieter host")
 
 
-def _hooks(lab: Lab, vif: str) -> list[str]:
-    return [line for line in lab.run(f"tc qdisc show dev {vif}").splitlines() if "clsact" in line or "ingress" in line]
+def hooks(lab: Dom0, vifs: Mapping[str, str]) -> tuple[str, ...]:
+    """The places for hooks that the guests' interfaces have now."""
+    lines = "".join(lab.run(f"tc qdisc show dev {vif}") for vif in vifs.values()).splitlines()
+    return tuple(line for line in lines if "clsact" in line)
 
 
 @contextlib.contextmanager
-def guarding(lab: Lab, vifs: Mapping[str, str], say: Say) -> Iterator[None]:
+def guarding(lab: Dom0, vifs: Mapping[str, str], say: Say) -> Iterator[None]:
     """The guard in dom0 while the block runs. TrialError if it does not start, or finds anything wrong."""
     pipe = subprocess.PIPE
     argv = lab.shell(f"{GUARD} run {POLICY}")
@@ -231,21 +240,21 @@ def guarding(lab: Lab, vifs: Mapping[str, str], say: Say) -> Iterator[None]:
         )
         if hooked:
             yield
-            lab.run("kill -INT $(cat /tmp/guard.pid)")
+            lab.run(f"kill -TERM $(cat {PID})")
+        output = guard.communicate(timeout=GONE_S)[0]
     except BaseException:
         guard.kill()
         guard.wait()
         raise
-    output = guard.communicate(timeout=GONE_S)[0]
     if guard.returncode or not hooked:
         raise TrialError(f"the guard in dom0 ended with exit code {guard.returncode}: {output[-2000:]}")
 
 
-def _until_hooked(lab: Lab, vifs: Mapping[str, str], guard: subprocess.Popen[str]) -> bool:
+def _until_hooked(lab: Dom0, vifs: Mapping[str, str], guard: subprocess.Popen[str]) -> bool:
     """Waits until the guard has its hooks; False if it ended or took too long."""
     until = time.monotonic() + HOOKED_S
     while guard.poll() is None and time.monotonic() < until:
-        if all(_hooks(lab, vif) for vif in vifs.values()):
+        if len(hooks(lab, vifs)) == len(vifs):
             return True
         time.sleep(2)
     guard.kill()

@@ -63,7 +63,7 @@ libvirt: setup ## install what the backend libvirt needs, and a daemon for its t
 	$(SUDO) apt-get install -y --no-install-recommends $(LIBVIRT_PACKAGES)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[libvirt]'
 
-xen-lab: libvirt vm ## boot Xen with a small dom0, emulated, and measure two PV guests in it (some minutes; the first time more)
+xen-lab: libvirt vm ## boot Xen with a small dom0, emulated, measure PV guests in it, and run the guard there (some minutes; the first time more)
 	$(SUDO) apt-get install -y --no-install-recommends $(XEN_LAB_PACKAGES)
 	$(SUDO) $(CURDIR)/$(PY) -m labs.xen.lab
 

@@ -1,4 +1,4 @@
-"""Xen without a machine for it: Xen and a small dom0 in an emulated PC, and a run on two PV guests inside.
+"""Xen without a machine for it: Xen and a small dom0 in an emulated PC, PV guests inside, and the guard in dom0.
 
 `make xen-lab`. Fetches Debian packages once and builds dom0's root from them; nothing is installed but what
 `make xen-lab` names. The emulator ends with this program, however that ends.

@@ -16,7 +16,7 @@ LIBVIRT_PORT, SSH_PORT = 16509, 22
 READY_S = 300.0
 # AMD models stop libvirt's Xen driver, and newer ones crash here.
 CPU = "Westmere"
-# Nobody attacks this Xen, and an emulated processor is slow to change page tables at each call of a guest's.
+# Nobody attacks this Xen, and an emulated processor is slow to change page tables at each call of a guest.
 XEN_OPTIONS = "console=com1 com1=115200,8n1 loglvl=warning sched=credit spec-ctrl=no xpti=no"
 # Dom0, Xen's own, and up to four guests of 256 MiB.
 DOM0_MIB = 640

@@ -60,7 +60,7 @@ def test_rates_come_from_two_readings_of_the_counters():
     [
         ({"free": FREE | {FLOOD: Rates(LINK_BPS, LINK_BPS)}}, "too little to show anything"),
         ({"guarded": GUARDED | {FLOOD: Rates(5 * LINK_BPS, 1.1 * CEILING_BPS)}}, "passed a ceiling of 3.00 Mbit/s"),
-        ({"guarded": GUARDED | {STEADY: Rates(OFFERED_BPS, 0.9 * OFFERED_BPS)}}, "only 3.60 Mbit/s of 4.00 Mbit/s"),
+        ({"guarded": GUARDED | {STEADY: Rates(OFFERED_BPS, 0.85 * OFFERED_BPS)}}, "only 3.40 Mbit/s of 4.00 Mbit/s"),
         ({"left": ("qdisc clsact",)}, "the guard left qdisc clsact"),
     ],
 )

@@ -33,7 +33,7 @@ ROOT_PACKAGES = (
     *("xen-utils-4.17", "xenstore-utils", "libvirt-daemon", "libvirt-daemon-driver-xen", "libvirt-clients"),
     *("iproute2", "kmod", "openssh-server", "python3"),
 )
-# The root's suite; its Python, which runs Partywall in dom0; and the folder of what Partywall needs.
+# The suite of the root; its Python, which runs Partywall in dom0; the folder with the dependencies of Partywall.
 SUITE, PYTHON, SITE = "bookworm", "3.11", "/opt/partywall"
 # Xen's driver is the only one that is wanted, and QEMU's keeps dom0 busy looking for an emulator.
 DRIVERS_LEFT = ("libxl",)
@@ -77,7 +77,7 @@ def _build(say: Say) -> None:
 
 
 def _digest() -> str:
-    """The name of what dom0's disk is made of."""
+    """A digest of everything that goes into dom0's disk."""
     made_of = (*ROOT_PACKAGES, *_dependencies(), SUITE, PYTHON, (HERE / "dom0-init").read_text())
     return hashlib.sha256("\n".join(made_of).encode()).hexdigest()
 

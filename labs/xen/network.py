@@ -266,6 +266,6 @@ def kept(lab: Lab, out: Path, say: Say) -> bool:
     seen = tried(lab, say)
     out.mkdir(parents=True, exist_ok=True)
     (out / "guard.json").write_text(json.dumps(asdict(seen), indent=1))
-    say(f"Xen {seen.xen}, dom0's Linux {seen.kernel}, emulated; arrived of what was sent:\n{seen.table()}")
+    say(f"Xen {seen.xen}, dom0's Linux {seen.kernel}, emulated; the rates that arrived and were sent:\n{seen.table()}")
     say("; ".join(seen.faults) or "the guard's ceiling and guarantee hold in dom0")
     return not seen.faults

@@ -16,7 +16,7 @@ SSH_PACKAGES := openssh-client
 # For the extra `libvirt`: its headers, and a daemon for the tests.
 LIBVIRT_PACKAGES := libvirt-dev pkg-config gcc python3-dev libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-utils
 # For the Xen lab, which boots Debian's Xen in an emulated machine.
-XEN_LAB_PACKAGES := qemu-system-x86 mmdebstrap e2fsprogs util-linux
+XEN_LAB_PACKAGES := qemu-system-x86 mmdebstrap e2fsprogs util-linux openssh-client
 # For the stock hosts, which are built and booted in QEMU.
 HOSTS_PACKAGES := qemu-system-x86 mmdebstrap e2fsprogs util-linux openssh-client
 # Without it: no virtual machines; all else works, and `partywall doctor` says so.
@@ -63,7 +63,7 @@ libvirt: setup ## install what the backend libvirt needs, and a daemon for its t
 	$(SUDO) apt-get install -y --no-install-recommends $(LIBVIRT_PACKAGES)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[libvirt]'
 
-xen-lab: libvirt vm ## boot Xen with a small dom0, emulated, and measure two PV guests in it (some minutes; the first time more)
+xen-lab: libvirt vm ## boot Xen with a small dom0, emulated, measure PV guests in it, and run the guard there (some minutes; the first time more)
 	$(SUDO) apt-get install -y --no-install-recommends $(XEN_LAB_PACKAGES)
 	$(SUDO) $(CURDIR)/$(PY) -m labs.xen.lab
 

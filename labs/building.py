@@ -54,3 +54,23 @@ def free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
+
+
+def ssh(key: Path, port: int, user: str, control: Path | str, command: str) -> list[str]:
+    """The command line that runs a shell command in an emulated machine, whose port 22 is `port` of loopback.
+
+    control: folder of the connection, which later commands share.
+    """
+    options = {
+        "BatchMode": "yes",
+        "StrictHostKeyChecking": "no",
+        "UserKnownHostsFile": "/dev/null",
+        "LogLevel": "ERROR",
+        "ConnectTimeout": "20",
+        "IdentitiesOnly": "yes",
+        "ControlMaster": "auto",
+        "ControlPath": f"{control}/%r",
+        "ControlPersist": "600",
+    }
+    words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    return ["ssh", "-F", "none", *words, "-i", str(key), "-p", str(port), f"{user}@127.0.0.1", command]

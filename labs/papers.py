@@ -4,7 +4,8 @@ Source: docs/papers/PAPER.yaml, a row for each statement, table and figure; the 
 (src/partywall/scenarios/papers/NAME.paper.yaml); and recorded results of studies (docs/papers/results/NAME.json).
 
     python -m labs.papers                  writes docs/papers.md (part of make generate)
-    python -m labs.papers --record FOLDER  adds the result of a finished study, given its folder
+    python -m labs.papers --record FOLDER  adds the result of a finished study, given its folder; with --lab NAME, of
+                                           a study that belongs to a lab
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from partywall import study as studies
 from partywall.model.agreement import judge
 from partywall.model.paper import Measured, Number, Paper, PaperTable
 from partywall.model.scenario import Frozen, Name
+from partywall.report import figures
 from partywall.report.paper import measured_text
 from partywall.scenario import papers
 from partywall.scenario.documents import validated
@@ -85,9 +87,14 @@ class Shown(Frozen):
 
 
 class Recorded(Frozen):
-    """The result of a study. when, host: for people."""
+    """The result of a study. when, host: for people.
+
+    by, paper: of a study that belongs to a lab: `lab NAME`, and the study beside whose numbers it is shown.
+    """
 
     study: Name
+    by: str = ""
+    paper: Name | None = None
     when: str
     host: str
     form: str
@@ -173,7 +180,10 @@ def _parts(papers_rows: Sequence[PaperRows], recorded: Mapping[str, Recorded]) -
             ["| row | where | item | status | shown by | lacks |", "|---|---|---|---|---|---|", *_rows(rows)]
         )
         for name in rows.studies:
-            yield from _beside(papers.load(name), name, recorded.get(name))
+            yield from _beside(papers.load(name), f"papers/{name}", recorded.get(name))
+            for by_lab in recorded.values():
+                if by_lab.paper == name:
+                    yield from _beside(papers.load(name), _command(by_lab.by), by_lab)
 
 
 def _counts(papers_rows: Sequence[PaperRows]) -> str:
@@ -199,19 +209,23 @@ def _command(by: str) -> str:
     return made.get(kind, LABS[name] if kind == "lab" else by)
 
 
-def _beside(paper: Paper, name: str, recorded: Recorded | None) -> Iterator[str]:
-    yield f"### Published and measured: `papers/{name}`"
+def _beside(paper: Paper, title: str, recorded: Recorded | None) -> Iterator[str]:
+    yield f"### Published and measured: `{title}`"
     if recorded is None:
         yield "No result is recorded yet. The table has the published values."
     else:
         yield f"Measured on {recorded.when} in the {recorded.form} form, on {recorded.host}."
+        if any(point.emulated for shown in recorded.exhibits for point in shown.measured):
+            yield figures.EMULATED
     measured = {shown.exhibit: shown for shown in recorded.exhibits} if recorded else {}
     lines = [
         "| figure or table | place | published | measured, with 95 % interval | verdict |",
         "|---|---|---|---|---|",
     ]
     for paper_table in paper.exhibits:
-        lines += _point_rows(paper_table, measured.get(paper_table.id))
+        # A lab measures a part of its paper.
+        if recorded is None or not recorded.by or paper_table.id in measured:
+            lines += _point_rows(paper_table, measured.get(paper_table.id))
     yield "\n".join(lines)
 
 
@@ -240,8 +254,11 @@ def fresh(text: str) -> str:
 # Results
 
 
-def record(folder: Path, only: Sequence[str] = ()) -> Path:
-    """Adds the result of a finished study to the recorded ones, or of these tables and figures only."""
+def record(folder: Path, only: Sequence[str] = (), lab: str = "") -> Path:
+    """Adds the result of a finished study to the recorded ones, or of these tables and figures only.
+
+    lab: the lab that the study belongs to, if it is not one of Partywall's own.
+    """
     directory = StudyDirectory.open(folder)
     report = studies.report(directory)
     cpus = len(directory.about.get("host", {}).get("cpus_allowed", ()))
@@ -260,6 +277,10 @@ def record(folder: Path, only: Sequence[str] = ()) -> Path:
         "form": report.length,
         "exhibits": shown,
     }
+    if lab:
+        file = directory.path / "study.yaml"
+        of_lab = {"by": f"lab {lab}", "paper": studies.kind_of(file).read(directory.content, str(file)).paper}
+        document |= of_lab | {"exhibits": [each for each in shown if each["measured"]]}
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / f"{report.name}.json"
     if only:
@@ -291,9 +312,10 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", default=[], metavar="EXHIBIT", help="of it, only this table or figure"
     )
+    parser.add_argument("--lab", default="", metavar="NAME", help="it is a study of this lab (labs/NAME)")
     given = parser.parse_args()
     if given.record:
-        print(f"recorded in {record(given.record, given.only)}")
+        print(f"recorded in {record(given.record, given.only, given.lab)}")
     PAGE.write_text(fresh(PAGE.read_text("utf-8")), "utf-8")
 
 

@@ -87,3 +87,16 @@ def test_the_short_form_measures_what_the_page_says_it_does():
     study = kind.read(studies.find("hyperv-quality").read_bytes(), "hyperv-quality")
     short = kind.places(study, StudyRequest(), pipeline.this_host())
     assert {place.x for place in short["fig 1"]} == {25.0, 75.0}
+
+
+def test_the_result_of_a_labs_study_stands_beside_its_papers_with_what_was_measured_alone():
+    vits = ROWS["V"]
+    point = {"series": "pipe", "x": "none", "value": 210.0, "low": 200.0, "high": 220.0, "emulated": "victim"}
+    shown = {"exhibit": "fig 7", "likeness": "confirmed", "measured": [point]}
+    by_lab = {"study": "xen-lab-vits", "by": "lab xen", "paper": "vits", "when": "2026-11-27", "form": "short"}
+    recorded = table.Recorded.model_validate(by_lab | {"host": "a machine", "exhibits": [shown]})
+    page = table.page([vits], {"xen-lab-vits": recorded})
+    section = page.split("### Published and measured: `make xen-lab`")[1].split("###")[0]
+    assert "Measured on 2026-11-27 in the short form, on a machine.\n\nE: emulated" in section
+    assert "| fig 7 | pipe, none | no number | 210 ± 10 E | confirmed |" in section
+    assert "fig 5" not in section

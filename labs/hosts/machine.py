@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from labs.building import Say, drive, free_port
+from labs.building import Say, drive, free_port, ssh
 from labs.hosts import image
 from labs.hosts.catalogue import Host
 from partywall.errors import TrialError
@@ -169,20 +169,7 @@ class Machine:
         to.write_bytes(done.stdout)
 
     def _ssh(self, user: str, command: str) -> list[str]:
-        options = {
-            "BatchMode": "yes",
-            "StrictHostKeyChecking": "no",
-            "UserKnownHostsFile": "/dev/null",
-            "LogLevel": "ERROR",
-            "ConnectTimeout": "20",
-            "IdentitiesOnly": "yes",
-            "ControlMaster": "auto",
-            "ControlPath": f"{self._folder.name}/%r",
-            "ControlPersist": "600",
-        }
-        words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-        place = ["-i", str(image.key()), "-p", str(self._port), f"{user}@127.0.0.1"]
-        return ["ssh", "-F", "none", *words, *place, command]
+        return ssh(image.key(), self._port, user, self._folder.name, command)
 
     def _wait_until_up(self) -> float:
         began = time.monotonic()

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from labs.xen.lab import MEMORY_MIB, PARTS
+from labs.xen.lab import VITS
+from labs.xen.machine import DOM0_MIB, MEMORY_MIB
 from partywall import pipeline
 from partywall.model.study import StudyRequest
 from partywall.plan import Topology
@@ -37,7 +38,12 @@ def test_the_shares_of_the_xen_lab_can_be_planned_and_fit_its_guests():
     fits(loads(text("shares"), "shares"))
 
 
-@pytest.mark.parametrize("part", PARTS[1:])
+def test_the_papers_small_guests_can_be_planned_and_fit_the_lab():
+    for trial in fits(loads(text("small"), "small")).trials:
+        assert {(box.machine, box.memory, box.vcpus) for box in trial.sandboxes} == {(URI, 128 << 20, 1)}
+
+
+@pytest.mark.parametrize("part", VITS)
 def test_a_part_of_vits_can_be_planned_on_the_papers_guests_and_fits_the_lab(part):
     study = Isolation().read(text("vits").encode(), "vits.yaml")
     scenarios = Isolation().scenarios(study, StudyRequest(parts=(f"{part}*",)), fake_host())
@@ -46,7 +52,7 @@ def test_a_part_of_vits_can_be_planned_on_the_papers_guests_and_fits_the_lab(par
         for trial in fits(scenario).trials:
             assert {(box.machine, box.memory, box.vcpus) for box in trial.sandboxes} == {(URI, 256 << 20, 2)}
             # And a null guest.
-            assert (len(trial.sandboxes) + 1) * (256 << 20) < (MEMORY_MIB - 448 - 256) << 20
+            assert (len(trial.sandboxes) + 1) * (256 << 20) < (MEMORY_MIB - DOM0_MIB - 256) << 20
 
 
 def test_every_figure_of_the_labs_study_has_the_papers_series():

@@ -59,7 +59,7 @@ def advise(
         workload=workload,
         chosen=chosen,
         considered=considered,
-        text=_text(chosen, limits, bool(reaching)) + _doubt(chosen, give_up_s),
+        text=_text(chosen, limits, bool(reaching)) + _uncertain(chosen, give_up_s),
         reaches=not limits or bool(reaching),
     )
 
@@ -93,7 +93,7 @@ def _text(chosen: Choice, limits: Mapping[str, float], reaches: bool) -> str:
     return f"no method is sure to reach the goal of {wanted}; {chosen.name} comes closest: {cost}"
 
 
-def _doubt(chosen: Choice, give_up_s: float) -> str:
+def _uncertain(chosen: Choice, give_up_s: float) -> str:
     if chosen.prediction.chance >= SURE:
         return ""
     chance = f"{100 * chosen.prediction.chance:.0f} %"

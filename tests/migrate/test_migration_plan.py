@@ -32,6 +32,13 @@ def test_a_plan_is_read_with_its_defaults():
     assert type(plan).model_validate(plan.model_dump(mode="json", exclude_defaults=True)) == plan
 
 
+def test_sizes_among_the_parameters_of_a_kernel_may_have_units():
+    work = b"workloads: {x: {kernel: memory-dirty, params: {working_set_bytes: 16MiB}}}\n"
+    assert read(b"partywall_migration: 1\nname: sizes\n" + work).workloads["x"].params == {
+        "working_set_bytes": 16 << 20
+    }
+
+
 def test_the_shipped_plan_is_good():
     for name in plans.names():
         plans.load(plans.find(name), shipped())
@@ -54,6 +61,10 @@ def test_the_shipped_plan_is_good():
         (b"guest: {storage: moved}", "no disk that could be moved along or served"),
         (b"guest: {storage: network}", "no disk that could be moved along or served"),
         (b"bystander: {kernel: intger}", "there is no kernel 'intger'"),
+        (b"bystander: {kernel: integer, params: {sise: 1}}", "bystander.params.sise: integer has no parameter 'sise'"),
+        (b"workloads: {x: {kernel: memory-dirty, params: {working_set_bytes: 9TX}}}", "'9TX' is not a size"),
+        (b"workloads: {x: {params: {sise: 1}}}", "params are for kernels"),
+        (b"methods: {x: {xbzrle: true, multifd: 2}}", "cannot combine xbzrle and multifd"),
         (b"workloads: {x: {kernel: integer, command: [/a]}}", "a kernel or a command"),
         (b"workloads: {x: {command: [sysbench]}}", "sysbench is not in the guest"),
         (b"workloads: {x: {kernel: integer, metric: {regex: (.)}}}", "only a command has a metric"),

@@ -303,6 +303,7 @@ RATIOS = {
     "total_s": "time of the move",
     "clients_s": "clients waited",
     "sent_bytes": "bytes sent",
+    "link_bytes": "bytes on the link",
     "p99_ratio": "p99 response",
     "work_ratio": "work done",
     "bystander_ratio": "work of the neighbour",

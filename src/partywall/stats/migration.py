@@ -139,6 +139,7 @@ def _values(finding: MoveFinding, pings: Table, pauses: Sequence[Gap]) -> dict[s
         "longest_s": finding.longest_s if finding.longest_s is not None and math.isfinite(finding.longest_s) else None,
         "start_s": _in_seconds(finding.start_ns),
         "sent_bytes": move.memory.get("transferred"),
+        "link_bytes": sum(move.link_bytes.values()) if len(move.link_bytes) == 2 else None,
         "passes": move.memory.get("dirty-sync-count"),
         "p50_ratio": _times(finding, "p50_ns"),
         "p99_ratio": _times(finding, "p99_ns"),

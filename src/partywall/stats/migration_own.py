@@ -12,7 +12,7 @@ from statistics import fmean
 
 from partywall import units
 from partywall.model.migration import MigrationPlan, Move, MoveFinding, Survey
-from partywall.stats.prediction import FEWEST_LOOKS, Fixed, rates_seen
+from partywall.stats.prediction import FEWEST_LOOKS, Fixed, rate_window, rates_seen
 
 LINK_SHARES = (0.80, 0.88, 0.92, 0.95, 0.97)
 """Of a link's stated rate, what a move gets: headers of TCP, Ethernet and QEMU take 4 to 6 %, other traffic more."""
@@ -150,20 +150,26 @@ def known_of(survey: Survey) -> str:
 def _changes(survey: Survey) -> list[str]:
     """Bytes that changed in windows, the shortest and the longest."""
     seen = []
-    for place in sorted({0, len(survey.windows_ns) - 1}):
-        values = [value for row in survey.changed if (value := row[place]) is not None]
-        if values:
-            changed = units.format_bytes(sum(values) / len(values))
-            error = f" ± {units.format_bytes(survey.errors[place])}" if survey.errors else ""
-            seen.append(f"{changed}{error} in {units.format_duration(survey.windows_ns[place])}")
+    known = _means(survey)
+    for place in sorted({min(known), max(known)}) if known else ():
+        changed = units.format_bytes(known[place])
+        error = f" ± {units.format_bytes(survey.errors[place])}" if survey.errors else ""
+        seen.append(f"{changed}{error} in {units.format_duration(survey.windows_ns[place])}")
     return seen
+
+
+def _means(survey: Survey) -> dict[int, float]:
+    """Mean bytes that changed, by the place of each window that was watched for long enough."""
+    columns = {place: [row[place] for row in survey.changed] for place in range(len(survey.windows_ns))}
+    seen = {place: [value for value in column if value is not None] for place, column in columns.items()}
+    return {place: fmean(values) for place, values in seen.items() if values}
 
 
 def unpredictable(survey: Survey) -> str:
     """Why nothing is predicted of a guest of which only its own part is known."""
-    place = 0
-    values = [value for row in survey.changed if (value := row[place]) is not None]
-    rate = sum(values) / len(values) / (survey.windows_ns[place] / 1e9)
+    changed = {survey.windows_ns[place] / 1e9: value for place, value in _means(survey).items()}
+    window_s = list(changed)[rate_window(list(changed))]
+    rate = changed[window_s] / window_s
     return (
         f"The time of a move cannot be predicted, because it is not known what the link carries: add link: {{rate: "
         f"10Gbit/s}}, for example. Over less than {units.format_bit_rate(8 * rate)} a move cannot be expected to end."

@@ -39,6 +39,14 @@ def test_sizes_among_the_parameters_of_a_kernel_may_have_units():
     }
 
 
+def test_all_comparisons_of_guestperf_are_shipped():
+    methods = plans.load(plans.find("comparisons"), shipped()).methods
+    families = ("stop-after", "post-copy", "throttle", "compressed", "multifd", "xbzrle")
+    counts = {family: sum(name.startswith(family) for name in methods) for family in families}
+    assert counts == {"stop-after": 4, "post-copy": 9, "throttle": 8, "compressed": 3, "multifd": 4, "xbzrle": 4}
+    assert len(methods) == sum(counts.values()) + 2, "QEMU's defaults, and a null move"
+
+
 def test_the_shipped_plan_is_good():
     for name in plans.names():
         plans.load(plans.find(name), shipped())

@@ -76,6 +76,7 @@ class LibvirtEnd:
         self._peer = peer
         self._connection = connect(uri)
         self._method = Method()
+        self._storage = False
         self._moving: threading.Thread | None = None
         self._result: tuple[State, str] | None = None
         self._there: LibvirtEnd | None = None

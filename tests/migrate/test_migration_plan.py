@@ -4,7 +4,11 @@ import pytest
 
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
+from partywall.events import silent
+from partywall.kinds.kind import Options
+from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.migrate import plan as plans
+from partywall.testing import fake_host
 
 GOOD = b"""
 partywall_migration: 1
@@ -121,3 +125,9 @@ workloads:
     }  # fmt: skip
     again = type(plan).model_validate(plan.model_dump(mode="json", exclude_unset=True))
     assert again.workloads["none"].users(usual) is None
+
+
+def test_a_record_that_exists_is_refused_before_a_guest_is_started(tmp_path):
+    options = Options(fake_host(), out=tmp_path)
+    with pytest.raises(UsageError, match="exists already; give another --out"):
+        Migrations().measure(MigrationJob(read(GOOD)), options, silent)

@@ -37,6 +37,7 @@ def test_a_guest_is_watched_in_windows_from_25_ms_to_over_2_s(tmp_path):
     # A scan is of 64 MiB at most, so that the host keeps up with 25 ms.
     assert 160 // agent.asked["stride"] <= 64
     assert (seen.content, len(seen.layout)) == (3 * PAGE, PARTS)
+    assert seen.changes_from == f"one page in {agent.asked['stride']} was watched"
     # What a late sample cannot tell is not known. What is known stands for the pages that are not looked at, too.
     scale = 160 * MIB / agent.looked_at
     assert [row[:3] for row in seen.changed] == [(None, 4 * scale, None), (2 * scale, 5 * scale, None)]

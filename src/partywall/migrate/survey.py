@@ -54,6 +54,7 @@ def survey(workload: str, memory: Path, agent: AgentClient) -> Survey:
         layout=layout,
         windows_ns=tuple(window * INTERVAL_NS for window in WINDOWS),
         changed=tuple(tuple(None if count is None else count * scale for count in row) for row in rows),
+        changes_from=f"one page in {stride} was watched" if stride > 1 else "",
     )
 
 

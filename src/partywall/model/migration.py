@@ -545,6 +545,20 @@ class Measured(Frozen):
     high: float | None = None
 
 
+class DirtyCurve(Frozen):
+    """How much of its memory a guest at a workload changed before it moved.
+
+    changed: mean bytes in each of the windows. content: bytes of its memory that were not zero. how: it was watched.
+    """
+
+    workload: str
+    memory: int
+    content: int
+    windows_s: tuple[float, ...]
+    changed: tuple[float, ...]
+    how: str
+
+
 class CellFinding(Frozen):
     """One workload by one method. figures: by metric, see METRICS. measured: of each predicted metric."""
 
@@ -566,6 +580,7 @@ class MigrationFindings(Frozen):
     moves: tuple[MoveFinding, ...]
     cells: tuple[CellFinding, ...]
     advice: tuple[Advice, ...] = ()
+    curves: tuple[DirtyCurve, ...] = ()
     notes: tuple[str, ...] = ()
     rests_on: str = Field("", description="what predictions rest on, in words")
 

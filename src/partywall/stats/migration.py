@@ -91,6 +91,7 @@ def findings(evidence: MigrationEvidence, table: Callable[[str, int], Table]) ->
         moves=moves,
         cells=cells,
         advice=advice,
+        curves=tuple(map(migration_own.curve_of, evidence.surveys)),
         notes=(*known.said, *((known.lacking,) if known.lacking and moves else ()), *_notes(evidence, moves)),
         rests_on=known.rests_on,
     )

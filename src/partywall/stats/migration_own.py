@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from partywall import units
-from partywall.model.migration import MigrationPlan, Move, MoveFinding, Survey
+from partywall.model.migration import DirtyCurve, MigrationPlan, Move, MoveFinding, Survey
 from partywall.stats.prediction import FEWEST_LOOKS, Fixed, rate_window, rates_seen
 
 LINK_SHARES = (0.80, 0.88, 0.92, 0.95, 0.97)
@@ -144,7 +144,7 @@ def known_of(survey: Survey) -> str:
     else:
         least = units.format_bytes(survey.content_least)
         text = f"The guest had {least} to {content} of content in {size} of memory ({survey.content_from})"
-    return f"{text}, and changed {', '.join(_changes(survey))} ({survey.changes_from or 'all pages were counted'})."
+    return f"{text}, and changed {', '.join(_changes(survey))} ({curve_of(survey).how})."
 
 
 def _changes(survey: Survey) -> list[str]:
@@ -158,6 +158,19 @@ def _changes(survey: Survey) -> list[str]:
     return seen
 
 
+def curve_of(survey: Survey) -> DirtyCurve:
+    """How much memory a guest changed, without the windows for which nobody watched long enough."""
+    known = _means(survey)
+    return DirtyCurve(
+        workload=survey.workload,
+        memory=survey.memory,
+        content=survey.content,
+        windows_s=tuple(survey.windows_ns[place] / 1e9 for place in known),
+        changed=tuple(known.values()),
+        how=survey.changes_from or "all pages were counted",
+    )
+
+
 def _means(survey: Survey) -> dict[int, float]:
     """Mean bytes that changed, by the place of each window that was watched for long enough."""
     columns = {place: [row[place] for row in survey.changed] for place in range(len(survey.windows_ns))}
@@ -167,9 +180,9 @@ def _means(survey: Survey) -> dict[int, float]:
 
 def unpredictable(survey: Survey) -> str:
     """Why nothing is predicted of a guest of which only its own part is known."""
-    changed = {survey.windows_ns[place] / 1e9: value for place, value in _means(survey).items()}
-    window_s = list(changed)[rate_window(list(changed))]
-    rate = changed[window_s] / window_s
+    curve = curve_of(survey)
+    place = rate_window(curve.windows_s)
+    rate = curve.changed[place] / curve.windows_s[place]
     return (
         f"The time of a move cannot be predicted, because it is not known what the link carries: add link: {{rate: "
         f"10Gbit/s}}, for example. Over less than {units.format_bit_rate(8 * rate)} a move cannot be expected to end."

@@ -414,7 +414,7 @@ METRICS = {
     "clients_s": "longest time without an answer at the hand-over, s",
     "longest_s": "longest time without an answer from the start of the move on, s",
     "start_s": "longest time without an answer at the start, s",
-    "sent_bytes": "bytes sent, as QEMU counts them",
+    "sent_bytes": "bytes sent, as the hypervisor counts them",
     "link_bytes": "bytes on the link, both ways, as its network cards count them",
     "passes": "passes over the memory",
     "p50_ratio": "median response during the move, as a multiple of that before",

@@ -63,12 +63,10 @@ def loads(raw: bytes, file: str, catalogue: Catalogue) -> MigrationPlan:
 def _spell_out(data: dict[str, Any]) -> list[Mistake]:
     """Converts sizes and durations among kernels' parameters to numbers. Changes `data`."""
     workloads = data.get("workloads")
-    parts = {("workloads", name): part for name, part in workloads.items()} if isinstance(workloads, dict) else {}
-    return [
-        mistake
-        for path, part in {**parts, ("bystander",): data.get("bystander")}.items()
-        for mistake in spell_params(part, path)
-    ]
+    parts: dict[tuple[str, ...], Any] = {("bystander",): data.get("bystander")}
+    if isinstance(workloads, dict):
+        parts |= {("workloads", str(name)): part for name, part in workloads.items()}
+    return [mistake for path, part in parts.items() for mistake in spell_params(part, path)]
 
 
 def moves_of(plan: MigrationPlan) -> dict[int, tuple[int, tuple[str, str]]]:

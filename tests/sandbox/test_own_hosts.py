@@ -389,7 +389,7 @@ def test_a_post_copy_by_libvirt_that_is_left_without_a_link_is_continued_when_it
     assert f"virsh -c '{hosts.uri('host1')}' migrate --live --postcopy --postcopy-resume --p2p" in move.reason
     subprocess.run([*link, "up"], check=True)
     if how == "by hand":
-        subprocess.run(shlex.split(move.reason.partition(" run: ")[2]), check=True, capture_output=True, timeout=60)
+        subprocess.run(shlex.split(move.reason.partition("run: ")[2]), check=True, capture_output=True, timeout=60)
     else:
         with pytest.raises(CapabilityError, match="its move continued now, and it is on"):
             moved(text, replace(options, out=options.out.with_name("again")))

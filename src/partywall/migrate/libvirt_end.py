@@ -41,6 +41,7 @@ SAMPLED_PAGES = 512
 MEASURED = 2
 """libvirt's VIR_DOMAIN_DIRTYRATE_MEASURED."""
 RESULT_S = 30.0
+TRY_S, LOOK_S = 10.0, 0.1
 RECOVERS_SINCE = 8_005_000
 """The first libvirt that breaks the connection of a post-copy on request, and continues one that is broken."""
 
@@ -264,12 +265,18 @@ class LibvirtEnd:
         return self.uri
 
     def go_on(self, to: str) -> None:
-        """Begins, and returns at once; while an earlier try goes on, nothing is begun."""
+        """Returns when the rest is being sent, when the try has failed, or after some time. A running try is kept."""
         self._require_recovery()
-        if self._moving is not None and self._moving.is_alive():
-            return
         module = library()
-        self._begin(to, self._flags() | module.VIR_MIGRATE_POSTCOPY | module.VIR_MIGRATE_POSTCOPY_RESUME)
+        if not self._tries():
+            self._begin(to, self._flags() | module.VIR_MIGRATE_POSTCOPY | module.VIR_MIGRATE_POSTCOPY_RESUME)
+        deadline = time.monotonic() + TRY_S
+        while self._tries() and self._is_broken() and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+
+    def _tries(self) -> bool:
+        """Whether libvirt still carries out a request to move the domain."""
+        return self._moving is not None and self._moving.is_alive()
 
     def by_hand(self, there: End) -> str:
         """The command of libvirt's own shell."""
@@ -283,7 +290,8 @@ class LibvirtEnd:
             ["--live --postcopy --postcopy-resume", *(text for text, is_set in wanted.items() if is_set)]
         )
         to = there.uri if isinstance(there, LibvirtEnd) else ""
-        return f"run: virsh -c '{self.uri}' migrate {options} {self._name} '{to}'"
+        unless = ", unless libvirt's last try still succeeds" if self._tries() else ""
+        return f"run{unless}: virsh -c '{self.uri}' migrate {options} {self._name} '{to}'"
 
     def _require_recovery(self) -> None:
         """TrialError if this libvirt, or its library, is too old to continue a post-copy whose connection broke."""

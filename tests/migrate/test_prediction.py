@@ -144,6 +144,9 @@ def test_a_host_that_is_late_for_the_shortest_window_is_predicted_by_the_others(
     curve = migration._curve(seen)
     assert curve.windows_s == (0.05, 0.1, 0.2)
     assert curve.rate == pytest.approx(40 * MIB)
+    # Two of a hundred samples in time say nothing of that window.
+    rows = [(5.0 * MIB if place < 2 else None, 2.0 * MIB, 3.0 * MIB, 4.0 * MIB) for place in range(100)]
+    assert migration._curve(seen.model_copy(update={"changed": tuple(rows)})).windows_s == (0.05, 0.1, 0.2)
 
 
 def test_rates_seen_while_zero_pages_pass_or_shortly_after_do_not_count():

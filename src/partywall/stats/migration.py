@@ -499,9 +499,9 @@ def _service(survey: Survey) -> Service | None:
 
 
 def _curve(survey: Survey) -> prediction.Curve:
-    """A dirty curve of the windows that were watched for long enough."""
+    """A dirty curve of the windows that were watched often enough."""
     changed = np.array(survey.changed, np.float64)
-    known = np.flatnonzero(~np.isnan(changed).all(axis=0))
+    known = migration_own.known_windows(survey)
     windows = tuple(survey.windows_ns[place] / 1e9 for place in known)
     errors = tuple(survey.errors[place] for place in known) if survey.errors else ()
     return prediction.Curve(windows, changed[:, known], errors)

@@ -18,6 +18,8 @@ LINK_SHARES = (0.80, 0.88, 0.92, 0.95, 0.97)
 """Of a link's stated rate, what a move gets: headers of TCP, Ethernet and QEMU take 4 to 6 %, other traffic more."""
 VARIES, RATE_VARIES = 0.15, 0.03
 """By how much costs and the rate vary from move to move, as a share, where one or two moves have shown them."""
+OFTEN = 0.1
+"""Of the samples that the best known window has, the share that any other needs."""
 ENOUGH = 3
 """Moves that show how much costs vary."""
 MIB = 1 << 20
@@ -172,10 +174,17 @@ def curve_of(survey: Survey) -> DirtyCurve:
 
 
 def _means(survey: Survey) -> dict[int, float]:
-    """Mean bytes that changed, by the place of each window that was watched for long enough."""
-    columns = {place: [row[place] for row in survey.changed] for place in range(len(survey.windows_ns))}
-    seen = {place: [value for value in column if value is not None] for place, column in columns.items()}
-    return {place: fmean(values) for place, values in seen.items() if values}
+    """Mean bytes that changed, by the place of each window that is known."""
+    return {
+        place: fmean(value for row in survey.changed if (value := row[place]) is not None)
+        for place in known_windows(survey)
+    }
+
+
+def known_windows(survey: Survey) -> list[int]:
+    """Places of the windows that were watched often enough. A host that is late for most samples misses short ones."""
+    counts = [sum(row[place] is not None for row in survey.changed) for place in range(len(survey.windows_ns))]
+    return [place for place, count in enumerate(counts) if count and count >= OFTEN * max(counts)]
 
 
 def unpredictable(survey: Survey) -> str:

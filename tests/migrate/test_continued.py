@@ -89,6 +89,23 @@ def test_nothing_is_done_about_other_guests(tmp_path):
     series._continue_broken({"a": End("a", "running", Look("none")), "b": End("b", "inmigrate", Look("none"))})
 
 
+STATES = {"VIR_DOMAIN_PAUSED": 3, "VIR_DOMAIN_PAUSED_POSTCOPY": 12, "VIR_DOMAIN_PAUSED_POSTCOPY_FAILED": 13}
+
+
+@pytest.mark.parametrize(("state", "expected"), [([3, 13], "postcopy-paused"), ([1, 1], "failed")])
+def test_a_move_that_libvirt_ended_is_paused_if_the_rest_of_the_guest_is_still_there(monkeypatch, state, expected):
+    fake = SimpleNamespace(libvirtError=OSError, **STATES)
+    for module in (library, libvirt_end):
+        monkeypatch.setattr(module, "library", lambda: fake)
+    end = object.__new__(LibvirtEnd)
+    end.uri, end._name, end._there = "here", "web", None
+    end._result = ("failed", "job 'migration out' failed in post-copy phase")
+    end._connection = SimpleNamespace(lookupByName=lambda _: SimpleNamespace(state=lambda: state))
+    look = end.look()
+    assert look.state == expected
+    assert look.reason == "job 'migration out' failed in post-copy phase"
+
+
 @pytest.mark.parametrize(("ours", "theirs", "lacking"), [(9, 8, "libvirt here is 8.4.0"), (8, 9, "library is 8.4.0")])
 def test_a_libvirt_that_is_too_old_is_named_with_the_version_that_is_needed(monkeypatch, ours, theirs, lacking):
     versions = {9: 9_000_000, 8: 8_004_000}

@@ -84,6 +84,12 @@ def test_a_hypervisor_that_cannot_continue_it_is_named(tmp_path):
     assert "cannot be continued: libvirt x is 8.4.0" in said
 
 
+def test_a_try_that_libvirt_made_itself_meanwhile_counts(tmp_path):
+    said, here = continued(tmp_path, PAUSED, PAUSED, Look("failed", reason="no domain web"))
+    assert here.sent_to
+    assert "its move continued now" in said
+
+
 def test_nothing_is_done_about_other_guests(tmp_path):
     series = OwnSeries(plans.loads(PLAN, "plan.yaml", shipped()), "test-continued", tmp_path)
     series._continue_broken({"a": End("a", "running", Look("none")), "b": End("b", "inmigrate", Look("none"))})

@@ -259,14 +259,17 @@ class OwnSeries:
         while time.monotonic() - begun < (self.plan.give_up / 1e9 if is_sent else RECOVER_S):
             try:
                 look = here.look()
+                # An earlier try of libvirt's own may have succeeded meanwhile.
                 if look.state in ENDED:
-                    return "" if look.state == "completed" else look.reason or look.state
+                    return "" if look.state == "completed" or _has_left(here, there) else look.reason or look.state
                 is_sent = look.state != "postcopy-paused"
                 if not is_sent:
                     why = look.reason or why
                     here.go_on(there.recover(FIRST_PORT))
                 here.wait(AGAIN_S)
             except TrialError as error:
+                if _has_left(here, there):
+                    return ""
                 why = str(error)
                 time.sleep(AGAIN_S)
         return f"it is not done after {self.plan.give_up / 1e9:g} s" if is_sent else why
@@ -359,6 +362,13 @@ def _waits_to_send(end: End) -> bool:
     """Whether it has the rest of the memory of a guest that runs on the other end, and no connection to that."""
     with contextlib.suppress(TrialError):
         return end.look().state == "postcopy-paused" and end.state() != "running"
+    return False
+
+
+def _has_left(here: End, there: End) -> bool:
+    """Whether a guest runs on the other end, and nothing of it is left here."""
+    with contextlib.suppress(TrialError):
+        return not _waits_to_send(here) and not _has_guest(here) and there.state() == "running"
     return False
 
 

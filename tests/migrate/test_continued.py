@@ -78,6 +78,14 @@ def test_without_a_link_it_is_said_why_and_how_to_continue_it(tmp_path):
     assert said.endswith("start this again, or run: virsh migrate --postcopy-resume")
 
 
+def test_a_try_that_libvirt_still_makes_itself_is_awaited(tmp_path, monkeypatch):
+    monkeypatch.setattr(owned, "RECOVER_S", 0.0)
+    busy = Look("postcopy-paused", reason=f"migration of domain web is being {libvirt_end.TRIES_ITSELF}")
+    series = OwnSeries(plans.loads(PLAN, "plan.yaml", shipped()), "test-continued", tmp_path)
+    assert series._patience_s(busy.reason, is_sent=False) > 127, "so long TCP may try to connect"
+    assert series._patience_s("no route to host", is_sent=False) == 0.0
+
+
 def test_a_hypervisor_that_cannot_continue_it_is_named(tmp_path):
     said, here = continued(tmp_path, PAUSED, refuses="libvirt x is 8.4.0")
     assert not here.sent_to

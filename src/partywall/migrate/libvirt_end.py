@@ -42,6 +42,8 @@ MEASURED = 2
 """libvirt's VIR_DOMAIN_DIRTYRATE_MEASURED."""
 RESULT_S = 30.0
 TRY_S, LOOK_S = 10.0, 0.1
+TRIES_ITSELF, TRIES_S = "actively monitored by another thread", 140.0
+"""What libvirt says while a try of its own goes on, which ends when TCP gives up connecting."""
 RECOVERS_SINCE = 8_005_000
 """The first libvirt that breaks the connection of a post-copy on request, and continues one that is broken."""
 

@@ -19,7 +19,7 @@ from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.events import Broken, Doing, Emit, Left, Note
 from partywall.migrate.channel import Channel
 from partywall.migrate.end import ENDED, End
-from partywall.migrate.libvirt_end import LibvirtEnd
+from partywall.migrate.libvirt_end import TRIES_ITSELF, TRIES_S, LibvirtEnd
 from partywall.migrate.move import FIRST_PORT, GONE, LOOK_S, RECOVER_S, STAY_S, Moved, Mover
 from partywall.migrate.pings import Pings, answers
 from partywall.migrate.plan import moves_of
@@ -256,7 +256,7 @@ class OwnSeries:
         """Sends the rest of a guest over a new connection. Why that was not possible; empty if it was."""
         why, is_sent = "the link carries nothing", False
         begun = time.monotonic()
-        while time.monotonic() - begun < (self.plan.give_up / 1e9 if is_sent else RECOVER_S):
+        while time.monotonic() - begun < self._patience_s(why, is_sent=is_sent):
             try:
                 look = here.look()
                 # An earlier try of libvirt's own may have succeeded meanwhile.
@@ -273,6 +273,12 @@ class OwnSeries:
                 why = str(error)
                 time.sleep(AGAIN_S)
         return f"it is not done after {self.plan.give_up / 1e9:g} s" if is_sent else why
+
+    def _patience_s(self, why: str, *, is_sent: bool) -> float:
+        """For how long a broken move is followed. why: it does not go on."""
+        if is_sent:
+            return self.plan.give_up / 1e9
+        return TRIES_S if TRIES_ITSELF in why else RECOVER_S
 
     def _cancel_halted(self, ends: Mapping[Place, End]) -> None:
         """A guest whose disks move along stands still before its hand-over if nobody finishes their copies.

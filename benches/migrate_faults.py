@@ -39,7 +39,7 @@ from partywall.sandbox import networks
 from partywall.sandbox.lab import ip
 from partywall.sandbox.qemu.monitor import Monitor
 
-PINGS = "python.* -m partywall.migrate.pings"
+PINGS = b"partywall.migrate.pings"
 
 PLAN = """\
 partywall_migration: 1
@@ -210,6 +210,14 @@ def controller(chance: random.Random) -> Trial:
         return Trial("controller", "pre-copy", delay_s, f"{kept} moves kept", sound, f"left: {left}")
 
 
+def kill_client() -> None:
+    """Kills the client that this process has started, and no other on this machine."""
+    for listed in Path("/proc/self/task").glob("*/children"):
+        for child in map(int, listed.read_text().split()):
+            if PINGS in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(child, signal.SIGKILL)
+
+
 def client(chance: random.Random) -> Trial:
     """Kills the client that asks the guest while it moves."""
     delay_s = chance.uniform(0.7, LONGEST_S)
@@ -217,7 +225,7 @@ def client(chance: random.Random) -> Trial:
     kept: list[Seen] = []
     broken: list[Broken] = []
     with moves.series(plan) as series:
-        timer = threading.Timer(delay_s, lambda: subprocess.run(["pkill", "-9", "-f", PINGS], check=False))
+        timer = threading.Timer(delay_s, kill_client)
         timer.start()
         series.carry_out(lambda event: broken.append(event) if isinstance(event, Broken) else None, kept.append)
         timer.join()

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 from common import Parser
 from partywall import pipeline
+from partywall.events import silent
 from partywall.host import Host
-from partywall.migrate.series import Series
+from partywall.migrate.series import Series, prepare
 from partywall.model.migration import MigrationPlan
 from partywall.sandbox import lab, qemu
 
@@ -75,6 +76,8 @@ def lacking() -> str:
 
 @contextlib.contextmanager
 def series(wanted: MigrationPlan) -> Iterator[Series]:
-    """A guest that is up, and its two hosts."""
-    with Series(wanted, pipeline.this_host(), f"bench-moves-{secrets.token_hex(2)}", Path("/var/tmp")) as moves:
+    """A guest that is up, and its two hosts. Its root image is built first, if it has one and it is not there yet."""
+    host = pipeline.this_host()
+    prepare(wanted, host, silent)
+    with Series(wanted, host, f"bench-moves-{secrets.token_hex(2)}", Path("/var/tmp")) as moves:
         yield moves

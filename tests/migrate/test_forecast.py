@@ -118,6 +118,9 @@ def test_the_report_shows_what_came_beside_what_was_predicted(tmp_path):
     assert "3 of 3" in console.export_text()
     page = kind.files().documents["html"][1](result)
     assert "Predicted and measured" in page
+    (curve,) = result.findings.curves
+    assert dict(zip(curve.windows_s, curve.changed, strict=True)) == pytest.approx({0.05: 0.1 * MIB, 0.4: 0.2 * MIB})
+    assert "<td>60 MiB</td><td>102.4 KiB</td><td>204.8 KiB</td><td>all pages were counted</td>" in page
     # Each column has a heading.
     heads, rows = (
         re.findall(r"<tr>(.*?)</tr>", page[page.index('id="predictions"') :], re.DOTALL)[at] for at in (0, 1)

@@ -4,7 +4,11 @@ import pytest
 
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
+from partywall.events import silent
+from partywall.kinds.kind import Options
+from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.migrate import plan as plans
+from partywall.testing import fake_host
 
 GOOD = b"""
 partywall_migration: 1
@@ -32,6 +36,21 @@ def test_a_plan_is_read_with_its_defaults():
     assert type(plan).model_validate(plan.model_dump(mode="json", exclude_defaults=True)) == plan
 
 
+def test_sizes_among_the_parameters_of_a_kernel_may_have_units():
+    work = b"workloads: {x: {kernel: memory-dirty, params: {working_set_bytes: 16MiB}}}\n"
+    assert read(b"partywall_migration: 1\nname: sizes\n" + work).workloads["x"].params == {
+        "working_set_bytes": 16 << 20
+    }
+
+
+def test_all_comparisons_of_guestperf_are_shipped():
+    methods = plans.load(plans.find("comparisons"), shipped()).methods
+    families = ("stop-after", "post-copy", "throttle", "compressed", "multifd", "xbzrle")
+    counts = {family: sum(name.startswith(family) for name in methods) for family in families}
+    assert counts == {"stop-after": 4, "post-copy": 9, "throttle": 8, "compressed": 3, "multifd": 4, "xbzrle": 4}
+    assert len(methods) == sum(counts.values()) + 2, "QEMU's defaults, and a null move"
+
+
 def test_the_shipped_plan_is_good():
     for name in plans.names():
         plans.load(plans.find(name), shipped())
@@ -54,6 +73,10 @@ def test_the_shipped_plan_is_good():
         (b"guest: {storage: moved}", "no disk that could be moved along or served"),
         (b"guest: {storage: network}", "no disk that could be moved along or served"),
         (b"bystander: {kernel: intger}", "there is no kernel 'intger'"),
+        (b"bystander: {kernel: integer, params: {sise: 1}}", "bystander.params.sise: integer has no parameter 'sise'"),
+        (b"workloads: {x: {kernel: memory-dirty, params: {working_set_bytes: 9TX}}}", "'9TX' is not a size"),
+        (b"workloads: {x: {params: {sise: 1}}}", "params are for kernels"),
+        (b"methods: {x: {xbzrle: true, multifd: 2}}", "cannot combine xbzrle and multifd"),
         (b"workloads: {x: {kernel: integer, command: [/a]}}", "a kernel or a command"),
         (b"workloads: {x: {command: [sysbench]}}", "sysbench is not in the guest"),
         (b"workloads: {x: {kernel: integer, metric: {regex: (.)}}}", "only a command has a metric"),
@@ -102,3 +125,9 @@ workloads:
     }  # fmt: skip
     again = type(plan).model_validate(plan.model_dump(mode="json", exclude_unset=True))
     assert again.workloads["none"].users(usual) is None
+
+
+def test_a_record_that_exists_is_refused_before_a_guest_is_started(tmp_path):
+    options = Options(fake_host(), out=tmp_path)
+    with pytest.raises(UsageError, match="exists already; give another --out"):
+        Migrations().measure(MigrationJob(read(GOOD)), options, silent)

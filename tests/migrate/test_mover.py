@@ -74,6 +74,9 @@ class Host:
     def cpu_ns(self):
         return 0
 
+    def link_bytes(self):
+        return None
+
     def wait(self, _seconds):
         if self.world.then:
             self.world.then.pop(0)()
@@ -194,6 +197,26 @@ def test_a_guest_that_was_handed_over_is_not_cancelled_when_its_source_stops_ans
     assert "handed over to host b, look there before you start it" in result.reason
     assert world.runs == {"a": False, "b": True}
     assert world.a.looks[0].state == "postcopy-active", "nothing was cancelled"
+
+
+def test_a_guest_whose_link_does_not_return_waits_and_the_user_is_told_how_to_continue_it(monkeypatch):
+    monkeypatch.setattr(move, "RECOVER_S", 0.05)
+    paused = Look("postcopy-paused", reason="no route to host")
+    for by_hand, end in (
+        (": no route to host", ""),
+        ("virsh migrate --postcopy-resume", "the plan continues the move, or "),
+    ):
+        world = World(here=[Look("postcopy-active"), paused])
+        world.runs = {"a": False, "b": True}
+        world.a.by_hand = lambda _there, text=by_hand, remedy=end: text if remedy else ""
+        result = moved(world, Method(postcopy={"after_passes": 1}))
+        assert result.outcome == "paused"
+        assert (
+            "the guest waits on host b for the rest of its memory, which is on host a: no route to host"
+            in result.reason
+        )
+        assert result.reason.endswith(f"{end}{by_hand}")
+        assert world.runs == {"a": False, "b": True}
 
 
 def test_ctrl_c_leaves_the_guest_running_on_one_host():

@@ -86,6 +86,8 @@ def test_a_guest_arrives_whole_by_pre_copy_and_post_copy(carried_out):
             assert abs(result.events_ns - seen.move.stopped_ns) < 10_000_000 + seen.move.uncertainty_ns
             assert result.clients_ns > result.events_ns * 0.9
             assert sum(part.ns for part in result.parts) == result.clients_ns
+            # Headers come on top.
+            assert 1 < result.values["link_bytes"] / result.values["sent_bytes"] < 1.2
             assert any("ARP" in part.name for part in result.parts), "the clients' network hears where the guest is"
 
 

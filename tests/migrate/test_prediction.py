@@ -5,19 +5,21 @@ import math
 import numpy as np
 import pytest
 
-from partywall.model.migration import Method, Move, MoveFinding, Progress
-from partywall.stats import prediction
+from partywall.model.migration import Method, Move, MoveFinding, Progress, Survey
+from partywall.stats import migration, prediction
 from partywall.stats.migration_response import Service, p99_during, quantiles, until_answered
 from partywall.stats.prediction import Curve, Facts, Fixed
 
 MIB = 1 << 20
-WINDOWS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.4)
+EARLIER_WINDOWS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.4)
+"""Of records that were made before shorter ones were watched."""
+WINDOWS = (0.025, *EARLIER_WINDOWS)
 
 
-def writer(rate, working_set):
+def writer(rate, working_set, windows=WINDOWS):
     """A guest that goes round its working set at a rate: pages that change, up to all of them."""
-    changed = [min(rate * window, working_set) for window in WINDOWS]
-    return Curve(WINDOWS, np.array([changed]))
+    changed = [min(rate * window, working_set) for window in windows]
+    return Curve(windows, np.array([changed]))
 
 
 def simulated(facts, rate, working_set, limit_s):
@@ -60,8 +62,9 @@ def simulated(facts, rate, working_set, limit_s):
 @pytest.mark.parametrize("rate", [0, 2 * MIB, 10 * MIB, 30 * MIB, 45 * MIB, 80 * MIB])
 @pytest.mark.parametrize("working_set", [8 * MIB, 16 * MIB, 64 * MIB])
 @pytest.mark.parametrize("limit", [100, 300, 800])
-def test_the_replay_follows_qemu_s_rule(rate, working_set, limit):
-    facts = Facts(256 * MIB, 100 * MIB, 50 * MIB, curve=writer(rate, working_set))
+@pytest.mark.parametrize("windows", [WINDOWS, EARLIER_WINDOWS], ids=["25 ms", "50 ms"])
+def test_the_replay_follows_qemu_s_rule(rate, working_set, limit, windows):
+    facts = Facts(256 * MIB, 100 * MIB, 50 * MIB, curve=writer(rate, working_set, windows))
     converges, total_s, sent, downtime_s = simulated(facts, rate, working_set, limit / 1000)
     method = Method(downtime=f"{limit}ms")
     courses = [prediction.replayed(facts, method, 60, overlap=overlap) for overlap in (0.0, 0.5, 1.0)]
@@ -114,6 +117,36 @@ def test_the_working_set_is_unknown_while_the_curve_rises_and_known_once_it_bend
     changed = [MIB + 64 * MIB * -math.expm1(-24 / 64 * window) for window in WINDOWS]
     at_random = Curve(WINDOWS, np.array([changed]))
     assert at_random.working_set(256 * MIB, 1.0) == pytest.approx(65 * MIB, rel=0.1)
+
+
+def test_the_shortest_window_counts_for_short_passes_and_neither_for_the_rate_nor_for_the_working_set():
+    # 2 MiB of pages that the guest changes all the time, and a working set that it changes at random.
+    def changed(window):
+        return 2 * MIB + 64 * MIB * -math.expm1(-24 / 64 * window)
+
+    short, earlier = (
+        Curve(each, np.array([[changed(window) for window in each]])) for each in (WINDOWS, EARLIER_WINDOWS)
+    )
+    assert short.at(0.025) == pytest.approx(changed(0.025))
+    assert earlier.at(0.025) == pytest.approx(changed(0.05) / 2), "it has to assume a straight line"
+    assert short.rate == earlier.rate == pytest.approx(changed(0.05) / 0.05)
+    for share in (0.0, 0.5, 1.0):
+        assert short.working_set(256 * MIB, share) == earlier.working_set(256 * MIB, share)
+    # One and two windows tell a rate and a working set too.
+    assert Curve((0.025,), np.array([[MIB]])).rate == pytest.approx(40 * MIB)
+    assert Curve((0.025, 0.05), np.array([[MIB, 2 * MIB]])).working_set(9 * MIB, 0.0) == 2 * MIB
+
+
+def test_a_host_that_is_late_for_the_shortest_window_is_predicted_by_the_others():
+    changed = [[None, 2.0 * MIB, None, 4.0 * MIB], [None, 2.0 * MIB, 3.0 * MIB, None]]
+    windows_ns = tuple(round(window * 1e9) for window in WINDOWS[:4])
+    seen = Survey(workload="late", memory=256 * MIB, content=MIB, windows_ns=windows_ns, changed=changed)
+    curve = migration._curve(seen)
+    assert curve.windows_s == (0.05, 0.1, 0.2)
+    assert curve.rate == pytest.approx(40 * MIB)
+    # Two of a hundred samples in time say nothing of that window.
+    rows = [(5.0 * MIB if place < 2 else None, 2.0 * MIB, 3.0 * MIB, 4.0 * MIB) for place in range(100)]
+    assert migration._curve(seen.model_copy(update={"changed": tuple(rows)})).windows_s == (0.05, 0.1, 0.2)
 
 
 def test_rates_seen_while_zero_pages_pass_or_shortly_after_do_not_count():

@@ -12,6 +12,7 @@ class Monitor:
             "max-bandwidth": 134217728, "downtime-limit": 300, "multifd-channels": 2, "multifd-compression": "none",
             "cpu-throttle-initial": 20,
         }  # fmt: skip
+        self.compressions = ["none", "zlib", "zstd"]
         self.capabilities = dict.fromkeys(
             ["events", "postcopy-ram", "multifd", "xbzrle", "auto-converge", "return-path"], False
         )
@@ -22,11 +23,27 @@ class Monitor:
                 return dict(self.parameters)
             case "query-migrate-capabilities":
                 return [{"capability": name, "state": state} for name, state in self.capabilities.items()]
+            case "query-qmp-schema":
+                return self.schema()
             case "migrate-set-parameters":
                 self.parameters |= arguments
             case "migrate-set-capabilities":
                 self.capabilities |= {each["capability"]: each["state"] for each in arguments["capabilities"]}
         return {"qemu": {"major": 7, "minor": 2, "micro": 0}}
+
+    def schema(self):
+        """As QEMU describes both commands. Names of types are numbers, as there."""
+        arguments = [{"name": name, "type": "2" if "compression" in name else "int"} for name in self.parameters]
+        return [
+            {"name": "migrate-set-parameters", "meta-type": "command", "arg-type": "1"},
+            {"name": "1", "meta-type": "object", "members": arguments},
+            {"name": "2", "meta-type": "enum", "values": self.compressions},
+            {"name": "migrate-set-capabilities", "meta-type": "command", "arg-type": "3"},
+            {"name": "3", "meta-type": "object", "members": [{"name": "capabilities", "type": "[4]"}]},
+            {"name": "[4]", "meta-type": "array", "element-type": "4"},
+            {"name": "4", "meta-type": "object", "members": [{"name": "capability", "type": "5"}]},
+            {"name": "5", "meta-type": "enum", "values": list(self.capabilities)},
+        ]
 
 
 def test_a_qemu_of_the_user_s_has_its_own_settings_again():
@@ -59,4 +76,17 @@ def test_what_a_qemu_lacks_is_named():
     reasons = qmp.lacking(methods, qmp.features(monitor), f"QEMU {qmp.version(monitor)}")
     assert len(reasons) == 2
     assert "method small: this QEMU 7.2.0 has no xbzrle" in reasons[0]
-    assert "method packed: this QEMU 7.2.0 has no multifd-compression" in reasons[1]
+    assert "method packed: this QEMU 7.2.0 has no multifd-compression zstd" in reasons[1]
+
+
+def test_a_qemu_that_was_built_without_a_way_of_compression_is_refused_for_it_alone():
+    monitor = Monitor()
+    monitor.compressions = ["none", "zlib"]
+    methods = {name: Method(multifd=2, compression=name) for name in ("zlib", "zstd")}
+    (reason,) = qmp.lacking(methods, qmp.features(monitor), "QEMU 7.2.0")
+    assert "method zstd: this QEMU 7.2.0 has no multifd-compression zstd" in reason
+
+
+def test_a_qemu_that_describes_no_migration_has_no_feature_of_it():
+    assert not qmp.Schema([]).values("migrate-set-capabilities", "capabilities", "capability")
+    assert not qmp.Schema([]).members("migrate-set-parameters")

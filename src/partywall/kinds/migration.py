@@ -144,8 +144,10 @@ class Migrations:
         return _from_survey(evidence, [each.finding() for each in earlier])
 
     def measure(self, job: MigrationJob, options: Options, emit: Emit) -> MigrationDirectory:
-        self.check(job, options)
         name = stamped(f"migration-{job.plan.name}")
+        # Before a guest is started.
+        MigrationDirectory.expect_none(options.folder(name))
+        self.check(job, options)
         with _opened(job.plan, name, options, emit) as moves:
             about = _about(moves) | ({"only_advise": True} if job.only_advise else {})
             if job.known is not None:

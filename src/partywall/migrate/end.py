@@ -170,7 +170,11 @@ class End(Protocol):
         ...
 
     def go_on(self, to: str) -> None:
-        """Post-copy on the source: sends the rest over another connection."""
+        """Post-copy on the source: sends the rest over another connection. May be repeated."""
+        ...
+
+    def by_hand(self, there: End) -> str:
+        """How a user continues a post-copy from here whose connection broke; empty if nobody can."""
         ...
 
     def cancel(self) -> None: ...
@@ -213,4 +217,8 @@ class End(Protocol):
 
     def cpu_ns(self) -> int | None:
         """CPU time of the guest's process so far; None if it is not known."""
+        ...
+
+    def link_bytes(self) -> int | None:
+        """Bytes that its host has sent over the link so far; None if that is not known."""
         ...

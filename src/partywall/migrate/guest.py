@@ -12,13 +12,14 @@ from pathlib import Path
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import Host, install
-from partywall.migrate.end import Info, Look
-from partywall.migrate.network import LINK, Network, Place
+from partywall.migrate.end import End, Info, Look
+from partywall.migrate.network import LINK, LINK_PORT, Network, Place
 from partywall.migrate.qemu_end import QemuEnd
 from partywall.migrate.refusals import refusals
 from partywall.migrate.storage import DEVICE, Mirror, Server
 from partywall.model.migration import Storage
 from partywall.sandbox.base import Settings
+from partywall.sandbox.lab import interfaces_of
 from partywall.sandbox.label import Label
 from partywall.sandbox.qemu import counter
 from partywall.sandbox.qemu.backend import Qemu
@@ -101,6 +102,11 @@ class Side(QemuEnd):
                     raise
         return super().look()
 
+    def by_hand(self, there: End) -> str:
+        """Empty: both QEMUs end with Partywall."""
+        del there
+        return ""
+
     def cpu_ns(self) -> int | None:
         """CPU time so far; None if it is gone."""
         try:
@@ -108,6 +114,13 @@ class Side(QemuEnd):
         except OSError:
             return None
         return (int(fields[11]) + int(fields[12])) * 1_000_000_000 // TICKS
+
+    def link_bytes(self) -> int | None:
+        """By the counters of its host's own network card on the link."""
+        try:
+            return interfaces_of(self.process.pid)[LINK_PORT].sent_bytes
+        except (OSError, KeyError):
+            return None
 
     def _waited_ns(self) -> int:
         """For how long its main thread has waited for a CPU; 0 if the kernel does not tell."""

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from partywall.errors import TrialError
-from partywall.migrate.end import LEAST_CONTENT, Announced, Info, Look, Memory, State, Usual
+from partywall.migrate.end import LEAST_CONTENT, Announced, End, Info, Look, Memory, State, Usual
 from partywall.model.migration import Method, Place, Progress
-from partywall.sandbox.libvirt.library import connect, library, libvirt_errors
+from partywall.sandbox.libvirt.library import connect, dotted, library, libvirt_errors
 
 STATES = {1: "running", 3: "paused", 4: "shutdown", 5: "shut off", 6: "crashed"}
 FEATURES = frozenset(
@@ -30,7 +30,8 @@ FEATURES = frozenset(
         *("xbzrle-cache-size", "auto-converge", "cpu-throttle-increment"),
     }
 )
-"""What methods may use, by QEMU's names. multifd-compression depends on the version."""
+"""What methods may use, by QEMU's names."""
+COMPRESSION = frozenset({"multifd-compression zlib", "multifd-compression zstd"})
 COMPRESSION_SINCE = 9_004_000
 UNMOVABLE = ("hostdev", "filesystem", "shmem", "tpm")
 """Devices that keep a domain from moving, unless they say otherwise."""
@@ -40,6 +41,11 @@ SAMPLED_PAGES = 512
 MEASURED = 2
 """libvirt's VIR_DOMAIN_DIRTYRATE_MEASURED."""
 RESULT_S = 30.0
+TRY_S, LOOK_S = 10.0, 0.1
+TRIES_ITSELF, TRIES_S = "actively monitored by another thread", 140.0
+"""What libvirt says while a try of its own goes on, which ends when TCP gives up connecting."""
+RECOVERS_SINCE = 8_005_000
+"""The first libvirt that breaks the connection of a post-copy on request, and continues one that is broken."""
 
 
 @functools.cache
@@ -73,6 +79,7 @@ class LibvirtEnd:
         self._peer = peer
         self._connection = connect(uri)
         self._method = Method()
+        self._storage = False
         self._moving: threading.Thread | None = None
         self._result: tuple[State, str] | None = None
         self._there: LibvirtEnd | None = None
@@ -104,11 +111,11 @@ class LibvirtEnd:
         module, connection = library(), self._connection
         with libvirt_errors(f"libvirt {self.uri}"):
             version = connection.getVersion()
-            compressed = {"multifd-compression"} if connection.getLibVersion() >= COMPRESSION_SINCE else set[str]()
+            compressed = COMPRESSION if connection.getLibVersion() >= COMPRESSION_SINCE else frozenset[str]()
             free = connection.getMemoryStats(module.VIR_NODE_MEMORY_STATS_ALL_CELLS)
             info = Info(
                 host=self.uri,
-                version=f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}",
+                version=dotted(version),
                 features=FEATURES | compressed,
                 memory_free=(free["free"] + free.get("cached", 0) + free.get("buffers", 0)) * KIB,
                 machines=self._machines(),
@@ -188,7 +195,10 @@ class LibvirtEnd:
         return self.uri
 
     def migrate(self, to: str) -> None:
-        domain, flags, parameters = self.domain(), self._flags(), self._parameters()
+        self._begin(to, self._flags())
+
+    def _begin(self, to: str, flags: int) -> None:
+        domain, parameters = self.domain(), self._parameters()
         self._result = None
 
         def move() -> None:
@@ -207,12 +217,7 @@ class LibvirtEnd:
 
     def look(self) -> Look:
         if self._result is not None:
-            state, reason = self._result
-            if state != "completed" or self._there is None:
-                return Look(state, reason=reason)
-            with libvirt_errors(f"domain {self._name}: statistics of the move"):
-                stats = self._there.domain().jobStats(library().VIR_DOMAIN_JOB_STATS_COMPLETED)
-            return ended(stats)
+            return self._look_at_end(*self._result)
         module = library()
         try:
             domain = self.domain()
@@ -226,10 +231,22 @@ class LibvirtEnd:
             if self._result is None:
                 raise
             return self.look()
+        if where == _broken():
+            return Look("postcopy-paused", progress=progress(stats))
         if self._moving is None:
             return Look("none" if stats.get("type", 0) == module.VIR_DOMAIN_JOB_NONE else "active")
         handed = where == [module.VIR_DOMAIN_PAUSED, module.VIR_DOMAIN_PAUSED_POSTCOPY]
         return Look("postcopy-active" if handed else "active", progress=progress(stats))
+
+    def _look_at_end(self, state: State, reason: str) -> Look:
+        """When libvirt has ended its own part of a move."""
+        if state != "completed" and self._is_broken():
+            return Look("postcopy-paused", reason=reason)
+        if state != "completed" or self._there is None:
+            return Look(state, reason=reason)
+        with libvirt_errors(f"domain {self._name}: statistics of the move"):
+            stats = self._there.domain().jobStats(library().VIR_DOMAIN_JOB_STATS_COMPLETED)
+        return ended(stats)
 
     def announced(self) -> Iterator[Announced]:
         while self._arrived:
@@ -240,15 +257,61 @@ class LibvirtEnd:
             self.domain().migrateStartPostCopy()
 
     def cut(self) -> None:
-        raise TrialError(f"domain {self._name}: libvirt cannot break the connection of a move")
+        self._require_recovery()
+        with libvirt_errors(f"domain {self._name}: its move cannot be interrupted"):
+            self.domain().abortJobFlags(library().VIR_DOMAIN_ABORT_JOB_POSTCOPY)
 
     def recover(self, port: int) -> str:
-        del port
-        raise TrialError("a broken post-copy is continued by libvirt's own command: virsh migrate --postcopy-resume")
+        del port  # libvirt lets the destination listen again itself
+        self._require_recovery()
+        return self.uri
 
     def go_on(self, to: str) -> None:
-        del to
-        raise TrialError("a broken post-copy is continued by libvirt's own command: virsh migrate --postcopy-resume")
+        """Returns when the rest is being sent, when the try has failed, or after some time. A running try is kept."""
+        self._require_recovery()
+        module = library()
+        if not self._tries():
+            self._begin(to, self._flags() | module.VIR_MIGRATE_POSTCOPY | module.VIR_MIGRATE_POSTCOPY_RESUME)
+        deadline = time.monotonic() + TRY_S
+        while self._tries() and self._is_broken() and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+
+    def _tries(self) -> bool:
+        """Whether libvirt still carries out a request to move the domain."""
+        return self._moving is not None and self._moving.is_alive()
+
+    def by_hand(self, there: End) -> str:
+        """The command of libvirt's own shell."""
+        wanted = {
+            "--p2p": self._peer,
+            "--persistent --undefinesource": self.has_domain() and bool(self.domain().isPersistent()),
+            "--copy-storage-all": self._storage,
+            f"--migrateuri tcp:{self._there.address if self._there else ''}": bool(self._there and self._there.address),
+        }
+        options = " ".join(
+            ["--live --postcopy --postcopy-resume", *(text for text, is_set in wanted.items() if is_set)]
+        )
+        to = there.uri if isinstance(there, LibvirtEnd) else ""
+        unless = ", unless libvirt's last try still succeeds" if self._tries() else ""
+        return f"run{unless}: virsh -c '{self.uri}' migrate {options} {self._name} '{to}'"
+
+    def _require_recovery(self) -> None:
+        """TrialError if this libvirt, or its library, is too old to continue a post-copy whose connection broke."""
+        module = library()
+        with libvirt_errors(f"libvirt {self.uri}"):
+            daemon = self._connection.getLibVersion()
+        for what, version in (("the libvirt library", module.getVersion()), (f"libvirt {self.uri}", daemon)):
+            if version < RECOVERS_SINCE:
+                needed = dotted(RECOVERS_SINCE)
+                raise TrialError(
+                    f"{what} is {dotted(version)}, and a broken post-copy can be continued from {needed} on"
+                )
+
+    def _is_broken(self) -> bool:
+        """Whether a move by post-copy has lost its connection, so that libvirt keeps what is left of the guest here."""
+        with contextlib.suppress(TrialError, library().libvirtError):
+            return list(self.domain().state()) == _broken()
+        return False
 
     def cancel(self) -> None:
         with libvirt_errors(f"domain {self._name}: the move cannot be cancelled"):
@@ -301,6 +364,9 @@ class LibvirtEnd:
         raise TrialError(f"domain {self._name}: libvirt itself ends what is left of a move there")
 
     def cpu_ns(self) -> int | None:
+        return None
+
+    def link_bytes(self) -> int | None:
         return None
 
     def domain(self) -> Any:
@@ -367,6 +433,12 @@ class LibvirtEnd:
     def _iteration(self, _connection: Any, domain: Any, number: int, _: Any) -> None:
         if domain.name() == self._name:
             self._arrived.append(Announced(time.monotonic_ns(), "pass", number))
+
+
+def _broken() -> list[int]:
+    """State of a domain, and its reason, on the source of a post-copy that has lost its connection."""
+    module = library()
+    return [module.VIR_DOMAIN_PAUSED, module.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED]
 
 
 def _parsed(xml: str) -> ET.Element:

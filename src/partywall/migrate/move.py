@@ -68,6 +68,7 @@ class Moved:
     storage_ns: int | None = None
     storage_bytes: int | None = None
     cpu_ns: dict[str, int] = field(default_factory=dict)
+    link_bytes: dict[str, int] = field(default_factory=dict)
 
     @property
     def sent(self) -> int:
@@ -331,16 +332,18 @@ class Mover:
         """The move itself, from QEMU's command to its end."""
         list(here.announced())
         sides = {"source": here, "destination": there}
-        cpu_ns = {name: side.cpu_ns() for name, side in sides.items()}
+        before = {name: (side.cpu_ns(), side.link_bytes()) for name, side in sides.items()}
         moved.begin_ns = self._clock.now_ns()
         here.migrate(uri)
         try:
             self._follow(moved, method, watching, here, there, mirror)
         finally:
             for name, side in sides.items():
-                before_ns, after_ns = cpu_ns[name], side.cpu_ns()
-                if before_ns is not None and after_ns is not None:
-                    moved.cpu_ns[name] = after_ns - before_ns
+                (cpu_ns, sent), after_ns, after_sent = before[name], side.cpu_ns(), side.link_bytes()
+                if cpu_ns is not None and after_ns is not None:
+                    moved.cpu_ns[name] = after_ns - cpu_ns
+                if sent is not None and after_sent is not None:
+                    moved.link_bytes[name] = after_sent - sent
 
     def _follow(
         self, moved: Moved, method: Method, watching: Watching, here: End, there: End, mirror: Mirror | None
@@ -393,14 +396,16 @@ class Mover:
             except TrialError as error:
                 reason = f": {error}"
             here.wait(1.0)
-            if here.look().state != "postcopy-paused":
+            look = here.look()
+            if look.state != "postcopy-paused":
                 steps.moving(self._clock.now_ns())
                 if not pause_ns:
                     moved.reason = "the link broke after the hand-over, and the move continued over a new connection"
                 return True
+            reason = f": {look.reason}" if look.reason else reason
         moved.reason = (
             f"the link broke after the hand-over and did not return within {RECOVER_S:g} s: the guest waits on host "
-            f"{there.place} for the rest of its memory, which is on host {here.place}{reason}"
+            f"{there.place} for the rest of its memory, which is on host {here.place}{reason}{_remedy(here, there)}"
         )
         return False
 
@@ -561,6 +566,18 @@ class Mover:
 def _is_due(after_passes: int | None, moved: Moved) -> bool:
     """Whether so many passes over the memory are over."""
     return after_passes is not None and bool(moved.progress) and moved.progress[-1].passes > after_passes
+
+
+def _remedy(here: End, there: End) -> str:
+    """How a guest of the user's that waits for the rest of its memory gets it; empty if it is not the user's."""
+    by_hand = ""
+    with contextlib.suppress(TrialError):
+        by_hand = here.by_hand(there)
+    if not by_hand:
+        return ""
+    return (
+        f". End neither; once the link is back, the next partywall migrate of the plan continues the move, or {by_hand}"
+    )
 
 
 def _not_done(give_up_ns: int, moved: Moved) -> str:

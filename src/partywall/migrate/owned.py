@@ -18,9 +18,9 @@ from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.events import Broken, Doing, Emit, Left, Note
 from partywall.migrate.channel import Channel
-from partywall.migrate.end import End
-from partywall.migrate.libvirt_end import LibvirtEnd
-from partywall.migrate.move import GONE, LOOK_S, STAY_S, Moved, Mover
+from partywall.migrate.end import ENDED, End
+from partywall.migrate.libvirt_end import TRIES_ITSELF, TRIES_S, LibvirtEnd
+from partywall.migrate.move import FIRST_PORT, GONE, LOOK_S, RECOVER_S, STAY_S, Moved, Mover
 from partywall.migrate.pings import Pings, answers
 from partywall.migrate.plan import moves_of
 from partywall.migrate.qemu_end import QemuEnd
@@ -36,6 +36,7 @@ from partywall.session import Session
 
 ICMP = 0
 ANSWER_S = 30.0
+AGAIN_S = 1.0
 OTHER: Mapping[Place, Place] = {"a": "b", "b": "a"}
 
 
@@ -139,6 +140,7 @@ class OwnSeries:
                 "a": self._end("a", self.hosts.a, stack),
                 "b": self._end("b", self.hosts.b, stack),
             }
+            self._continue_broken(ends)
             self._cancel_halted(ends)
             self.guest = self._guest(ends)
             self._continue_arrived()
@@ -224,6 +226,60 @@ class OwnSeries:
             if seen.move.reason:
                 emit(Note(f"move {number + 1} ({method}): {seen.move.reason}", is_warning=True))
 
+    def _continue_broken(self, ends: Mapping[Place, End]) -> None:
+        """A guest that was handed over by post-copy, and whose link broke then, waits for the rest of its memory.
+
+        It is continued. CapabilityError that says what came of that.
+        """
+        place = next((place for place, end in ends.items() if _waits_to_send(end)), None)
+        if place is None:
+            return
+        here, there = ends[place], ends[OTHER[place]]
+        if isinstance(here, LibvirtEnd) and isinstance(there, LibvirtEnd):
+            methods = self.plan.methods.values()
+            method = next((each for each in methods if each.postcopy), Method(postcopy={}))
+            here.other(there)
+            here.prepare(method.model_copy(update={"downtime": None}), with_storage=self.plan.guest.storage == "moved")
+        here_named, there_named = self._named(place), self._named(OTHER[place])
+        said = f"the guest was handed over from {here_named} to {there_named}, and the link between them broke"
+        if why := self._continued(here, there):
+            raise CapabilityError(
+                f"{said}: it waits on {there_named} for the rest of its memory, and cannot be continued: {why}. End "
+                f"neither of the two; once the link is back, start this again, or {here.by_hand(there)}"
+            )
+        OwnGuest(ends, place, None).arrived()
+        raise CapabilityError(
+            f"{said}; its move continued now, and it is on {there_named}. Start this again to move it"
+        )
+
+    def _continued(self, here: End, there: End) -> str:
+        """Sends the rest of a guest over a new connection. Why that was not possible; empty if it was."""
+        why, is_sent = "the link carries nothing", False
+        begun = time.monotonic()
+        while time.monotonic() - begun < self._patience_s(why, is_sent=is_sent):
+            try:
+                look = here.look()
+                # An earlier try of libvirt's own may have succeeded meanwhile.
+                if look.state in ENDED:
+                    return "" if look.state == "completed" or _has_left(here, there) else look.reason or look.state
+                is_sent = look.state != "postcopy-paused"
+                if not is_sent:
+                    why = look.reason or why
+                    here.go_on(there.recover(FIRST_PORT))
+                here.wait(AGAIN_S)
+            except TrialError as error:
+                if _has_left(here, there):
+                    return ""
+                why = str(error)
+                time.sleep(AGAIN_S)
+        return f"it is not done after {self.plan.give_up / 1e9:g} s" if is_sent else why
+
+    def _patience_s(self, why: str, *, is_sent: bool) -> float:
+        """For how long a broken move is followed. why: it does not go on."""
+        if is_sent:
+            return self.plan.give_up / 1e9
+        return TRIES_S if TRIES_ITSELF in why else RECOVER_S
+
     def _cancel_halted(self, ends: Mapping[Place, End]) -> None:
         """A guest whose disks move along stands still before its hand-over if nobody finishes their copies.
 
@@ -306,6 +362,20 @@ class OwnSeries:
     def _named(self, place: Place) -> str:
         host: HostSpec = getattr(self.hosts, place)
         return host.uri or f"{host.ssh or 'this machine'} ({host.qmp})"
+
+
+def _waits_to_send(end: End) -> bool:
+    """Whether it has the rest of the memory of a guest that runs on the other end, and no connection to that."""
+    with contextlib.suppress(TrialError):
+        return end.look().state == "postcopy-paused" and end.state() != "running"
+    return False
+
+
+def _has_left(here: End, there: End) -> bool:
+    """Whether a guest runs on the other end, and nothing of it is left here."""
+    with contextlib.suppress(TrialError):
+        return not _waits_to_send(here) and not _has_guest(here) and there.state() == "running"
+    return False
 
 
 def _has_guest(end: End) -> bool:

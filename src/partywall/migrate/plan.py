@@ -10,13 +10,13 @@ from typing import Any
 from partywall.agent.catalogue import Catalogue
 from partywall.agent.metric import MetricError, reader
 from partywall.errors import Problem, UsageError
-from partywall.model.migration import Activity, GuestSpec, HostSpec, HostsSpec, Method, MigrationPlan
+from partywall.model.migration import Activity, Bystander, GuestSpec, HostSpec, HostsSpec, Method, MigrationPlan
 from partywall.plan.order import rounds
 from partywall.scenario.decode import decode
 from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import follows, problem, validate
 from partywall.scenario.load import find as find_file
-from partywall.scenario.load import read, shipped_as
+from partywall.scenario.load import read, shipped_as, spell_params
 
 OWN_WORK = "guest"
 """The one workload of a guest of the user's own."""
@@ -48,7 +48,9 @@ def loads(raw: bytes, file: str, catalogue: Catalogue) -> MigrationPlan:
     if data.get("hosts") is not None:
         # It does what it does, and is not idle.
         data.setdefault("workloads", {OWN_WORK: None})
+    misspelt = _spell_out(data)
     plan, mistakes = validate(MigrationPlan, data, document, stand_ins=_STAND_INS)
+    mistakes += misspelt
     if plan is not None:
         known = {*document.spoiled, *(mistake.path for mistake in mistakes)}
         mistakes += [mistake for mistake in check(plan, catalogue) if not follows(mistake.path, known)]
@@ -56,6 +58,15 @@ def loads(raw: bytes, file: str, catalogue: Catalogue) -> MigrationPlan:
     if problems or plan is None:
         raise UsageError(*sorted(problems, key=lambda each: each.line or 0))
     return plan
+
+
+def _spell_out(data: dict[str, Any]) -> list[Mistake]:
+    """Converts sizes and durations among kernels' parameters to numbers. Changes `data`."""
+    workloads = data.get("workloads")
+    parts: dict[tuple[str, ...], Any] = {("bystander",): data.get("bystander")}
+    if isinstance(workloads, dict):
+        parts |= {("workloads", str(name)): part for name, part in workloads.items()}
+    return [mistake for path, part in parts.items() for mistake in spell_params(part, path)]
 
 
 def moves_of(plan: MigrationPlan) -> dict[int, tuple[int, tuple[str, str]]]:
@@ -153,14 +164,20 @@ def _untouched(plan: MigrationPlan) -> Iterator[Mistake]:
 
 
 def _kernels(plan: MigrationPlan, catalogue: Catalogue) -> Iterator[Mistake]:
-    kernels: dict[tuple[str, ...], str | None]
-    kernels = {("workloads", name): activity.kernel for name, activity in plan.workloads.items() if activity}
+    every: dict[tuple[str, ...], Activity | Bystander]
+    every = {("workloads", name): activity for name, activity in plan.workloads.items() if activity}
     if plan.bystander is not None:
-        kernels["bystander",] = plan.bystander.kernel
-    for at, kernel in kernels.items():
-        if kernel is not None and catalogue.kernel(kernel) is None:
-            said = f"there is no kernel {kernel!r}"
-            yield Mistake((*at, "kernel"), said, did_you_mean(kernel, catalogue.names()))
+        every["bystander",] = plan.bystander
+    for at, work in every.items():
+        if work.kernel is None:
+            if work.params:
+                yield Mistake((*at, "params"), "params are for kernels", "add kernel:, or remove params")
+        elif catalogue.kernel(work.kernel) is None:
+            said = f"there is no kernel {work.kernel!r}"
+            yield Mistake((*at, "kernel"), said, did_you_mean(work.kernel, catalogue.names()))
+        else:
+            for key, said, remedy in catalogue.check_params(work.kernel, work.params):
+                yield Mistake((*at, "params", *key.split(".")) if key else (*at, "params"), said, remedy)
 
 
 def _activity(at: tuple[str, ...], activity: Activity, guest: GuestSpec) -> Iterator[Mistake]:
@@ -186,6 +203,8 @@ def _method(at: tuple[str, ...], method: Method) -> Iterator[Mistake]:
     if method.postcopy and method.multifd:
         said = "QEMU cannot combine post-copy and multifd"
         yield Mistake((*at, "multifd"), said, "remove one of them")
+    if method.xbzrle and method.multifd:
+        yield Mistake((*at, "xbzrle"), "QEMU cannot combine xbzrle and multifd", "remove one of them")
     if method.xbzrle_cache and not method.xbzrle:
         yield Mistake((*at, "xbzrle_cache"), "the cache is that of xbzrle", "add xbzrle: true, or remove it")
     if method.xbzrle_cache and method.xbzrle_cache & (method.xbzrle_cache - 1):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from partywall.errors import TrialError
 from partywall.migrate import qmp
-from partywall.migrate.end import LEAST_CONTENT, Announced, Info, Look, Memory, Usual
+from partywall.migrate.end import LEAST_CONTENT, Announced, End, Info, Look, Memory, Usual
 from partywall.migrate.far_clock import Ahead
 from partywall.migrate.resident import Area
 from partywall.migrate.storage import disks
@@ -46,7 +47,7 @@ class QemuEnd:
         self.place = place
         self.monitor = monitor
         self._address = address
-        self._host = host or f"host {place}"
+        self.host = host or f"host {place}"
         self.ahead = ahead
         self._resident = resident
         self._usual: dict[str, Any] | None = None
@@ -57,7 +58,7 @@ class QemuEnd:
         move = monitor.execute("query-migrate")
         state = self.state()
         return Info(
-            host=self._host,
+            host=self.host,
             version=qmp.version(monitor),
             runs=state in ("running", "paused", "inmigrate"),
             moving=move.get("status") in ("setup", "active", "pre-switchover", "device", "wait-unplug")
@@ -150,6 +151,14 @@ class QemuEnd:
     def go_on(self, to: str) -> None:
         self.monitor.execute("migrate", uri=to, resume=True)
 
+    def by_hand(self, there: End) -> str:
+        if not isinstance(there, QemuEnd):
+            return ""
+        uri = f"tcp:{there.address}:PORT"
+        recover = json.dumps({"execute": "migrate-recover", "arguments": {"uri": uri}})
+        go_on = json.dumps({"execute": "migrate", "arguments": {"uri": uri, "resume": True}})
+        return f"send {recover} to the monitor on {there.host}, and {go_on} to that on {self.host}"
+
     def cancel(self) -> None:
         self.monitor.execute("migrate_cancel")
 
@@ -191,9 +200,12 @@ class QemuEnd:
             self.monitor.execute("quit")
         except TrialError as error:
             # It has ended, or only the way to it is gone.
-            raise TrialError(f"it is not known whether the QEMU on {self._host} has ended: {error}") from error
+            raise TrialError(f"it is not known whether the QEMU on {self.host} has ended: {error}") from error
         if not self.has_ended(QUIT_S):
-            raise TrialError(f"the QEMU on {self._host} does not end")
+            raise TrialError(f"the QEMU on {self.host} does not end")
 
     def cpu_ns(self) -> int | None:
+        return None
+
+    def link_bytes(self) -> int | None:
         return None

@@ -13,6 +13,7 @@ from partywall.model.migration import Method, Progress
 from partywall.sandbox.qemu.monitor import Monitor
 
 PAGE_BYTES = 4096
+COMPRESSION = "multifd-compression"
 
 
 def capabilities(method: Method) -> set[str]:
@@ -33,7 +34,7 @@ def parameters(method: Method) -> dict[str, Any]:
         "max-bandwidth": None if method.bandwidth is None else method.bandwidth // 8,
         "downtime-limit": None if method.downtime is None else method.downtime // 1_000_000,
         "multifd-channels": method.multifd,
-        "multifd-compression": method.compression,
+        COMPRESSION: method.compression,
         "xbzrle-cache-size": method.xbzrle_cache,
         "cpu-throttle-increment": method.throttle_step,
         # In MiB/s.
@@ -47,8 +48,14 @@ def lacking(methods: Mapping[str, Method], known: frozenset[str], what: str) -> 
     return [
         f"method {name}: this {what} has no {feature}; leave it out, or use a QEMU that has it"
         for name, method in methods.items()
-        for feature in sorted((capabilities(method) | set(parameters(method))) - known)
+        for feature in sorted(needed(method) - known)
     ]
+
+
+def needed(method: Method) -> set[str]:
+    """Features that a method needs, by the names of `features`."""
+    plain = capabilities(method) | set(parameters(method)) - {COMPRESSION}
+    return plain | ({f"{COMPRESSION} {method.compression}"} if method.compression else set())
 
 
 def defaults(monitor: Monitor) -> dict[str, Any]:
@@ -85,7 +92,7 @@ MANAGED = (
     "max-bandwidth",
     "downtime-limit",
     "multifd-channels",
-    "multifd-compression",
+    COMPRESSION,
     "xbzrle-cache-size",
     "cpu-throttle-increment",
     "vcpu-dirty-limit",
@@ -152,9 +159,37 @@ def version(monitor: Monitor) -> str:
 
 
 def features(monitor: Monitor) -> frozenset[str]:
-    """Capabilities and parameters of migration that a QEMU has."""
-    known = {each["capability"] for each in monitor.execute("query-migrate-capabilities")}
-    return frozenset(known | set(monitor.execute("query-migrate-parameters")))
+    """Capabilities and parameters of migration that a QEMU has, and each way of compression that it was built with.
+
+    By its own description of its commands, which a QEMU without zstd, for example, tells without it.
+    """
+    schema = Schema(monitor.execute("query-qmp-schema"))
+    switched = schema.values("migrate-set-capabilities", "capabilities", "capability")
+    ways = schema.values("migrate-set-parameters", COMPRESSION)
+    return switched | schema.members("migrate-set-parameters") | {f"{COMPRESSION} {way}" for way in ways}
+
+
+class Schema:
+    """A QEMU's description of its commands (docs/devel/qapi-code-gen of QEMU, "Client introspection of a schema")."""
+
+    def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        self._entries = {each["name"]: each for each in entries}
+
+    def members(self, command: str) -> frozenset[str]:
+        """Names of a command's arguments; none if there is no such command."""
+        return frozenset(self._types(self._entries.get(command, {}).get("arg-type", "")))
+
+    def values(self, command: str, *path: str) -> frozenset[str]:
+        """What an argument of a command may be. path: its name, and then that of each member on the way to it."""
+        name = self._entries.get(command, {}).get("arg-type", "")
+        for member in path:
+            name = self._types(name).get(member, "")
+            # A list counts as its elements.
+            name = self._entries.get(name, {}).get("element-type", name)
+        return frozenset(self._entries.get(name, {}).get("values", ()))
+
+    def _types(self, name: str) -> dict[str, str]:
+        return {each["name"]: each["type"] for each in self._entries.get(name, {}).get("members", ())}
 
 
 def machine(monitor: Monitor) -> str:

@@ -271,7 +271,8 @@ class Move(Frozen):
     own figures. paused_ns, resumed_ns: QEMU's events STOP on the source and RESUME on the destination. stopped_ns: how
     far the guest's clock fell back behind the host's, which stands still while the guest does; uncertainty_ns: of that,
     either way. offset_ns: what to add to the guest's times before the move to get ours. memory: QEMU's counters of
-    bytes and pages. cpu_ns: CPU time of the two QEMUs during the move, where it is known.
+    bytes and pages. cpu_ns: CPU time of the two QEMUs during the move; link_bytes: what each host sent over the link
+    meanwhile, by the counters of its network card; both where they are known.
     """
 
     workload: str
@@ -297,6 +298,7 @@ class Move(Frozen):
     storage_ns: int | None = Field(None, description="time in which its disk was copied, before its memory")
     storage_bytes: int | None = Field(None, description="of its disk that were sent meanwhile")
     cpu_ns: dict[str, int] = Field(default_factory=dict)
+    link_bytes: dict[str, int] = Field(default_factory=dict)
     timeouts: int | None = Field(None, description="of TCP's retransmission timer at virtual users, from its start on")
     intact: bool | None = Field(None, description="whether a known part of its memory is what it was")
     checked_pages: int | None = Field(None, description="pages that the guest checked until after the move")
@@ -412,7 +414,8 @@ METRICS = {
     "clients_s": "longest time without an answer at the hand-over, s",
     "longest_s": "longest time without an answer from the start of the move on, s",
     "start_s": "longest time without an answer at the start, s",
-    "sent_bytes": "bytes sent",
+    "sent_bytes": "bytes sent, as the hypervisor counts them",
+    "link_bytes": "bytes on the link, both ways, as its network cards count them",
     "passes": "passes over the memory",
     "p50_ratio": "median response during the move, as a multiple of that before",
     "p99_ratio": "p99 response during the move, as a multiple of that before",
@@ -542,6 +545,20 @@ class Measured(Frozen):
     high: float | None = None
 
 
+class DirtyCurve(Frozen):
+    """How much of its memory a guest at a workload changed before it moved.
+
+    changed: mean bytes in each of the windows. content: bytes of its memory that were not zero. how: it was watched.
+    """
+
+    workload: str
+    memory: int
+    content: int
+    windows_s: tuple[float, ...]
+    changed: tuple[float, ...]
+    how: str
+
+
 class CellFinding(Frozen):
     """One workload by one method. figures: by metric, see METRICS. measured: of each predicted metric."""
 
@@ -563,6 +580,7 @@ class MigrationFindings(Frozen):
     moves: tuple[MoveFinding, ...]
     cells: tuple[CellFinding, ...]
     advice: tuple[Advice, ...] = ()
+    curves: tuple[DirtyCurve, ...] = ()
     notes: tuple[str, ...] = ()
     rests_on: str = Field("", description="what predictions rest on, in words")
 

@@ -136,6 +136,7 @@ def render(report: MigrationReport) -> str:
         cells=[cell_texts(cell) for cell in report.findings.cells],
         ratios=_ratios(report.findings.cells),
         predictions=_predictions(report.findings.cells),
+        curves=_curves(report.findings),
         passes=_passes(report.findings),
         ratio_names=RATIOS.values(),
         models=MODELS,
@@ -182,6 +183,17 @@ def _pass(each: PassFinding) -> list[str]:
         rate,
         dirty,
     ]
+
+
+def _curves(findings: MigrationFindings) -> tuple[list[str], list[list[str]]]:
+    """Windows, and a row a workload: its name, its content, what it changed in each window, and how it was watched."""
+    windows_s = sorted({window_s for curve in findings.curves for window_s in curve.windows_s})
+    rows = []
+    for curve in findings.curves:
+        changed = dict(zip(curve.windows_s, curve.changed, strict=True))
+        texts = [units.format_bytes(changed[window_s]) if window_s in changed else "–" for window_s in windows_s]
+        rows.append([curve.workload, units.format_bytes(curve.content), *texts, curve.how])
+    return list(map(_time, windows_s)), rows
 
 
 def _users(findings: MigrationFindings) -> list[tuple[str, str, list[str]]]:
@@ -303,6 +315,7 @@ RATIOS = {
     "total_s": "time of the move",
     "clients_s": "clients waited",
     "sent_bytes": "bytes sent",
+    "link_bytes": "bytes on the link",
     "p99_ratio": "p99 response",
     "work_ratio": "work done",
     "bystander_ratio": "work of the neighbour",

@@ -221,7 +221,7 @@ class Lab:
     def given(self) -> dict[str, int]:
         """Packets that each guest has sent through its tap so far, before any hook or queue."""
         # The tap is in QEMU's own network namespace.
-        return {name: _interfaces(guest.pid or 0)[self.port(name)].received for name, guest in self.guests.items()}
+        return {name: interfaces_of(guest.pid or 0)[self.port(name)].received for name, guest in self.guests.items()}
 
     def _known(self, switch: str, mac: str, port: str) -> None:
         _tool("bridge", "-n", self.namespace(switch), "fdb", "replace", mac, "dev", port, "master", "static")
@@ -245,8 +245,8 @@ class Lab:
         known = ("lladdr", mac_sink, "dev", "eth0")
         ip("-n", self.namespace(name), "neigh", "replace", self.address(other), *known)
 
-    def _counters(self) -> dict[str, _Interface]:
-        interfaces = _interfaces(self.holder.pid) if self.holder else {}
+    def _counters(self) -> dict[str, Interface]:
+        interfaces = interfaces_of(self.holder.pid) if self.holder else {}
         return interfaces if "p1" in interfaces else {}
 
     def read(self) -> Counted:
@@ -262,7 +262,7 @@ class Lab:
 
 
 @dataclass(frozen=True)
-class _Interface:
+class Interface:
     """Packets received and sent, and bytes sent."""
 
     received: int
@@ -270,13 +270,13 @@ class _Interface:
     sent_bytes: int
 
 
-def _interfaces(pid: int) -> dict[str, _Interface]:
-    """Interfaces in the network namespace of a process."""
+def interfaces_of(pid: int) -> dict[str, Interface]:
+    """Interfaces in the network namespace of a process. OSError if it has ended."""
     interfaces = {}
     for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]:
         port, _, rest = line.partition(":")
         fields = [int(field) for field in rest.split()]
-        interfaces[port.strip()] = _Interface(received=fields[1], sent=fields[9], sent_bytes=fields[8])
+        interfaces[port.strip()] = Interface(received=fields[1], sent=fields[9], sent_bytes=fields[8])
     return interfaces
 
 

@@ -191,9 +191,7 @@ def _spell_out(data: dict[str, Any]) -> list[Mistake]:
     for kind in ("victims", "aggressors"):
         parts = data.get(kind)
         for name, part in parts.items() if isinstance(parts, dict) else ():
-            params = part.get("params") if isinstance(part, dict) else None
-            if isinstance(params, dict):
-                mistakes += [m for key in params if (m := _spell(params, key, key, (kind, name, "params", key)))]
+            mistakes += spell_params(part, (kind, name))
     varied = data.get("factors")
     for path, levels in varied.items() if isinstance(varied, dict) else ():
         as_text = next((LISTS[ending] for ending in LISTS if path.endswith(ending)), None)
@@ -202,6 +200,17 @@ def _spell_out(data: dict[str, Any]) -> list[Mistake]:
         if isinstance(levels, list) and ".params." in path:
             mistakes += [m for i in range(len(levels)) if (m := _spell(levels, i, path, ("factors", path, i)))]
     return mistakes
+
+
+def spell_params(part: Any, path: Path) -> list[Mistake]:
+    """Converts sizes and durations ('64MiB') among the parameters of a kernel to numbers. Changes `part`.
+
+    path: of the part that has `params`.
+    """
+    params = part.get("params") if isinstance(part, dict) else None
+    if not isinstance(params, dict):
+        return []
+    return [m for key in params if (m := _spell(params, key, str(key), (*path, "params", key)))]
 
 
 def _list_level(levels: list[Any], index: int, as_text: Callable[[Any], Any], path: Path) -> Mistake | None:

@@ -91,6 +91,7 @@ def findings(evidence: MigrationEvidence, table: Callable[[str, int], Table]) ->
         moves=moves,
         cells=cells,
         advice=advice,
+        curves=tuple(map(migration_own.curve_of, evidence.surveys)),
         notes=(*known.said, *((known.lacking,) if known.lacking and moves else ()), *_notes(evidence, moves)),
         rests_on=known.rests_on,
     )
@@ -139,6 +140,7 @@ def _values(finding: MoveFinding, pings: Table, pauses: Sequence[Gap]) -> dict[s
         "longest_s": finding.longest_s if finding.longest_s is not None and math.isfinite(finding.longest_s) else None,
         "start_s": _in_seconds(finding.start_ns),
         "sent_bytes": move.memory.get("transferred"),
+        "link_bytes": sum(move.link_bytes.values()) if len(move.link_bytes) == 2 else None,
         "passes": move.memory.get("dirty-sync-count"),
         "p50_ratio": _times(finding, "p50_ns"),
         "p99_ratio": _times(finding, "p99_ns"),
@@ -497,9 +499,9 @@ def _service(survey: Survey) -> Service | None:
 
 
 def _curve(survey: Survey) -> prediction.Curve:
-    """A dirty curve of the windows that were watched for long enough."""
+    """A dirty curve of the windows that were watched often enough."""
     changed = np.array(survey.changed, np.float64)
-    known = np.flatnonzero(~np.isnan(changed).all(axis=0))
+    known = migration_own.known_windows(survey)
     windows = tuple(survey.windows_ns[place] / 1e9 for place in known)
     errors = tuple(survey.errors[place] for place in known) if survey.errors else ()
     return prediction.Curve(windows, changed[:, known], errors)

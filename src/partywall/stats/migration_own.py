@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from partywall import units
-from partywall.model.migration import MigrationPlan, Move, MoveFinding, Survey
-from partywall.stats.prediction import FEWEST_LOOKS, Fixed, rates_seen
+from partywall.model.migration import DirtyCurve, MigrationPlan, Move, MoveFinding, Survey
+from partywall.stats.prediction import FEWEST_LOOKS, Fixed, rate_window, rates_seen
 
 LINK_SHARES = (0.80, 0.88, 0.92, 0.95, 0.97)
 """Of a link's stated rate, what a move gets: headers of TCP, Ethernet and QEMU take 4 to 6 %, other traffic more."""
 VARIES, RATE_VARIES = 0.15, 0.03
 """By how much costs and the rate vary from move to move, as a share, where one or two moves have shown them."""
+OFTEN = 0.1
+"""Of the samples that the best known window has, the share that any other needs."""
 ENOUGH = 3
 """Moves that show how much costs vary."""
 MIB = 1 << 20
@@ -144,26 +146,52 @@ def known_of(survey: Survey) -> str:
     else:
         least = units.format_bytes(survey.content_least)
         text = f"The guest had {least} to {content} of content in {size} of memory ({survey.content_from})"
-    return f"{text}, and changed {', '.join(_changes(survey))} ({survey.changes_from or 'all pages were counted'})."
+    return f"{text}, and changed {', '.join(_changes(survey))} ({curve_of(survey).how})."
 
 
 def _changes(survey: Survey) -> list[str]:
     """Bytes that changed in windows, the shortest and the longest."""
     seen = []
-    for place in sorted({0, len(survey.windows_ns) - 1}):
-        values = [value for row in survey.changed if (value := row[place]) is not None]
-        if values:
-            changed = units.format_bytes(sum(values) / len(values))
-            error = f" ± {units.format_bytes(survey.errors[place])}" if survey.errors else ""
-            seen.append(f"{changed}{error} in {units.format_duration(survey.windows_ns[place])}")
+    known = _means(survey)
+    for place in sorted({min(known), max(known)}) if known else ():
+        changed = units.format_bytes(known[place])
+        error = f" ± {units.format_bytes(survey.errors[place])}" if survey.errors else ""
+        seen.append(f"{changed}{error} in {units.format_duration(survey.windows_ns[place])}")
     return seen
+
+
+def curve_of(survey: Survey) -> DirtyCurve:
+    """How much memory a guest changed, without the windows for which nobody watched long enough."""
+    known = _means(survey)
+    return DirtyCurve(
+        workload=survey.workload,
+        memory=survey.memory,
+        content=survey.content,
+        windows_s=tuple(survey.windows_ns[place] / 1e9 for place in known),
+        changed=tuple(known.values()),
+        how=survey.changes_from or "all pages were counted",
+    )
+
+
+def _means(survey: Survey) -> dict[int, float]:
+    """Mean bytes that changed, by the place of each window that is known."""
+    return {
+        place: fmean(value for row in survey.changed if (value := row[place]) is not None)
+        for place in known_windows(survey)
+    }
+
+
+def known_windows(survey: Survey) -> list[int]:
+    """Places of the windows that were watched often enough. A host that is late for most samples misses short ones."""
+    counts = [sum(row[place] is not None for row in survey.changed) for place in range(len(survey.windows_ns))]
+    return [place for place, count in enumerate(counts) if count and count >= OFTEN * max(counts)]
 
 
 def unpredictable(survey: Survey) -> str:
     """Why nothing is predicted of a guest of which only its own part is known."""
-    place = 0
-    values = [value for row in survey.changed if (value := row[place]) is not None]
-    rate = sum(values) / len(values) / (survey.windows_ns[place] / 1e9)
+    curve = curve_of(survey)
+    place = rate_window(curve.windows_s)
+    rate = curve.changed[place] / curve.windows_s[place]
     return (
         f"The time of a move cannot be predicted, because it is not known what the link carries: add link: {{rate: "
         f"10Gbit/s}}, for example. Over less than {units.format_bit_rate(8 * rate)} a move cannot be expected to end."

@@ -57,6 +57,8 @@ REWRITTEN = 400e3
 and it decides whether moves with a short downtime limit end."""
 EARLIEST_S = 0.01
 """Below this, memory counts as changed evenly."""
+RATE_S = 0.05
+"""Shortest window that tells a rate. In shorter ones, pages that a guest changes all the time count for much."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,8 @@ class Curve:
         """
         windows, changed = np.array((0.0, *self.windows_s)), np.array((0.0, *np.nanmean(self.changed, axis=0)))
         slopes, least = np.diff(changed) / np.diff(windows), float(changed[-1])
-        middle = (len(slopes) - 1) // 2
+        # By time: how short the shortest window is does not matter.
+        middle = min(int(np.searchsorted(windows[1:], math.sqrt(windows[1] * windows[-1]))), len(slopes) - 2)
         highest = least
         if len(slopes) > 1 and slopes[-1] > 0:
             centres = (windows[1:] + windows[:-1]) / 2
@@ -129,8 +132,14 @@ class Curve:
 
     @property
     def rate(self) -> float:
-        """Bytes/s by the shortest window."""
-        return float(np.nanmean(self.changed[:, 0]) / self.windows_s[0])
+        """Bytes/s by the shortest window that tells a rate."""
+        place = rate_window(self.windows_s)
+        return float(np.nanmean(self.changed[:, place]) / self.windows_s[place])
+
+
+def rate_window(windows_s: Sequence[float]) -> int:
+    """Which of some windows tells how fast a guest changes memory: the shortest of RATE_S or more, or the longest."""
+    return next((place for place, window_s in enumerate(windows_s) if window_s >= RATE_S), len(windows_s) - 1)
 
 
 NOTHING = Curve((1.0,), np.zeros((1, 1)))

@@ -52,10 +52,16 @@ class Record:
         try:
             path.mkdir(parents=True)
         except FileExistsError:
-            raise UsageError(f"{path} exists already; give another --out{instead}") from None
+            raise _exists(path, instead) from None
         except OSError as error:
             raise UsageError(f"{path} cannot be created: {error.strerror}; give another --out") from None
         return cls(path)
+
+    @staticmethod
+    def expect_none(path: Path) -> None:
+        """UsageError if something exists where one is to be made later."""
+        if path.exists():
+            raise _exists(path)
 
     @classmethod
     def is_one(cls, path: Path) -> bool:
@@ -149,3 +155,7 @@ def first_line(error: Exception) -> str:
         first = error.errors(include_url=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".lstrip(": ")
     return str(error).partition("\n")[0]
+
+
+def _exists(path: Path, instead: str = "") -> UsageError:
+    return UsageError(f"{path} exists already; give another --out{instead}")

@@ -51,7 +51,7 @@ def library() -> Any:
 
 def version() -> str:
     """The library's version. CapabilityError if it is not installed."""
-    return _dotted(library().getVersion())
+    return dotted(library().getVersion())
 
 
 def connect(uri: str) -> Any:
@@ -96,7 +96,7 @@ def survey(uri: str) -> dict[str, Any]:
     try:
         with libvirt_errors(f"libvirt {uri}", CapabilityError):
             model, memory_mib, cpus, *_ = connection.getInfo()
-            kind, release = connection.getType(), _dotted(connection.getVersion())
+            kind, release = connection.getType(), dotted(connection.getVersion())
             nodes = nodes_in(connection.getCapabilities())
     finally:
         connection.close()
@@ -122,5 +122,6 @@ def nodes_in(capabilities: str) -> list[dict[str, Any]]:
     ]
 
 
-def _dotted(number: int) -> str:
+def dotted(number: int) -> str:
+    """A version of libvirt, or of a hypervisor as libvirt tells it, such as 9.0.0."""
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"

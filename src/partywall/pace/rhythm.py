@@ -15,9 +15,10 @@ LONG_SHARE = 1 / 4
 # Blocks of the rarest kind in a cycle, so that whole numbers come near enough to the shares.
 RAREST = 4
 # Of a trial's time, what goes to its slow treatments, if it has quick ones too: at first, and the least and the most
-# once it has shown where intervals are wide.
-SLOW_SHARE = 1 / 2
-SLOW_SHARE_MIN, SLOW_SHARE_MAX = 1 / 4, 3 / 4
+# once it has shown where intervals are wide. At first more than half, because a slow slot takes ten times a quick one's
+# time and is no steadier for it on a host that drifts.
+SLOW_SHARE = 3 / 4
+SLOW_SHARE_MIN, SLOW_SHARE_MAX = 1 / 4, 7 / 8
 
 
 def ceil_to(value_ns: int, grid_ns: int) -> int:

@@ -484,9 +484,10 @@ def guarded(laid_out: Callable[..., tuple[Slot, ...]], looks: Looks, start_ns: i
 def worths(progress_by_trial: Sequence[Progress]) -> list[float]:
     """By what trials' parts of the time are multiplied: more for those whose intervals are wide, within bounds.
 
-    In proportion to what narrows an interval, the sum of their variances is least.
+    A run is precise only when its widest interval is, and half widths fall with the root of time. Parts in proportion
+    to the squares of efforts therefore make all equally wide.
     """
-    efforts = [each.effort for each in progress_by_trial]
+    efforts = [each.effort and each.effort**2 for each in progress_by_trial]
     known = [effort for effort in efforts if effort is not None]
     usual = statistics.fmean(known) if known else 0.0
     return [min(max(each / usual, WORTH_MIN), WORTH_MAX) if each is not None and usual else 1.0 for each in efforts]

@@ -33,6 +33,7 @@ import numpy as np
 from common import arguments, conclude, in_parts
 from partywall import pipeline
 from partywall.clock import Monotonic
+from partywall.model.finding import Estimate
 from partywall.model.observation import Observation
 from partywall.model.plan import Slot, Treatment, Trial
 from partywall.model.scenario import Scenario, Timing
@@ -111,9 +112,14 @@ Repeat = dict[str, dict[str, float]]
 def repeat(sequential: dict[str, float], series: Series) -> Repeat:
     return {
         "sequential": sequential,
-        "switched": {name: series.pair(name, BASELINE).factor().value for name in (NULL, REAL)},
+        "switched": {name: factor(series, name).value for name in (NULL, REAL)},
         "honest": {name: is_honest(series, name) for name in (NULL, REAL)},
     }
+
+
+def factor(series: Series, treatment: str) -> Estimate:
+    """As a run states it: a neighbour beside baseline and null, a null beside the baseline."""
+    return series.pair(treatment, BASELINE, *(() if treatment == NULL else (NULL,))).factor()
 
 
 def is_honest(series: Series, treatment: str) -> bool:
@@ -123,9 +129,9 @@ def is_honest(series: Series, treatment: str) -> bool:
     The values of the two halves may differ by no more than their intervals allow together.
     """
     if treatment == NULL:
-        null = series.pair(NULL, BASELINE).factor()
+        null = factor(series, NULL)
         return null.low <= 1 <= null.high
-    halves = (series.kept(np.arange(at, len(series), 2)).pair(treatment, BASELINE).factor() for at in (0, 1))
+    halves = (factor(series.kept(np.arange(at, len(series), 2)), treatment) for at in (0, 1))
     lower, higher = sorted(halves, key=lambda half: half.value)
     return higher.value - lower.value <= math.hypot(lower.high - lower.value, higher.value - higher.low)
 

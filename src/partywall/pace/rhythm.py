@@ -10,15 +10,16 @@ from enum import StrEnum
 from partywall.model.plan import Treatment
 from partywall.model.scenario import Timing
 
-# Of the time for quick treatments, what goes to long slots.
-LONG_SHARE = 1 / 4
+# Of the time for quick treatments, what goes to long slots; more if slow treatments leave them little time, because
+# causes and carry-over need a number of long blocks.
+LONG_SHARE, LONG_SHARE_BESIDE_SLOW = 1 / 4, 1 / 3
 # Blocks of the rarest kind in a cycle, so that whole numbers come near enough to the shares.
 RAREST = 4
 # Of a trial's time, what goes to its slow treatments, if it has quick ones too: at first, and the least and the most
 # once it has shown where intervals are wide. At first more than half, because a slow slot takes ten times a quick one's
 # time and is no steadier for it on a host that drifts.
-SLOW_SHARE = 3 / 4
-SLOW_SHARE_MIN, SLOW_SHARE_MAX = 1 / 4, 7 / 8
+SLOW_SHARE = 5 / 8
+SLOW_SHARE_MIN, SLOW_SHARE_MAX = 1 / 4, 3 / 4
 
 
 def ceil_to(value_ns: int, grid_ns: int) -> int:
@@ -129,11 +130,8 @@ def lengths_ns(
 def _cycle(took_ns: Mapping[BlockKind, int], slow_share: float) -> tuple[BlockKind, ...]:
     """A few blocks of the rarest kind, and as many of the others as give each its share of the time, spread evenly."""
     slow = min(max(slow_share, SLOW_SHARE_MIN), SLOW_SHARE_MAX) if BlockKind.SLOW in took_ns else 0.0
-    shares = {
-        BlockKind.LONG: LONG_SHARE * (1 - slow),
-        BlockKind.SLOW: slow,
-        BlockKind.SHORT: (1 - LONG_SHARE) * (1 - slow),
-    }
+    long = LONG_SHARE_BESIDE_SLOW if slow else LONG_SHARE
+    shares = {BlockKind.LONG: long * (1 - slow), BlockKind.SLOW: slow, BlockKind.SHORT: (1 - long) * (1 - slow)}
     cycle_ns = RAREST * max(took / shares[kind] for kind, took in took_ns.items())
     counts = {kind: round(shares[kind] * cycle_ns / took) for kind, took in took_ns.items()}
     places = sorted(

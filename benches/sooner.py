@@ -7,6 +7,8 @@ must hold the truth in 93 % or more, within the simulation's own chance. The tim
 real effects at the end, which falls with the root of time, and from the time that was measured. Both versions get the
 same budget. The widest cell of each version is named, with its number of blocks.
 
+With --folder, each call simulates cases until --minutes are over.
+
 `--host` measures scenarios on this host instead, in turn with the version before, and judges the time alone. `--before`
 names a folder with the version before; else git gives it.
 """
@@ -14,6 +16,7 @@ names a folder with the version before; else git gives it.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -27,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import Parser, conclude
+from common import Parser, conclude, in_parts
 
 BEFORE = "4e56d39"
 PRECISION = 0.03
@@ -103,7 +106,7 @@ CASES = {
     ),
     "early end": Case({"v": {"probe": "integer"}}, {"memory": DEMO["memory"]}, {"memory": 0.9}, 40, precision=0.02),
 }
-REPEATS = 12
+REPEATS = 6
 QUICK = {"demo": 2, "example": 1, "one core": 2}
 
 
@@ -253,25 +256,27 @@ def alarmed(run: Mapping[str, Any]) -> Iterator[bool]:
     )
 
 
-def in_simulation(now: Version, before: Version, repeats: Mapping[str, int]) -> bool:
+def simulated_pairs(case: str, count: int, versions: Mapping[str, Version]) -> list[dict[str, dict[str, Any]]]:
+    """Runs of a case by each version, by seed."""
+    return [simulated_by(versions, case, seed) for seed in range(1, count + 1)]
+
+
+def judge(measured: Mapping[str, list[dict[str, dict[str, Any]]]]) -> None:
     """Prints what each case gave; whether the bar is met is the last line."""
     ratios: dict[str, float] = {}
-    hits: dict[str, list[bool]] = {"now": [], "before": []}
-    alarms: dict[str, list[bool]] = {"now": [], "before": []}
-    for name, count in repeats.items():
-        case, pairs = CASES[name], []
-        real = {key for key, kept in case.keeps.items() if kept < 1}
-        for seed in range(1, count + 1):
-            runs = simulated_by({"now": now, "before": before}, name, seed)
-            for which, run in runs.items():
-                hits[which] += covered(case, run)
-                alarms[which] += alarmed(run)
-            known = {key for key in runs["now"]["cells"] if aggressor_of(key)[0] in real}
-            pairs.append(time_to(runs["now"], known) / time_to(runs["before"], known))
-        ratios[name] = statistics.median(pairs)
+    for name, pairs in measured.items():
+        real = {key for key, kept in CASES[name].keeps.items() if kept < 1}
+        known = {key for key in pairs[0]["now"]["cells"] if aggressor_of(key)[0] in real}
+        ratios[name] = statistics.median(time_to(pair["now"], known) / time_to(pair["before"], known) for pair in pairs)
         print(f"{name}: time until ±3 % {ratios[name]:.2f} of the version before ({len(pairs)} pairs)", flush=True)
-        for which, run in runs.items():
+        for which, run in pairs[-1].items():
             print(f"  {which}, in the last pair: {shown(run, known)}", flush=True)
+    runs = {
+        which: [(CASES[name], pair[which]) for name, pairs in measured.items() for pair in pairs]
+        for which in ("now", "before")
+    }
+    hits = {which: [hit for case, run in own for hit in covered(case, run)] for which, own in runs.items()}
+    alarms = {which: [alarm for _, run in own for alarm in alarmed(run)] for which, own in runs.items()}
     shares = {which: sum(hit) / len(hit) for which, hit in hits.items()}
     checks = {which: f"{sum(alarm)} of {len(alarm)}" for which, alarm in alarms.items()}
     chance = 2 * math.sqrt(COVERED * (1 - COVERED) / len(hits["now"]))
@@ -304,7 +309,7 @@ def on_this_host(now: Version, before: Version, scenarios: list[str], count: int
 
 
 def main() -> None:
-    parser = Parser(__doc__ or "", plants={"before": "the version before in place of this one"})
+    parser = Parser(__doc__ or "", plants={"before": "the version before in place of this one"}, folder=True)
     parser.add_argument("--repeats", type=int, default=REPEATS, help=f"pairs of each case; default: {REPEATS}")
     parser.add_argument("--before", type=Path, help="sources of the version before")
     parser.add_argument("--host", nargs="+", metavar="SCENARIO", help="measure these on this host")
@@ -320,7 +325,10 @@ def main() -> None:
         now = before if options.plant else now
         if options.host:
             on_this_host(now, before, options.host, options.repeats)
-        in_simulation(now, before, QUICK if options.quick else dict.fromkeys(CASES, options.repeats))
+        versions = {"now": now, "before": before}
+        counts = QUICK if options.quick else dict.fromkeys(CASES, options.repeats)
+        parts = {name: functools.partial(simulated_pairs, name, count, versions) for name, count in counts.items()}
+        judge(in_parts(parts, options))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from partywall.model.plan import Slot, Treatment, Trial
 from partywall.model.scenario import Scenario, Timing
 from partywall.pace import rhythm
 from partywall.plan import lay_out
-from partywall.run.execute import BATCH_NS, controller_cpus, readings, send
+from partywall.run.execute import BATCH_NS, PILOTS, controller_cpus, readings, send
 from partywall.run.recorder import Recorder
 from partywall.run.stage import Stage, staged
 from partywall.sandbox import WORK_ROOT, Label, reap, reaper
@@ -168,11 +168,11 @@ class Bench:
 
     def switched(self, chance: random.Random) -> Series:
         """As a run measures: see `partywall.run.execute`."""
-        beat = rhythm(self.trial.treatments, self.timing)
-        assert beat.quick in ({BASELINE, NULL, REAL}, set()), "all are measured in blocks of one kind"
         began = at = self.clock.now_ns() + BATCH_NS
-        number, seen, before = 0, list[Observation](), None
+        number, longs, seen, before = 0, 0, list[Observation](), None
         while at - began < self.total_ns:
+            beat = rhythm(self.trial.treatments, self.timing, watched=longs >= PILOTS[-1][1])
+            assert beat.quick in ({BASELINE, NULL, REAL}, set()), "all are measured in blocks of one kind"
             batch, read, first = list[Slot](), list[int](), at
             while at - first < BATCH_NS and at - began < self.total_ns:
                 order = [self.trial.treatment(name) for name in chance.sample([BASELINE, NULL, REAL], 3)]
@@ -181,7 +181,7 @@ class Bench:
                 block = self.lay_out(order, at, before, long=long, at_least_ns=at_least_ns)
                 batch, before = [*batch, *block], order[-1]
                 read += readings(block) if beat.slot_ns_min(number) else []
-                number, at = number + 1, block[-1].end_ns
+                number, longs, at = number + 1, longs + long, block[-1].end_ns
             send(self.stage, batch, read)
             self.clock.sleep_until(at - BATCH_NS)
             seen += self.taken()

@@ -233,6 +233,19 @@ def test_time_within_a_trial_goes_to_the_kind_of_block_whose_intervals_are_wide(
     assert shares == {requested: pytest.approx(share, abs=0.02) for requested, share in expected.items()}
 
 
+def test_long_blocks_become_rare_once_there_are_enough_for_carry_over():
+    made, _ = visitor("10min")
+    (result,) = made.progress_by_trial.values()
+    shares = []
+    for longs in (PILOTS[-1][1] - 1, PILOTS[-1][1]):
+        result.drop()
+        result.add(Observations.of(measured(result.trial, 20, long=longs)[1]))
+        blocks = result.forecast(made.plan.timing)
+        took = {kind: blocks.beat.cycle.count(kind) * ns for kind, ns in blocks.took_ns.items()}
+        shares.append(took[BlockKind.LONG] / sum(took.values()))
+    assert shares == [pytest.approx(1 / 4, abs=0.02), pytest.approx(1 / 8, abs=0.02)]
+
+
 def test_a_turn_goes_on_while_half_of_its_next_block_fits_whichever_kind_that_is():
     made, _ = visitor("10min", factors={"victim.sandbox.cpu_limit": [0.25]})
     (result,) = made.progress_by_trial.values()

@@ -186,8 +186,8 @@ class Version:
 
     source: Path
 
-    def once(self, *what: str) -> dict[str, Any]:
-        """A run in a process of its own."""
+    def runs(self, *what: str) -> list[dict[str, Any]]:
+        """Runs in a process of its own: of a case by seed, or of a scenario on this host (`host`, its name)."""
         here = Path(__file__)
         paths = os.pathsep.join(map(str, (self.source, here.parents[1])))
         command = [sys.executable, str(here), "--once", *what]
@@ -196,7 +196,7 @@ class Version:
         )
         if done.returncode:
             raise SystemExit(f"{' '.join(what)} failed: {done.stderr[-2000:]}")
-        return dict(json.loads(done.stdout.splitlines()[-1]))
+        return list(json.loads(done.stdout.splitlines()[-1]))
 
 
 def time_to(run: Mapping[str, Any], names: set[str]) -> float:
@@ -243,12 +243,6 @@ def from_git(folder: Path) -> Path:
     return folder / "src"
 
 
-def simulated_by(versions: Mapping[str, Version], case: str, seed: int) -> dict[str, dict[str, Any]]:
-    """A run of a case by each version, at the same time: in simulation, they do not disturb each other."""
-    with ThreadPoolExecutor(len(versions)) as pool:
-        return dict(zip(versions, pool.map(lambda each: each.once(case, str(seed)), versions.values()), strict=True))
-
-
 def alarmed(run: Mapping[str, Any]) -> Iterator[bool]:
     """Of each null neighbour, whether its interval excludes no effect."""
     return (
@@ -257,8 +251,11 @@ def alarmed(run: Mapping[str, Any]) -> Iterator[bool]:
 
 
 def simulated_pairs(case: str, count: int, versions: Mapping[str, Version]) -> list[dict[str, dict[str, Any]]]:
-    """Runs of a case by each version, by seed."""
-    return [simulated_by(versions, case, seed) for seed in range(1, count + 1)]
+    """Runs of a case by each version, by seed. They run at the same time: simulations do not disturb each other."""
+    seeds = [str(seed) for seed in range(1, count + 1)]
+    with ThreadPoolExecutor(len(versions)) as pool:
+        runs = list(pool.map(lambda version: version.runs(case, *seeds), versions.values()))
+    return [dict(zip(versions, pair, strict=True)) for pair in zip(*runs, strict=True)]
 
 
 def judge(measured: Mapping[str, list[dict[str, dict[str, Any]]]]) -> None:
@@ -294,7 +291,7 @@ def on_this_host(now: Version, before: Version, scenarios: list[str], count: int
     for scenario in scenarios:
         for number in range(count):
             order = [now, before] if number % 2 else [before, now]
-            runs = {version: version.once("host", scenario) for version in order}
+            runs = {version: version.runs("host", scenario)[0] for version in order}
             seen = {name for name, cell in runs[before]["cells"].items() if cell["seen"]} & set(runs[now]["cells"])
             if not seen:
                 print(f"{scenario}: no effect was seen", flush=True)
@@ -316,8 +313,8 @@ def main() -> None:
     parser.add_argument("--once", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.once:
-        first, second = options.once
-        print(json.dumps(measured(second) if first == "host" else simulated(first, int(second))))
+        first, *others = options.once
+        print(json.dumps([measured(each) if first == "host" else simulated(first, int(each)) for each in others]))
         return
     with tempfile.TemporaryDirectory() as folder:
         now = Version(Path(__file__).parents[1] / "src")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import statistics
 import subprocess
@@ -34,20 +35,40 @@ WHERE_AND_WHEN = ("--folder", "--minutes", "--keep")
 _BEGAN_S, _LOAD = time.monotonic(), os.getloadavg()[0]
 
 
+Part = TypeVar("Part")
+UNFINISHED = 3
+"""Exit code of a benchmark that has parts left."""
+
+
 class Parser(argparse.ArgumentParser):
     """The options that every benchmark takes; one that has its own adds them.
 
-    parts: names of parts that can run alone, with --only. plants: faults that --plant plants in what is
+    parts: names of parts that can run alone, with --only. folder: whether it takes --folder and --minutes, for
+    `in_parts`. plants: faults that --plant plants in what is
     measured, each with a phrase about it; the benchmark has to fail with each. `--plant` without a name takes the
     first.
     """
 
-    def __init__(self, description: str, parts: Sequence[str] = (), plants: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        description: str,
+        parts: Sequence[str] = (),
+        plants: Mapping[str, str] | None = None,
+        *,
+        folder: bool = False,
+    ) -> None:
         super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
         self.add_argument("--quick", action="store_true", help="about a minute; wider intervals")
         self.add_argument("--record", action="store_true", help="add the result to benches/results.jsonl")
         if parts:
             self.add_argument("--only", action="append", choices=parts, help="this part; may be given again")
+        if folder:
+            self.add_argument(
+                "--folder", type=Path, help="keep finished parts here; give it again to measure those that are left"
+            )
+            self.add_argument(
+                "--minutes", type=float, default=9.0, help="begin no part that would end later (default: 9)"
+            )
         if plants:
             plants_help = "; ".join(f"{name}: {what}" for name, what in plants.items()).replace("%", "%%")
             first = next(iter(plants))
@@ -66,10 +87,39 @@ _options = argparse.Namespace(record=False)
 
 
 def arguments(
-    description: str, parts: Sequence[str] = (), plants: Mapping[str, str] | None = None
+    description: str, parts: Sequence[str] = (), plants: Mapping[str, str] | None = None, *, folder: bool = False
 ) -> argparse.Namespace:
     """What the benchmark was called with, for one that adds no options of its own."""
-    return Parser(description, parts, plants).parse_args()
+    return Parser(description, parts, plants, folder=folder).parse_args()
+
+
+def in_parts(parts: Mapping[str, Callable[[], Part]], options: argparse.Namespace) -> dict[str, Part]:
+    """The results of all parts, which are plain values. Ends the program with UNFINISHED if some are left.
+
+    A part is expected to take as long as the longest so far. At least one is measured each time.
+    """
+    folder: Path | None = options.folder
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+    files = {name: folder / f"{name}.json" for name in parts} if folder else {}
+    done = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+    begun, longest_s = time.monotonic(), 0.0
+    for name, measure in parts.items():
+        if name in done:
+            continue
+        spent_s = time.monotonic() - begun
+        if folder and longest_s and spent_s + longest_s > options.minutes * 60:
+            left = len(parts) - len(done)
+            print(f"{len(done)} of {len(parts)} parts are done, {left} left; run it again with --folder {folder}")
+            sys.exit(UNFINISHED)
+        done[name] = measure()
+        longest_s = max(longest_s, time.monotonic() - begun - spent_s)
+        if folder:
+            unfinished = files[name].with_suffix(".new")
+            unfinished.write_text(json.dumps(done[name]))
+            unfinished.rename(files[name])
+        print(f"part {name} took {time.monotonic() - begun - spent_s:.0f} s", flush=True)
+    return {name: done[name] for name in parts}
 
 
 def conclude(name: str, figure: str, *, met: bool, parts: Mapping[str, tuple[str, bool]] | None = None) -> NoReturn:

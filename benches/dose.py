@@ -17,12 +17,13 @@ Bar: slope 0.97 to 1.03; intercept at most 0.5 points of a CPU for the CPU, 1 po
 time reported within 0.5 points. An item is measured until its intervals are as narrow as the bar, for ten minutes at
 most, and is not met if they stay wider. Items whose full effect is below 5 % on this host cannot be judged, and say so.
 
---quick: the CPU alone.
+--quick: the CPU alone. With --folder, each call measures items until --minutes are over; none takes ten minutes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import signal
@@ -36,7 +37,7 @@ from typing import Any
 import numpy as np
 
 from agents import Kernel, Resident, now_ns, sleep_until
-from common import arguments, conclude
+from common import arguments, conclude, in_parts
 from partywall.sandbox import WORK_ROOT, Label, Settings, lab, reap, reaper
 from partywall.sandbox.peer import Peer
 
@@ -276,12 +277,11 @@ def looks(item: Item, label: Label, blocks: int, most_s: float, plant: float) ->
             yield turns
 
 
-def verdict(item: Item, label: Label, blocks: int, most_s: float, plant: float) -> bool | None:
-    """Whether the bar is met; None if this host has no full effect to judge by."""
+def verdict(item: Item, label: Label, blocks: int, most_s: float, plant: float) -> tuple[bool | None, str]:
+    """Whether the bar is met, and the figures; None if this host has no full effect to judge by."""
     text = "others had the CPU whenever it was calibrated"
     if item.link and (why := lab.lacking()):
-        print(f"--  {item.name:<18} {why}", flush=True)
-        return None
+        return None, why
     for turns in looks(item, label, max(FEWEST_BLOCKS, blocks * SLOT_NS // item.slot_ns), most_s, plant):
         if not all(turns.losses(level) for level in (*item.intensities, 1.0)):
             text = f"others had the CPU in {turns.left_out} turns, and left none to judge"
@@ -289,35 +289,41 @@ def verdict(item: Item, label: Label, blocks: int, most_s: float, plant: float) 
         fitted, off = line(item, turns), max(map(abs, turns.off_points))
         full = f"full effect {100 * fitted.whole[0]:.1f} ± {100 * fitted.whole[1]:.1f} %"
         if not item.shares_cpu and too_small(fitted):
-            print(f"--  {item.name:<18} {full}: too small to judge on this host", flush=True)
-            return None
+            return None, f"{full}: too small to judge on this host"
         text = (
             f"slope {fitted.slope[0]:.3f} ± {fitted.slope[1]:.3f}, intercept {fitted.intercept[0]:+.2f} ± "
             f"{fitted.intercept[1]:.2f} points, {'' if item.shares_cpu else full + ', '}"
             f"reported CPU time within {off:.2f} points ({len(turns.blocks)} blocks, {turns.left_out} turns left out)"
         )
         if narrow(item, fitted):
-            good = met(item, fitted, off)
-            print(f"{'ok ' if good else 'OFF'} {item.name:<18} {text}", flush=True)
-            return good
-    print(f"OFF {item.name:<18} not known well enough: {text}", flush=True)
-    return False
+            return met(item, fitted, off), text
+    return False, f"not known well enough: {text}"
+
+
+def measured(item: Item, blocks: int, most_s: float, plant: float) -> tuple[bool | None, str]:
+    """The verdict on an item, with a work folder of its own."""
+    label = Label.create("bench-dose", WORK_ROOT)
+    try:
+        return verdict(item, label, blocks, most_s, plant)
+    finally:
+        reaper.clean(label)
 
 
 def main() -> None:
     plants = {"points": f"intensities are {PLANTED_POINTS:g} points larger than said"}
-    given = arguments(__doc__ or "", [item.name for item in ITEMS], plants)
+    given = arguments(__doc__ or "", [item.name for item in ITEMS], plants, folder=True)
     plant = PLANTED_POINTS if given.plant else 0.0
     reap()
     names = given.only or [item.name for item in (ITEMS[:1] if given.quick else ITEMS)]
     blocks, most_s = (QUICK_BLOCKS, QUICK_MOST_S) if given.quick else (BLOCKS, MOST_S)
-    label = Label.create("bench-dose", WORK_ROOT)
-    try:
-        results = {item.name: verdict(item, label, blocks, most_s, plant) for item in ITEMS if item.name in names}
-    finally:
-        reaper.clean(label)
-    judged = [result for result in results.values() if result is not None]
-    unjudged = [name for name, result in results.items() if result is None]
+    parts = {
+        item.name: functools.partial(measured, item, blocks, most_s, plant) for item in ITEMS if item.name in names
+    }
+    verdicts = in_parts(parts, given)
+    for name, (good, text) in verdicts.items():
+        print(f"{'--' if good is None else 'ok' if good else 'OFF':<3} {name:<18} {text}", flush=True)
+    judged = [good for good, _ in verdicts.values() if good is not None]
+    unjudged = [name for name, (good, _) in verdicts.items() if good is None]
     figure = f"{sum(judged)} of {len(judged)} kinds of stressor take what they say"
     figure += f"; not to be judged on this host: {', '.join(unjudged)}" if unjudged else ""
     conclude("dose", figure, met=bool(judged) and all(judged))

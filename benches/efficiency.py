@@ -13,20 +13,24 @@ those of every second block and of the blocks between, which met the same effect
 Bar: variance of the null effect ≤ 1/100 in the median of the pairs and ≤ 1/50 of each, of real effects ≤ 1/5 in the
 median; at most 8 % (quick: 15 %) of the intervals exclude what they should include. --quick: one pair. Ten repeats know
 a ratio of variances to a factor of some four, so what is judged is the upper end of its interval.
+
+With --folder, each call measures halves of pairs, of some four minutes each, until --minutes are over.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from common import arguments, conclude
+from common import arguments, conclude, in_parts
 from partywall import pipeline
 from partywall.clock import Monotonic
 from partywall.model.finding import Estimate
@@ -35,7 +39,7 @@ from partywall.model.plan import Slot, Treatment, Trial
 from partywall.model.scenario import Scenario, Timing
 from partywall.pace import rhythm
 from partywall.plan import lay_out
-from partywall.run.execute import BATCH_NS, controller_cpus, readings, send
+from partywall.run.execute import BATCH_NS, PILOTS, controller_cpus, readings, send
 from partywall.run.recorder import Recorder
 from partywall.run.stage import Stage, staged
 from partywall.sandbox import WORK_ROOT, Label, reap, reaper
@@ -101,28 +105,35 @@ def trial_of(pair: Contention) -> Trial:
     return pipeline.plan(scenario, pipeline.this_host()).trials[0]
 
 
-@dataclass(frozen=True)
-class Repeat:
-    """Isolation factors by treatment: sequential, and switched with its series."""
+Repeat = dict[str, dict[str, float]]
+"""By treatment: the isolation factors of both methods, and whether the interval is honest. Plain values, to be kept."""
 
-    sequential: dict[str, float]
-    series: Series
 
-    def switched(self, treatment: str) -> Estimate:
-        return self.series.pair(treatment, BASELINE).factor()
+def repeat(sequential: dict[str, float], series: Series) -> Repeat:
+    return {
+        "sequential": sequential,
+        "switched": {name: factor(series, name).value for name in (NULL, REAL)},
+        "honest": {name: is_honest(series, name) for name in (NULL, REAL)},
+    }
 
-    def is_honest(self, treatment: str) -> bool:
-        """Whether the stated interval includes what it should include.
 
-        What a real effect is nobody knows, but every second block and those between met the same one, however it
-        drifts: what the two halves state may differ by no more than their intervals allow together.
-        """
-        if treatment == NULL:
-            null = self.switched(NULL)
-            return null.low <= 1 <= null.high
-        first, other = (Series.of(self.series.blocks[at::2]).pair(treatment, BASELINE).factor() for at in (0, 1))
-        lower, higher = sorted((first, other), key=lambda null: null.value)
-        return higher.value - lower.value <= math.hypot(lower.high - lower.value, higher.value - higher.low)
+def factor(series: Series, treatment: str) -> Estimate:
+    """As a run states it: a neighbour beside baseline and null, a null beside the baseline."""
+    return series.pair(treatment, BASELINE, *(() if treatment == NULL else (NULL,))).factor()
+
+
+def is_honest(series: Series, treatment: str) -> bool:
+    """Whether the stated interval includes what it should include.
+
+    Nobody knows what a real effect is, but every second block and those between met the same one, however it drifts.
+    The values of the two halves may differ by no more than their intervals allow together.
+    """
+    if treatment == NULL:
+        null = factor(series, NULL)
+        return null.low <= 1 <= null.high
+    halves = (factor(series.kept(np.arange(at, len(series), 2)), treatment) for at in (0, 1))
+    lower, higher = sorted(halves, key=lambda half: half.value)
+    return higher.value - lower.value <= math.hypot(lower.high - lower.value, higher.value - higher.low)
 
 
 class Bench:
@@ -142,7 +153,7 @@ class Bench:
                 sequential, series = self.sequential(chance), self.switched(chance)
             else:
                 series, sequential = self.switched(chance), self.sequential(chance)
-            yield Repeat(sequential, series)
+            yield repeat(sequential, series)
 
     def sequential(self, chance: random.Random) -> dict[str, float]:
         """The baseline in the middle, so that both treatments are next to it."""
@@ -157,11 +168,11 @@ class Bench:
 
     def switched(self, chance: random.Random) -> Series:
         """As a run measures: see `partywall.run.execute`."""
-        beat = rhythm(self.trial.treatments, self.timing)
-        assert beat.quick in ({BASELINE, NULL, REAL}, set()), "all are measured in blocks of one kind"
         began = at = self.clock.now_ns() + BATCH_NS
-        number, seen, before = 0, list[Observation](), None
+        number, longs, seen, before = 0, 0, list[Observation](), None
         while at - began < self.total_ns:
+            beat = rhythm(self.trial.treatments, self.timing, watched=longs >= PILOTS[-1][1])
+            assert beat.quick in ({BASELINE, NULL, REAL}, set()), "all are measured in blocks of one kind"
             batch, read, first = list[Slot](), list[int](), at
             while at - first < BATCH_NS and at - began < self.total_ns:
                 order = [self.trial.treatment(name) for name in chance.sample([BASELINE, NULL, REAL], 3)]
@@ -170,7 +181,7 @@ class Bench:
                 block = self.lay_out(order, at, before, long=long, at_least_ns=at_least_ns)
                 batch, before = [*batch, *block], order[-1]
                 read += readings(block) if beat.slot_ns_min(number) else []
-                number, at = number + 1, block[-1].end_ns
+                number, longs, at = number + 1, longs + long, block[-1].end_ns
             send(self.stage, batch, read)
             self.clock.sleep_until(at - BATCH_NS)
             seen += self.taken()
@@ -195,14 +206,16 @@ class Bench:
 
 @dataclass(frozen=True)
 class Gain:
-    """How many times less the switched estimate varies."""
+    """How many times less the switched estimate varies.
 
-    sequential: np.ndarray
-    switched: np.ndarray
+    steps: from each repeat to the next of the same part, of the sequential and the switched estimate.
+    """
+
+    steps: np.ndarray
 
     def squares(self) -> np.ndarray:
-        """Of the steps between successive repeats, halved: shape (method, repeats − 1)."""
-        return np.diff(np.stack([self.sequential, self.switched])) ** 2 / 2
+        """Of the steps, halved."""
+        return self.steps**2 / 2
 
     @property
     def value(self) -> float:
@@ -219,8 +232,7 @@ class Gain:
     @property
     def alike(self) -> float:
         """Standard deviation that both methods see: the effect itself changes from repeat to repeat."""
-        steps = np.diff(np.stack([self.sequential, self.switched]))
-        return math.sqrt(max(0.0, float((steps[0] * steps[1]).mean()) / 2))
+        return math.sqrt(max(0.0, float((self.steps[0] * self.steps[1]).mean()) / 2))
 
     def __str__(self) -> str:
         low, high = self.interval()
@@ -229,12 +241,15 @@ class Gain:
         return f"{spreads}; variance 1/{self.value:.1f} (1/{low:.1f} to 1/{high:.1f})"
 
 
-def gain(repeats: Sequence[Repeat], treatment: str) -> Gain:
-    sequential = np.array([math.log(repeat.sequential[treatment]) for repeat in repeats])
-    return Gain(sequential, np.array([math.log(repeat.switched(treatment).value) for repeat in repeats]))
+def gain(parts: Sequence[Sequence[Repeat]], treatment: str) -> Gain:
+    logs = (
+        [[math.log(each[method][treatment]) for each in part] for method in ("sequential", "switched")]
+        for part in parts
+    )
+    return Gain(np.concatenate([np.diff(np.array(part)) for part in logs], axis=1))
 
 
-def measured(pair: str, count: int, total_ns: int, slot_ns_min: int) -> list[Repeat]:
+def measured(pair: str, count: int, total_ns: int, slot_ns_min: int, seed: int) -> list[Repeat]:
     """slot_ns_min: of the switched method."""
     trial = trial_of(PAIRS[pair])
     label = Label.create(f"efficiency-{list(PAIRS).index(pair)}", WORK_ROOT)
@@ -244,43 +259,55 @@ def measured(pair: str, count: int, total_ns: int, slot_ns_min: int) -> list[Rep
         with staged(trial, Session(label), slice_ns=Timing().slice, seed=1, host_cpus=controller_cpus(trial)) as stage:
             recorder = Recorder(stage, directory.pending(trial.id, "0"), "0")
             recorder.wait_for_first(Monotonic())
-            return list(Bench(trial, recorder, stage, total_ns, slot_ns_min).repeats(count, seed=1))
+            return list(Bench(trial, recorder, stage, total_ns, slot_ns_min).repeats(count, seed))
     finally:
         reaper.clean(label)
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", [resource(pair) for pair in PAIRS], {"slow": "switched slots last 60 ms"})
-    slot_ns_min = 60_000_000 if options.plant else 0
-    count, total_ns = (10, 2_100_000_000) if options.quick else (20, 12_000_000_000)
-    pairs = list(PAIRS)[:1] if options.quick else list(PAIRS)
-    pairs = [pair for pair in PAIRS if resource(pair) in options.only] if options.only else pairs
-    allowed = 0.15 if options.quick else 0.08
-    reap()
+def judge(measured: dict[str, list[list[Repeat]]], setting: str, *, quick: bool) -> None:
+    """Prints each pair, and the figures of the bar. measured: the repeats of each part of each pair."""
     gains: dict[str, list[float]] = {NULL: [], REAL: []}
     judged: dict[str, list[float]] = {NULL: [], REAL: []}
-    honest: list[bool] = []
-    for pair in pairs:
-        repeats = measured(pair, count, total_ns, slot_ns_min)
+    honest: list[float] = []
+    for pair, parts in measured.items():
+        repeats = [each for part in parts for each in part]
         for name, values in gains.items():
-            gained = gain(repeats, name)
+            gained = gain(parts, name)
             values.append(gained.value)
-            judged[name].append(gained.interval()[1] if options.quick else gained.value)
-            effect = statistics.median(repeat.switched(name).value for repeat in repeats)
+            judged[name].append(gained.interval()[1] if quick else gained.value)
+            effect = statistics.median(each["switched"][name] for each in repeats)
             print(f"{pair}, {name}: isolation factor {effect:.4f}; {gained}", flush=True)
-            honest += [repeat.is_honest(name) for repeat in repeats]
+            honest += [each["honest"][name] for each in repeats]
     wrong = 1 - sum(honest) / len(honest)
     null, real = (statistics.median(values) for values in gains.values())
-    part = f"{', '.join(options.only)} alone, " if options.only else ""
     figure = (
-        f"{part}{count} repeats of {total_ns / 1e9:g} s: variance of switched against sequential: "
+        f"{setting}: variance of switched against sequential: "
         f"null 1/{null:.0f} (worst pair 1/{min(gains[NULL]):.0f}), "
         f"real effects 1/{real:.1f} (worst pair 1/{min(gains[REAL]):.1f}); "
         f"{wrong:.1%} of {len(honest)} intervals exclude the truth"
     )
     better = all(statistics.median(judged[name]) >= least for name, least in LEAST.items())
     better = better and min(judged[NULL]) >= LEAST_OF_EACH
-    conclude("efficiency", figure, met=better and wrong <= allowed)
+    conclude("efficiency", figure, met=better and wrong <= (0.15 if quick else 0.08))
+
+
+def main() -> None:
+    plants = {"slow": "switched slots last 60 ms"}
+    options = arguments(__doc__ or "", [resource(pair) for pair in PAIRS], plants, folder=True)
+    slot_ns_min = 60_000_000 if options.plant else 0
+    count, total_ns = (5, 2_100_000_000) if options.quick else (10, 12_000_000_000)
+    pairs = list(PAIRS)[:1] if options.quick else list(PAIRS)
+    pairs = [pair for pair in PAIRS if resource(pair) in options.only] if options.only else pairs
+    parts: dict[str, Any] = {
+        f"{resource(pair)} {half}": functools.partial(measured, pair, count, total_ns, slot_ns_min, seed=half)
+        for pair in pairs
+        for half in (1, 2)
+    }
+    reap()
+    done = in_parts(parts, options)
+    alone = f"{', '.join(options.only)} alone, " if options.only else ""
+    setting = f"{alone}{2 * count} repeats of {total_ns / 1e9:g} s"
+    judge({pair: [done[f"{resource(pair)} {half}"] for half in (1, 2)] for pair in pairs}, setting, quick=options.quick)
 
 
 if __name__ == "__main__":

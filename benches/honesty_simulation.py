@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from scipy import signal
 from partywall.run.execute import LOOKS_FROM
 from partywall.stats import FEWEST_WORTH, FIRST_LOOK, checkpoints
 from partywall.stats.interval import PROMISED, blocks_worth, error_of_mean, linearised_ratio
+from partywall.stats.speed import rates_of
 
 Array = NDArray[np.float64]
 Shape = tuple[int, int]
@@ -68,6 +69,8 @@ class Noise:
     name: str
     draw: Callable[[np.random.Generator, Shape], Array]
     truth: float = 0.0
+    replications: tuple[int, int] = (400, 10_000)
+    """Of the short form, and of the long form."""
 
     def values(self, drawn: Array) -> Array:
         """Block values whose mean is the estimate."""
@@ -80,6 +83,31 @@ class Rates(Noise):
 
     def values(self, drawn: Array) -> Array:
         return linearised_ratio(drawn[0], drawn[1])
+
+
+@dataclass(frozen=True)
+class Slots(Noise):
+    """Rates of treatments and their positions in blocks, shape (2 · treatments, replications, blocks).
+
+    The isolation factor of the last treatment against the first two, without the host's speed, as in a run. A fit for
+    each replication takes its time, so there are fewer.
+    """
+
+    replications: tuple[int, int] = (100, 1000)
+
+    def values(self, drawn: Array) -> Array:
+        count = len(drawn) // 2
+        names = tuple(map(str, range(count)))
+        return np.stack([_against_two(drawn[:count, at], drawn[count:, at], names) for at in range(drawn.shape[1])])
+
+
+def _against_two(rates: Array, position: Array, names: Sequence[str]) -> Array:
+    count, blocks = rates.shape
+    moment = (position + count * np.arange(blocks)).ravel()
+    order = np.argsort(moment)
+    place, block = (np.indices(rates.shape)[axis].ravel()[order] for axis in (0, 1))
+    fit = rates_of(rates.ravel()[order], place, moment[order], names)
+    return fit.ratio(names[-1], names[:2], block, blocks)
 
 
 def _white(random: np.random.Generator, shape: Shape) -> Array:
@@ -133,6 +161,30 @@ def _stalls(share: float, rest: float) -> Callable[[np.random.Generator, Shape],
     return draw
 
 
+def _slots(
+    treatments: int, kept: float, speed: Callable[[np.random.Generator, Shape], Array], stalls: float = 0.0
+) -> Callable[[np.random.Generator, Shape], Array]:
+    """Slots in random order on a host whose speed is drawn slot by slot, with 1.4 % of noise in each.
+
+    The last treatment keeps a share of its rate, and stands still in a share of its slots.
+    """
+
+    def draw(random: np.random.Generator, shape: Shape) -> Array:
+        replications, blocks = shape
+        host = 0.04 * speed(random, (replications, blocks * treatments)).reshape(replications, blocks, treatments)
+        position = random.permuted(np.broadcast_to(np.arange(treatments), host.shape), axis=-1)
+        rates = 1 + np.take_along_axis(host, position, axis=-1) + 0.014 * random.standard_normal(host.shape)
+        rates[..., -1] *= kept * (random.random(shape) >= stalls)
+        return np.moveaxis(np.concatenate([rates, position], axis=-1), -1, 0)
+
+    return draw
+
+
+def _wandering(random: np.random.Generator, shape: Shape) -> Array:
+    """As between windows some milliseconds apart on a cloud host: persistent over tens of slots, of variance 1."""
+    return math.sqrt(1 - 0.9**2) * _persistent(0.9)(random, shape)
+
+
 NOISES = (
     Noise("white", _white),
     Noise("AR(1) 0.3", _persistent(0.3)),
@@ -148,15 +200,19 @@ NOISES = (
     Rates("rates, 5 %", _rates, truth=1.0),
     Rates("8 % of slots at 3 %", _stalls(0.08, 0.03), truth=1 - 0.08 * 0.97),
     Rates("8 % of slots at 0", _stalls(0.08, 0.0), truth=0.92),
+    Slots("slots, steady host", _slots(4, 0.8, _white), truth=0.8),
+    Slots("slots, host drifts", _slots(4, 0.8, _wandering), truth=0.8),
+    Slots("slots, 8 treatments", _slots(8, 1.0, _wandering), truth=1.0),
+    Slots("slots, 8 % at 0", _slots(4, 1.0, _wandering, stalls=0.08), truth=0.92),
 )
 
 
 def coverage_table(*, quick: bool, seed: int = 2026) -> list[Row]:
     """Coverage for every noise at every number of blocks, and under sequential stopping."""
-    replications = 400 if quick else 10_000
     random = np.random.default_rng(seed)
-    fixed = [_fixed(noise, n, replications, random) for noise in NOISES for n in BLOCKS]
-    return fixed + [_sequential(noise, n, replications, random) for noise in NOISES for n in SEQUENTIAL_USUAL]
+    many = {noise: noise.replications[0 if quick else 1] for noise in NOISES}
+    fixed = [_fixed(noise, n, many[noise], random) for noise in NOISES for n in BLOCKS]
+    return fixed + [_sequential(noise, n, many[noise], random) for noise in NOISES for n in SEQUENTIAL_USUAL]
 
 
 def _fixed(noise: Noise, n: int, replications: int, random: np.random.Generator) -> Row:

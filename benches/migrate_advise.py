@@ -23,9 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import moves
-from common import conclude, not_measured
+from common import arguments, conclude, in_parts, not_measured
 from migrate_predict import writer
-from moves import arguments
 from partywall.events import silent
 from partywall.migrate.seen import Seen
 from partywall.migrate.series import Series
@@ -51,7 +50,7 @@ class Taken:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"slow": "a fourth of the bandwidth is advised"})
+    options = arguments(__doc__ or "", plants={"slow": "a fourth of the bandwidth is advised"}, folder=True)
     if why := moves.lacking():
         not_measured("migrate-advise", why)
     writers, goals = (QUICK_WRITERS, QUICK_GOALS_MS) if options.quick else (WRITERS, GOALS_MS)
@@ -60,7 +59,7 @@ def main() -> None:
         for goal_ms in goals
         for name, chosen in writers.items()
     }
-    outcomes = [outcome for part in moves.in_parts(parts, options).values() for outcome in part]
+    outcomes = [outcome for part in in_parts(parts, options).values() for outcome in part]
     if not outcomes:
         conclude("migrate-advise", "nothing was advised: no calibration move was completed", met=False)
     share = sum(each in ("better", "default") for each in outcomes) / len(outcomes)

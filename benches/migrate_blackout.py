@@ -41,8 +41,7 @@ from typing import Any
 import numpy as np
 
 import moves
-from common import conclude, not_measured
-from moves import arguments
+from common import arguments, conclude, in_parts, not_measured
 from partywall.agent.clock import Alignment
 from partywall.clock import Monotonic
 from partywall.events import silent
@@ -171,7 +170,9 @@ def outside_ms(finding: MoveFinding) -> float:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"again": "a second stop, of 20 ms, that the first one hides"})
+    options = arguments(
+        __doc__ or "", plants={"again": "a second stop, of 20 ms, that the first one hides"}, folder=True
+    )
     if why := moves.lacking():
         not_measured("migrate-blackout", why)
     count = 2 if options.quick else 30
@@ -181,7 +182,7 @@ def main() -> None:
         f"part {number}": functools.partial(part, known, share, number, again_ms=20 if options.plant else 0)
         for number, share in enumerate(shares, 1)
     }
-    done = moves.in_parts(parts, options).values()
+    done = in_parts(parts, options).values()
     stops = [Stop(**each) for part in done for each in part["stops"]]
     findings = [MoveFinding.model_validate(each) for part in done for each in part["moves"]]
     off = [abs(each.guest - each.truth) for each in stops]

@@ -15,8 +15,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 import moves
-from common import conclude, not_measured
-from moves import arguments
+from common import arguments, conclude, in_parts, not_measured
 from partywall.clock import Monotonic
 from partywall.migrate.move import Moved, Mover
 from partywall.migrate.network import GUEST
@@ -36,14 +35,14 @@ LEVEL = 0.95
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"slower": "watched moves get half of the bandwidth"})
+    options = arguments(__doc__ or "", plants={"slower": "watched moves get half of the bandwidth"}, folder=True)
     watched = Method(bandwidth="200Mbit/s") if options.plant else Method()
     if why := moves.lacking():
         not_measured("migrate-cost", why)
     count = 1 if options.quick else 4
     parts = {f"part {number}": functools.partial(some_rounds, number, watched) for number in range(1, count + 1)}
     taken: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
-    for part in moves.in_parts(parts, options).values():
+    for part in in_parts(parts, options).values():
         for way in WAYS:
             taken[way] += part[way]
     whole = sum(all(row) for row in zip(*([each["total_ns"] for each in taken[way]] for way in WAYS), strict=True))

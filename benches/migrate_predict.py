@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 
 import moves
-from common import conclude, not_measured
-from moves import arguments
+from common import arguments, conclude, in_parts, not_measured
 from partywall.events import silent
 from partywall.migrate import network as networks
 from partywall.migrate.series import Series
@@ -56,12 +55,12 @@ TIME, BYTES, DOWNTIME = METRICS[:3]
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"slower": "the link carries half after the calibration"})
+    options = arguments(__doc__ or "", plants={"slower": "the link carries half after the calibration"}, folder=True)
     if why := moves.lacking():
         not_measured("migrate-predict", why)
     chosen = QUICK if options.quick else PARTS
     parts = {name: functools.partial(moved, *part, options) for name, part in chosen.items()}
-    every = moves.in_parts(parts, options).values()
+    every = in_parts(parts, options).values()
     judge([pair for part in every for pair in beside(part)], quick=options.quick)
 
 

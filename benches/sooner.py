@@ -3,8 +3,12 @@
 Simulated neighbours with known effects are measured by this version and by the one before, on hosts that drift alike;
 the block loop, storage and statistics are those of a run. The bar: where an effect is real, the time until its interval
 reaches ±3 % is at most half in the median, and no scenario takes longer. 95 % intervals, of null effects and real ones,
-must hold the truth in 93 % or more, within the simulation's own chance. The time follows from the half width at the
-end, which falls with the root of time.
+must hold the truth in 93 % or more, within the simulation's own chance. The time follows from the widest half width of
+real effects at the end, which falls with the root of time, and from the time that was measured. Both versions get the
+same budget. The widest cell of each version is named, with its number of blocks. Half widths of single runs vary by a
+third, so the ratio of a case is the geometric mean of its pairs.
+
+With --folder, each call simulates cases until --minutes are over.
 
 `--host` measures scenarios on this host instead, in turn with the version before, and judges the time alone. `--before`
 names a folder with the version before; else git gives it.
@@ -13,6 +17,7 @@ names a folder with the version before; else git gives it.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -21,11 +26,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import Parser, conclude
+from common import Parser, conclude, in_parts
 
 BEFORE = "4e56d39"
 PRECISION = 0.03
@@ -39,9 +45,9 @@ DRIFTS = [(0.02, 5_000_000), (0.06, 60_000_000), (0.03, 1_000_000_000)]
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario, and what is true on its simulated host."""
+    """A scenario, and what is true on its simulated host, of each victim: what it keeps beside an aggressor."""
 
-    victim: Mapping[str, Any]
+    victims: Mapping[str, Any]
     aggressors: Mapping[str, Any]
     keeps: Mapping[str, float]
     budget_s: float
@@ -56,28 +62,53 @@ DEMO = {
     "disk": {"stressor": "syscall", "settle": "100ms"},
     "processes": {"stressor": "process-creation"},
 }
-LIMITED = {f"at-{n}": {"stressor": "memory-triad", "intensity": [n / 4], "sandbox": BOX} for n in (1, 2, 4)}
+SWEEP = [0.25, 0.5, 0.75, 1]
+GUEST = {"backend": "qemu", "memory": "128MiB"}
 CASES = {
-    "demo": Case({"probe": "memory-copy"}, DEMO, {"same-core": 0.5, "memory": 0.8, "disk": 0.9}, 15),
+    "demo": Case({"v": {"probe": "memory-copy"}}, DEMO, {"same-core": 0.5, "memory": 0.8, "disk": 0.9}, 15),
     "quick neighbours": Case(
-        {"probe": "cache"}, {name: DEMO[name] for name in ("cache", "memory", "processes")}, {"cache": 0.85}, 12
+        {"v": {"probe": "cache"}}, {name: DEMO[name] for name in ("cache", "memory", "processes")}, {"cache": 0.85}, 12
     ),
-    "limited": Case(
-        {"probe": "memory-latency", "sandbox": BOX | {"cpu_limit": 0.5}},
-        LIMITED,
-        {"at-2": 0.9, "at-4": 0.7},
-        30,
+    # The example of the README, docs/examples/checkout.yaml.
+    "example": Case(
+        {"api": {"probe": "memory-latency", "sandbox": BOX | {"cpu_limit": 0.5}}},
+        {
+            "batch": {"stressor": "memory-triad", "intensity": [0.25, 0.5, 1], "sandbox": BOX},
+            "backup": {"command": ["fio"]},
+        },
+        {"batch": 0.7},
+        60,
         cpu_limit=0.5,
     ),
     "one core": Case(
-        {"probe": "integer"},
+        {"v": {"probe": "integer"}},
         {name: DEMO[name] for name in ("same-core", "memory")},
         {"same-core": 0.5},
         15,
     ),
-    "early end": Case({"probe": "integer"}, {"memory": DEMO["memory"]}, {"memory": 0.9}, 40, precision=0.02),
+    # `full` with two of its victims, three of its neighbours and without its switched limit.
+    "full": Case(
+        {"matrix": {"probe": "matrix-vector", "sandbox": BOX}, "wake-up": {"probe": "wake-up", "sandbox": BOX}},
+        {
+            name: DEMO[name] | {"intensity": SWEEP, "sandbox": BOX | DEMO[name].get("sandbox", {})}
+            for name in ("same-core", "memory", "disk")
+        },
+        {"same-core": 0.5, "memory": 0.8},
+        60,
+    ),
+    "guests": Case(
+        {"v": {"probe": "memory-copy", "sandbox": GUEST}},
+        {
+            name: {"stressor": stressor, "sandbox": GUEST}
+            for name, stressor in (("memory", "memory-copy"), ("cpu", "integer"))
+        },
+        {"memory": 0.8},
+        30,
+    ),
+    "early end": Case({"v": {"probe": "integer"}}, {"memory": DEMO["memory"]}, {"memory": 0.9}, 40, precision=0.02),
 }
-QUICK = {"demo": 2, "limited": 2, "one core": 2}
+REPEATS = 12
+QUICK = {"demo": 2, "example": 1, "one core": 2}
 
 
 def simulated(name: str, seed: int) -> dict[str, Any]:
@@ -95,7 +126,7 @@ def simulated(name: str, seed: int) -> dict[str, Any]:
     content = {
         "partywall": 1,
         "name": "sooner",
-        "victims": {"v": case.victim},
+        "victims": case.victims,
         "aggressors": case.aggressors,
         "precision": case.precision,
         "budget": f"{case.budget_s}s",
@@ -118,7 +149,7 @@ def simulated(name: str, seed: int) -> dict[str, Any]:
         execute(run, label, pipeline.decisions(plan), silent, clock=host.clock, sessions=host.session)
         spent_s = (host.clock.now_ns() - began_ns) / 1e9
         cells = pipeline.analyse(run)[1].cells
-    return {"spent_s": spent_s, "cells": {cell.treatment: _cell(cell) for cell in cells}}
+    return {"spent_s": spent_s, "cells": {f"{cell.victim}, {cell.treatment}": _cell(cell) for cell in cells}}
 
 
 def _host() -> Any:
@@ -156,8 +187,8 @@ class Version:
 
     source: Path
 
-    def once(self, *what: str) -> dict[str, Any]:
-        """A run in a process of its own."""
+    def runs(self, *what: str) -> list[dict[str, Any]]:
+        """Runs in a process of its own: of a case by seed, or of a scenario on this host (`host`, its name)."""
         here = Path(__file__)
         paths = os.pathsep.join(map(str, (self.source, here.parents[1])))
         command = [sys.executable, str(here), "--once", *what]
@@ -166,21 +197,40 @@ class Version:
         )
         if done.returncode:
             raise SystemExit(f"{' '.join(what)} failed: {done.stderr[-2000:]}")
-        return dict(json.loads(done.stdout.splitlines()[-1]))
+        return list(json.loads(done.stdout.splitlines()[-1]))
 
 
 def time_to(run: Mapping[str, Any], names: set[str]) -> float:
     """Seconds until the widest of these cells is known to ±3 %: a half width falls with the root of time."""
-    widest = max((cell["high"] - cell["low"]) / 2 for name, cell in run["cells"].items() if name in names)
-    return float(run["spent_s"]) * (widest / PRECISION) ** 2
+    return float(run["spent_s"]) * (half_width(run["cells"][widest(run, names)]) / PRECISION) ** 2
+
+
+def widest(run: Mapping[str, Any], names: set[str]) -> str:
+    return max(names, key=lambda name: half_width(run["cells"][name]))
+
+
+def half_width(cell: Mapping[str, float]) -> float:
+    return (cell["high"] - cell["low"]) / 2
+
+
+def shown(run: Mapping[str, Any], names: set[str]) -> str:
+    """How far a run came: its widest cell, and how long it measured."""
+    name = widest(run, names)
+    cell = run["cells"][name]
+    return f"{name} ±{half_width(cell):.1%} from {cell['n']:.0f} blocks in {run['spent_s']:.0f} s"
+
+
+def aggressor_of(cell: str) -> tuple[str, float]:
+    """The aggressor of a cell and its intensity; 1 for the null aggressor."""
+    name, _, level = cell.partition(", ")[2].partition("@")
+    return name, float(level) if level else 1.0
 
 
 def covered(case: Case, run: Mapping[str, Any]) -> Iterator[bool]:
     """Of each cell, whether its interval holds the truth."""
     for name, cell in run["cells"].items():
-        aggressor, _, level = name.partition("@")
-        loss = 1 - case.keeps.get(aggressor, 1.0)
-        yield cell["low"] <= 1 - loss * (float(level) if level else 1.0) <= cell["high"]
+        aggressor, intensity = aggressor_of(name)
+        yield cell["low"] <= 1 - (1 - case.keeps.get(aggressor, 1.0)) * intensity <= cell["high"]
 
 
 def from_git(folder: Path) -> Path:
@@ -194,27 +244,47 @@ def from_git(folder: Path) -> Path:
     return folder / "src"
 
 
-def in_simulation(now: Version, before: Version, repeats: Mapping[str, int]) -> bool:
+def alarmed(run: Mapping[str, Any]) -> Iterator[bool]:
+    """Of each null neighbour, whether its interval excludes no effect."""
+    return (
+        not cell["low"] <= 1 <= cell["high"] for name, cell in run["cells"].items() if aggressor_of(name)[0] == "null"
+    )
+
+
+def simulated_pairs(case: str, count: int, versions: Mapping[str, Version]) -> list[dict[str, dict[str, Any]]]:
+    """Runs of a case by each version, by seed. They run at the same time: simulations do not disturb each other."""
+    seeds = [str(seed) for seed in range(1, count + 1)]
+    with ThreadPoolExecutor(len(versions)) as pool:
+        runs = list(pool.map(lambda version: version.runs(case, *seeds), versions.values()))
+    return [dict(zip(versions, pair, strict=True)) for pair in zip(*runs, strict=True)]
+
+
+def judge(measured: Mapping[str, list[dict[str, dict[str, Any]]]]) -> None:
     """Prints what each case gave; whether the bar is met is the last line."""
     ratios: dict[str, float] = {}
-    hits: dict[str, list[bool]] = {"now": [], "before": []}
-    for name, count in repeats.items():
-        case, pairs = CASES[name], []
-        real = {key for key, kept in case.keeps.items() if kept < 1}
-        for seed in range(1, count + 1):
-            runs = {"now": now.once(name, str(seed)), "before": before.once(name, str(seed))}
-            for which, run in runs.items():
-                hits[which] += covered(case, run)
-            known = {key for key in runs["now"]["cells"] if key.partition("@")[0] in real}
-            pairs.append(time_to(runs["now"], known) / time_to(runs["before"], known))
-        ratios[name] = statistics.median(pairs)
+    for name, pairs in measured.items():
+        real = {key for key, kept in CASES[name].keeps.items() if kept < 1}
+        known = {key for key in pairs[0]["now"]["cells"] if aggressor_of(key)[0] in real}
+        ratios[name] = statistics.geometric_mean(
+            time_to(pair["now"], known) / time_to(pair["before"], known) for pair in pairs
+        )
         print(f"{name}: time until ±3 % {ratios[name]:.2f} of the version before ({len(pairs)} pairs)", flush=True)
+        for which, run in pairs[-1].items():
+            print(f"  {which}, in the last pair: {shown(run, known)}", flush=True)
+    runs = {
+        which: [(CASES[name], pair[which]) for name, pairs in measured.items() for pair in pairs]
+        for which in ("now", "before")
+    }
+    hits = {which: [hit for case, run in own for hit in covered(case, run)] for which, own in runs.items()}
+    alarms = {which: [alarm for _, run in own for alarm in alarmed(run)] for which, own in runs.items()}
     shares = {which: sum(hit) / len(hit) for which, hit in hits.items()}
+    checks = {which: f"{sum(alarm)} of {len(alarm)}" for which, alarm in alarms.items()}
     chance = 2 * math.sqrt(COVERED * (1 - COVERED) / len(hits["now"]))
     middle, worst = statistics.median(ratios.values()), max(ratios.values())
     figure = (
         f"time until ±3 % {middle:.2f} of the version before in the median, {worst:.2f} at worst; intervals hold the "
-        f"truth in {shares['now']:.1%} of {len(hits['now'])} (before: {shares['before']:.1%})"
+        f"truth in {shares['now']:.1%} of {len(hits['now'])} (before: {shares['before']:.1%}); A/A checks fail in "
+        f"{checks['now']} (before: {checks['before']})"
     )
     conclude("sooner", figure, met=middle <= FASTER and worst <= NEVER_LONGER and shares["now"] >= COVERED - chance)
 
@@ -224,7 +294,7 @@ def on_this_host(now: Version, before: Version, scenarios: list[str], count: int
     for scenario in scenarios:
         for number in range(count):
             order = [now, before] if number % 2 else [before, now]
-            runs = {version: version.once("host", scenario) for version in order}
+            runs = {version: version.runs("host", scenario)[0] for version in order}
             seen = {name for name, cell in runs[before]["cells"].items() if cell["seen"]} & set(runs[now]["cells"])
             if not seen:
                 print(f"{scenario}: no effect was seen", flush=True)
@@ -239,15 +309,15 @@ def on_this_host(now: Version, before: Version, scenarios: list[str], count: int
 
 
 def main() -> None:
-    parser = Parser(__doc__ or "", plants={"before": "the version before in place of this one"})
-    parser.add_argument("--repeats", type=int, default=30, help="pairs of each case")
+    parser = Parser(__doc__ or "", plants={"before": "the version before in place of this one"}, folder=True)
+    parser.add_argument("--repeats", type=int, default=REPEATS, help=f"pairs of each case; default: {REPEATS}")
     parser.add_argument("--before", type=Path, help="sources of the version before")
     parser.add_argument("--host", nargs="+", metavar="SCENARIO", help="measure these on this host")
     parser.add_argument("--once", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.once:
-        first, second = options.once
-        print(json.dumps(measured(second) if first == "host" else simulated(first, int(second))))
+        first, *others = options.once
+        print(json.dumps([measured(each) if first == "host" else simulated(first, int(each)) for each in others]))
         return
     with tempfile.TemporaryDirectory() as folder:
         now = Version(Path(__file__).parents[1] / "src")
@@ -255,7 +325,10 @@ def main() -> None:
         now = before if options.plant else now
         if options.host:
             on_this_host(now, before, options.host, options.repeats)
-        in_simulation(now, before, QUICK if options.quick else dict.fromkeys(CASES, options.repeats))
+        versions = {"now": now, "before": before}
+        counts = QUICK if options.quick else dict.fromkeys(CASES, options.repeats)
+        parts = {name: functools.partial(simulated_pairs, name, count, versions) for name, count in counts.items()}
+        judge(in_parts(parts, options))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Do twenty demos of one host agree with each other, and with their own A/A checks?
 
-Runs `partywall run demo` again and again, as a user does. Each finished run stays in a folder, so that the benchmark
-can be carried out in parts: the same command continues where the last one stopped. Three things are judged.
+Runs `partywall run demo` again and again, as a user does. With --folder, finished runs stay there, and each call makes
+further ones until --minutes are over. Three things are judged.
 
 * A/A bands: of those of all trials, how many fail because the null neighbour seems to have an effect; for throughput
   and the p99 latency apart.
@@ -16,13 +16,13 @@ the simulated chance of as many runs; no judged cell is heterogeneous. --quick j
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from common import Parser, conclude, not_measured
+from common import Parser, conclude, in_parts
 from partywall import pipeline
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
@@ -91,28 +91,14 @@ class Pairs:
     drifted: Count = field(default_factory=Count)
 
 
-def demos(folder: Path, runs: int, each: str | None, until: float) -> list[RunDirectory]:
-    """The finished runs of a folder, after as many more as are wanted and as the time allows."""
-    folder.mkdir(parents=True, exist_ok=True)
-    took_s = 0.0
-    for number in range(1, runs + 1):
-        path = folder / f"demo-{number:02}"
-        if _finished(path):
-            continue
-        if time.monotonic() + took_s > until:
-            break
-        shutil.rmtree(path, ignore_errors=True)
-        began = time.monotonic()
-        command = [sys.executable, "-m", "partywall", "run", "demo", "--out", str(path), "--seed", str(number)]
-        done = subprocess.run(
-            command + (["--budget", each] if each else []), capture_output=True, text=True, check=False
-        )
-        took_s = time.monotonic() - began
-        if not _finished(path):
-            raise SystemExit(f"demo {number} failed: {done.stdout[-1000:]}{done.stderr[-1000:]}")
-        print(f"demo {number} of {runs}: {took_s:.0f} s", flush=True)
-    paths = (folder / f"demo-{number:02}" for number in range(1, runs + 1))
-    return [RunDirectory(path) for path in paths if _finished(path)]
+def demo(path: Path, seed: int, each: str | None) -> str:
+    """A finished run in a folder: its name."""
+    shutil.rmtree(path, ignore_errors=True)
+    command = [sys.executable, "-m", "partywall", "run", "demo", "--out", str(path), "--seed", str(seed)]
+    done = subprocess.run(command + (["--budget", each] if each else []), capture_output=True, text=True, check=False)
+    if not _finished(path):
+        raise SystemExit(f"{path.name} failed: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+    return path.name
 
 
 def _finished(path: Path) -> bool:
@@ -206,7 +192,7 @@ def chance(runs: int, cells: int) -> float:
     return float(np.quantile(differs, LEVEL))
 
 
-def judge(runs: Sequence[Measured], wanted: int) -> None:
+def judge(runs: Sequence[Measured]) -> None:
     demos = [findings for _, findings in runs]
     throughput, latency = alarms(demos)
     pairs, drifted = agreement(runs)
@@ -226,30 +212,22 @@ def judge(runs: Sequence[Measured], wanted: int) -> None:
         f"between runs without a stated drift, {len(differ) - len(judged)} with one"
     )
     met = throughput.share <= FAILED_MOST and not latency.share > FAILED_MOST and not judged
-    conclude("twenty_demos", figure, met=met and not pairs.judged.share > allowed and len(runs) == wanted)
+    conclude("twenty_demos", figure, met=met and not pairs.judged.share > allowed)
 
 
 def main() -> None:
-    plants = {
-        "effect": "the null neighbour of simulated demos takes 3 %",
-        "shift": "a neighbour takes 10 points more in every second simulated demo",
-    }
-    parser = Parser(__doc__ or "", plants=plants)
+    parser = Parser(__doc__ or "", plants=PLANTS, folder=True)
     parser.add_argument("--runs", type=int, default=RUNS, help="demos")
     parser.add_argument("--each", metavar="SECONDS", type=float, help="budget of a demo; default: the demo's own")
-    parser.add_argument("--folder", type=Path, default=Path("/var/tmp/partywall-twenty-demos"), help="keeps the runs")
-    parser.add_argument(
-        "--at-most", metavar="SECONDS", type=float, default=math.inf, help="begin no demo that ends later"
-    )
     options = parser.parse_args()
-    if options.quick or options.plant:
-        with tempfile.TemporaryDirectory() as folder:
-            judge(list(simulated(Path(folder), RUNS, options.plant)), RUNS)
     each = f"{options.each:g}s" if options.each else None
-    runs = demos(options.folder, options.runs, each, time.monotonic() + options.at_most)
-    if len(runs) < options.runs:
-        not_measured("twenty_demos", f"{len(runs)} of {options.runs} demos; the same command continues")
-    judge([pipeline.analyse(run) for run in runs], options.runs)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as passing:
+        if options.quick or options.plant:
+            judge(list(simulated(Path(passing), RUNS, options.plant)))
+        folder: Path = options.folder or Path(passing)
+        names = (f"demo-{number:02}" for number in range(1, options.runs + 1))
+        parts = {name: functools.partial(demo, folder / name, seed, each) for seed, name in enumerate(names, 1)}
+        judge([pipeline.analyse(RunDirectory(folder / name)) for name in in_parts(parts, options)])
 
 
 if __name__ == "__main__":

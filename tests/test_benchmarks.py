@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import functools
 import importlib
 import itertools
 import os
@@ -12,6 +14,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -74,6 +77,28 @@ def test_a_thread_reads_while_a_block_runs_and_its_error_ends_the_block(monkeypa
 
     with pytest.raises(OSError, match="no counters"), common.read_meanwhile(fail, 0.001):
         pass
+
+
+def test_a_benchmark_in_parts_continues_where_its_folder_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(BENCHES))
+    common = importlib.import_module("common")
+    now_s, measured = [0.0], list[str]()
+    monkeypatch.setattr(common, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+
+    def part(name: str) -> dict[str, str]:
+        measured.append(name)
+        now_s[0] += 240
+        return {"of": name}
+
+    parts = {name: functools.partial(part, name) for name in ("one", "two", "three")}
+    options = argparse.Namespace(folder=tmp_path / "kept", minutes=9.0)
+    with pytest.raises(SystemExit) as ended:
+        common.in_parts(parts, options)
+    assert ended.value.code == common.UNFINISHED
+    assert measured == ["one", "two"], "a third would end after 12 minutes"
+    assert common.in_parts(parts, options) == {name: {"of": name} for name in parts}
+    assert measured == ["one", "two", "three"]
+    assert common.in_parts(parts, argparse.Namespace(folder=None, minutes=0)) == {name: {"of": name} for name in parts}
 
 
 def test_a_short_form_is_honest_if_it_passes_and_fails_with_each_fault(monkeypatch: pytest.MonkeyPatch):

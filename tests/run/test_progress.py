@@ -195,8 +195,8 @@ def test_a_trial_of_slow_treatments_gets_the_time_that_its_blocks_need():
     quick, slow = made.progress_by_trial.values()
     got = [made._share_ns(0, each) * made.plan.rounds for each in (quick, slow)]
     assert sum(got) == pytest.approx(600e9, rel=1e-6)
-    # Each has the same beyond what its least number of blocks needs: 182 s and 1 s.
-    assert got[1] - got[0] == pytest.approx(181e9, rel=0.02)
+    # Each has the same beyond what its least number of blocks needs: 146 s and 1 s.
+    assert got[1] - got[0] == pytest.approx(146e9, rel=0.02)
 
 
 def test_time_that_a_finished_trial_leaves_goes_to_the_others_by_their_parts():
@@ -208,7 +208,7 @@ def test_time_that_a_finished_trial_leaves_goes_to_the_others_by_their_parts():
 
 
 @pytest.mark.parametrize(
-    ("efforts", "parts"), [((1, 1, 1), (1, 1, 1)), ((3, 3, 6), (3, 3, 6)), ((1, 1, 100), (1, 1, 4))]
+    ("efforts", "parts"), [((1, 1, 1), (1, 1, 1)), ((3, 3, 4), (9, 9, 16)), ((1, 1, 100), (1, 1, 4))]
 )
 def test_time_goes_to_trials_whose_intervals_are_wide_within_bounds(efforts, parts):
     made, _ = visitor("4min", "one", "two", "three")
@@ -229,8 +229,21 @@ def test_time_within_a_trial_goes_to_the_kind_of_block_whose_intervals_are_wide(
         beat = forecast(result.trial.treatments, made.plan.timing, slow_share=result.slow_share)
         took = {kind: beat.beat.cycle.count(kind) * ns for kind, ns in beat.took_ns.items()}
         shares[requested] = took[BlockKind.SLOW] / sum(took.values())
-    expected = {None: 0.5, 0.1: 0.25, 0.6: 0.6, 0.9: 0.75}
+    expected = {None: 0.625, 0.1: 0.25, 0.6: 0.6, 0.9: 0.75}
     assert shares == {requested: pytest.approx(share, abs=0.02) for requested, share in expected.items()}
+
+
+def test_long_blocks_become_rare_once_there_are_enough_for_carry_over():
+    made, _ = visitor("10min")
+    (result,) = made.progress_by_trial.values()
+    shares = []
+    for longs in (PILOTS[-1][1] - 1, PILOTS[-1][1]):
+        result.drop()
+        result.add(Observations.of(measured(result.trial, 20, long=longs)[1]))
+        blocks = result.forecast(made.plan.timing)
+        took = {kind: blocks.beat.cycle.count(kind) * ns for kind, ns in blocks.took_ns.items()}
+        shares.append(took[BlockKind.LONG] / sum(took.values()))
+    assert shares == [pytest.approx(1 / 4, abs=0.02), pytest.approx(1 / 8, abs=0.02)]
 
 
 def test_a_turn_goes_on_while_half_of_its_next_block_fits_whichever_kind_that_is():

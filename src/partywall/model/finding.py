@@ -208,7 +208,8 @@ class Precision(Frozen):
     half_width is None, and treatment empty, before the first checkpoint. next_blocks: complete blocks at which it is
     worth asking again; looking at every block would spoil the intervals. effort: by what time must be multiplied to
     narrow the interval: half width times the root of the time in it, in s. slow_share: of the trial's time, what its
-    slow treatments should get for the narrowest intervals in all; None if it has not both kinds, or too few blocks.
+    slow treatments should get so that the widest interval is as narrow as possible; None if it has not both kinds, or
+    too few blocks.
     factors: the isolation factors at the checkpoint, by treatment, as (value, low, high).
     """
 

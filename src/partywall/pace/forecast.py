@@ -58,10 +58,15 @@ class Forecast:
 
 
 def forecast(
-    treatments: Sequence[Treatment], timing: Timing, stretch: Stretch = PLANNED, slow_share: float = SLOW_SHARE
+    treatments: Sequence[Treatment],
+    timing: Timing,
+    stretch: Stretch = PLANNED,
+    slow_share: float = SLOW_SHARE,
+    *,
+    watched: bool = False,
 ) -> Forecast:
-    """The blocks of a trial with these treatments."""
-    beat = rhythm(treatments, timing, stretch, slow_share)
+    """The blocks of a trial with these treatments. Its parameters are those of `rhythm`."""
+    beat = rhythm(treatments, timing, stretch, slow_share, watched=watched)
     if not beat.quick:
         return Forecast(beat, {BlockKind.WHOLE: block_ns(treatments, timing.slice, stretch, timing.long)})
     quick, slow = ([t for t in treatments if t.id in held] for held in (beat.quick, beat.slow))

@@ -10,13 +10,15 @@ from enum import StrEnum
 from partywall.model.plan import Treatment
 from partywall.model.scenario import Timing
 
-# Of the time for quick treatments, what goes to long slots.
-LONG_SHARE = 1 / 4
+# Of the time for quick treatments, what goes to long slots; more if slow treatments leave them little time, because
+# causes and carry-over need a number of long blocks. Half of it once they have that number.
+LONG_SHARE, LONG_SHARE_BESIDE_SLOW = 1 / 4, 1 / 3
 # Blocks of the rarest kind in a cycle, so that whole numbers come near enough to the shares.
 RAREST = 4
 # Of a trial's time, what goes to its slow treatments, if it has quick ones too: at first, and the least and the most
-# once it has shown where intervals are wide.
-SLOW_SHARE = 1 / 2
+# once it has shown where intervals are wide. At first more than half, because a slow slot takes ten times a quick one's
+# time and is no steadier for it on a host that drifts.
+SLOW_SHARE = 5 / 8
 SLOW_SHARE_MIN, SLOW_SHARE_MAX = 1 / 4, 3 / 4
 
 
@@ -96,9 +98,14 @@ class Rhythm:
 
 
 def rhythm(
-    treatments: Sequence[Treatment], timing: Timing, stretch: Stretch = PLANNED, slow_share: float = SLOW_SHARE
+    treatments: Sequence[Treatment],
+    timing: Timing,
+    stretch: Stretch = PLANNED,
+    slow_share: float = SLOW_SHARE,
+    *,
+    watched: bool = False,
 ) -> Rhythm:
-    """The kinds of block of a trial with these treatments.
+    """The kinds of block of a trial with these treatments. watched: whether it has long blocks enough.
 
     Short blocks leave the host's drift the least room. Counters need long slots, and only beside longer slots does it
     show that an effect needs longer to come or to go. An inherently slow treatment would fill short blocks
@@ -111,9 +118,8 @@ def rhythm(
     controls = [t for t in quick if t.role in ("baseline", "null")]
     slow = [*controls, *apart] if apart else []
     took_ns = lengths_ns(quick, slow, timing, stretch)
-    return Rhythm(
-        frozenset(t.id for t in quick), frozenset(t.id for t in slow), _cycle(took_ns, slow_share), timing.long
-    )
+    cycle = _cycle(took_ns, slow_share, watched=watched)
+    return Rhythm(frozenset(t.id for t in quick), frozenset(t.id for t in slow), cycle, timing.long)
 
 
 def lengths_ns(
@@ -125,14 +131,11 @@ def lengths_ns(
     return took_ns | {BlockKind.SHORT: block_ns(quick, timing.slice, stretch)}
 
 
-def _cycle(took_ns: Mapping[BlockKind, int], slow_share: float) -> tuple[BlockKind, ...]:
+def _cycle(took_ns: Mapping[BlockKind, int], slow_share: float, *, watched: bool) -> tuple[BlockKind, ...]:
     """A few blocks of the rarest kind, and as many of the others as give each its share of the time, spread evenly."""
     slow = min(max(slow_share, SLOW_SHARE_MIN), SLOW_SHARE_MAX) if BlockKind.SLOW in took_ns else 0.0
-    shares = {
-        BlockKind.LONG: LONG_SHARE * (1 - slow),
-        BlockKind.SLOW: slow,
-        BlockKind.SHORT: (1 - LONG_SHARE) * (1 - slow),
-    }
+    long = (LONG_SHARE_BESIDE_SLOW if slow else LONG_SHARE) / (2 if watched else 1)
+    shares = {BlockKind.LONG: long * (1 - slow), BlockKind.SLOW: slow, BlockKind.SHORT: (1 - long) * (1 - slow)}
     cycle_ns = RAREST * max(took / shares[kind] for kind, took in took_ns.items())
     counts = {kind: round(shares[kind] * cycle_ns / took) for kind, took in took_ns.items()}
     places = sorted(

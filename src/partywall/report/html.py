@@ -182,7 +182,11 @@ def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tup
     """(name, figure, meaning), the most important first."""
     scale = series.scale_of(evidence, cell.trial)
     operation = figures.latency_of(series.trial_of(evidence, cell.trial).victim, evidence.kernels)
-    yield "Isolation factor", figures.ratio(cell.isolation), "treated rate / baseline rate in the same block"
+    yield (
+        "Isolation factor",
+        figures.ratio(cell.isolation),
+        "treated rate / baseline rate, without the host's own speed",
+    )
     yield "Throughput lost", figures.percent(figures.loss(cell.isolation)), describe(cell)
     yield "Rate, baseline", figures.rate(cell.baseline_rate, scale), scale.direction
     yield "Rate, treated", figures.rate(cell.rate, scale), scale.direction

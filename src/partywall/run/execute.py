@@ -21,8 +21,8 @@ from partywall.host import Host
 from partywall.model.finding import Precision
 from partywall.model.observation import STRADDLE_MAX, Observations
 from partywall.model.plan import Plan, Slot, Treatment, Trial
-from partywall.model.scenario import SWITCH_AFTER_NS
-from partywall.pace import PLANNED, SLOW_SHARE, Stretch, forecast, rhythm
+from partywall.model.scenario import SWITCH_AFTER_NS, Timing
+from partywall.pace import PLANNED, SLOW_SHARE, Forecast, Stretch, forecast
 from partywall.plan import lay_out, order, shares, turns
 from partywall.run import settings
 from partywall.run.limiter import Limiter
@@ -133,6 +133,12 @@ class Progress:
         """Of its time, what its slow treatments get."""
         share = self.precision.slow_share if self.precision else None
         return SLOW_SHARE if share is None else share
+
+    def forecast(self, timing: Timing) -> Forecast:
+        """Its next blocks: fewer long ones once the last of PILOTS has as many as it needs, as causes then have too."""
+        longs = self._fewest()[1]
+        watched = longs is not None and longs >= PILOTS[-1][1]
+        return forecast(self.trial.treatments, timing, self.stretch, self.slow_share, watched=watched)
 
     @property
     def effort(self) -> float | None:
@@ -349,7 +355,7 @@ class Turns:
     ) -> tuple[list[Slot], list[int], int]:
         """The next blocks, at least one: slots, times at which counters are read, and the clock error."""
         timing, slots, read = self.plan.timing, list[Slot](), list[int]()
-        beat = rhythm(progress.trial.treatments, timing, progress.stretch, progress.slow_share)
+        beat = progress.forecast(timing).beat
         at_ns, error_ns = start_ns, 0
         while not slots or at_ns - start_ns < BATCH_NS:
             number, stretch = progress.next_block, progress.stretch
@@ -378,8 +384,7 @@ class Turns:
         if last and progress.blocks < self.plan.scenario.min_blocks:
             return progress.measured_ns < OVERTIME * self._shares[progress.trial.id]
         # Half of the next block, so that turns end as often a little late as early.
-        blocks = forecast(progress.trial.treatments, self.plan.timing, progress.stretch, progress.slow_share)
-        next_ns = blocks.block_ns(progress.next_block)
+        next_ns = progress.forecast(self.plan.timing).block_ns(progress.next_block)
         return elapsed_ns + next_ns // 2 < share_ns
 
     def _settle(self, recorder: Recorder, limiter: Limiter, progress: Progress, looks: Looks) -> None:
@@ -484,9 +489,10 @@ def guarded(laid_out: Callable[..., tuple[Slot, ...]], looks: Looks, start_ns: i
 def worths(progress_by_trial: Sequence[Progress]) -> list[float]:
     """By what trials' parts of the time are multiplied: more for those whose intervals are wide, within bounds.
 
-    In proportion to what narrows an interval, the sum of their variances is least.
+    A run is precise only when its widest interval is, and half widths fall with the root of time. Parts in proportion
+    to the squares of efforts therefore make all equally wide.
     """
-    efforts = [each.effort for each in progress_by_trial]
+    efforts = [each.effort and each.effort**2 for each in progress_by_trial]
     known = [effort for effort in efforts if effort is not None]
     usual = statistics.fmean(known) if known else 0.0
     return [min(max(each / usual, WORTH_MIN), WORTH_MAX) if each is not None and usual else 1.0 for each in efforts]

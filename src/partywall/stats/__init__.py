@@ -127,8 +127,8 @@ def enough(
     efforts = [result.effort for result in results if result.effort is not None]
     if len(efforts) < len(results):
         return least
-    effort = math.fsum(efforts)
-    slow_share = efforts[1] / effort if len(efforts) == 2 and effort else None
+    effort = math.hypot(*efforts)
+    slow_share = (efforts[1] / effort) ** 2 if len(efforts) == 2 and effort else None
     return least.model_copy(update={"effort": effort, "slow_share": slow_share})
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from partywall.model.finding import Cell, Curve, Estimate
 from partywall.model.plan import Trial
 from partywall.stats.interval import FEWEST, mean_interval
-from partywall.stats.series import Measured, Series, baseline_of
+from partywall.stats.series import Measured, Series, baseline_of, pair_of
 
 
 def curves_of(trial: Trial, measured: Measured, cells: Sequence[Cell]) -> tuple[Curve, ...]:
@@ -49,10 +49,11 @@ def _slope(trial: Trial, series: Series, cells: Sequence[Cell]) -> Estimate | No
     intensities together, so that common deviations of that block count once.
     """
     wanted = [cell.treatment for cell in cells]
-    baseline = baseline_of(trial.treatments).id
-    complete = series.kept(series.hold([*wanted, baseline]))
+    baseline = baseline_of(trial.treatments)
+    complete = series.kept(series.hold([*wanted, baseline.id]))
     if len(complete) < FEWEST:
         return None
-    losses = np.stack([complete.pair(treatment, baseline).losses() for treatment in wanted])
+    pairs = (pair_of(complete, trial.treatments, trial.treatment(name), baseline) for name in wanted)
+    losses = np.stack([pair.losses() for pair in pairs])
     intensity = np.array([cell.intensity for cell in cells], dtype=np.float64)
     return mean_interval(intensity @ losses / float(intensity @ intensity))

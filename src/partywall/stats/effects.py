@@ -16,7 +16,7 @@ from partywall.model.plan import Treatment, Trial, null_cpus
 from partywall.stats import latency
 from partywall.stats.carryover import carry_over
 from partywall.stats.interval import mean_interval
-from partywall.stats.series import Measured, Pair, Series, baseline_of, pairs_of
+from partywall.stats.series import Measured, Pair, Series, baseline_of, pair_of, pairs_of
 
 DISTURBED_SHARE = 0.05
 """Disturbed slots are kept. A larger share of them adds a warning to the cell."""
@@ -237,7 +237,7 @@ def _kept(trial: Trial, treatment: Treatment, series: Series, promise: Promise) 
 
     A rate limit above the disk's own rate promises only that rate.
     """
-    pair = series.pair(treatment.id, baseline_of(trial.treatments).id)
+    pair = pair_of(series, trial.treatments, treatment, baseline_of(trial.treatments))
     if not pair.comparable:
         return None
     usual = mean_interval(pair.baseline.rate).value

@@ -169,16 +169,21 @@ def mean_interval(series: Array, level: float = 0.95) -> Estimate:
 
 
 def ratio_of_means(treated: Array, baseline: Array, level: float = 0.95) -> Estimate:
-    """Mean treated rate / mean baseline rate, with its interval: the ratio of the work done.
-
-    If every treated slot stalled, the upper bound is the largest share of progressing blocks that is compatible with n
-    stalls in a row.
-    """
+    """Mean treated rate / mean baseline rate, with its interval: the ratio of the work done."""
     treated = _checked(treated)
-    values = linearised_ratio(treated, _checked(baseline))
+    return ratio_interval(linearised_ratio(treated, _checked(baseline)), level, stalled=not treated.any())
+
+
+def ratio_interval(values: Array, level: float = 0.95, *, stalled: bool = False) -> Estimate:
+    """The mean of block values of a ratio, with its interval.
+
+    stalled: whether every treated slot did no work. The upper bound is then the largest share of progressing blocks
+    that is compatible with n stalls in a row.
+    """
+    values = _checked(values)
     value = float(values.mean())
     half = float(error_of_mean(values).half_width(level))
-    high = value + half if treated.any() else 1 - (1 - level) ** (1 / len(treated))
+    high = value + half if not stalled else 1 - (1 - level) ** (1 / len(values))
     return _estimate(value, max(0.0, value - half), high, values, half, level, RATIO_METHOD)
 
 

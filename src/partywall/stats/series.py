@@ -1,8 +1,7 @@
-"""Observations of one trial, block by treatment, and the block-wise comparison of two treatments.
+"""Observations of one trial, block by treatment, and the comparison of two treatments.
 
-A comparison pairs the two slots of the same block, and removes the host's drift between their times. The drift is
-estimated from all slots of the adjacent blocks, with more weight on quiet treatments, so it adds little noise. Each
-rate is moved to the midpoint between the two times. Swapping treatment and baseline therefore only inverts the factor.
+Rates are compared without the host's own speed, which the slots around each slot tell (`partywall.stats.speed`). A
+block gives one value for each comparison.
 """
 
 from __future__ import annotations
@@ -17,33 +16,27 @@ from partywall.model.finding import Estimate
 from partywall.model.observation import Flags, Observation, Observations, Places
 from partywall.model.plan import Treatment, Trial
 from partywall.stats import latency
-from partywall.stats.interval import FEWEST, Array, linearised_ratio, ratio_of_means
-
-_FAR = 5.0
-"""A slot further than this many robust deviations from its treatment's median is not used for the drift."""
-
-_FINEST = 1e-4
-"""Lower bound on the relative spread of a slot's rate, which keeps weights finite."""
-
-_NEIGHBOUR_GAPS = 2.0
-"""Blocks further apart than this many median distances are from different turns. Drift is not computed across them."""
+from partywall.stats.interval import FEWEST, Array, ratio_interval
+from partywall.stats.speed import Rates, rates_of
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The blocks that contain both treatments, in order of time: observations, and their rates without drift."""
+    """The blocks that contain both treatments, in order of time: observations, and one value for each block.
+
+    values: their mean is the isolation factor.
+    """
 
     treated: Observations
     baseline: Observations
-    treated_rates: Array
-    baseline_rates: Array
+    values: Array
 
     def __len__(self) -> int:
         return len(self.treated)
 
     def factor(self, level: float = 0.95) -> Estimate:
         """The isolation factor: the ratio of the work done."""
-        return ratio_of_means(self.treated_rates, self.baseline_rates, level)
+        return ratio_interval(self.values, level, stalled=not self.treated.rate.any())
 
     @cached_property
     def latencies(self) -> latency.Latencies:
@@ -52,7 +45,7 @@ class Pair:
 
     def losses(self) -> Array:
         """Relative loss of rate in each block. Their mean is one minus the isolation factor."""
-        return 1 - linearised_ratio(self.treated_rates, self.baseline_rates)
+        return 1 - self.values
 
     @property
     def long(self) -> bool:
@@ -75,7 +68,7 @@ class Series:
 
     seen: Observations
     places: Mapping[str, Places]
-    _pairs: dict[tuple[str, str], Pair] = field(default_factory=dict, repr=False, compare=False)
+    _pairs: dict[tuple[str, ...], Pair] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def of(seen: Observations) -> Series:
@@ -95,9 +88,20 @@ class Series:
         return len(next(iter(self.places.values()), ()))
 
     @cached_property
-    def drift(self) -> Array:
-        """Relative change of the victim's rate per second at each block."""
-        return _drift(self)
+    def _order(self) -> tuple[Places, Places, Places]:
+        """Of all slots of these blocks in order of time: the place in `seen`, the block and the treatment's number."""
+        table = np.stack([*self.places.values()])
+        treatment, block = np.nonzero(table >= 0)
+        where = table[treatment, block]
+        order = np.argsort(where, kind="stable")
+        return where[order], block[order], treatment[order]
+
+    @cached_property
+    def rates(self) -> Rates:
+        """The rates of all treatments, without the host's speed."""
+        where, _, treatment = self._order
+        moments = (self.seen.start_ns[where] + self.seen.end_ns[where]) / 2
+        return rates_of(self.seen.rate[where], treatment, moments, tuple(self.places))
 
     @cached_property
     def _spans_ns(self) -> tuple[Array, Array]:
@@ -135,18 +139,22 @@ class Series:
         places = {name: place[blocks] for name, place in self.places.items()}
         return Series(self.seen, {name: place for name, place in places.items() if (place >= 0).any()})
 
-    def pair(self, treated: str, baseline: str) -> Pair:
-        """Two treatments, paired by block."""
-        if (treated, baseline) not in self._pairs:
-            self._pairs[treated, baseline] = self._pair(treated, baseline)
-        return self._pairs[treated, baseline]
+    def pair(self, treated: str, baseline: str, *alike: str) -> Pair:
+        """Two treatments, paired by block. alike: treatments that count as the baseline too, where there are any."""
+        names = (treated, baseline, *(name for name in alike if name in self.places))
+        if names not in self._pairs:
+            self._pairs[names] = self._pair(*names)
+        return self._pairs[names]
 
-    def _pair(self, treated: str, baseline: str) -> Pair:
-        both = np.flatnonzero(self.hold((treated, baseline)))
+    def _pair(self, treated: str, *baselines: str) -> Pair:
+        both = np.flatnonzero(self.hold((treated, baselines[0])))
         nowhere = np.full(len(self), -1)
-        first, second = (self.seen.take(self.places.get(name, nowhere)[both]) for name in (treated, baseline))
-        halfway = np.exp(self.drift[both] * (_moments(first) - _moments(second)) / 2)
-        return Pair(first, second, first.rate / halfway, second.rate * halfway)
+        first, second = (self.seen.take(self.places.get(name, nowhere)[both]) for name in (treated, baselines[0]))
+        if not len(both) or not second.rate.any():
+            return Pair(first, second, np.zeros(len(both)))
+        # What slots of other blocks add counts with the next block that holds both.
+        block = np.minimum(np.searchsorted(both, self._order[1]), len(both) - 1)
+        return Pair(first, second, self.rates.ratio(treated, baselines, block, len(both)))
 
 
 @dataclass(frozen=True)
@@ -201,6 +209,16 @@ def reference_of(treatments: Sequence[Treatment], treatment: Treatment) -> Treat
     return next(alone, None)
 
 
+def pair_of(series: Series, treatments: Sequence[Treatment], treatment: Treatment, reference: Treatment) -> Pair:
+    """A treatment beside its reference and the null treatment of the same limits, if it is not a null itself.
+
+    Such a null differs from the reference in nothing but an idle neighbour, and measuring against both takes a fourth
+    less time. A null is compared with the reference alone, which checks that they are equal.
+    """
+    nulls = (t.id for t in treatments if t.role == "null" and t.victim_limits == reference.victim_limits)
+    return series.pair(treatment.id, reference.id, *(() if treatment.role == "null" else nulls))
+
+
 def pairs_of(series: Series, treatments: Sequence[Treatment]) -> Iterator[tuple[Treatment, Pair]]:
     """Each treatment except the baseline, paired with its reference, in blocks of one kind."""
     for treatment in treatments:
@@ -212,63 +230,9 @@ def _compared_in(series: Series, treatment: Treatment, treatments: Sequence[Trea
     reference = reference_of(treatments, treatment)
     if treatment.role == "baseline" or reference is None:
         return None
-    return series.pair(treatment.id, reference.id)
+    return pair_of(series, treatments, treatment, reference)
 
 
 def compared(trial: Trial) -> tuple[Treatment, ...]:
     """All treatments except the baseline."""
     return tuple(t for t in trial.treatments if t.role != "baseline")
-
-
-def _moments(seen: Observations) -> Array:
-    return np.asarray((seen.start_ns + seen.end_ns) / 2e9, dtype=np.float64)
-
-
-def _drift(series: Series) -> Array:
-    """Relative change of the victim's rate per second at each block: the slope from the previous block to the next.
-
-    Each slot is measured relative to its treatment's median, so that blocks with missing treatments are comparable. It
-    is weighted by how steady its treatment is, so that an irregular neighbour does not add noise to all others.
-    """
-    total, weight, moment = (np.zeros(len(series)) for _ in range(3))
-    moments = _moments(series.seen)
-    # In order of time, because the order of a sum decides its last digits.
-    for place in sorted(series.places.values(), key=lambda place: int(place[place >= 0][0])):
-        where = np.flatnonzero(place >= 0)
-        own = place[where]
-        usual = float(np.median(series.seen.rate[own]))
-        if usual <= 0:
-            continue
-        away, trust = _steady(series.seen.rate[own] / usual - 1)
-        total[where] += trust * away
-        weight[where] += trust
-        moment[where] += trust * moments[own]
-    known = weight > 0
-    missing = np.full(len(series), np.nan)
-    return _slopes(*(np.divide(sums, weight, out=missing.copy(), where=known) for sums in (moment, total)))
-
-
-def _steady(away: Array) -> tuple[Array, float]:
-    """Distances from a treatment's median, with outliers clipped, and the weight of each: the inverse variance.
-
-    The variance is estimated from differences between successive blocks, which hardly contain the host's slow drift.
-    """
-    reach = _FAR * max(_deviation(away), _FINEST)
-    step = _deviation(np.diff(away)) if len(away) > 1 else 1.0
-    return np.clip(away, -reach, reach), 1 / max(step, _FINEST) ** 2
-
-
-def _deviation(values: Array) -> float:
-    """Standard deviation of the bulk of the values."""
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
-
-
-def _slopes(moment: Array, level: Array) -> Array:
-    gaps = np.diff(moment)
-    if not np.isfinite(gaps).any():
-        return np.zeros(len(moment))
-    near = gaps <= _NEIGHBOUR_GAPS * np.nanmedian(gaps)
-    at = np.arange(len(moment))
-    before, after = at - np.concatenate([[False], near]), at + np.concatenate([near, [False]])
-    rise, run = level[after] - level[before], moment[after] - moment[before]
-    return np.asarray(np.divide(rise, run, out=np.zeros(len(moment)), where=after > before), dtype=np.float64)

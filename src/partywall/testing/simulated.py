@@ -72,12 +72,14 @@ class _Workload:
 
     def intensity(self, start_ns: int, end_ns: int) -> float:
         """The mean intensity between two times."""
-        moments = [start_ns, *(at for at, _ in self.switches if start_ns < at < end_ns), end_ns]
-        total = 0.0
-        for begin, end in itertools.pairwise(moments):
-            at = bisect_right(self.switches, (begin, float("inf"))) - 1
-            total += (self.switches[at][1] if at >= 0 else 0.0) * (end - begin)
-        return total / (end_ns - start_ns)
+        at = bisect_right(self.switches, (start_ns, math.inf)) - 1
+        begin_ns, present, total = start_ns, self.switches[at][1] if at >= 0 else 0.0, 0.0
+        for at_ns, following in itertools.islice(self.switches, at + 1, None):
+            if at_ns >= end_ns:
+                break
+            total += present * (at_ns - begin_ns)
+            begin_ns, present = at_ns, following
+        return (total + present * (end_ns - begin_ns)) / (end_ns - start_ns)
 
 
 class SimulatedHost:

@@ -1,0 +1,118 @@
+"""The host's speed, from the slots around a slot: what it removes, and what it must leave alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import Host, limit, treatment, trial
+
+from partywall.model.observation import Observation
+from partywall.model.plan import Trial
+from partywall.stats.interval import ratio_of_means
+from partywall.stats.series import Measured, Pair, Series, pairs_of
+
+MANY = trial(*(treatment(f"s{number}") for number in range(4)))
+NAMES = tuple(t.id for t in MANY.treatments)
+
+
+def short(observations: list[Observation]) -> Series:
+    return Measured.of(observations).short
+
+
+def against_both(series: Series, name: str) -> Pair:
+    return series.pair(name, "none", "null")
+
+
+def wandering(of: Trial, blocks: int, seed: int, factors: dict[str, float], persistence: float) -> list[Observation]:
+    """Observations on a host whose speed returns to its mean, by 4 %, after some slots."""
+    plain = sorted(Host(seed, noise=0.01).measure(of, blocks, factors), key=lambda o: o.start_ns)
+    random, speed, result = np.random.default_rng(seed), 0.0, []
+    for observation in plain:
+        speed = persistence * speed + 0.04 * float(np.sqrt(1 - persistence**2) * random.standard_normal())
+        result.append(replace(observation, rate=observation.rate * (1 + speed)))
+    return result
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("persistence", "most"), [(0.0, 0.85), (0.9, 0.55)])
+def test_an_effect_is_known_sooner_on_a_host_that_wanders(persistence: float, most: float):
+    """With nothing to be told by neighbours, two references instead of one leave three fourths of the variance."""
+    squares = np.zeros(2)
+    for seed in range(60):
+        series = short(wandering(MANY, 40, seed, {"s0": 0.8}, persistence))
+        pair = against_both(series, "s0")
+        plain = ratio_of_means(pair.treated.rate, pair.baseline.rate)
+        squares += np.square([pair.factor().value - 0.8, plain.value - 0.8])
+    assert squares[0] < most * squares[1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("persistence", [0.0, 0.9])
+def test_intervals_hold_the_truth_for_null_and_real_effects(persistence: float):
+    kept = {"s0": 0.8, "s1": 0.5}
+    held = []
+    for seed in range(100):
+        series = short(wandering(MANY, 60, seed, kept, persistence))
+        for name in NAMES[1:]:
+            factor = (series.pair(name, "none") if name == "null" else against_both(series, name)).factor()
+            held.append(factor.low <= kept.get(name, 1.0) <= factor.high)
+    assert np.mean(held) >= 0.93
+
+
+def test_stalls_of_one_treatment_count_for_it_and_not_for_the_others():
+    random = np.random.default_rng(3)
+    whole = wandering(MANY, 400, 3, {}, 0.9)
+    halted = [replace(o, rate=0.0) if o.treatment == "s1" and random.random() < 0.1 else o for o in whole]
+    stalls = sum(o.rate == 0 for o in halted) / 400
+    before, after = short(whole), short(halted)
+    assert against_both(after, "s1").factor().value == pytest.approx(1 - stalls, abs=0.01)
+    for name in ("s0", "s2", "s3"):
+        changed = against_both(after, name).factor().value - against_both(before, name).factor().value
+        assert abs(changed) < 0.001
+
+
+def test_a_treatment_at_a_standstill_tells_nothing_of_the_host():
+    observations = wandering(MANY, 60, 4, {}, 0.9)
+    halted = [replace(o, rate=0.0) if o.treatment == "s1" else o for o in observations]
+    series = short(halted)
+    stopped = against_both(series, "s1").factor()
+    assert (stopped.value, stopped.low) == (0, 0)
+    assert stopped.high == pytest.approx(1 - 0.05 ** (1 / 60))
+    others = short([o for o in observations if o.treatment != "s1"])
+    assert against_both(series, "s2").factor().value == pytest.approx(
+        against_both(others, "s2").factor().value, abs=0.003
+    )
+
+
+def test_nothing_is_told_across_the_gap_between_two_turns():
+    """The host is a fifth faster in the second turn, and everything else is the same."""
+    first = wandering(MANY, 30, 5, {"s0": 0.8}, 0.9)
+    later_ns = 100 * max(o.end_ns for o in first)
+    second = [
+        replace(o, block=o.block + 30, start_ns=o.start_ns + later_ns, end_ns=o.end_ns + later_ns, rate=1.2 * o.rate)
+        for o in first
+    ]
+    once, twice = (against_both(short(each), "s0").factor() for each in (first, [*first, *second]))
+    assert twice.value == pytest.approx(once.value, abs=0.004)
+
+
+def test_blocks_that_lack_a_treatment_tell_of_the_host_and_are_not_counted():
+    observations = wandering(MANY, 60, 6, {"s0": 0.8}, 0.9)
+    thinned = [o for o in observations if o.treatment != "s0" or o.block % 3 == 0]
+    pair = against_both(short(thinned), "s0")
+    assert len(pair) == len(pair.values) == 20
+    assert pair.factor().value == pytest.approx(0.8, abs=0.02)
+
+
+def test_a_neighbour_is_compared_with_baseline_and_null_and_a_null_with_the_baseline_alone():
+    half = limit("half", 0.5)
+    beside = treatment("s0,half", victim_limits=half.victim_limits)
+    null = treatment("null,half", "null", victim_limits=half.victim_limits)
+    limited = trial(treatment("s0"), half, null, beside)
+    factors = {"null": 0.9, "s0": 0.95, "half": 0.5, "null,half": 0.4, "s0,half": 0.45}
+    series = short(Host(noise=1e-6).measure(limited, 20, factors))
+    got = {t.id: pair.factor().value for t, pair in pairs_of(series, limited.treatments)}
+    expected = {"null": 0.9, "s0": 1.0, "half": 0.5 / 0.95, "null,half": 0.8, "s0,half": 1.0}
+    assert got == {name: pytest.approx(value, abs=1e-4) for name, value in expected.items()}

@@ -233,3 +233,15 @@ def test_a_benchmark_records_only_on_request(tmp_path: Path, options: list[str])
     assert whole.seconds is not None
     assert whole.load is not None
     assert whole.machine.cpus == os.cpu_count()
+
+
+@pytest.mark.long
+def test_the_benchmark_of_hostile_peers_expects_what_the_two_halves_say(monkeypatch: pytest.MonkeyPatch):
+    """Of cases that are over at once."""
+    monkeypatch.syspath_prepend(str(BENCHES))
+    bench = importlib.import_module("hostile_agent")
+    at_once = {"nested arrays", "two answers", "an answer to nothing", "a refusal of nothing", "no message", "the end"}
+    cases = [case for case in bench.AGENTS if case.name in at_once | {"random bytes", "half a line, then the end"}]
+    outcomes = [*map(bench.controller_case, cases), *bench.refusals()]
+    assert len(cases) == len(at_once) + 2
+    assert not [f"{outcome.name}: {outcome.wrong}" for outcome in outcomes if outcome.wrong]

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Self
 
 from partywall.errors import TrialError
+from partywall.host import free_port
 from partywall.model.power import NodeModel
 from partywall.power.machine import Display, Feed, Machine
 from partywall.sandbox import cgroups
@@ -152,7 +153,7 @@ class Boards:
     """The power control of all hosts: sushy-emulator, whose systems have the names of hosts."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        self._folder, self._port = folder, power.free_port()
+        self._folder, self._port = folder, free_port()
         self.systems = {name: f"{number:08d}-1111-2222-3333-444444444444" for number, name in enumerate(names, 1)}
         self._process: subprocess.Popen[bytes] | None = None
 

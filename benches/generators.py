@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from partywall.host import free_port
 from partywall.load.health import Health
 from partywall.load.prepared import PreparedLoad, Setup
 from partywall.load.second import Second
@@ -35,12 +36,6 @@ http {{
   }}
 }}
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

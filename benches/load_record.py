@@ -34,6 +34,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
 from common import arguments, conclude
+from partywall.host import free_port
 from web_shop import Shop, shop
 
 USERS = 50
@@ -46,7 +47,7 @@ VARIABLES = 4
 
 def record(shop_: Shop, folder: Path) -> Path:
     """The plan of a session in a real browser."""
-    plan, debugging = folder / "plan.yaml", _free_port()
+    plan, debugging = folder / "plan.yaml", free_port()
     command = [sys.executable, "-m", "partywall", "load", "record", f"{shop_.url}/", "-o", str(plan)]
     command += ["--ca-file", str(shop_.authority), "--har", str(folder / "session.har")]
     command += ["--browser-option=--headless=new", f"--browser-option=--remote-debugging-port={debugging}"]
@@ -94,12 +95,6 @@ def _titled(driver: WebDriver, title: str) -> None:
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def steps_of(part: Any) -> Iterator[dict[str, Any]]:

@@ -157,7 +157,9 @@ def commit() -> str:
     """Of the sources, with `-dirty` if they differ from it, results apart; empty without a repository."""
     if not (known := _git("rev-parse", "--short", "HEAD")):
         return ""
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", "agent", "benches", "src", f":!{RESULTS}")
+    # Git excludes nothing by an absolute path.
+    sources = ("agent", "benches", "src", f":!{RESULTS.relative_to(ROOT)}")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *sources)
     return f"{known}-dirty" if changed else known
 
 

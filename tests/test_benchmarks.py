@@ -47,6 +47,21 @@ def test_every_benchmark_has_a_claim_and_every_claim_a_benchmark():
     assert files - {"common", "guests"} == listed
 
 
+def test_a_commit_is_dirty_if_sources_differ_from_it_results_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    who = ("-c", "user.name=one", "-c", "user.email=one@localhost")
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "benches" / "results.jsonl")
+    for file in ("agent/a.rs", "src/a.py", "benches/a.py", "benches/results.jsonl"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("1")
+    for argv in (("init", "-q"), ("add", "-A"), (*who, "commit", "-q", "-m", "One")):
+        subprocess.run(["git", *argv], cwd=tmp_path, check=True)
+    results.RESULTS.write_text("2")
+    assert re.fullmatch("[0-9a-f]+", results.commit())
+    (tmp_path / "src" / "a.py").write_text("2")
+    assert results.commit().endswith("-dirty")
+
+
 def test_every_benchmark_plants_a_fault():
     """Of `arguments(text, parts, plants)` and `Parser(...)`, the last one."""
     for claim in {claim.bench for rows in results.claims().values() for claim in rows}:
@@ -233,3 +248,15 @@ def test_a_benchmark_records_only_on_request(tmp_path: Path, options: list[str])
     assert whole.seconds is not None
     assert whole.load is not None
     assert whole.machine.cpus == os.cpu_count()
+
+
+@pytest.mark.long
+def test_the_benchmark_of_hostile_peers_expects_what_the_two_halves_say(monkeypatch: pytest.MonkeyPatch):
+    """Of cases that are over at once."""
+    monkeypatch.syspath_prepend(str(BENCHES))
+    bench = importlib.import_module("hostile_agent")
+    at_once = {"nested arrays", "two answers", "an answer to nothing", "a refusal of nothing", "no message", "the end"}
+    cases = [case for case in bench.AGENTS if case.name in at_once | {"random bytes", "half a line, then the end"}]
+    outcomes = [*map(bench.controller_case, cases), *bench.refusals()]
+    assert len(cases) == len(at_once) + 2
+    assert not [f"{outcome.name}: {outcome.wrong}" for outcome in outcomes if outcome.wrong]

@@ -34,12 +34,6 @@ _SERVER = """
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def listener(
     folder: Path,
     listen: str,

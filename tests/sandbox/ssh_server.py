@@ -7,6 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from partywall.host import free_port
 from partywall.sandbox.label import start_ticks
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -30,7 +31,7 @@ class SshServer:
         self.folder = Path(folder)
         for key in ("host", "user", "stranger"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / key], check=True)
-        self.port = _free_port()
+        self.port = free_port()
         shutil.copy(self.folder / "user.pub", self.folder / "authorized")
         self._write_configurations(force)
         Path("/run/sshd").mkdir(exist_ok=True)
@@ -66,7 +67,7 @@ class SshServer:
             f"Host there\n{common}{known}{key}  LocalForward 9 127.0.0.1:9\n  RemoteCommand echo people\n"
             f"Host unknown-key\n{common}{key}  UserKnownHostsFile none\n"
             f"Host refused\n{common}{known}  IdentityFile {self.folder}/stranger\n"
-            f"Host closed\n  HostName 127.0.0.1\n  Port {_free_port()}\n"
+            f"Host closed\n  HostName 127.0.0.1\n  Port {free_port()}\n"
         )
 
     def _wait(self):
@@ -77,12 +78,6 @@ class SshServer:
                     return
             time.sleep(0.02)
         raise AssertionError((self.folder / "log").read_text())
-
-
-def _free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def is_alive(pid):

@@ -14,7 +14,7 @@ from partywall.errors import AgentError, Exit, Problem, UsageError
 from partywall.events import Emit, Left, Note, Sinks, Started, reports
 from partywall.guard.load import IS_INSIDE
 from partywall.guard.run import Kept
-from partywall.kinds.kind import EXITS, Options, refuse_to_resume
+from partywall.kinds.kind import EXITS, NeverContinued, Options
 from partywall.model.guard_run import GuardRun
 from partywall.model.policy import Policy
 from partywall.model.study import Outline
@@ -51,8 +51,9 @@ class GuardJob:
         return cls(guard.load(file), file)
 
 
-class Guards:
+class Guards(NeverContinued):
     record = GuardDirectory
+    why_not = "a guard keeps bandwidths and has no end of its own"
 
     def places(self, job: GuardJob) -> tuple[Mapping[str, guard.VifPlace], guard.Flat]:
         """The place of every vif, and the policy as the agent needs it.
@@ -96,14 +97,6 @@ class Guards:
             change = _Changes(job, located, kept, record).take if record else _nothing
             _watch(job, guard.Follower(job.policy, located), kept, sinks, change)
         return record
-
-    def continued_by(self, record: GuardDirectory) -> tuple[str, ...]:
-        del record
-        return ()
-
-    def resume(self, record: GuardDirectory, options: Options, emit: Emit) -> None:
-        del options, emit
-        refuse_to_resume(record, "a guard keeps bandwidths and has no end of its own")
 
     def findings(self, record: GuardDirectory) -> GuardRun:
         return GuardRun(record.name, tuple(record.reports()), tuple(record.adjustments()))

@@ -102,6 +102,20 @@ def refuse_to_resume(record: Record, why: str, remedy: str = "") -> NoReturn:
     raise UsageError(Problem(message, remedy or f"start a new one: {record.MADE_BY}"))
 
 
+class NeverContinued:
+    """Of kinds whose records cannot be continued. why_not: why, for people."""
+
+    why_not: str
+
+    def continued_by(self, record: Record) -> tuple[str, ...]:
+        del record
+        return ()
+
+    def resume(self, record: Record, options: Options, emit: Emit) -> None:
+        del options, emit
+        refuse_to_resume(record, self.why_not)
+
+
 def finished(record: Record, emit: Emit) -> None:
     """Tells that nothing of a record is left to measure."""
     emit(Started(record.path))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from partywall import __version__, preflight, units
 from partywall.errors import Exit, RefusalError, UsageError
 from partywall.events import Counters, Emit, Left, Note, Second, Started
-from partywall.kinds.kind import EXITS, Options, refuse_to_resume
+from partywall.kinds.kind import EXITS, NeverContinued, Options
 from partywall.load import plan as plans
 from partywall.load.compiling import inlined
 from partywall.load.evidence import load_run
@@ -53,8 +53,9 @@ class LoadJob:
         return self.plan.plan.generators if self.plan else {}
 
 
-class Loads:
+class Loads(NeverContinued):
     record = LoadDirectory
+    why_not = "a pause would change what its service is measured at"
 
     def outline(self, job: LoadJob, options: Options) -> Outline:
         del options
@@ -79,14 +80,6 @@ class Loads:
                 emit(Started(record.path, prepared.started))
                 _follow(prepared, record, emit)
         return record
-
-    def continued_by(self, record: LoadDirectory) -> tuple[str, ...]:
-        del record
-        return ()
-
-    def resume(self, record: LoadDirectory, options: Options, emit: Emit) -> None:
-        del options, emit
-        refuse_to_resume(record, "a pause would change what its service is measured at")
 
     def findings(self, record: LoadDirectory) -> LoadRun:
         return load_run(record)

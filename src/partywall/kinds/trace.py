@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from partywall import pipeline
 from partywall.errors import Exit
 from partywall.events import Emit, Left
-from partywall.kinds.kind import Options, refuse_to_resume
+from partywall.kinds.kind import NeverContinued, Options
 from partywall.model.study import Outline
 from partywall.model.trace import TraceEvidence, TraceFindings, TraceRequest
 from partywall.store.trace import TraceDirectory
@@ -30,8 +30,9 @@ class TraceJob:
     duration_ns: int | None = None
 
 
-class Traces:
+class Traces(NeverContinued):
     record = TraceDirectory
+    why_not = "packets that passed meanwhile are lost"
 
     def outline(self, job: TraceJob, options: Options) -> Outline:
         del options
@@ -56,14 +57,6 @@ class Traces:
                     tracing.pump(0.25)
 
         return trace_while(job.request, options.out, options.host.facts, watch, emit)
-
-    def continued_by(self, record: TraceDirectory) -> tuple[str, ...]:
-        del record
-        return ()
-
-    def resume(self, record: TraceDirectory, options: Options, emit: Emit) -> None:
-        del options, emit
-        refuse_to_resume(record, "packets that passed meanwhile are lost")
 
     def findings(self, record: TraceDirectory) -> Derived:
         from partywall.stats.trace import findings  # noqa: PLC0415 - slow to import

@@ -24,7 +24,7 @@ from pathlib import Path
 from partywall import units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left, Note
-from partywall.host import Host
+from partywall.host import Host, free_port
 from partywall.sandbox import Label, reaper
 
 PROXY = "mitmdump"
@@ -177,7 +177,7 @@ def _wait(job: Recording, proxy: _Proxy, browser: subprocess.Popen[bytes] | None
 
 @contextlib.contextmanager
 def _proxy(program: str, job: Recording, label: Label, har: Path) -> Iterator[_Proxy]:
-    port = job.port or _free_port()
+    port = job.port or free_port()
     process = subprocess.Popen(
         _proxy_command(program, job, label, har, port),
         env=os.environ | label.environment | {"PYTHONUNBUFFERED": "1"},
@@ -218,13 +218,6 @@ def _wait_for(proxy: _Proxy) -> None:
             return
         time.sleep(0.05)
     raise TrialError(f"the proxy did not start: {' | '.join(proxy.lines) or 'no output'}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 # The browser

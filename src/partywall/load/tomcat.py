@@ -11,7 +11,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -22,7 +21,7 @@ from importlib import resources
 from pathlib import Path
 
 from partywall.errors import CapabilityError, TrialError
-from partywall.host import Host, install
+from partywall.host import Host, free_port, install
 from partywall.sandbox import Label
 
 HOME = Path("/usr/share/tomcat10")
@@ -72,7 +71,7 @@ def running(label: Label) -> Iterator[Service]:
     if said := missing(Host.here()):
         raise CapabilityError(said)
     base = label.work / "tomcat"
-    port = _free_port()
+    port = free_port()
     _lay_out(base, port)
     environment = os.environ | label.environment | {"CATALINA_HOME": str(HOME), "CATALINA_BASE": str(base)}
     log = (base / "logs" / "out.txt").open("wb")
@@ -89,13 +88,6 @@ def running(label: Label) -> Iterator[Service]:
         _stop(process)
         log.close()
         shutil.rmtree(base, ignore_errors=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _lay_out(base: Path, port: int) -> None:

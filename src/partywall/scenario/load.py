@@ -215,22 +215,19 @@ def spell_params(part: Any, path: Path) -> list[Mistake]:
 
 def _list_level(levels: list[Any], index: int, as_text: Callable[[Any], Any], path: Path) -> Mistake | None:
     """Converts a list of numbers in a level to text, because levels are single values."""
-    try:
-        if isinstance(levels[index], list):
-            levels[index] = as_text(levels[index])
-    except ValueError as error:
-        message, _, remedy = str(error).partition("; ")
-        return Mistake(path, message, remedy)
-    return None
+    return _convert(levels, index, as_text, path) if isinstance(levels[index], list) else None
 
 
 def _spell(holder: Any, index: Any, name: str, path: Path) -> Mistake | None:
     """Parses a text by the unit at the end of the parameter's name."""
     parse = {"bytes": units.parse_bytes, "ns": units.parse_duration_ns}.get(re.split(r"[._]", name)[-1])
-    if parse is None or not isinstance(holder[index], str):
-        return None
+    return _convert(holder, index, parse, path) if parse and isinstance(holder[index], str) else None
+
+
+def _convert(holder: Any, index: Any, convert: Callable[[Any], Any], path: Path) -> Mistake | None:
+    """Converts a value in its place. ValueError's text is a message, "; " and a remedy."""
     try:
-        holder[index] = parse(holder[index])
+        holder[index] = convert(holder[index])
     except ValueError as error:
         message, _, remedy = str(error).partition("; ")
         return Mistake(path, message, remedy)

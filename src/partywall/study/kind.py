@@ -15,10 +15,12 @@ from partywall.model.paper import Place
 from partywall.model.scenario import Frozen, Scenario
 from partywall.model.study import Length, Outline, StudyReport, StudyRequest
 from partywall.sandbox import lab, qemu
+from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
 
 S = TypeVar("S")
 F = TypeVar("F")
+F_co = TypeVar("F_co", covariant=True)
 B = TypeVar("B", bound=Frozen)
 
 
@@ -64,6 +66,16 @@ class Kind(Protocol[S]):
         ...
 
 
+class Forms(Protocol[F_co]):
+    """A study with a form of each length."""
+
+    @property
+    def short(self) -> F_co: ...
+
+    @property
+    def long(self) -> F_co: ...
+
+
 class OnThisHost:
     """Of kinds whose studies create what they measure, so that they run on the measured host itself."""
 
@@ -76,6 +88,15 @@ class OnThisHost:
             )
             raise UsageError(Problem(message, remedy, key="--on"))
         return ()
+
+
+class InLab(OnThisHost):
+    """Of kinds whose tenants are in a lab on this host."""
+
+    def check(self, study: Any, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
+        del work_root, allow_commands
+        papers.load(study.name)
+        check_lab(host, request)
 
 
 GUESTS = "qemu"
@@ -168,7 +189,7 @@ def form_of(name: str, forms: Mapping[Length, F], request: StudyRequest) -> F:
     return forms[request.length]
 
 
-def in_blocks(forms: Mapping[Length, B], request: StudyRequest) -> B:
+def in_blocks(study: Forms[B], request: StudyRequest) -> B:
     """The form of the requested length, with the requested number of blocks."""
-    form = form_of("this study", forms, request)
+    form = form_of("this study", {"short": study.short, "long": study.long}, request)
     return form if request.rounds is None else form.model_copy(update={"blocks": request.rounds})

@@ -27,7 +27,7 @@ from typing import ClassVar, Self
 
 from partywall.errors import TrialError
 from partywall.files import write_whole
-from partywall.host import Host
+from partywall.host import Host, free_port
 from partywall.power.meters import MeterError, make
 
 START_S = 40.0
@@ -161,6 +161,22 @@ class Redfish(Server):
         write_whole(folder / "index.json", text)
 
 
+class OverUdp(Server):
+    """A server at a UDP port that reads its watts from a file. parts: of a watt in which the file counts."""
+
+    parts = 1
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._port = free_port(socket.SOCK_DGRAM)
+
+    def write(self, watts: float) -> None:
+        write_whole(self.folder / "watts", str(round(watts * self.parts)))
+
+    def garble(self) -> None:
+        write_whole(self.folder / "watts", "n/a")
+
+
 DCMI_SERVER = """
 import sys, time
 from pyghmi.ipmi.bmc import Bmc
@@ -178,14 +194,10 @@ Controller({"admin": "secret"}, port=int(sys.argv[1]), address="::ffff:127.0.0.1
 """
 
 
-class Dcmi(Server):
+class Dcmi(OverUdp):
     """A management controller of pyghmi, which answers the DCMI power reading."""
 
     kind = "ipmi (DCMI)"
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._port = free_port(socket.SOCK_DGRAM)
 
     @classmethod
     def missing(cls) -> str:
@@ -199,12 +211,6 @@ class Dcmi(Server):
 
     def begin(self) -> None:
         self._run([sys.executable, "-c", DCMI_SERVER, str(self._port), str(self.folder / "watts")])
-
-    def write(self, watts: float) -> None:
-        write_whole(self.folder / "watts", str(round(watts)))
-
-    def garble(self) -> None:
-        write_whole(self.folder / "watts", "n/a")
 
 
 LAN = """name "bench"
@@ -226,16 +232,12 @@ mc_enable 0x20
 SENSOR = "Total_Power"
 
 
-class IpmiSim(Server):
+class IpmiSim(OverUdp):
     """`ipmi_sim` with one sensor in steps of 4 W, which it reads from a file every 500 ms."""
 
     kind = "ipmi (sensor)"
     own_refresh_s = 0.5
     step = 4.0
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._port = free_port(socket.SOCK_DGRAM)
 
     @classmethod
     def missing(cls) -> str:
@@ -258,23 +260,17 @@ class IpmiSim(Server):
         (self.folder / "state").mkdir(exist_ok=True)
         self._run(["ipmi_sim", "-c", "lan.conf", "-f", "sim.emu", "-s", "state", "-n"])
 
-    def write(self, watts: float) -> None:
-        write_whole(self.folder / "watts", str(round(watts)))
-
     def garble(self) -> None:
         """ipmi_sim keeps its last value when its file is not a number, so it is killed instead."""
         self.kill()
 
 
-class Snmp(Server):
+class Snmp(OverUdp):
     """`snmpsim` with one object, in tenths of watts."""
 
     kind = "snmp"
     step = 0.1
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._port = free_port(socket.SOCK_DGRAM)
+    parts = 10
 
     @classmethod
     def missing(cls) -> str:
@@ -305,12 +301,6 @@ class Snmp(Server):
                 *(["--process-user=root", "--process-group=root"] if os.geteuid() == 0 else []),
             ]
         )
-
-    def write(self, watts: float) -> None:
-        write_whole(self.folder / "watts", str(round(watts * 10)))
-
-    def garble(self) -> None:
-        write_whole(self.folder / "watts", "n/a")
 
 
 class Nut(Server):
@@ -525,13 +515,6 @@ SERVERS: Mapping[str, Callable[[Path], Server]] = {
     "resctrl": Resctrl,
 }
 """Every meter, by name."""
-
-
-def free_port(kind: int = socket.SOCK_STREAM) -> int:
-    """A port of the loopback interface that is free now."""
-    with socket.socket(socket.AF_INET, kind) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

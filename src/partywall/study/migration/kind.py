@@ -119,7 +119,7 @@ class MigrationStudy(OnThisHost):
 
 
 def _plan(study: Study, request: StudyRequest) -> MigrationPlan:
-    extent: Extent = in_blocks({"short": study.short, "long": study.long}, request)
+    extent: Extent = in_blocks(study, request)
     return study.plan.model_copy(update={"moves": extent.blocks, "seed": request.seed, "calibration": 0})
 
 

@@ -19,9 +19,8 @@ from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
 from partywall.store.trace import TraceDirectory
 from partywall.study.kind import (
-    OnThisHost,
+    InLab,
     accelerator,
-    check_lab,
     check_tenants_memory,
     emulation_note,
     in_blocks,
@@ -48,7 +47,7 @@ HOW = (
 TENANTS = 2
 
 
-class PathStudy(OnThisHost):
+class PathStudy(InLab):
     """Each size of the neighbour's datagrams gets one slot in each block."""
 
     key = "partywall_path_study"
@@ -60,7 +59,7 @@ class PathStudy(OnThisHost):
         del host
         refuse_other_backends(study.name, request)
         refuse_parts(study.name, request)
-        extent = _extent(study, request)
+        extent = in_blocks(study, request)
         sizes = ", ".join(map(str, study.neighbour_bytes))
         beside = ", ".join(map(stats.size_text, study.traced))
         lines = (
@@ -71,15 +70,10 @@ class PathStudy(OnThisHost):
         )
         return Outline(lines, _left_s(study, request, [], []))
 
-    def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
-        del work_root, allow_commands
-        papers.load(study.name)
-        check_lab(host, request)
-
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del work_root
         request = directory.request
-        extent = _extent(study, request)
+        extent = in_blocks(study, request)
         cells, traces = _cells(directory), _traced(directory)
         order = slots.plan(study, extent, request.seed, cells)
         untraced = [size for size in study.traced if size not in {traced.bytes for traced in traces}]
@@ -144,7 +138,7 @@ class PathStudy(OnThisHost):
                 stats.cost(carried_out, cells, paper, virtual=virtual),
             ),
             notes=(*((emulation_note(_scale(study)),) if emulated else ()), *_notes(traces)),
-            facts=_facts(carried_out, _extent(study, request), request),
+            facts=_facts(carried_out, in_blocks(study, request), request),
             how=HOW.format(stats.target_text(study)),
             host=directory.about.get("host", {}),
             rows=tuple(_rows(cells)),
@@ -153,12 +147,8 @@ class PathStudy(OnThisHost):
         )
 
 
-def _extent(study: Study, request: StudyRequest) -> Extent:
-    return in_blocks({"short": study.short, "long": study.long}, request)
-
-
 def _left_s(study: Study, request: StudyRequest, cells: Sequence[Cell], traces: Sequence[Traced]) -> float:
-    extent, virtual = _extent(study, request), bool(request.backends)
+    extent, virtual = in_blocks(study, request), bool(request.backends)
     slots_s = len(slots.plan(study, extent, request.seed, cells)) * slots.slot_s(extent, virtual=virtual)
     traces_s = (len(study.traced) - len(traces)) * slots.trace_s(extent)
     return slots.start_s(virtual=virtual) + slots_s + traces_s

@@ -13,7 +13,7 @@ from partywall.model.paper import Place
 from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import OnThisHost, check_lab, in_blocks, no_such_part, refuse_backends, requested
+from partywall.study.kind import InLab, in_blocks, no_such_part, refuse_backends, requested
 from partywall.study.policies import findings as stats
 from partywall.study.policies import slots
 from partywall.study.policies.model import Cell, Extent, Study
@@ -26,7 +26,7 @@ HOW = (
 )
 
 
-class PolicyStudy(OnThisHost):
+class PolicyStudy(InLab):
     """Each way of each part gets one slot in each block."""
 
     key = "partywall_policy_study"
@@ -37,15 +37,10 @@ class PolicyStudy(OnThisHost):
     def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         del host
         refuse_backends(study.name, request)
-        wanted, extent = _wanted(study, request), _extent(study, request)
+        wanted, extent = _wanted(study, request), in_blocks(study, request)
         each = f"{extent.blocks} blocks of {units.format_duration(extent.slot)} slots"
         lines = [f"{name}: {', '.join(part.ways)}: {each}" for name, part in wanted.parts.items()]
         return Outline(tuple(lines), slots.duration_s(wanted, extent))
-
-    def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
-        del work_root, allow_commands
-        papers.load(study.name)
-        check_lab(host, request)
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del host, work_root
@@ -53,7 +48,7 @@ class PolicyStudy(OnThisHost):
         pipeline.check_free_memory(SENDERS_BYTES, "senders and sinks", emit, request.memory_wait_ns)
         slots.carry_out(
             _wanted(study, request),
-            _extent(study, request),
+            in_blocks(study, request),
             request.seed,
             lambda cell: directory.append(cell.model_dump_json()),
             emit,
@@ -76,15 +71,11 @@ class PolicyStudy(OnThisHost):
             length=request.length,
             comparisons=stats.comparisons(study, cells, papers.load(study.name)),
             notes=(),
-            facts=_facts(study, _extent(study, request), cells, request.seed),
+            facts=_facts(study, in_blocks(study, request), cells, request.seed),
             how=HOW,
             host=directory.about.get("host", {}),
             rows=tuple(row for cell in cells for row in _rows(cell)),
         )
-
-
-def _extent(study: Study, request: StudyRequest) -> Extent:
-    return in_blocks({"short": study.short, "long": study.long}, request)
 
 
 def _wanted(study: Study, request: StudyRequest) -> Study:

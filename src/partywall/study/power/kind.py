@@ -62,7 +62,7 @@ class PowerStudy(OnThisHost):
     def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         refuse_backends(study.name, request)
         refuse_parts(study.name, request)
-        extent = _extent(study, request)
+        extent = in_blocks(study, request)
         slots = len(_steps(study, extent, host, request.seed))
         moves = 0 if study.moves is None else len(study.moves.cells) * extent.moves
         lines = (
@@ -83,7 +83,7 @@ class PowerStudy(OnThisHost):
             raise CapabilityError(why)
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
-        extent, seed = _extent(study, directory.request), directory.request.seed
+        extent, seed = in_blocks(study, directory.request), directory.request.seed
         runs = directory.path / "runs"
         meter = meters.make(study.meter, host)
         workers = measure.workers(meter, host)
@@ -136,10 +136,6 @@ class PowerStudy(OnThisHost):
             sections=_moving(runs, fit.model),
             figures={"model": fit.model.model_dump(mode="json", exclude={"draws"})},
         )
-
-
-def _extent(study: Study, request: StudyRequest) -> Extent:
-    return in_blocks({"short": study.short, "long": study.long}, request)
 
 
 def _steps(study: Study, extent: Extent, host: Host, seed: int) -> list[ladder.Step]:

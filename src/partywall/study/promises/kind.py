@@ -14,9 +14,8 @@ from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
 from partywall.study.kind import (
-    OnThisHost,
+    InLab,
     accelerator,
-    check_lab,
     check_tenants_memory,
     emulation_note,
     in_blocks,
@@ -38,7 +37,7 @@ SENDERS_BYTES = 128 << 20
 """Memory that is checked before the first slot: for all senders and sinks."""
 
 
-class Promises(OnThisHost):
+class Promises(InLab):
     """Each way of keeping guarantees gets one slot in each block."""
 
     key = "partywall_guard_study"
@@ -50,7 +49,7 @@ class Promises(OnThisHost):
         del host
         refuse_other_backends(study.name, request)
         refuse_parts(study.name, request)
-        extent = _extent(study, request)
+        extent = in_blocks(study, request)
         ways = ", ".join(study.ways_of(virtual=bool(request.backends)))
         lines = (
             f"{ways}: {extent.blocks} blocks of {units.format_duration(extent.slot)} slots, "
@@ -60,11 +59,6 @@ class Promises(OnThisHost):
         )
         return Outline(lines, slots.duration_s(study, extent, virtual=bool(request.backends)))
 
-    def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
-        del work_root, allow_commands
-        papers.load(study.name)
-        check_lab(host, request)
-
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del work_root
         request = directory.request
@@ -73,7 +67,7 @@ class Promises(OnThisHost):
         check_tenants_memory(SENDERS_BYTES, "senders and sinks", len(study.tenants), request, emit)
         slots.carry_out(
             study.scaled(study.emulated_scale) if chosen and chosen.emulates else study,
-            _extent(study, request),
+            in_blocks(study, request),
             request.seed,
             lambda cell: directory.append(cell.model_dump_json()),
             emit,
@@ -101,15 +95,11 @@ class Promises(OnThisHost):
             length=request.length,
             comparisons=stats.comparisons(carried_out, cells, papers.load(study.name), virtual=bool(request.backends)),
             notes=(emulation_note(_scale(study)),) if emulated else (),
-            facts=_facts(carried_out, _extent(study, request), len(cells), request.seed),
+            facts=_facts(carried_out, in_blocks(study, request), len(cells), request.seed),
             how=HOW,
             host=directory.about.get("host", {}),
             rows=tuple(row for cell in cells for row in _rows(cell)),
         )
-
-
-def _extent(study: Study, request: StudyRequest) -> Extent:
-    return in_blocks({"short": study.short, "long": study.long}, request)
 
 
 def _cells(directory: StudyDirectory) -> list[Cell]:

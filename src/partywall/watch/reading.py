@@ -1,0 +1,354 @@
+"""Reads the kernel's counters of disks and of what tenants do on them. Changes nothing on the host.
+
+Of cgroups the kernel counts requests of each disk: in `io.stat` (version 2) or in files of the blkio controller
+(version 1), and there only for some disks. Of processes it counts bytes of all disks together. Sources: iostats.rst,
+cgroup-v2.rst, cgroup-v1/blkio-controller.rst, accounting/psi.rst, proc_pid_io(5).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from partywall.errors import CapabilityError, Problem, UsageError
+from partywall.host import Host
+from partywall.model.watch import HOST, REST, Disk, Span, Use
+from partywall.sandbox import cgroups, tenants
+from partywall.sandbox.tenants import Tenant
+
+SECTOR = 512
+"""Bytes of a sector in /proc/diskstats, whatever the disk's own are."""
+V1_POLICIES = ("throttle", "bfq")
+LOOK_NS = 2_000_000_000
+"""How often new tenants and disks are looked for."""
+LOOKS_MAX = 3
+
+Counts = tuple[int, int, int]
+"""Operations, bytes read, bytes written, since some fixed moment."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All counters at one moment. counted: the disks that the kernel counts for each group.
+
+    uses: by tenant and disk; waited_ns: by tenant.
+    """
+
+    time_ns: int
+    disks: Mapping[str, Sequence[int]]
+    counted: frozenset[str] = frozenset()
+    uses: Mapping[tuple[str, str], Counts] = field(default_factory=dict)
+    waited_ns: Mapping[str, int] = field(default_factory=dict)
+
+
+class Reader:
+    """Reads a host's counters. disks, chosen: names of disks, and texts of tenants; all of them if empty.
+
+    UsageError for a disk or tenant that does not exist; CapabilityError if the host has no disks or cgroups.
+    """
+
+    def __init__(self, host: Host, disks: Sequence[str] = (), chosen: Sequence[str] = ()) -> None:
+        self._host = host
+        self._stats, self._psi = host.path("/proc/diskstats"), host.path("/proc/pressure/io")
+        self._found = bool(chosen)
+        self._disks = _disks(host)
+        if not self._disks:
+            raise CapabilityError("this host has no disk in /proc/diskstats and /sys/block; there is nothing to watch")
+        self._only = frozenset(_disk(name, self._disks) for name in disks)
+        self._groups = cgroups.read(host.root)
+        self._io = _Hierarchy.of(self._groups)
+        self._tenants: dict[str, Tenant] = {}
+        self._looks: dict[int, int] = {}
+        self._own: dict[int, Counts] = {}
+        self._sums: dict[str, list[int]] = {}
+        self._seen: set[int] = set()
+        self._looked_ns = -LOOK_NS
+        for tenant in (tenants.named(text, host) for text in chosen):
+            self._add(tenant)
+
+    def _add(self, tenant: Tenant) -> None:
+        if tenant.name in self._tenants:
+            raise UsageError(Problem(f"{tenant.name} is given twice", "name it differently: NAME=…", key=tenant.name))
+        if tenant.cgroup is not None and not (self._io.top / tenant.cgroup).is_dir():
+            raise tenants.no_cgroup(tenant)
+        self._tenants[tenant.name] = tenant
+
+    @property
+    def disks(self) -> tuple[str, ...]:
+        return tuple(name for name in self._disks.values() if not self._only or name in self._only)
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        return tuple(self._tenants)
+
+    def lacks(self) -> Iterator[str]:
+        """What this host does not count, what that costs, and the remedy."""
+        counted = self._io.counted(self._disks)
+        missing = {number: name for number, name in self._disks.items() if name in self.disks and number not in counted}
+        bytes_only = "of its tenants only bytes on all disks together are known, from /proc/PID/io"
+        for number, name in missing.items():
+            folder = self._groups.v1.get("blkio")
+            remedy = (
+                f"it counts from the first limit on: echo '{number} 0' > {folder}/blkio.throttle.read_bps_device "
+                "(sets no limit)"
+                if folder
+                else "mount cgroup version 2"
+            )
+            yield f"{name}: cgroup version 1 does not count its requests; {bytes_only}; {remedy}"
+        if not self._io.is_v2:
+            yield "cgroup version 1 counts most buffered writes as those of no tenant; boot with cgroup version 2"
+        elif without := [n for n, t in self._tenants.items() if t.cgroup is not None and not self._io.has_counters(t)]:
+            said = f"{', '.join(without[:3])}: the io controller is off; {bytes_only}"
+            yield f"{said}; echo +io > {self._io.top}/cgroup.subtree_control, and in each group above it"
+        by_process = missing or any(not self._io.has_counters(tenant) for tenant in self._tenants.values())
+        if self._host.euid and by_process:
+            yield "bytes of processes of other users are unknown to an ordinary user; run it as root"
+        if not self._psi.exists():
+            yield "the kernel does not say how long tasks wait for disks (PSI); boot with psi=1"
+
+    def look(self, now_ns: int) -> None:
+        """Looks for new tenants and disks, if it is time."""
+        if now_ns - self._looked_ns < LOOK_NS:
+            return
+        self._looked_ns = now_ns
+        self._disks = _disks(self._host)
+        if self._found:
+            return
+        paths = [str(folder.relative_to(self._io.top)) for folder in tenants.groups(self._io.top)]
+        self._tenants = {f"/{path}": Tenant(f"/{path}", cgroup=path) for path in paths}
+        for pid in self._guests_outside():
+            with contextlib.suppress(UsageError):
+                guest = tenants.named(f"pid:{pid}", self._host)
+                self._tenants[guest.name] = guest
+
+    def _guests_outside(self) -> Iterator[int]:
+        """Processes of virtual machines that no tenant's cgroup contains."""
+        looks, self._looks = self._looks, {}
+        for entry in self._host.path("/proc").iterdir():
+            if entry.name.isdigit():
+                pid = int(entry.name)
+                # A process gets its name and its cgroup soon after its start, and keeps them.
+                self._looks[pid] = seen = looks.get(pid, 0)
+                if seen < LOOKS_MAX:
+                    is_one = self._is_guest_outside(entry)
+                    self._looks[pid] = 0 if is_one else seen + 1
+                    if is_one:
+                        yield pid
+
+    def _is_guest_outside(self, folder: Path) -> bool:
+        try:
+            if not tenants.is_guest((folder / "comm").read_text(encoding="utf-8", errors="replace")):
+                return False
+            own = [line.split(":", 2) for line in (folder / "cgroup").read_text(encoding="utf-8").splitlines()]
+        except OSError:
+            return False
+        inside = next((path for _, names, path in own if self._io.controller in names.split(",")), "/")
+        return not any(f"{inside}/".startswith(f"{name}/") for name in self._tenants)
+
+    def read(self, now_ns: int) -> Snapshot:
+        """All counters now."""
+        self.look(now_ns)
+        disks = {
+            row[2]: [int(value) for value in row[3:14]]
+            for line in self._stats.read_text(encoding="ascii").splitlines()
+            if (row := line.split())
+            and f"{row[0]}:{row[1]}" in self._disks
+            and (not self._only or row[2] in self._only)
+        }
+        numbers = self._io.counted(self._disks)
+        counted = frozenset(name for number, name in self._disks.items() if number in numbers)
+        uses: dict[tuple[str, str], Counts] = {}
+        waited = {HOST: value} if (value := _waited_ns(self._psi)) is not None else {}
+        self._seen = set()
+        for tenant in self._tenants.values():
+            if tenant.cgroup is None:
+                uses[tenant.name, HOST] = self._processes(tenant.name, [tenant.pid or 0])
+                continue
+            if (by_disk := self._io.counts(tenant, self._disks)) is not None:
+                uses |= {(tenant.name, disk): counts for disk, counts in by_disk.items() if disk in disks}
+            if by_disk is None or not counted.issuperset(disks):
+                files = (self._io.top / tenant.cgroup).glob("**/cgroup.procs")
+                pids = [pid for file in files for pid in tenants.processes(file.parent)]
+                uses[tenant.name, HOST if by_disk is None else REST] = self._processes(tenant.name, pids)
+            if (value := _waited_ns(self._io.pressure(tenant))) is not None:
+                waited[tenant.name] = value
+        self._own = {pid: counts for pid, counts in self._own.items() if pid in self._seen}
+        return Snapshot(now_ns, disks, counted, uses, waited)
+
+    def _processes(self, name: str, pids: Sequence[int]) -> Counts:
+        """Bytes of processes since they were first seen, so those of ended ones stay counted."""
+        sums = self._sums.setdefault(name, [0, 0])
+        for pid in pids:
+            try:
+                text = self._host.path(f"/proc/{pid}/io").read_text(encoding="ascii")
+            except OSError:
+                continue
+            values = {key: int(value) for key, _, value in (line.partition(": ") for line in text.splitlines())}
+            now = (0, values["read_bytes"], values["write_bytes"])
+            before = self._own.get(pid, now)
+            sums[0] += max(0, now[1] - before[1])
+            sums[1] += max(0, now[2] - before[2])
+            self._own[pid] = now
+            self._seen.add(pid)
+        return 0, sums[0], sums[1]
+
+
+@dataclass(frozen=True)
+class _Hierarchy:
+    """The cgroup hierarchy whose groups are tenants, and its files with counters of disks."""
+
+    top: Path
+    controller: str
+    is_v2: bool
+    unified: Path | None
+
+    @staticmethod
+    def of(groups: cgroups.Cgroups) -> _Hierarchy:
+        """The one that counts requests of disks, unless only another one has groups. CapabilityError without any."""
+        if groups.unified is not None and "io" in groups.unified_controllers:
+            return _Hierarchy(groups.unified, "", is_v2=True, unified=groups.unified)
+        others = [(groups.v1[name], name) for name in ("blkio", "memory", "cpuacct", "pids") if name in groups.v1]
+        every = [*others[:1], *([(groups.unified, "")] if groups.unified else []), *others[1:]]
+        if not every:
+            raise CapabilityError("this host has no cgroups, so its tenants are unknown; mount cgroup version 2")
+        top, name = next((each for each in every if any(True for _ in tenants.groups(each[0]))), every[0])
+        return _Hierarchy(top, name, is_v2=False, unified=groups.unified)
+
+    def pressure(self, tenant: Tenant) -> Path:
+        return (self.unified or self.top) / (tenant.cgroup or "") / "io.pressure"
+
+    def has_counters(self, tenant: Tenant) -> bool:
+        file = "io.stat" if self.is_v2 else "blkio.throttle.io_serviced_recursive"
+        return tenant.cgroup is not None and (self.top / tenant.cgroup / file).exists()
+
+    def counted(self, disks: Mapping[str, str]) -> frozenset[str]:
+        """The numbers of the disks whose requests are counted for each group."""
+        if self.is_v2:
+            return frozenset(disks)
+        return frozenset(number for number in self._v1(self.top, "io_serviced"))
+
+    def counts(self, tenant: Tenant, disks: Mapping[str, str]) -> dict[str, Counts] | None:
+        """By disk; None if nothing is counted for this group, or it has ended."""
+        folder = self.top / (tenant.cgroup or "")
+        if self.is_v2:
+            try:
+                text = (folder / "io.stat").read_text(encoding="ascii")
+            except OSError:
+                return None
+            rows = ((number, _keyed(rest)) for number, _, rest in (line.partition(" ") for line in text.splitlines()))
+            return {
+                disks[number]: (row.get("rios", 0) + row.get("wios", 0), row.get("rbytes", 0), row.get("wbytes", 0))
+                for number, row in rows
+                if number in disks
+            }
+        operations, sizes = self._v1(folder, "io_serviced"), self._v1(folder, "io_service_bytes")
+        return {
+            disks[number]: (row.get("Read", 0) + row.get("Write", 0), size.get("Read", 0), size.get("Write", 0))
+            for number, row in operations.items()
+            if number in disks and (size := sizes.get(number, {})) is not None
+        }
+
+    def _v1(self, folder: Path, what: str) -> dict[str, dict[str, int]]:
+        """Counters by the number of a disk and by kind, of the first policy that counts the disk."""
+        rows: dict[str, dict[str, int]] = {}
+        for policy in reversed(V1_POLICIES):
+            with contextlib.suppress(OSError):
+                text = (folder / f"blkio.{policy}.{what}_recursive").read_text(encoding="ascii")
+                new: dict[str, dict[str, int]] = {}
+                for words in (line.split() for line in text.splitlines()):
+                    if len(words) == 3:
+                        new.setdefault(words[0], {})[words[1]] = int(words[2])
+                rows |= new
+        return rows
+
+
+def _keyed(text: str) -> dict[str, int]:
+    pairs = (word.partition("=") for word in text.split())
+    return {key: int(value) for key, _, value in pairs if value.isdigit()}
+
+
+def _waited_ns(file: Path) -> int | None:
+    """How long some task waited (PSI); None if the kernel does not say."""
+    try:
+        text = file.read_text(encoding="ascii")
+    except OSError:
+        return None
+    some = next((line for line in text.splitlines() if line.startswith("some ")), "")
+    total = some.rpartition("total=")[2]
+    return int(total) * 1000 if total.isdigit() else None
+
+
+def _disks(host: Host) -> dict[str, str]:
+    """Names of whole disks with a size, by 'major:minor'."""
+    every = {}
+    with contextlib.suppress(OSError):
+        for folder in sorted(host.path("/sys/block").iterdir()):
+            size, number = (host.text(f"/sys/block/{folder.name}/{name}") for name in ("size", "dev"))
+            if size and number and size != "0":
+                every[number] = folder.name
+    return every
+
+
+def _disk(text: str, disks: Mapping[str, str]) -> str:
+    name = text.removeprefix("/dev/")
+    if name not in disks.values():
+        part = next((disk for disk in disks.values() if name.startswith(disk)), None)
+        remedy = f"give the whole disk, {part}" if part else f"there are {', '.join(sorted(disks.values()))}"
+        raise UsageError(Problem(f"there is no disk {text!r}", remedy, key="--device"))
+    return name
+
+
+def span(before: Snapshot, after: Snapshot, at_ns: int, late: int = 0) -> Span:
+    """What happened between two snapshots. at_ns: the time of the second, in ns since the epoch. Pure."""
+    disks = tuple(
+        _difference(name, before.disks[name], now) for name, now in after.disks.items() if name in before.disks
+    )
+    waited = {
+        name: max(0, now - before.waited_ns[name]) for name, now in after.waited_ns.items() if name in before.waited_ns
+    }
+    return Span(
+        at_ns=at_ns,
+        length_ns=after.time_ns - before.time_ns,
+        disks=disks,
+        uses=tuple(_used(before, after)),
+        counted=tuple(sorted(after.counted)),
+        waited_ns={name: ns for name, ns in waited.items() if ns},
+        late=late,
+    )
+
+
+def _difference(name: str, before: Sequence[int], now: Sequence[int]) -> Disk:
+    reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms, in_flight, busy_ms, _ = (
+        max(0, new - old) for new, old in zip(now, before, strict=True)
+    )
+    in_flight = now[8]
+    return Disk(
+        disk=name,
+        reads=reads,
+        writes=writes,
+        read_bytes=SECTOR * read_sectors,
+        write_bytes=SECTOR * write_sectors,
+        read_ns=10**6 * read_ms,
+        write_ns=10**6 * write_ms,
+        busy_ns=10**6 * busy_ms,
+        in_flight=in_flight,
+        read_peak_ns=round(10**6 * read_ms / reads) if reads else None,
+        write_peak_ns=round(10**6 * write_ms / writes) if writes else None,
+    )
+
+
+def _used(before: Snapshot, after: Snapshot) -> Iterator[Use]:
+    for (tenant, disk), now in after.uses.items():
+        old = before.uses.get((tenant, disk), (0, 0, 0))
+        # A group of the same name that was made anew counts from 0.
+        operations, read, written = (n - o if n >= o else n for n, o in zip(now, old, strict=True))
+        if operations > 0 or read or written:
+            yield Use(
+                tenant=tenant,
+                disk=disk,
+                operations=None if disk in (HOST, REST) else operations,
+                read_bytes=read,
+                write_bytes=written,
+            )

@@ -3,7 +3,8 @@
 A disk is slow while it is saturated (busy for 90 % of a period) and its reads or its writes take longer than a stated
 limit, or than a bound around their own usual latency. The usual latency is the median of the last 600 periods in which
 the disk was not slow. The bound is at least twice that, and on a logarithmic scale eight times as far from it as the
-upper quartile (5.4 standard deviations of log-normal latencies). A disk that completes no request although some are in flight is slow too.
+upper quartile: 5.4 standard deviations of log-normal latencies. A disk that completes no request although some are in
+flight is slow too.
 
 It begins after three such periods, and at least a second, in a row; it ends after as many others. On simulated
 latencies that no neighbour changes (log-normal, heavy-tailed, and correlated in time), on a disk that is saturated all

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from partywall.model.watch import Disk, Span, Use
+from partywall.report.watch_text import who
 from partywall.stats.watch import NEW_USUAL, Rule
 
 SECOND = 10**9
@@ -82,6 +83,14 @@ def test_a_stated_limit_needs_no_usual_latency():
     assert (number, slow.by, slow.bound_ns, slow.usual_ns) == (2, "limit", USUAL_NS, None)
 
 
+def test_a_stated_limit_counts_even_if_the_usual_latency_is_exceeded_before():
+    rule = Rule(20 * USUAL_NS, SECOND)
+    told(rule, [USUAL_NS] * 100)
+    every = told(rule, [10 * USUAL_NS] * 5 + [30 * USUAL_NS] * 5 + [USUAL_NS] * 3)
+    assert [slow.by for _, slow in every] == ["usual", "limit"]
+    assert every[-1][1].length_ns == 10 * SECOND
+
+
 def test_short_periods_must_last_a_second_in_all():
     rule = Rule(USUAL_NS, SECOND // 10)
     assert [number for number, _ in told(rule, [2 * USUAL_NS] * 12, length_ns=SECOND // 10)] == [9]
@@ -118,6 +127,8 @@ def test_the_neighbour_is_who_has_most_of_the_work_if_others_have_some():
     assert slow.neighbour.tenant == "/writer"
     assert [(share.tenant, share.operations) for share in slow.shares] == [("/writer", 0.9), ("/reader", 0.1)]
     assert slow_with(writer).neighbour is None
+    buffered = slow_with(reader)
+    assert (buffered.rest, who(buffered)[:23]) == (0.9, "Largest shares: /reader")
     halves = [reader.model_copy(update={"tenant": f"/{n}"}) for n in range(3)]
     assert slow_with(*halves).neighbour is None
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from partywall import units
@@ -26,6 +26,8 @@ from partywall.store.watch import WatchDirectory
 from partywall.watch.prometheus import Totals
 
 KEEPS = "the watch goes on"
+NAME = 32
+"""The longest name that is shown while it watches."""
 TENANTS = 5
 """The most tenants that are shown while it watches."""
 
@@ -79,7 +81,13 @@ def watch(
         check_metrics_file(prometheus_file)
     if resume is not None:
         record = WatchDirectory.open(resume)
-        given = {"TENANT": tenant, "--for": for_, "--device": device, "--latency": latency, "--dry-run": dry_run}
+        given: dict[str, object] = {
+            "TENANT": tenant,
+            "--for": for_,
+            "--device": device,
+            "--latency": latency,
+            "--dry-run": dry_run,
+        }
         given |= {"--out": out, "--prometheus": prometheus_file}
         view = _View(console, WatchJob.of(record.about).for_ns)
         return go_on(Watches(), record, options, view, console, document, given, alone=False)
@@ -114,7 +122,6 @@ class _View(Drawn):
 
     def __init__(self, console: Console, for_ns: int | None) -> None:
         self._elapsed = Elapsed(for_ns)
-        # Drawn once a period, because drawing costs more than reading the counters.
         self._live = Live(console=console, auto_refresh=False, transient=True)
         super().__init__(console, self._live)
 
@@ -132,14 +139,21 @@ class _View(Drawn):
     def _show(self, seen: Seen) -> None:
         span = seen.span
         if self._console.is_terminal:
-            disks = Table(*watch_text.DISKS, box=None, pad_edge=False)
-            tenants = Table(*watch_text.TENANTS, box=None, pad_edge=False)
-            for table, rows in (
-                (disks, [watch_text.disk_cells(disk, span.length_ns) for disk in span.disks]),
-                (tenants, watch_text.tenant_cells(span, TENANTS)),
-            ):
-                for row in rows:
-                    table.add_row(*map(Text, row))
-            self._live.update(Group(disks, Text(), tenants, Text(f"watching {self._elapsed}")), refresh=True)
+            disks = _padded(watch_text.DISKS, [watch_text.disk_cells(disk, span.length_ns) for disk in span.disks])
+            tenants = _padded(watch_text.TENANTS, watch_text.tenant_cells(span, TENANTS))
+            lines = (*disks, "", *tenants, "", f"watching {self._elapsed}")
+            self._live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
         slow = ", ".join(f"{each.disk} slow for {units.format_duration(each.length_ns)}" for each in seen.slow)
         self.line(lambda: f"watching {self._elapsed}: {slow or 'no disk is slow'}")
+
+
+def _padded(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table as lines. Rich's own takes ten times as long, which is more than reading the counters."""
+    every = [columns, *([row[0] if len(row[0]) <= NAME else f"{row[0][: NAME - 1]}…", *row[1:]] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*every, strict=True)]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in every
+    ]

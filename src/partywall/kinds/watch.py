@@ -38,7 +38,7 @@ class WatchJob:
     @classmethod
     def of(cls, about: dict[str, Any]) -> WatchJob:
         """The job of a record."""
-        known = {name: about.get(name) for name in ("for_ns", "every_ns", "limit_ns")}
+        known = {name: about[name] for name in ("for_ns", "every_ns", "limit_ns") if name in about}
         return cls(**known, disks=tuple(about.get("disks", ())), tenants=tuple(about.get("tenants", ())))
 
 

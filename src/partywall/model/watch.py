@@ -196,10 +196,15 @@ class Slow(_Value):
     shares: tuple[Share, ...]
 
     @property
+    def rest(self) -> float:
+        """The share of bytes of no watched tenant."""
+        return max(0.0, 1 - sum(share.bytes for share in self.shares))
+
+    @property
     def neighbour(self) -> Share | None:
-        """The tenant with by far the largest share, if other tenants used the disk too."""
-        first = next(iter(self.shares), None)
-        return first if first is not None and len(self.shares) > 1 and _weight(first) >= 0.5 else None
+        """The only tenant with at least half of the operations or bytes, if other tenants used the disk too."""
+        large = [share for share in self.shares if _weight(share) >= 0.5]
+        return large[0] if len(large) == 1 < len(self.shares) else None
 
 
 def _weight(share: Share) -> float:

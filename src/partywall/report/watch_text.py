@@ -50,12 +50,13 @@ def who(slow: Slow) -> str:
     if not slow.shares:
         return "No tenant that is watched used it."
     listed = "; ".join(share_text(share) for share in slow.shares[:NAMED])
-    rest = 1 - sum(share.bytes for share in slow.shares)
-    if rest >= REST_LEAST:
-        listed += f"; no watched tenant {100 * rest:.0f} % of bytes"
+    has_rest = slow.rest >= REST_LEAST
+    if has_rest:
+        listed += f"; no watched tenant {100 * slow.rest:.0f} % of bytes"
     if slow.neighbour is not None:
         return f"Likely neighbour: {slow.neighbour.tenant}. Shares: {listed}."
-    return f"No other tenant used it: {listed}." if len(slow.shares) == 1 else f"Largest shares: {listed}."
+    alone = len(slow.shares) == 1 and not has_rest
+    return f"No other tenant used it: {listed}." if alone else f"Largest shares: {listed}."
 
 
 def share_text(share: Share) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 import altair as alt
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from partywall import units
@@ -16,6 +15,7 @@ from partywall.model.watch import HOST, WAYS, Disk, Span, WatchFindings, shares
 from partywall.report import charts, page, watch_text
 from partywall.report.charts import BAND, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
 from partywall.report.files import Files
+from partywall.report.listed import listed
 
 DISKS_DRAWN = 4
 TENANTS_DRAWN = 6
@@ -55,22 +55,13 @@ def show(findings: WatchFindings, console: Console) -> None:
     console.print(Text(headline(findings), style="bold"), soft_wrap=True)
     whole = findings.whole
     if whole is not None:
-        _table(console, watch_text.DISKS, [watch_text.disk_cells(disk, whole.length_ns) for disk in whole.disks])
+        console.print(listed(watch_text.DISKS, [watch_text.disk_cells(disk, whole.length_ns) for disk in whole.disks]))
         if whole.uses:
-            _table(console, watch_text.TENANTS, watch_text.tenant_cells(whole, TENANTS_DRAWN))
+            console.print(listed(watch_text.TENANTS, watch_text.tenant_cells(whole, TENANTS_DRAWN)))
     for slow in findings.slow[:SLOW_LISTED]:
         console.print(Text(watch_text.sentence(slow)), soft_wrap=True)
     for note in notes(findings):
         console.print(Text(f"note: {note}"), soft_wrap=True)
-
-
-def _table(console: Console, columns: tuple[str, ...], rows: list[list[str]]) -> None:
-    table = Table(*columns)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in rows:
-        table.add_row(*(Text(text) for text in row))
-    console.print(table)
 
 
 def all_charts(findings: WatchFindings) -> dict[str, tuple[str, str, AnyChart]]:

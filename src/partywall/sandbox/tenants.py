@@ -5,6 +5,7 @@ A tenant is given as text: pid:NUMBER, cgroup:PATH, or a path below the cgroup m
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,8 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        return sorted(child for child in folder.iterdir() if child.is_dir())
+        with os.scandir(folder) as entries:
+            return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError:
         # Groups may end at any time.
         return []

@@ -34,6 +34,9 @@ ROW_NS = 1_000_000_000
 NEW_USUAL = 3600
 """After so many slow periods in a row the latency counts as usual."""
 
+RANKS = {"stuck": 0, "usual": 1, "limit": 2}
+"""What is said of a slow time that exceeds several bounds: the highest."""
+
 
 class Usual:
     """The usual latency of one way, from a sliding window of the logarithms of mean latencies."""
@@ -122,7 +125,7 @@ class Rule:
         if disk.operations == 0:
             return Excess("writes", "stuck", length_ns, None, length_ns) if disk.in_flight else None
         every = [each for way in WAYS for each in self._exceeded(disk, way)]
-        return max(every, key=lambda each: each.latency_ns / each.bound_ns, default=None)
+        return max(every, key=lambda each: (RANKS[each.by], each.latency_ns / each.bound_ns), default=None)
 
     def _exceeded(self, disk: Disk, way: Way) -> list[Excess]:
         latency_ns = disk.latency_ns(way)
@@ -162,9 +165,9 @@ class _Sum:
             self._span = of if self._span is None else self._span + of
         self._pauses.clear()
         self.periods += 1
-        if self.excess.by == "stuck" != excess.by:
-            self.excess = excess
-        if excess.way == self.excess.way:
+        if RANKS[excess.by] > RANKS[self.excess.by]:
+            self.excess, self._worst_ns = excess, 0.0
+        if excess.way == self.excess.way or excess.by == "stuck":
             self._worst_ns = max(self._worst_ns, excess.latency_ns)
 
     def slow(self, *, ended: bool) -> Slow:

@@ -64,6 +64,7 @@ class Course:
 
     def _tell(self, slow: Slow) -> None:
         has_ended = slow.end_ns is not None
+        self._emit(Note(watch_text.sentence(slow), is_warning=not has_ended))
         if not self._slow:
             self._emit(Note(watch_text.HINT))
         self._slow += not has_ended
@@ -71,7 +72,6 @@ class Course:
             self.untold += has_ended
         else:
             self._record.add(slow)
-        self._emit(Note(watch_text.sentence(slow), is_warning=not has_ended))
 
 
 def watch(

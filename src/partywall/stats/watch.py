@@ -92,8 +92,10 @@ class Rule:
         if excess is None:
             return self._calm(disk, span)
         self._others = 0
-        self._so_far = _Sum(excess) if self._so_far is None else self._so_far
-        self._so_far.add(disk, span, excess)
+        if self._so_far is None:
+            self._so_far = _Sum(disk, span, excess)
+        else:
+            self._so_far.add(disk, span, excess)
         if not self._is_slow and self._so_far.periods >= self._row:
             self._is_slow = True
             return self.now
@@ -148,12 +150,9 @@ def _count(disk: Disk, way: Way) -> int:
 class _Sum:
     """The periods of a slow time. Short pauses count once it goes on after them."""
 
-    def __init__(self, excess: Excess) -> None:
-        self.excess = excess
-        self.periods = 0
-        self._worst_ns = 0.0
-        self._disk: Disk | None = None
-        self._span: Span | None = None
+    def __init__(self, disk: Disk, span: Span, excess: Excess) -> None:
+        self.excess, self.periods = excess, 1
+        self._disk, self._span, self._worst_ns = disk, span, excess.latency_ns
         self._pauses: list[tuple[Disk, Span]] = []
 
     def pause(self, disk: Disk, span: Span) -> None:
@@ -161,8 +160,7 @@ class _Sum:
 
     def add(self, disk: Disk, span: Span, excess: Excess) -> None:
         for each, of in (*self._pauses, (disk, span)):
-            self._disk = each if self._disk is None else self._disk + each
-            self._span = of if self._span is None else self._span + of
+            self._disk, self._span = self._disk + each, self._span + of
         self._pauses.clear()
         self.periods += 1
         if RANKS[excess.by] > RANKS[self.excess.by]:
@@ -172,8 +170,6 @@ class _Sum:
 
     def slow(self, *, ended: bool) -> Slow:
         """The figures so far."""
-        assert self._disk is not None  # noqa: S101 - a sum begins with its first period
-        assert self._span is not None  # noqa: S101
         disk, span, excess = self._disk, self._span, self.excess
         latency_ns = disk.latency_ns(excess.way)
         return Slow(

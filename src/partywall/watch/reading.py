@@ -194,15 +194,18 @@ class Reader:
         return 0, sums[0], sums[1]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Hierarchy:
-    """The cgroup hierarchy whose groups are tenants, and its files with counters of disks."""
+    """The cgroup hierarchy whose groups are tenants, and its files with counters of disks.
+
+    policies: those of version 1 that count any disk.
+    """
 
     top: Path
     controller: str
     is_v2: bool
     unified: Path | None
-    policies: list[str] = field(default_factory=list)
+    policies: Sequence[str] = ()
 
     @staticmethod
     def of(groups: cgroups.Cgroups) -> _Hierarchy:
@@ -224,11 +227,11 @@ class _Hierarchy:
         return tenant.cgroup is not None and (self.top / tenant.cgroup / file).exists()
 
     def counted(self, disks: Mapping[str, str]) -> frozenset[str]:
-        """The disks whose requests are counted for each group. Learns which policy of version 1 counts any."""
+        """The disks whose requests are counted for each group. Also finds the policies that count any."""
         if self.is_v2:
             return frozenset(disks.values())
         known = {policy: _v1(f"{self.top}/blkio.{policy}.io_serviced_recursive") for policy in V1_POLICIES}
-        self.policies[:] = [policy for policy, rows in known.items() if rows]
+        self.policies = [policy for policy, rows in known.items() if rows]
         return frozenset(disks[number] for rows in known.values() for number in rows if number in disks)
 
     def counts(self, cgroup: str, disks: Mapping[str, str]) -> dict[str, Counts] | None:

@@ -66,8 +66,8 @@ def disk(folder: Path) -> Iterator[Path]:
     with image.open("wb") as file:
         file.truncate(64 << 20)
     with contextlib.ExitStack() as stack:
-        found = subprocess.run(["losetup", "-f", "--show", image], capture_output=True, text=True, check=True)
-        device = found.stdout.strip()
+        result = subprocess.run(["losetup", "-f", "--show", image], capture_output=True, text=True, check=True)
+        device = result.stdout.strip()
         stack.callback(subprocess.run, ["losetup", "-d", device], check=True)
         subprocess.run(["mkfs.ext4", "-q", device], check=True)
         place.mkdir()
@@ -83,15 +83,15 @@ def disk(folder: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def tenants(file: Path) -> Iterator[None]:
     """Cgroups with a reader each."""
-    found = cgroups.read()
-    top = found.unified if "io" in found.unified_controllers else found.v1.get("blkio")
+    groups = cgroups.read()
+    top = groups.unified if "io" in groups.unified_controllers else groups.v1.get("blkio")
     if top is None:
         not_measured(NAME, "this host has no io controller; mount cgroup version 2")
     parent = top / f"bench-watch-{os.getpid()}"
     with contextlib.ExitStack() as stack:
         parent.mkdir()
         stack.callback(parent.rmdir)
-        if top == found.unified:
+        if top == groups.unified:
             (parent / "cgroup.subtree_control").write_text("+io")
         for number in range(TENANTS):
             group = parent / f"t{number}"

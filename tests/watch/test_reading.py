@@ -160,7 +160,7 @@ def test_a_tenant_that_starts_later_is_found(v2):
     assert (use.tenant, use.write_bytes) == ("/system.slice/db.service", 512)
 
 
-def test_a_group_that_was_made_anew_counts_from_0(v2):
+def test_a_group_that_was_created_again_counts_from_0(v2):
     v2.group("sys/fs/cgroup/docker/a1", [7], io__stat="8:0 rbytes=900 wbytes=0 rios=9 wios=0\n")
     reader = Reader(v2.host)
     seen = of(

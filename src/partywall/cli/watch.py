@@ -25,6 +25,7 @@ from partywall.report import watch_text
 from partywall.store.watch import WatchDirectory
 from partywall.watch.prometheus import Totals
 
+EVERY = "1s"
 KEEPS = "the watch goes on"
 NAME = 32
 """The longest name that is shown while it watches."""
@@ -43,7 +44,7 @@ def watch(
         ),
     ] = None,
     for_: Annotated[str | None, typer.Option("--for", help="How long, e.g. 10m. Default: until Ctrl-C.")] = None,
-    every: Annotated[str, typer.Option(help="Length of a period.")] = "1s",
+    every: Annotated[str, typer.Option(help="Length of a period.")] = EVERY,
     device: Annotated[
         list[str] | None, typer.Option(help="A disk, e.g. sda; may be given again. Default: all disks.")
     ] = None,
@@ -88,7 +89,7 @@ def watch(
             "--latency": latency,
             "--dry-run": dry_run,
         }
-        given |= {"--out": out, "--prometheus": prometheus_file}
+        given |= {"--every": every != EVERY, "--out": out, "--prometheus": prometheus_file}
         view = _View(console, WatchJob.of(record.about).for_ns)
         return go_on(Watches(), record, options, view, console, document, given, alone=False)
     job = WatchJob(

@@ -103,17 +103,17 @@ class Watches:
 
     def findings(self, record: WatchDirectory) -> WatchFindings:
         """One pass over the lines, in bounded memory."""
-        sums, told, lacks, begun, untold, has_ended = _Sums(), _Told(), (), 0, 0, False
+        sums, slow, lacks, begun, dropped, has_ended = _Sums(), _SlowTimes(), (), 0, 0, False
         for kind, content in record.events():
             match kind, content:
                 case _, Span():
                     sums.add(content)
                 case _, Slow():
-                    told.add(content)
+                    slow.add(content)
                 case "began", dict():
                     lacks, begun = tuple(content.get("lacks", ())), begun + 1
                 case "paused", dict():
-                    untold += content.get("untold", 0)
+                    dropped += content.get("dropped", 0)
                 case "ended", _:
                     has_ended = True
         if sums.whole is None:
@@ -125,8 +125,8 @@ class Watches:
             lacks=lacks,
             whole=sums.whole,
             spans=tuple(sums.spans),
-            slow=tuple(told.every),
-            untold=untold,
+            slow=tuple(slow.every),
+            dropped=dropped,
             gaps=max(0, begun - 1),
             ended=has_ended,
         )
@@ -152,10 +152,10 @@ class _Sums:
         self.spans.append(span)
         if len(self.spans) > 2 * SPANS_SHOWN:
             pairs = zip(self.spans[::2], [*self.spans[1::2], None], strict=False)
-            self.spans = [one if other is None else one + other for one, other in pairs]
+            self.spans = [first if second is None else first + second for first, second in pairs]
 
 
-class _Told:
+class _SlowTimes:
     """The slow times in order. One that ended replaces its beginning."""
 
     def __init__(self) -> None:

@@ -6,7 +6,6 @@ A span contains raw sums, so spans that follow each other can be added. Means an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -150,11 +149,6 @@ def _added(before: Iterable[Any], later: Iterable[Any], key: Any) -> tuple[Any, 
     return tuple(every.values())
 
 
-def total(spans: Iterable[Span]) -> Span | None:
-    """The sum of spans; None if there is none."""
-    return reduce(lambda one, other: other if one is None else one + other, spans, None)
-
-
 def _largest(*values: int | None) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
@@ -252,7 +246,7 @@ class WatchFindings(_Value):
     whole: Span | None
     spans: tuple[Span, ...]
     slow: tuple[Slow, ...]
-    untold: int
+    dropped: int
     gaps: int
     ended: bool
 

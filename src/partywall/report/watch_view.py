@@ -31,7 +31,7 @@ def headline(findings: WatchFindings) -> str:
         return f"Watched for {length}: no disk was slow"
     disks = list(dict.fromkeys(slow.disk for slow in findings.slow))
     slow_ns = sum(slow.length_ns for slow in findings.slow)
-    took = f"{units.counted(len(findings.slow) + findings.untold, 'time')}, {units.format_duration(slow_ns)} in all"
+    took = f"{units.counted(len(findings.slow) + findings.dropped, 'time')}, {units.format_duration(slow_ns)} in all"
     return f"Watched for {length}: {', '.join(disks)} {'was' if len(disks) == 1 else 'were'} slow {took}"
 
 
@@ -46,8 +46,8 @@ def notes(findings: WatchFindings) -> Iterator[str]:
         yield f"{units.counted(findings.whole.late, 'period')} are longer, because the reader was late"
     if findings.whole and findings.whole.left_out:
         yield f"in some spans up to {units.counted(findings.whole.left_out, 'tenant')} with the fewest bytes left out"
-    if findings.untold:
-        yield f"of {findings.untold} slow times only the number is known, because there were too many"
+    if findings.dropped:
+        yield f"of {findings.dropped} slow times only the number is known, because there were too many"
 
 
 def show(findings: WatchFindings, console: Console) -> None:
@@ -186,7 +186,7 @@ def render(findings: WatchFindings) -> str:
         tenant_columns=watch_text.TENANTS,
         tenants=watch_text.tenant_cells(whole, TENANTS_LISTED) if whole else [],
         slow=[watch_text.sentence(slow) for slow in findings.slow[:SLOW_LISTED]],
-        more=max(0, len(findings.slow) - SLOW_LISTED) + findings.untold,
+        more=max(0, len(findings.slow) - SLOW_LISTED) + findings.dropped,
         figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
         host=page.facts(findings.host),
         json=_json(findings),

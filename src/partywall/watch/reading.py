@@ -54,7 +54,7 @@ class Reader:
         self._host = host
         self._proc = str(host.path("/proc"))
         self._psi = f"{self._proc}/pressure/io"
-        self._found = bool(chosen)
+        self._is_chosen = bool(chosen)
         self._disks = _disks(host)
         if not self._disks:
             raise CapabilityError("this host has no disk in /proc/diskstats and /sys/block; there is nothing to watch")
@@ -117,7 +117,7 @@ class Reader:
         self._looked_ns = now_ns
         self._disks = _disks(self._host)
         self._counted = self._io.counted(self._disks)
-        if not self._found:
+        if not self._is_chosen:
             paths = [str(folder.relative_to(self._io.top)) for folder in tenants.groups(self._io.top)]
             self._tenants = {f"/{path}": Tenant(f"/{path}", cgroup=path) for path in paths}
             for pid in self._guests_outside():
@@ -355,7 +355,7 @@ def _difference(name: str, before: Sequence[int], now: Sequence[int]) -> Disk:
 def _used(before: Snapshot, after: Snapshot) -> Iterator[Use]:
     for (tenant, disk), now in after.uses.items():
         old = before.uses.get((tenant, disk), (0, 0, 0))
-        # A group of the same name that was made anew counts from 0.
+        # A group of the same name that was created again counts from 0.
         operations, read, written = (n - o if n >= o else n for n, o in zip(now, old, strict=True))
         if operations > 0 or read or written:
             yield Use(

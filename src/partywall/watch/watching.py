@@ -32,7 +32,7 @@ class Course:
         self._record, self._every_ns, self._limit_ns, self._emit = record, every_ns, limit_ns, emit
         self._rules: dict[str, Rule] = {}
         self._sum: Span | None = None
-        self._periods = self._details = self._slow = self.untold = 0
+        self._periods = self._details = self._slow = self.dropped = 0
         self._written = sum(1 for _ in record.spans())
 
     def take(self, span: Span) -> Seen:
@@ -69,7 +69,7 @@ class Course:
             self._emit(Note(watch_text.HINT))
         self._slow += not has_ended
         if self._slow > SLOW_MAX:
-            self.untold += has_ended
+            self.dropped += has_ended
         else:
             self._record.add(slow)
 
@@ -103,4 +103,4 @@ def watch(
                 emit(Left(max(0, end_ns - before.time_ns) / 1e9))
     finally:
         course.end()
-        record.say("paused", untold=course.untold)
+        record.say("paused", dropped=course.dropped)

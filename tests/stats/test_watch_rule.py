@@ -74,6 +74,13 @@ def test_a_third_of_disturbed_periods_hides_no_neighbour():
     assert [number for number, _ in told(rule, [10 * USUAL_NS] * 5)] == [2]
 
 
+def test_twenty_times_the_usual_latency_is_slow_however_much_it_varies():
+    rule = Rule(None, SECOND)
+    told(rule, [USUAL_NS, USUAL_NS, USUAL_NS, 30 * USUAL_NS, 30 * USUAL_NS] * 40, busy=0.5)
+    assert told(rule, [19 * USUAL_NS] * 5) == []
+    assert [number for number, _ in told(rule, [21 * USUAL_NS] * 5)] == [2]
+
+
 def test_an_unsaturated_disk_is_never_slow():
     assert told(Rule(USUAL_NS, SECOND), [100 * USUAL_NS] * 500, busy=0.8) == []
 

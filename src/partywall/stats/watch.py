@@ -2,9 +2,9 @@
 
 A disk is slow while it is saturated (busy for 90 % of a period) and its reads or its writes take longer than a stated
 limit, or than a bound around their own usual latency. The usual latency is the median of the last 600 periods in which
-the disk was not slow. The bound is at least twice that, and on a logarithmic scale eight times as far from it as the
-upper quartile: 5.4 standard deviations of log-normal latencies. A disk that completes no request although some are in
-flight is slow too.
+the disk was not slow. The bound is on a logarithmic scale eight times as far from it as the upper quartile: 5.4
+standard deviations of log-normal latencies. It is at least twice and at most twenty times the usual latency. A disk
+that completes no request although some are in flight is slow too.
 
 It begins after three such periods, and at least a second, in a row; it ends after as many others. On simulated
 latencies that no neighbour changes (log-normal, heavy-tailed, and correlated in time), on a disk that is saturated all
@@ -27,7 +27,7 @@ FEWEST = 60
 """Periods from which the usual latency is known."""
 OPERATIONS = 5
 """A period with fewer operations says too little about the usual latency."""
-TIMES = 2.0
+LEAST_TIMES, MOST_TIMES = 2.0, 20.0
 FAR = 8.0
 ROW = 3
 ROW_NS = 1_000_000_000
@@ -57,7 +57,8 @@ class Usual:
         if (count := len(self._sorted)) < FEWEST:
             return None
         median, high = self._sorted[count // 2], self._sorted[(3 * count) // 4]
-        return math.exp(median), math.exp(median + max(math.log(TIMES), FAR * (high - median)))
+        times = min(MOST_TIMES, max(LEAST_TIMES, math.exp(min(FAR * (high - median), 100.0))))
+        return math.exp(median), times * math.exp(median)
 
 
 @dataclass(frozen=True)

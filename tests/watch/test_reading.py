@@ -117,7 +117,7 @@ def test_pressure_is_that_of_the_host_and_of_each_group(v2):
 def test_groups_of_version_1_are_read_where_the_kernel_counts_them(v1):
     top = "sys/fs/cgroup/blkio"
     v1.group(top, blkio__throttle__io_serviced_recursive="8:0 Read 5\n8:0 Total 5\nTotal 5\n")
-    v1.group(f"{top}/web", [7])
+    v1.group(f"{top}/web", [7], blkio__throttle__io_serviced_recursive="Total 0\n")
     v1.process(7, read=1000)
     reader = Reader(v1.host)
 
@@ -153,11 +153,31 @@ def test_guests_outside_any_group_are_tenants_and_those_inside_are_not_twice(v1)
 
 def test_a_tenant_that_starts_later_is_found(v2):
     reader = Reader(v2.host)
-    before = reader.read(0)
+    reader.read(0)
     v2.group("sys/fs/cgroup/system.slice")
     v2.group("sys/fs/cgroup/system.slice/db.service", [5], io__stat="8:0 rbytes=0 wbytes=512 rios=0 wios=1\n")
-    (use,) = span(before, reader.read(LOOK_NS), LOOK_NS).uses
-    assert (use.tenant, use.write_bytes) == ("/system.slice/db.service", 512)
+    before = reader.read(LOOK_NS)
+    v2.group("sys/fs/cgroup/system.slice/db.service", [5], io__stat="8:0 rbytes=0 wbytes=1536 rios=0 wios=3\n")
+    (use,) = span(before, reader.read(2 * LOOK_NS), LOOK_NS).uses
+    assert (use.tenant, use.write_bytes) == ("/system.slice/db.service", 1024)
+
+
+def test_what_a_tenant_did_before_it_was_found_is_not_of_the_period_that_finds_it(v2):
+    v2.group("sys/fs/cgroup/docker/a1", [], io__stat="8:0 rbytes=0 wbytes=99999 rios=0 wios=9\n")
+    reader = Reader(v2.host)
+    before = reader.read(0)
+    v2.group("sys/fs/cgroup/docker/a1", [7])
+    assert span(before, reader.read(LOOK_NS), LOOK_NS).uses == ()
+
+
+def test_a_group_without_blkio_is_found_in_another_hierarchy(v1):
+    v1.group("sys/fs/cgroup/blkio", blkio__throttle__io_serviced_recursive="8:0 Read 5\n8:16 Read 5\n")
+    v1.group("sys/fs/cgroup/memory/web", [7])
+    v1.process(7)
+    reader = Reader(v1.host)
+    (use,) = of(reader, lambda: v1.process(7, write=512)).uses
+    assert (use.tenant, use.disk, use.write_bytes) == ("/web", HOST, 512)
+    assert "/web: no io controller" in next(reader.lacks())
 
 
 def test_a_group_that_was_created_again_counts_from_0(v2):
@@ -176,7 +196,7 @@ def test_what_a_group_without_io_controller_costs_is_named(v2):
     (use,) = of(reader, lambda: v2.process(7, cgroup="/docker/a1", read=512)).uses
     assert (use.disk, use.read_bytes) == (HOST, 512)
     (lack,) = reader.lacks()
-    assert "io controller is off" in lack
+    assert "no io controller" in lack
     assert "cgroup.subtree_control" in lack
 
 

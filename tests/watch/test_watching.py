@@ -49,6 +49,7 @@ class Reader:
         self._sums = [0] * 11
         self._uses = {}
         self._at_s = 0
+        self._known = frozenset(["/writer", *(f"/reader{number or ''}" for number in range(tenants))])
 
     def lacks(self):
         return iter(("a counter; boot with it",))
@@ -70,7 +71,9 @@ class Reader:
                 self._add(f"/reader{number or ''}", 100, 100 * 4096, 0)
             if writes:
                 self._add("/writer", writes, 0, 4096 * writes)
-        return Snapshot(now_ns, {"sda": list(self._sums)}, frozenset({"sda"}), dict(self._uses), {"": now_ns // 2})
+        return Snapshot(
+            now_ns, {"sda": list(self._sums)}, frozenset({"sda"}), dict(self._uses), {"": now_ns // 2}, self._known
+        )
 
     def _add(self, tenant, *counts):
         before = self._uses.get((tenant, "sda"), (0, 0, 0))

@@ -34,7 +34,7 @@ Counts = tuple[int, int, int]
 class Snapshot:
     """All counters at one moment. counted: the disks that the kernel counts for each group.
 
-    uses: by tenant and disk; waited_ns: by tenant.
+    uses: by tenant and disk; waited_ns: by tenant; tenants: all that are known.
     """
 
     time_ns: int
@@ -42,6 +42,7 @@ class Snapshot:
     counted: frozenset[str] = frozenset()
     uses: Mapping[tuple[str, str], Counts] = field(default_factory=dict)
     waited_ns: Mapping[str, int] = field(default_factory=dict)
+    tenants: frozenset[str] = frozenset()
 
 
 class Reader:
@@ -57,12 +58,14 @@ class Reader:
         self._is_chosen = bool(chosen)
         self._disks = _disks(host)
         if not self._disks:
-            raise CapabilityError("this host has no disk in /proc/diskstats and /sys/block; there is nothing to watch")
+            raise CapabilityError(
+                "this host has no disk in /proc/diskstats and /sys/block; run it on the machine that has the disks"
+            )
         self._only = frozenset(_disk(name, self._disks) for name in disks)
-        self._groups = cgroups.read(host.root)
-        self._io = _Hierarchy.of(self._groups)
+        self._io = _Groups.of(cgroups.read(host.root))
         self._tenants: dict[str, Tenant] = {}
         self._pids: dict[str, list[int]] = {}
+        self._with_counters: set[str] = set()
         self._counted: frozenset[str] = frozenset()
         self._looks: dict[int, int] = {}
         self._own: dict[int, tuple[int, int]] = {}
@@ -74,7 +77,7 @@ class Reader:
     def _add(self, tenant: Tenant) -> None:
         if tenant.name in self._tenants:
             raise UsageError(Problem(f"{tenant.name} is given twice", "name it differently: NAME=…", key=tenant.name))
-        if tenant.cgroup is not None and not (self._io.top / tenant.cgroup).is_dir():
+        if tenant.cgroup is not None and self._io.folder(tenant.cgroup) is None:
             raise tenants.no_cgroup(tenant)
         self._tenants[tenant.name] = tenant
 
@@ -90,22 +93,19 @@ class Reader:
         """What this host does not count, what that costs, and the remedy."""
         missing = {n: name for n, name in self._disks.items() if name in self.disks and name not in self._counted}
         bytes_only = "of its tenants only bytes on all disks together are known, from /proc/PID/io"
+        remedy = "mount its blkio controller"
         for number, name in missing.items():
-            folder = self._groups.v1.get("blkio")
-            remedy = (
-                f"it counts from the first limit on: echo '{number} 0' > {folder}/blkio.throttle.read_bps_device "
-                "(sets no limit)"
-                if folder
-                else "mount cgroup version 2"
-            )
+            if self._io.counting is not None:
+                file = self._io.counting / "blkio.throttle.read_bps_device"
+                remedy = f"it counts from the first limit on: echo '{number} 0' > {file} (sets no limit)"
             yield f"{name}: cgroup version 1 does not count its requests; {bytes_only}; {remedy}"
+        if without := [n for n, t in self._tenants.items() if t.cgroup is not None and not self._io.has_counters(t)]:
+            off = f"echo +io > {self._io.counting}/cgroup.subtree_control, and in each group above it"
+            remedy = off if self._io.is_v2 else f"start its processes in a group of {self._io.counting}"
+            yield f"{', '.join(without[:3])}: no io controller; {bytes_only}; {remedy}"
         if not self._io.is_v2:
             yield "cgroup version 1 counts most buffered writes as those of no tenant; boot with cgroup version 2"
-        elif without := [n for n, t in self._tenants.items() if t.cgroup is not None and not self._io.has_counters(t)]:
-            said = f"{', '.join(without[:3])}: the io controller is off; {bytes_only}"
-            yield f"{said}; echo +io > {self._io.top}/cgroup.subtree_control, and in each group above it"
-        by_process = missing or any(not self._io.has_counters(tenant) for tenant in self._tenants.values())
-        if self._host.euid and by_process:
+        if self._host.euid and self._pids:
             yield "bytes of processes of other users are unknown to an ordinary user; run it as root"
         if _text(self._psi) is None:
             yield "the kernel does not say how long tasks wait for disks (PSI); boot with psi=1"
@@ -118,12 +118,12 @@ class Reader:
         self._disks = _disks(self._host)
         self._counted = self._io.counted(self._disks)
         if not self._is_chosen:
-            paths = [str(folder.relative_to(self._io.top)) for folder in tenants.groups(self._io.top)]
-            self._tenants = {f"/{path}": Tenant(f"/{path}", cgroup=path) for path in paths}
+            self._tenants = {f"/{path}": Tenant(f"/{path}", cgroup=path) for path in self._io.paths()}
             for pid in self._guests_outside():
                 with contextlib.suppress(UsageError):
                     guest = tenants.named(f"pid:{pid}", self._host)
                     self._tenants[guest.name] = guest
+        self._with_counters = {name for name, tenant in self._tenants.items() if self._io.has_counters(tenant)}
         by_process = (tenant for tenant in self._tenants.values() if not self._is_counted(tenant))
         self._pids = {tenant.name: list(self._processes_of(tenant)) for tenant in by_process}
         self._sums = {name: sums for name, sums in self._sums.items() if name in self._pids}
@@ -137,8 +137,8 @@ class Reader:
     def _processes_of(self, tenant: Tenant) -> Iterator[int]:
         if tenant.cgroup is None:
             yield tenant.pid or 0
-        else:
-            for file in (self._io.top / tenant.cgroup).glob("**/cgroup.procs"):
+        elif (folder := self._io.folder(tenant.cgroup)) is not None:
+            for file in folder.glob("**/cgroup.procs"):
                 yield from tenants.processes(file.parent)
 
     def _guests_outside(self) -> Iterator[int]:
@@ -158,9 +158,8 @@ class Reader:
     def _is_guest_outside(self, folder: str) -> bool:
         if not tenants.is_guest(_text(f"{folder}/comm") or "") or (text := _text(f"{folder}/cgroup")) is None:
             return False
-        own = [line.split(":", 2) for line in text.splitlines()]
-        inside = next((path for _, names, path in own if self._io.controller in names.split(",")), "/")
-        return not any(f"{inside}/".startswith(f"{name}/") for name in self._tenants)
+        paths = [line.split(":", 2)[-1] for line in text.splitlines()]
+        return not any(f"{path}/".startswith(f"{name}/") for path in paths for name in self._tenants)
 
     def read(self, now_ns: int) -> Snapshot:
         """All counters now."""
@@ -171,13 +170,13 @@ class Reader:
         uses: dict[tuple[str, str], Counts] = {}
         waited = {HOST: value} if (value := _waited_ns(self._psi)) is not None else {}
         for name, tenant in self._tenants.items():
-            by_disk = None if tenant.cgroup is None else self._io.counts(tenant.cgroup, self._disks)
+            by_disk = self._io.counts(tenant.cgroup, self._disks) if name in self._with_counters else None
             uses |= {(name, disk): counts for disk, counts in (by_disk or {}).items() if disk in disks}
             if name in self._pids:
                 uses[name, HOST if by_disk is None else REST] = self._processes(name)
-            if tenant.cgroup is not None and (value := _waited_ns(self._io.pressure(tenant.cgroup))) is not None:
+            if (value := _waited_ns(self._io.pressure(tenant))) is not None:
                 waited[name] = value
-        return Snapshot(now_ns, disks, self._counted, uses, waited)
+        return Snapshot(now_ns, disks, self._counted, uses, waited, frozenset(self._tenants))
 
     def _processes(self, name: str) -> Counts:
         """Bytes of processes since they were first seen, so those of ended ones stay counted."""
@@ -195,48 +194,61 @@ class Reader:
 
 
 @dataclass
-class _Hierarchy:
-    """The cgroup hierarchy whose groups are tenants, and its files with counters of disks.
+class _Groups:
+    """The hierarchies whose groups are tenants. counting: the one that counts requests of disks, if there is one.
 
     policies: those of version 1 that count any disk.
     """
 
-    top: Path
-    controller: str
-    is_v2: bool
+    counting: Path | None
+    others: tuple[Path, ...]
     unified: Path | None
+    is_v2: bool
     policies: Sequence[str] = ()
 
     @staticmethod
-    def of(groups: cgroups.Cgroups) -> _Hierarchy:
-        """The one that counts requests of disks, unless only another one has groups. CapabilityError without any."""
+    def of(groups: cgroups.Cgroups) -> _Groups:
+        """CapabilityError if the host has no cgroups."""
         if groups.unified is not None and "io" in groups.unified_controllers:
-            return _Hierarchy(groups.unified, "", is_v2=True, unified=groups.unified)
-        others = [(groups.v1[name], name) for name in ("blkio", "memory", "cpuacct", "pids") if name in groups.v1]
-        every = [*others[:1], *([(groups.unified, "")] if groups.unified else []), *others[1:]]
-        if not every:
+            return _Groups(groups.unified, (), groups.unified, is_v2=True)
+        others = [groups.v1[name] for name in ("memory", "cpuacct", "pids") if name in groups.v1]
+        others += [groups.unified] if groups.unified else []
+        if "blkio" not in groups.v1 and not others:
             raise CapabilityError("this host has no cgroups, so its tenants are unknown; mount cgroup version 2")
-        top, name = next((each for each in every if any(True for _ in tenants.groups(each[0]))), every[0])
-        return _Hierarchy(top, name, is_v2=False, unified=groups.unified)
+        return _Groups(groups.v1.get("blkio"), tuple(others), groups.unified, is_v2=False)
 
-    def pressure(self, cgroup: str) -> str:
-        return f"{self.unified or self.top}/{cgroup}/io.pressure"
+    def paths(self) -> list[str]:
+        """The groups that are tenants: those whose requests are counted, and those of the first other hierarchy."""
+        every = [*self._below(self.counting)] if self.counting else []
+        others = next((paths for top in self.others if (paths := self._below(top))), [])
+        return list(dict.fromkeys(every + others))
+
+    def _below(self, top: Path) -> list[str]:
+        return [str(folder.relative_to(top)) for folder in tenants.groups(top)]
+
+    def folder(self, cgroup: str) -> Path | None:
+        """The group in the first hierarchy that has it."""
+        tops = ([self.counting] if self.counting else []) + list(self.others)
+        return next((top / cgroup for top in tops if (top / cgroup).is_dir()), None)
+
+    def pressure(self, tenant: Tenant) -> str:
+        return "" if tenant.cgroup is None else f"{self.unified}/{tenant.cgroup}/io.pressure"
 
     def has_counters(self, tenant: Tenant) -> bool:
         file = "io.stat" if self.is_v2 else "blkio.throttle.io_serviced_recursive"
-        return tenant.cgroup is not None and (self.top / tenant.cgroup / file).exists()
+        return None not in (tenant.cgroup, self.counting) and Path(f"{self.counting}/{tenant.cgroup}/{file}").exists()
 
     def counted(self, disks: Mapping[str, str]) -> frozenset[str]:
         """The disks whose requests are counted for each group. Also finds the policies that count any."""
         if self.is_v2:
             return frozenset(disks.values())
-        known = {policy: _v1(f"{self.top}/blkio.{policy}.io_serviced_recursive") for policy in V1_POLICIES}
+        known = {policy: _v1(f"{self.counting}/blkio.{policy}.io_serviced_recursive") for policy in V1_POLICIES}
         self.policies = [policy for policy, rows in known.items() if rows]
         return frozenset(disks[number] for rows in known.values() for number in rows if number in disks)
 
-    def counts(self, cgroup: str, disks: Mapping[str, str]) -> dict[str, Counts] | None:
+    def counts(self, cgroup: str | None, disks: Mapping[str, str]) -> dict[str, Counts] | None:
         """By disk; None if nothing is counted for this group, or it has ended."""
-        folder = f"{self.top}/{cgroup}"
+        folder = f"{self.counting}/{cgroup}"
         if self.is_v2:
             if (text := _text(f"{folder}/io.stat")) is None:
                 return None
@@ -274,7 +286,8 @@ def _text(path: str) -> str | None:
 
 def _v1(path: str) -> dict[str, tuple[int, int]]:
     """Reads and writes by the number of a disk. Empty if the file cannot be read."""
-    reads, writes = {}, {}
+    reads: dict[str, int] = {}
+    writes: dict[str, int] = {}
     for words in (line.split() for line in (_text(path) or "").splitlines()):
         if len(words) == 3 and words[1] in ("Read", "Write"):
             (reads if words[1] == "Read" else writes)[words[0]] = int(words[2])
@@ -354,6 +367,9 @@ def _difference(name: str, before: Sequence[int], now: Sequence[int]) -> Disk:
 
 def _used(before: Snapshot, after: Snapshot) -> Iterator[Use]:
     for (tenant, disk), now in after.uses.items():
+        # What it did before it was found cannot be said to be of this time.
+        if tenant not in before.tenants:
+            continue
         old = before.uses.get((tenant, disk), (0, 0, 0))
         # A group of the same name that was created again counts from 0.
         operations, read, written = (n - o if n >= o else n for n, o in zip(now, old, strict=True))

@@ -141,10 +141,11 @@ def test_the_neighbour_is_who_has_most_of_the_work_if_others_have_some():
 
 
 def test_bytes_of_a_process_on_all_disks_are_an_upper_bound():
-    (_, slow), *_ = told(
-        Rule(USUAL_NS, SECOND),
-        [2 * USUAL_NS] * 5,
-        uses=(Use(tenant="qemu (7)", disk="", operations=None, read_bytes=10**9, write_bytes=0),),
-    )
-    (share,) = slow.shares
-    assert (share.at_most, share.bytes, share.operations) == (True, 1.0, None)
+    def shares_with(*uses):
+        (_, slow), *_ = told(Rule(USUAL_NS, SECOND), [2 * USUAL_NS] * 5, uses=uses)
+        return [(share.tenant, share.at_most, share.bytes, share.operations) for share in slow.shares]
+
+    guest = Use(tenant="qemu (7)", disk="", operations=None, read_bytes=10**9, write_bytes=0)
+    assert shares_with(guest) == [("qemu (7)", True, 1.0, None)]
+    writer = Use(tenant="/writer", disk="sda", operations=90, read_bytes=0, write_bytes=75 * 4096)
+    assert shares_with(guest, writer) == [("/writer", False, 0.75, 0.9), ("qemu (7)", True, 0.25, None)]

@@ -154,7 +154,7 @@ def _largest(*values: int | None) -> int | None:
 
 
 class Share(_Value):
-    """A tenant's share of a disk's operations and bytes. at_most: its bytes are those on all disks.
+    """A tenant's share of a disk's operations and bytes. at_most: only its bytes on all disks together are known.
 
     waited: the share of the time in which some task of it waited for a disk; None if the kernel does not say.
     """
@@ -211,12 +211,14 @@ def shares(span: Span, disk: Disk) -> tuple[Share, ...]:
     uses = [use for use in span.uses if use.disk in places]
     # The kernel counts a tenant's requests before it merges them.
     operations = max(disk.operations, sum(use.operations or 0 for use in uses))
-    count = max(disk.bytes, sum(use.bytes for use in uses if use.disk == disk.disk))
+    counted = sum(use.bytes for use in uses if use.disk == disk.disk)
+    count = max(disk.bytes, counted)
     every = [
         Share(
             tenant=use.tenant,
             operations=use.operations / operations if use.operations is not None and operations else None,
-            bytes=min(1.0, use.bytes / count) if count else 0.0,
+            # Bytes on all disks are on this one at most as far as those that are counted leave room.
+            bytes=(use.bytes if use.disk == disk.disk else min(use.bytes, count - counted)) / count if count else 0.0,
             at_most=use.disk != disk.disk,
             waited=span.waited_ns[use.tenant] / span.length_ns if use.tenant in span.waited_ns else None,
         )

@@ -152,7 +152,7 @@ class _Sum:
     """The periods of a slow time. Short pauses count once it goes on after them."""
 
     def __init__(self, disk: Disk, span: Span, excess: Excess) -> None:
-        self.excess, self.periods = excess, 1
+        self.excess, self.periods, self._begin_ns = excess, 1, span.at_ns - span.length_ns
         self._disk, self._span, self._worst_ns = disk, span, excess.latency_ns
         self._pauses: list[tuple[Disk, Span]] = []
 
@@ -177,7 +177,7 @@ class _Sum:
             disk=disk.disk,
             way=excess.way,
             by=excess.by,
-            begin_ns=span.at_ns - span.length_ns,
+            begin_ns=self._begin_ns,
             end_ns=span.at_ns if ended else None,
             length_ns=span.length_ns,
             bound_ns=excess.bound_ns,

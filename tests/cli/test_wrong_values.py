@@ -101,7 +101,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("watch --latency", "x", DURATION),
     ("watch --latency", "0s", "must be greater than 0, not 0s"),
     ("watch --device", "x", "there is no disk 'x'"),
-    ("watch --prometheus", "/none/x", "/none is not a folder"),
+    ("watch --prometheus", "/none/x", "/none/x cannot be written"),
     ("consolidate plan cluster --solver", "x", "must be auto, exact or heuristic, not 'x'"),
     ("consolidate simulate cluster --traces", "/none", "'/none' does not exist"),
     ("consolidate simulate cluster --policy", "x", "there is no policy 'x'"),

@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.text import Text
 
 from partywall import units
-from partywall.model.watch import HOST, WAYS, Disk, Span, WatchFindings, shares
+from partywall.model.watch import HOST, WAYS, Disk, Share, Span, WatchFindings, shares
 from partywall.report import charts, page, watch_text
 from partywall.report.charts import BAND, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
 from partywall.report.files import Files
 from partywall.report.listed import listed
 
 DISKS_DRAWN = 4
-TENANTS_DRAWN = 6
+TENANTS_DRAWN = 5
 TENANTS_LISTED = 30
 SLOW_LISTED = 100
 NOBODY, OTHERS = "no watched tenant", "other tenants"
@@ -86,33 +86,37 @@ def _when(begin_ns: float) -> float:
     return begin_ns / 1e6
 
 
-def _time(**more: Any) -> alt.X:
-    return alt.X("at:T", title="time of day", axis=alt.Axis(format="%H:%M:%S", labelOverlap=True, tickCount=8), **more)
+def _time(of: list[tuple[Span, Disk]]) -> alt.X:
+    """The axis of both charts of a disk."""
+    begin, end = _when(of[0][0].at_ns - of[0][0].length_ns), _when(of[-1][0].at_ns)
+    axis = alt.Axis(format="%H:%M:%S", labelOverlap=True, tickCount=8)
+    return alt.X("at:T", title="time of day", axis=axis, scale=alt.Scale(domain=[begin, end], nice=False))
 
 
 def latency(findings: WatchFindings, name: str) -> AnyChart:
     """Mean latencies of reads and writes over time."""
+    of = _of(findings, name)
     rows = [
         {
             "at": _when(span.at_ns - span.length_ns / 2),
             "what": way,
-            "ms": latency_ns / 1e6,
+            # A line has a gap where nothing was read or written.
+            "ms": latency_ns / 1e6 if (latency_ns := disk.latency_ns(way)) else None,
             "busy": disk.busy_ns / span.length_ns,
         }
-        for span, disk in _of(findings, name)
+        for span, disk in of
         for way in WAYS
-        if (latency_ns := disk.latency_ns(way))
     ]
     spans = [
         {"at": _when(slow.begin_ns), "end": _when(slow.begin_ns + slow.length_ns), "text": watch_text.sentence(slow)}
         for slow in findings.slow_of(name)[:SLOW_LISTED]
     ]
-    shaded = inlined(spans).mark_rect(color=TREATED, opacity=0.16).encode(x=_time(), x2="end:T", tooltip="text:N")
+    shaded = inlined(spans).mark_rect(color=TREATED, opacity=0.16).encode(x=_time(of), x2="end:T", tooltip="text:N")
     lines = (
         inlined(rows)
-        .mark_line(strokeWidth=1.5, point=len(rows) < 100)
+        .mark_line(strokeWidth=1.5, point={"size": 12})
         .encode(
-            x=_time(),
+            x=_time(of),
             y=alt.Y("ms:Q", title="ms", scale=alt.Scale(type="log")),
             color=alt.Color("what:N", title=None, sort=list(WAYS), scale=alt.Scale(domain=list(WAYS))),
             strokeDash=alt.StrokeDash("what:N", legend=None, sort=list(WAYS)),
@@ -130,7 +134,7 @@ def tenants(findings: WatchFindings, name: str) -> AnyChart:
     of = _of(findings, name)
     sums: dict[str, float] = {}
     for span, disk in of:
-        for share in shares(span, disk):
+        for share in _drawn(span, disk):
             sums[share.tenant] = sums.get(share.tenant, 0.0) + share.bytes * disk.bytes
     known = sorted(sums, key=lambda tenant: -sums[tenant])[:TENANTS_DRAWN]
     order = [*known, OTHERS, NOBODY]
@@ -144,7 +148,7 @@ def tenants(findings: WatchFindings, name: str) -> AnyChart:
         inlined([row for row in rows if row["tenant"] in used])
         .mark_area(interpolate="step", opacity=0.75)
         .encode(
-            x=_time(),
+            x=_time(of),
             y=alt.Y("mb:Q", title="MB/s", stack=True),
             color=alt.Color(
                 "tenant:N",
@@ -162,10 +166,15 @@ def tenants(findings: WatchFindings, name: str) -> AnyChart:
     return chart
 
 
+def _drawn(span: Span, disk: Disk) -> list[Share]:
+    """The shares of a disk's bytes; upper bounds only if there is nothing better."""
+    return [share for share in shares(span, disk) if not share.at_most or disk.disk not in span.counted]
+
+
 def _parts(span: Span, disk: Disk, known: list[str]) -> dict[str, float]:
     """The parts of a disk's bytes by tenant. All of them, so that areas do not lean into a gap."""
     parts = dict.fromkeys((*known, OTHERS), 0.0)
-    for share in shares(span, disk):
+    for share in _drawn(span, disk):
         parts[share.tenant if share.tenant in known else OTHERS] += share.bytes
     # Bytes of tenants on all disks may be more than those of this disk.
     whole = max(1.0, sum(parts.values()))

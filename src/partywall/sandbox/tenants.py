@@ -48,24 +48,25 @@ def no_cgroup(tenant: Tenant) -> UsageError:
     return UsageError(Problem(f"there is no cgroup /{tenant.cgroup}", remedy, key=tenant.name))
 
 
-def groups(top: Path) -> Iterator[Path]:
+def groups(top: Path, *, empty: bool = False) -> Iterator[Path]:
     """The cgroups of containers, guests and services below the root of a hierarchy.
 
     A group without processes of its own, such as a slice of systemd or the parent of Docker's containers, is not a
-    tenant: those below it are.
+    tenant: those below it are. empty: also groups without any process, of tenants that are about to start.
     """
-    yield from _below(top, DEPTH_MAX)
+    yield from _below(top, DEPTH_MAX, empty=empty)
 
 
-def _below(folder: Path, depth: int) -> Iterator[Path]:
+def _below(folder: Path, depth: int, *, empty: bool) -> Iterator[Path]:
     for child in _folders(folder):
         if child.name.endswith(UNITS):
-            if any(map(_has_processes, (child, *_descendants(child)))):
+            if empty or any(map(_has_processes, (child, *_descendants(child)))):
                 yield child
         elif not child.name.endswith(".slice") and _has_processes(child):
             yield child
         elif depth:
-            yield from _below(child, depth - 1)
+            below = list(_below(child, depth - 1, empty=empty))
+            yield from below or ([child] if empty and not child.name.endswith(".slice") else [])
 
 
 def _folders(folder: Path) -> list[Path]:

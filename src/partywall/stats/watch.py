@@ -192,5 +192,5 @@ class _Sum:
         )
 
 
-LEAST = 0.001
+LEAST = 0.005
 """A smaller share of a disk's work is not listed."""

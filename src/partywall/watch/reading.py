@@ -65,6 +65,7 @@ class Reader:
         self._io = _Groups.of(cgroups.read(host.root))
         self._tenants: dict[str, Tenant] = {}
         self._pids: dict[str, list[int]] = {}
+        self._links: list[int] = []
         self._with_counters: set[str] = set()
         self._counted: frozenset[str] = frozenset()
         self._looks: dict[int, int] = {}
@@ -111,8 +112,8 @@ class Reader:
             yield "the kernel does not say how long tasks wait for disks (PSI); boot with psi=1"
 
     def look(self, now_ns: int) -> None:
-        """Looks for new tenants, processes and disks, if it is time."""
-        if now_ns - self._looked_ns < LOOK_NS:
+        """Looks for new tenants, processes and disks, if it is time or the number of groups has changed."""
+        if now_ns - self._looked_ns < LOOK_NS and self._io.links() == self._links:
             return
         self._looked_ns = now_ns
         self._disks = _disks(self._host)
@@ -123,6 +124,7 @@ class Reader:
                 with contextlib.suppress(UsageError):
                     guest = tenants.named(f"pid:{pid}", self._host)
                     self._tenants[guest.name] = guest
+        self._links = self._io.links()
         self._with_counters = {name for name, tenant in self._tenants.items() if self._io.has_counters(tenant)}
         by_process = (tenant for tenant in self._tenants.values() if not self._is_counted(tenant))
         self._pids = {tenant.name: list(self._processes_of(tenant)) for tenant in by_process}
@@ -197,7 +199,7 @@ class Reader:
 class _Groups:
     """The hierarchies whose groups are tenants. counting: the one that counts requests of disks, if there is one.
 
-    policies: those of version 1 that count any disk.
+    policies: those of version 1 that count any disk. parents: groups with tenants in them.
     """
 
     counting: Path | None
@@ -205,6 +207,7 @@ class _Groups:
     unified: Path | None
     is_v2: bool
     policies: Sequence[str] = ()
+    parents: Sequence[str] = ()
 
     @staticmethod
     def of(groups: cgroups.Cgroups) -> _Groups:
@@ -221,10 +224,17 @@ class _Groups:
         """The groups that are tenants: those whose requests are counted, and those of the first other hierarchy."""
         every = [*self._below(self.counting)] if self.counting else []
         others = next((paths for top in self.others if (paths := self._below(top))), [])
+        tops = [str(top) for top in (self.counting, *self.others[:1]) if top]
+        self.parents = sorted({*tops, *(f"{top}/{path}".rpartition("/")[0] for top in tops for path in every + others)})
         return list(dict.fromkeys(every + others))
 
     def _below(self, top: Path) -> list[str]:
-        return [str(folder.relative_to(top)) for folder in tenants.groups(top)]
+        return [str(folder.relative_to(top)) for folder in tenants.groups(top, empty=True)]
+
+    def links(self) -> list[int]:
+        """The number of groups in each group that has tenants. If it changes, there may be new ones."""
+        places = map(Path, self.parents)
+        return [place.stat().st_nlink for place in places if place.exists()]
 
     def folder(self, cgroup: str) -> Path | None:
         """The group in the first hierarchy that has it."""

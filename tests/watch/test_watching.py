@@ -145,9 +145,9 @@ def test_a_record_of_days_stays_small_and_keeps_single_periods_of_slow_times(wat
 
 
 def test_only_the_tenants_with_the_most_bytes_are_kept_and_the_others_counted(watched):
-    record, _ = watched(5, Reader(tenants=50))
+    record, _ = watched(5, Reader(tenants=80))
     span = next(record.spans())
-    assert (len(span.uses), span.left_out) == (watching.USES_KEPT, 50 - watching.USES_KEPT)
+    assert (len(span.uses), span.left_out) == (watching.USES_KEPT, 80 - watching.USES_KEPT)
 
 
 def test_the_sum_of_many_tenants_is_bounded():

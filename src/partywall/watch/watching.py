@@ -21,7 +21,7 @@ SPANS = 3600
 DETAILS = 20_000
 SLOW_MAX = 5000
 """The most slow times that a record keeps. Others are shown and counted."""
-USES_KEPT = 30
+USES_KEPT = 50
 """The most tenants in a span of the record."""
 
 

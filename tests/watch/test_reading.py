@@ -5,9 +5,8 @@ import pytest
 from partywall.errors import CapabilityError, UsageError
 from partywall.model.watch import HOST, REST
 from partywall.testing.hosts import fake_host
-from partywall.watch.reading import LOOK_NS, Reader, span
+from partywall.watch.reading import LOOK_NS, SOON_NS, Reader, span
 
-SECOND = 10**9
 ROW = "{number} {name} {reads} 0 {sectors} {ms} {writes} 0 {written} {written_ms} {flight} {busy} 0 0 0 0 0 0 0\n"
 IO = "rchar: 1\nwchar: 1\nsyscr: 1\nsyscw: 1\nread_bytes: {read}\nwrite_bytes: {write}\ncancelled_write_bytes: 0\n"
 
@@ -73,10 +72,10 @@ def v1(tmp_path):
 
 
 def of(reader, change):
-    """The span of a second in which `change` is made."""
+    """The span of a moment in which `change` is made."""
     before = reader.read(0)
     change()
-    return span(before, reader.read(SECOND), SECOND)
+    return span(before, reader.read(SOON_NS), SOON_NS)
 
 
 def test_a_disk_is_its_counters_differences(v2):
@@ -85,7 +84,7 @@ def test_a_disk_is_its_counters_differences(v2):
     seen = of(reader, lambda: v2.disks(reads=30, sectors=240, ms=105, writes=5, written=8, flight=3, busy=600))
     sda, sdb = seen.disks
     assert (sda.disk, sda.reads, sda.read_bytes, sda.read_ns, sda.busy_ns) == ("sda", 20, 81920, 10**8, 5 * 10**8)
-    assert (sda.latency_ns("reads"), sda.queued(seen.length_ns), sda.in_flight) == (5e6, 0.1, 3)
+    assert (sda.latency_ns("reads"), sda.queued(seen.length_ns), sda.in_flight) == (5e6, 0.05, 3)
     assert sdb.latency_ns("reads") is None
     assert reader.disks == ("sda", "sdb")
 
@@ -162,14 +161,14 @@ def test_a_tenant_that_starts_later_is_found(v2):
     assert (use.tenant, use.write_bytes) == ("/system.slice/db.service", 1024)
 
 
-def test_a_new_tenant_beside_others_is_found_at_once(v2, tmp_path):
+def test_a_new_tenant_beside_others_is_found_soon(v2, tmp_path):
     if tmp_path.stat().st_nlink < 2:
         pytest.skip("a file system whose folders count those in them")
     v2.group("sys/fs/cgroup/docker/a1", [7], io__stat="")
     reader = Reader(v2.host)
     reader.read(0)
     v2.group("sys/fs/cgroup/docker/a2", io__stat="")
-    reader.read(SECOND)
+    reader.read(SOON_NS)
     assert reader.tenants == ("/docker/a1", "/docker/a2")
 
 

@@ -60,7 +60,7 @@ def groups(top: Path, *, empty: bool = False) -> Iterator[Path]:
 def _below(folder: Path, depth: int, *, empty: bool) -> Iterator[Path]:
     for child in _folders(folder):
         if child.name.endswith(UNITS):
-            if empty or any(map(_has_processes, (child, *_descendants(child)))):
+            if empty or all_processes(child):
                 yield child
         elif not child.name.endswith(".slice") and _has_processes(child):
             yield child
@@ -78,12 +78,13 @@ def _folders(folder: Path) -> list[Path]:
         return []
 
 
-def _descendants(folder: Path) -> Iterator[Path]:
-    return (file.parent for file in folder.glob("**/cgroup.procs"))
-
-
 def _has_processes(folder: Path) -> bool:
     return bool(processes(folder))
+
+
+def all_processes(folder: Path) -> list[int]:
+    """The processes of a cgroup and of those below it."""
+    return [*processes(folder), *(pid for child in _folders(folder) for pid in all_processes(child))]
 
 
 def processes(folder: Path) -> list[int]:

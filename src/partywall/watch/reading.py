@@ -1,4 +1,4 @@
-"""Reads the kernel's counters of disks and of what tenants do on them. Changes nothing on the host.
+"""Reads the kernel's counters of disks, and of the work that tenants do on them. Changes nothing on the host.
 
 Of cgroups the kernel counts requests of each disk: in `io.stat` (version 2) or in files of the blkio controller
 (version 1), and there only for some disks. Of processes it counts bytes of all disks together. Sources: iostats.rst,
@@ -24,6 +24,8 @@ SECTOR = 512
 V1_POLICIES = ("throttle", "bfq")
 LOOK_NS = 5_000_000_000
 """How often new tenants, processes and disks are looked for, which costs as much as several periods."""
+SOON_NS = 2_000_000_000
+"""How often at most, if the number of groups has changed; and how often processes are read, of which there are many."""
 LOOKS_MAX = 3
 
 Counts = tuple[int, int, int]
@@ -71,7 +73,7 @@ class Reader:
         self._looks: dict[int, int] = {}
         self._own: dict[int, tuple[int, int]] = {}
         self._sums: dict[str, list[int]] = {}
-        self._looked_ns = -LOOK_NS
+        self._looked_ns = self._summed_ns = -LOOK_NS
         for tenant in (tenants.named(text, host) for text in chosen):
             self._add(tenant)
 
@@ -113,7 +115,8 @@ class Reader:
 
     def look(self, now_ns: int) -> None:
         """Looks for new tenants, processes and disks, if it is time or the number of groups has changed."""
-        if now_ns - self._looked_ns < LOOK_NS and self._io.links() == self._links:
+        since_ns = now_ns - self._looked_ns
+        if since_ns < SOON_NS or (since_ns < LOOK_NS and self._io.links() == self._links):
             return
         self._looked_ns = now_ns
         self._disks = _disks(self._host)
@@ -140,19 +143,18 @@ class Reader:
         if tenant.cgroup is None:
             yield tenant.pid or 0
         elif (folder := self._io.folder(tenant.cgroup)) is not None:
-            for file in folder.glob("**/cgroup.procs"):
-                yield from tenants.processes(file.parent)
+            yield from tenants.all_processes(folder)
 
     def _guests_outside(self) -> Iterator[int]:
         """Processes of virtual machines that no tenant's cgroup contains."""
         looks, self._looks = self._looks, {}
-        for entry in self._host.path("/proc").iterdir():
-            if entry.name.isdigit():
-                pid = int(entry.name)
+        for name in [entry.name for entry in os.scandir(self._proc)]:
+            if name.isdigit():
+                pid = int(name)
                 # A process gets its name and its cgroup soon after its start, and keeps them.
                 self._looks[pid] = seen = looks.get(pid, 0)
                 if seen < LOOKS_MAX:
-                    is_one = self._is_guest_outside(str(entry))
+                    is_one = self._is_guest_outside(f"{self._proc}/{name}")
                     self._looks[pid] = 0 if is_one else seen + 1
                     if is_one:
                         yield pid
@@ -171,19 +173,21 @@ class Reader:
         disks = {row[2]: [int(value) for value in row[3:14]] for row in rows if len(row) >= 14 and row[2] in watched}
         uses: dict[tuple[str, str], Counts] = {}
         waited = {HOST: value} if (value := _waited_ns(self._psi)) is not None else {}
+        is_due = now_ns - self._summed_ns >= SOON_NS
+        self._summed_ns = now_ns if is_due else self._summed_ns
         for name, tenant in self._tenants.items():
             by_disk = self._io.counts(tenant.cgroup, self._disks) if name in self._with_counters else None
             uses |= {(name, disk): counts for disk, counts in (by_disk or {}).items() if disk in disks}
             if name in self._pids:
-                uses[name, HOST if by_disk is None else REST] = self._processes(name)
+                uses[name, HOST if by_disk is None else REST] = self._processes(name, is_due=is_due)
             if (value := _waited_ns(self._io.pressure(tenant))) is not None:
                 waited[name] = value
         return Snapshot(now_ns, disks, self._counted, uses, waited, frozenset(self._tenants))
 
-    def _processes(self, name: str) -> Counts:
+    def _processes(self, name: str, *, is_due: bool) -> Counts:
         """Bytes of processes since they were first seen, so those of ended ones stay counted."""
         sums = self._sums.setdefault(name, [0, 0])
-        for pid in self._pids[name]:
+        for pid in self._pids[name] if is_due else ():
             if (text := _text(f"{self._proc}/{pid}/io")) is None:
                 continue
             values = dict(line.split(": ") for line in text.splitlines())
@@ -233,8 +237,11 @@ class _Groups:
 
     def links(self) -> list[int]:
         """The number of groups in each group that has tenants. If it changes, there may be new ones."""
-        places = map(Path, self.parents)
-        return [place.stat().st_nlink for place in places if place.exists()]
+        every = []
+        for place in map(Path, self.parents):
+            with contextlib.suppress(OSError):
+                every.append(place.stat().st_nlink)
+        return every
 
     def folder(self, cgroup: str) -> Path | None:
         """The group in the first hierarchy that has it."""

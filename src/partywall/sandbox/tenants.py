@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import Problem, UsageError
+from partywall.files import kernel_text
 from partywall.host import Host
 
 GUESTS = ("qemu", "kvm", "firecracker", "cloud-hyperviso", "crosvm")
@@ -72,7 +73,9 @@ def _below(folder: Path, depth: int, *, empty: bool) -> Iterator[Path]:
 def _folders(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
+            return [
+                Path(path) for path in sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+            ]
     except OSError:
         # Groups may end at any time.
         return []
@@ -89,10 +92,7 @@ def all_processes(folder: Path) -> list[int]:
 
 def processes(folder: Path) -> list[int]:
     """The processes of a cgroup, without those of groups below it. Empty if it has ended."""
-    try:
-        return [int(pid) for pid in (folder / "cgroup.procs").read_text(encoding="ascii").split()]
-    except (OSError, ValueError):
-        return []
+    return [int(pid) for pid in (kernel_text(f"{folder}/cgroup.procs") or "").split()]
 
 
 def is_guest(comm: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +28,8 @@ from partywall.watch.prometheus import Totals
 
 EVERY = "1s"
 KEEPS = "the watch goes on"
+DRAW_S = 1.9
+"""Tables are drawn again after this time, because drawing costs half as much as reading the counters."""
 NAME = 32
 """The longest name that is shown while it watches."""
 TENANTS = 5
@@ -122,7 +125,7 @@ class _View(Drawn):
     EVERY_S = 60.0
 
     def __init__(self, console: Console, for_ns: int | None) -> None:
-        self._elapsed = Elapsed(for_ns)
+        self._elapsed, self._shown = Elapsed(for_ns), 0.0
         self._live = Live(console=console, auto_refresh=False, transient=True)
         super().__init__(console, self._live)
 
@@ -139,7 +142,8 @@ class _View(Drawn):
 
     def _show(self, seen: Seen) -> None:
         span = seen.span
-        if self._console.is_terminal:
+        if self._console.is_terminal and time.monotonic() - self._shown >= DRAW_S:
+            self._shown = time.monotonic()
             disks = _padded(watch_text.DISKS, [watch_text.disk_cells(disk, span.length_ns) for disk in span.disks])
             tenants = _padded(watch_text.TENANTS, watch_text.tenant_cells(span, TENANTS))
             lines = (*disks, "", *tenants, "", f"watching {self._elapsed}")

@@ -4,7 +4,8 @@ A loop device has an ext4 file system. Twenty cgroups read from it, each 20 time
 all that this host has already. Its CPU time comes from the kernel's scheduler (nanoseconds), after its start: once with
 its output in a file, and once on a terminal, where it draws tables. Its memory is read at the begin and the end.
 
-Bar: at most 0.5 % of a core, drawing included; its memory grows by less than 5 MB.
+Bar: at most 0.5 % of a core, drawing included; its memory grows by less than 15 MB. What Python's allocator keeps varied
+by 7 MB in 30 s; a leak of 1 MB a period is 30 MB.
 
 --quick: 30 s each instead of five minutes.
 """
@@ -29,7 +30,7 @@ from partywall.sandbox import cgroups
 
 NAME = "watch_cost"
 SHARE_MAX = 0.005
-GROWTH_MAX = 5_000_000
+GROWTH_MAX = 15_000_000
 TENANTS = 20
 SETTLE_S = 10.0
 PERIOD_S = 1.0

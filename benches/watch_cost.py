@@ -4,8 +4,8 @@ A loop device has an ext4 file system. Twenty cgroups read from it, each 20 time
 all that this host has already. Its CPU time comes from the kernel's scheduler (nanoseconds), after its start: once with
 its output in a file, and once on a terminal, where it draws tables. Its memory is read at the begin and the end.
 
-Bar: at most 0.5 % of a core, drawing included; its memory grows by less than 15 MB. What Python's allocator keeps varied
-by 7 MB in 30 s; a leak of 1 MB a period is 30 MB.
+Bar: at most 0.5 % of a core, drawing included; its memory grows by less than 15 MB. The memory that Python's allocator
+keeps varied by 7 MB in 30 s; a leak of 1 MB a period is 30 MB.
 
 --quick: 30 s each instead of five minutes.
 """

@@ -25,6 +25,7 @@ from partywall.model.scenario import Scenario
 from partywall.model.study import StudyRequest
 from partywall.model.trace import Delay, Hop, Missed, Start, Step, TraceRequest, Way
 from partywall.model.trace import Report as TraceReport
+from partywall.model.watch import Disk, Span, Use
 from partywall.plan import Topology, make
 from partywall.store import RunDirectory
 from partywall.store.consolidation import ConsolidationDirectory
@@ -34,6 +35,7 @@ from partywall.store.power import PowerDirectory
 from partywall.store.record import Record
 from partywall.store.study import StudyDirectory
 from partywall.store.trace import TraceDirectory
+from partywall.store.watch import WatchDirectory
 from partywall.testing.hosts import fake_host
 
 ROW = {"offered_bps": 1.0, "granted_bps": 1.0, "passed_bps": 1.0, "dropped_packets": 0}
@@ -109,6 +111,15 @@ def trace(path: Path) -> Record:
     return record
 
 
+def watch(path: Path) -> Record:
+    record = WatchDirectory.create(path, {"started_at": "2026-01-01"}, {})
+    disk = Disk(disk="sda", reads=1, read_bytes=4096, read_ns=10**6, busy_ns=10**6)
+    use = Use(tenant="/a", disk="sda", operations=1, read_bytes=4096, write_bytes=0)
+    record.add(Span(at_ns=10**18, length_ns=10**9, disks=(disk,), uses=(use,)))
+    record.say("ended")
+    return record
+
+
 MAKERS = {
     "run": run,
     "trace": trace,
@@ -118,8 +129,9 @@ MAKERS = {
     "migration": migration,
     "power": power,
     "consolidation": consolidation,
+    "watch": watch,
 }
-TABLES = {"guard": "guard", "study": "observations", "load": "seconds", "migration": "pings"}
+TABLES = {"guard": "guard", "study": "observations", "load": "seconds", "migration": "pings", "watch": "tenants"}
 """Tables of kinds that have more than their events."""
 
 

@@ -29,6 +29,7 @@ from partywall.kinds.power import PowerJob, Powers
 from partywall.kinds.run import RunJob, Runs, changes
 from partywall.kinds.study import Studies, StudyJob
 from partywall.kinds.trace import TraceJob, Traces
+from partywall.kinds.watch import Watches, WatchJob
 from partywall.load import plan as load_plans
 from partywall.load.compiling import program as compiled
 from partywall.load.quick import Quick
@@ -80,6 +81,7 @@ __all__ = [
     "run_trace",
     "simulate_consolidation",
     "this_host",
+    "watch_disks",
 ]
 
 
@@ -220,6 +222,22 @@ def run_trace(
     """Follows packets along interfaces. only: keyword arguments of `partywall.trace.ask`, such as protocol="tcp"."""
     job = TraceJob(ask(list(hops), **only), _ns("for_", for_))
     return _measured(lambda: Traces().measure(job, _options(out), on_event))
+
+
+def watch_disks(
+    *,
+    for_: str,
+    every: str = "1s",
+    latency: str = "",
+    disks: Sequence[str] = (),
+    tenants: Sequence[str] = (),
+    out: str | Path | None = None,
+    on_event: Emit = silent,
+) -> Result:
+    """Watches disks of this host: when one is slow, and which tenants use it then. disks, tenants: all if empty."""
+    limit_ns = _ns("latency", latency) if latency else None
+    job = WatchJob(_ns("for_", for_), _ns("every", every), limit_ns, tuple(disks), tuple(tenants))
+    return _measured(lambda: Watches().measure(job, _options(out), on_event))
 
 
 def run_migration(

@@ -74,7 +74,7 @@ class Second:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report of a guard or a trace. so_far: the sum of all reports, if the kind of record has one."""
+    """A report of a guard or trace, or a period of a watch. so_far: the sum of all reports, if the kind has one."""
 
     report: Any
     so_far: Any = None

@@ -169,6 +169,8 @@ def format_duration(ns: float) -> str:
     if seconds >= 60:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest:02d} s" if rest else f"{minutes} min"
+    # Rounded first, so that 999.6 ms become 1 s.
+    seconds = float(f"{seconds:.3g}")
     for limit, divisor, unit in ((1, 1, "s"), (1e-3, 1e-3, "ms"), (1e-6, 1e-6, "µs")):
         if seconds >= limit:
             return f"{seconds / divisor:.3g} {unit}"

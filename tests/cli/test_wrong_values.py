@@ -94,6 +94,14 @@ WRONG: list[tuple[str, str, str]] = [
     ("trace a b --budget", "x", SHARE),
     ("trace a b --packets", "x", NUMBER),
     ("trace a b --packets", "-1", "must be from 0 to 1,000,000, not -1"),
+    ("watch --for", "x", DURATION),
+    ("watch --for", "0s", "must be greater than 0, not 0s"),
+    ("watch --every", "1ms", "must be at least 100ms, not 1 ms"),
+    ("watch --every", "x", DURATION),
+    ("watch --latency", "x", DURATION),
+    ("watch --latency", "0s", "must be greater than 0, not 0s"),
+    ("watch --device", "x", "there is no disk 'x'"),
+    ("watch --prometheus", "/none/x", "/none/x cannot be written"),
     ("consolidate plan cluster --solver", "x", "must be auto, exact or heuristic, not 'x'"),
     ("consolidate simulate cluster --traces", "/none", "'/none' does not exist"),
     ("consolidate simulate cluster --policy", "x", "there is no policy 'x'"),
@@ -128,7 +136,16 @@ WRONG: list[tuple[str, str, str]] = [
     *(
         (f"{line} --format", "x", "must be text or json, not 'x'")
         for line in (
-            *("run demo", "sql done", "probe cache", "stress cache", "load model a", f"load {URL}", "trace a b"),
+            *(
+                "run demo",
+                "sql done",
+                "probe cache",
+                "stress cache",
+                "load model a",
+                f"load {URL}",
+                "trace a b",
+                "watch",
+            ),
             *("guard run policy.yaml", "migrate migration", "power meters", "power profiles", "power read rapl"),
             *("power calibrate rapl", "power attribute", "consolidate plan cluster", "consolidate explain done"),
             *("consolidate simulate cluster", "consolidate apply done"),

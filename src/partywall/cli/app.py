@@ -54,6 +54,9 @@ COMMANDS = {
     "trace": Command(
         "trace:trace", "Follow packets along a path of interfaces: delay, loss and reordering from hop to hop."
     ),
+    "watch": Command(
+        "watch:watch", "Watch the disks of this host: say when one is slow, and which tenants use it then."
+    ),
     "migrate": Command(
         "migrate:migrate", "Move a guest between hosts while it works, and measure what that does to its users."
     ),

@@ -31,6 +31,12 @@ WaitForMemory = Annotated[
 ]
 
 
+PrometheusFile = Annotated[
+    Path | None,
+    typer.Option("--prometheus", help="Write metrics to this file, for node_exporter's textfile collector."),
+]
+
+
 def memory_wait_ns(text: str | None) -> int:
     """The value of --wait-for-memory; 0 if it is not given."""
     return 0 if text is None else duration_ns("--wait-for-memory", text, "5min")
@@ -51,3 +57,11 @@ def allowed_cpus(text: str | None) -> tuple[int, ...]:
             Problem(f"CPU {min(missing)} is not online or not allowed here", f"there are {there}", key="--cpus")
         )
     return chosen
+
+
+def check_metrics_file(file: Path) -> None:
+    """UsageError if the metrics file cannot be written. Called before anything is changed on the host."""
+    folder = file.parent
+    if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        why = "is a folder" if file.is_dir() else f"cannot be written: {folder} is not a folder that you can write to"
+        raise UsageError(Problem(f"{file} {why}", "make the folder, or give another file", key="--prometheus"))

@@ -27,6 +27,7 @@ MARKS = (
     "migration.json",
     "power.json",
     "consolidation.json",
+    "watch.json",
     "study.json",
 )
 """The files that identify a record, as in `partywall.kinds`. A test compares the two."""

@@ -57,11 +57,13 @@ def carry_out(
     keeps: str = "the measurement goes on",
     sinks: Mapping[str, Emit] | None = None,
     document: str = "",
+    *,
+    alone: bool = True,
 ) -> int:
     """Calls `measure` with a listener, shows the report, and returns the exit code.
 
     keeps: what continues if a listener fails. sinks: further listeners by name. document: the command whose JSON
-    document is printed instead of text.
+    document is printed instead of text. alone: whether a queue of jobs waits for it.
     """
     course, every, journal = _Course(), Sinks(keeps), Journal()
     every.add("the course", course)
@@ -69,7 +71,7 @@ def carry_out(
     every.add("the terminal", view)
     for name, sink in (sinks or {}).items():
         every.add(name, sink)
-    with journal, measuring():
+    with journal, measuring() if alone else contextlib.nullcontext():
         try:
             with pipeline.terminated_as_interrupt(), view:
                 record = measure(every)
@@ -92,6 +94,8 @@ def go_on(
     console: Console,
     document: str = "",
     given: Mapping[str, object] | None = None,
+    *,
+    alone: bool = True,
 ) -> int:
     """Continues an interrupted record, as `carry_out` does.
 
@@ -105,7 +109,7 @@ def go_on(
         kind.resume(record, options, emit)
         return record
 
-    return carry_out(measure, options, view, console, document=document)
+    return carry_out(measure, options, view, console, document=document, alone=alone)
 
 
 def _interrupted(record: Record, options: Options, console: Console) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from rich.table import Table
 from partywall import events, guard, units
 from partywall.agent.commands import commands_or_error
 from partywall.cli import output
-from partywall.cli.arguments import duration_ns
+from partywall.cli.arguments import PrometheusFile, check_metrics_file, duration_ns
 from partywall.cli.execution import carry_out
 from partywall.cli.live import Elapsed, wide_console
 from partywall.cli.report import show_record
@@ -65,10 +64,7 @@ def run(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder to create for the time series of every vif.")] = None,
     every: Annotated[str, typer.Option(help="How often to report.")] = "1s",
-    prometheus_file: Annotated[
-        Path | None,
-        typer.Option("--prometheus", help="Write metrics to this file, for node_exporter's textfile collector."),
-    ] = None,
+    prometheus_file: PrometheusFile = None,
     leave: Annotated[
         bool,
         typer.Option("--leave", help="Keep hooks and rates in the kernel at the end; 'guard remove' removes them."),
@@ -88,7 +84,7 @@ def run(
     guarantees were kept, but --out or --prometheus could not be written until the end.
     """
     if prometheus_file is not None:
-        _check_file(prometheus_file)
+        check_metrics_file(prometheus_file)
     kept_for = duration_ns("--for", for_, "1s") if for_ is not None else None
     every_ns = duration_ns("--every", every, "1s")
     agents = commands_or_error(agent or ())
@@ -223,14 +219,6 @@ class _View:
                 for hook, kind, text in report.notes:
                     self._console.print(f"{hook}: {kind}: {text}", style="yellow", highlight=False)
                 self._live.update(_table(self._job.policy, report, f"kept {self._elapsed}"), refresh=True)
-
-
-def _check_file(file: Path) -> None:
-    """UsageError if the metrics file cannot be written. Called before anything is changed on the host."""
-    folder = file.parent
-    if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        why = "is a folder" if file.is_dir() else f"cannot be written: {folder} is not a folder that you can write to"
-        raise UsageError(Problem(f"{file} {why}", "make the folder, or give another file", key="--prometheus"))
 
 
 def _table(policy: Policy, report: Report, extent: str) -> Table:

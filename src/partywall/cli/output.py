@@ -80,7 +80,8 @@ def outline(command: str, outline: Outline, format_: str, console: Console) -> i
     """Shows what a job would measure, and how long it would take."""
     if format_ == JSON:
         return write(command, {"lines": outline.lines, "seconds": outline.seconds})
-    for line in (*outline.lines, f"about {units.format_duration(outline.seconds * 1e9)}"):
+    length = f"about {units.format_duration(outline.seconds * 1e9)}" if outline.seconds else "until Ctrl-C"
+    for line in (*outline.lines, length):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return Exit.HOLDS
 

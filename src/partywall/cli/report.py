@@ -101,7 +101,7 @@ def sql(
 
     A run has the tables slices, samples, output, usage and events, and after 'partywall report RUN -f parquet' also
     observations; a load has seconds, timings, errors, statuses and samples; a guard has guard (a row for each vif and
-    report); a trace has events; a study has observations.
+    report); a trace has events; a study has observations; a watch has disks, tenants and waits.
     """
     from partywall.store.query import table  # noqa: PLC0415 - DuckDB is slow to import
 

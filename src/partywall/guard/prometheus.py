@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from partywall.guard.run import Report
+from partywall.report.prometheus import family
 
 GAUGES = {
     "offered_bps": ("offered_bits_per_second", "Bits a second that reached the hook."),
@@ -58,35 +57,15 @@ def text(policy: str, report: Report, totals: Totals) -> str:
 
     for key, (name, about) in GAUGES.items():
         values = {leaf: row[key] for leaf, row in report.rows.items() if row[key] is not None}
-        lines += _family(f"partywall_guard_{name}", about, "gauge", [(labels(v), values[v]) for v in values])
+        lines += family(f"partywall_guard_{name}", about, "gauge", [(labels(v), values[v]) for v in values])
     for key, (name, about) in SECONDS.items():
         known = {leaf: row[key] for leaf, row in report.rows.items() if row[key] is not None}
-        lines += _family(f"partywall_guard_{name}", about, "gauge", [(labels(v), known[v] / 1e9) for v in known])
+        lines += family(f"partywall_guard_{name}", about, "gauge", [(labels(v), known[v] / 1e9) for v in known])
     for key, (name, about) in COUNTERS.items():
         counted = [(labels(leaf), count) for (k, leaf), count in totals.counts.items() if k == key]
-        lines += _family(f"partywall_guard_{name}", about, "counter", counted)
+        lines += family(f"partywall_guard_{name}", about, "counter", counted)
     counts = [({"policy": policy, "vif": hook, "kind": kind}, count) for (hook, kind), count in totals.findings.items()]
-    lines += _family("partywall_guard_findings_total", "Findings of the independent check.", "counter", counts)
+    lines += family("partywall_guard_findings_total", "Findings of the independent check.", "counter", counts)
     longest = [({"policy": policy}, report.round_ns_max / 1e9)]
-    lines += _family("partywall_guard_round_seconds", "Longest round since the last report.", "gauge", longest)
+    lines += family("partywall_guard_round_seconds", "Longest round since the last report.", "gauge", longest)
     return "\n".join(lines) + "\n"
-
-
-def _family(name: str, about: str, kind: str, samples: Sequence[tuple[Mapping[str, str], float]]) -> list[str]:
-    if not samples:
-        return []
-    return [
-        f"# HELP {name} {about}",
-        f"# TYPE {name} {kind}",
-        *(
-            f"{name}{{{_labels(at)}}} {value:g}" if isinstance(value, float) else f"{name}{{{_labels(at)}}} {value}"
-            for at, value in samples
-        ),
-    ]
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    escaped = {
-        key: value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for key, value in labels.items()
-    }
-    return ",".join(f'{key}="{value}"' for key, value in escaped.items())

@@ -24,6 +24,7 @@ KINDS = {
     "migration": "migration:Migrations",
     "power": "power:Powers",
     "consolidation": "consolidation:Consolidations",
+    "watch": "watch:Watches",
     "study": "study:Studies",
 }
 """The module and class of each kind, by its name."""

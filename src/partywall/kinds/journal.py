@@ -134,11 +134,14 @@ def _second(event: Second, requests: set[int]) -> dict[str, Any]:
     }
 
 
-def _report(event: Report) -> dict[str, Any]:
-    """The figures of a report. `of` is the kind of record."""
+def _report(event: Report) -> dict[str, Any] | None:
+    """The figures of a report. `of` is the kind of record. None for a period that a watch does not keep."""
     report = event.report
     if hasattr(report, "rows"):
         return {"of": "guard", "rows": report.rows, "notes": [list(note) for note in report.notes]}
+    if hasattr(report, "kept"):
+        disks = [[disk.disk, disk.bytes, disk.operations, disk.busy_ns] for disk in report.span.disks]
+        return {"of": "watch", "length_ns": report.span.length_ns, "disks": disks} if report.kept else None
     if hasattr(report, "move"):
         return {"of": "migration", "move": _move(report)}
     if hasattr(event.so_far, "reports"):

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from partywall.errors import CapabilityError, Problem, UsageError
+from partywall.errors import CapabilityError
 from partywall.host import Host
-from partywall.sandbox import cgroups
+from partywall.sandbox import cgroups, tenants
+from partywall.sandbox.tenants import Tenant
 
 Read = Callable[[], float]
 """CPU seconds since some fixed moment."""
@@ -100,45 +101,27 @@ class Consumer:
 
 
 def consumer(text: str, host: Host) -> Consumer:
-    """A consumer by a text: pid:NUMBER, cgroup:PATH, or a path below the cgroup mount; NAME=… names it.
+    """A consumer by a text, as `sandbox.tenants` reads it.
 
     UsageError if there is no such thing; CapabilityError if this host does not count its CPU time.
     """
-    name, equals, rest = text.partition("=")
-    what = rest if equals else text
-    kind, _, place = what.partition(":")
-    if kind == "pid" and place.isdigit():
-        folder = host.path(f"/proc/{place}")
-        if not folder.exists():
-            raise UsageError(Problem(f"there is no process {place}", "give the number of a running process", key=text))
-        return Consumer(name if equals else _comm(folder, place), Process(folder))
-    file, scale = _cgroup_file(place if kind == "cgroup" else what, host)
-    return Consumer(name if equals else place or what, lambda: _cgroup_s(file, scale))
+    tenant = tenants.named(text, host)
+    if tenant.pid is not None:
+        return Consumer(tenant.name, Process(host.path(f"/proc/{tenant.pid}")))
+    file, scale = _cgroup_file(tenant, host)
+    return Consumer(tenant.name, lambda: _cgroup_s(file, scale))
 
 
 def containers(host: Host) -> list[Consumer]:
-    """The cgroups of containers, guests and services: those just below the top, or below the slices of systemd."""
+    """The cgroups of containers, guests and services."""
     groups = cgroups.read(host.root)
     top = groups.unified if groups.is_v2 else groups.v1.get("cpuacct")
-    if top is None:
-        return []
-    slices = [top, *sorted(top.glob("*.slice"))]
-    folders = [folder for each in slices for folder in sorted(each.iterdir()) if folder.is_dir()]
-    return [
-        consumer(f"/{folder.relative_to(top)}", host)
-        for folder in folders
-        if not folder.name.endswith(".slice") and (folder / "cgroup.procs").exists() and _members(folder)
-    ]
+    return [consumer(f"/{folder.relative_to(top)}", host) for folder in tenants.groups(top)] if top else []
 
 
-def _members(folder: Path) -> bool:
-    """True if processes are in a cgroup, or in one below it."""
-    return any(file.read_text(encoding="ascii").strip() for file in folder.rglob("cgroup.procs"))
-
-
-def _cgroup_file(path: str, host: Host) -> tuple[Path, float]:
+def _cgroup_file(tenant: Tenant, host: Host) -> tuple[Path, float]:
     groups = cgroups.read(host.root)
-    inner = path.lstrip("/")
+    inner = tenant.cgroup or ""
     if groups.is_v2 and groups.unified is not None:
         file, scale = groups.unified / inner / "cpu.stat", 1e-6
     elif "cpuacct" in groups.v1:
@@ -146,8 +129,7 @@ def _cgroup_file(path: str, host: Host) -> tuple[Path, float]:
     else:
         raise CapabilityError("this host counts no CPU time by cgroup; mount cgroup version 2")
     if not file.exists():
-        said = f"there is no cgroup /{inner}"
-        raise UsageError(Problem(said, "give pid:NUMBER, or a cgroup such as /system.slice/nginx.service", key=path))
+        raise tenants.no_cgroup(tenant)
     return file, scale
 
 
@@ -156,13 +138,6 @@ def _cgroup_s(file: Path, scale: float) -> float:
     if file.name == "cpu.stat":
         return scale * next(int(line.split()[1]) for line in text.splitlines() if line.startswith("usage_usec"))
     return scale * int(text)
-
-
-def _comm(folder: Path, pid: str) -> str:
-    try:
-        return f"{(folder / 'comm').read_text(encoding='utf-8', errors='replace').strip()} ({pid})"
-    except OSError:
-        return pid
 
 
 def used(consumers: Mapping[str, Read], last: Mapping[str, float]) -> dict[str, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from partywall import units
@@ -13,6 +12,7 @@ from partywall.model.finding import Estimate
 from partywall.model.power import Attribution, Fit, MeterFinding, NodeModel, PowerFindings, PowerReport, Timing
 from partywall.report import charts, page, power_charts
 from partywall.report.files import Files
+from partywall.report.listed import listed
 
 METERS = ("meter", "watts", "energy", "refresh", "lag", "readings", "answer", "faults")
 SHARES = ("consumer", "CPU time", "activity", "with idle by CPU time", "with idle evenly", "common rule")
@@ -24,11 +24,11 @@ def show(findings: PowerFindings, console: Console) -> None:
     """Everything, at the end."""
     console.print(Text(findings.headline, style="bold"), soft_wrap=True)
     if findings.meters:
-        _table(console, METERS, [meter_texts(meter) for meter in findings.meters])
+        console.print(listed(METERS, [meter_texts(meter) for meter in findings.meters]))
     if findings.fit is not None:
-        _table(console, RUNGS, [list(row) for row in rung_texts(findings.fit)])
+        console.print(listed(RUNGS, [list(row) for row in rung_texts(findings.fit)]))
     if findings.attribution is not None:
-        _table(console, SHARES, share_texts(findings.attribution))
+        console.print(listed(SHARES, share_texts(findings.attribution)))
         console.print(Text(sum_text(findings.attribution)), soft_wrap=True)
     if findings.core_time is not None:
         states = ", ".join(f"{core_state(name)} {seconds:.1f} s" for name, seconds in findings.core_time.states.items())
@@ -38,15 +38,6 @@ def show(findings: PowerFindings, console: Console) -> None:
             console.print(Text(f"note: {text}"), soft_wrap=True)
     for note in findings.notes:
         console.print(Text(f"note: {note}"), soft_wrap=True)
-
-
-def _table(console: Console, columns: tuple[str, ...], rows: list[list[str]]) -> None:
-    table = Table(*columns)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in rows:
-        table.add_row(*(Text(text) for text in row))
-    console.print(table)
 
 
 def core_state(name: str) -> str:

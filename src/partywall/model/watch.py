@@ -1,0 +1,256 @@
+"""What a watch of a host's disks sees: spans of time, times in which a disk was slow, and what is found in them.
+
+A span contains raw sums, so spans that follow each other can be added. Means and shares are derived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Way = Literal["reads", "writes"]
+WAYS: tuple[Way, Way] = ("reads", "writes")
+HOST = ""
+"""The name of the whole host among tenants, and of all disks together among disks."""
+USES_MAX = 200
+"""The most uses of a sum of spans. Others are only in the sums of their disks."""
+REST = "*"
+"""All disks together, of a group whose requests the kernel counts for some disks only."""
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Disk(_Value):
+    """What one disk did in a span: completed requests, their bytes and the sum of their times, and its busy time.
+
+    peak_ns: the highest mean latency of a period, by way. in_flight: requests at the end of the span.
+    """
+
+    disk: str
+    reads: int = 0
+    writes: int = 0
+    read_bytes: int = 0
+    write_bytes: int = 0
+    read_ns: int = 0
+    write_ns: int = 0
+    busy_ns: int = 0
+    in_flight: int = 0
+    read_peak_ns: int | None = None
+    write_peak_ns: int | None = None
+
+    @property
+    def operations(self) -> int:
+        return self.reads + self.writes
+
+    @property
+    def bytes(self) -> int:
+        return self.read_bytes + self.write_bytes
+
+    def latency_ns(self, way: Way) -> float | None:
+        """The mean time of a request from its issue to its completion; None if none was completed."""
+        count, total = (self.reads, self.read_ns) if way == "reads" else (self.writes, self.write_ns)
+        return total / count if count else None
+
+    def queued(self, length_ns: int) -> float:
+        """The mean number of requests in the queue and the device, by Little's law from those that were completed."""
+        return (self.read_ns + self.write_ns) / length_ns
+
+    def __add__(self, later: Disk) -> Disk:
+        changed: dict[str, Any] = {key: getattr(self, key) + getattr(later, key) for key in _SUMS}
+        changed |= {key: _largest(getattr(self, key), getattr(later, key)) for key in ("read_peak_ns", "write_peak_ns")}
+        return self.model_copy(update=changed | {"in_flight": later.in_flight})
+
+
+_SUMS = ("reads", "writes", "read_bytes", "write_bytes", "read_ns", "write_ns", "busy_ns")
+
+
+class Use(_Value):
+    """What one tenant did on one disk in a span.
+
+    disk: HOST or REST for all disks together, which is all that the kernel counts of a process. Its operations are None
+    then.
+    """
+
+    tenant: str
+    disk: str
+    operations: int | None
+    read_bytes: int
+    write_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.read_bytes + self.write_bytes
+
+    def __add__(self, later: Use) -> Use:
+        both = self.operations is not None and later.operations is not None
+        return Use.model_construct(
+            tenant=self.tenant,
+            disk=self.disk,
+            operations=(self.operations or 0) + (later.operations or 0) if both else None,
+            read_bytes=self.read_bytes + later.read_bytes,
+            write_bytes=self.write_bytes + later.write_bytes,
+        )
+
+
+class Span(_Value):
+    """A period, or several that follow each other.
+
+    at_ns: its end, in ns since the epoch. waited_ns: how long some task of a tenant, or of the host (HOST), waited for
+    a disk (PSI). counted: disks that the kernel counts for each cgroup. left_out: how many tenants' uses are only in
+    the sums of their disks. late: periods that were skipped because the reader was late.
+    """
+
+    at_ns: int
+    length_ns: int
+    disks: tuple[Disk, ...] = ()
+    uses: tuple[Use, ...] = ()
+    counted: tuple[str, ...] = ()
+    waited_ns: dict[str, int] = {}
+    left_out: int = 0
+    late: int = 0
+
+    def __add__(self, later: Span) -> Span:
+        waited = {
+            name: self.waited_ns.get(name, 0) + later.waited_ns.get(name, 0)
+            for name in self.waited_ns | later.waited_ns
+        }
+        return Span.model_construct(
+            at_ns=later.at_ns,
+            length_ns=self.length_ns + later.length_ns,
+            disks=_added(self.disks, later.disks, lambda each: each.disk),
+            uses=_added(self.uses, later.uses, lambda each: (each.tenant, each.disk)),
+            counted=later.counted,
+            waited_ns=waited,
+            left_out=max(self.left_out, later.left_out),
+            late=self.late + later.late,
+        ).trimmed(USES_MAX)
+
+    def trimmed(self, most: int) -> Span:
+        """With the uses of the most bytes, and the longest waits."""
+        if len(self.uses) <= most and len(self.waited_ns) <= most:
+            return self
+        uses = sorted(self.uses, key=lambda use: -use.bytes)
+        waits = sorted(self.waited_ns.items(), key=lambda wait: (wait[0] != HOST, -wait[1]))
+        left_out = self.left_out + max(0, len(uses) - most)
+        return self.model_copy(
+            update={"uses": tuple(uses[:most]), "waited_ns": dict(waits[:most]), "left_out": left_out}
+        )
+
+
+def _added(before: Iterable[Any], later: Iterable[Any], key: Any) -> tuple[Any, ...]:
+    every: dict[Any, Any] = {}
+    for each in (*before, *later):
+        known = every.get(key(each))
+        every[key(each)] = each if known is None else known + each
+    return tuple(every.values())
+
+
+def _largest(*values: int | None) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+class Share(_Value):
+    """A tenant's share of a disk's operations and bytes. at_most: only its bytes on all disks together are known.
+
+    waited: the share of the time in which some task of it waited for a disk; None if the kernel does not say.
+    """
+
+    tenant: str
+    operations: float | None
+    bytes: float
+    at_most: bool = False
+    waited: float | None = None
+
+
+class Slow(_Value):
+    """A time in which a saturated disk was slow. end_ns: None while it lasts, or if the watch ended first.
+
+    by: what was exceeded: the stated limit, the disk's own usual latency, or `stuck`: no request was completed.
+    bound_ns: that limit, or the bound around the usual. latency_ns: the mean; worst_ns: of the worst period.
+    """
+
+    disk: str
+    way: Way
+    by: Literal["limit", "usual", "stuck"]
+    begin_ns: int
+    end_ns: int | None = None
+    length_ns: int
+    bound_ns: int
+    usual_ns: int | None = None
+    latency_ns: int | None
+    worst_ns: int
+    busy: float
+    queued: float
+    operations: int
+    bytes: int
+    shares: tuple[Share, ...]
+
+    @property
+    def rest(self) -> float:
+        """The share of bytes of no watched tenant."""
+        return max(0.0, 1 - sum(share.bytes for share in self.shares))
+
+    @property
+    def neighbour(self) -> Share | None:
+        """The only tenant with at least half of the operations or bytes, if other tenants used the disk too."""
+        large = [share for share in self.shares if _weight(share) >= 0.5]
+        return large[0] if len(large) == 1 < len(self.shares) else None
+
+
+def _weight(share: Share) -> float:
+    return max(share.operations or 0.0, share.bytes)
+
+
+def shares(span: Span, disk: Disk) -> tuple[Share, ...]:
+    """The tenants' shares of a disk's work, the largest first. Those that the kernel counts by disk come first."""
+    places = (disk.disk, HOST) if disk.disk in span.counted else (disk.disk, HOST, REST)
+    uses = [use for use in span.uses if use.disk in places]
+    # The kernel counts a tenant's requests before it merges them.
+    operations = max(disk.operations, sum(use.operations or 0 for use in uses))
+    counted = sum(use.bytes for use in uses if use.disk == disk.disk)
+    count = max(disk.bytes, counted)
+    every = [
+        Share(
+            tenant=use.tenant,
+            operations=use.operations / operations if use.operations is not None and operations else None,
+            # Bytes on all disks are on this one at most as far as those that are counted leave room.
+            bytes=(use.bytes if use.disk == disk.disk else min(use.bytes, count - counted)) / count if count else 0.0,
+            at_most=use.disk != disk.disk,
+            waited=span.waited_ns[use.tenant] / span.length_ns if use.tenant in span.waited_ns else None,
+        )
+        for use in uses
+    ]
+    return tuple(sorted(every, key=lambda share: (share.at_most, -_weight(share))))
+
+
+class Seen(_Value):
+    """One period, for those who watch: the disks that are slow, and whether it ends a span of the record."""
+
+    span: Span
+    slow: tuple[Slow, ...] = ()
+    kept: bool = False
+
+
+class WatchFindings(_Value):
+    """All that a watch found. whole: the sum of all spans; spans: for charts, at most some hundred.
+
+    about: how it was watched. lacks: what the host does not count, each with its remedy. gaps: the number of pauses.
+    """
+
+    name: str
+    about: dict[str, Any]
+    host: dict[str, Any]
+    lacks: tuple[str, ...]
+    whole: Span | None
+    spans: tuple[Span, ...]
+    slow: tuple[Slow, ...]
+    dropped: int
+    gaps: int
+    ended: bool
+
+    def slow_of(self, disk: str) -> tuple[Slow, ...]:
+        return tuple(each for each in self.slow if each.disk == disk)

@@ -1,0 +1,108 @@
+"""What a watch says: sentences and cells, as text. Pure, and without the libraries that draw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from partywall import units
+from partywall.model.watch import WAYS, Disk, Share, Slow, Span, shares
+
+HINT = (
+    "Shares say who used a slow disk at that time. They do not prove who made it slow; "
+    "to measure what one tenant costs another: partywall run (docs/watch.md)"
+)
+NAMED = 3
+REST_LEAST = 0.05
+DISKS = ("disk", "busy", "read", "written", "reads", "writes", "a read takes", "a write takes", "queued")
+TENANTS = ("tenant", "disk", "read", "written", "operations", "share of bytes", "share of operations", "waited")
+
+
+def clock(at_ns: int) -> str:
+    """The local time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(at_ns / 1e9))
+
+
+def sentence(slow: Slow) -> str:
+    """That a disk has begun or ended to be slow, by how much, and who used it most."""
+    took = units.format_duration(slow.length_ns)
+    mean = "–" if slow.latency_ns is None else units.format_duration(slow.latency_ns)
+    if slow.end_ns is None:
+        what = "no request is completed" if slow.by == "stuck" else f"{slow.way} take {mean}"
+        head = f"{clock(slow.begin_ns + slow.length_ns)} {slow.disk} has been slow for {took}: {what} ({bound(slow)})"
+        state = f"busy {100 * slow.busy:.0f} %, {units.format_number(slow.queued, 2)} requests queued"
+        return f"{head}; {state}. {who(slow)}"
+    what = "no request was completed" if slow.by == "stuck" else f"{slow.way} took {mean}"
+    worst = f", at worst {units.format_duration(slow.worst_ns)}"
+    return f"{clock(slow.end_ns)} {slow.disk} was slow for {took}: {what}{worst} ({bound(slow)}). {who(slow)}"
+
+
+def bound(slow: Slow) -> str:
+    """What was exceeded."""
+    usual = "" if slow.usual_ns is None else f"usually {units.format_duration(slow.usual_ns)}"
+    if slow.by == "limit":
+        return ", ".join(part for part in (f"limit {units.format_duration(slow.bound_ns)}", usual) if part)
+    return usual if slow.by == "usual" else "some wait"
+
+
+def who(slow: Slow) -> str:
+    """The tenants with the largest shares, and which of them is the likely neighbour."""
+    if not slow.shares:
+        return "No tenant that is watched used it."
+    listed = "; ".join(share_text(share) for share in slow.shares[:NAMED])
+    has_rest = slow.rest >= REST_LEAST
+    if has_rest:
+        listed += f"; no watched tenant {100 * slow.rest:.0f} % of bytes"
+    if slow.neighbour is not None:
+        return f"Likely neighbour: {slow.neighbour.tenant}. Shares: {listed}."
+    alone = len(slow.shares) == 1 and not has_rest
+    return f"No other tenant used it: {listed}." if alone else f"Largest shares: {listed}."
+
+
+def share_text(share: Share) -> str:
+    """A tenant's share in words."""
+    most = "at most " if share.at_most else ""
+    parts = [f"{most}{100 * share.bytes:.0f} % of bytes"]
+    if share.operations is not None:
+        parts.insert(0, f"{100 * share.operations:.0f} % of operations")
+    waited = f", waited {100 * share.waited:.0f} % of the time" if share.waited is not None else ""
+    return f"{share.tenant} {', '.join(parts)}{waited}"
+
+
+def disk_cells(disk: Disk, length_ns: int) -> list[str]:
+    """A disk's means in a span, under DISKS."""
+    seconds = length_ns / 1e9
+    latencies = [disk.latency_ns(way) for way in WAYS]
+    return [
+        disk.disk,
+        f"{min(100.0, 100 * disk.busy_ns / length_ns):.0f} %",
+        *(f"{units.format_bytes(count / seconds)}/s" for count in (disk.read_bytes, disk.write_bytes)),
+        *(f"{units.format_number(count / seconds, 3)}/s" for count in (disk.reads, disk.writes)),
+        *("–" if latency is None else units.format_duration(latency) for latency in latencies),
+        units.format_number(disk.queued(length_ns), 2),
+    ]
+
+
+def tenant_cells(span: Span, most: int) -> list[list[str]]:
+    """The tenants with the most bytes in a span, under TENANTS."""
+    seconds, known = span.length_ns / 1e9, {disk.disk: shares(span, disk) for disk in span.disks}
+    rows = []
+    for use in sorted(span.uses, key=lambda each: -each.bytes)[:most]:
+        share = _share(known.get(use.disk, ()), use.tenant)
+        waited = span.waited_ns.get(use.tenant)
+        rows.append(
+            [
+                use.tenant,
+                use.disk if use.disk in known else "all disks",
+                *(f"{units.format_bytes(count / seconds)}/s" for count in (use.read_bytes, use.write_bytes)),
+                "–" if use.operations is None else f"{units.format_number(use.operations / seconds, 3)}/s",
+                "–" if share is None else f"{100 * share.bytes:.0f} %",
+                "–" if share is None or share.operations is None else f"{100 * share.operations:.0f} %",
+                "–" if waited is None else f"{100 * waited / span.length_ns:.0f} %",
+            ]
+        )
+    return rows
+
+
+def _share(every: Sequence[Share], tenant: str) -> Share | None:
+    return next((share for share in every if share.tenant == tenant), None)

@@ -1,0 +1,262 @@
+"""A watch as text for a terminal, as one page, and as files for other programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import altair as alt
+from rich.console import Console
+from rich.text import Text
+
+from partywall import units
+from partywall.model.watch import HOST, WAYS, Disk, Share, Span, WatchFindings, shares
+from partywall.report import charts, page, watch_text
+from partywall.report.charts import BAND, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
+from partywall.report.files import Files
+from partywall.report.listed import listed
+
+DISKS_DRAWN = 4
+TENANTS_DRAWN = 5
+TENANTS_LISTED = 30
+SLOW_LISTED = 100
+NOBODY, OTHERS = "no watched tenant", "other tenants"
+
+
+def headline(findings: WatchFindings) -> str:
+    """The result in one line."""
+    length = units.format_duration(findings.whole.length_ns if findings.whole else 0)
+    if not findings.slow:
+        return f"Watched for {length}: no disk was slow"
+    disks = list(dict.fromkeys(slow.disk for slow in findings.slow))
+    slow_ns = sum(slow.length_ns for slow in findings.slow)
+    took = f"{units.counted(len(findings.slow) + findings.dropped, 'time')}, {units.format_duration(slow_ns)} in all"
+    return f"Watched for {length}: {', '.join(disks)} {'was' if len(disks) == 1 else 'were'} slow {took}"
+
+
+def notes(findings: WatchFindings) -> Iterator[str]:
+    """What a reader must know about the figures."""
+    if findings.slow:
+        yield watch_text.HINT
+    yield from (f"missing: {text}" for text in findings.lacks)
+    if findings.gaps:
+        yield f"it was interrupted and continued {units.counted(findings.gaps, 'time')}; the pauses are not in it"
+    if findings.whole and findings.whole.late:
+        yield f"{units.counted(findings.whole.late, 'period')} are longer, because the reader was late"
+    if findings.whole and findings.whole.left_out:
+        yield f"in some spans up to {units.counted(findings.whole.left_out, 'tenant')} with the fewest bytes left out"
+    if findings.dropped:
+        yield f"of {findings.dropped} slow times only the number is known, because there were too many"
+
+
+def show(findings: WatchFindings, console: Console) -> None:
+    """Everything, at the end."""
+    console.print(Text(headline(findings), style="bold"), soft_wrap=True)
+    whole = findings.whole
+    if whole is not None:
+        console.print(listed(watch_text.DISKS, [watch_text.disk_cells(disk, whole.length_ns) for disk in whole.disks]))
+        if whole.uses:
+            console.print(listed(watch_text.TENANTS, watch_text.tenant_cells(whole, TENANTS_DRAWN)))
+    for slow in findings.slow[:SLOW_LISTED]:
+        console.print(Text(watch_text.sentence(slow)), soft_wrap=True)
+    for note in notes(findings):
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+
+
+def all_charts(findings: WatchFindings) -> dict[str, tuple[str, str, AnyChart]]:
+    """(title, caption, chart) by id: two of each disk that did something, the busiest disks first."""
+    drawn: dict[str, tuple[str, str, AnyChart]] = {}
+    disks = [disk for disk in (findings.whole.disks if findings.whole else ()) if disk.operations]
+    for number, disk in enumerate(sorted(disks, key=lambda each: -each.busy_ns)[:DISKS_DRAWN]):
+        name = disk.disk
+        caption = "Mean time of a request, on a logarithmic axis. Shaded: the disk was slow. Dashed: the stated limit."
+        drawn[f"latency-{number}"] = (f"{name}: how long a request takes", caption, latency(findings, name))
+        caption = "Bytes read and written, one tenant upon the other. Hover for the tenant."
+        drawn[f"tenants-{number}"] = (f"{name}: who uses it", caption, tenants(findings, name))
+    return drawn
+
+
+def _of(findings: WatchFindings, name: str) -> list[tuple[Span, Disk]]:
+    return [(span, disk) for span in findings.spans for disk in span.disks if disk.disk == name]
+
+
+def _when(begin_ns: float) -> float:
+    """Milliseconds since the epoch, as charts count time."""
+    return begin_ns / 1e6
+
+
+def _time(of: list[tuple[Span, Disk]]) -> alt.X:
+    """The axis of both charts of a disk."""
+    begin, end = _when(of[0][0].at_ns - of[0][0].length_ns), _when(of[-1][0].at_ns)
+    axis = alt.Axis(format="%H:%M:%S", labelOverlap=True, tickCount=8)
+    return alt.X("at:T", title="time of day", axis=axis, scale=alt.Scale(domain=[begin, end], nice=False))
+
+
+def latency(findings: WatchFindings, name: str) -> AnyChart:
+    """Mean latencies of reads and writes over time."""
+    of = _of(findings, name)
+    rows = [
+        {
+            "at": _when(span.at_ns - span.length_ns / 2),
+            "what": way,
+            # A line has a gap where nothing was read or written.
+            "ms": latency_ns / 1e6 if (latency_ns := disk.latency_ns(way)) else None,
+            "busy": disk.busy_ns / span.length_ns,
+        }
+        for span, disk in of
+        for way in WAYS
+    ]
+    spans = [
+        {"at": _when(slow.begin_ns), "end": _when(slow.begin_ns + slow.length_ns), "text": watch_text.sentence(slow)}
+        for slow in findings.slow_of(name)[:SLOW_LISTED]
+    ]
+    shaded = inlined(spans).mark_rect(color=TREATED, opacity=0.16).encode(x=_time(of), x2="end:T", tooltip="text:N")
+    lines = (
+        inlined(rows)
+        .mark_line(strokeWidth=1.5, point={"size": 12})
+        .encode(
+            x=_time(of),
+            y=alt.Y("ms:Q", title="ms", scale=alt.Scale(type="log")),
+            color=alt.Color("what:N", title=None, sort=list(WAYS), scale=alt.Scale(domain=list(WAYS))),
+            strokeDash=alt.StrokeDash("what:N", legend=None, sort=list(WAYS)),
+            tooltip=["what:N", alt.Tooltip("ms:Q", format=".3~g"), alt.Tooltip("busy:Q", format=".0%")],
+        )
+    )
+    layers = [shaded, lines] if spans else [lines]
+    if limit_ns := findings.about.get("limit_ns"):
+        layers.append(inlined([{"ms": limit_ns / 1e6}]).mark_rule(strokeDash=[6, 4], color=MUTED).encode(y="ms:Q"))
+    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+
+
+def tenants(findings: WatchFindings, name: str) -> AnyChart:
+    """Bytes a second of the tenants on a disk over time, stacked."""
+    of = _of(findings, name)
+    sums: dict[str, float] = {}
+    for span, disk in of:
+        for share in _drawn(span, disk):
+            sums[share.tenant] = sums.get(share.tenant, 0.0) + share.bytes * disk.bytes
+    known = sorted(sums, key=lambda tenant: -sums[tenant])[:TENANTS_DRAWN]
+    order = [*known, OTHERS, NOBODY]
+    rows = [
+        {"at": _when(span.at_ns - span.length_ns / 2), "tenant": tenant, "mb": disk.bytes * part / span.length_ns * 1e3}
+        for span, disk in of
+        for tenant, part in _parts(span, disk, known).items()
+    ]
+    used = [tenant for tenant in order if any(row["tenant"] == tenant and row["mb"] for row in rows)]
+    chart: alt.Chart = (
+        inlined([row for row in rows if row["tenant"] in used])
+        .mark_area(interpolate="step", opacity=0.75)
+        .encode(
+            x=_time(of),
+            y=alt.Y("mb:Q", title="MB/s", stack=True),
+            color=alt.Color(
+                "tenant:N",
+                title=None,
+                sort=used,
+                scale=alt.Scale(domain=used, range=[*charts.CATEGORIES[: len(used) - (NOBODY in used)], BAND]),
+                legend=alt.Legend(labelLimit=320, columns=2),
+            ),
+            order=alt.Order("rank:Q"),
+            tooltip=["tenant:N", alt.Tooltip("mb:Q", format=".3~g", title="MB/s")],
+        )
+        .transform_calculate(rank=f"indexof({json.dumps(used)}, datum.tenant)")
+        .properties(width=WIDTH, height=HEIGHT)
+    )
+    return chart
+
+
+def _drawn(span: Span, disk: Disk) -> list[Share]:
+    """The shares of a disk's bytes; upper bounds only if there is nothing better."""
+    return [share for share in shares(span, disk) if not share.at_most or disk.disk not in span.counted]
+
+
+def _parts(span: Span, disk: Disk, known: list[str]) -> dict[str, float]:
+    """The parts of a disk's bytes by tenant. All of them, so that areas do not lean into a gap."""
+    parts = dict.fromkeys((*known, OTHERS), 0.0)
+    for share in _drawn(span, disk):
+        parts[share.tenant if share.tenant in known else OTHERS] += share.bytes
+    # Bytes of tenants on all disks may be more than those of this disk.
+    whole = max(1.0, sum(parts.values()))
+    return {tenant: part / whole for tenant, part in parts.items()} | {NOBODY: max(0.0, 1 - sum(parts.values()))}
+
+
+def render(findings: WatchFindings) -> str:
+    """The whole page."""
+    drawn, whole = all_charts(findings), findings.whole
+    return page.framed(
+        "watch.html.j2",
+        {identity: page.fluid(chart) for identity, (_, _, chart) in drawn.items()},
+        findings=findings,
+        headline=headline(findings),
+        notes=list(notes(findings)),
+        disk_columns=watch_text.DISKS,
+        disks=[watch_text.disk_cells(disk, whole.length_ns) for disk in whole.disks] if whole else [],
+        tenant_columns=watch_text.TENANTS,
+        tenants=watch_text.tenant_cells(whole, TENANTS_LISTED) if whole else [],
+        slow=[watch_text.sentence(slow) for slow in findings.slow[:SLOW_LISTED]],
+        more=max(0, len(findings.slow) - SLOW_LISTED) + findings.dropped,
+        figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
+        host=page.facts(findings.host),
+        json=_json(findings),
+    )
+
+
+def rows(findings: WatchFindings) -> list[dict[str, Any]]:
+    """One row for each disk, and one for each tenant on it, whose figures are a second's means."""
+    if (whole := findings.whole) is None:
+        return []
+    seconds = whole.length_ns / 1e9
+    every: list[dict[str, Any]] = [
+        {
+            "disk": disk.disk,
+            "tenant": "all",
+            "read_bps": disk.read_bytes / seconds,
+            "write_bps": disk.write_bytes / seconds,
+            "operations_per_s": disk.operations / seconds,
+            "busy": disk.busy_ns / whole.length_ns,
+            "queued": disk.queued(whole.length_ns),
+            "read_latency_ns": disk.latency_ns("reads"),
+            "write_latency_ns": disk.latency_ns("writes"),
+            "slow_s": sum(slow.length_ns for slow in findings.slow_of(disk.disk)) / 1e9,
+            "slow_times": len(findings.slow_of(disk.disk)),
+        }
+        for disk in whole.disks
+    ]
+    every += [
+        {
+            "disk": use.disk if use.disk in {disk.disk for disk in whole.disks} else "all",
+            "tenant": use.tenant,
+            "read_bps": use.read_bytes / seconds,
+            "write_bps": use.write_bytes / seconds,
+            "operations_per_s": None if use.operations is None else use.operations / seconds,
+        }
+        for use in whole.uses
+    ]
+    return every
+
+
+def _json(findings: WatchFindings) -> str:
+    """The findings without the spans, which the tables have."""
+    content = findings.model_dump(mode="json", exclude={"spans", "whole", "host"})
+    whole = findings.whole
+    more = {
+        "headline": headline(findings),
+        "length_ns": whole.length_ns if whole else 0,
+        "waited_ns": whole.waited_ns.get(HOST) if whole else None,
+        "uses": rows(findings),
+    }
+    return json.dumps(content | more, indent=2) + "\n"
+
+
+FILES: Files[WatchFindings] = Files(
+    of="a watch",
+    show=show,
+    documents={"html": ("report.html", render), "json": ("findings.json", _json)},
+    rows=rows,
+    table="uses.csv",
+    charts=lambda findings: {
+        identity: charts.titled(chart, title) for identity, (title, _, chart) in all_charts(findings).items()
+    },
+)
+"""Formats."""

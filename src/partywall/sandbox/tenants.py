@@ -1,0 +1,107 @@
+"""The tenants of a host, for those who measure what each of them uses: its cgroups, and processes that are guests.
+
+A tenant is given as text: pid:NUMBER, cgroup:PATH, or a path below the cgroup mount; NAME=… names it. Only reads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from partywall.errors import Problem, UsageError
+from partywall.files import kernel_text
+from partywall.host import Host
+
+GUESTS = ("qemu", "kvm", "firecracker", "cloud-hyperviso", "crosvm")
+"""Beginnings of the names of programs that run a virtual machine. The kernel keeps 15 characters of a name."""
+UNITS = (".service", ".scope")
+"""Endings of the groups of systemd's units, each of which is one tenant with all groups below it."""
+DEPTH_MAX = 6
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """A tenant: either a process, or a cgroup by its path in a hierarchy, without a slash at the beginning."""
+
+    name: str
+    pid: int | None = None
+    cgroup: str | None = None
+
+
+def named(text: str, host: Host) -> Tenant:
+    """The tenant of a text. UsageError if there is no such process; whether a cgroup exists is not checked."""
+    name, equals, rest = text.partition("=")
+    what = rest if equals else text
+    kind, _, place = what.partition(":")
+    if kind == "pid" and place.isdigit():
+        if not (folder := host.path(f"/proc/{place}")).exists():
+            raise UsageError(Problem(f"there is no process {place}", "give the number of a running process", key=text))
+        return Tenant(name if equals else _comm(folder, place), pid=int(place))
+    place = place if kind == "cgroup" else what
+    return Tenant(name if equals else place or what, cgroup=place.lstrip("/"))
+
+
+def no_cgroup(tenant: Tenant) -> UsageError:
+    """The error for a cgroup that does not exist."""
+    remedy = "give pid:NUMBER, or a cgroup such as /system.slice/nginx.service"
+    return UsageError(Problem(f"there is no cgroup /{tenant.cgroup}", remedy, key=tenant.name))
+
+
+def groups(top: Path, *, empty: bool = False) -> Iterator[Path]:
+    """The cgroups of containers, guests and services below the root of a hierarchy.
+
+    A group without processes of its own, such as a slice of systemd or the parent of Docker's containers, is not a
+    tenant: those below it are. empty: also groups without any process, of tenants that are about to start.
+    """
+    yield from _below(top, DEPTH_MAX, empty=empty)
+
+
+def _below(folder: Path, depth: int, *, empty: bool) -> Iterator[Path]:
+    for child in _folders(folder):
+        if child.name.endswith(UNITS):
+            if empty or all_processes(child):
+                yield child
+        elif not child.name.endswith(".slice") and _has_processes(child):
+            yield child
+        elif depth:
+            below = list(_below(child, depth - 1, empty=empty))
+            yield from below or ([child] if empty and not child.name.endswith(".slice") else [])
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [
+                Path(path) for path in sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+            ]
+    except OSError:
+        # Groups may end at any time.
+        return []
+
+
+def _has_processes(folder: Path) -> bool:
+    return bool(processes(folder))
+
+
+def all_processes(folder: Path) -> list[int]:
+    """The processes of a cgroup and of those below it."""
+    return [*processes(folder), *(pid for child in _folders(folder) for pid in all_processes(child))]
+
+
+def processes(folder: Path) -> list[int]:
+    """The processes of a cgroup, without those of groups below it. Empty if it has ended."""
+    return [int(pid) for pid in (kernel_text(f"{folder}/cgroup.procs") or "").split()]
+
+
+def is_guest(comm: str) -> bool:
+    """True if a process of this name runs a virtual machine."""
+    return comm.startswith(GUESTS)
+
+
+def _comm(folder: Path, pid: str) -> str:
+    try:
+        return f"{(folder / 'comm').read_text(encoding='utf-8', errors='replace').strip()} ({pid})"
+    except OSError:
+        return pid

@@ -1,0 +1,383 @@
+"""Reads the kernel's counters of disks, and of the work that tenants do on them. Changes nothing on the host.
+
+Of cgroups the kernel counts requests of each disk: in `io.stat` (version 2) or in files of the blkio controller
+(version 1), and there only for some disks. Of processes it counts bytes of all disks together. Sources: iostats.rst,
+cgroup-v2.rst, cgroup-v1/blkio-controller.rst, accounting/psi.rst, proc_pid_io(5).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from partywall.errors import CapabilityError, Problem, UsageError
+from partywall.files import kernel_text
+from partywall.host import Host
+from partywall.model.watch import HOST, REST, Disk, Span, Use
+from partywall.sandbox import cgroups, tenants
+from partywall.sandbox.tenants import Tenant
+
+SECTOR = 512
+"""Bytes of a sector in /proc/diskstats, whatever the disk's own are."""
+V1_POLICIES = ("throttle", "bfq")
+LOOK_NS = 5_000_000_000
+"""How often new tenants, processes and disks are looked for, which costs as much as several periods."""
+SOON_NS = 2_000_000_000
+"""How often at most, if the number of groups has changed; and how often processes are read, of which there are many."""
+LOOKS_MAX = 3
+
+Counts = tuple[int, int, int]
+"""Operations, bytes read, bytes written, since some fixed moment."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All counters at one moment. counted: the disks that the kernel counts for each group.
+
+    uses: by tenant and disk; waited_ns: by tenant; tenants: all that are known.
+    """
+
+    time_ns: int
+    disks: Mapping[str, Sequence[int]]
+    counted: frozenset[str] = frozenset()
+    uses: Mapping[tuple[str, str], Counts] = field(default_factory=dict)
+    waited_ns: Mapping[str, int] = field(default_factory=dict)
+    tenants: frozenset[str] = frozenset()
+
+
+class Reader:
+    """Reads a host's counters. disks, chosen: names of disks, and texts of tenants; all of them if empty.
+
+    UsageError for a disk or tenant that does not exist; CapabilityError if the host has no disks or cgroups.
+    """
+
+    def __init__(self, host: Host, disks: Sequence[str] = (), chosen: Sequence[str] = ()) -> None:
+        self._host = host
+        self._proc = str(host.path("/proc"))
+        self._psi = f"{self._proc}/pressure/io"
+        self._is_chosen = bool(chosen)
+        self._disks = _disks(host)
+        if not self._disks:
+            raise CapabilityError(
+                "this host has no disk in /proc/diskstats and /sys/block; run it on the machine that has the disks"
+            )
+        self._only = frozenset(_disk(name, self._disks) for name in disks)
+        self._io = _Groups.of(cgroups.read(host.root))
+        self._tenants: dict[str, Tenant] = {}
+        self._pids: dict[str, list[int]] = {}
+        self._links: list[int] = []
+        self._with_counters: set[str] = set()
+        self._counted: frozenset[str] = frozenset()
+        self._looks: dict[int, int] = {}
+        self._own: dict[int, tuple[int, int]] = {}
+        self._sums: dict[str, list[int]] = {}
+        self._looked_ns = self._summed_ns = -LOOK_NS
+        for tenant in (tenants.named(text, host) for text in chosen):
+            self._add(tenant)
+
+    def _add(self, tenant: Tenant) -> None:
+        if tenant.name in self._tenants:
+            raise UsageError(Problem(f"{tenant.name} is given twice", "name it differently: NAME=…", key=tenant.name))
+        if tenant.cgroup is not None and self._io.folder(tenant.cgroup) is None:
+            raise tenants.no_cgroup(tenant)
+        self._tenants[tenant.name] = tenant
+
+    @property
+    def disks(self) -> tuple[str, ...]:
+        return tuple(name for name in self._disks.values() if not self._only or name in self._only)
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        return tuple(self._tenants)
+
+    def lacks(self) -> Iterator[str]:
+        """What this host does not count, what that costs, and the remedy."""
+        missing = {n: name for n, name in self._disks.items() if name in self.disks and name not in self._counted}
+        bytes_only = "of its tenants only bytes on all disks together are known, from /proc/PID/io"
+        remedy = "mount its blkio controller"
+        for number, name in missing.items():
+            if self._io.counting is not None:
+                file = self._io.counting / "blkio.throttle.read_bps_device"
+                remedy = f"it counts from the first limit on: echo '{number} 0' > {file} (sets no limit)"
+            yield f"{name}: cgroup version 1 does not count its requests; {bytes_only}; {remedy}"
+        if without := [n for n, t in self._tenants.items() if t.cgroup is not None and not self._io.has_counters(t)]:
+            off = f"echo +io > {self._io.counting}/cgroup.subtree_control, and in each group above it"
+            remedy = off if self._io.is_v2 else f"start its processes in a group of {self._io.counting}"
+            yield f"{', '.join(without[:3])}: no io controller; {bytes_only}; {remedy}"
+        if not self._io.is_v2:
+            yield "cgroup version 1 counts most buffered writes as those of no tenant; boot with cgroup version 2"
+        if self._host.euid and self._pids:
+            yield "bytes of processes of other users are unknown to an ordinary user; run it as root"
+        if kernel_text(self._psi) is None:
+            yield "the kernel does not say how long tasks wait for disks (PSI); boot with psi=1"
+
+    def look(self, now_ns: int) -> None:
+        """Looks for new tenants, processes and disks, if it is time or the number of groups has changed."""
+        since_ns = now_ns - self._looked_ns
+        if since_ns < SOON_NS or (since_ns < LOOK_NS and self._io.links() == self._links):
+            return
+        self._looked_ns = now_ns
+        self._disks = _disks(self._host)
+        self._counted = self._io.counted(self._disks)
+        if not self._is_chosen:
+            self._tenants = {f"/{path}": Tenant(f"/{path}", cgroup=path) for path in self._io.paths()}
+            for pid in self._guests_outside():
+                with contextlib.suppress(UsageError):
+                    guest = tenants.named(f"pid:{pid}", self._host)
+                    self._tenants[guest.name] = guest
+        self._links = self._io.links()
+        self._with_counters = {name for name, tenant in self._tenants.items() if self._io.has_counters(tenant)}
+        counted = self._with_counters if self._counted.issuperset(self.disks) else set()
+        self._pids = {name: list(self._processes_of(t)) for name, t in self._tenants.items() if name not in counted}
+        self._sums = {name: sums for name, sums in self._sums.items() if name in self._pids}
+        known = {pid for pids in self._pids.values() for pid in pids}
+        self._own = {pid: counts for pid, counts in self._own.items() if pid in known}
+
+    def _processes_of(self, tenant: Tenant) -> Iterator[int]:
+        if tenant.cgroup is None:
+            yield tenant.pid or 0
+        elif (folder := self._io.folder(tenant.cgroup)) is not None:
+            yield from tenants.all_processes(folder)
+
+    def _guests_outside(self) -> Iterator[int]:
+        """Processes of virtual machines that no tenant's cgroup contains."""
+        looks, self._looks = self._looks, {}
+        for name in [entry.name for entry in os.scandir(self._proc)]:
+            if name.isdigit():
+                pid = int(name)
+                # A process gets its name and its cgroup soon after its start, and keeps them.
+                self._looks[pid] = seen = looks.get(pid, 0)
+                if seen < LOOKS_MAX:
+                    is_one = self._is_guest_outside(f"{self._proc}/{name}")
+                    self._looks[pid] = 0 if is_one else seen + 1
+                    if is_one:
+                        yield pid
+
+    def _is_guest_outside(self, folder: str) -> bool:
+        if (
+            not tenants.is_guest(kernel_text(f"{folder}/comm") or "")
+            or (text := kernel_text(f"{folder}/cgroup")) is None
+        ):
+            return False
+        paths = [line.split(":", 2)[-1] for line in text.splitlines()]
+        return not any(f"{path}/".startswith(f"{name}/") for path in paths for name in self._tenants)
+
+    def read(self, now_ns: int) -> Snapshot:
+        """All counters now."""
+        self.look(now_ns)
+        rows = (line.split() for line in (kernel_text(f"{self._proc}/diskstats") or "").splitlines())
+        watched = set(self.disks)
+        disks = {row[2]: [int(value) for value in row[3:14]] for row in rows if len(row) >= 14 and row[2] in watched}
+        uses: dict[tuple[str, str], Counts] = {}
+        waited = {HOST: value} if (value := _waited_ns(self._psi)) is not None else {}
+        is_due = now_ns - self._summed_ns >= SOON_NS
+        self._summed_ns = now_ns if is_due else self._summed_ns
+        for name, tenant in self._tenants.items():
+            by_disk = self._io.counts(tenant.cgroup, self._disks) if name in self._with_counters else None
+            uses |= {(name, disk): counts for disk, counts in (by_disk or {}).items() if disk in disks}
+            if name in self._pids:
+                uses[name, HOST if by_disk is None else REST] = self._processes(name, is_due=is_due)
+            if (value := _waited_ns(self._io.pressure(tenant))) is not None:
+                waited[name] = value
+        return Snapshot(now_ns, disks, self._counted, uses, waited, frozenset(self._tenants))
+
+    def _processes(self, name: str, *, is_due: bool) -> Counts:
+        """Bytes of processes since they were first seen, so those of ended ones stay counted."""
+        sums = self._sums.setdefault(name, [0, 0])
+        for pid in self._pids[name] if is_due else ():
+            if (text := kernel_text(f"{self._proc}/{pid}/io")) is None:
+                continue
+            values = dict(line.split(": ") for line in text.splitlines())
+            now = int(values["read_bytes"]), int(values["write_bytes"])
+            before = self._own.get(pid, now)
+            for place in (0, 1):
+                sums[place] += max(0, now[place] - before[place])
+            self._own[pid] = now
+        return 0, sums[0], sums[1]
+
+
+@dataclass
+class _Groups:
+    """The hierarchies whose groups are tenants. counting: the one that counts requests of disks, if there is one.
+
+    policies: those of version 1 that count any disk. parents: groups with tenants in them.
+    """
+
+    counting: Path | None
+    others: tuple[Path, ...]
+    unified: Path | None
+    is_v2: bool
+    policies: Sequence[str] = ()
+    parents: Sequence[str] = ()
+
+    @staticmethod
+    def of(groups: cgroups.Cgroups) -> _Groups:
+        """CapabilityError if the host has no cgroups."""
+        if groups.unified is not None and "io" in groups.unified_controllers:
+            return _Groups(groups.unified, (), groups.unified, is_v2=True)
+        others = [groups.v1[name] for name in ("memory", "cpuacct", "pids") if name in groups.v1]
+        others += [groups.unified] if groups.unified else []
+        if "blkio" not in groups.v1 and not others:
+            raise CapabilityError("this host has no cgroups, so its tenants are unknown; mount cgroup version 2")
+        return _Groups(groups.v1.get("blkio"), tuple(others), groups.unified, is_v2=False)
+
+    def paths(self) -> list[str]:
+        """The groups that are tenants: those whose requests are counted, and those of the first other hierarchy."""
+        every = [*self._below(self.counting)] if self.counting else []
+        others = next((paths for top in self.others if (paths := self._below(top))), [])
+        tops = [str(top) for top in (self.counting, *self.others[:1]) if top]
+        self.parents = sorted({*tops, *(f"{top}/{path}".rpartition("/")[0] for top in tops for path in every + others)})
+        return list(dict.fromkeys(every + others))
+
+    def _below(self, top: Path) -> list[str]:
+        return [str(folder.relative_to(top)) for folder in tenants.groups(top, empty=True)]
+
+    def links(self) -> list[int]:
+        """The number of groups in each group that has tenants. If it changes, there may be new ones."""
+        every = []
+        for place in map(Path, self.parents):
+            with contextlib.suppress(OSError):
+                every.append(place.stat().st_nlink)
+        return every
+
+    def folder(self, cgroup: str) -> Path | None:
+        """The group in the first hierarchy that has it."""
+        tops = ([self.counting] if self.counting else []) + list(self.others)
+        return next((top / cgroup for top in tops if (top / cgroup).is_dir()), None)
+
+    def pressure(self, tenant: Tenant) -> str:
+        return "" if tenant.cgroup is None else f"{self.unified}/{tenant.cgroup}/io.pressure"
+
+    def has_counters(self, tenant: Tenant) -> bool:
+        file = "io.stat" if self.is_v2 else "blkio.throttle.io_serviced_recursive"
+        return None not in (tenant.cgroup, self.counting) and Path(f"{self.counting}/{tenant.cgroup}/{file}").exists()
+
+    def counted(self, disks: Mapping[str, str]) -> frozenset[str]:
+        """The disks whose requests are counted for each group. Also finds the policies that count any."""
+        if self.is_v2:
+            return frozenset(disks.values())
+        known = {policy: _v1(f"{self.counting}/blkio.{policy}.io_serviced_recursive") for policy in V1_POLICIES}
+        self.policies = [policy for policy, rows in known.items() if rows]
+        return frozenset(disks[number] for rows in known.values() for number in rows if number in disks)
+
+    def counts(self, cgroup: str | None, disks: Mapping[str, str]) -> dict[str, Counts] | None:
+        """By disk; None if nothing is counted for this group, or it has ended."""
+        folder = f"{self.counting}/{cgroup}"
+        if self.is_v2:
+            if (text := kernel_text(f"{folder}/io.stat")) is None:
+                return None
+            rows = ((number, _keyed(rest)) for number, _, rest in (line.partition(" ") for line in text.splitlines()))
+            return {
+                disks[number]: (row.get("rios", 0) + row.get("wios", 0), row.get("rbytes", 0), row.get("wbytes", 0))
+                for number, row in rows
+                if number in disks
+            }
+        every: dict[str, Counts] = {}
+        for policy in self.policies:
+            operations = _v1(f"{folder}/blkio.{policy}.io_serviced_recursive")
+            sizes = _v1(f"{folder}/blkio.{policy}.io_service_bytes_recursive") if operations else {}
+            for number in operations.keys() & disks.keys():
+                every.setdefault(disks[number], (sum(operations[number]), *sizes.get(number, (0, 0))))
+        return every
+
+
+def _v1(path: str) -> dict[str, tuple[int, int]]:
+    """Reads and writes by the number of a disk. Empty if the file cannot be read."""
+    reads: dict[str, int] = {}
+    writes: dict[str, int] = {}
+    for words in (line.split() for line in (kernel_text(path) or "").splitlines()):
+        if len(words) == 3 and words[1] in ("Read", "Write"):
+            (reads if words[1] == "Read" else writes)[words[0]] = int(words[2])
+    return {number: (reads.get(number, 0), writes.get(number, 0)) for number in reads | writes}
+
+
+def _keyed(text: str) -> dict[str, int]:
+    pairs = (word.partition("=") for word in text.split())
+    return {key: int(value) for key, _, value in pairs if value.isdigit()}
+
+
+def _waited_ns(path: str) -> int | None:
+    """How long some task waited (PSI); None if the kernel does not say."""
+    text = kernel_text(path) or ""
+    total = text.partition("\n")[0].rpartition("total=")[2] if text.startswith("some ") else ""
+    return int(total) * 1000 if total.isdigit() else None
+
+
+def _disks(host: Host) -> dict[str, str]:
+    """Names of whole disks with a size, by 'major:minor'."""
+    every = {}
+    with contextlib.suppress(OSError):
+        for folder in sorted(host.path("/sys/block").iterdir()):
+            size, number = (host.text(f"/sys/block/{folder.name}/{name}") for name in ("size", "dev"))
+            if size and number and size != "0":
+                every[number] = folder.name
+    return every
+
+
+def _disk(text: str, disks: Mapping[str, str]) -> str:
+    name = text.removeprefix("/dev/")
+    if name not in disks.values():
+        part = next((disk for disk in disks.values() if name.startswith(disk)), None)
+        remedy = f"give the whole disk, {part}" if part else f"there are {', '.join(sorted(disks.values()))}"
+        raise UsageError(Problem(f"there is no disk {text!r}", remedy, key="--device"))
+    return name
+
+
+def span(before: Snapshot, after: Snapshot, at_ns: int, late: int = 0) -> Span:
+    """What happened between two snapshots. at_ns: the time of the second, in ns since the epoch. Pure."""
+    disks = tuple(
+        _difference(name, before.disks[name], now) for name, now in after.disks.items() if name in before.disks
+    )
+    waited = {
+        name: max(0, now - before.waited_ns[name]) for name, now in after.waited_ns.items() if name in before.waited_ns
+    }
+    return Span(
+        at_ns=at_ns,
+        length_ns=after.time_ns - before.time_ns,
+        disks=disks,
+        uses=tuple(_used(before, after)),
+        counted=tuple(sorted(after.counted)),
+        waited_ns={name: ns for name, ns in waited.items() if ns},
+        late=late,
+    )
+
+
+def _difference(name: str, before: Sequence[int], now: Sequence[int]) -> Disk:
+    reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms, in_flight, busy_ms, _ = (
+        max(0, new - old) for new, old in zip(now, before, strict=True)
+    )
+    in_flight = now[8]
+    return Disk(
+        disk=name,
+        reads=reads,
+        writes=writes,
+        read_bytes=SECTOR * read_sectors,
+        write_bytes=SECTOR * write_sectors,
+        read_ns=10**6 * read_ms,
+        write_ns=10**6 * write_ms,
+        busy_ns=10**6 * busy_ms,
+        in_flight=in_flight,
+        read_peak_ns=round(10**6 * read_ms / reads) if reads else None,
+        write_peak_ns=round(10**6 * write_ms / writes) if writes else None,
+    )
+
+
+def _used(before: Snapshot, after: Snapshot) -> Iterator[Use]:
+    for (tenant, disk), now in after.uses.items():
+        # What it did before it was found cannot be said to be of this time.
+        if tenant not in before.tenants:
+            continue
+        old = before.uses.get((tenant, disk), (0, 0, 0))
+        # A group of the same name that was created again counts from 0.
+        operations, read, written = (n - o if n >= o else n for n, o in zip(now, old, strict=True))
+        if operations > 0 or read or written:
+            yield Use(
+                tenant=tenant,
+                disk=disk,
+                operations=None if disk in (HOST, REST) else operations,
+                read_bytes=read,
+                write_bytes=written,
+            )

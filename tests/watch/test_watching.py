@@ -1,0 +1,253 @@
+"""A watch on a simulated clock: what its record has, what it costs over days, and what an interruption leaves."""
+
+import json
+
+import pytest
+
+from partywall import kinds
+from partywall.errors import Exit, UsageError
+from partywall.events import Note, Report, silent
+from partywall.kinds import watch as kind_module
+from partywall.kinds.journal import Journal
+from partywall.kinds.kind import Options
+from partywall.kinds.watch import SPANS_SHOWN, Watches, WatchJob
+from partywall.model.watch import USES_MAX, Seen, Span, Use
+from partywall.report.watch_view import FILES, headline, render
+from partywall.store.watch import WatchDirectory
+from partywall.testing.hosts import fake_host
+from partywall.watch import watching
+from partywall.watch.prometheus import Totals
+from partywall.watch.reading import Snapshot
+
+SECOND = 10**9
+HOUR = 3600
+
+
+class Clock:
+    """Time passes only while somebody waits, and at most until `until_s`."""
+
+    def __init__(self, until_s=10**9):
+        self.ns, self.until_ns = 0, until_s * SECOND
+
+    def now_ns(self):
+        return self.ns
+
+    def sleep_until(self, deadline_ns):
+        if deadline_ns > self.until_ns:
+            raise KeyboardInterrupt
+        self.ns = max(self.ns, deadline_ns)
+
+
+class Reader:
+    """A disk with a reader, and a writer that makes it slow at the times in `slow_s`."""
+
+    disks = ("sda",)
+    tenants = ("/reader", "/writer")
+
+    def __init__(self, slow_s=(), tenants=1):
+        self._slow_s, self._more = slow_s, tenants
+        self._sums = [0] * 11
+        self._uses = {}
+        self._at_s = 0
+        self._known = frozenset(["/writer", *(f"/reader{number or ''}" for number in range(tenants))])
+
+    def lacks(self):
+        return iter(("a counter; boot with it",))
+
+    def look(self, now_ns): ...
+
+    def read(self, now_ns):
+        while self._at_s < now_ns // SECOND:
+            self._at_s += 1
+            writes = 900 if self._at_s in self._slow_s else 0
+            self._sums[0] += 100
+            self._sums[2] += 800
+            self._sums[3] += 100 * (50 if writes else 1)
+            self._sums[4] += writes
+            self._sums[6] += 8 * writes
+            self._sums[7] += 60 * writes
+            self._sums[9] += 1000 if writes else 300
+            for number in range(self._more):
+                self._add(f"/reader{number or ''}", 100, 100 * 4096, 0)
+            if writes:
+                self._add("/writer", writes, 0, 4096 * writes)
+        return Snapshot(
+            now_ns, {"sda": list(self._sums)}, frozenset({"sda"}), dict(self._uses), {"": now_ns // 2}, self._known
+        )
+
+    def _add(self, tenant, *counts):
+        before = self._uses.get((tenant, "sda"), (0, 0, 0))
+        self._uses[tenant, "sda"] = tuple(a + b for a, b in zip(before, counts, strict=True))
+
+
+@pytest.fixture
+def watched(monkeypatch, tmp_path):
+    """Watches a simulated host; returns the record and the events."""
+
+    def make(for_s=None, reader=None, until_s=10**9, limit_ns=None):
+        clock, events = Clock(until_s), []
+        reader = reader or Reader()
+        monkeypatch.setattr(kind_module, "Reader", lambda *_: reader)
+        monkeypatch.setattr(
+            kind_module, "watch", lambda *a: watching.watch(*a, clock=clock, wall=lambda: 10**18 + clock.ns)
+        )
+        job = WatchJob(None if for_s is None else for_s * SECOND, limit_ns=limit_ns)
+        options = Options(fake_host(), tmp_path / "watch")
+        try:
+            Watches().measure(job, options, events.append)
+        except KeyboardInterrupt:
+            events.append("interrupted")
+        return WatchDirectory.open(tmp_path / "watch"), events
+
+    return make
+
+
+def test_a_slow_disk_is_said_twice_and_stored_once(watched):
+    record, events = watched(300, Reader(range(200, 230)))
+    began, ended = [event.text for event in events if isinstance(event, Note) and "sda" in event.text]
+    assert "sda has been slow for 3 s: reads take 50 ms (usually 1 ms); busy 100 %" in began
+    assert "sda was slow for 30 s: reads took 50 ms" in ended
+    assert "Likely neighbour: /writer. Shares: /writer 90 % of operations, 90 % of bytes; /reader 10 %" in ended
+    findings = Watches().findings(record)
+    (slow,) = findings.slow
+    assert (slow.length_ns, slow.neighbour.tenant, findings.ended) == (30 * SECOND, "/writer", True)
+    assert headline(findings) == "Watched for 5 min: sda was slow 1 time, 30 s in all"
+    assert Watches().outcome(findings) is Exit.HOLDS
+
+
+def test_a_stated_limit_decides_the_exit_code(watched):
+    record, _ = watched(20, Reader(range(5, 15)), limit_ns=20 * 10**6)
+    assert Watches().outcome(Watches().findings(record)) is Exit.VIOLATED
+
+
+def test_the_record_adds_up_to_what_the_disk_did(watched):
+    record, _ = watched(100)
+    whole = Watches().findings(record).whole
+    assert (whole.disks[0].reads, whole.length_ns) == (10_000, 100 * SECOND)
+    assert (whole.uses[0].operations, whole.waited_ns) == (10_000, {"": 50 * SECOND})
+    record.settle()
+    assert {file.stem for file in record.path.glob("*.parquet")} == {"disks", "tenants", "waits"}
+
+
+@pytest.mark.long
+def test_a_record_of_days_stays_small_and_keeps_single_periods_of_slow_times(watched):
+    record, _ = watched(30 * HOUR, Reader(range(100_000, 100_030)))
+    lengths = [span.length_ns // SECOND for span in record.spans()]
+    assert sum(lengths) == 30 * HOUR
+    # 1, 2, 4 and 8 hours of 3600 spans each, and a part of the next.
+    assert len(lengths) < 5 * watching.SPANS
+    assert lengths[0] == 1
+    assert max(lengths) == 16
+    (slow,) = Watches().findings(record).slow
+    inside = [s for s in record.spans() if slow.begin_ns + 4 * SECOND < s.at_ns <= slow.end_ns]
+    assert {span.length_ns for span in inside} == {SECOND}
+    assert len(Watches().findings(record).spans) <= 2 * SPANS_SHOWN
+
+
+def test_only_the_tenants_with_the_most_bytes_are_kept_and_the_others_counted(watched):
+    record, _ = watched(5, Reader(tenants=80))
+    span = next(record.spans())
+    assert (len(span.uses), span.left_out) == (watching.USES_KEPT, 80 - watching.USES_KEPT)
+
+
+def test_the_sum_of_many_tenants_is_bounded():
+    whole = Span(at_ns=0, length_ns=1)
+    for number in range(3 * USES_MAX):
+        use = Use(tenant=f"/{number}", disk="sda", operations=1, read_bytes=number, write_bytes=0)
+        whole = whole + Span(at_ns=1, length_ns=1, uses=(use,))
+    assert len(whole.uses) == USES_MAX
+    assert whole.left_out > 0
+
+
+def test_ctrl_c_ends_a_watch_without_a_duration(watched):
+    record, events = watched(None, until_s=10)
+    assert "interrupted" not in events
+    assert record.is_ended
+    assert Watches().continued_by(record) == ()
+
+
+def test_an_interrupted_watch_is_continued_for_the_rest_of_its_time(watched, monkeypatch):
+    record, events = watched(100, until_s=40)
+    assert events[-1] == "interrupted"
+    assert Watches().continued_by(record) == ("watch", "--resume", str(record.path))
+    clock = Clock()
+    monkeypatch.setattr(kind_module, "watch", lambda *a: watching.watch(*a, clock=clock, wall=lambda: 2 * 10**18))
+    monkeypatch.setattr(kind_module, "Reader", lambda *_: Reader())
+    Watches().resume(record, Options(fake_host()), silent)
+    findings = Watches().findings(record)
+    assert (clock.ns, findings.whole.length_ns, findings.gaps) == (60 * SECOND, 100 * SECOND, 1)
+    notes = []
+    Watches().resume(record, Options(fake_host()), notes.append)
+    assert any("nothing is left to measure" in note.text for note in notes if isinstance(note, Note))
+
+
+def test_a_kill_in_a_slow_time_leaves_its_beginning(watched):
+    record, _ = watched(300, Reader(range(200, 290)), until_s=250)
+    (slow,) = Watches().findings(record).slow
+    assert slow.end_ns is None
+
+
+def test_periods_that_the_reader_missed_are_counted(watched):
+    class Late(Reader):
+        def read(self, now_ns):
+            clock.ns += 3 * SECOND if now_ns == 5 * SECOND else 0
+            return super().read(clock.ns)
+
+    clock = Clock()
+    spans = []
+    late = Late()
+    record = WatchDirectory.create(watched(1)[0].path.parent / "other", {}, {})
+    watching.watch(record, late, SECOND, 10 * SECOND, None, spans.append, clock, lambda: clock.ns)
+    findings = Watches().findings(record)
+    assert findings.whole.length_ns == 10 * SECOND
+    assert findings.whole.late > 0
+
+
+def test_the_journal_has_the_periods_that_the_record_keeps(watched):
+    record, events = watched(10)
+    seen = next(event for event in events if isinstance(event, Report))
+    with Journal() as journal:
+        journal._stream = (record.path / "journal.jsonl").open("ab")
+        journal(seen)
+        journal(Report(seen.report.model_copy(update={"kept": False})))
+    lines = [json.loads(line) for line in (record.path / "journal.jsonl").read_text().splitlines()]
+    assert [line.get("of") for line in lines] == ["watch", None]
+
+
+def test_metrics_are_running_totals():
+    totals = Totals()
+    reader = Reader(range(3, 9))
+    before = reader.read(0)
+    for second in range(1, 5):
+        after = reader.read(second * SECOND)
+        totals.add(Seen(span=watching.reading.span(before, after, second)))
+        before = after
+    text = totals.text()
+    assert 'partywall_watch_reads_total{disk="sda"} 400\n' in text
+    assert 'partywall_watch_tenant_written_bytes_total{tenant="/writer",disk="sda"} 7372800\n' in text
+    assert 'partywall_watch_slow{disk="sda"} 0\n' in text
+
+
+def test_a_page_has_the_slow_time_and_its_charts(watched):
+    record, _ = watched(300, Reader(range(200, 230)))
+    findings = Watches().findings(record)
+    page = render(findings)
+    assert "Likely neighbour: /writer" in page
+    assert 'data-chart="latency-0"' in page
+    assert "missing: a counter; boot with it" in page
+    assert set(FILES.charts(findings)) == {"latency-0", "tenants-0"}
+    rows = FILES.rows(findings)
+    assert [(row["disk"], row["tenant"]) for row in rows] == [("sda", "all"), ("sda", "/reader"), ("sda", "/writer")]
+    assert rows[0]["slow_s"] == 30
+
+
+def test_a_period_that_is_too_short_is_refused():
+    with pytest.raises(UsageError, match="--every must be at least 100ms, not 10 ms"):
+        Watches().check(WatchJob(every_ns=10**7), Options(fake_host()))
+
+
+def test_a_damaged_line_is_told_with_its_place(watched):
+    record, _ = watched(3)
+    record.append_line('{"kind": "span", "at_ns": "x"}')
+    with pytest.raises(UsageError, match=r"events\.jsonl:\d+: is invalid: at_ns"):
+        kinds.of(record).findings(record)

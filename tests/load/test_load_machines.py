@@ -202,6 +202,11 @@ def test_requests_are_counted_by_machine():
     assert cells._sent(seconds, {}) == {}
 
 
+def test_an_address_that_this_host_does_not_have_is_reported_before_tomcat_starts():
+    with pytest.raises(TrialError, match=r"Tomcat cannot listen at 192\.0\.2\.1: .*; is it an address of this host\?"):
+        tomcat._free_port("192.0.2.1")
+
+
 def observations(study, named):
     for number in range(2):
         for cell in cells.possible(study, 2, named):

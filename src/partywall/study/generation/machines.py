@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,12 +43,11 @@ def _mistakes(machines: Machines) -> Iterator[Mistake]:
         if place in places[:number]:
             message, remedy = f"{place!r} is given twice", "name a machine for each sandbox"
             yield Mistake(("sandboxes", number), message, remedy)
-    for key, value, example in (
-        ("application", machines.application, "a Host of ~/.ssh/config, user@name or ssh://user@name:port"),
-        ("address", machines.address, "10.0.0.7"),
-    ):
-        if value is not None and wrong_address(value):
-            yield Mistake((key,), f"{value[:60]!r} cannot be its value", f"give for example {example}")
+    if machines.application is not None and wrong_address(machines.application):
+        remedy = "give a Host of ~/.ssh/config, user@name or ssh://user@name:port"
+        yield Mistake(("application",), f"{machines.application[:60]!r} is not a host for ssh", remedy)
+    if not re.fullmatch(r"[\w.:-]+", machines.address):
+        yield Mistake(("address",), f"{machines.address[:60]!r} is not an address", "give for example 10.0.0.7")
 
 
 def generators(machines: Machines, cell: Cell) -> dict[str, Generator]:

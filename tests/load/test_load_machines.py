@@ -203,7 +203,7 @@ def test_requests_are_counted_by_machine():
 
 
 def test_an_address_that_this_host_does_not_have_is_reported_before_tomcat_starts():
-    with pytest.raises(TrialError, match=r"Tomcat cannot listen at 192\.0\.2\.1: .*; is it an address of this host\?"):
+    with pytest.raises(TrialError, match=r"Tomcat cannot listen at 192\.0\.2\.1: .*; give an address of this host"):
         tomcat._free_port("192.0.2.1")
 
 

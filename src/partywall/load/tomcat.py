@@ -179,7 +179,7 @@ def _free_port(address: str) -> int:
             return port
     except OSError as error:
         raise TrialError(
-            f"Tomcat cannot listen at {address}: {error.strerror}; is it an address of this host?"
+            f"Tomcat cannot listen at {address}: {error.strerror}; give an address of this host"
         ) from None
 
 

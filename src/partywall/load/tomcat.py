@@ -178,9 +178,7 @@ def _free_port(address: str) -> int:
             port: int = probe.getsockname()[1]
             return port
     except OSError as error:
-        raise TrialError(
-            f"Tomcat cannot listen at {address}: {error.strerror}; give an address of this host"
-        ) from None
+        raise TrialError(f"Tomcat cannot listen at {address}: {error.strerror}; give an address of this host") from None
 
 
 def _files(address: str, port: int) -> dict[str, bytes]:

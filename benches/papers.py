@@ -107,8 +107,13 @@ def measured(name: str) -> Iterator[str]:
         print(f"{name}, {beside.table.id}: {judge(beside).likeness}", flush=True)
         lacking = [] if beside.measured else [f"{name}, {beside.table.id}: not measured on this host"]
         print("\n".join(lacking), end="\n" if lacking else "")
-        if beside.measured:
-            yield from (f"{name}: {problem}" for problem in undecided(_of_measured(beside)))
+        yield from (f"{name}: {problem}" for problem in undecided_of(beside))
+
+
+def undecided_of(beside: Beside) -> Iterator[str]:
+    """Claims and bounds without a verdict, of a table or figure that was measured; of those places that were."""
+    if beside.measured:
+        yield from undecided(_of_measured(beside))
 
 
 def _of_measured(beside: Beside) -> Beside:

@@ -8,11 +8,13 @@ and what to do. Nothing is left on the host, even after Ctrl-C.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import ValidationError
 
 from partywall import kinds, pipeline, units
 from partywall.agent.commands import commands_or_error
@@ -36,9 +38,10 @@ from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
 from partywall.migrate import plan as migration_plans
 from partywall.model.plan import Plan
-from partywall.model.study import Length, StudyRequest
+from partywall.model.study import Length, Machines, StudyRequest
 from partywall.power import profiles as power_profiles
 from partywall.sandbox import WORK_ROOT
+from partywall.scenario.decode import key_text
 from partywall.store.record import Record
 from partywall.trace import ask
 
@@ -347,6 +350,7 @@ def run_study(
     length: str = "short",
     backends: Sequence[str] = (),
     on: str = "",
+    machines: Mapping[str, Any] | None = None,
     parts: Sequence[str] = (),
     rounds: int | None = None,
     seed: int = 1,
@@ -355,7 +359,10 @@ def run_study(
     wait_for_memory: str = "",
     on_event: Emit = silent,
 ) -> Result:
-    """Repeats a published measurement. The arguments are those of `partywall study`."""
+    """Repeats a published measurement. The arguments are those of `partywall study`.
+
+    machines: for a study of load generation, as in its file: `physical`, `sandboxes`, `application` and `address`.
+    """
     if length not in (lengths := get_args(Length)):
         raise UsageError(Problem(f"{length!r} is not a length", f"give {' or '.join(lengths)}", key="length"))
     request = StudyRequest(
@@ -366,6 +373,7 @@ def run_study(
         seed=seed,
         memory_wait_ns=_wait_ns(wait_for_memory),
         on=on,
+        machines=None if machines is None else _machines(machines),
     )
     job, options = StudyJob.read(name, request), _options(out, allow_commands=allow_commands)
     return _measured(lambda: Studies().measure(job, options, on_event))
@@ -409,6 +417,14 @@ def _resumed(path: str | Path, options: Options, emit: Emit) -> Result:
 
 def _options(out: str | Path | None, work_dir: str | Path = WORK_ROOT, *, allow_commands: bool = False) -> Options:
     return Options(this_host(), Path(out) if out else None, Path(work_dir), allow_commands)
+
+
+def _machines(given: Mapping[str, Any]) -> Machines:
+    try:
+        return Machines.model_validate(given)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)
+        raise UsageError(*(Problem(each["msg"], key=key_text(("machines", *each["loc"]))) for each in wrong)) from None
 
 
 def _ns(name: str, text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -17,13 +18,19 @@ from partywall.cli.arguments import SEED_MOST, WaitForMemory, memory_wait_ns
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
-from partywall.errors import Exit, UsageError
+from partywall.errors import Exit, Problem, UsageError
 from partywall.kinds.kind import Options
 from partywall.kinds.study import Studies, StudyJob
-from partywall.model.study import Outline, StudyRequest
+from partywall.load.tomcat import APPLICATION
+from partywall.model.load_plan import Generator
+from partywall.model.study import Machines, Outline, StudyRequest
 from partywall.sandbox import WORK_ROOT
+from partywall.scenario.check import check_ssh_host
 from partywall.scenario.load import read
 from partywall.store.study import StudyDirectory
+from partywall.study.generation.machines import PHYSICAL, SANDBOX
+
+ROLES = (PHYSICAL, SANDBOX, APPLICATION)
 
 
 class Form(StrEnum):
@@ -60,6 +67,17 @@ def study(
             metavar="HOST",
         ),
     ] = None,
+    machine: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="For studies of load generation: ROLE=HOST, a machine reached by ssh in the role of physical, of a "
+            "sandbox (repeat it for several) or of the application (default: this host). Needs --address.",
+            metavar="ROLE=HOST",
+        ),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="With --machine: the application's address for the generators.")
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(help="A part of the study, or a pattern such as 'memory*'; may be repeated. Default: all."),
@@ -85,6 +103,7 @@ def study(
       partywall study                        list the studies
       partywall study papers/vits            the short form, in minutes; --long takes hours
       partywall study papers/vits --on shop  measured on another machine, from here
+      partywall study papers/load-generation-netto --machine physical=load1 --machine sandbox=vm1 --address 10.0.0.7
 
     Exit code: 0 measured, 2 bad study or option, 4 the host lacks something, 5 a part failed.
     """
@@ -96,7 +115,8 @@ def study(
             raise UsageError(f"--resume continues {resume} with its own study; leave out {name!r}")
         record = StudyDirectory.open(resume)
         leftovers.clean_up()
-        return go_on(kept, record, options, Live(console), console, document, {"--on": on})
+        given = {"--on": on, "--machine": machine, "--address": address}
+        return go_on(kept, record, options, Live(console), console, document, given)
     if name is None or not options:
         return _list(console, format_)
     if long and form not in (None, Form.LONG):
@@ -110,6 +130,7 @@ def study(
         seed=seed,
         memory_wait_ns=wait_ns,
         on=on or "",
+        machines=_machines(machine or (), address),
     )
     job = StudyJob.read(name, request)
     outline = kept.outline(job, options)
@@ -123,6 +144,43 @@ def study(
         _say(console, f"{on or 'This host'} can run the study. Nothing was measured.")
         return Exit.HOLDS
     return carry_out(lambda emit: kept.measure(job, options, emit), options, Live(console), console, document=document)
+
+
+def _machines(given: Sequence[str], address: str | None) -> Machines | None:
+    """The machines that options name, or None without any. UsageError, with all mistakes, if they are not complete."""
+    if not given and address is None:
+        return None
+    hosts: dict[str, list[str]] = {role: [] for role in ROLES}
+    problems = []
+    for text in given:
+        role, _, host = text.partition("=")
+        if role not in ROLES or not host:
+            remedy = f"give ROLE=HOST, with one of the roles {', '.join(ROLES)}"
+            problems.append(Problem(f"{text[:200]!r} names no role and host", remedy, key="--machine"))
+        else:
+            check_ssh_host(host, "--machine")
+            hosts[role].append(host)
+    problems += [
+        Problem(f"two machines are named for the role {role}", "name one", key="--machine")
+        for role in ROLES
+        if role != SANDBOX and len(hosts[role]) > 1
+    ]
+    problems += [
+        Problem(f"no machine is named for the role {role}", f"add --machine {role}=HOST", key="--machine")
+        for role in (PHYSICAL, SANDBOX)
+        if not hosts[role]
+    ]
+    if address is None:
+        message = "the generators do not know where the application is"
+        problems.append(Problem(message, "add its address, e.g. --address 10.0.0.7", key="--address"))
+    if problems or address is None:
+        raise UsageError(*problems)
+    return Machines(
+        physical=Generator(host=hosts[PHYSICAL][0]),
+        sandboxes=tuple(Generator(host=host) for host in hosts[SANDBOX]),
+        application=next(iter(hosts[APPLICATION]), None),
+        address=address,
+    )
 
 
 def _list(console: Console, format_: output.Format) -> int:

@@ -149,7 +149,7 @@ def check(plan: LoadPlan, folder: Path) -> Iterator[Mistake]:
     if plan.tls.authorities is not None:
         yield from _file(("tls", "authorities"), plan.tls.authorities, folder)
     for name, generator in plan.generators.items():
-        yield from _generator(("generators", name), generator)
+        yield from wrong_generator(("generators", name), generator)
     for place in plan.connections.to:
         if not re.fullmatch(r".+:\d+", place):
             yield Mistake(
@@ -247,7 +247,8 @@ def _unreadable(error: Exception, folder: Path) -> str:
     return f"{type(error).__name__}: {error}" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
-def _generator(path: At, generator: Generator) -> Iterator[Mistake]:
+def wrong_generator(path: At, generator: Generator) -> Iterator[Mistake]:
+    """The mistakes in the place of a generator on another machine. path: where it is in the document."""
     if generator.host is None and generator.domain is None:
         yield Mistake(path, "neither host nor domain says which machine it is", "write for example host: load1")
     for key in ("host", "domain", "uri"):

@@ -67,7 +67,7 @@ class Setup:
     the others. watch: commands that start agents on other hosts, such as the server's, by name, to read their counters.
     server_host: the server's host for ssh; an agent is copied there and removed afterwards. generators: other machines
     that generate the load in place of this host, by name. inside: read the counters of guests too, by their agents.
-    server_pid: a process of this host that serves the load; an agent of its own reads its counters.
+    server_pid: the process that serves the load, on the server's host or this one; its counters alone are read there.
     """
 
     name: str
@@ -160,15 +160,16 @@ class PreparedLoad:
             with _option("--watch", name, name):
                 self._agents.attach(name, command)
                 self._watch(name)
+        service = {} if self.setup.server_pid is None else {"pids": [self.setup.server_pid], "cpus": []}
         if self.setup.server_host is not None:
             there = Settings(name=SERVER, backend="ssh", cpus=(), host=self.setup.server_host, only=("monitor",))
             with _option("--server-host", SERVER, self.setup.server_host):
                 self._agents.add(there)
-                self._watch(SERVER)
-        if self.setup.server_pid is not None:
+                self._watch(SERVER, **service)
+        elif service:
             beside = self.setup.host_cpus or tuple(sorted(allowed))
             self._agents.add(Settings(name=SERVER, backend="process", cpus=beside, only=("monitor",)))
-            self._watch(SERVER, pids=[self.setup.server_pid], cpus=[])
+            self._watch(SERVER, **service)
         self._ask_all(program)
 
     def _start_here(self, program: Mapping[str, Any], allowed: set[int]) -> None:

@@ -1,5 +1,6 @@
 """Tomcat with a sample shop as a service under load: Debian's package, in its own folder, removed afterwards.
 
+It runs on this host, or on another machine that is reached by ssh.
 The shop has the steps of a test script: log in, connect, select an item, pay with the form's token, log out.
 
 Uses only the programs of the system's Tomcat. No service of the system is started or stopped.
@@ -7,25 +8,37 @@ Uses only the programs of the system's Tomcat. No service of the system is start
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import io
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
+import tarfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from partywall.errors import CapabilityError, TrialError
-from partywall.host import Host, free_port, install
-from partywall.sandbox import Label
+from partywall.host import Host, install
+from partywall.sandbox import Label, Settings
+from partywall.session import Session
 
 HOME = Path("/usr/share/tomcat10")
+PROGRAMS = (str(HOME / "bin" / "catalina.sh"), "java")
+"""What a machine needs to run it."""
+FOLDERS = ("conf", "logs", "temp", "work", "webapps", "webapps/ROOT")
+APPLICATION = "application"
+HERE = "127.0.0.1"
 START_S = 60.0
+WAIT_S = 0.2
 STOP_S = 10.0
 REFUSED = 403
 PAGES = ("login.jsp", "index.jsp", "item.jsp?id=1", "pay.jsp", "logout.jsp")
@@ -33,7 +46,7 @@ PAGES = ("login.jsp", "index.jsp", "item.jsp?id=1", "pay.jsp", "logout.jsp")
 
 _SERVER = """<?xml version="1.0"?>
 <Server port="-1"><Service name="Catalina">
-<Connector port="{port}" address="127.0.0.1" protocol="HTTP/1.1" maxKeepAliveRequests="-1" maxThreads="200"/>
+<Connector port="{port}" address="{address}" protocol="HTTP/1.1" maxKeepAliveRequests="-1" maxThreads="200"/>
 <Engine name="Catalina" defaultHost="localhost"><Host name="localhost" appBase="webapps" autoDeploy="false"/></Engine>
 </Service></Server>
 """
@@ -57,22 +70,34 @@ def missing(host: Host) -> str:
     return "" if host.which("java") else f"Tomcat needs Java: {install(host, 'default-jre-headless')}"
 
 
+# Unpacks the files in the agent's folder, which is removed with it, and becomes Java.
+_SCRIPT = 'printf %s "$1" | base64 -d | tar -xzf - && CATALINA_BASE=$PWD exec "$2" run'
+# Otherwise it goes on without a port at which it cannot listen.
+_OPTIONS = "-Dorg.apache.catalina.startup.EXIT_ON_INIT_FAILURE=true"
+# With port 0 the system chooses one, which Tomcat prints when it listens.
+_LISTENS = re.compile(r'"http-nio-.*-auto-\d+-(\d+)"')
+
+
 @dataclass(frozen=True)
 class Service:
-    """A running Tomcat. pid: of the Java process."""
+    """A running Tomcat. pid: of the Java process. cpus: how many it may use."""
 
     url: str
     pid: int
+    cpus: int
 
 
 @contextlib.contextmanager
-def running(label: Label) -> Iterator[Service]:
-    """It runs until the end. CapabilityError if it is not installed, TrialError if it does not start."""
+def running(label: Label, address: str = HERE) -> Iterator[Service]:
+    """It runs until the end. CapabilityError if it is not installed, TrialError if it does not start.
+
+    address: of this host, at which it listens.
+    """
     if said := missing(Host.here()):
         raise CapabilityError(said)
     base = label.work / "tomcat"
-    port = free_port()
-    _lay_out(base, port)
+    port = _free_port(address)
+    _lay_out(base, address, port)
     environment = os.environ | label.environment | {"CATALINA_HOME": str(HOME), "CATALINA_BASE": str(base)}
     log = (base / "logs" / "out.txt").open("wb")
     command = [str(HOME / "bin" / "catalina.sh"), "run"]
@@ -80,24 +105,97 @@ def running(label: Label) -> Iterator[Service]:
         command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, process_group=0
     )
     try:
-        url = f"http://127.0.0.1:{port}"
+        url = _url(address, port)
         _wait_for(url, process, base)
         # The script has replaced itself by Java.
-        yield Service(url, process.pid)
+        yield Service(url, process.pid, len(os.sched_getaffinity(0)))
     finally:
         _stop(process)
         log.close()
         shutil.rmtree(base, ignore_errors=True)
 
 
-def _lay_out(base: Path, port: int) -> None:
-    pages = base / "webapps" / "ROOT"
-    for folder in (base / "conf", base / "logs", base / "temp", base / "work", pages):
-        folder.mkdir(parents=True, exist_ok=True)
-    (base / "conf" / "server.xml").write_text(_SERVER.format(port=port))
-    (base / "conf" / "web.xml").write_text(_WEB)
-    for page in resources.files("partywall").joinpath("load", "shop").iterdir():
-        (pages / page.name).write_bytes(page.read_bytes())
+@contextlib.contextmanager
+def running_on(machine: str, label: Label, address: str) -> Iterator[Service]:
+    """It runs on another machine, reached by ssh, until the end. TrialError if it does not start.
+
+    address: of that machine, at which it listens. Its pages are compiled at their first requests.
+    """
+    with Session(label) as agents:
+        agents.add(Settings(name=APPLICATION, backend="ssh", cpus=(), host=machine))
+        client = agents.client(APPLICATION)
+        argv = ["sh", "-c", _SCRIPT, "sh", _packed(address), PROGRAMS[0]]
+        command = {"argv": argv, "env": {"CATALINA_HOME": str(HOME), "CATALINA_OPTS": _OPTIONS, "LC_ALL": "C"}}
+        work_dir = agents.sandboxes[APPLICATION].work_dir
+        started = client.call(
+            "workload.start", id=APPLICATION, work={"command": command}, pace="flat_out", work_dir=work_dir
+        )
+        port = _port_said(agents, machine)
+        yield Service(_url(address, port), started["pid"], len(client.hello["cpus"]))
+
+
+def _port_said(agents: Session, machine: str) -> int:
+    """The port at which it listens, from its output."""
+    deadline, said = time.monotonic() + START_S, ["no output"]
+    while time.monotonic() < deadline:
+        for _, method, params in agents.take(WAIT_S):
+            for line in params["lines"] if method == "output" else ():
+                said.append(line["text"].strip())
+                if match := _LISTENS.search(said[-1]):
+                    return int(match[1])
+            if method in ("ended", "gone"):
+                raise TrialError(f"Tomcat ended on {machine}, {params['reason']}: {_cause(said)}")
+    raise TrialError(f"Tomcat did not start on {machine} within {START_S:g} s: {_cause(said)}")
+
+
+def _cause(said: Sequence[str]) -> str:
+    """The last exception in Tomcat's output, or else the last line."""
+    return next((line for line in reversed(said) if "Exception" in line), said[-1])
+
+
+def _packed(address: str) -> str:
+    """Its folder as a compressed archive, in base64."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as packed:
+        for folder in FOLDERS:
+            info = tarfile.TarInfo(folder)
+            info.type, info.mode = tarfile.DIRTYPE, 0o700
+            packed.addfile(info)
+        for name, content in _files(address, 0).items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            packed.addfile(info, io.BytesIO(content))
+    return base64.b64encode(archive.getvalue()).decode()
+
+
+def _url(address: str, port: int) -> str:
+    return f"http://{f'[{address}]' if ':' in address else address}:{port}"
+
+
+def _free_port(address: str) -> int:
+    try:
+        with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            port: int = probe.getsockname()[1]
+            return port
+    except OSError as error:
+        raise TrialError(f"Tomcat cannot listen at {address}: {error.strerror}; give an address of this host") from None
+
+
+def _files(address: str, port: int) -> dict[str, bytes]:
+    """The files of its folder, by path."""
+    pages = resources.files("partywall").joinpath("load", "shop").iterdir()
+    return {
+        "conf/server.xml": _SERVER.format(address=address, port=port).encode(),
+        "conf/web.xml": _WEB.encode(),
+        **{f"webapps/ROOT/{page.name}": page.read_bytes() for page in pages},
+    }
+
+
+def _lay_out(base: Path, address: str, port: int) -> None:
+    for folder in FOLDERS:
+        (base / folder).mkdir(parents=True, exist_ok=True)
+    for name, content in _files(address, port).items():
+        (base / name).write_bytes(content)
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], base: Path) -> None:

@@ -18,7 +18,7 @@ Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=
 Status = Annotated[int, Field(ge=100, le=599)]
 
 
-def _at_key(key: str) -> BeforeValidator:
+def at_key(key: str) -> BeforeValidator:
     """Accepts a plain value where keys are expected: `http: /` is `http: {url: /}`."""
     return BeforeValidator(lambda value: value if isinstance(value, dict | Frozen) else {key: value})
 
@@ -61,7 +61,7 @@ class Body(Frozen):
     base64: str | None = Field(None, description="bytes in base 64, sent decoded")
     file: str | None = Field(None, description="a file, relative to the plan")
     form: dict[str, Text] | None = Field(None, description="fields of a form; values may contain ${variables}")
-    multipart: dict[str, Annotated[Part, _at_key("text")]] | None = Field(None, description="a form with files")
+    multipart: dict[str, Annotated[Part, at_key("text")]] | None = Field(None, description="a form with files")
 
 
 class Extract(Frozen):
@@ -100,7 +100,7 @@ class Check(Frozen):
     contains: Text | None = Field(None, description="the body contains this text")
     lacks: Text | None = Field(None, description="the body does not contain this text")
     matches: str | None = Field(None, description="the body matches this regular expression")
-    header: Annotated[HeaderCheck, _at_key("name")] | None = Field(None, description="a header exists")
+    header: Annotated[HeaderCheck, at_key("name")] | None = Field(None, description="a header exists")
     json_: JsonCheck | None = Field(None, alias="json", description="a JSON path finds exactly this value")
     size: SizeCheck | None = Field(None, description="the body's size is in this range")
     within: DurationNs | None = Field(None, description="complete within this time of the intended start")
@@ -116,7 +116,7 @@ class Http(Frozen):
     method: Method = Field("GET", description="e.g. POST")
     name: str | None = Field(None, description="its name in reports; default: METHOD URL")
     headers: dict[str, Text] = Field(default_factory=dict)
-    body: Annotated[Body, _at_key("text")] | None = None
+    body: Annotated[Body, at_key("text")] | None = None
     timeout: DurationNs = Field(30_000_000_000, gt=0, description="until its response is complete")
     redirects: int = Field(5, ge=0, le=50, description="redirects followed, as part of the request")
     extract: dict[Variable, Extract] = Field(default_factory=dict, description="variables taken from the response")
@@ -166,9 +166,9 @@ class Transaction(Frozen):
 class Step(Frozen):
     """One step; exactly one of these."""
 
-    http: Annotated[Http, _at_key("url")] | None = Field(None, description="a request")
-    think: Annotated[Think, _at_key("constant")] | None = Field(None, description="a pause")
-    compress: Annotated[Compress, _at_key("size")] | None = Field(None, description="compression of a file")
+    http: Annotated[Http, at_key("url")] | None = Field(None, description="a request")
+    think: Annotated[Think, at_key("constant")] | None = Field(None, description="a pause")
+    compress: Annotated[Compress, at_key("size")] | None = Field(None, description="compression of a file")
     repeat: Repeat | None = Field(None, description="the same steps several times")
     choose: tuple[Branch, ...] | None = Field(None, description="one of several branches, at random", min_length=1)
     transaction: Transaction | None = Field(None, description="steps timed together")
@@ -306,7 +306,7 @@ class LoadPlan(Frozen):
     tls: Trust = Trust()
     grace: DurationNs = Field(10_000_000_000, description="time for requests in flight after the last stage")
     threads: int | None = Field(None, ge=1, le=256, description="of each generator; default 1")
-    generators: dict[Name, Annotated[Generator, _at_key("host")]] = Field(
+    generators: dict[Name, Annotated[Generator, at_key("host")]] = Field(
         default_factory=dict,
         max_length=64,
         description="machines that generate the load in equal parts; default: this host",

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from partywall.model.evidence import Emulated
 from partywall.model.finding import Estimate
+from partywall.model.load_plan import Generator, at_key
 from partywall.model.paper import Beside
 from partywall.model.scenario import Frozen
 
@@ -25,11 +26,25 @@ EmulatedScale = Annotated[
 EMULATED_SCALE = 0.05
 
 
+class Machines(Frozen):
+    """The machines of a study of load generation, if they are others than this host, which is then the controller.
+
+    A machine may be given as a plain text: its host for ssh.
+    """
+
+    physical: Annotated[Generator, at_key("host")] = Field(description="the physical generator's")
+    sandboxes: tuple[Annotated[Generator, at_key("host")], ...] = Field(
+        min_length=1, max_length=64, description="the virtual generators': your own guests, one generator on each"
+    )
+    application: str | None = Field(None, description="the application's, for ssh; default: this host")
+    address: str = Field(description="the application's address for the generators, e.g. 10.0.0.7")
+
+
 class StudyRequest(Frozen):
     """How a study is to be carried out. backends, rounds: those of the study's file if empty or None.
 
     parts: patterns of names; all if empty. memory_wait_ns: how long to wait for free memory, if longer than usual.
-    on: the machine to measure, for ssh; empty for this host.
+    on: the machine to measure, for ssh; empty for this host. machines: those of the study's file if None.
     """
 
     length: Length = "short"
@@ -39,6 +54,7 @@ class StudyRequest(Frozen):
     seed: int = 1
     memory_wait_ns: int = 0
     on: str = ""
+    machines: Machines | None = None
 
 
 @dataclass(frozen=True)

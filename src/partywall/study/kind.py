@@ -81,12 +81,8 @@ class OnThisHost:
 
     def scenarios(self, study: Any, request: StudyRequest, host: Host) -> tuple[Scenario, ...]:
         del host
-        if request.on:
-            message = f"{study.name} makes what it measures on the host that it is started on"
-            remedy = (
-                f"install Partywall on {request.on} and start it there; 'partywall compare' takes a copy of its folder"
-            )
-            raise UsageError(Problem(message, remedy, key="--on"))
+        refuse_on(study.name, request)
+        refuse_machines(study.name, request)
         return ()
 
 
@@ -97,6 +93,26 @@ class InLab(OnThisHost):
         del work_root, allow_commands
         papers.load(study.name)
         check_lab(host, request)
+
+
+def refuse_on(name: str, request: StudyRequest) -> None:
+    """UsageError if another machine is to be measured by a study that measures its own host."""
+    if request.on:
+        message = f"{name} makes what it measures on the host that it is started on"
+        remedy = f"install Partywall on {request.on} and start it there; 'partywall compare' takes a copy of its folder"
+        raise UsageError(Problem(message, remedy, key="--on"))
+
+
+def refuse_machines(name: str, request: StudyRequest) -> None:
+    """UsageError if machines for generators are named to a study without generators."""
+    if request.machines is not None:
+        message = f"{name} has no load generators to place on other machines"
+        raise UsageError(Problem(message, "leave it out", key="--machine"))
+
+
+def machines_in_words(facts: Mapping[str, Any]) -> list[str]:
+    """The other machines of a study, each with its CPUs and kernel. facts: of this host, with theirs if known."""
+    return [f"{name}: {pipeline.in_words(known)}" for name, known in facts.get("machines", {}).items()]
 
 
 GUESTS = "qemu"

@@ -26,14 +26,16 @@ from partywall.load.second import SECOND_NS, Second, Timing
 from partywall.load.store import Readings, sample_rows
 from partywall.load.tomcat import Service
 from partywall.model import paper
-from partywall.model.load_plan import Step, Think
+from partywall.model.load_plan import Generator, Step, Think
 from partywall.model.paper import Beside
+from partywall.model.study import Machines
 from partywall.plan import rounds
 from partywall.report.latency import known_quantiles
 from partywall.scenario import papers
 from partywall.scenario.documents import validated
 from partywall.stats.overhead import Pair
 from partywall.stats.rounds import beside, student
+from partywall.study.generation import machines as elsewhere
 from partywall.study.generation.model import COUNTERS, PERCENTILES, Cell, Form, Observed, Study
 
 RAMP_NS = 500_000_000
@@ -42,6 +44,10 @@ OVERHEAD_S = 2.5
 """Time of a cell beside its hold: creating and removing sandboxes."""
 GUEST_S = 6.0
 """Additional time for each guest to start."""
+MACHINE_S = 1.5
+"""Additional time for each connection to another machine."""
+WARM_UP_NS = 3 * SECOND_NS
+TOO_FEW_CPUS = "this share of the host's CPUs is less than one; a host with more CPUs can keep it"
 
 
 # Reading
@@ -49,13 +55,21 @@ GUEST_S = 6.0
 
 def load(content: bytes, file: str) -> Study:
     """Reads a study file. UsageError with all mistakes in it."""
-    return validated(Study, content, file)
+    study = validated(Study, content, file)
+    if study.machines is not None:
+        elsewhere.check(study.machines, file)
+    return study
 
 
-def estimate_s(form: Form, cells: Sequence[Cell], backend: str = "container") -> float:
-    guests = sum(cell.sandboxes for cell in cells if cell.generator == "sandbox") if backend == "qemu" else 0
+def estimate_s(
+    form: Form, cells: Sequence[Cell], backend: str = "container", machines: Machines | None = None
+) -> float:
+    boxes = sum(cell.sandboxes for cell in cells if cell.generator == "sandbox")
+    guests_s = boxes * GUEST_S if backend == "qemu" and machines is None else 0.0
+    # Each cell connects to its generators, and to the application.
+    connections = sum(1 + len(elsewhere.generators(machines, cell)) for cell in cells) if machines else 0
     each_s = form.hold / 1e9 + RAMP_NS / 1e9 + OVERHEAD_S
-    return form.rounds * (len(cells) * each_s + guests * GUEST_S)
+    return form.rounds * (len(cells) * each_s + guests_s + connections * MACHINE_S)
 
 
 # Measuring
@@ -75,10 +89,11 @@ def observe(
     work_root: Path,
     backend: str = "container",
     accel: str = "tcg",
+    machines: Machines | None = None,
 ) -> Observed:
-    """Measures one cell once. accel: the accelerator of its sandboxes if they are guests."""
+    """Measures one cell once. accel: the accelerator of its sandboxes if they are guests of this host."""
     setup = replace(
-        setup_of(cell, f"study-{study.name}", work_root, seed=round_ + 1, backend=backend),
+        setup_of(cell, f"study-{study.name}", work_root, seed=round_ + 1, backend=backend, machines=machines),
         accel=accel,
         inside=True,
         server_pid=service.pid,
@@ -104,18 +119,60 @@ def observe(
         kept = [second for second, keep in zip(seconds, inside, strict=True) if keep]
         kept_health = [health for health, keep in zip(healths, inside, strict=True) if keep]
         span = (begin_ns, end_ns)
-        host = _means(session.monitors[GENERATOR], span, (*monitors.FIGURES, monitors.SOFTIRQ))
-        guests = [_means(session.monitors[name], span) for name in session.guests]
         values = _values(kept, kept_health, session.started["labels"], study.within)
-        values |= _of_host(host, cores, cell.sandboxes) | _of_disks(host, guests)
-        values |= _of_host_side(_rate(host_side, span), host, cores, guests=bool(guests))
-        values |= _of_service(_means(session.monitors[SERVER], span, monitors.SERVICE_FIGURES), cores)
-        emulated = setup.backend == "qemu" and accel == "tcg"
-        return Observed(cell=cell, round=round_, values=values, emulated=emulated)
+        if setup.generators:
+            apart = [session.monitors[name] for name in setup.generators]
+            values |= _of_machines([(_means(m, span, HOST_FIGURES), len(m.cpus)) for m in apart], cell)
+        else:
+            host = _means(session.monitors[GENERATOR], span, HOST_FIGURES)
+            guests = [_means(session.monitors[name], span) for name in session.guests]
+            values |= _of_host(host, cores, cell.sandboxes) | _of_disks(host, guests)
+            values |= _of_host_side(_rate(host_side, span), host, cores, guests=bool(guests))
+        values |= _of_service(_means(session.monitors[SERVER], span, monitors.SERVICE_FIGURES), service.cpus)
+        return Observed(
+            cell=cell,
+            round=round_,
+            values=values,
+            emulated=setup.backend == "qemu" and accel == "tcg",
+            sent=_sent(seconds, setup.generators),
+            clock_error_ns=max(session.clock_errors_ns.values(), default=None),
+        )
 
 
-def setup_of(cell: Cell, name: str, work_root: Path, *, seed: int, backend: str) -> Setup:
-    """The generator's CPUs: all except those kept for the host, and at least one."""
+def warm_up(study: Study, form: Form, service: Service, machines: Machines, work_root: Path) -> None:
+    """One user on each machine for some seconds, so that the service has compiled its pages.
+
+    UsageError if a generator cannot reach the service.
+    """
+    everyone = elsewhere.every(machines)
+    cell = Cell(generator="physical", users=len(everyone), compress=False)
+    program = program_of(study, form.model_copy(update={"hold": WARM_UP_NS}), service.url, cell)
+    with PreparedLoad(program, Setup(f"study-{study.name}", (), work_root=work_root, generators=everyone)) as session:
+        for _ in session.run():
+            pass
+
+
+def _sent(seconds: Sequence[Second], generators: Mapping[str, Generator]) -> dict[str, int]:
+    """Requests that each generator on another machine sent, by its machine."""
+    if len(generators) == 1:
+        return {there.place: sum(second.requests for second in seconds) for there in generators.values()}
+    parts = {there.place: [second.parts.get(name) for second in seconds] for name, there in generators.items()}
+    return {place: sum(part.requests for part in each if part is not None) for place, each in parts.items()}
+
+
+def setup_of(
+    cell: Cell, name: str, work_root: Path, *, seed: int, backend: str, machines: Machines | None = None
+) -> Setup:
+    """The generator's CPUs: all except those kept for the host, and at least one; on other machines all."""
+    if machines is not None:
+        return Setup(
+            name=name,
+            cpus=(),
+            seed=seed,
+            work_root=work_root,
+            generators=elsewhere.generators(machines, cell),
+            server_host=machines.application,
+        )
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     kept = kept_of(cell, len(cpus))
     return Setup(
@@ -134,9 +191,16 @@ def kept_of(cell: Cell, cpus: int) -> int:
     return min(round(cpus * cell.kept / 100), cpus - 1)
 
 
-def possible(study: Study, cpus: int) -> tuple[Cell, ...]:
-    """The cells without those that cannot differ from another one on a host with so few CPUs."""
-    return tuple(cell for cell in study.cells if not cell.kept or kept_of(cell, cpus))
+def why_not(cell: Cell, cpus: int, machines: Machines | None = None) -> str:
+    """Why a cell is not measured on a host with so many CPUs, or on other machines; empty if it is."""
+    if machines is not None:
+        return elsewhere.why_not(machines, cell)
+    return TOO_FEW_CPUS if cell.kept and not kept_of(cell, cpus) else ""
+
+
+def possible(study: Study, cpus: int, machines: Machines | None = None) -> tuple[Cell, ...]:
+    """The cells without those that cannot differ from another one, or for which there are too few machines."""
+    return tuple(cell for cell in study.cells if not why_not(cell, cpus, machines))
 
 
 def program_of(study: Study, form: Form, url: str, cell: Cell) -> dict[str, Any]:
@@ -197,6 +261,7 @@ def _values(
 
 Means = Mapping[str, float | None]
 """The mean of each figure, by its group and name."""
+HOST_FIGURES = (*monitors.FIGURES, monitors.SOFTIRQ)
 
 
 def _means(
@@ -227,6 +292,20 @@ def _of_host_side(emulators: float | None, host: Means, cores: int, *, guests: b
         "emulators_percent": None if emulators is None else 100 * emulators / cores,
         "softirq_percent": None if softirq is None else 100 * softirq / cores,
     }
+
+
+def _of_machines(machines: Sequence[tuple[Means, int]], cell: Cell) -> dict[str, float | None]:
+    """The metrics of the machines with the generators, each with its CPUs: means over the machines.
+
+    The hosts of sandboxes on other machines are not read, so their side is not known.
+    """
+    guests = cell.generator == "sandbox"
+    each = [
+        _of_host(means, cpus, sandboxes=1) | _of_host_side(None, means, cpus, guests=guests) for means, cpus in machines
+    ]
+    means = [means for means, _ in machines]
+    disks = _of_disks({}, means) if guests else _of_disks(means[0], [])
+    return {name: _mean([values[name] for values in each]) for name in each[0]} | disks
 
 
 def _of_disks(host: Means, guests: Sequence[Means]) -> dict[str, float | None]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +20,28 @@ from partywall.load.second import SECOND_NS
 from partywall.model.finding import Estimate
 from partywall.model.paper import Place
 from partywall.model.scenario import Scenario
-from partywall.model.study import Outline, Section, StudyReport, StudyRequest
+from partywall.model.study import Machines, Outline, Section, StudyReport, StudyRequest
 from partywall.report import figures
 from partywall.sandbox import Label, qemu, reaper
 from partywall.sandbox.lab import GUEST_BYTES
 from partywall.stats import overhead
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells
+from partywall.study.generation import machines as elsewhere
 from partywall.study.generation.model import COUNTERS, METRICS, OWN, SERVICE, Cell, Form, Observed, SetupItem, Study
-from partywall.study.kind import OnThisHost, form_of, refuse_parts
+from partywall.study.kind import form_of, machines_in_words, refuse_on, refuse_parts
 
 BACKENDS = ("container", "process", "qemu")
+ONE_HOST = (
+    "service and generator share one host and its loopback; the paper has a machine for each",
+    "the host's side is the emulator outside the virtual CPUs, and softirq of generator and service; the paper's is "
+    "Dom-0",
+    "CPUs kept for the host are those that the sandbox may not use; the service runs on all CPUs",
+)
+ELSEWHERE = (
+    "the sandboxes are machines named by the user, of any kind; the paper's are guests of Xen on one machine",
+    "CPU times and disks are those that the generators' machines see; the hosts of sandboxes are not read",
+)
 DIFFERS = {
     "container": "the sandbox is a container on the host's network, not a Xen guest, so no hypervisor is between "
     "it and disk or network, and disk queues and write times are of the host's disks; the paper read a guest's own",
@@ -42,7 +56,6 @@ EMULATED = (
     "translator's CPU time counts as the guests', not as the host's side"
 )
 PAPER_COMPRESSES, PAPER_HOLDS = 5_000_000, 7_200 * SECOND_NS
-TOO_FEW_CPUS = "this share of the host's CPUs is less than one; a host with more CPUs can keep it"
 SERVICE_BYTES = 512 << 20
 """Memory that is checked before the first cell: for Tomcat and its users."""
 DOUBTFUL = 0.1
@@ -56,29 +69,56 @@ HOW = (
 )
 
 
-class Generation(OnThisHost):
-    """Each cell is measured once in each round, against Debian's Tomcat in its own folder."""
+class Generation:
+    """Each cell is measured once in each round, against Debian's Tomcat in its own folder.
+
+    The generators and Tomcat are on this host, or on other machines.
+    """
 
     key = "partywall_load_study"
 
     def read(self, content: bytes, file: str) -> Study:
         return cells.load(content, file)
 
+    def scenarios(self, study: Study, request: StudyRequest, host: Host) -> tuple[Scenario, ...]:
+        del host
+        refuse_on(study.name, request)
+        if request.machines is not None:
+            elsewhere.check(request.machines)
+        machines = elsewhere.of(study, request)
+        return () if machines is None else (elsewhere.scenario(machines),)
+
     def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         if len(request.backends) > 1:
             raise UsageError(Problem("its sandboxes have one backend", "give one", key="--backend"))
         refuse_parts(study.name, request)
+        machines = elsewhere.of(study, request)
+        if machines is not None and request.backends:
+            what = "its sandboxes are on the machines that were named for them"
+            raise UsageError(Problem(what, "leave it out", key="--backend"))
         if (backend := _backend(request)) not in BACKENDS:
             what = f"its generators need a service on the host's own network, which a {backend} sandbox cannot reach"
             raise UsageError(Problem(what, f"give {' or '.join(BACKENDS)}", key="--backend"))
         form = _form(study, request)
-        wanted = cells.possible(study, _cpus(host))
-        left_out = [f"left out: {cell.id}: {TOO_FEW_CPUS}" for cell in study.cells if cell not in wanted]
-        lines = (f"{len(wanted)} cells in {form.rounds} rounds", *(cell.id for cell in wanted), *left_out)
-        return Outline(lines, cells.estimate_s(form, wanted, backend))
+        wanted = cells.possible(study, _cpus(host), machines)
+        reasons = {cell.id: cells.why_not(cell, _cpus(host), machines) for cell in study.cells}
+        left_out = [f"left out: {cell}: {why}" for cell, why in reasons.items() if why]
+        places = elsewhere.in_words(machines).items() if machines else ()
+        lines = (
+            f"{len(wanted)} cells in {form.rounds} rounds",
+            *(f"{part}: {place}" for part, place in places),
+            *machines_in_words(host.facts),
+            *(cell.id for cell in wanted),
+            *left_out,
+        )
+        return Outline(lines, cells.estimate_s(form, wanted, backend, machines))
 
     def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
-        del study, work_root, allow_commands
+        del work_root, allow_commands
+        machines = elsewhere.of(study, request)
+        if machines is not None:
+            preflight.check_host(elsewhere.scenario(machines), host)
+            return
         victim = {"probe": "integer", "sandbox": {"backend": _backend(request)}}
         needs = {"partywall": 1, "name": "study", "victims": {"generator": victim}}
         preflight.check_host(Scenario.model_validate(needs), host)
@@ -86,24 +126,31 @@ class Generation(OnThisHost):
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         request = directory.request
         form = _form(study, request)
+        machines = elsewhere.of(study, request)
         done = {(observed.round, observed.cell.id) for observed in _observations(directory)}
-        wanted = cells.possible(study, _cpus(host))
+        wanted = cells.possible(study, _cpus(host), machines)
         jobs = [job for job in cells.order(wanted, form, request.seed) if (job[0], job[1].id) not in done]
         backend = _backend(request)
-        each_s = cells.estimate_s(form, wanted, backend) / (form.rounds * len(wanted))
+        each_s = cells.estimate_s(form, wanted, backend, machines) / (form.rounds * len(wanted))
         accel = qemu.choose("auto", host).name if backend == "qemu" else "tcg"
-        if jobs:
+        if jobs and (machines is None or machines.application is None):
             most = max(cell.sandboxes for cell in wanted) if backend == "qemu" else 0
             pipeline.check_free_memory(
                 SERVICE_BYTES + most * GUEST_BYTES, "the service and its users", emit, request.memory_wait_ns
             )
         label = Label.create(f"tomcat-{secrets.token_hex(4)}", work_root)
         try:
-            with tomcat.running(label) as service:
+            with _service(machines, label) as service:
+                if machines is not None and jobs:
+                    emit(Doing("each machine requests all pages once"))
+                    cells.warm_up(study, form, service, machines, work_root)
                 for number, (round_, cell) in enumerate(jobs):
                     emit(Doing(f"round {round_ + 1}: {cell.id}"))
                     emit(Left((len(jobs) - number) * each_s))
-                    observed = cells.observe(study, form, service, cell, round_, work_root, backend, accel)
+                    with _as_failure():
+                        observed = cells.observe(
+                            study, form, service, cell, round_, work_root, backend, accel, machines
+                        )
                     directory.append(observed.model_dump_json())
         finally:
             reaper.clean(label)
@@ -114,7 +161,7 @@ class Generation(OnThisHost):
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         request, observations = directory.request, _observations(directory)
-        form = _form(study, request)
+        form, machines = _form(study, request), elsewhere.of(study, request)
         if not any(observed.round for observed in observations):
             raise TrialError(f"{directory.path}: no cell was measured twice, so there is no interval; measure again")
         estimates = {metric: {c.id: e for c, e in cells.estimates(observations, metric)} for metric in METRICS}
@@ -123,18 +170,21 @@ class Generation(OnThisHost):
             name=study.name,
             description=study.description,
             length=request.length,
-            comparisons=tuple(cells.comparisons(study, observations, _differs(form, request, observations))),
-            notes=(*_left_out(study, observations), *_notes(observations)),
-            facts=_facts(form, request, observations, str(directory.about.get("partywall", ""))),
+            comparisons=tuple(cells.comparisons(study, observations, _differs(form, request, observations, machines))),
+            notes=(*_left_out(study, observations, machines), *_notes(observations)),
+            facts=(
+                *_places(machines, observations),
+                *_facts(form, request, observations, str(directory.about.get("partywall", ""))),
+            ),
             how=HOW,
             host=directory.about.get("host", {}),
             rows=tuple({"round": o.round, **o.cell.model_dump(), **o.values} for o in observations),
             sections=(
                 *_model_section(cells.pairs(study, observations)),
-                *_setup_section(study, form, request, observations, directory.about),
+                *_setup_section(study, form, request, observations, directory.about, machines),
                 _service_section(observations, estimates),
                 _cells_section(observations, estimates),
-                _counters_section(observations, estimates),
+                _counters_section(observations, estimates, machines),
             ),
             figures={
                 "cells": {
@@ -167,10 +217,37 @@ def _cpus(host: Host) -> int:
     return len(host.facts["cpus_allowed"])
 
 
-def _left_out(study: Study, observations: Sequence[Observed]) -> tuple[str, ...]:
+@contextlib.contextmanager
+def _as_failure() -> Iterator[None]:
+    """TrialError for what a load refuses as usage: all was checked before, and a machine was lost since then."""
+    try:
+        yield
+    except UsageError as error:
+        raise TrialError("\n".join(str(replace(problem, key="")) for problem in error.problems)) from error
+
+
+@contextlib.contextmanager
+def _service(machines: Machines | None, label: Label) -> Iterator[tomcat.Service]:
+    """The application, on its machine."""
+    if machines is None:
+        running = tomcat.running(label)
+    elif machines.application is None:
+        running = tomcat.running(label, machines.address)
+    else:
+        running = tomcat.running_on(machines.application, label, machines.address)
+    with running as service:
+        yield service
+
+
+def _left_out(study: Study, observations: Sequence[Observed], machines: Machines | None) -> tuple[str, ...]:
     measured = {observed.cell.id for observed in observations}
-    missing = [cell.id for cell in study.cells if cell.id not in measured and cell.kept]
-    return (f"not measured: {'; '.join(missing)}: {TOO_FEW_CPUS}",) if missing else ()
+    by_reason: dict[str, list[str]] = {}
+    for cell in study.cells:
+        # A study is reported on any host, so one that was measured is not judged by this host's CPUs.
+        why = cells.why_not(cell, 1, machines)
+        if why and cell.id not in measured:
+            by_reason.setdefault(why, []).append(cell.id)
+    return tuple(f"not measured: {'; '.join(missing)}: {why}" for why, missing in by_reason.items())
 
 
 def _notes(observations: Sequence[Observed]) -> tuple[str, ...]:
@@ -183,13 +260,30 @@ def _notes(observations: Sequence[Observed]) -> tuple[str, ...]:
     )
 
 
-def _differs(form: Form, request: StudyRequest, observations: Sequence[Observed]) -> tuple[str, ...]:
+def _differs(
+    form: Form, request: StudyRequest, observations: Sequence[Observed], machines: Machines | None
+) -> tuple[str, ...]:
     emulated = any(observed.emulated for observed in observations)
-    sandbox = (DIFFERS[_backend(request)], *((EMULATED,) if emulated else ()))
+    sandbox = (*ONE_HOST, DIFFERS[_backend(request)], *((EMULATED,) if emulated else ())) if not machines else ELSEWHERE
     size, hold = units.format_bytes(form.compress), units.format_duration(form.hold)
     said = [f"compresses {size}, not 5 MB"] if form.compress != PAPER_COMPRESSES else []
     said += [f"holds each cell for {hold}, not two hours"] if form.hold != PAPER_HOLDS else []
     return (*sandbox, f"the {request.length} form {', and '.join(said)}") if said else sandbox
+
+
+def _places(machines: Machines | None, observations: Sequence[Observed]) -> tuple[tuple[str, str], ...]:
+    """Where the parts of the study ran, and what the generators there did."""
+    if machines is None:
+        return ()
+    sent: Counter[str] = Counter()
+    for observed in observations:
+        sent.update(observed.sent)
+    errors = [observed.clock_error_ns for observed in observations if observed.clock_error_ns is not None]
+    return (
+        *elsewhere.in_words(machines).items(),
+        ("requests sent", ", ".join(f"{count} from {place}" for place, count in sent.items())),
+        ("clocks", f"within {units.format_duration(max(errors))} of the controller's" if errors else UNKNOWN),
+    )
 
 
 def _facts(
@@ -206,12 +300,19 @@ def _facts(
 
 
 def _setup_section(
-    study: Study, form: Form, request: StudyRequest, observations: Sequence[Observed], about: Mapping[str, Any]
+    study: Study,
+    form: Form,
+    request: StudyRequest,
+    observations: Sequence[Observed],
+    about: Mapping[str, Any],
+    machines: Machines | None,
 ) -> tuple[Section, ...]:
     """The paper's set-up and the one here, item by item; none if the study does not state the paper's."""
     if not study.setup:
         return ()
     here = _setup(form, request, observations, about)
+    if machines is not None:
+        here |= _setup_of_machines(machines, about.get("host", {}))
     return (
         Section(
             id="setup",
@@ -227,17 +328,17 @@ def _setup(
     form: Form, request: StudyRequest, observations: Sequence[Observed], about: Mapping[str, Any]
 ) -> dict[SetupItem, str]:
     host = about.get("host", {})
-    cpus, kernel = host.get("cpus_allowed", ()), host.get("kernel", {}).get("release", UNKNOWN)
+    cpus = host.get("cpus_allowed", ())
     total = host.get("memory", {}).get("total_bytes")
     measured = [observed.cell for observed in observations]
     emulated = ", emulated" if any(observed.emulated for observed in observations) else ""
     return {
         "machines": "one host for all",
-        "processors": f"{host.get('cpu', {}).get('model') or UNKNOWN}, {units.counted(len(cpus), 'CPU')}",
+        "processors": _processor(host),
         "memory": units.format_bytes(total) if total else UNKNOWN,
         "load generator": f"Partywall {about.get('partywall', '')}".strip(),
         "sandboxes": f"{SANDBOXES[_backend(request)]}{emulated}",
-        "operating system": f"Linux {kernel}",
+        "operating system": f"Linux {_kernel(host)}",
         "service": "Tomcat 10 of the distribution",
         "users": _listed(cell.users for cell in measured),
         "numbers of sandboxes": _listed(cell.sandboxes for cell in measured if cell.generator == "sandbox"),
@@ -248,6 +349,35 @@ def _setup(
         "compressed file": f"{form.compress / 1e6:g} MB",
         "duration of a cell": f"{units.format_duration(form.hold)}, in each of {form.rounds} rounds",
     }
+
+
+def _setup_of_machines(machines: Machines, host: Mapping[str, Any]) -> dict[SetupItem, str]:
+    """The items of the set-up that differ if the generators are on other machines. host: facts of this one."""
+    known = {"controller": host, **host.get("machines", {})}
+    sizes = {name: facts.get("memory", {}).get("total_bytes") for name, facts in known.items()}
+    return {
+        "machines": "; ".join(f"{part}: {place}" for part, place in elsewhere.in_words(machines).items()),
+        "processors": _by_machine({name: _processor(facts) for name, facts in known.items()}),
+        "memory": _by_machine({name: units.format_bytes(size) if size else UNKNOWN for name, size in sizes.items()}),
+        "operating system": _by_machine({name: f"Linux {_kernel(facts)}" for name, facts in known.items()}),
+        "sandboxes": "machines named by the user",
+        "CPUs kept for the host": "none",
+    }
+
+
+def _by_machine(texts: Mapping[str, str]) -> str:
+    """One text if it is the same for all machines, and otherwise that of each."""
+    alike = set(texts.values())
+    return alike.pop() if len(alike) == 1 else "; ".join(f"{name}: {text}" for name, text in texts.items())
+
+
+def _processor(facts: Mapping[str, Any]) -> str:
+    model = facts.get("cpu", {}).get("model") or UNKNOWN
+    return f"{model}, {units.counted(len(facts.get('cpus_allowed', ())), 'CPU')}"
+
+
+def _kernel(facts: Mapping[str, Any]) -> str:
+    return str(facts.get("kernel", {}).get("release", UNKNOWN))
 
 
 def _listed(numbers: Iterable[int]) -> str:
@@ -277,14 +407,20 @@ def _cells_section(observations: Sequence[Observed], estimates: dict[str, dict[s
     )
 
 
-def _counters_section(observations: Sequence[Observed], estimates: dict[str, dict[str, Estimate]]) -> Section:
+def _counters_section(
+    observations: Sequence[Observed], estimates: dict[str, dict[str, Estimate]], machines: Machines | None
+) -> Section:
+    whose = (
+        "Generator and service share the host, so these are counters of both."
+        if machines is None
+        else "These are counters of the generators' machines, means over them."
+    )
     ids = list(dict.fromkeys(observed.cell.id for observed in observations))
     known = [metric for metric in COUNTERS if estimates[metric]]
     return Section(
         id="counters",
-        title="The host's counters",
-        lead="Means over rounds with 95 % intervals, for each cell. Generator and service share the host, so these are "
-        "counters of both.",
+        title="The host's counters" if machines is None else "The machines' counters",
+        lead=f"Means over rounds with 95 % intervals, for each cell. {whose}",
         columns=("counter", *ids),
         rows=tuple(
             (f"{metric} ({METRICS[metric][1]})", *(_figure(estimates[metric].get(cell)) for cell in ids))

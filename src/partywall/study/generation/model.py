@@ -13,7 +13,7 @@ from pydantic import Field
 from partywall.load.monitors import FIGURES
 from partywall.model.load_plan import Step
 from partywall.model.scenario import Bytes, DurationNs, Frozen, Name
-from partywall.model.study import Length
+from partywall.model.study import Length, Machines
 
 PERCENTILES = (10, 25, 50, 75, 90, 95, 99)
 """Of response times, as the paper's figure 9 has a curve of them."""
@@ -120,14 +120,21 @@ class Study(Frozen):
     within: DurationNs = Field(1_000_000_000, gt=0)
     forms: dict[Length, Form]
     cells: tuple[Cell, ...] = Field(min_length=2)
+    machines: Machines | None = Field(None, description="default: this host for application and generators")
     setup: dict[SetupItem, str] = Field({}, description="the paper's set-up, shown beside the one here")
     differs: tuple[str, ...] = Field((), description="differences from the paper")
 
 
 class Observed(Frozen):
-    """One cell in one round. values: by metric; None if not measurable. emulated: whether its guests' CPUs were."""
+    """One cell in one round. values: by metric; None if not measurable. emulated: whether its guests' CPUs were.
+
+    sent: requests that each generator on another machine sent, by machine. clock_error_ns: the largest error of their
+    clocks.
+    """
 
     cell: Cell
     round: int
     values: dict[str, float | None]
     emulated: bool = False
+    sent: dict[str, int] = Field({})
+    clock_error_ns: int | None = None

@@ -40,7 +40,7 @@ from partywall.store.study import StudyDirectory
 from partywall.study.isolation import elsewhere, resources, tables
 from partywall.study.isolation.model import Form, Part, Study
 from partywall.study.isolation.tables import BACKEND, PartRun
-from partywall.study.kind import form_of, no_such_part, requested
+from partywall.study.kind import form_of, machines_in_words, no_such_part, refuse_machines, requested
 
 RUNS = "runs"
 OWN_BACKEND = "$backend"
@@ -68,6 +68,7 @@ class Isolation:
         return study
 
     def scenarios(self, study: Study, request: StudyRequest, host: Host) -> tuple[Scenario, ...]:
+        refuse_machines(study.name, request)
         return tuple(job.scenario for job in _on(study, request, host))
 
     def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
@@ -83,8 +84,7 @@ class Isolation:
         lines += [f"{name}: {units.format_duration(round(s) * 10**9)}" for name, s in seconds.items()]
         lines += [f"{job.name}: left out: {why}" for job in jobs if (why := _why_not(job, refused))]
         lines += _offline(jobs, host)
-        machines = host.facts.get("machines", {})
-        lines += [f"{machine}: {pipeline.in_words(facts)}" for machine, facts in machines.items()]
+        lines += machines_in_words(host.facts)
         return Outline(tuple(lines), sum(seconds.values()))
 
     def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import ssh_server
 from own_hosts import MIB, Monitored, booted, writer
 
+import ssh_server
 from partywall.agent.catalogue import shipped
 from partywall.errors import CapabilityError, Exit
 from partywall.events import silent

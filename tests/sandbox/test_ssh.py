@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import ssh_server
 from typer.testing import CliRunner
 
+import ssh_server
 from partywall import study as studies
 from partywall.agent import binary
 from partywall.agent.client import AgentClient

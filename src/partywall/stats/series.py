@@ -136,6 +136,8 @@ class Series:
 
     def kept(self, blocks: Places | Flags) -> Series:
         """These blocks only."""
+        if len(self) and blocks.dtype == bool and blocks.all():
+            return self  # with all that is known of it
         places = {name: place[blocks] for name, place in self.places.items()}
         return Series(self.seen, {name: place for name, place in places.items() if (place >= 0).any()})
 
@@ -213,10 +215,20 @@ def pair_of(series: Series, treatments: Sequence[Treatment], treatment: Treatmen
     """A treatment beside its reference and the null treatment of the same limits, if it is not a null itself.
 
     Such a null differs from the reference in nothing but an idle neighbour, and measuring against both takes a fourth
-    less time. A null is compared with the reference alone, which checks that they are equal.
+    less time. A null is compared with the reference alone, which checks that they are equal. One that is seen to differ
+    is no reference.
     """
-    nulls = (t.id for t in treatments if t.role == "null" and t.victim_limits == reference.victim_limits)
-    return series.pair(treatment.id, reference.id, *(() if treatment.role == "null" else nulls))
+    nulls = [t.id for t in treatments if t.role == "null" and t.victim_limits == reference.victim_limits]
+    alike = (name for name in nulls if treatment.role != "null" and _has_no_effect(series.pair(name, reference.id)))
+    return series.pair(treatment.id, reference.id, *alike)
+
+
+def _has_no_effect(pair: Pair) -> bool:
+    """False if its interval excludes 1."""
+    if not pair.comparable:
+        return True
+    factor = pair.factor()
+    return factor.low <= 1 <= factor.high
 
 
 def pairs_of(series: Series, treatments: Sequence[Treatment]) -> Iterator[tuple[Treatment, Pair]]:

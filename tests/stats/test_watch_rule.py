@@ -134,10 +134,41 @@ def test_the_neighbour_is_who_has_most_of_the_work_if_others_have_some():
     assert slow.neighbour.tenant == "/writer"
     assert [(share.tenant, share.operations) for share in slow.shares] == [("/writer", 0.9), ("/reader", 0.1)]
     assert slow_with(writer).neighbour is None
-    buffered = slow_with(reader)
-    assert (buffered.rest, who(buffered)[:23]) == (0.9, "Largest shares: /reader")
     halves = [reader.model_copy(update={"tenant": f"/{n}"}) for n in range(3)]
     assert slow_with(*halves).neighbour is None
+
+
+def slow_by(*uses, **counts):
+    disk, span = period(2 * USUAL_NS, uses=uses)
+    disk = disk.model_copy(update=counts)
+    rule = Rule(USUAL_NS, SECOND)
+    return [rule.take(disk, span) for _ in range(3)][-1]
+
+
+def test_a_tenant_that_may_never_have_used_the_disk_is_not_named_as_neighbour():
+    reader = Use(tenant="/db", disk="", operations=None, read_bytes=100 * 4096, write_bytes=0)
+    elsewhere = Use(tenant="/backup", disk="", operations=None, read_bytes=0, write_bytes=10**8)
+    slow = slow_by(reader, elsewhere)
+    assert slow.neighbour is None
+    assert who(slow).startswith("Largest shares: ")
+    assert "no watched tenant" not in who(slow)
+    writer = Use(tenant="/writer", disk="sda", operations=90, read_bytes=0, write_bytes=75 * 4096)
+    assert slow_by(writer, elsewhere).neighbour is None
+
+
+def test_no_neighbour_is_named_if_most_bytes_are_of_no_watched_tenant():
+    reader = Use(tenant="/reader", disk="sda", operations=75, read_bytes=30 * 4096, write_bytes=0)
+    cron = Use(tenant="/cron", disk="sda", operations=5, read_bytes=10 * 4096, write_bytes=0)
+    slow = slow_by(reader, cron)
+    assert (slow.neighbour, slow.rest) == (None, pytest.approx(0.6))
+    assert who(slow).startswith("Most bytes belong to no watched tenant (with cgroup version 1, ")
+    more = reader.model_copy(update={"read_bytes": 45 * 4096})
+    assert slow_by(more, cron).neighbour.tenant == "/reader"
+    less = reader.model_copy(update={"read_bytes": 20 * 4096})
+    most = cron.model_copy(update={"read_bytes": 40 * 4096})
+    slow = slow_by(less, most)
+    assert slow.rest == pytest.approx(0.4)
+    assert (slow.neighbour, who(slow)[:15]) == (None, "Largest shares:")
 
 
 def test_bytes_of_a_process_on_all_disks_are_an_upper_bound():

@@ -191,14 +191,20 @@ class Slow(_Value):
 
     @property
     def rest(self) -> float:
-        """The share of bytes of no watched tenant."""
-        return max(0.0, 1 - sum(share.bytes for share in self.shares))
+        """The share of bytes that are not counted as a watched tenant's. At-most shares may be some of them."""
+        return max(0.0, 1 - sum(share.bytes for share in self.shares if not share.at_most))
 
     @property
     def neighbour(self) -> Share | None:
-        """The only tenant with at least half of the operations or bytes, if other tenants used the disk too."""
-        large = [share for share in self.shares if _weight(share) >= 0.5]
-        return large[0] if len(large) == 1 < len(self.shares) else None
+        """The only tenant with at least half of the operations or bytes, if other tenants used the disk too.
+
+        None if that is uncertain: at-most shares may belong to other disks, and `rest` may hide a tenant.
+        """
+        known = [share for share in self.shares if not share.at_most]
+        large = [share for share in known if _weight(share) >= 0.5]
+        if len(large) != 1 or len(known) == 1 or self.rest >= 0.5 or self.rest > large[0].bytes:
+            return None
+        return large[0]
 
 
 def _weight(share: Share) -> float:

@@ -9,7 +9,7 @@ from partywall.stats.watch import NEW_USUAL, Rule
 
 SECOND = 10**9
 DAY = 86_400
-USUAL_NS = 10**6
+USUAL_NS = MS = 10**6
 
 
 def period(latency_ns, busy=1.0, operations=100, uses=(), length_ns=SECOND):
@@ -17,7 +17,7 @@ def period(latency_ns, busy=1.0, operations=100, uses=(), length_ns=SECOND):
         disk="sda",
         reads=operations,
         read_bytes=4096 * operations,
-        read_ns=round(operations * latency_ns),
+        read_ns=MS * round(operations * latency_ns / MS),
         busy_ns=round(busy * length_ns),
         in_flight=4,
     )
@@ -79,6 +79,28 @@ def test_twenty_times_the_usual_latency_is_slow_however_much_it_varies():
     told(rule, [USUAL_NS, USUAL_NS, USUAL_NS, 30 * USUAL_NS, 30 * USUAL_NS] * 40, busy=0.5)
     assert told(rule, [19 * USUAL_NS] * 5) == []
     assert [number for number, _ in told(rule, [21 * USUAL_NS] * 5)] == [2]
+
+
+def fast(latencies, operations, **more):
+    """Periods of a disk whose times the kernel counts in whole ms."""
+    at_ns = 0.0
+    for latency_ns in latencies:
+        before_ns, at_ns = at_ns, at_ns + operations * latency_ns
+        disk, span = period(0, operations=operations, **more)
+        yield disk.model_copy(update={"read_ns": MS * (int(at_ns / MS) - int(before_ns / MS))}), span
+
+
+@pytest.mark.parametrize(("operations", "usual_ns"), [(6, 80_000), (5, 80_000), (20, 15_000), (100, 15_000)])
+def test_the_usual_latency_of_a_fast_disk_is_not_that_of_whole_milliseconds(operations, usual_ns):
+    rng, rule = np.random.default_rng(4), Rule(None, SECOND)
+    calm = usual_ns * np.exp(0.1 * rng.normal(size=10_000))
+    assert [rule.take(*each) for each in fast(calm, operations, busy=0.1)] == [None] * len(calm)
+    healthy = [rule.take(*each) for each in fast([1.2 * usual_ns] * 20, 10_000)]
+    assert healthy == [None] * 20
+    few = [rule.take(*each) for each in fast([usual_ns] * 200, operations)]
+    assert few == [None] * 200
+    slow = [rule.take(*each) for each in fast([30 * usual_ns] * 5, 10_000)]
+    assert [each.usual_ns for each in slow if each] == [pytest.approx(usual_ns, rel=0.15)]
 
 
 def test_an_unsaturated_disk_is_never_slow():

@@ -50,9 +50,13 @@ class Disk(_Value):
     def bytes(self) -> int:
         return self.read_bytes + self.write_bytes
 
+    def work(self, way: Way) -> tuple[int, int]:
+        """How many requests were completed, and the sum of their times in ns."""
+        return (self.reads, self.read_ns) if way == "reads" else (self.writes, self.write_ns)
+
     def latency_ns(self, way: Way) -> float | None:
         """The mean time of a request from its issue to its completion; None if none was completed."""
-        count, total = (self.reads, self.read_ns) if way == "reads" else (self.writes, self.write_ns)
+        count, total = self.work(way)
         return total / count if count else None
 
     def queued(self, length_ns: int) -> float:

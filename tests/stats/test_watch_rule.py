@@ -137,6 +137,12 @@ def test_a_disk_that_completes_nothing_is_slow():
     assert (slow.by, slow.latency_ns, slow.worst_ns) == ("stuck", None, SECOND)
 
 
+def test_a_disk_that_completes_discards_or_flushes_is_not_stuck():
+    disk, span = period(0, operations=0)
+    rule = Rule(None, SECOND)
+    assert [rule.take(disk.model_copy(update={"others": 1}), span) for _ in range(5)] == [None] * 5
+
+
 def test_a_lasting_change_becomes_usual():
     rng = np.random.default_rng(3)
     factor = np.array([1] * 200 + [10] * (NEW_USUAL + 500))

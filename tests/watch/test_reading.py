@@ -7,7 +7,7 @@ from partywall.model.watch import HOST, REST
 from partywall.testing.hosts import fake_host
 from partywall.watch.reading import LOOK_NS, SOON_NS, Reader, span
 
-ROW = "{number} {name} {reads} 0 {sectors} {ms} {writes} 0 {written} {written_ms} {flight} {busy} 0 0 0 0 0 0 0\n"
+ROW = "{number} {name} {reads} 0 {sectors} {ms} {writes} 0 {written} {written_ms} {flight} {busy} 0 {discards} 0 0 0 {flushes} 0\n"
 IO = "rchar: 1\nwchar: 1\nsyscr: 1\nsyscw: 1\nread_bytes: {read}\nwrite_bytes: {write}\ncancelled_write_bytes: 0\n"
 
 
@@ -37,7 +37,9 @@ class Machine:
         self.write("proc/self/mountinfo", "".join(lines))
 
     def disks(self, **sda):
-        values = dict.fromkeys(("reads", "sectors", "ms", "writes", "written", "written_ms", "flight", "busy"), 0)
+        values = dict.fromkeys(
+            ("reads", "sectors", "ms", "writes", "written", "written_ms", "flight", "busy", "discards", "flushes"), 0
+        )
         rows = [ROW.format(number="8 0", name="sda", **(values | sda))]
         rows += [ROW.format(number="8 1", name="sda1", **values), ROW.format(number="8 16", name="sdb", **values)]
         self.write("proc/diskstats", "".join(rows))
@@ -87,6 +89,18 @@ def test_a_disk_is_its_counters_differences(v2):
     assert (sda.latency_ns("reads"), sda.queued(seen.length_ns), sda.in_flight) == (5e6, 0.05, 3)
     assert sdb.latency_ns("reads") is None
     assert reader.disks == ("sda", "sdb")
+
+
+def test_discards_and_flushes_are_counted(v2):
+    v2.disks(discards=7, flushes=2)
+    sda, _ = of(Reader(v2.host), lambda: v2.disks(discards=10, flushes=4)).disks
+    assert (sda.others, sda.operations) == (5, 0)
+
+
+def test_a_kernel_that_does_not_count_discards_is_read(v2):
+    v2.write("proc/diskstats", "8 0 sda 5 0 8 1 0 0 0 0 0 3 0\n")
+    sda, *_ = of(Reader(v2.host), lambda: v2.write("proc/diskstats", "8 0 sda 9 0 8 1 0 0 0 0 0 3 0\n")).disks
+    assert (sda.reads, sda.others) == (4, 0)
 
 
 def test_cgroups_of_version_2_are_read_by_disk(v2):

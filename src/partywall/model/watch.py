@@ -27,7 +27,8 @@ class _Value(BaseModel):
 class Disk(_Value):
     """What one disk did in a span: completed requests, their bytes and the sum of their times, and its busy time.
 
-    peak_ns: the highest mean latency of a period, by way. in_flight: requests at the end of the span.
+    peak_ns: the highest mean latency of a period, by way. in_flight: requests at the end of the span. others: completed
+    discards and flushes, which are not among the operations.
     """
 
     disk: str
@@ -39,6 +40,7 @@ class Disk(_Value):
     write_ns: int = 0
     busy_ns: int = 0
     in_flight: int = 0
+    others: int = 0
     read_peak_ns: int | None = None
     write_peak_ns: int | None = None
 
@@ -69,7 +71,7 @@ class Disk(_Value):
         return self.model_copy(update=changed | {"in_flight": later.in_flight})
 
 
-_SUMS = ("reads", "writes", "read_bytes", "write_bytes", "read_ns", "write_ns", "busy_ns")
+_SUMS = ("reads", "writes", "read_bytes", "write_bytes", "read_ns", "write_ns", "busy_ns", "others")
 
 
 class Use(_Value):

@@ -5,7 +5,7 @@ limit, or than a bound around their own usual latency. The usual latency is the 
 the disk was not slow; the kernel counts times in whole ms, so short periods are pooled until their requests took at
 least 10 ms. The bound is on a logarithmic scale eight times as far from it as the upper quartile: 5.4
 standard deviations of log-normal latencies. It is at least twice and at most twenty times the usual latency. A disk
-that completes no request although some are in flight is slow too.
+that completes no request (nor a discard or a flush) although some are in flight is slow too.
 
 It begins after three such periods, and at least a second, in a row; it ends after as many others. On simulated
 latencies that no neighbour changes (log-normal, heavy-tailed, and correlated in time), on a disk that is saturated all
@@ -136,7 +136,8 @@ class Rule:
         if disk.busy_ns < SATURATED * length_ns:
             return None
         if disk.operations == 0:
-            return Excess("writes", "stuck", length_ns, None, length_ns) if disk.in_flight else None
+            is_stuck = disk.in_flight and not disk.others
+            return Excess("writes", "stuck", length_ns, None, length_ns) if is_stuck else None
         every = [each for way in WAYS for each in self._exceeded(disk, way)]
         return max(every, key=lambda each: (RANKS[each.by], each.latency_ns / each.bound_ns), default=None)
 

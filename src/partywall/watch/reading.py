@@ -22,6 +22,8 @@ from partywall.sandbox.tenants import Tenant
 
 SECTOR = 512
 """Bytes of a sector in /proc/diskstats, whatever the disk's own are."""
+OTHERS = (11, 15)
+"""Places of completed discards (since Linux 4.18) and flushes (since 5.5) among a disk's counters."""
 V1_POLICIES = ("throttle", "bfq")
 LOOK_NS = 5_000_000_000
 """How often new tenants, processes and disks are looked for, which costs as much as several periods."""
@@ -170,7 +172,7 @@ class Reader:
         self.look(now_ns)
         rows = (line.split() for line in (kernel_text(f"{self._proc}/diskstats") or "").splitlines())
         watched = set(self.disks)
-        disks = {row[2]: [int(value) for value in row[3:14]] for row in rows if len(row) >= 14 and row[2] in watched}
+        disks = {row[2]: [int(value) for value in row[3:]] for row in rows if len(row) >= 14 and row[2] in watched}
         uses: dict[tuple[str, str], Counts] = {}
         waited = {HOST: value} if (value := _waited_ns(self._psi)) is not None else {}
         is_due = now_ns - self._summed_ns >= SOON_NS
@@ -346,10 +348,8 @@ def span(before: Snapshot, after: Snapshot, at_ns: int, late: int = 0) -> Span:
 
 
 def _difference(name: str, before: Sequence[int], now: Sequence[int]) -> Disk:
-    reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms, in_flight, busy_ms, _ = (
-        max(0, new - old) for new, old in zip(now, before, strict=True)
-    )
-    in_flight = now[8]
+    changes = [max(0, new - old) for new, old in zip(now, before, strict=True)]
+    reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms, _, busy_ms = changes[:10]
     return Disk(
         disk=name,
         reads=reads,
@@ -359,7 +359,8 @@ def _difference(name: str, before: Sequence[int], now: Sequence[int]) -> Disk:
         read_ns=10**6 * read_ms,
         write_ns=10**6 * write_ms,
         busy_ns=10**6 * busy_ms,
-        in_flight=in_flight,
+        in_flight=now[8],
+        others=sum(changes[place] for place in OTHERS if place < len(changes)),
         read_peak_ns=round(10**6 * read_ms / reads) if reads else None,
         write_peak_ns=round(10**6 * write_ms / writes) if writes else None,
     )

@@ -91,6 +91,19 @@ def test_a_disk_is_its_counters_differences(v2):
     assert reader.disks == ("sda", "sdb")
 
 
+def test_times_that_wrap_after_49_days_go_on(v2):
+    v2.disks(reads=10, ms=2**32 - 50, written_ms=2**32 - 1, busy=2**32 - 500)
+    reader = Reader(v2.host)
+    sda, _ = of(reader, lambda: v2.disks(reads=20, ms=50, written_ms=2**32 - 1, busy=400)).disks
+    assert (sda.read_ns, sda.write_ns, sda.busy_ns) == (100 * 10**6, 0, 900 * 10**6)
+
+
+def test_another_disk_of_the_same_name_does_not_count_back(v2):
+    v2.disks(reads=10, ms=5000, busy=9000)
+    sda, _ = of(Reader(v2.host), lambda: v2.disks(reads=1, ms=3, busy=3)).disks
+    assert (sda.reads, sda.read_ns, sda.busy_ns) == (0, 0, 0)
+
+
 def test_discards_and_flushes_are_counted(v2):
     v2.disks(discards=7, flushes=2)
     sda, _ = of(Reader(v2.host), lambda: v2.disks(discards=10, flushes=4)).disks

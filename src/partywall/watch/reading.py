@@ -24,6 +24,8 @@ SECTOR = 512
 """Bytes of a sector in /proc/diskstats, whatever the disk's own are."""
 OTHERS = (11, 15)
 """Places of completed discards (since Linux 4.18) and flushes (since 5.5) among a disk's counters."""
+TIMES, TIME_WRAP = (3, 7, 9, 10, 14, 16), 2**32
+"""Places of times in ms, which the kernel prints as 32-bit numbers that wrap."""
 V1_POLICIES = ("throttle", "bfq")
 LOOK_NS = 5_000_000_000
 """How often new tenants, processes and disks are looked for, which costs as much as several periods."""
@@ -348,7 +350,7 @@ def span(before: Snapshot, after: Snapshot, at_ns: int, late: int = 0) -> Span:
 
 
 def _difference(name: str, before: Sequence[int], now: Sequence[int]) -> Disk:
-    changes = [max(0, new - old) for new, old in zip(now, before, strict=True)]
+    changes = [_change(*pair, is_time=n in TIMES) for n, pair in enumerate(zip(before, now, strict=True))]
     reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms, _, busy_ms = changes[:10]
     return Disk(
         disk=name,
@@ -364,6 +366,14 @@ def _difference(name: str, before: Sequence[int], now: Sequence[int]) -> Disk:
         read_peak_ns=round(10**6 * read_ms / reads) if reads else None,
         write_peak_ns=round(10**6 * write_ms / writes) if writes else None,
     )
+
+
+def _change(before: int, now: int, *, is_time: bool) -> int:
+    """How far a counter went; 0 if it went back, as that of another disk of the same name."""
+    if not is_time:
+        return max(0, now - before)
+    change = (now - before) % TIME_WRAP
+    return change if change < TIME_WRAP // 2 else 0
 
 
 def _used(before: Snapshot, after: Snapshot) -> Iterator[Use]:

@@ -1,5 +1,7 @@
 """Counters of disks and tenants, on hosts made of files."""
 
+import os
+
 import pytest
 
 from partywall.errors import CapabilityError, UsageError
@@ -7,7 +9,10 @@ from partywall.model.watch import HOST, REST
 from partywall.testing.hosts import fake_host
 from partywall.watch.reading import LOOK_NS, SOON_NS, Reader, span
 
-ROW = "{number} {name} {reads} 0 {sectors} {ms} {writes} 0 {written} {written_ms} {flight} {busy} 0 {discards} 0 0 0 {flushes} 0\n"
+ROW = (
+    "{number} {name} {reads} 0 {sectors} {ms} {writes} 0 {written} {written_ms} {flight} {busy} 0"
+    " {discards} 0 0 0 {flushes} 0\n"
+)
 IO = "rchar: 1\nwchar: 1\nsyscr: 1\nsyscw: 1\nread_bytes: {read}\nwrite_bytes: {write}\ncancelled_write_bytes: 0\n"
 
 
@@ -186,6 +191,27 @@ def test_a_tenant_that_starts_later_is_found(v2):
     v2.group("sys/fs/cgroup/system.slice/db.service", [5], io__stat="8:0 rbytes=0 wbytes=1536 rios=0 wios=3\n")
     (use,) = span(before, reader.read(2 * LOOK_NS), LOOK_NS).uses
     assert (use.tenant, use.write_bytes) == ("/system.slice/db.service", 1024)
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [(b"a\x1b[2Jx", "/docker/a\\x1b[2Jx"), (b"bad\xff", "/docker/bad\\udcff"), (b"caf\xc3\xa9", "/docker/café")],
+)
+def test_names_of_groups_can_be_printed_and_stored(v2, raw, shown):
+    stat = v2.root / "sys/fs/cgroup/docker" / os.fsdecode(raw) / "io.stat"
+    stat.parent.mkdir()
+    stat.write_text("8:0 rbytes=0 wbytes=0 rios=0 wios=0\n")
+    reader = Reader(v2.host)
+    (use,) = of(reader, lambda: stat.write_text("8:0 rbytes=9 wbytes=0 rios=1 wios=0\n")).uses
+    assert (use.tenant, use.read_bytes) == (shown, 9)
+    shown.encode()
+
+
+def test_names_of_programs_can_be_printed(v2):
+    v2.process(7, "qemu\x1b[2J")
+    reader = Reader(v2.host)
+    reader.read(0)
+    assert reader.tenants == ("/docker", "qemu\\x1b[2J (7)")
 
 
 def test_a_new_tenant_beside_others_is_found_soon(v2, tmp_path):

@@ -127,7 +127,8 @@ class Reader:
         self._disks = _disks(self._host)
         self._counted = self._io.counted(self._disks)
         if not self._is_chosen:
-            self._tenants = {f"/{path}": Tenant(f"/{path}", cgroup=path) for path in self._io.paths()}
+            found = [Tenant(f"/{path}", cgroup=path) for path in self._io.paths()]
+            self._tenants = {tenant.name: tenant for tenant in found}
             for pid in self._guests_outside():
                 with contextlib.suppress(UsageError):
                     guest = tenants.named(f"pid:{pid}", self._host)
@@ -166,8 +167,9 @@ class Reader:
             or (text := kernel_text(f"{folder}/cgroup")) is None
         ):
             return False
+        inside = [f"/{tenant.cgroup}" for tenant in self._tenants.values() if tenant.cgroup is not None]
         paths = [line.split(":", 2)[-1] for line in text.splitlines()]
-        return not any(f"{path}/".startswith(f"{name}/") for path in paths for name in self._tenants)
+        return not any(f"{path}/".startswith(f"{name}/") for path in paths for name in inside)
 
     def read(self, now_ns: int) -> Snapshot:
         """All counters now."""

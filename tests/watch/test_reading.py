@@ -259,7 +259,8 @@ def test_what_a_group_without_io_controller_costs_is_named(v2):
     assert (use.disk, use.read_bytes) == (HOST, 512)
     (lack,) = reader.lacks()
     assert "no io controller" in lack
-    assert "cgroup.subtree_control" in lack
+    assert "/cgroup.subtree_control, then the same in each group from there down to the tenant's parent" in lack
+    assert "systemctl set-property UNIT IOAccounting=yes" in lack
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ standard deviations of log-normal latencies. It is at least twice and at most tw
 that completes no request (nor a discard or a flush) although some are in flight is slow too.
 
 It begins after three such periods, and at least a second, in a row; it ends after as many others. On simulated
-latencies that no neighbour changes (log-normal, heavy-tailed, and correlated in time), on a disk that is saturated all
-the time, false alarms are rarer than one in a day of periods of a second: tests/stats/test_watch_rule.py.
+latencies that no neighbour changes (log-normal, heavy-tailed, and correlated (0.9, deviation 0.5)), on a disk that is
+saturated all the time, false alarms are rarer than one in a day of periods of a second: tests/stats/test_watch_rule.py.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ class Reader:
             yield f"{name}: cgroup version 1 does not count its requests; {bytes_only}; {remedy}"
         if without := [n for n, t in self._tenants.items() if t.cgroup is not None and not self._io.has_counters(t)]:
             off = (
-                f"echo +io > {self._io.counting}/cgroup.subtree_control, then the same in each group from there down to "
-                "the tenant's parent; with systemd: systemctl set-property UNIT IOAccounting=yes"
+                f"echo +io > {self._io.counting}/cgroup.subtree_control, then the same in each group from there down "
+                "to the tenant's parent; with systemd: systemctl set-property UNIT IOAccounting=yes"
             )
             remedy = off if self._io.is_v2 else f"start its processes in a group of {self._io.counting}"
             yield f"{', '.join(without[:3])}: no io controller; {bytes_only}; {remedy}"

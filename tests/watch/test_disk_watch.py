@@ -43,6 +43,7 @@ class Reader:
 
     disks = ("sda",)
     tenants = ("/reader", "/writer")
+    lost = ()
 
     def __init__(self, slow_s=(), tenants=1):
         self._slow_s, self._more = slow_s, tenants
@@ -53,6 +54,10 @@ class Reader:
 
     def lacks(self):
         return iter(("a counter; boot with it",))
+
+    def gone(self):
+        gone, self.lost = self.lost, ()
+        return gone
 
     def look(self, now_ns): ...
 
@@ -113,6 +118,13 @@ def test_a_slow_disk_is_said_twice_and_stored_once(watched):
     assert (slow.length_ns, slow.neighbour.tenant, findings.ended) == (30 * SECOND, "/writer", True)
     assert headline(findings) == "Watched for 5 min: sda was slow 1 time, 30 s in all"
     assert Watches().outcome(findings) is Exit.HOLDS
+
+
+def test_a_tenant_that_is_gone_is_said_once(watched):
+    reader = Reader()
+    reader.lost = ("db: process 7 has ended",)
+    _, events = watched(5, reader)
+    assert [e.text for e in events if isinstance(e, Note) and "db" in e.text] == ["db: process 7 has ended"]
 
 
 def test_a_stated_limit_decides_the_exit_code(watched):

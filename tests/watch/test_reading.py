@@ -1,6 +1,7 @@
 """Counters of disks and tenants, on hosts made of files."""
 
 import os
+import shutil
 
 import pytest
 
@@ -54,7 +55,8 @@ class Machine:
         for name, text in files.items():
             self.write(f"{path}/{name.replace('__', '.')}", text)
 
-    def process(self, pid, comm="sleep", cgroup="/", read=0, write=0):
+    def process(self, pid, comm="sleep", cgroup="/", read=0, write=0, start=100):
+        self.write(f"proc/{pid}/stat", f"{pid} ({comm}) S {'0 ' * 18}{start} 0 0\n")
         self.write(f"proc/{pid}/comm", f"{comm}\n")
         self.write(f"proc/{pid}/cgroup", f"9:blkio:{cgroup}\n0::{cgroup}\n")
         self.write(f"proc/{pid}/io", IO.format(read=read, write=write))
@@ -180,6 +182,43 @@ def test_guests_outside_any_group_are_tenants_and_those_inside_are_not_twice(v1)
     (use,) = of(reader, lambda: v1.process(7, "qemu-system-x86", write=4096)).uses
     assert (use.tenant, use.disk, use.operations, use.write_bytes) == ("qemu-system-x86 (7)", HOST, None, 4096)
     assert reader.tenants == ("/vm", "qemu-system-x86 (7)")
+
+
+def test_a_process_with_the_number_of_a_named_one_that_has_ended_is_not_charged_to_it(v2):
+    v2.process(7, "postgres")
+    reader = Reader(v2.host, (), ("db=pid:7",))
+    before = reader.read(0)
+    assert list(reader.gone()) == []
+    v2.process(7, "backup", write=10**9, start=200)
+    after = reader.read(LOOK_NS)
+    assert span(before, after, LOOK_NS).uses == ()
+    assert list(reader.gone()) == ["db: process 7 has ended; nothing more is counted for it"]
+    reader.read(2 * LOOK_NS)
+    assert list(reader.gone()) == []
+
+
+def test_a_guest_with_the_number_of_another_counts_from_its_own_beginning(v1):
+    v1.process(7, "qemu-system-x86", write=500)
+    reader = Reader(v1.host)
+    reader.read(0)
+    v1.process(7, "qemu-system-x86", write=10**9, start=200)
+    before = reader.read(LOOK_NS)
+    v1.process(7, "qemu-system-x86", write=10**9 + 512, start=200)
+    (use,) = span(before, reader.read(2 * LOOK_NS), LOOK_NS).uses
+    assert use.write_bytes == 512
+    assert list(reader.gone()) == []
+
+
+def test_a_named_disk_or_group_that_is_gone_is_said_once(v2):
+    v2.group("sys/fs/cgroup/web", [7], io__stat="")
+    reader = Reader(v2.host, ("sda",), ("/web",))
+    reader.read(0)
+    shutil.rmtree(v2.root / "sys/fs/cgroup/web")
+    shutil.rmtree(v2.root / "sys/block/sda")
+    reader.read(LOOK_NS)
+    assert list(reader.gone()) == ["there is no disk sda any more", "/web: its cgroup does not exist any more"]
+    reader.read(2 * LOOK_NS)
+    assert list(reader.gone()) == []
 
 
 def test_a_tenant_that_starts_later_is_found(v2):

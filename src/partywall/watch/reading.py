@@ -18,6 +18,7 @@ from partywall.files import kernel_text
 from partywall.host import Host
 from partywall.model.watch import HOST, REST, Disk, Span, Use
 from partywall.sandbox import cgroups, tenants
+from partywall.sandbox.label import start_ticks
 from partywall.sandbox.tenants import Tenant
 
 SECTOR = 512
@@ -78,6 +79,8 @@ class Reader:
         self._looks: dict[int, int] = {}
         self._own: dict[int, tuple[int, int]] = {}
         self._sums: dict[str, list[int]] = {}
+        self._starts: dict[str, int | None] = {}
+        self._gone: dict[str, bool] = {}
         self._looked_ns = self._summed_ns = -LOOK_NS
         for tenant in (tenants.named(text, host) for text in chosen):
             self._add(tenant)
@@ -88,6 +91,17 @@ class Reader:
         if tenant.cgroup is not None and self._io.folder(tenant.cgroup) is None:
             raise tenants.no_cgroup(tenant)
         self._tenants[tenant.name] = tenant
+        self._starts[tenant.name] = self._start(tenant)
+
+    def _start(self, tenant: Tenant) -> int | None:
+        """When a tenant's process started, which tells it from a later one with the same number."""
+        return None if tenant.pid is None else start_ticks(tenant.pid, self._proc)
+
+    def _has_ended(self, tenant: Tenant) -> bool:
+        if tenant.pid is None:
+            return False
+        start = self._start(tenant)
+        return start is None or start != self._starts[tenant.name]
 
     @property
     def disks(self) -> tuple[str, ...]:
@@ -121,6 +135,23 @@ class Reader:
         if kernel_text(self._psi) is None:
             yield "the kernel does not say how long tasks wait for disks (PSI); boot with psi=1"
 
+    def gone(self) -> Iterator[str]:
+        """Named tenants and disks that are gone, as was noticed since the last call. Each is said once."""
+        for text, is_new in list(self._gone.items()):
+            self._gone[text] = False
+            if is_new:
+                yield text
+
+    def _find_gone(self) -> None:
+        lost = [f"there is no disk {name} any more" for name in sorted(self._only - set(self._disks.values()))]
+        for name, tenant in self._tenants.items() if self._is_chosen else ():
+            if tenant.cgroup is not None and self._io.folder(tenant.cgroup) is None:
+                lost.append(f"{name}: its cgroup does not exist any more")
+            elif self._has_ended(tenant):
+                lost.append(f"{name}: process {tenant.pid} has ended; nothing more is counted for it")
+        for text in lost:
+            self._gone.setdefault(text, True)
+
     def look(self, now_ns: int) -> None:
         """Looks for new tenants, processes and disks, if it is time or the number of groups has changed."""
         since_ns = now_ns - self._looked_ns
@@ -130,12 +161,13 @@ class Reader:
         self._disks = _disks(self._host)
         self._counted = self._io.counted(self._disks)
         if not self._is_chosen:
-            found = [Tenant(f"/{path}", cgroup=path) for path in self._io.paths()]
-            self._tenants = {tenant.name: tenant for tenant in found}
+            groups = [Tenant(f"/{path}", cgroup=path) for path in self._io.paths()]
+            self._tenants = {tenant.name: tenant for tenant in groups}
             for pid in self._guests_outside():
                 with contextlib.suppress(UsageError):
                     guest = tenants.named(f"pid:{pid}", self._host)
                     self._tenants[guest.name] = guest
+                    self._meet(guest)
         self._links = self._io.links()
         self._with_counters = {name for name, tenant in self._tenants.items() if self._io.has_counters(tenant)}
         counted = self._with_counters if self._counted.issuperset(self.disks) else set()
@@ -143,6 +175,14 @@ class Reader:
         self._sums = {name: sums for name, sums in self._sums.items() if name in self._pids}
         known = {pid for pids in self._pids.values() for pid in pids}
         self._own = {pid: counts for pid, counts in self._own.items() if pid in known}
+        self._find_gone()
+
+    def _meet(self, guest: Tenant) -> None:
+        """A guest's process. What an earlier one with the same number did is not its own."""
+        start = self._start(guest)
+        if guest.pid is not None and self._starts.get(guest.name, start) != start:
+            self._own.pop(guest.pid, None)
+        self._starts[guest.name] = start
 
     def _processes_of(self, tenant: Tenant) -> Iterator[int]:
         if tenant.cgroup is None:
@@ -196,7 +236,7 @@ class Reader:
     def _processes(self, name: str, *, is_due: bool) -> Counts:
         """Bytes of processes since they were first seen, so those of ended ones stay counted."""
         sums = self._sums.setdefault(name, [0, 0])
-        for pid in self._pids[name] if is_due else ():
+        for pid in self._pids[name] if is_due and not self._has_ended(self._tenants[name]) else ():
             if (text := kernel_text(f"{self._proc}/{pid}/io")) is None:
                 continue
             values = dict(line.split(": ") for line in text.splitlines())

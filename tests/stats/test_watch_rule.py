@@ -185,6 +185,18 @@ def test_a_tenant_that_may_never_have_used_the_disk_is_not_named_as_neighbour():
     assert slow_by(writer, elsewhere).neighbour is None
 
 
+def test_who_used_a_disk_is_not_known_until_bytes_of_processes_are_read():
+    disk, span = period(2 * USUAL_NS)
+    unread = span.model_copy(update={"unread": ("sda",)})
+
+    def last(spans):
+        rule = Rule(USUAL_NS, SECOND)
+        return [rule.take(disk, each) for each in spans][-1]
+
+    assert who(last([unread] * 3)).startswith("It is not known yet who used it")
+    assert who(last([unread, span, unread])) == "No tenant that is watched used it."
+
+
 def test_no_neighbour_is_named_if_most_bytes_are_of_no_watched_tenant():
     reader = Use(tenant="/reader", disk="sda", operations=75, read_bytes=30 * 4096, write_bytes=0)
     cron = Use(tenant="/cron", disk="sda", operations=5, read_bytes=10 * 4096, write_bytes=0)

@@ -173,6 +173,22 @@ def test_groups_of_version_1_are_read_where_the_kernel_counts_them(v1):
     assert "psi=1" in pressure
 
 
+def test_disks_are_named_whose_processes_are_not_read_yet(v1):
+    top = "sys/fs/cgroup/blkio"
+    v1.group(top, blkio__throttle__io_serviced_recursive="8:0 Read 5\n")
+    v1.group(f"{top}/web", [7], blkio__throttle__io_serviced_recursive="Total 0\n")
+    v1.process(7)
+    reader = Reader(v1.host)
+    first, second, third = (reader.read(part * SOON_NS // 2) for part in range(3))
+    spans = [span(first, second, 0), span(second, third, 0)]
+    assert [each.unread for each in spans] == [("sdb",), ()]
+    assert (spans[0] + spans[1]).unread == ()
+    v1.process(8, "qemu-system-x86")
+    reader = Reader(v1.host)
+    assert reader.read(0).unread == frozenset()
+    assert reader.read(SOON_NS // 2).unread == {"sda", "sdb"}
+
+
 def test_guests_outside_any_group_are_tenants_and_those_inside_are_not_twice(v1):
     v1.group("sys/fs/cgroup/blkio/vm", [8])
     v1.process(7, "qemu-system-x86", write=0)

@@ -107,7 +107,8 @@ class Span(_Value):
 
     at_ns: its end, in ns since the epoch. waited_ns: how long some task of a tenant, or of the host (HOST), waited for
     a disk (PSI). counted: disks that the kernel counts for each cgroup. left_out: how many tenants' uses are only in
-    the sums of their disks. late: periods that were skipped because the reader was late.
+    the sums of their disks. late: periods that were skipped because the reader was late. unread: disks that processes
+    may have used, whose bytes were not read in it.
     """
 
     at_ns: int
@@ -118,6 +119,7 @@ class Span(_Value):
     waited_ns: dict[str, int] = {}
     left_out: int = 0
     late: int = 0
+    unread: tuple[str, ...] = ()
 
     def __add__(self, later: Span) -> Span:
         waited = {
@@ -133,6 +135,7 @@ class Span(_Value):
             waited_ns=waited,
             left_out=max(self.left_out, later.left_out),
             late=self.late + later.late,
+            unread=tuple(disk for disk in self.unread if disk in later.unread),
         ).trimmed(USES_MAX)
 
     def trimmed(self, most: int) -> Span:
@@ -176,7 +179,8 @@ class Slow(_Value):
     """A time in which a saturated disk was slow. end_ns: None while it lasts, or if the watch ended first.
 
     by: what was exceeded: the stated limit, the disk's own usual latency, or `stuck`: no request was completed.
-    bound_ns: that limit, or the bound around the usual. latency_ns: the mean; worst_ns: of the worst period.
+    bound_ns: that limit, or the bound around the usual. latency_ns: the mean; worst_ns: of the worst period. unread:
+    bytes of processes were not read in it, so the tenants' shares are not known yet.
     """
 
     disk: str
@@ -194,6 +198,7 @@ class Slow(_Value):
     operations: int
     bytes: int
     shares: tuple[Share, ...]
+    unread: bool = False
 
     @property
     def rest(self) -> float:

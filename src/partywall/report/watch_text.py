@@ -15,6 +15,7 @@ HINT = (
 MOST_OF_NOBODY = (
     "Most bytes belong to no watched tenant (with cgroup version 1, the kernel flushes buffered writes of any tenant)"
 )
+NOT_YET = "It is not known yet who used it: bytes of processes are read every two seconds."
 NAMED = 3
 REST_LEAST = 0.05
 DISKS = ("disk", "busy", "read", "written", "reads", "writes", "a read takes", "a write takes", "queued")
@@ -51,7 +52,7 @@ def bound(slow: Slow) -> str:
 def who(slow: Slow) -> str:
     """The tenants with the largest shares, and which of them is the likely neighbour."""
     if not slow.shares:
-        return "No tenant that is watched used it."
+        return NOT_YET if slow.unread else "No tenant that is watched used it."
     listed = "; ".join(share_text(share) for share in slow.shares[:NAMED])
     # At-most shares may be part of the rest, so its size is unknown beside them.
     rest = 0.0 if any(share.at_most for share in slow.shares) else slow.rest
@@ -61,7 +62,7 @@ def who(slow: Slow) -> str:
         return f"Likely neighbour: {slow.neighbour.tenant}. Shares: {listed}."
     if rest >= 0.5:
         return f"{MOST_OF_NOBODY}. Largest shares: {listed}."
-    alone = len(slow.shares) == 1 and rest < REST_LEAST and not slow.shares[0].at_most
+    alone = len(slow.shares) == 1 and not slow.unread and rest < REST_LEAST and not slow.shares[0].at_most
     return f"No other tenant used it: {listed}." if alone else f"Largest shares: {listed}."
 
 

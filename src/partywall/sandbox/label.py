@@ -23,7 +23,7 @@ _OWN = "$PARTYWALL_STATE to a folder that only you can write to"
 
 
 def start_ticks(pid: int, proc: str = "/proc") -> int | None:
-    """When process `pid` started, in clock ticks since boot; None if it does not exist or is a zombie. proc: where /proc is."""
+    """When process `pid` started, in clock ticks since boot; None if it does not exist or is a zombie."""
     try:
         fields = Path(f"{proc}/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:

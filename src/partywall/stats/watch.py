@@ -197,6 +197,7 @@ class _Sum:
             queued=disk.queued(span.length_ns),
             operations=disk.operations,
             bytes=disk.bytes,
+            unread=disk.disk in span.unread,
             shares=tuple(share for share in shares(span, disk) if max(share.operations or 0, share.bytes) >= LEAST),
         )
 

@@ -42,7 +42,8 @@ Counts = tuple[int, int, int]
 class Snapshot:
     """All counters at one moment. counted: the disks that the kernel counts for each group.
 
-    uses: by tenant and disk; waited_ns: by tenant; tenants: all that are known.
+    uses: by tenant and disk; waited_ns: by tenant; tenants: all that are known. unread: disks that processes may have
+    used, whose bytes are still those of an earlier moment.
     """
 
     time_ns: int
@@ -51,6 +52,7 @@ class Snapshot:
     uses: Mapping[tuple[str, str], Counts] = field(default_factory=dict)
     waited_ns: Mapping[str, int] = field(default_factory=dict)
     tenants: frozenset[str] = frozenset()
+    unread: frozenset[str] = frozenset()
 
 
 class Reader:
@@ -231,7 +233,15 @@ class Reader:
                 uses[name, HOST if by_disk is None else REST] = self._processes(name, is_due=is_due)
             if (value := _waited_ns(self._io.pressure(tenant))) is not None:
                 waited[name] = value
-        return Snapshot(now_ns, disks, self._counted, uses, waited, frozenset(self._tenants))
+        unread = frozenset() if is_due else self._of_processes()
+        return Snapshot(now_ns, disks, self._counted, uses, waited, frozenset(self._tenants), unread)
+
+    def _of_processes(self) -> frozenset[str]:
+        """The disks of which some tenant's bytes are known from its processes only."""
+        if not self._pids:
+            return frozenset()
+        are_counted = self._with_counters.issuperset(self._pids)
+        return frozenset(self.disks) - (self._counted if are_counted else frozenset())
 
     def _processes(self, name: str, *, is_due: bool) -> Counts:
         """Bytes of processes since they were first seen, so those of ended ones stay counted."""
@@ -391,6 +401,7 @@ def span(before: Snapshot, after: Snapshot, at_ns: int, late: int = 0) -> Span:
         counted=tuple(sorted(after.counted)),
         waited_ns={name: ns for name, ns in waited.items() if ns},
         late=late,
+        unread=tuple(sorted(after.unread)),
     )
 
 

@@ -175,3 +175,8 @@ def parsed_above_zero(key: str, text: str, parse: Callable[[str], N], example: s
     if value <= 0:
         raise UsageError(Problem(f"must be greater than 0, not {text}", f"give for example {example}", key=key))
     return value
+
+
+def one_line(text: str) -> str:
+    """Text that can be shown on one line, whatever characters it was read with: others are escaped."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

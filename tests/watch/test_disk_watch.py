@@ -16,7 +16,7 @@ from partywall.report.watch_view import FILES, headline, render
 from partywall.store.watch import WatchDirectory
 from partywall.testing.hosts import fake_host
 from partywall.watch import watching
-from partywall.watch.prometheus import Totals
+from partywall.watch.prometheus import USES_KEPT, USES_WRITTEN, Totals
 from partywall.watch.reading import Snapshot
 
 SECOND = 10**9
@@ -43,6 +43,7 @@ class Reader:
 
     disks = ("sda",)
     tenants = ("/reader", "/writer")
+    lost = ()
 
     def __init__(self, slow_s=(), tenants=1):
         self._slow_s, self._more = slow_s, tenants
@@ -53,6 +54,10 @@ class Reader:
 
     def lacks(self):
         return iter(("a counter; boot with it",))
+
+    def gone(self):
+        gone, self.lost = self.lost, ()
+        return gone
 
     def look(self, now_ns): ...
 
@@ -113,6 +118,13 @@ def test_a_slow_disk_is_said_twice_and_stored_once(watched):
     assert (slow.length_ns, slow.neighbour.tenant, findings.ended) == (30 * SECOND, "/writer", True)
     assert headline(findings) == "Watched for 5 min: sda was slow 1 time, 30 s in all"
     assert Watches().outcome(findings) is Exit.HOLDS
+
+
+def test_a_tenant_that_is_gone_is_said_once(watched):
+    reader = Reader()
+    reader.lost = ("db: process 7 has ended",)
+    _, events = watched(5, reader)
+    assert [e.text for e in events if isinstance(e, Note) and "db" in e.text] == ["db: process 7 has ended"]
 
 
 def test_a_stated_limit_decides_the_exit_code(watched):
@@ -226,6 +238,32 @@ def test_metrics_are_running_totals():
     assert 'partywall_watch_reads_total{disk="sda"} 400\n' in text
     assert 'partywall_watch_tenant_written_bytes_total{tenant="/writer",disk="sda"} 7372800\n' in text
     assert 'partywall_watch_slow{disk="sda"} 0\n' in text
+
+
+def test_metrics_have_the_tenants_with_the_most_bytes_and_count_the_others():
+    def use(number, read_bytes):
+        return Use(tenant=f"/{number:03}", disk="sda", operations=1, read_bytes=read_bytes, write_bytes=0)
+
+    totals = Totals()
+    uses = (use(0, 10**9), *(use(number, 100 + number) for number in range(1, 300)))
+    for _ in range(3):
+        totals.add(Seen(span=Span(at_ns=1, length_ns=1, uses=uses)))
+    text = totals.text()
+    assert 'partywall_watch_tenant_read_bytes_total{tenant="/000",disk="sda"} 3000000000\n' in text
+    assert text.count("partywall_watch_tenant_read_bytes_total{") == USES_WRITTEN
+    assert 'tenant="/100"' not in text
+    assert "\npartywall_watch_tenants_left_out{} 100\n" in text
+    totals.add(Seen(span=Span(at_ns=1, length_ns=1, uses=(use(100, 10**6),))))
+    assert 'partywall_watch_tenant_read_bytes_total{tenant="/100",disk="sda"} 1000600\n' in totals.text()
+
+
+def test_metrics_of_very_many_tenants_stay_bounded():
+    totals = Totals()
+    for number in range(2 * USES_KEPT):
+        use = Use(tenant=f"/{number}", disk="sda", operations=1, read_bytes=1 + number, write_bytes=0)
+        totals.add(Seen(span=Span(at_ns=1, length_ns=1, uses=(use,))))
+    assert len(totals._uses) == USES_KEPT
+    assert f"\npartywall_watch_tenants_left_out{{}} {USES_KEPT - USES_WRITTEN + 1}\n" in totals.text()
 
 
 def test_a_page_has_the_slow_time_and_its_charts(watched):

@@ -1,5 +1,8 @@
 """Counters of disks and tenants, on hosts made of files."""
 
+import os
+import shutil
+
 import pytest
 
 from partywall.errors import CapabilityError, UsageError
@@ -7,7 +10,10 @@ from partywall.model.watch import HOST, REST
 from partywall.testing.hosts import fake_host
 from partywall.watch.reading import LOOK_NS, SOON_NS, Reader, span
 
-ROW = "{number} {name} {reads} 0 {sectors} {ms} {writes} 0 {written} {written_ms} {flight} {busy} 0 0 0 0 0 0 0\n"
+ROW = (
+    "{number} {name} {reads} 0 {sectors} {ms} {writes} 0 {written} {written_ms} {flight} {busy} 0"
+    " {discards} 0 0 0 {flushes} 0\n"
+)
 IO = "rchar: 1\nwchar: 1\nsyscr: 1\nsyscw: 1\nread_bytes: {read}\nwrite_bytes: {write}\ncancelled_write_bytes: 0\n"
 
 
@@ -37,7 +43,9 @@ class Machine:
         self.write("proc/self/mountinfo", "".join(lines))
 
     def disks(self, **sda):
-        values = dict.fromkeys(("reads", "sectors", "ms", "writes", "written", "written_ms", "flight", "busy"), 0)
+        values = dict.fromkeys(
+            ("reads", "sectors", "ms", "writes", "written", "written_ms", "flight", "busy", "discards", "flushes"), 0
+        )
         rows = [ROW.format(number="8 0", name="sda", **(values | sda))]
         rows += [ROW.format(number="8 1", name="sda1", **values), ROW.format(number="8 16", name="sdb", **values)]
         self.write("proc/diskstats", "".join(rows))
@@ -47,7 +55,8 @@ class Machine:
         for name, text in files.items():
             self.write(f"{path}/{name.replace('__', '.')}", text)
 
-    def process(self, pid, comm="sleep", cgroup="/", read=0, write=0):
+    def process(self, pid, comm="sleep", cgroup="/", read=0, write=0, start=100):
+        self.write(f"proc/{pid}/stat", f"{pid} ({comm}) S {'0 ' * 18}{start} 0 0\n")
         self.write(f"proc/{pid}/comm", f"{comm}\n")
         self.write(f"proc/{pid}/cgroup", f"9:blkio:{cgroup}\n0::{cgroup}\n")
         self.write(f"proc/{pid}/io", IO.format(read=read, write=write))
@@ -87,6 +96,31 @@ def test_a_disk_is_its_counters_differences(v2):
     assert (sda.latency_ns("reads"), sda.queued(seen.length_ns), sda.in_flight) == (5e6, 0.05, 3)
     assert sdb.latency_ns("reads") is None
     assert reader.disks == ("sda", "sdb")
+
+
+def test_times_that_wrap_after_49_days_go_on(v2):
+    v2.disks(reads=10, ms=2**32 - 50, written_ms=2**32 - 1, busy=2**32 - 500)
+    reader = Reader(v2.host)
+    sda, _ = of(reader, lambda: v2.disks(reads=20, ms=50, written_ms=2**32 - 1, busy=400)).disks
+    assert (sda.read_ns, sda.write_ns, sda.busy_ns) == (100 * 10**6, 0, 900 * 10**6)
+
+
+def test_another_disk_of_the_same_name_does_not_count_back(v2):
+    v2.disks(reads=10, ms=5000, busy=9000)
+    sda, _ = of(Reader(v2.host), lambda: v2.disks(reads=1, ms=3, busy=3)).disks
+    assert (sda.reads, sda.read_ns, sda.busy_ns) == (0, 0, 0)
+
+
+def test_discards_and_flushes_are_counted(v2):
+    v2.disks(discards=7, flushes=2)
+    sda, _ = of(Reader(v2.host), lambda: v2.disks(discards=10, flushes=4)).disks
+    assert (sda.others, sda.operations) == (5, 0)
+
+
+def test_a_kernel_that_does_not_count_discards_is_read(v2):
+    v2.write("proc/diskstats", "8 0 sda 5 0 8 1 0 0 0 0 0 3 0\n")
+    sda, *_ = of(Reader(v2.host), lambda: v2.write("proc/diskstats", "8 0 sda 9 0 8 1 0 0 0 0 0 3 0\n")).disks
+    assert (sda.reads, sda.others) == (4, 0)
 
 
 def test_cgroups_of_version_2_are_read_by_disk(v2):
@@ -139,6 +173,22 @@ def test_groups_of_version_1_are_read_where_the_kernel_counts_them(v1):
     assert "psi=1" in pressure
 
 
+def test_disks_are_named_whose_processes_are_not_read_yet(v1):
+    top = "sys/fs/cgroup/blkio"
+    v1.group(top, blkio__throttle__io_serviced_recursive="8:0 Read 5\n")
+    v1.group(f"{top}/web", [7], blkio__throttle__io_serviced_recursive="Total 0\n")
+    v1.process(7)
+    reader = Reader(v1.host)
+    first, second, third = (reader.read(part * SOON_NS // 2) for part in range(3))
+    spans = [span(first, second, 0), span(second, third, 0)]
+    assert [each.unread for each in spans] == [("sdb",), ()]
+    assert (spans[0] + spans[1]).unread == ()
+    v1.process(8, "qemu-system-x86")
+    reader = Reader(v1.host)
+    assert reader.read(0).unread == frozenset()
+    assert reader.read(SOON_NS // 2).unread == {"sda", "sdb"}
+
+
 def test_guests_outside_any_group_are_tenants_and_those_inside_are_not_twice(v1):
     v1.group("sys/fs/cgroup/blkio/vm", [8])
     v1.process(7, "qemu-system-x86", write=0)
@@ -150,6 +200,43 @@ def test_guests_outside_any_group_are_tenants_and_those_inside_are_not_twice(v1)
     assert reader.tenants == ("/vm", "qemu-system-x86 (7)")
 
 
+def test_a_process_with_the_number_of_a_named_one_that_has_ended_is_not_charged_to_it(v2):
+    v2.process(7, "postgres")
+    reader = Reader(v2.host, (), ("db=pid:7",))
+    before = reader.read(0)
+    assert list(reader.gone()) == []
+    v2.process(7, "backup", write=10**9, start=200)
+    after = reader.read(LOOK_NS)
+    assert span(before, after, LOOK_NS).uses == ()
+    assert list(reader.gone()) == ["db: process 7 has ended; nothing more is counted for it"]
+    reader.read(2 * LOOK_NS)
+    assert list(reader.gone()) == []
+
+
+def test_a_guest_with_the_number_of_another_counts_from_its_own_beginning(v1):
+    v1.process(7, "qemu-system-x86", write=500)
+    reader = Reader(v1.host)
+    reader.read(0)
+    v1.process(7, "qemu-system-x86", write=10**9, start=200)
+    before = reader.read(LOOK_NS)
+    v1.process(7, "qemu-system-x86", write=10**9 + 512, start=200)
+    (use,) = span(before, reader.read(2 * LOOK_NS), LOOK_NS).uses
+    assert use.write_bytes == 512
+    assert list(reader.gone()) == []
+
+
+def test_a_named_disk_or_group_that_is_gone_is_said_once(v2):
+    v2.group("sys/fs/cgroup/web", [7], io__stat="")
+    reader = Reader(v2.host, ("sda",), ("/web",))
+    reader.read(0)
+    shutil.rmtree(v2.root / "sys/fs/cgroup/web")
+    shutil.rmtree(v2.root / "sys/block/sda")
+    reader.read(LOOK_NS)
+    assert list(reader.gone()) == ["there is no disk sda any more", "/web: its cgroup does not exist any more"]
+    reader.read(2 * LOOK_NS)
+    assert list(reader.gone()) == []
+
+
 def test_a_tenant_that_starts_later_is_found(v2):
     reader = Reader(v2.host)
     reader.read(0)
@@ -159,6 +246,27 @@ def test_a_tenant_that_starts_later_is_found(v2):
     v2.group("sys/fs/cgroup/system.slice/db.service", [5], io__stat="8:0 rbytes=0 wbytes=1536 rios=0 wios=3\n")
     (use,) = span(before, reader.read(2 * LOOK_NS), LOOK_NS).uses
     assert (use.tenant, use.write_bytes) == ("/system.slice/db.service", 1024)
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [(b"a\x1b[2Jx", "/docker/a\\x1b[2Jx"), (b"bad\xff", "/docker/bad\\udcff"), (b"caf\xc3\xa9", "/docker/café")],
+)
+def test_names_of_groups_can_be_printed_and_stored(v2, raw, shown):
+    stat = v2.root / "sys/fs/cgroup/docker" / os.fsdecode(raw) / "io.stat"
+    stat.parent.mkdir()
+    stat.write_text("8:0 rbytes=0 wbytes=0 rios=0 wios=0\n")
+    reader = Reader(v2.host)
+    (use,) = of(reader, lambda: stat.write_text("8:0 rbytes=9 wbytes=0 rios=1 wios=0\n")).uses
+    assert (use.tenant, use.read_bytes) == (shown, 9)
+    shown.encode()
+
+
+def test_names_of_programs_can_be_printed(v2):
+    v2.process(7, "qemu\x1b[2J")
+    reader = Reader(v2.host)
+    reader.read(0)
+    assert reader.tenants == ("/docker", "qemu\\x1b[2J (7)")
 
 
 def test_a_new_tenant_beside_others_is_found_soon(v2, tmp_path):
@@ -206,7 +314,8 @@ def test_what_a_group_without_io_controller_costs_is_named(v2):
     assert (use.disk, use.read_bytes) == (HOST, 512)
     (lack,) = reader.lacks()
     assert "no io controller" in lack
-    assert "cgroup.subtree_control" in lack
+    assert "/cgroup.subtree_control, then the same in each group from there down to the tenant's parent" in lack
+    assert "systemctl set-property UNIT IOAccounting=yes" in lack
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,8 @@ def watch(
 
     It changes nothing on the host. What the host does not count is named at the start (docs/watch.md).
 
-    Exit code: 0 watched, 1 a disk took longer than --latency, 2 bad disk, tenant or option, 4 there is no disk.
+    Exit code: 0 watched, 1 a saturated disk exceeded --latency three periods in a row, 2 bad disk, tenant or option,
+    4 there is no disk, 130 interrupted before the end of --for.
     """
     console, document = wide_console(format_), output.document("watch", format_)
     options = Options(context.obj(), out)

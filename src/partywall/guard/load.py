@@ -14,10 +14,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from partywall import units
-from partywall.errors import Problem, UsageError
+from partywall.errors import Problem, UsageError, one_line
 from partywall.model.policy import ONLY_LINK, Ceilings, Flow, Link, Policy, Promise, Vif, link_path
 from partywall.scenario import text as read_text
-from partywall.scenario.decode import Document, Path, decode, key_text, one_line
+from partywall.scenario.decode import Document, Path, decode, key_text
 from partywall.scenario.explain import Mistake, did_you_mean, shown
 
 FLOWS_MAX = 6

@@ -27,7 +27,8 @@ class _Value(BaseModel):
 class Disk(_Value):
     """What one disk did in a span: completed requests, their bytes and the sum of their times, and its busy time.
 
-    peak_ns: the highest mean latency of a period, by way. in_flight: requests at the end of the span.
+    peak_ns: the highest mean latency of a period, by way. in_flight: requests at the end of the span. others: completed
+    discards and flushes, which are not among the operations.
     """
 
     disk: str
@@ -39,6 +40,7 @@ class Disk(_Value):
     write_ns: int = 0
     busy_ns: int = 0
     in_flight: int = 0
+    others: int = 0
     read_peak_ns: int | None = None
     write_peak_ns: int | None = None
 
@@ -50,9 +52,13 @@ class Disk(_Value):
     def bytes(self) -> int:
         return self.read_bytes + self.write_bytes
 
+    def work(self, way: Way) -> tuple[int, int]:
+        """How many requests were completed, and the sum of their times in ns."""
+        return (self.reads, self.read_ns) if way == "reads" else (self.writes, self.write_ns)
+
     def latency_ns(self, way: Way) -> float | None:
         """The mean time of a request from its issue to its completion; None if none was completed."""
-        count, total = (self.reads, self.read_ns) if way == "reads" else (self.writes, self.write_ns)
+        count, total = self.work(way)
         return total / count if count else None
 
     def queued(self, length_ns: int) -> float:
@@ -65,7 +71,7 @@ class Disk(_Value):
         return self.model_copy(update=changed | {"in_flight": later.in_flight})
 
 
-_SUMS = ("reads", "writes", "read_bytes", "write_bytes", "read_ns", "write_ns", "busy_ns")
+_SUMS = ("reads", "writes", "read_bytes", "write_bytes", "read_ns", "write_ns", "busy_ns", "others")
 
 
 class Use(_Value):
@@ -101,7 +107,8 @@ class Span(_Value):
 
     at_ns: its end, in ns since the epoch. waited_ns: how long some task of a tenant, or of the host (HOST), waited for
     a disk (PSI). counted: disks that the kernel counts for each cgroup. left_out: how many tenants' uses are only in
-    the sums of their disks. late: periods that were skipped because the reader was late.
+    the sums of their disks. late: periods that were skipped because the reader was late. unread: disks that processes
+    may have used, whose bytes were not read in it.
     """
 
     at_ns: int
@@ -112,6 +119,7 @@ class Span(_Value):
     waited_ns: dict[str, int] = {}
     left_out: int = 0
     late: int = 0
+    unread: tuple[str, ...] = ()
 
     def __add__(self, later: Span) -> Span:
         waited = {
@@ -127,6 +135,7 @@ class Span(_Value):
             waited_ns=waited,
             left_out=max(self.left_out, later.left_out),
             late=self.late + later.late,
+            unread=tuple(disk for disk in self.unread if disk in later.unread),
         ).trimmed(USES_MAX)
 
     def trimmed(self, most: int) -> Span:
@@ -170,7 +179,8 @@ class Slow(_Value):
     """A time in which a saturated disk was slow. end_ns: None while it lasts, or if the watch ended first.
 
     by: what was exceeded: the stated limit, the disk's own usual latency, or `stuck`: no request was completed.
-    bound_ns: that limit, or the bound around the usual. latency_ns: the mean; worst_ns: of the worst period.
+    bound_ns: that limit, or the bound around the usual. latency_ns: the mean; worst_ns: of the worst period. unread:
+    bytes of processes were not read in it, so the tenants' shares are not known yet.
     """
 
     disk: str
@@ -188,17 +198,24 @@ class Slow(_Value):
     operations: int
     bytes: int
     shares: tuple[Share, ...]
+    unread: bool = False
 
     @property
     def rest(self) -> float:
-        """The share of bytes of no watched tenant."""
-        return max(0.0, 1 - sum(share.bytes for share in self.shares))
+        """The share of bytes that are not counted as a watched tenant's. At-most shares may be some of them."""
+        return max(0.0, 1 - sum(share.bytes for share in self.shares if not share.at_most))
 
     @property
     def neighbour(self) -> Share | None:
-        """The only tenant with at least half of the operations or bytes, if other tenants used the disk too."""
-        large = [share for share in self.shares if _weight(share) >= 0.5]
-        return large[0] if len(large) == 1 < len(self.shares) else None
+        """The only tenant with at least half of the operations or bytes, if other tenants used the disk too.
+
+        None if that is uncertain: at-most shares may belong to other disks, and `rest` may hide a tenant.
+        """
+        known = [share for share in self.shares if not share.at_most]
+        large = [share for share in known if _weight(share) >= 0.5]
+        if len(large) != 1 or len(known) == 1 or self.rest >= 0.5 or self.rest > large[0].bytes:
+            return None
+        return large[0]
 
 
 def _weight(share: Share) -> float:

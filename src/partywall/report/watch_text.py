@@ -12,6 +12,10 @@ HINT = (
     "Shares say who used a slow disk at that time. They do not prove who made it slow; "
     "to measure what one tenant costs another: partywall run (docs/watch.md)"
 )
+MOST_OF_NOBODY = (
+    "Most bytes belong to no watched tenant (with cgroup version 1, the kernel flushes buffered writes of any tenant)"
+)
+NOT_YET = "It is not known yet who used it: bytes of processes are read every two seconds."
 NAMED = 3
 REST_LEAST = 0.05
 DISKS = ("disk", "busy", "read", "written", "reads", "writes", "a read takes", "a write takes", "queued")
@@ -48,14 +52,17 @@ def bound(slow: Slow) -> str:
 def who(slow: Slow) -> str:
     """The tenants with the largest shares, and which of them is the likely neighbour."""
     if not slow.shares:
-        return "No tenant that is watched used it."
+        return NOT_YET if slow.unread else "No tenant that is watched used it."
     listed = "; ".join(share_text(share) for share in slow.shares[:NAMED])
-    has_rest = slow.rest >= REST_LEAST
-    if has_rest:
-        listed += f"; no watched tenant {100 * slow.rest:.0f} % of bytes"
+    # At-most shares may be part of the rest, so its size is unknown beside them.
+    rest = 0.0 if any(share.at_most for share in slow.shares) else slow.rest
+    if rest >= REST_LEAST:
+        listed += f"; no watched tenant {100 * rest:.0f} % of bytes"
     if slow.neighbour is not None:
         return f"Likely neighbour: {slow.neighbour.tenant}. Shares: {listed}."
-    alone = len(slow.shares) == 1 and not has_rest
+    if rest >= 0.5:
+        return f"{MOST_OF_NOBODY}. Largest shares: {listed}."
+    alone = len(slow.shares) == 1 and not slow.unread and rest < REST_LEAST and not slow.shares[0].at_most
     return f"No other tenant used it: {listed}." if alone else f"Largest shares: {listed}."
 
 

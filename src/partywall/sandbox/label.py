@@ -22,10 +22,10 @@ WORK_ROOT = Path("/var/tmp")  # noqa: S108 - the run creates its own folder in i
 _OWN = "$PARTYWALL_STATE to a folder that only you can write to"
 
 
-def start_ticks(pid: int) -> int | None:
+def start_ticks(pid: int, proc: str = "/proc") -> int | None:
     """When process `pid` started, in clock ticks since boot; None if it does not exist or is a zombie."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"{proc}/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
     return None if fields[0] == "Z" else int(fields[19])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from partywall.errors import Problem, UsageError
+from partywall.errors import Problem, UsageError, one_line
 from partywall.files import kernel_text
 from partywall.host import Host
 
@@ -23,11 +23,17 @@ DEPTH_MAX = 6
 
 @dataclass(frozen=True)
 class Tenant:
-    """A tenant: either a process, or a cgroup by its path in a hierarchy, without a slash at the beginning."""
+    """A tenant: either a process, or a cgroup by its path in a hierarchy, without a slash at the beginning.
+
+    The kernel allows any characters in names. So characters that cannot be printed are escaped in `name`.
+    """
 
     name: str
     pid: int | None = None
     cgroup: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", one_line(self.name))
 
 
 def named(text: str, host: Host) -> Tenant:

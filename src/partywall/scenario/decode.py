@@ -16,7 +16,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from partywall.errors import Problem, UsageError
+from partywall.errors import Problem, UsageError, one_line
 
 Path = tuple[str | int, ...]
 
@@ -107,11 +107,6 @@ def key_text(path: Path) -> str:
         plain = f"[{part}]" if isinstance(part, int) else one_line(part)
         text += f".{plain}" if text and isinstance(part, str) else plain
     return text if len(text) <= 200 else f"{text[:197]}…"
-
-
-def one_line(text: str) -> str:
-    """Text on one line, for a message, whatever characters the file contains."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _text(raw: bytes, file: str, bytes_max: int) -> str:

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from partywall.errors import Problem
-from partywall.scenario.decode import Document, Path, key_text, one_line
+from partywall.errors import Problem, one_line
+from partywall.scenario.decode import Document, Path, key_text
 from partywall.scenario.explain import Mistake, explain, holds, meant
 
 _REMOVALS_MAX = 50

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 
 from partywall.model.watch import HOST, REST, Seen, Span
 from partywall.report.prometheus import family
 
-TENANTS_MAX = 200
+USES_WRITTEN = 200
+"""The most pairs of a tenant and a disk in the text: those with the most bytes."""
+USES_KEPT = 2000
+"""The most pairs whose sums are kept, so that one of the others can come back with its whole sum."""
 DISKS = {
     "reads": ("reads_total", "Requests completed.", 1),
     "writes": ("writes_total", "Requests completed.", 1),
@@ -20,11 +24,12 @@ DISKS = {
 
 
 class Totals:
-    """Sums since the watch began. A tenant that does nothing for as long as TENANTS_MAX others do is forgotten."""
+    """Sums since the watch began. Beyond USES_KEPT, tenants with the fewest bytes on a disk are forgotten."""
 
     def __init__(self) -> None:
         self._disks: dict[str, list[int]] = {}
-        self._uses: dict[tuple[str, str], list[int]] = {}
+        self._uses: dict[tuple[str, str], tuple[int, int]] = {}
+        self._forgotten = 0
         self._slow: dict[str, int] = {}
         self._is_slow: frozenset[str] = frozenset()
 
@@ -37,14 +42,18 @@ class Totals:
                 sums[place] += getattr(disk, field)
         for use in span.uses:
             key = (use.tenant, "all" if use.disk in (HOST, REST) else use.disk)
-            read, written = self._uses.pop(key, [0, 0])
-            self._uses[key] = [read + use.read_bytes, written + use.write_bytes]
-        for key in list(self._uses)[:-TENANTS_MAX]:
-            del self._uses[key]
+            read, written = self._uses.get(key, (0, 0))
+            self._uses[key] = read + use.read_bytes, written + use.write_bytes
+        self._forgotten = max(0, len(self._uses) - USES_KEPT)
+        if self._forgotten:
+            self._uses = dict(self._largest(USES_KEPT))
         now = frozenset(slow.disk for slow in seen.slow)
         for name in now - self._is_slow:
             self._slow[name] = self._slow.get(name, 0) + 1
         self._is_slow = now
+
+    def _largest(self, most: int) -> list[tuple[tuple[str, str], tuple[int, int]]]:
+        return heapq.nlargest(most, self._uses.items(), key=lambda use: sum(use[1]))
 
     def text(self) -> str:
         """The whole file."""
@@ -57,9 +66,13 @@ class Totals:
                 for disk, sums in self._disks.items()
             ]
             yield from family(f"partywall_watch_{name}", about, "counter", samples)
+        uses = self._largest(USES_WRITTEN)
         for place, name in enumerate(("read", "written")):
-            samples = [({"tenant": who, "disk": disk}, v[place]) for (who, disk), v in self._uses.items()]
+            samples = [({"tenant": who, "disk": disk}, v[place]) for (who, disk), v in uses]
             yield from family(f"partywall_watch_tenant_{name}_bytes_total", "Bytes of a tenant.", "counter", samples)
+        about = "Pairs of a tenant and a disk without samples, because others have more bytes."
+        left_out = len(self._uses) - len(uses) + self._forgotten
+        yield from family("partywall_watch_tenants_left_out", about, "gauge", [({}, left_out)])
         slow = [({"disk": disk}, int(disk in self._is_slow)) for disk in self._disks]
         yield from family("partywall_watch_slow", "1 while the disk is slow.", "gauge", slow)
         times = [({"disk": disk}, self._slow.get(disk, 0)) for disk in self._disks]

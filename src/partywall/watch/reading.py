@@ -18,10 +18,15 @@ from partywall.files import kernel_text
 from partywall.host import Host
 from partywall.model.watch import HOST, REST, Disk, Span, Use
 from partywall.sandbox import cgroups, tenants
+from partywall.sandbox.label import start_ticks
 from partywall.sandbox.tenants import Tenant
 
 SECTOR = 512
 """Bytes of a sector in /proc/diskstats, whatever the disk's own are."""
+OTHERS = (11, 15)
+"""Places of completed discards (since Linux 4.18) and flushes (since 5.5) among a disk's counters."""
+TIMES, TIME_WRAP = (3, 7, 9, 10, 14, 16), 2**32
+"""Places of times in ms, which the kernel prints as 32-bit numbers that wrap."""
 V1_POLICIES = ("throttle", "bfq")
 LOOK_NS = 5_000_000_000
 """How often new tenants, processes and disks are looked for, which costs as much as several periods."""
@@ -37,7 +42,8 @@ Counts = tuple[int, int, int]
 class Snapshot:
     """All counters at one moment. counted: the disks that the kernel counts for each group.
 
-    uses: by tenant and disk; waited_ns: by tenant; tenants: all that are known.
+    uses: by tenant and disk; waited_ns: by tenant; tenants: all that are known. unread: disks that processes may have
+    used, whose bytes are still those of an earlier moment.
     """
 
     time_ns: int
@@ -46,6 +52,7 @@ class Snapshot:
     uses: Mapping[tuple[str, str], Counts] = field(default_factory=dict)
     waited_ns: Mapping[str, int] = field(default_factory=dict)
     tenants: frozenset[str] = frozenset()
+    unread: frozenset[str] = frozenset()
 
 
 class Reader:
@@ -74,6 +81,8 @@ class Reader:
         self._looks: dict[int, int] = {}
         self._own: dict[int, tuple[int, int]] = {}
         self._sums: dict[str, list[int]] = {}
+        self._starts: dict[str, int | None] = {}
+        self._gone: dict[str, bool] = {}
         self._looked_ns = self._summed_ns = -LOOK_NS
         for tenant in (tenants.named(text, host) for text in chosen):
             self._add(tenant)
@@ -84,6 +93,17 @@ class Reader:
         if tenant.cgroup is not None and self._io.folder(tenant.cgroup) is None:
             raise tenants.no_cgroup(tenant)
         self._tenants[tenant.name] = tenant
+        self._starts[tenant.name] = self._start(tenant)
+
+    def _start(self, tenant: Tenant) -> int | None:
+        """When a tenant's process started, which tells it from a later one with the same number."""
+        return None if tenant.pid is None else start_ticks(tenant.pid, self._proc)
+
+    def _has_ended(self, tenant: Tenant) -> bool:
+        if tenant.pid is None:
+            return False
+        start = self._start(tenant)
+        return start is None or start != self._starts[tenant.name]
 
     @property
     def disks(self) -> tuple[str, ...]:
@@ -104,7 +124,10 @@ class Reader:
                 remedy = f"it counts from the first limit on: echo '{number} 0' > {file} (sets no limit)"
             yield f"{name}: cgroup version 1 does not count its requests; {bytes_only}; {remedy}"
         if without := [n for n, t in self._tenants.items() if t.cgroup is not None and not self._io.has_counters(t)]:
-            off = f"echo +io > {self._io.counting}/cgroup.subtree_control, and in each group above it"
+            off = (
+                f"echo +io > {self._io.counting}/cgroup.subtree_control, then the same in each group from there down "
+                "to the tenant's parent; with systemd: systemctl set-property UNIT IOAccounting=yes"
+            )
             remedy = off if self._io.is_v2 else f"start its processes in a group of {self._io.counting}"
             yield f"{', '.join(without[:3])}: no io controller; {bytes_only}; {remedy}"
         if not self._io.is_v2:
@@ -113,6 +136,23 @@ class Reader:
             yield "bytes of processes of other users are unknown to an ordinary user; run it as root"
         if kernel_text(self._psi) is None:
             yield "the kernel does not say how long tasks wait for disks (PSI); boot with psi=1"
+
+    def gone(self) -> Iterator[str]:
+        """Named tenants and disks that are gone, as was noticed since the last call. Each is said once."""
+        for text, is_new in list(self._gone.items()):
+            self._gone[text] = False
+            if is_new:
+                yield text
+
+    def _find_gone(self) -> None:
+        lost = [f"there is no disk {name} any more" for name in sorted(self._only - set(self._disks.values()))]
+        for name, tenant in self._tenants.items() if self._is_chosen else ():
+            if tenant.cgroup is not None and self._io.folder(tenant.cgroup) is None:
+                lost.append(f"{name}: its cgroup does not exist any more")
+            elif self._has_ended(tenant):
+                lost.append(f"{name}: process {tenant.pid} has ended; nothing more is counted for it")
+        for text in lost:
+            self._gone.setdefault(text, True)
 
     def look(self, now_ns: int) -> None:
         """Looks for new tenants, processes and disks, if it is time or the number of groups has changed."""
@@ -123,11 +163,13 @@ class Reader:
         self._disks = _disks(self._host)
         self._counted = self._io.counted(self._disks)
         if not self._is_chosen:
-            self._tenants = {f"/{path}": Tenant(f"/{path}", cgroup=path) for path in self._io.paths()}
+            groups = [Tenant(f"/{path}", cgroup=path) for path in self._io.paths()]
+            self._tenants = {tenant.name: tenant for tenant in groups}
             for pid in self._guests_outside():
                 with contextlib.suppress(UsageError):
                     guest = tenants.named(f"pid:{pid}", self._host)
                     self._tenants[guest.name] = guest
+                    self._meet(guest)
         self._links = self._io.links()
         self._with_counters = {name for name, tenant in self._tenants.items() if self._io.has_counters(tenant)}
         counted = self._with_counters if self._counted.issuperset(self.disks) else set()
@@ -135,6 +177,14 @@ class Reader:
         self._sums = {name: sums for name, sums in self._sums.items() if name in self._pids}
         known = {pid for pids in self._pids.values() for pid in pids}
         self._own = {pid: counts for pid, counts in self._own.items() if pid in known}
+        self._find_gone()
+
+    def _meet(self, guest: Tenant) -> None:
+        """A guest's process. What an earlier one with the same number did is not its own."""
+        start = self._start(guest)
+        if guest.pid is not None and self._starts.get(guest.name, start) != start:
+            self._own.pop(guest.pid, None)
+        self._starts[guest.name] = start
 
     def _processes_of(self, tenant: Tenant) -> Iterator[int]:
         if tenant.cgroup is None:
@@ -162,15 +212,16 @@ class Reader:
             or (text := kernel_text(f"{folder}/cgroup")) is None
         ):
             return False
+        inside = [f"/{tenant.cgroup}" for tenant in self._tenants.values() if tenant.cgroup is not None]
         paths = [line.split(":", 2)[-1] for line in text.splitlines()]
-        return not any(f"{path}/".startswith(f"{name}/") for path in paths for name in self._tenants)
+        return not any(f"{path}/".startswith(f"{name}/") for path in paths for name in inside)
 
     def read(self, now_ns: int) -> Snapshot:
         """All counters now."""
         self.look(now_ns)
         rows = (line.split() for line in (kernel_text(f"{self._proc}/diskstats") or "").splitlines())
         watched = set(self.disks)
-        disks = {row[2]: [int(value) for value in row[3:14]] for row in rows if len(row) >= 14 and row[2] in watched}
+        disks = {row[2]: [int(value) for value in row[3:]] for row in rows if len(row) >= 14 and row[2] in watched}
         uses: dict[tuple[str, str], Counts] = {}
         waited = {HOST: value} if (value := _waited_ns(self._psi)) is not None else {}
         is_due = now_ns - self._summed_ns >= SOON_NS
@@ -182,12 +233,20 @@ class Reader:
                 uses[name, HOST if by_disk is None else REST] = self._processes(name, is_due=is_due)
             if (value := _waited_ns(self._io.pressure(tenant))) is not None:
                 waited[name] = value
-        return Snapshot(now_ns, disks, self._counted, uses, waited, frozenset(self._tenants))
+        unread = frozenset() if is_due else self._of_processes()
+        return Snapshot(now_ns, disks, self._counted, uses, waited, frozenset(self._tenants), unread)
+
+    def _of_processes(self) -> frozenset[str]:
+        """The disks of which some tenant's bytes are known from its processes only."""
+        if not self._pids:
+            return frozenset()
+        are_counted = self._with_counters.issuperset(self._pids)
+        return frozenset(self.disks) - (self._counted if are_counted else frozenset())
 
     def _processes(self, name: str, *, is_due: bool) -> Counts:
         """Bytes of processes since they were first seen, so those of ended ones stay counted."""
         sums = self._sums.setdefault(name, [0, 0])
-        for pid in self._pids[name] if is_due else ():
+        for pid in self._pids[name] if is_due and not self._has_ended(self._tenants[name]) else ():
             if (text := kernel_text(f"{self._proc}/{pid}/io")) is None:
                 continue
             values = dict(line.split(": ") for line in text.splitlines())
@@ -342,14 +401,13 @@ def span(before: Snapshot, after: Snapshot, at_ns: int, late: int = 0) -> Span:
         counted=tuple(sorted(after.counted)),
         waited_ns={name: ns for name, ns in waited.items() if ns},
         late=late,
+        unread=tuple(sorted(after.unread)),
     )
 
 
 def _difference(name: str, before: Sequence[int], now: Sequence[int]) -> Disk:
-    reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms, in_flight, busy_ms, _ = (
-        max(0, new - old) for new, old in zip(now, before, strict=True)
-    )
-    in_flight = now[8]
+    changes = [_change(*pair, is_time=n in TIMES) for n, pair in enumerate(zip(before, now, strict=True))]
+    reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms, _, busy_ms = changes[:10]
     return Disk(
         disk=name,
         reads=reads,
@@ -359,10 +417,19 @@ def _difference(name: str, before: Sequence[int], now: Sequence[int]) -> Disk:
         read_ns=10**6 * read_ms,
         write_ns=10**6 * write_ms,
         busy_ns=10**6 * busy_ms,
-        in_flight=in_flight,
+        in_flight=now[8],
+        others=sum(changes[place] for place in OTHERS if place < len(changes)),
         read_peak_ns=round(10**6 * read_ms / reads) if reads else None,
         write_peak_ns=round(10**6 * write_ms / writes) if writes else None,
     )
+
+
+def _change(before: int, now: int, *, is_time: bool) -> int:
+    """How far a counter went; 0 if it went back, as that of another disk of the same name."""
+    if not is_time:
+        return max(0, now - before)
+    change = (now - before) % TIME_WRAP
+    return change if change < TIME_WRAP // 2 else 0
 
 
 def _used(before: Snapshot, after: Snapshot) -> Iterator[Use]:

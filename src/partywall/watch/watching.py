@@ -96,6 +96,8 @@ def watch(
             due_ns += (1 + late) * every_ns
             clock.sleep_until(due_ns if end_ns is None else min(due_ns, end_ns))
             after = reader.read(clock.now_ns())
+            for text in reader.gone():
+                emit(Note(text, is_warning=True))
             seen = course.take(reading.span(before, after, wall(), late))
             before = after
             emit(Report(seen))

@@ -168,7 +168,7 @@ def main() -> None:
         problems += of_fault(given.plant, rows[0], *next(iter(loaded.items())))
     if not given.quick:
         parts = {name: lambda name=name: list(measured(name, given.folder)) for name in loaded}
-        problems += [problem for found in in_parts(parts, given).values() for problem in found]
+        problems += [problem for of_part in in_parts(parts, given).values() for problem in of_part]
     for problem in problems:
         print(f"problem: {problem}")
     count_tables = sum(len(paper.exhibits) for paper in loaded.values())

@@ -43,8 +43,8 @@ def test_it_tells_how_many_blocks_of_each_kind_and_which_treatment_is_in_which()
     counts = re.search(r"1 min: about (.*)", text)[1]
     result = re.findall(r"(\d+) (\w+) blocks of (\S+) ms", counts)
     took = {kind: float(count) * float(block_ms) for count, kind, block_ms in result}
-    # Half of the time is for the slow one, and a quarter of the rest for counters of the others.
-    expected = {"long": 7_500, "slow": 30_000, "short": 22_500}
+    # Five eighths of the time are for the slow one, and a third of the rest for counters of the others.
+    expected = {"long": 7_500, "slow": 37_500, "short": 15_000}
     assert took == {kind: pytest.approx(ms, rel=0.05) for kind, ms in expected.items()}
     assert row(text, "quick")[-1] == "short"
     assert row(text, "slow")[-3:] == ["60", "ms", "slow"]
@@ -65,7 +65,7 @@ def test_blocks_that_are_all_alike_are_not_called_long():
 def test_a_budget_that_the_hosts_cpus_make_too_small_is_reported_with_what_it_would_take():
     text = shown(budget="10s")
     said = "The budget is too small for 20 blocks of 000-v: with fewer blocks, no goal can be judged."
-    assert f"{said} Give --budget 15s or more." in text
+    assert f"{said} Give --budget 12s or more." in text
     assert "decides no goal" not in shown()
 
 

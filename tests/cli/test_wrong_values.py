@@ -123,6 +123,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("power migration done --format", "x", "must be text or json, not 'x'"),
     ("study papers/vits --rounds", "1", "must be at least 2, not 1"),
     ("study papers/vits --on", "x y", "'x y' is not a host for ssh"),
+    ("study papers/load-generation-netto --machine", "sandbox=x y", "'x y' is not a host for ssh"),
     ("study papers/vits --seed", "x", NUMBER),
     ("study papers/vits --seed", "-1", "must be at least 0, not -1"),
     ("study --format", "x", "must be text or json, not 'x'"),
@@ -171,7 +172,7 @@ ELSEWHERE = {
     # Tested with the forms of studies.
     "study --form",
     # Any host name, and a flag that is counted.
-    *("serve --name", "serve --insecure"),
+    *("serve --name", "serve --insecure", "study --address"),
     *("--har", "--browser-option"),
     # Judged against a study, a run's kind or a host: `bad.toml` and the tests of those have them.
     *("--only", "--backend", "--response", "--used", "--guest"),

@@ -150,8 +150,9 @@ def test_a_qemu_on_another_machine_moves_through_ssh(qemus, options, tmp_path, m
         (move,), report = moved(by_monitors(source, destination, ssh=", ssh: there"), options)
         assert move.outcome == "completed", move.reason
         assert "resident in its QEMU's process" in report.findings.notes[0]
+        again = replace(options, out=options.out.with_name("again"))
         with pytest.raises(CapabilityError, match="refused, by ssh: it refused us"):
-            moved(by_monitors(source, destination, ssh=", ssh: refused"), options)
+            moved(by_monitors(source, destination, ssh=", ssh: refused"), again)
     finally:
         server.stop()
 

@@ -154,7 +154,8 @@ def judge(pairs: Sequence[tuple[Prediction, MoveFinding]], *, quick: bool) -> No
         and (quick or p90_ms <= 50)
         and low <= coverage <= high
         and predicted >= 0.95
-        and all(errors[metric] < value for (_, metric), value in others.items())
+        # One move that ends does not tell which model is ahead.
+        and (quick or all(errors[metric] < value for (_, metric), value in others.items()))
     )
     conclude(
         "migrate-predict",

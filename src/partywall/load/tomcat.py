@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tarfile
 import time
@@ -27,7 +26,7 @@ from importlib import resources
 from pathlib import Path
 
 from partywall.errors import CapabilityError, TrialError
-from partywall.host import Host, install
+from partywall.host import Host, free_port, install
 from partywall.sandbox import Label, Settings
 from partywall.session import Session
 
@@ -174,9 +173,7 @@ def _url(address: str, port: int) -> str:
 
 def _free_port(address: str) -> int:
     try:
-        with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-            port: int = probe.getsockname()[1]
-            return port
+        return free_port(address=address)
     except OSError as error:
         raise TrialError(f"Tomcat cannot listen at {address}: {error.strerror}; give an address of this host") from None
 

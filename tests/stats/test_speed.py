@@ -146,3 +146,21 @@ def test_a_rate_at_a_ceiling_does_not_decide_for_the_others():
     capped = [replace(o, rate=ceiling) if o.treatment == "s1" and random.random() < 0.8 else o for o in whole]
     errors = [np.std(against_both(short(each), "s0").values) for each in (capped, whole)]
     assert errors[0] < 1.1 * errors[1]
+
+
+def test_few_slots_do_not_mistake_the_level_of_all_treatments_for_the_host():
+    """Only the weights at the ends of a turn tell them apart."""
+    for seed in range(60):
+        series = short(wandering(MANY, 8, seed, {"s0": 0.8}, 0.98))
+        plain = [series.seen.rate[series.seen.treatment == name].mean() for name in series.rates.treatments]
+        assert series.rates.mean == pytest.approx(plain, rel=0.08)
+
+
+def test_rates_so_irregular_that_the_host_would_stand_still_are_used_as_they_are():
+    random, speed, irregular = np.random.default_rng(63), 0.0, []
+    for observation in sorted(Host(63, noise=0.01).measure(MANY, 8, {}), key=lambda o: o.start_ns):
+        speed = 0.9 * speed + float(np.sqrt(1 - 0.9**2) * random.standard_normal())
+        irregular.append(replace(observation, rate=observation.rate * float(np.exp(3 * speed))))
+    rates = short(irregular).rates
+    plain = [np.mean([o.rate for o in irregular if o.treatment == name]) for name in rates.treatments]
+    assert rates.mean == pytest.approx(plain)

@@ -9,7 +9,9 @@ The slot right after a slot tells nothing of its speed. What a neighbour still d
 would count as a slow host, and would hide as much of its effect.
 
 The mean rate of each treatment and the speed depend on each other, so both are solved for together: a form of
-generalised least squares, in which a slot's own rate enters unclipped, so that a stall counts by its cost.
+generalised least squares, in which a slot's own rate enters unclipped, so that a stall counts by its cost. The mean of
+the speed over all slots is zero. Ratios do not depend on it, and few slots cannot tell it from the level of all
+treatments.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -37,7 +39,7 @@ _DECAYS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 """Weights of a slot relative to the next nearer one, of which the best is chosen."""
 
 _USED_MOST = 0.99
-"""The largest share of the estimate that is used. With all of it, no level would be left to solve for."""
+"""The largest share of the estimate that is used."""
 
 _FAR_APART = 8.0
 """Slots further apart than this many median distances are from different turns, and tell nothing of each other."""
@@ -90,20 +92,36 @@ def rates_of(rate: Array, place: Places, moment: Array, treatments: Sequence[str
     usual = np.bincount(place, rate, len(treatments)) / count
     level, trust = _levels(rate, place, len(treatments))
     around = _chosen(level - (np.bincount(place, level, len(treatments)) / count)[place], trust, _turns(moment))
+    rates = _solved(rate, place, usual, level, around, treatments)
+    if (rates.mean[usual > 0] > 0).all():
+        return rates
+    # Rates so irregular that the host would have stood still in some treatment's slots tell nothing of it.
+    return _solved(rate, place, usual, level, replace(around, used=0.0), treatments)
+
+
+def _solved(
+    rate: Array, place: Places, usual: Array, level: Array, around: _Around, treatments: Sequence[str]
+) -> Rates:
+    """The rates of treatments and the host's speed, together. usual: by treatment. level: by slot (see `_levels`)."""
+    count = np.bincount(place, minlength=len(treatments)).astype(np.float64)
     # How the levels of treatments enter each other's through the speed, summed over slots.
     entering = np.column_stack(
         [
-            np.bincount(place, around.speed((place == at).astype(np.float64)), len(treatments))
+            np.bincount(place, _about_zero(around.speed((place == at).astype(np.float64))), len(treatments))
             for at in range(len(treatments))
         ]
     )
     solved = np.linalg.pinv(np.diag(count) - entering)
-    offset = solved @ np.bincount(place, level - around.speed(level), len(treatments))
-    speed = around.speed(level - offset[place])
+    offset = solved @ np.bincount(place, level - _about_zero(around.speed(level)), len(treatments))
+    speed = _about_zero(around.speed(level - offset[place]))
     bare = rate - usual[place] * speed
     mean = np.bincount(place, bare, len(treatments)) / count
     own = np.divide(bare, mean[place], out=np.ones_like(bare), where=mean[place] > 0) - 1
     return Rates(treatments, mean, count, place, own, level - offset[place] - speed, entering @ solved)
+
+
+def _about_zero(values: Array) -> Array:
+    return values - float(values.mean())
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """The block loop on a simulated host: what it finds is compared with what is true there."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from partywall import pipeline
@@ -11,6 +14,7 @@ from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
 from partywall.sandbox import Label, Settings
 from partywall.store import RunDirectory
+from partywall.store.query import table
 from partywall.testing import SimulatedHost
 
 CONTENT = {
@@ -55,6 +59,21 @@ def test_a_run_that_is_precise_enough_ends_early(tmp_path):
     short.carry_out(planned(tmp_path / "a", aggressors=neighbour, precision="5%", budget="20s"))
     long.carry_out(planned(tmp_path / "b", aggressors=neighbour, precision="0.0001%", budget="20s"))
     assert short.clock.now_ns() < 0.8 * long.clock.now_ns()
+
+
+def test_the_documented_query_shows_when_an_effect_has_set_in_and_ended(tmp_path):
+    page = (Path(__file__).parents[2] / "docs/scenario.md").read_text(encoding="utf-8")
+    (query,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    run = planned(tmp_path)
+    SimulatedHost(TRUE, noise=0.001, wander=0).carry_out(run)
+    names, rows = table(run.path, query.replace("disk@1", "half@1"))
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    assert {row["trial"] for row in found} == {run.plan.trials[0].id}
+    for switch, rate in (("on", 0.5e6), ("off", 1e6)):
+        own = [row for row in found if row["switch"] == switch]
+        # From the first whole slice after the switch until the end of the slot, the guard of 10 ms included.
+        assert [row["from_ms"] for row in own][:5] == [1, 2, 4, 8, 16]
+        assert all(row["rate"] == pytest.approx(rate, rel=0.01) and row["slots"] > 1 for row in own)
 
 
 def test_an_agent_that_dies_costs_its_turn_and_the_trial_goes_on(tmp_path):

@@ -27,15 +27,14 @@ from typing import Any
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 GOLDEN = TESTS.parent / "schema" / "golden" / "requests.jsonl"
-sys.path.insert(0, str(TESTS / "cli"))
-
-import corpus  # noqa: E402 - it is a neighbour of the tests
+sys.path.insert(0, str(TESTS.parent))
 
 from common import MUTE, arguments, conclude, spoilt_python  # noqa: E402
 from partywall.agent import binary  # noqa: E402
 from partywall.agent.client import start_agent  # noqa: E402
 from partywall.errors import UsageError  # noqa: E402
 from partywall.scenario import loads  # noqa: E402
+from tests.cli import corpus  # noqa: E402
 
 BATCH = 50
 # These are wrong by the small catalogue of the tests' own, and may be right, or wrong otherwise, by the shipped one.

@@ -18,11 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path.insert(0, str(TESTS / "hosts"))
-
-import judge  # noqa: E402 - it is a neighbour of the tests
+sys.path.insert(0, str(TESTS.parent))
 
 from common import arguments, conclude  # noqa: E402
+from tests.hosts import judge  # noqa: E402
 
 # With --quick: shapes that differ most, and no large one.
 QUICK = (

@@ -19,11 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path.insert(0, str(TESTS / "load"))
-
-import load_corpus  # noqa: E402 - it is a neighbour of the tests
+sys.path.insert(0, str(TESTS.parent))
 
 from common import MUTE, arguments, conclude, spoilt_python  # noqa: E402
+from tests.load import load_corpus  # noqa: E402
 
 QUICK_LEAVES_OUT = ("server silent", "server long-head", "server short")
 

@@ -4,11 +4,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import corpus
 import pytest
 
 from partywall.agent import binary
 from partywall.errors import CapabilityError
+from tests.cli import corpus
 
 
 @pytest.fixture(scope="session")

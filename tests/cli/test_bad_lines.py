@@ -8,8 +8,9 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-import corpus
 import pytest
+
+from tests.cli import corpus
 
 pytestmark = pytest.mark.host
 CASES = {case.name: case for case in corpus.cases()}

@@ -9,10 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-import corpus
 import pytest
 
 from partywall.cli.app import COMMANDS, command
+from tests.cli import corpus
 
 pytestmark = pytest.mark.host
 

@@ -11,12 +11,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import corpus
 import pytest
 
 from partywall.cli import main, output
 from partywall.cli.app import COMMANDS, command
 from partywall.model.finding import Estimate
+from tests.cli import corpus
 
 WITHOUT_FIGURES = {
     "consolidate watch", "guard adjust", "guard check", "guard remove", "load adjust", "load check", "load import",

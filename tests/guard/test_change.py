@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from policy_corpus import replaced
 from typer.testing import CliRunner
 
 from partywall import guard
@@ -15,6 +14,7 @@ from partywall.cli.guard import app
 from partywall.errors import UsageError
 from partywall.model.policy import Policy
 from partywall.store.guard import GuardDirectory
+from tests.guard.policy_corpus import replaced
 
 TEXT = """partywall_guard: 1
 name: edge

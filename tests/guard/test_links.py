@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from policy_corpus import replaced
 from rich.console import Console
 
 from partywall import guard
@@ -26,6 +25,7 @@ from partywall.model.policy import Policy
 from partywall.report import guard_view
 from partywall.sandbox.lab import Lab, lab, sender
 from partywall.store.guard import GuardDirectory
+from tests.guard.policy_corpus import replaced
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "two-links.yaml"
 TEXT = EXAMPLE.read_text(encoding="utf-8")

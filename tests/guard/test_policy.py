@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from policy_corpus import ALSO, BAD, GOOD
 from rich.console import Console
 
 from partywall import guard, units
@@ -18,6 +17,7 @@ from partywall.errors import CapabilityError, UsageError
 from partywall.guard.flatten import flatten
 from partywall.guard.resolve import VifPlace
 from partywall.model.policy import Policy
+from tests.guard.policy_corpus import ALSO, BAD, GOOD
 
 WITHOUT_CLASSES = GOOD.replace(", service_class: silver}", "}")
 PLACES = {

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import topology
 from typer.testing import CliRunner, Result
 
 from partywall import scenario, study
@@ -25,6 +24,7 @@ from partywall.errors import CapabilityError, Exit, UsageError
 from partywall.host import Host
 from partywall.sandbox import cgroups
 from partywall.testing import Tree, read, recorded
+from tests.hosts import topology
 
 TREES = Path(__file__).parent / "trees"
 ORDINARY_USER = 1000

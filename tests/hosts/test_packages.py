@@ -3,11 +3,11 @@
 import re
 from dataclasses import replace
 
-import judge
 import pytest
 
 from partywall.host import install
 from partywall.testing import fake_host, recorded
+from tests.hosts import judge
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import judge
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from labs.hosts import record
 from partywall import pipeline
 from partywall.plan import Topology
 from partywall.testing import Entry, Tree, read, recorded
+from tests.hosts import judge
 
 RECORDER = Path(__file__).parents[2] / "labs" / "hosts" / "record.py"
 

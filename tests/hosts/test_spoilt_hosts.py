@@ -6,7 +6,6 @@ import os
 import re
 from pathlib import Path
 
-import judge
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from partywall.run import governor, idle
 from partywall.sandbox import block, cgroups
 from partywall.sandbox.container import oom_kills
 from partywall.testing import Entry, Tree, fake_host, recorded
+from tests.hosts import judge
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
 SMALL = ("vm-hybrid-v1", "debian-13-vm", "docker-v1", "laptop", "numa-smt-8", "wsl2")

@@ -1,7 +1,8 @@
 """The corpus of loads that cannot be: one clear message each."""
 
-import load_corpus
 import pytest
+
+from tests.load import load_corpus
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 import trustme
-from nginx_server import BODY_BYTES, NGINX, listener, nginx
 
 from partywall.errors import UsageError
 from partywall.host import free_port
 from partywall.load.prepared import PreparedLoad, Setup
 from partywall.load.quick import Quick, program
 from partywall.load.second import Second
+from tests.load.nginx_server import BODY_BYTES, NGINX, listener, nginx
 
 pytestmark = [
     pytest.mark.long,

@@ -8,7 +8,6 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-import ssh_server
 from partywall import api
 from partywall import study as studies
 from partywall.cli.app import app
@@ -27,6 +26,7 @@ from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells, machines
 from partywall.study.generation.model import METRICS, Cell, Observed
 from partywall.testing import fake_host
+from tests import ssh_server
 
 NAME = "papers/load-generation-netto"
 CONTENT = studies.find(NAME).read_bytes()

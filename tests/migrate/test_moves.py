@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import root_image
 from partywall.agent.catalogue import shipped
 from partywall.events import silent
 from partywall.host import Host
@@ -22,6 +21,7 @@ from partywall.migrate.series import Series
 from partywall.pipeline import this_host
 from partywall.sandbox import lab, networks, qemu
 from partywall.stats.migration import move_finding
+from tests import root_image
 
 PLAN = """
 partywall_migration: 1

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from clusters import cluster, known
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from partywall.placement import costs, exact, plan
 from partywall.placement.interference import between, factors, losses
 from partywall.placement.room import Room
 from partywall.placement.state import z_of
+from tests.placement.clusters import cluster, known
 
 
 @settings(max_examples=40, deadline=None)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from clusters import known
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from partywall.placement.improve import improved
 from partywall.placement.policy import Rules, after, decide
 from partywall.placement.room import Room
 from partywall.placement.state import OFF, ON, Forecast, z_of
+from tests.placement.clusters import known
 
 SEEDS = st.integers(0, 10_000)
 

@@ -1,10 +1,10 @@
 """One small run for all tests: building it takes longer than most of them."""
 
 import pytest
-import synthetic
 
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
+from tests.report import synthetic
 
 
 @pytest.fixture(scope="session")

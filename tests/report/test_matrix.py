@@ -1,8 +1,8 @@
 import pytest
-import synthetic
 
 from partywall.model.finding import Effect, Estimate
 from partywall.report.matrix import Severity, cell_title, describe, matrix, severity
+from tests.report import synthetic
 
 
 def cell_with(run, factor: float, **changes):

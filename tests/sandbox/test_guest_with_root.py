@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-import root_image
 from partywall.agent import binary
 from partywall.host import Host
 from partywall.sandbox import Label, Settings, make, qemu, reaper
 from partywall.sandbox.qemu import root
+from tests import root_image
 
 REAL = ("fio", "stress-ng")
 

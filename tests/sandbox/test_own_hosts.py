@@ -13,9 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from own_hosts import MIB, Monitored, booted, writer
 
-import ssh_server
 from partywall.agent.catalogue import shipped
 from partywall.errors import CapabilityError, Exit
 from partywall.events import silent
@@ -29,6 +27,8 @@ from partywall.migrate.libvirt_end import LibvirtEnd
 from partywall.migrate.storage import Mirror, copies
 from partywall.sandbox import lab, qemu
 from partywall.testing import libvirt
+from tests import ssh_server
+from tests.sandbox.own_hosts import MIB, Monitored, booted, writer
 
 pytestmark = [
     pytest.mark.host,

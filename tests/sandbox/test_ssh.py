@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-import ssh_server
 from partywall import study as studies
 from partywall.agent import binary
 from partywall.agent.client import AgentClient
@@ -27,6 +26,7 @@ from partywall.sandbox.ssh import bootstrap, machine_agent, survey
 from partywall.sandbox.ssh.connection import Connection, Parcel, explained
 from partywall.store import RunDirectory
 from partywall.store.study import StudyDirectory
+from tests import ssh_server
 
 AHEAD_S = 3600
 STUDY = (Path(__file__).parents[1] / "study" / "small.yaml").read_text(encoding="utf-8")

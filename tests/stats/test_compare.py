@@ -2,13 +2,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import Host, evidence, plan, treatment, trial, with_latency
 
 from partywall.model.comparison import Change
 from partywall.model.finding import Estimate, Outcome, Warn
 from partywall.model.scenario import Aggressor
 from partywall.stats import analyse, compare
 from partywall.stats.compare import UNKNOWN_SPREAD, compare_runs, ratio_of
+from tests.stats.builders import Host, evidence, plan, treatment, trial, with_latency
 
 SINGLE = trial(treatment("memory-copy"))
 

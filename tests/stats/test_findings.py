@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import Host, evidence, limit, plan, treatment, trial, with_latency
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from partywall.stats.effects import bands_of, variation_of
 from partywall.stats.interval import ratio_of_means
 from partywall.stats.latency import is_effect
 from partywall.stats.series import Measured
+from tests.stats.builders import Host, evidence, limit, plan, treatment, trial, with_latency
 
 COPY = treatment("memory-copy")
 SINGLE = trial(COPY)

@@ -2,7 +2,6 @@ import re
 import textwrap
 
 import pytest
-from builders import KERNELS, Host, evidence, limit, plan, treatment, trial
 
 from partywall.model.finding import Band, Cell, Estimate, Warn
 from partywall.model.scenario import Aggressor, Sandbox
@@ -11,6 +10,7 @@ from partywall.stats import analyse
 from partywall.stats.headline import headline as line_of
 from partywall.stats.headline import percent
 from partywall.stats.states import with_effects
+from tests.stats.builders import KERNELS, Host, evidence, limit, plan, treatment, trial
 
 COPY, DISK, RING = treatment("memory-copy"), treatment("disk-write"), treatment("cache")
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import Host, limit, treatment, trial
 
 from partywall.model.observation import Observation
 from partywall.model.plan import Trial
 from partywall.stats.interval import ratio_of_means
 from partywall.stats.series import Measured, Pair, Series, pairs_of
+from tests.stats.builders import Host, limit, treatment, trial
 
 MANY = trial(*(treatment(f"s{number}") for number in range(4)))
 NAMES = tuple(t.id for t in MANY.treatments)

@@ -4,13 +4,13 @@ import io
 import re
 
 import pytest
-from builders import Host, evidence, plan, treatment, trial
 from rich.console import Console
 
 from partywall.model.finding import Band, Cell, Effect, Estimate, Warn
 from partywall.report import compare_view, export, html, terminal
 from partywall.stats import analyse, compare
 from partywall.stats.states import LATENCY_BOUND, bound_of, with_effects
+from tests.stats.builders import Host, evidence, plan, treatment, trial
 
 COPY, RING = treatment("memory-copy"), treatment("cache")
 BOTH = trial(COPY, RING)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_up import part
 from typer.testing import CliRunner
 
 from partywall import study as studies
@@ -22,6 +21,7 @@ from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
 from partywall.study.isolation.kind import Isolation, Place, Refused, _jobs, _notes, _smt_notes, _unplannable, _why_not
 from partywall.testing import fake_host
+from tests.study.made_up import part
 
 NAMES = ("vits", "hyperv-quality")
 PLACE = Place((0, 1), polls=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from made_up import part
 
 from partywall.model.finding import Estimate
 from partywall.model.paper import Axis, Claim, PaperTable, Place
@@ -12,6 +11,7 @@ from partywall.study.isolation import kind as isolation
 from partywall.study.isolation import tables
 from partywall.study.isolation.kind import _kernels
 from partywall.study.isolation.model import Board, Shown
+from tests.study.made_up import part
 
 LIMITS = "victims.tested.sandbox.{cpu_limit,cpu_reservation}"
 RING = {"victims": {"v": {"probe": "cache"}}, "aggressors": {"ring": {"stressor": "cache"}}}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from made_up import part
 
 from partywall import study as all_studies
 from partywall.cli.compare import compare
@@ -18,6 +17,7 @@ from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells as generation
 from partywall.study.generation.model import METRICS, Observed
 from partywall.study.isolation.kind import _row
+from tests.study.made_up import part
 
 NAME = "papers/load-generation-netto"
 CPUS = {"small": 2, "large": 4}

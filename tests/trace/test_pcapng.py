@@ -3,16 +3,12 @@
 import shutil
 import struct
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from synthetic_trace import evidence
-
 from partywall.model.trace import merged
 from partywall.report.pcapng import pcapng
+from tests.trace.synthetic_trace import evidence
 
 
 def written():

@@ -1,15 +1,10 @@
 """Findings of a trace say what was found, and what must be said with it."""
 
-import sys
 import textwrap
 from collections import Counter
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-from synthetic_trace import NOTHING, delay, evidence, forward, report
 
 from partywall.model.observation import bucket_of
 from partywall.model.trace import ClockBound, Delay, Missed, added_delays, merged
@@ -17,6 +12,7 @@ from partywall.report.charts import spec_of
 from partywall.report.trace_charts import all_charts
 from partywall.report.trace_view import render
 from partywall.stats.trace import findings, quantiles
+from tests.trace.synthetic_trace import NOTHING, delay, evidence, forward, report
 
 
 def test_the_headline_names_the_loss_its_place_and_where_time_goes():

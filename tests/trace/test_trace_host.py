@@ -11,14 +11,12 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from spaces import hooked, lacking, run, wait
-
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.errors import PartywallError
 from partywall.sandbox import Label, reap, reaper
 from partywall.trace import Present, Tracing, ask
+from tests.trace.spaces import hooked, lacking, run, wait
 
 pytestmark = pytest.mark.host
 A, B = f"pwh{os.getpid()}a", f"pwh{os.getpid()}b"

@@ -2,14 +2,13 @@
 
 import json
 
-from synthetic_trace import FLOW, MS, PACKET, evidence, forward, report
-
 from partywall import events
 from partywall.kinds.journal import FILE, Journal
 from partywall.model.trace import Flow
 from partywall.trace.follow import _Log
 from partywall.web import pages
 from partywall.web.live import Watched
+from tests.trace.synthetic_trace import FLOW, MS, PACKET, evidence, forward, report
 
 OTHER = Flow(flow="0011", protocol=6, from_="10.0.0.3", from_port=80, to="10.0.0.4", to_port=81)
 SLOW = PACKET.model_copy(update={"flow": "0011", "at_ns": (20 * MS, None, 22 * MS), "length": 1400})

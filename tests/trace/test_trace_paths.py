@@ -10,13 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from spaces import feature, inside, ip, lacking, run, send, send_tagged, stream, wait
 
 from partywall.agent import agents, binary
 from partywall.agent.clock import Offset
@@ -25,6 +21,7 @@ from partywall.model.trace import Start, TraceEvidence, merged
 from partywall.sandbox import Label, reaper
 from partywall.stats.trace import findings
 from partywall.trace import Tracing, ask
+from tests.trace.spaces import feature, inside, ip, lacking, run, send, send_tagged, stream, wait
 
 pytestmark = pytest.mark.host
 A, M, B = (f"pwp{os.getpid()}{letter}" for letter in "amb")

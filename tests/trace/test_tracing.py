@@ -3,11 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
-from synthetic_trace import report
 
 from partywall.errors import TrialError
 from partywall.model.trace import Missed
 from partywall.trace import Tracing, ask
+from tests.trace.synthetic_trace import report
 
 
 class Relay:

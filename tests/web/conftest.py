@@ -8,7 +8,7 @@ from partywall.testing import fake_host
 from partywall.web.jobs import Folder
 from partywall.web.runner import Runner
 from partywall.web.security import Role, Secrets, Site
-from web_site import Direct, Page
+from tests.web.web_site import Direct, Page
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from partywall.web.jobs import Order, State
 from partywall.web.parts import REDRAWN
 from partywall.web.runner import Runner
 from partywall.web.security import Secrets, Site
-from web_site import Direct, record
+from tests.web.web_site import Direct, record
 
 pytestmark = [pytest.mark.long]
 

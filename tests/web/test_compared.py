@@ -10,7 +10,7 @@ from partywall.plan import Topology, make
 from partywall.store import RunDirectory
 from partywall.testing import SimulatedHost
 from partywall.web.compared import RECORDS_MAX, several
-from web_site import record
+from tests.web.web_site import record
 
 CONTENT = {
     "partywall": 1,

@@ -16,7 +16,7 @@ from partywall.web import deleted, documents, live, pages, publish, stream
 from partywall.web.interface import openapi
 from partywall.web.jobs import Job, Order, State
 from partywall.web.security import Role, Secrets
-from web_site import ORIGIN, Page, record
+from tests.web.web_site import ORIGIN, Page, record
 
 NASTY = "<script>document.title='x'</script>\u202e\" onload=alert(1) '{{7*7}}"
 DOCUMENT = "partywall: 1\nname: tiny\nvictims:\n  a: {probe: pipes}\naggressors:\n  b: {stressor: cache}\n"

@@ -17,7 +17,7 @@ from partywall.web import deleted, live, pages
 from partywall.web import runner as running
 from partywall.web.jobs import Folder, Force, Job, Order, State, Want
 from partywall.web.runner import ACTIONS, Runner, command
-from web_site import record
+from tests.web.web_site import record
 
 DOCUMENT = "partywall: 1\nname: tiny\n"
 

@@ -21,7 +21,7 @@ from partywall.web import forecasting, runner, server
 from partywall.web.jobs import Folder, Order
 from partywall.web.security import Secrets, Site
 from partywall.web.server import Settings
-from web_site import Direct
+from tests.web.web_site import Direct
 
 OTHER = "nobody"
 TINY = """partywall: 1

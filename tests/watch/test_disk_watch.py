@@ -1,12 +1,16 @@
 """A watch on a simulated clock: what its record has, what it costs over days, and what an interruption leaves."""
 
+import contextlib
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from partywall import kinds
+from partywall.cli.execution import carry_out
 from partywall.errors import Exit, UsageError
-from partywall.events import Note, Report, silent
+from partywall.events import Note, Report, Started, silent
 from partywall.kinds import watch as kind_module
 from partywall.kinds.journal import Journal
 from partywall.kinds.kind import Options
@@ -191,6 +195,27 @@ def test_an_interrupted_watch_is_continued_for_the_rest_of_its_time(watched, mon
     notes = []
     Watches().resume(record, Options(fake_host()), notes.append)
     assert any("nothing is left to measure" in note.text for note in notes if isinstance(note, Note))
+
+
+class View(contextlib.nullcontext):
+    def __call__(self, event):
+        pass
+
+
+def test_the_message_after_ctrl_c_speaks_of_nothing_that_a_watch_does_not_have(watched):
+    record, _ = watched(100, until_s=40)
+    console = Console(file=io.StringIO(), width=200)
+
+    def interrupted(emit):
+        emit(Started(record.path))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(interrupted, Options(fake_host()), View(), console, alone=False)
+    said = console.file.getvalue()
+    assert f"partywall watch --resume {record.path}" in said
+    assert "is kept" in said
+    assert "process" not in said
 
 
 def test_a_kill_in_a_slow_time_leaves_its_beginning(watched):

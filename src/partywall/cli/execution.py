@@ -122,7 +122,8 @@ def _interrupted(record: Record, options: Options, console: Console) -> None:
         words = ["partywall", *command]
         words += ["--allow-commands"] if options.allow_commands else []
         words += ["--work-dir", str(options.work_root)] if options.work_root != WORK_ROOT else []
-        say("Interrupted. All its processes have ended, and the measurements are kept.")
+        # Kinds differ in what they start; what a job cannot remove is a warning of its own.
+        say("Interrupted. What was measured so far is kept.")
         say(f"Continue with:  {shlex.join(words)}")
         say(f"Or show the findings:  {shlex.join(['partywall', 'report', str(record.path)])}")
         return

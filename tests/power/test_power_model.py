@@ -27,6 +27,7 @@ from partywall.stats import power_fit, power_shares
 from partywall.stats.power import core_time, findings, gaps, mean_watts
 from partywall.stats.power_fit import Observation
 from partywall.stats.power_meter import timing, updates
+from partywall.testing.hosts import fake_host
 from partywall.testing.power import Rapl
 
 SECOND = 10**9
@@ -455,3 +456,23 @@ def test_a_meter_of_a_component_is_refused_before_anything_is_measured(tmp_path)
     with pytest.raises(UsageError, match=r"covers processors and memory.*partywall power calibrate rapl"):
         Powers().check(job, Options(server.host))
     Powers().check(PowerJob("attribute", ("rapl",)), Options(server.host))
+
+
+def test_consumers_that_are_part_of_each_other_are_refused(tmp_path):
+    files = {
+        "proc/self/mountinfo": "40 1 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        "sys/fs/cgroup/cgroup.controllers": "cpu io\n",
+        "sys/fs/cgroup/shop/cpu.stat": "usage_usec 1\n",
+        "proc/7/comm": "web\n",
+        "proc/7/cgroup": "0::/shop/web\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError) as refused:
+        Powers().check(
+            PowerJob("attribute", consumers=("/shop", "pid:7", "own=pid:7")), Options(fake_host(root=tmp_path))
+        )
+    said = str(refused.value)
+    assert "own: process 7 is part of cgroup /shop: its work would count for both — give only one of the two" in said
+    assert "process 7 is given twice" in said

@@ -325,13 +325,31 @@ def test_what_a_group_without_io_controller_costs_is_named(v2):
         (["/dev/sda1"], [], "there is no disk '/dev/sda1' — give the whole disk, sda"),
         ([], ["/none"], "there is no cgroup /none — give pid:NUMBER"),
         ([], ["pid:99"], "there is no process 99"),
-        ([], ["a=pid:7", "a=pid:7"], "a is given twice"),
+        ([], ["a=pid:7", "a=pid:7"], "process 7 is given twice — give it once"),
+        ([], ["a=pid:7", "b=pid:7"], "process 7 is given twice"),
+        ([], ["/docker/", "b=cgroup:docker"], "cgroup /docker is given twice"),
+        ([], ["a=pid:7", "a=/docker"], "process 7 and cgroup /docker have the same name — name one differently"),
+        ([], ["/docker", "a=/docker/a1"], "cgroup /docker/a1 is part of cgroup /docker: .* both — give only one"),
+        ([], ["/docker/a1", "/"], "cgroup /docker/a1 is part of cgroup /: "),
+        ([], ["/docker/a1", "guest=pid:8"], "guest: process 8 is part of cgroup /docker/a1: "),
     ],
 )
 def test_a_wrong_name_is_told_with_a_remedy(v2, disks, chosen, said):
     v2.process(7)
+    v2.process(8, cgroup="/docker/a1")
     with pytest.raises(UsageError, match=said.replace("(", r"\(")):
         Reader(v2.host, disks, chosen)
+
+
+def test_all_tenants_that_overlap_are_named_and_neighbours_are_watched(v2):
+    for name in ("a", "a1", "a/b"):
+        v2.group(f"sys/fs/cgroup/docker/{name}")
+    v2.process(7)
+    with pytest.raises(UsageError) as refused:
+        Reader(v2.host, chosen=["/docker", "/docker/a1", "/docker/a/b"])
+    assert len(refused.value.problems) == 2
+    reader = Reader(v2.host, chosen=["/docker/a", "/docker/a1", "pid:7"])
+    assert reader.tenants == ("/docker/a", "/docker/a1", "sleep (7)")
 
 
 def test_a_host_without_disks_or_cgroups_is_told(tmp_path):

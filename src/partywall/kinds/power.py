@@ -18,6 +18,7 @@ from partywall.model.power import MoveEnergy, NodeModel, PowerEvidence, PowerRep
 from partywall.model.study import Outline
 from partywall.power import activity, ladder, measure, meters, profiles
 from partywall.power.meters import Meter
+from partywall.sandbox import tenants
 from partywall.store.migration import MigrationDirectory
 from partywall.store.power import PowerDirectory
 from partywall.store.record import stamped
@@ -113,10 +114,8 @@ class Powers:
         for text in job.consumers:
             with failures.kept():
                 consumers.append(activity.consumer(text, options.host))
-        names = [consumer.name for consumer in consumers]
-        for name in {name for name in names if names.count(name) > 1}:
-            with failures.kept():
-                raise UsageError(Problem(f"{name} is given twice", "name it differently: NAME=…", key=name))
+        with failures.kept():
+            tenants.expect_apart([tenants.named(text, options.host) for text in job.consumers], options.host)
         failures.tell()
         _expect_same_part(job.model, every)
         if job.task == "calibrate" and not every:

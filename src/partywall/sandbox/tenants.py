@@ -5,8 +5,9 @@ A tenant is given as text: pid:NUMBER, cgroup:PATH, or a path below the cgroup m
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +54,59 @@ def no_cgroup(tenant: Tenant) -> UsageError:
     """The error for a cgroup that does not exist."""
     remedy = "give pid:NUMBER, or a cgroup such as /system.slice/nginx.service"
     return UsageError(Problem(f"there is no cgroup /{tenant.cgroup}", remedy, key=tenant.name))
+
+
+def expect_apart(chosen: Sequence[Tenant], host: Host) -> None:
+    """UsageError if two tenants have the same name, or if one is part of another: its work would count for both."""
+    placed = [(tenant, _paths(tenant, host)) for tenant in chosen]
+    problems = [
+        problem
+        for first, second in itertools.combinations(placed, 2)
+        if (problem := _overlap(first, second) or _overlap(second, first) or _same_name(first[0], second[0]))
+    ]
+    if problems:
+        raise UsageError(*dict.fromkeys(problems))
+
+
+def _paths(tenant: Tenant, host: Host) -> list[str]:
+    """The tenant's place in the hierarchies, as `cgroups_of` has it."""
+    if tenant.cgroup is None:
+        return cgroups_of(host.path(f"/proc/{tenant.pid}"))
+    return [os.path.normpath(f"/{tenant.cgroup}")]
+
+
+def _overlap(inner: tuple[Tenant, list[str]], outer: tuple[Tenant, list[str]]) -> Problem | None:
+    (tenant, paths), (whole, places) = inner, outer
+    if tenant.pid is not None and tenant.pid == whole.pid:
+        return Problem(f"process {tenant.pid} is given twice", "give it once", key=tenant.name)
+    if whole.cgroup is None or not any(is_below(path, places[0]) for path in paths):
+        return None
+    if tenant.cgroup is not None and paths == places:
+        return Problem(f"{_described(whole)} is given twice", "give it once", key=tenant.name)
+    said = f"{_described(tenant)} is part of {_described(whole)}: its work would count for both"
+    return Problem(said, "give only one of the two", key=tenant.name)
+
+
+def _same_name(first: Tenant, second: Tenant) -> Problem | None:
+    if first.name != second.name:
+        return None
+    said = f"{_described(first)} and {_described(second)} have the same name"
+    return Problem(said, "name one differently: NAME=…", key=first.name)
+
+
+def _described(tenant: Tenant) -> str:
+    """What a tenant is, whatever its name."""
+    return f"process {tenant.pid}" if tenant.cgroup is None else f"cgroup /{one_line(tenant.cgroup).strip('/')}"
+
+
+def cgroups_of(folder: Path | str) -> list[str]:
+    """The paths of a process's cgroups, one a hierarchy. folder: its folder of /proc. Empty if it has ended."""
+    return [line.split(":", 2)[-1] for line in (kernel_text(f"{folder}/cgroup") or "").splitlines()]
+
+
+def is_below(path: str, cgroup: str) -> bool:
+    """True if a path of a hierarchy is that of a cgroup, or of a group in it. Both begin with a slash."""
+    return f"{path}/".startswith(f"{cgroup.rstrip('/')}/")
 
 
 def groups(top: Path, *, empty: bool = False) -> Iterator[Path]:

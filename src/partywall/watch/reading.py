@@ -58,7 +58,8 @@ class Snapshot:
 class Reader:
     """Reads a host's counters. disks, chosen: names of disks, and texts of tenants; all of them if empty.
 
-    UsageError for a disk or tenant that does not exist; CapabilityError if the host has no disks or cgroups.
+    UsageError for a disk or tenant that does not exist, and for tenants that overlap; CapabilityError if the host has
+    no disks or cgroups.
     """
 
     def __init__(self, host: Host, disks: Sequence[str] = (), chosen: Sequence[str] = ()) -> None:
@@ -84,12 +85,12 @@ class Reader:
         self._starts: dict[str, int | None] = {}
         self._gone: dict[str, bool] = {}
         self._looked_ns = self._summed_ns = -LOOK_NS
-        for tenant in (tenants.named(text, host) for text in chosen):
+        named = [tenants.named(text, host) for text in chosen]
+        tenants.expect_apart(named, host)
+        for tenant in named:
             self._add(tenant)
 
     def _add(self, tenant: Tenant) -> None:
-        if tenant.name in self._tenants:
-            raise UsageError(Problem(f"{tenant.name} is given twice", "name it differently: NAME=…", key=tenant.name))
         if tenant.cgroup is not None and self._io.folder(tenant.cgroup) is None:
             raise tenants.no_cgroup(tenant)
         self._tenants[tenant.name] = tenant
@@ -207,14 +208,10 @@ class Reader:
                         yield pid
 
     def _is_guest_outside(self, folder: str) -> bool:
-        if (
-            not tenants.is_guest(kernel_text(f"{folder}/comm") or "")
-            or (text := kernel_text(f"{folder}/cgroup")) is None
-        ):
+        if not tenants.is_guest(kernel_text(f"{folder}/comm") or "") or not (paths := tenants.cgroups_of(folder)):
             return False
         inside = [f"/{tenant.cgroup}" for tenant in self._tenants.values() if tenant.cgroup is not None]
-        paths = [line.split(":", 2)[-1] for line in text.splitlines()]
-        return not any(f"{path}/".startswith(f"{name}/") for path in paths for name in inside)
+        return not any(tenants.is_below(path, name) for path in paths for name in inside)
 
     def read(self, now_ns: int) -> Snapshot:
         """All counters now."""

@@ -283,12 +283,20 @@ def decisions(plan: Plan) -> Decisions:
 
 @contextlib.contextmanager
 def terminated_as_interrupt() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP end a run as Ctrl-C does: sandboxes are removed first."""
+    """Makes SIGTERM and SIGHUP end a run as Ctrl-C does: sandboxes are removed first.
 
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+    A signal that is ignored, such as SIGHUP under nohup, stays ignored. A program's own handler is called first.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if callable(own := before[number]):
+            own(number, frame)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {int(number): handler for number, handler in handlers.items() if handler != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:

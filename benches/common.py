@@ -1,4 +1,7 @@
-"""What benchmarks share: options, the last line and its record, scenarios without a screen, peers timed in turn."""
+"""What benchmarks share: options, the last line and its record, scenarios without a screen, peers timed in turn.
+
+A benchmark that SIGTERM or SIGHUP ends cleans up as after Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -16,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 import results
@@ -38,6 +43,7 @@ _BEGAN_S, _LOAD = time.monotonic(), os.getloadavg()[0]
 Part = TypeVar("Part")
 UNFINISHED = 3
 """Exit code of a benchmark that has parts left."""
+ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Parser(argparse.ArgumentParser):
@@ -77,13 +83,30 @@ class Parser(argparse.ArgumentParser):
             )
 
     def parse_args(self, *given: Any) -> argparse.Namespace:  # type: ignore[override]
-        """As of argparse; kept for `conclude`."""
+        """As of argparse; kept for `conclude`. From here on, signals end the benchmark as Ctrl-C does."""
         global _options  # noqa: PLW0603 - what this process was called with does not change
         _options = super().parse_args(*given)
+        for number in ENDS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, _terminate)
         return _options
 
 
 _options = argparse.Namespace(record=False)
+
+
+class Terminated(SystemExit, KeyboardInterrupt):
+    """A signal ends the benchmark. Whatever cleans up after Ctrl-C does so. The exit code is the shell's, 128 + signal.
+
+    Clean-up may take some seconds. Until its end, further signals of this kind do nothing.
+    """
+
+
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    # `timeout` sends it twice. Programs that clean up would inherit SIG_IGN, but inherit no function.
+    for each in ENDS:
+        signal.signal(each, lambda *_: None)
+    raise Terminated(128 + number)
 
 
 def arguments(

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from benches import results
 
 LIMIT_S = 600
+CLEAN_UP_S = 60
 OUTPUT_LINES = 15
 
 
@@ -33,7 +34,7 @@ def plants(bench: str) -> list[str]:
 
 
 def run(bench: str, *options: str, wanted: int) -> bool:
-    """Whether it ends with a figure and the wanted exit code; else its output is shown. It is killed in time."""
+    """Whether it ends with a figure and the wanted exit code; else its output is shown. It is ended in time."""
     argv = [sys.executable, bench, "--quick", "--record", *options]
     began = time.monotonic()
     with subprocess.Popen(
@@ -42,9 +43,11 @@ def run(bench: str, *options: str, wanted: int) -> bool:
         try:
             said, code = running.communicate(timeout=LIMIT_S)[0], running.returncode
         except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
-            said, code = running.communicate()[0], None
+            said, code = _ended(running), None
+        except KeyboardInterrupt:
+            # Ctrl-C reaches no process of another session.
+            _ended(running)
+            raise
     ends = [line for line in said.splitlines() if " [bar met]" in line or " [BAR NOT MET]" in line]
     lines = [line for line in ends if ": not measured: " not in line]
     print(f"{bench} {' '.join(options)}: exit {code} after {time.monotonic() - began:.0f} s")
@@ -54,6 +57,16 @@ def run(bench: str, *options: str, wanted: int) -> bool:
     if not as_wanted:
         print("".join(f"  | {line}\n" for line in said.splitlines()[-OUTPUT_LINES:]), end="", flush=True)
     return as_wanted
+
+
+def _ended(running: subprocess.Popen[str]) -> str:
+    """The output of a benchmark that is ended, and killed if it does not clean up in time."""
+    running.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        running.communicate(timeout=CLEAN_UP_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(running.pid, signal.SIGKILL)
+    return running.communicate()[0]
 
 
 def honest(bench: str, *, only_planted: bool) -> bool:

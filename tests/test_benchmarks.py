@@ -9,6 +9,7 @@ import importlib
 import itertools
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -248,6 +249,74 @@ def test_a_benchmark_records_only_on_request(tmp_path: Path, options: list[str])
     assert whole.seconds is not None
     assert whole.load is not None
     assert whole.machine.cpus == os.cpu_count()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_benchmark_that_is_ended_cleans_up_once(tmp_path: Path, number: signal.Signals):
+    bench, kept = tmp_path / "one.py", tmp_path / "kept"
+    bench.write_text(
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "import common\n"
+        "common.arguments('one')\n"
+        "try:\n"
+        "    print('begun', flush=True)\n"
+        "    time.sleep(600)\n"
+        "finally:\n"
+        "    print('cleaning', flush=True)\n"
+        "    sys.stdin.readline()\n"
+        f"    Path({str(kept)!r}).touch()\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    env = os.environ | {"PYTHONPATH": str(BENCHES)}
+    # Under nohup, these tests and what they start ignore SIGHUP.
+    argv = ["env", "--default-signal=HUP", sys.executable, str(bench)]
+    with subprocess.Popen(argv, text=True, env=env, **pipes) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "begun\n"
+        running.send_signal(number)
+        assert running.stdout.readline() == "cleaning\n"
+        running.send_signal(number)
+        _, errors = running.communicate("\n", timeout=100)
+    assert (running.returncode, errors, kept.exists()) == (128 + number, "", True)
+
+
+@pytest.mark.host
+@pytest.mark.long
+@pytest.mark.usefixtures("guarded_lab")
+def test_a_benchmark_that_is_ended_leaves_no_namespace():
+    argv = [sys.executable, str(BENCHES / "guard_first_second.py"), "--quick"]
+
+    def spaces() -> list[Path]:
+        return list(Path("/run/netns").glob(f"pw{running.pid}-*"))
+
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        while running.poll() is None and not spaces():
+            pass
+        running.terminate()
+        said, _ = running.communicate(timeout=200)
+    assert (running.returncode, spaces()) == (128 + signal.SIGTERM, []), said
+
+
+@pytest.mark.parametrize(
+    ("on_signal", "within_s", "code"), [("sys.exit('cleaned up')", 100, 1), ("None", 0.01, -signal.SIGKILL)]
+)
+def test_a_benchmark_that_takes_too_long_may_clean_up_before_it_is_killed(
+    monkeypatch: pytest.MonkeyPatch, on_signal: str, within_s: float, code: int
+):
+    text = (
+        "import signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: {on_signal})\n"
+        "print('begun', flush=True)\ntime.sleep(600)\n"
+    )
+    monkeypatch.setattr(planted, "CLEAN_UP_S", within_s)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen([sys.executable, "-c", text], text=True, start_new_session=True, **pipes) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "begun\n"
+        assert planted._ended(running) == ("cleaned up\n" if code == 1 else "")
+    assert running.returncode == code
 
 
 @pytest.mark.long

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,9 +23,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import counted
 from common import arguments, conclude, not_measured, spoilt_python
 from partywall.power.activity import Process
-from partywall.sandbox import cgroups
 
 NAME = "watch_cost"
 SHARE_MAX = 0.005
@@ -61,61 +60,18 @@ while True:
 
 
 @contextlib.contextmanager
-def disk(folder: Path) -> Iterator[Path]:
-    """A file of 4 MB on an ext4 of its own, whose requests are counted for each cgroup."""
-    image, place = folder / "image", folder / "disk"
-    with image.open("wb") as file:
-        file.truncate(64 << 20)
-    with contextlib.ExitStack() as stack:
-        result = subprocess.run(["losetup", "-f", "--show", image], capture_output=True, text=True, check=True)
-        device = result.stdout.strip()
-        stack.callback(subprocess.run, ["losetup", "-d", device], check=True)
-        subprocess.run(["mkfs.ext4", "-q", device], check=True)
-        place.mkdir()
-        subprocess.run(["mount", device, place], check=True)
-        stack.callback(subprocess.run, ["umount", place], check=True)
-        (place / "file").write_bytes(os.urandom(4 << 20))
-        if top := cgroups.read().v1.get("blkio"):
-            number = Path(f"/sys/block/{Path(device).name}/dev").read_text().strip()
-            (top / "blkio.throttle.read_bps_device").write_text(f"{number} 0")
-        yield place / "file"
-
-
-@contextlib.contextmanager
-def tenants(file: Path) -> Iterator[None]:
-    """Cgroups with a reader each."""
-    groups = cgroups.read()
-    top = groups.unified if "io" in groups.unified_controllers else groups.v1.get("blkio")
-    if top is None:
-        not_measured(NAME, "this host has no io controller; mount cgroup version 2")
-    parent = top / f"bench-watch-{os.getpid()}"
-    with contextlib.ExitStack() as stack:
-        parent.mkdir()
-        stack.callback(parent.rmdir)
-        if top == groups.unified:
-            (parent / "cgroup.subtree_control").write_text("+io")
-        for number in range(TENANTS):
-            group = parent / f"t{number}"
-            group.mkdir()
-            stack.callback(_removed, group)
-            reader = stack.enter_context(subprocess.Popen([sys.executable, "-c", READER, str(file)]))
-            stack.callback(reader.kill)
-            (group / "cgroup.procs").write_text(str(reader.pid))
-        yield
-
-
-def _removed(group: Path) -> None:
-    """Removes a cgroup once its processes have ended."""
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            group.rmdir()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-        else:
-            return
+def tenants(folder: Path) -> Iterator[None]:
+    """Cgroups with a reader each, of one file on a disk in `folder`."""
+    names = [f"t{number}" for number in range(TENANTS)]
+    with counted.disk(folder, 64 << 20) as disk, counted.groups(disk, f"bench-watch-{os.getpid()}", names) as parent:
+        file = disk.folder / "file"
+        file.write_bytes(os.urandom(4 << 20))
+        with contextlib.ExitStack() as stack:
+            for name in names:
+                reader = stack.enter_context(subprocess.Popen([sys.executable, "-c", READER, str(file)]))
+                stack.callback(reader.kill)
+                (parent / name / "cgroup.procs").write_text(str(reader.pid))
+            yield
 
 
 def measured(out: Path, length_s: float, *, terminal: bool) -> tuple[float, int]:
@@ -167,11 +123,11 @@ def _memory(pid: int) -> int:
 
 def main() -> None:
     given = arguments(__doc__ or "", plants=PLANTS)
-    if os.geteuid() or not all(shutil.which(tool) for tool in ("losetup", "mkfs.ext4", "mount")):
-        not_measured(NAME, "it needs root, losetup and mkfs.ext4")
+    if why := counted.lacking():
+        not_measured(NAME, f"it needs {why}")
     length_s = 30.0 if given.quick else 300.0
     spoilt = spoilt_python(SPOILT[given.plant]) if given.plant else contextlib.nullcontext()
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, disk(Path(folder)) as file, tenants(file), spoilt:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, tenants(Path(folder)), spoilt:
         results = {
             where: measured(Path(folder) / where, length_s, terminal=where == "terminal")
             for where in ("file", "terminal")

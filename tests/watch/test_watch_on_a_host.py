@@ -7,15 +7,13 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
+from benches import counted
 from partywall.kinds.watch import Watches
-from partywall.sandbox import cgroups
 from partywall.store.watch import WatchDirectory
 
-TOOLS = ("losetup", "mkfs.ext4", "mount", "fio")
 SIZE = 128 << 20
 ALONE = 10
 """Periods of the reader alone."""
@@ -23,13 +21,7 @@ POLL_S, POLLS = 0.05, 1200
 
 
 def lacking():
-    if os.geteuid() != 0:
-        return "root"
-    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
-        return ", ".join(missing)
-    if subprocess.run(["losetup", "-f"], capture_output=True, check=False).returncode:
-        return "loop devices"
-    return "" if "io" in cgroups.read().unified_controllers or "blkio" in cgroups.read().v1 else "an io controller"
+    return counted.lacking() or ("" if shutil.which("fio") else "fio")
 
 
 pytestmark = [
@@ -49,40 +41,14 @@ def until(condition, what):
 
 @pytest.fixture
 def disk(tmp_path):
-    """An ext4 on a loop device of its own: the device's name, and the folder where it is mounted."""
-    with contextlib.ExitStack() as stack:
-        image, folder = tmp_path / "image", tmp_path / "disk"
-        with image.open("wb") as file:
-            file.truncate(4 * SIZE)
-        # Past the page cache of the file, so that requests take the time of the real disk.
-        argv = ["losetup", "-f", "--show", "--direct-io=on", str(image)]
-        device = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
-        stack.callback(subprocess.run, ["losetup", "-d", device], check=True)
-        subprocess.run(["mkfs.ext4", "-q", device], check=True)
-        folder.mkdir()
-        subprocess.run(["mount", device, str(folder)], check=True)
-        stack.callback(subprocess.run, ["umount", str(folder)], check=True)
-        yield Path(device).name, folder
+    with counted.disk(tmp_path, 4 * SIZE, direct=True) as made:
+        yield made
 
 
 @pytest.fixture
 def groups(disk):
-    """Two cgroups whose requests on the disk are counted."""
-    found, number = cgroups.read(), Path(f"/sys/block/{disk[0]}/dev").read_text().strip()
-    top = found.unified if "io" in found.unified_controllers else found.v1["blkio"]
-    parent = top / f"pw-watch-{os.getpid()}"
-    with contextlib.ExitStack() as stack:
-        parent.mkdir()
-        stack.callback(parent.rmdir)
-        if top == found.unified:
-            (parent / "cgroup.subtree_control").write_text("+io")
-        else:
-            # The remedy that the command names. It ends with the loop device.
-            (top / "blkio.throttle.read_bps_device").write_text(f"{number} 0")
-        for name in ("reader", "writer"):
-            (parent / name).mkdir()
-            stack.callback((parent / name).rmdir)
-        yield parent
+    with counted.groups(disk, f"pw-watch-{os.getpid()}", ("reader", "writer")) as made:
+        yield made
 
 
 @contextlib.contextmanager
@@ -96,11 +62,10 @@ def fio(group, file, *options):
     finally:
         process.terminate()
         process.wait(30)
-        until(lambda: not (group / "cgroup.procs").read_text(), f"{group} still has processes")
 
 
 def test_the_watch_names_the_tenant_that_slows_a_disk(disk, groups, tmp_path):
-    (device, folder), writer = disk, f"/{groups.name}/writer"
+    device, folder, writer = disk.name, disk.folder, f"/{groups.name}/writer"
     for name in ("r", "w"):
         (folder / name).write_bytes(os.urandom(1 << 20) * (SIZE >> 20))
     subprocess.run(["sync", "-f", str(folder)], check=True)

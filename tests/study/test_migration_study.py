@@ -89,3 +89,12 @@ def test_an_unknown_workload_is_reported():
     content = file.read_bytes().replace(b"computing: matrix-vector", b"computing: nothing")
     with pytest.raises(UsageError, match="nothing is not a workload of the plan"):
         study.kind_of(file).read(content, "study.yaml")
+
+
+def test_a_mistake_in_the_plan_of_a_study_is_named_where_it_is():
+    file = study.find("migration-energy")
+    content = file.read_bytes().replace(b"    pings: 100\n", b"    pings: 100\n    address: 10.0.0.7\n")
+    line = 1 + content.splitlines().index(b"    address: 10.0.0.7")
+    with pytest.raises(UsageError) as refused:
+        study.kind_of(file).read(content, "study.yaml")
+    assert [(each.line, each.key) for each in refused.value.problems] == [(line, "plan.clients.address")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from partywall.power import meters
 from partywall.sandbox.libvirt.domain import is_local
 from partywall.scenario.decode import decode
 from partywall.scenario.explain import Mistake, did_you_mean
-from partywall.scenario.form import follows, problem, validate
+from partywall.scenario.form import checked
 from partywall.scenario.load import find as find_file
 from partywall.scenario.load import read, shipped_as
 
@@ -51,14 +50,7 @@ def loads(raw: bytes, file: str, *, placed: bool = True) -> Cluster:
     if not isinstance(document.data, dict):
         remedy = "begin with partywall_cluster: 1; see docs/consolidate.md"
         raise UsageError(*document.problems, Problem("a cluster file is keys with values", remedy, file, 1))
-    cluster, mistakes = validate(Cluster, copy.deepcopy(document.data), document, stand_ins=_STAND_INS)
-    if cluster is not None:
-        known = {*document.spoiled, *(mistake.path for mistake in mistakes)}
-        mistakes += [mistake for mistake in check(cluster, placed=placed) if not follows(mistake.path, known)]
-    problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
-    if problems or cluster is None:
-        raise UsageError(*sorted(problems, key=lambda each: each.line or 0))
-    return cluster
+    return checked(Cluster, document, file, lambda cluster: check(cluster, placed=placed), stand_ins=_STAND_INS)
 
 
 def check(cluster: Cluster, *, placed: bool = True) -> Iterator[Mistake]:

@@ -7,7 +7,6 @@ selectors and paths, because it evaluates them; `locate` finds the line of its m
 from __future__ import annotations
 
 import base64
-import copy
 import csv
 import json
 import re
@@ -40,7 +39,7 @@ from partywall.scenario.check import ADDRESSES, wrong_address
 from partywall.scenario.decode import Document, decode
 from partywall.scenario.decode import Path as At
 from partywall.scenario.explain import Mistake, did_you_mean
-from partywall.scenario.form import follows, problem, validate
+from partywall.scenario.form import checked, problem
 from partywall.scenario.load import read
 
 # A plan may contain a browser's whole session.
@@ -78,16 +77,7 @@ def loads(raw: bytes, file: str, folder: Path) -> Loaded:
     if not isinstance(document.data, dict):
         remedy = "begin with partywall_load: 1; see docs/load-plan.md"
         raise UsageError(*document.problems, Problem("a plan is keys with values", remedy, file, document.line(())))
-    plan, mistakes = validate(LoadPlan, copy.deepcopy(document.data), document, stand_ins=_STAND_INS)
-    if plan is not None:
-        reported = {*document.spoiled, *(mistake.path for mistake in mistakes)}
-        for each in check(plan, folder):
-            if not follows(each.path, reported):
-                mistakes.append(each)
-                reported.add(each.path)
-    problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
-    if problems or plan is None:
-        raise UsageError(*sorted(problems, key=lambda each: each.line or 0))
+    plan = checked(LoadPlan, document, file, lambda plan: check(plan, folder), stand_ins=_STAND_INS, one_each=True)
     return Loaded(plan, folder, file, document)
 
 

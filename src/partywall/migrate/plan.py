@@ -14,7 +14,7 @@ from partywall.model.migration import Activity, Bystander, GuestSpec, HostSpec, 
 from partywall.plan.order import rounds
 from partywall.scenario.decode import decode
 from partywall.scenario.explain import Mistake, did_you_mean
-from partywall.scenario.form import follows, problem, validate
+from partywall.scenario.form import checked
 from partywall.scenario.load import find as find_file
 from partywall.scenario.load import read, shipped_as, spell_params
 
@@ -49,15 +49,9 @@ def loads(raw: bytes, file: str, catalogue: Catalogue) -> MigrationPlan:
         # It does what it does, and is not idle.
         data.setdefault("workloads", {OWN_WORK: None})
     misspelt = _spell_out(data)
-    plan, mistakes = validate(MigrationPlan, data, document, stand_ins=_STAND_INS)
-    mistakes += misspelt
-    if plan is not None:
-        known = {*document.spoiled, *(mistake.path for mistake in mistakes)}
-        mistakes += [mistake for mistake in check(plan, catalogue) if not follows(mistake.path, known)]
-    problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
-    if problems or plan is None:
-        raise UsageError(*sorted(problems, key=lambda each: each.line or 0))
-    return plan
+    return checked(
+        MigrationPlan, document, file, lambda plan: check(plan, catalogue), data, misspelt, stand_ins=_STAND_INS
+    )
 
 
 def _spell_out(data: dict[str, Any]) -> list[Mistake]:
@@ -84,6 +78,12 @@ def check(plan: MigrationPlan, catalogue: Catalogue) -> Iterator[Mistake]:
         yield from _untouched(plan)
     else:
         yield from _our_guest(plan)
+
+
+def check_at(key: str, plan: MigrationPlan, catalogue: Catalogue) -> Iterator[Mistake]:
+    """As `check`, for the plan at a key of another document."""
+    for mistake in check(plan, catalogue):
+        yield mistake._replace(path=(key, *mistake.path))
 
 
 def _our_guest(plan: MigrationPlan) -> Iterator[Mistake]:

@@ -5,14 +5,15 @@ The meaning of keys and checks across them belong to each format (`load`, `check
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from partywall.errors import Problem, one_line
+from partywall.errors import Problem, UsageError, one_line
 from partywall.scenario.decode import Document, Path, key_text
 from partywall.scenario.explain import Mistake, explain, holds, meant
 
@@ -27,6 +28,42 @@ def problem(mistake: Mistake, document: Document, file: str) -> Problem:
     return Problem(
         one_line(mistake.message), one_line(mistake.remedy), file, document.line(mistake.path), key_text(mistake.path)
     )
+
+
+def sound(value: Model | None, mistakes: Iterable[Mistake], document: Document, file: str) -> Model:
+    """A validated value without mistakes. UsageError with all of them, and the document's, in the order of lines."""
+    problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
+    if problems or value is None:
+        raise UsageError(*sorted(problems, key=lambda each: each.line or 0))
+    return value
+
+
+def checked(
+    form: type[Model],
+    document: Document,
+    file: str,
+    check: Callable[[Model], Iterable[Mistake]],
+    data: dict[str, Any] | None = None,
+    misspelt: Sequence[Mistake] = (),
+    stand_ins: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    one_each: bool = False,
+) -> Model:
+    """The document as a model in which `check` finds no mistake either. UsageError with all mistakes.
+
+    data: its values as the form needs them, if they were converted, and misspelt: the mistakes of that; stand_ins: see
+    `validate`. one_each: a mistake that `check` finds also hides those that follow from it.
+    """
+    values = copy.deepcopy(document.data or {}) if data is None else data
+    value, mistakes = validate(form, values, document, stand_ins=stand_ins)
+    mistakes += misspelt
+    if value is not None:
+        known = {*document.spoiled, *(mistake.path for mistake in mistakes)}
+        for mistake in check(value):
+            if not follows(mistake.path, known):
+                mistakes.append(mistake)
+                known |= {mistake.path} if one_each else set()
+    return sound(value, mistakes, document, file)
 
 
 def validate(

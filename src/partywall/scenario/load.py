@@ -25,7 +25,7 @@ from partywall.scenario.check import check, check_parts
 from partywall.scenario.decode import BYTES_MAX, Document, Path, decode, key_text
 from partywall.scenario.documents import first_key
 from partywall.scenario.explain import Mistake, did_you_mean
-from partywall.scenario.form import follows, problem, validate
+from partywall.scenario.form import follows, sound, validate
 
 VERSION_KEY = "partywall"
 """The first key of a scenario. Files with another first key beside scenarios are of other formats."""
@@ -145,10 +145,7 @@ def _loads(raw: bytes, file: str, catalogue: Catalogue | None) -> Scenario:
             Problem(f"a scenario is keys with values, not {what}", "begin with partywall: 1", file, document.line(())),
         )
     mistakes, scenario = _build(document, catalogue or shipped())
-    problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
-    if problems or scenario is None:
-        raise UsageError(*sorted(problems, key=lambda each: each.line or 0))
-    return scenario
+    return sound(scenario, mistakes, document, file)
 
 
 def _build(document: Document, catalogue: Catalogue) -> tuple[list[Mistake], Scenario | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar
 
 from partywall import pipeline
 from partywall.errors import CapabilityError, Problem, UsageError
@@ -74,6 +74,37 @@ class Forms(Protocol[F_co]):
 
     @property
     def long(self) -> F_co: ...
+
+
+class Named(Protocol):
+    """A study of any kind."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+
+class Heading(TypedDict):
+    """The fields of a `StudyReport` that every kind fills in the same way."""
+
+    run: str
+    name: str
+    description: str
+    length: Length
+    host: Mapping[str, Any]
+
+
+def heading(study: Named, directory: StudyDirectory) -> Heading:
+    """What a study's file and directory say of its report."""
+    return {
+        "run": directory.name,
+        "name": study.name,
+        "description": study.description,
+        "length": directory.request.length,
+        "host": directory.about.get("host", {}),
+    }
 
 
 class OnThisHost:

@@ -29,7 +29,7 @@ from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells
 from partywall.study.generation import machines as elsewhere
 from partywall.study.generation.model import COUNTERS, METRICS, OWN, SERVICE, Cell, Form, Observed, SetupItem, Study
-from partywall.study.kind import form_of, machines_in_words, refuse_on, refuse_parts
+from partywall.study.kind import form_of, heading, machines_in_words, refuse_on, refuse_parts
 
 BACKENDS = ("container", "process", "qemu")
 ONE_HOST = (
@@ -166,10 +166,7 @@ class Generation:
             raise TrialError(f"{directory.path}: no cell was measured twice, so there is no interval; measure again")
         estimates = {metric: {c.id: e for c, e in cells.estimates(observations, metric)} for metric in METRICS}
         return StudyReport(
-            run=directory.name,
-            name=study.name,
-            description=study.description,
-            length=request.length,
+            **heading(study, directory),
             comparisons=tuple(cells.comparisons(study, observations, _differs(form, request, observations, machines))),
             notes=(*_left_out(study, observations, machines), *_notes(observations)),
             facts=(
@@ -177,7 +174,6 @@ class Generation:
                 *_facts(form, request, observations, str(directory.about.get("partywall", ""))),
             ),
             how=HOW,
-            host=directory.about.get("host", {}),
             rows=tuple({"round": o.round, **o.cell.model_dump(), **o.values} for o in observations),
             sections=(
                 *_model_section(cells.pairs(study, observations)),

@@ -40,7 +40,7 @@ from partywall.store.study import StudyDirectory
 from partywall.study.isolation import elsewhere, resources, tables
 from partywall.study.isolation.model import Form, Part, Study
 from partywall.study.isolation.tables import BACKEND, PartRun
-from partywall.study.kind import form_of, machines_in_words, no_such_part, refuse_machines, requested
+from partywall.study.kind import form_of, heading, machines_in_words, no_such_part, refuse_machines, requested
 
 RUNS = "runs"
 OWN_BACKEND = "$backend"
@@ -156,10 +156,7 @@ class Isolation:
         comparisons = tuple(_comparisons(study, runs, first))
         overview = {beside.table.id: beside for beside in comparisons}
         return StudyReport(
-            run=directory.name,
-            name=study.name,
-            description=study.description,
-            length=request.length,
+            **heading(study, directory),
             comparisons=comparisons,
             notes=notes,
             facts=(
@@ -167,7 +164,6 @@ class Isolation:
                 *_facts(study, request, runs, str(directory.about.get("partywall", ""))),
             ),
             how=HOW,
-            host=directory.about.get("host", {}),
             rows=tuple(_row(run, cell) for run in runs for cell in run.findings.cells),
             incomplete=_incomplete(runs),
             sections=(

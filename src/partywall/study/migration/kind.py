@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from partywall import pipeline, units
 from partywall.agent import binary
-from partywall.errors import TrialError, UsageError
+from partywall.errors import TrialError
 from partywall.events import Doing, Emit
 from partywall.host import Host
 from partywall.migrate import plan as plans
@@ -20,11 +20,12 @@ from partywall.model.paper import Place
 from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.scenario import papers
 from partywall.scenario.decode import decode
-from partywall.scenario.form import problem, validate
+from partywall.scenario.explain import Mistake
+from partywall.scenario.form import checked
 from partywall.stats.migration import findings
 from partywall.store.migration import MigrationDirectory
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import OnThisHost, in_blocks, refuse_backends, refuse_parts
+from partywall.study.kind import OnThisHost, heading, in_blocks, refuse_backends, refuse_parts
 from partywall.study.migration import findings as tables
 from partywall.study.migration.model import Bare, Extent, Study
 
@@ -45,14 +46,10 @@ class MigrationStudy(OnThisHost):
     key = "partywall_migration_study"
 
     def read(self, content: bytes, file: str) -> Study:
-        document = decode(content, file)
-        study, mistakes = validate(Study, dict(document.data or {}), document)
-        problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
-        if study is not None:
-            problems += [problem(mistake, document, file) for mistake in plans.check(study.plan, pipeline.catalogue())]
-        if problems or study is None:
-            raise UsageError(*problems)
-        return study
+        def check(study: Study) -> Iterator[Mistake]:
+            return plans.check_at("plan", study.plan, pipeline.catalogue())
+
+        return checked(Study, decode(content, file), file, check)
 
     def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         del host
@@ -101,17 +98,12 @@ class MigrationStudy(OnThisHost):
         evidence = record.evidence()
         moves = findings(evidence, record.table).moves
         bare = [Bare.model_validate(row) for row in directory.observations()]
-        request = directory.request
         return StudyReport(
-            run=directory.name,
-            name=study.name,
-            description=study.description,
-            length=request.length,
+            **heading(study, directory),
             comparisons=tables.comparisons(study, moves, bare, papers.load(study.name)),
             notes=(*_emulated(evidence.about), *tables.notes(moves)),
             facts=_facts(evidence.plan, evidence.about),
             how=HOW,
-            host=directory.about.get("host", {}),
             rows=tuple(_rows(moves)),
             sections=(tables.table(moves),),
             figures={"moves": [finding.values for finding in moves]},

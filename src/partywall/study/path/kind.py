@@ -23,6 +23,7 @@ from partywall.study.kind import (
     accelerator,
     check_tenants_memory,
     emulation_note,
+    heading,
     in_blocks,
     refuse_other_backends,
     refuse_parts,
@@ -129,10 +130,7 @@ class PathStudy(InLab):
         paper = papers.load(study.name)
         carried_out = study.scaled(study.emulated_scale) if emulated else study
         return StudyReport(
-            run=directory.name,
-            name=study.name,
-            description=study.description,
-            length=request.length,
+            **heading(study, directory),
             comparisons=(
                 stats.beside(carried_out, cells, paper, virtual=virtual),
                 stats.cost(carried_out, cells, paper, virtual=virtual),
@@ -140,7 +138,6 @@ class PathStudy(InLab):
             notes=(*((emulation_note(_scale(study)),) if emulated else ()), *_notes(traces)),
             facts=_facts(carried_out, in_blocks(study, request), request),
             how=HOW.format(stats.target_text(study)),
-            host=directory.about.get("host", {}),
             rows=tuple(_rows(cells)),
             sections=(stats.hops(traces, places),) if traces else (),
             figures=stats.figures(traces),

@@ -13,7 +13,7 @@ from partywall.model.paper import Place
 from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import InLab, in_blocks, no_such_part, refuse_backends, requested
+from partywall.study.kind import InLab, heading, in_blocks, no_such_part, refuse_backends, requested
 from partywall.study.policies import findings as stats
 from partywall.study.policies import slots
 from partywall.study.policies.model import Cell, Extent, Study
@@ -65,15 +65,11 @@ class PolicyStudy(InLab):
             raise TrialError(f"{directory.path}: no way was measured twice, so there is no interval; measure again")
         request = directory.request
         return StudyReport(
-            run=directory.name,
-            name=study.name,
-            description=study.description,
-            length=request.length,
+            **heading(study, directory),
             comparisons=stats.comparisons(study, cells, papers.load(study.name)),
             notes=(),
             facts=_facts(study, in_blocks(study, request), cells, request.seed),
             how=HOW,
-            host=directory.about.get("host", {}),
             rows=tuple(row for cell in cells for row in _rows(cell)),
         )
 

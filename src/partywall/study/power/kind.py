@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from partywall import pipeline, units
-from partywall.errors import CapabilityError, TrialError, UsageError
+from partywall.errors import CapabilityError, TrialError
 from partywall.events import Doing, Emit
 from partywall.host import Host
 from partywall.migrate import plan as plans
@@ -22,14 +22,15 @@ from partywall.power.sampling import Sampler
 from partywall.sandbox import Settings, qemu
 from partywall.scenario import papers
 from partywall.scenario.decode import decode
-from partywall.scenario.form import problem, validate
+from partywall.scenario.explain import Mistake
+from partywall.scenario.form import checked
 from partywall.stats import power_fit
 from partywall.stats.power import meter_finding, origin_of
 from partywall.stats.power_fit import Observation
 from partywall.store.migration import MigrationDirectory
 from partywall.store.power import PowerDirectory
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import OnThisHost, in_blocks, refuse_backends, refuse_parts
+from partywall.study.kind import OnThisHost, heading, in_blocks, refuse_backends, refuse_parts
 from partywall.study.power import findings
 from partywall.study.power.model import Extent, Study
 from partywall.study.power.sides import Sides
@@ -50,14 +51,11 @@ class PowerStudy(OnThisHost):
     key = "partywall_power_study"
 
     def read(self, content: bytes, file: str) -> Study:
-        document = decode(content, file)
-        study, mistakes = validate(Study, dict(document.data or {}), document)
-        problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
-        if study is not None and study.moves is not None:
-            problems += [problem(mistake, document, file) for mistake in plans.check(study.moves, pipeline.catalogue())]
-        if problems or study is None:
-            raise UsageError(*problems)
-        return study
+        def check(study: Study) -> Iterator[Mistake]:
+            if study.moves is not None:
+                yield from plans.check_at("moves", study.moves, pipeline.catalogue())
+
+        return checked(Study, decode(content, file), file, check)
 
     def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         refuse_backends(study.name, request)
@@ -115,10 +113,7 @@ class PowerStudy(OnThisHost):
         states = profiles.find(study.states)
         meter = meter_finding(evidence.meters[0], evidence)
         return StudyReport(
-            run=directory.name,
-            name=study.name,
-            description=study.description,
-            length=directory.request.length,
+            **heading(study, directory),
             comparisons=findings.comparisons(observations, guest, states, paper, _differs(evidence, states)),
             notes=tuple(_notes(evidence, fit.model, observations)),
             facts=(
@@ -128,7 +123,6 @@ class PowerStudy(OnThisHost):
                 ("left-out levels are predicted within", f"{fit.left_out_error:.1%}"),
             ),
             how=HOW,
-            host=directory.about.get("host", {}),
             rows=tuple(
                 {"block": each.slot.block, "level": each.slot.level, "busy": each.busy, "watts": each.watts}
                 for each in [*observations, *guest]

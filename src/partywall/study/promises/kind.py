@@ -18,6 +18,7 @@ from partywall.study.kind import (
     accelerator,
     check_tenants_memory,
     emulation_note,
+    heading,
     in_blocks,
     refuse_other_backends,
     refuse_parts,
@@ -89,15 +90,11 @@ class Promises(InLab):
         emulated = any(cell.emulated for cell in cells)
         carried_out = study.scaled(study.emulated_scale) if emulated else study
         return StudyReport(
-            run=directory.name,
-            name=study.name,
-            description=study.description,
-            length=request.length,
+            **heading(study, directory),
             comparisons=stats.comparisons(carried_out, cells, papers.load(study.name), virtual=bool(request.backends)),
             notes=(emulation_note(_scale(study)),) if emulated else (),
             facts=_facts(carried_out, in_blocks(study, request), len(cells), request.seed),
             how=HOW,
-            host=directory.about.get("host", {}),
             rows=tuple(row for cell in cells for row in _rows(cell)),
         )
 

@@ -259,21 +259,22 @@ def packets(person: Keyboard, where: Site) -> None:
         person.push("Start a measurement")
         person.reach("e.name === 'hops'")
         person.type("pww-a/pww0 pww-b/pww1")
-        name = start(person)
-        until(lambda: "pww-b/pww1" in person.text("#figures"), 60, "no hops")
-        print("a trace's hops:", person.text("#figures tbody tr"))
-        report(person, where, name)
-        person.push("Records")
+        figures(person, where, "pww-b/pww1", "a trace's hops")
         person.push("Start a measurement")
         person.write(POLICY)
         person.press(person.keys.ESCAPE)
         person.reach("e.name === 'duration'")
         person.type("10s")
-        name = start(person)
-        until(lambda: "bit/s" in person.text("#figures"), 60, "no guarantees")
-        print("a guard's guarantees:", person.text("#figures tbody tr"))
-        report(person, where, name)
-        person.push("Records")
+        figures(person, where, "bit/s", "a guard's guarantees")
+
+
+def figures(person: Keyboard, where: Site, wanted: str, what: str) -> None:
+    """Starts what the form says, until a text is among its figures, and looks at its report."""
+    name = start(person)
+    until(lambda: wanted in person.text("#figures"), 60, f"nothing of {what}")
+    print(f"{what}:", person.text("#figures tbody tr"))
+    report(person, where, name)
+    person.push("Records")
 
 
 def command_record(person: Keyboard, where: Site, kind: str, name: str) -> None:

@@ -107,17 +107,17 @@ class Second:
     @property
     def lateness(self) -> dict[int, int]:
         """Lateness of timed requests, over all threads."""
-        total: dict[int, int] = {}
-        for thread in self.threads:
-            add_pairs(total, thread["lateness"])
-        return total
+        return self._of_threads("lateness")
 
     @property
     def undelayed(self) -> dict[int, int]:
         """Response times as if every request had been sent on time, over all threads."""
+        return self._of_threads("undelayed")
+
+    def _of_threads(self, name: str) -> dict[int, int]:
         total: dict[int, int] = {}
         for thread in self.threads:
-            add_pairs(total, thread["undelayed"])
+            add_pairs(total, thread[name])
         return total
 
     def add(self, sent: Mapping[str, Any]) -> None:

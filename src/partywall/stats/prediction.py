@@ -255,27 +255,25 @@ def limit_of(facts: Facts, method: Method) -> float:
 
 def geometric(facts: Facts, method: Method, give_up_s: float) -> Course:
     """One dirty rate for all windows."""
-    rate, limit_s = rate_of(facts, method), limit_of(facts, method)
-    left, sent, spent_s = facts.memory, 0.0, 0.0
-    for number in range(1, PASSES_MAX):
-        if left / rate <= limit_s:
-            return _ended(left, sent, spent_s, number, rate)
-        pass_s = left / rate
-        sent, spent_s, left = sent + left, spent_s + pass_s, min(facts.memory, facts.curve.rate * pass_s)
-        if spent_s > give_up_s:
-            break
-    return _endless(sent, spent_s, PASSES_MAX)
+    return _in_passes(facts, method, give_up_s, facts.memory, lambda pass_s: facts.curve.rate * pass_s)
 
 
 def piecewise(facts: Facts, method: Method, give_up_s: float) -> Course:
     """The dirty curve, and whole passes."""
+    return _in_passes(facts, method, give_up_s, facts.content, facts.curve.at)
+
+
+def _in_passes(
+    facts: Facts, method: Method, give_up_s: float, first: float, changed: Callable[[float], float]
+) -> Course:
+    """Each pass sends what changed during the one before. first: bytes of the first; changed: bytes by seconds."""
     rate, limit_s = rate_of(facts, method), limit_of(facts, method)
-    left, sent, spent_s = facts.content, 0.0, 0.0
+    left, sent, spent_s = first, 0.0, 0.0
     for number in range(1, PASSES_MAX):
         if left / rate <= limit_s:
             return _ended(left, sent, spent_s, number, rate)
         pass_s = left / rate
-        sent, spent_s, left = sent + left, spent_s + pass_s, min(facts.memory, facts.curve.at(pass_s))
+        sent, spent_s, left = sent + left, spent_s + pass_s, min(facts.memory, changed(pass_s))
         if spent_s > give_up_s:
             break
     return _endless(sent, spent_s, PASSES_MAX)

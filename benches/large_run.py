@@ -1,7 +1,8 @@
 """Do reports stay fast and small for a run of 100,000 blocks?
 
-Writes a run as `partywall run` does, event by event and message by message: five victims, each beside six neighbours
-and the null neighbour (35 cells), four sessions each, 20,000 blocks a victim, some of them long ones with counters.
+Writes a run as `partywall run` does, event by event and message by message: five victims, each beside the null
+neighbour and four others, two of which have two intensities (35 cells, ten slopes), four sessions each, 20,000 blocks a
+victim, some of them long ones with counters.
 Then, as a user does and each in a process of its own: `report`, `sql`, `compare` with itself, and `run --resume`, whose
 time is until it starts sandboxes. A headless Chromium opens the page; interactive: it has drawn, and its scripts
 answer, where the browser counts time from the beginning of the page's load.
@@ -40,13 +41,14 @@ from partywall.store import RunDirectory
 BLOCKS, QUICK_BLOCKS, TINY_BLOCKS = 100_000, 5_000, 200
 REPORT_S, REPORT_BYTES, PAGE_BYTES, PAGE_S, RESUME_S = 20.0, 1 << 30, 5_000_000, 1.0, 3.0
 QUICK_SHARE = 0.1
-NEIGHBOURS = ("cache", "memory-read", "memory-copy", "syscall", "pipe", "context-switch")
+NEIGHBOURS = {"cache": (0.5, 1.0), "memory-copy": (0.5, 1.0), "syscall": (1.0,), "pipe": (1.0,)}
+"""Intensities of each."""
 VICTIMS = ("integer", "float", "matrix-vector", "pipe", "unix-socket")
 SCENARIO = {
     "partywall": 1,
     "name": "large",
     "victims": {name: {"probe": name} for name in VICTIMS},
-    "aggressors": {name: {"stressor": name} for name in NEIGHBOURS},
+    "aggressors": {name: {"stressor": name, "intensity": doses} for name, doses in NEIGHBOURS.items()},
     "precision": 0.0001,
     "budget": "4h",
 }
@@ -142,7 +144,7 @@ def _slices(
     at_ns = start_ns
     for slot in slots:
         treatment = trial.treatment(slot.treatment)
-        kept = 0.9 if treatment.aggressor == "memory-copy" else 1.0
+        kept = 1 - 0.1 * treatment.intensities.get("memory-copy", 0.0)
         ends = range(at_ns + SLICE_NS, slot.end_ns + 1, SLICE_NS)
         work = RATE * SLICE_NS / 1e9 * kept * (1 + 0.03 * random.standard_normal(len(ends)))
         chosen = random.integers(0, len(latencies), len(ends))

@@ -248,6 +248,28 @@ def test_the_curve_and_its_slope_follow_the_intensities():
     assert curve.slope.low < 0.4 < curve.slope.high
 
 
+def rarely_at_half(seed):
+    """Two intensities on a host that drifts. Three of four blocks lack the smaller one."""
+    steps = trial(*(treatment(f"copy@{i:g}", intensity=i, aggressor_of="memory-copy") for i in (0.5, 1.0)))
+    measured = Host(seed, noise=0.01, drift=0.01).measure(steps, 120, {"copy@0.5": 0.8, "copy@1": 0.6})
+    return steps, [o for o in measured if o.treatment != "copy@0.5" or o.block % 4 == 0]
+
+
+def test_a_slope_is_that_of_the_cells_losses_where_blocks_lack_an_intensity():
+    """It had a fit of its own, of the complete blocks alone, and so another estimate of the host's speed."""
+    for seed in range(5):
+        steps, measured = rarely_at_half(seed)
+        result = findings(measured, steps)
+        half, whole = (1 - cell(result, f"copy@{i:g}").isolation.value for i in (0.5, 1.0))
+        assert result.curves[0].slope.value == pytest.approx((0.5 * half + whole) / 1.25, rel=1e-9)
+
+
+@pytest.mark.long
+def test_the_interval_of_a_slope_holds_the_truth_where_blocks_lack_an_intensity():
+    slopes = [findings(measured, steps).curves[0].slope for steps, measured in map(rarely_at_half, range(60))]
+    assert np.mean([slope.low <= 0.4 <= slope.high for slope in slopes]) >= 0.9
+
+
 def test_a_curve_has_the_dose_that_its_aggressor_really_gave():
     steps = trial(*(treatment(f"memory-copy@{i}", intensity=i) for i in (0.25, 0.5)))
     asked = {"held_ns": 3 * 10**9, "asked_share": 0.3, "pressed_share": 0.3, "cpu_share": 0.31, "pauses_per_s": 9.0}

@@ -9,7 +9,7 @@ import numpy as np
 from partywall.model.finding import Cell, Curve, Estimate
 from partywall.model.plan import Trial
 from partywall.stats.interval import FEWEST, mean_interval
-from partywall.stats.series import Measured, Series, baseline_of, pair_of
+from partywall.stats.series import Measured, Series, baseline_of, references
 
 
 def curves_of(trial: Trial, measured: Measured, cells: Sequence[Cell]) -> tuple[Curve, ...]:
@@ -43,17 +43,18 @@ def _curve(trial: Trial, series: Series, aggressor: str, cells: Sequence[Cell]) 
 
 
 def _slope(trial: Trial, series: Series, cells: Sequence[Cell]) -> Estimate | None:
-    """Loss per unit of intensity: a least-squares line through the origin in each block, and the mean of the slopes.
+    """Loss per unit of intensity: the least-squares line through the origin and the losses of the cells.
 
-    Through the origin, because at intensity 0 an aggressor is the baseline. One slope for each block keeps its
-    intensities together, so that common deviations of that block count once.
+    Through the origin, because at intensity 0 an aggressor is the baseline. Each block gives one slope, which keeps its
+    intensities together, so that common deviations of that block count once. The losses are those of the trial's own
+    fit, to which blocks that lack an intensity contribute as well.
     """
     wanted = [cell.treatment for cell in cells]
     baseline = baseline_of(trial.treatments)
-    complete = series.kept(series.hold([*wanted, baseline.id]))
+    complete = np.flatnonzero(series.hold([*wanted, baseline.id]))
     if len(complete) < FEWEST:
         return None
-    pairs = (pair_of(complete, trial.treatments, trial.treatment(name), baseline) for name in wanted)
-    losses = np.stack([pair.losses() for pair in pairs])
+    alike = references(series, trial.treatments, baseline)
+    losses = np.stack([1 - series.ratio(name, alike, complete) for name in wanted])
     intensity = np.array([cell.intensity for cell in cells], dtype=np.float64)
     return mean_interval(intensity @ losses / float(intensity @ intensity))

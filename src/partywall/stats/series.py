@@ -134,10 +134,8 @@ class Series:
         """The observations up to the time when `count` blocks held every one of these treatments."""
         return self.kept(np.arange(np.flatnonzero(self.hold(treatments))[count - 1] + 1))
 
-    def kept(self, blocks: Places | Flags) -> Series:
-        """These blocks only."""
-        if len(self) and blocks.dtype == bool and blocks.all():
-            return self  # with all that is known of it
+    def kept(self, blocks: Places) -> Series:
+        """These blocks only, with a fit of their own."""
         places = {name: place[blocks] for name, place in self.places.items()}
         return Series(self.seen, {name: place for name, place in places.items() if (place >= 0).any()})
 
@@ -154,9 +152,15 @@ class Series:
         first, second = (self.seen.take(self.places.get(name, nowhere)[both]) for name in (treated, baselines[0]))
         if not len(both) or not second.rate.any():
             return Pair(first, second, np.zeros(len(both)))
-        # What slots of other blocks add counts with the next block that holds both.
-        block = np.minimum(np.searchsorted(both, self._order[1]), len(both) - 1)
-        return Pair(first, second, self.rates.ratio(treated, baselines, block, len(both)))
+        return Pair(first, second, self.ratio(treated, baselines, both))
+
+    def ratio(self, treated: str, baselines: Sequence[str], blocks: Places) -> Array:
+        """A value for each of these blocks, whose mean is the ratio of a treatment's rate to that of these together.
+
+        All slots of the series count. What those of other blocks add counts with the next of these.
+        """
+        following = np.minimum(np.searchsorted(blocks, np.arange(len(self))), len(blocks) - 1)
+        return self.rates.ratio(treated, baselines, following[self._order[1]], len(blocks))
 
 
 @dataclass(frozen=True)
@@ -218,9 +222,15 @@ def pair_of(series: Series, treatments: Sequence[Treatment], treatment: Treatmen
     less time. A null is compared with the reference alone, which checks that they are equal. One that is seen to differ
     is no reference.
     """
-    nulls = [t.id for t in treatments if t.role == "null" and t.victim_limits == reference.victim_limits]
-    alike = (name for name in nulls if treatment.role != "null" and _has_no_effect(series.pair(name, reference.id)))
-    return series.pair(treatment.id, reference.id, *alike)
+    alone = treatment.role == "null"
+    return series.pair(treatment.id, *([reference.id] if alone else references(series, treatments, reference)))
+
+
+def references(series: Series, treatments: Sequence[Treatment], reference: Treatment) -> list[str]:
+    """A reference and the null treatments of the same limits that have no effect, where there are any."""
+    nulls = (t.id for t in treatments if t.role == "null" and t.victim_limits == reference.victim_limits)
+    measured = (name for name in nulls if name in series.places)
+    return [reference.id, *(name for name in measured if _has_no_effect(series.pair(name, reference.id)))]
 
 
 def _has_no_effect(pair: Pair) -> bool:

@@ -185,7 +185,7 @@ class Bench:
             send(self.stage, batch, read)
             self.clock.sleep_until(at - BATCH_NS)
             seen += self.taken()
-        return Measured.of([*seen, *self.observed()]).short
+        return Measured.of([*seen, *self.observed()], self.trial.treatments).short
 
     def lay_out(
         self, order: Sequence[Treatment], at: int, before: Treatment | None, *, long: bool, at_least_ns: int = 0

@@ -2,11 +2,12 @@
 
 On the host: runs with ten aggressors that are all the null kernel, beside different victims, exactly as `partywall run`
 measures and analyses; each gives ten cells whose truth is known to be "no effect". In simulation: coverage of the
-interval under white, autocorrelated and heavy-tailed noise (benches/honesty_simulation.py), from 150 blocks on, as
-docs/statistics.md promises.
+interval under white, autocorrelated and heavy-tailed noise, and with effects that outlast their slots
+(benches/honesty_simulation.py), from 150 blocks on, as docs/statistics.md promises.
 
 Bar: of at least 200 null cells (quick: 40) the 95 % interval excludes "no effect" in at most 8 % (quick: 15 %);
-coverage in simulation 93 to 97 %, within twice the simulation's own standard error.
+coverage in simulation 93 to 97 %, and carry-over above a tenth of the loss reported in at least 95 % of runs of 400
+blocks, within twice the simulation's own standard error.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from common import arguments, conclude, measure
-from honesty_simulation import coverage_table
+from honesty_simulation import carry_over_table, coverage_table
 
 VICTIMS = {
     "memory-copy": {"probe": "memory-copy"},
@@ -67,10 +68,13 @@ def main() -> None:
     rows = [row for row in coverage_table(quick=options.quick) if row.promised]
     for row in rows:
         print(row)
-    honest = all(row.honest for row in rows)
+    reports = carry_over_table(quick=options.quick)
+    least = min(report.share for report in reports if report.must)
+    honest = all(row.honest for row in rows) and all(report.right for report in reports)
     covered = f"{min(row.coverage for row in rows):.1%} to {max(row.coverage for row in rows):.1%}"
     figure = f"{share:.1%} of {len(cells)} null cells on this host exclude no effect; simulated coverage {covered}"
-    parts = {"simulation": (f"{covered} over {len(rows)} cases", honest)}
+    simulated = f"{covered} over {len(rows)} cases; carry-over reported in at least {least:.1%} of runs"
+    parts = {"simulation": (simulated, honest)}
     conclude("honesty", figure, met=share <= allowed and honest and len(cells) >= runs * CELLS, parts=parts)
 
 

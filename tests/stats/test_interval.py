@@ -13,6 +13,7 @@ from partywall.stats.interval import (
     _PERSISTENCE,
     _WHITE_SHARE,
     FEWEST,
+    PROMISED,
     _shapes,
     correlation_interval,
     linearised_ratio,
@@ -26,12 +27,17 @@ values = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 6)), min_size=8, m
 
 
 @pytest.fixture(scope="module")
-def table():
+def simulation():
     spec = importlib.util.spec_from_file_location("honesty_simulation", BENCH)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    return module.coverage_table(quick=True)
+    return module
+
+
+@pytest.fixture(scope="module")
+def table(simulation):
+    return simulation.coverage_table(quick=True)
 
 
 @pytest.mark.long
@@ -43,7 +49,14 @@ def test_intervals_cover_between_93_and_97_percent_wherever_that_is_promised(tab
 
 @pytest.mark.long
 def test_where_nothing_is_promised_intervals_are_still_intervals(table):
-    assert all(row.coverage > 0.7 for row in table if not row.promised)
+    assert all(row.coverage > 0.7 for row in table if row.blocks < PROMISED)
+
+
+@pytest.mark.long
+def test_carry_over_is_reported_where_a_run_must_report_it_and_seldom_where_there_is_none(simulation):
+    reports = simulation.carry_over_table(quick=True)
+    assert {report.must for report in reports} == {True, False, None}
+    assert [(report.noise, report.blocks, report.share) for report in reports if not report.right] == []
 
 
 @pytest.mark.parametrize(("white", "persistence"), [(0, 0), (0, 9), (0, -1), (1, -1), (3, 3)])

@@ -11,6 +11,7 @@ from partywall.model.observation import Observation
 from partywall.model.plan import Trial
 from partywall.stats.interval import ratio_of_means
 from partywall.stats.series import Measured, Pair, Series, pairs_of
+from partywall.stats.speed import rates_of
 from tests.stats.builders import Host, limit, treatment, trial
 
 MANY = trial(*(treatment(f"s{number}") for number in range(4)))
@@ -122,20 +123,59 @@ def test_a_neighbour_is_compared_with_a_null_too_unless_this_has_an_effect(kept_
     assert (got["s0,half"] is series.pair("s0,half", "half", "null,half")) == alike
 
 
+def lasting(observations: list[Observation], losses: dict[str, float], *shares: float) -> list[Observation]:
+    """The same, with shares of each treatment's loss taken from the next slots, if they hold another treatment."""
+    held = [o.treatment for o in observations]
+    result = []
+    for at, observation in enumerate(observations):
+        before = [(held[at - lag], share) for lag, share in enumerate(shares, start=1) if at >= lag]
+        after = 1 - sum(share * losses.get(name, 0.0) for name, share in before if name != held[at])
+        result.append(replace(observation, rate=observation.rate * after))
+    return result
+
+
 @pytest.mark.long
-def test_an_effect_that_outlasts_its_slot_a_little_is_not_taken_for_the_host():
-    """8 % of the loss in the next slot, which is less than what is reported as carry-over."""
-    many = trial(*(treatment(f"s{number}") for number in range(6)))
+@pytest.mark.parametrize("neighbours", [1, 6])
+@pytest.mark.parametrize("shares", [(), (0.08,), (0.16,)])
+def test_an_effect_that_outlasts_its_slot_is_neither_taken_for_the_host_nor_for_the_reference(
+    neighbours: int, shares: tuple[float, ...]
+):
+    """With one neighbour, nearly every other reference slot comes right after it."""
+    several = trial(*(treatment(f"s{number}") for number in range(neighbours)))
     held = []
     for seed in range(40):
-        observations, before = [], None
-        for observation in wandering(many, 150, seed, {"s0": 0.8}, 0.9):
-            after = 1 - 0.08 * 0.2 if before == "s0" != observation.treatment else 1.0
-            observations.append(replace(observation, rate=observation.rate * after))
-            before = observation.treatment
-        factor = against_both(short(observations), "s0").factor()
+        observations = lasting(wandering(several, 300, seed, {"s0": 0.8}, 0.9), {"s0": 0.2}, *shares)
+        series = Measured.of(observations, several.treatments).short
+        factor = against_both(series, "s0").factor()
         held.append(factor.low <= 0.8 <= factor.high)
     assert np.mean(held) >= 0.85
+
+
+def test_after_effects_are_estimated_by_treatment_and_lag():
+    observations = lasting(wandering(MANY, 600, 11, {"s0": 0.6, "s1": 0.8}, 0.9), {"s0": 0.4}, 0.2, 0.1)
+    rates = Measured.of(observations, MANY.treatments).short.rates
+    after = dict(zip(rates.treatments, rates.after.T, strict=True))
+    assert after["s0"][:2] == pytest.approx([-0.08, -0.04], abs=0.008)
+    assert abs(after["s0"][2]) < 0.008
+    for name in ("s1", "s2", "s3"):
+        assert np.abs(after[name]).max() < 0.01
+    assert not after["none"].any()
+    assert not after["null"].any()
+
+
+def test_few_slots_tell_no_after_effects():
+    observations = lasting(wandering(MANY, 99, 12, {"s0": 0.6}, 0.9), {"s0": 0.4}, 0.2)
+    assert not Measured.of(observations, MANY.treatments).short.rates.after.any()
+
+
+def test_no_after_effect_reaches_over_a_gap():
+    """What comes last in each turn seems to slow what comes first in the next."""
+    names, turns = ("none", "null", "s0"), 100
+    moment = (1000 * np.arange(turns)[:, None] + np.arange(4)).ravel()
+    place = np.tile([0, 1, 0, 2], turns)
+    rate = np.tile([0.9, 1.0, 1.0, 0.8], turns) * (1 + 0.01 * np.random.default_rng(13).standard_normal(4 * turns))
+    assert not rates_of(rate, place, moment, names, ["s0"]).after.any()
+    assert rates_of(rate, place, np.arange(4.0 * turns), names, ["s0"]).after[0, 2] == pytest.approx(-0.1, abs=0.02)
 
 
 def test_a_rate_at_a_ceiling_does_not_decide_for_the_others():

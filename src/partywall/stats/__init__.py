@@ -66,7 +66,7 @@ def analyse(evidence: Evidence) -> Findings:
     disturbed: list[Disturbed] = []
     for trial in plan.trials:
         disturbed.append(Disturbed.of(evidence.of_trial(trial.id)))
-        measured = Measured.of(evidence.of_trial(trial.id))
+        measured = Measured.of(evidence.of_trial(trial.id), trial.treatments)
         own = bands_of(trial, measured)
         judged = cells_of(trial, measured, own, plan.scenario.min_blocks)
         findings = with_effects(
@@ -113,7 +113,7 @@ def enough(
     Uses only the observations up to the last checkpoint, so the answer does not depend on how often it is requested.
     """
     baseline = baseline_of(treatments)
-    measured = Measured.of(observations)
+    measured = Measured.of(observations, treatments)
     slow = [t for t in treatments if measured.holding(t.id) is measured.long]
     quick = [t for t in treatments if t not in slow]
     results = [_enough(measured.short, quick, precision, min_blocks)] if quick else []
@@ -172,7 +172,7 @@ def carry_over(
 
     looks: number of tests while blocks arrive, which share the allowed error.
     """
-    return carryover.carry_over(Measured.of(observations), treatments, looks)
+    return carryover.carry_over(Measured.of(observations, treatments), treatments, looks)
 
 
 @dataclass(frozen=True)
@@ -251,5 +251,5 @@ def _outlasting(cell: Cell) -> str:
     return (
         f"trial {cell.trial}: baseline and null slots that came {slots} after {cell.aggressor or cell.label} "
         f"were {pace} {'slower' if late.change.value < 0 else 'faster'}: "
-        "its effect outlasts its slot, so isolation factors of this trial understate it; lengthen the slots"
+        "its effect outlasts its slot, so isolation factors of this trial may understate it; lengthen the slots"
     )

@@ -17,9 +17,9 @@ from partywall.model.plan import Treatment
 from partywall.stats.algebra import one_thread
 from partywall.stats.interval import Array
 from partywall.stats.quantile import ranks, student_reach, student_tail
-from partywall.stats.series import Series
+from partywall.stats.series import Series, presses
+from partywall.stats.speed import LAGS
 
-LAGS = 3
 METHOD = "quiet slots by what preceded them, least squares; found by ranks, Bonferroni over neighbours and lags"
 
 _WINDOW = 11
@@ -34,7 +34,7 @@ def deferred_of(series: Series, treatments: Sequence[Treatment], alpha: float) -
 
     All intensities of an aggressor count as one.
     """
-    pressing = {t.id: t.aggressor or t.id for t in treatments if t.role not in ("baseline", "null")}
+    pressing = {t.id: t.aggressor or t.id for t in treatments if presses(t)}
     names = list(dict.fromkeys(pressing.values()))
     seen = series.seen
     before = np.array([pressing.get(treatment) for treatment in seen.treatment], dtype=object)

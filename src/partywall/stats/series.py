@@ -63,15 +63,16 @@ class Series:
     """All observations of a trial, by block and treatment. Blocks are in order of time.
 
     seen: observations, in order of time. places: of each treatment, the place in `seen` of each block's observation;
-    −1 in blocks without the treatment.
+    −1 in blocks without the treatment. pressing: treatments that may have after-effects.
     """
 
     seen: Observations
     places: Mapping[str, Places]
+    pressing: frozenset[str] = frozenset()
     _pairs: dict[tuple[str, ...], Pair] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
-    def of(seen: Observations) -> Series:
+    def of(seen: Observations, pressing: frozenset[str] = frozenset()) -> Series:
         """Observations in order of time."""
         _, first, block = np.unique(seen.block, return_index=True, return_inverse=True)
         rank = np.empty(len(first), dtype=np.intp)
@@ -81,7 +82,7 @@ class Series:
             own = np.flatnonzero(seen.treatment == treatment)
             places[treatment] = np.full(len(first), -1)
             places[treatment][rank[block[own]]] = own
-        return Series(seen, places)
+        return Series(seen, places, pressing)
 
     def __len__(self) -> int:
         """The number of blocks."""
@@ -101,7 +102,7 @@ class Series:
         """The rates of all treatments, without the host's speed."""
         where, _, treatment = self._order
         moments = (self.seen.start_ns[where] + self.seen.end_ns[where]) / 2
-        return rates_of(self.seen.rate[where], treatment, moments, tuple(self.places))
+        return rates_of(self.seen.rate[where], treatment, moments, tuple(self.places), self.pressing)
 
     @cached_property
     def _spans_ns(self) -> tuple[Array, Array]:
@@ -137,7 +138,8 @@ class Series:
     def kept(self, blocks: Places) -> Series:
         """These blocks only, with a fit of their own."""
         places = {name: place[blocks] for name, place in self.places.items()}
-        return Series(self.seen, {name: place for name, place in places.items() if (place >= 0).any()})
+        places = {name: place for name, place in places.items() if (place >= 0).any()}
+        return Series(self.seen, places, self.pressing)
 
     def pair(self, treated: str, baseline: str, *alike: str) -> Pair:
         """Two treatments, paired by block. alike: treatments that count as the baseline too, where there are any."""
@@ -174,10 +176,11 @@ class Measured:
     long: Series
 
     @staticmethod
-    def of(observations: Iterable[Observation]) -> Measured:
-        """The observations of one trial, arranged."""
+    def of(observations: Iterable[Observation], treatments: Sequence[Treatment] = ()) -> Measured:
+        """The observations of one trial, arranged. treatments: those of the trial, of which some have after-effects."""
         own = Observations.of(observations).in_time
-        return Measured(*(Series.of(own.take(np.flatnonzero(own.long == long))) for long in (False, True)))
+        pressing = frozenset(t.id for t in treatments if presses(t))
+        return Measured(*(Series.of(own.take(np.flatnonzero(own.long == long)), pressing) for long in (False, True)))
 
     def holding(self, treatment: str) -> Series:
         """The blocks by which a treatment is judged."""
@@ -193,6 +196,11 @@ class Measured:
         for treatment in treatments:
             if (pair := _compared_in(self.holding(treatment.id), treatment, treatments)) is not None:
                 yield treatment, pair
+
+
+def presses(treatment: Treatment) -> bool:
+    """Whether it may affect slots after its own."""
+    return treatment.role not in ("baseline", "null")
 
 
 def baseline_of(treatments: Sequence[Treatment]) -> Treatment:

@@ -69,7 +69,7 @@ class PartRun:
     @functools.cached_property
     def _measured(self) -> dict[str, series.Measured]:
         trials = self.evidence.plan.trials
-        return {trial.id: series.Measured.of(self.evidence.of_trial(trial.id)) for trial in trials}
+        return {trial.id: series.Measured.of(self.evidence.of_trial(trial.id), trial.treatments) for trial in trials}
 
     def factor(self, trial: Trial, treated: str, baseline: str) -> Estimate | None:
         """One treatment's rate divided by another's in the same blocks; None if too few contain both."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -204,3 +206,10 @@ def test_rates_so_irregular_that_the_host_would_stand_still_are_used_as_they_are
     rates = short(irregular).rates
     plain = [np.mean([o.rate for o in irregular if o.treatment == name]) for name in rates.treatments]
     assert rates.mean == pytest.approx(plain)
+
+
+@pytest.mark.long
+def test_statistics_do_not_load_what_takes_half_a_second():
+    """Every report and every continued run would begin so much later."""
+    program = "import sys, partywall.stats; sys.exit(bool({'scipy.stats', 'scipy.signal'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -26,7 +26,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from scipy import signal
 
 from partywall.model.observation import Flags, Places
 from partywall.stats.algebra import one_thread
@@ -49,6 +48,9 @@ _FAR_APART = 8.0
 
 LAGS = 3
 """In how many slots after a neighbour's an after-effect is looked for."""
+
+_NOTHING = 1e-17
+"""A weight that changes no sum."""
 
 _CLEAR = 2.0
 """How many of its own standard errors an after-effect must have for a look at the slot after it.
@@ -293,10 +295,23 @@ class _Around:
         for turns in self.turns:
             own = values[turns]
             sums_of = np.zeros_like(own)
-            sums_of[:, 1:] += signal.lfilter([1.0], [1.0, -self.decay], own)[:, :-1]
-            sums_of[:, ::-1][:, 2:] += self.decay * signal.lfilter([1.0], [1.0, -self.decay], own[:, ::-1])[:, :-2]
+            sums_of[:, 1:] += _running(own, self.decay)[:, :-1]
+            sums_of[:, ::-1][:, 2:] += self.decay * _running(own[:, ::-1], self.decay)[:, :-2]
             sums[turns] = sums_of
         return sums
+
+
+def _running(rows: Array, decay: float) -> Array:
+    """Of each value, the sum of it and those before it in its row, each times `decay` for every place between.
+
+    By doubling the number of places. SciPy's recursive filter does the same, but takes longer to import than a run's
+    statistics take.
+    """
+    sums, places, weight = rows.copy(), 1, decay
+    while places < sums.shape[1] and weight > _NOTHING:
+        sums[:, places:] += weight * sums[:, :-places]
+        places, weight = 2 * places, weight**2
+    return sums
 
 
 def _chosen(level: Array, trust: Array, turns: Sequence[Places]) -> _Around:

@@ -411,14 +411,14 @@ def show(rows: list[Row], reports: Sequence[Report]) -> None:
     for noise in NOISES:
         print(f"{noise.name:<30}" + "".join(f"{100 * row.coverage:>13.1f}" for row in _of(noise, rows)))
     columns = "".join(f"{n:>7}" for n in AFTER_BLOCKS)
-    found = f"reported at {PROMISED}, {REPORTED_FROM}"
-    print(f"\n{'coverage in %, by blocks':<36}{columns}   promised   loss missed   {found}")
+    title = f"reported at {PROMISED}, {REPORTED_FROM}"
+    print(f"\n{'coverage in %, by blocks':<36}{columns}   promised   loss missed   {title}")
     for noise in AFTER:
         own = _of(noise, rows)
         covered = "".join(f"{100 * row.coverage:>7.1f}" for row in own)
         missed = own[-1].error / (1 - noise.truth)
         shares = ", ".join(f"{report.share:.1%}" for report in reports if report.noise == noise.name)
-        print(f"{noise.name:<36}{covered}{'yes' if noise.covers else 'no':>11}{missed:>14.1%}   {shares:>{len(found)}}")
+        print(f"{noise.name:<36}{covered}{'yes' if noise.covers else 'no':>11}{missed:>14.1%}   {shares:>{len(title)}}")
 
 
 if __name__ == "__main__":

@@ -225,14 +225,14 @@ class _Model:
 
     def fit(self, pressing: Sequence[int]) -> _Fit:
         """With after-effects. pressing: which treatments may have some."""
-        found = [at for at in pressing if self.count[at] >= _FEWEST_SLOTS]
-        terms: list[Term] = [*((at, 0) for at in range(len(self.count))), *((at, 1) for at in found)]
+        lasting = [at for at in pressing if self.count[at] >= _FEWEST_SLOTS]
+        terms: list[Term] = [*((at, 0) for at in range(len(self.count))), *((at, 1) for at in lasting)]
         fit = self._solved(terms)
-        found = fit.clear(1, found)
+        lasting = fit.clear(1, lasting)
         for lag in range(2, LAGS + 1):
-            if found:
-                found = self._solved([*terms, *((at, lag) for at in found)]).clear(lag, found)
-                terms += [(at, lag) for at in found]
+            if lasting:
+                lasting = self._solved([*terms, *((at, lag) for at in lasting)]).clear(lag, lasting)
+                terms += [(at, lag) for at in lasting]
         return self._solved(terms) if len(terms) > fit.terms else fit
 
     def _solved(self, terms: Sequence[Term]) -> _Fit:

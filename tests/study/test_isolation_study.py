@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from partywall import study as studies
 from partywall.cli.app import app
-from partywall.errors import UsageError
+from partywall.errors import CapabilityError, UsageError
 from partywall.host import Host
 from partywall.model.study import StudyRequest
 from partywall.run import governor, ledger, settings
@@ -228,6 +228,16 @@ def test_a_host_without_a_governor_says_so(tmp_path):
     assert "does not govern" in governor.why_not("saving", host)
     with governor.held("performance", host):
         assert not list(tmp_path.iterdir())
+
+
+def test_a_request_of_which_the_host_can_measure_nothing_is_refused_with_the_reason(tmp_path):
+    host = fake_host(root=tmp_path)
+    requested = StudyRequest(parts=("energy-*",))
+    with pytest.raises(CapabilityError, match="does not govern the processor's frequency") as refused:
+        Isolation().check(read("hyperv-quality"), requested, host, WORK_ROOT, allow_commands=False)
+    (problem,) = refused.value.problems
+    assert problem.file.startswith("hyperv-quality, parts energy-integer-all-container, ")
+    assert "--only" in problem.remedy
 
 
 def test_only_root_changes_a_governor(tmp_path):

@@ -95,6 +95,8 @@ class Isolation:
         # All parts at once: an unsuitable part must not be found after hours of others.
         refused = Refused.by(host)
         going = [job for job in jobs if not _why_not(job, refused)]
+        if not going:
+            raise CapabilityError(*_by_cause(study.name, {job.name: _lack(job, refused) for job in jobs}))
         errors = {job.name: error for job in going if (error := _unplannable(job, request, host, work_root))}
         if errors:
             is_usage = any(isinstance(error, UsageError) for error in errors.values())
@@ -378,6 +380,13 @@ def _why_not(job: Job, refused: Refused) -> str:
         return refused.governors["saving"]
     wanted = settings.wanted(job.scenario.host).items()
     return next((why for name, level in wanted if (why := refused.settings.get(name, {}).get(level))), "")
+
+
+def _lack(job: Job, refused: Refused) -> CapabilityError:
+    """The reason as an error, for a study of which nothing else is left."""
+    return CapabilityError(
+        Problem(_why_not(job, refused), "request other parts with --only, or measure on another host")
+    )
 
 
 def _set_here(job: Job) -> str:

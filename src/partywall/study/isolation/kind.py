@@ -37,7 +37,7 @@ from partywall.scenario import loads, papers
 from partywall.scenario.documents import validated
 from partywall.store import RunDirectory
 from partywall.store.study import StudyDirectory
-from partywall.study.isolation import elsewhere, resources, tables
+from partywall.study.isolation import around, elsewhere, resources, tables
 from partywall.study.isolation.model import Form, Part, Study
 from partywall.study.isolation.tables import BACKEND, PartRun
 from partywall.study.kind import form_of, heading, machines_in_words, no_such_part, refuse_machines, requested
@@ -83,6 +83,7 @@ class Isolation:
         lines = [f"{units.counted(len(seconds), 'part')} in {backends}{_where(jobs)}"]
         lines += [f"{name}: {units.format_duration(round(s) * 10**9)}" for name, s in seconds.items()]
         lines += [f"{job.name}: left out: {why}" for job in jobs if (why := _why_not(job, refused))]
+        lines += [command for job in jobs for command in around.listed(job.name, job.before, job.after)]
         lines += _offline(jobs, host)
         lines += machines_in_words(host.facts)
         return Outline(tuple(lines), sum(seconds.values()))
@@ -91,6 +92,7 @@ class Isolation:
         jobs = _on(study, request, host)
         if not allow_commands:
             listing = [f"part {job.name}, {command}" for job in jobs for command in preflight.commands(job.scenario)]
+            listing += [command for job in jobs for command in around.listed(job.name, job.before, job.after)]
             preflight.refuse_commands("study", listing)
         # All parts at once: an unsuitable part must not be found after hours of others.
         refused = Refused.by(host)
@@ -111,11 +113,13 @@ class Isolation:
         for number, job in enumerate(going):
             emit(Doing(f"{job.name}: planning"))
             emit(Left(sum(seconds[number:])))
-            run = _run(directory, job, host, work_root)
-            preflight.check_disk(run.plan, host, work_root)
-            with governor.held(None if job.machines else GOVERNORS[job.energy_saving], host):
-                listener = _of_part(emit, job.name, sum(seconds[number + 1 :]))
-                left = pipeline.measure(run, listener, work_root, request.memory_wait_ns)
+            # The command may also start what the part needs, so the part is planned after it.
+            with around.held(job.name, job.before, job.after, emit):
+                run = _run(directory, job, host, work_root)
+                preflight.check_disk(run.plan, host, work_root)
+                with governor.held(None if job.machines else GOVERNORS[job.energy_saving], host):
+                    listener = _of_part(emit, job.name, sum(seconds[number + 1 :]))
+                    left = pipeline.measure(run, listener, work_root, request.memory_wait_ns)
             if left:
                 again = "the measurements are kept; fix the causes, then continue with --resume"
                 raise TrialError(f"{job.name}: could not be removed or restored: {', '.join(left)}; {again}")
@@ -241,6 +245,8 @@ class Job:
     energy_saving: str | None
     scenario: Scenario
     text: str
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -360,7 +366,8 @@ def _job(study: Study, request: StudyRequest, place: Place, name: str, values: M
     scenario = loads(text, f"{study.name}, part {job_name}")
     if problems := list(dict.fromkeys(_beyond_a_study(scenario))):
         raise UsageError(*problems)
-    return Job(job_name, name, known, backend, part.reference, part.energy_saving, scenario, text)
+    before, after = (tuple(map(str, _filled(argv, known))) for argv in (part.before, part.after))
+    return Job(job_name, name, known, backend, part.reference, part.energy_saving, scenario, text, before, after)
 
 
 def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:

@@ -89,6 +89,15 @@ def test_figure_9_can_be_requested_in_the_papers_guests_and_belongs_to_no_form(m
     assert {name for name, places in Isolation().places(study, requested, host).items() if places} == {"fig 9"}
 
 
+def test_a_part_of_the_long_form_is_measured_in_the_short_form_if_its_full_name_is_requested():
+    def named(*parts):
+        return [job.name for job in _jobs(read("hyperv-quality"), StudyRequest(parts=parts), PLACE)]
+
+    assert named("tested-float-one") == ["tested-float-one-container"]
+    assert named("tested-float-one-container") == ["tested-float-one-container"]
+    assert not [name for name in named("tested-*") if "float" in name]
+
+
 def prepared_kernel(cache: Path) -> Path:
     """A cache with a kernel for guests, of which only its being there counts."""
     folder = cache / "guest-kernel"

@@ -311,8 +311,9 @@ def _variants(
         for own, other, backend in itertools.product(part.each, part.across, each_apart):
             values = {key: value for key, value in {**own, **other}.items() if key != ONLY}
             called = (name, _job_name(name, part, values, ""), _job_name(name, part, values, backend))
+            # A part that is named in full is measured in any form; a pattern selects among those of the form.
             in_form = all(_in_form(each.get(ONLY), request) for each in (own, other))
-            if in_form and requested(request, *called):
+            if (in_form or not {*called[1:]}.isdisjoint(request.parts)) and requested(request, *called):
                 yield name, values, backend
 
 

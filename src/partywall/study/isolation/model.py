@@ -31,11 +31,11 @@ class Part(Frozen):
     """A scenario, or one for each of `each`, with each of `across`. budget: measuring time of one, by form.
 
     A scenario with `$backend` is a separate run for each backend. Otherwise the backend is a factor, and its trials
-    alternate. Members of `each` with `only: long` are left out of the short form, those with `only: requested` of
-    both forms unless their name is requested. reference: the victim that represents the bare
-    host. energy_saving: `on` lets the processor's clock fall, and skips the part on a host without governors; `off`
-    keeps it up and lets idle CPUs poll, each if the host can. smt: `off` switches it off if the host can and at least
-    two CPUs stay; otherwise a note says why not. A part whose scenario has a setting that the host cannot have is
+    alternate. Members of `each` with `only: long` are left out of the short form unless their full name is requested,
+    those with `only: requested` of both forms unless a pattern selects them. reference: the victim that represents the
+    bare host. energy_saving: `on` lets the processor's clock fall, and skips the part on a host without governors;
+    `off` keeps it up and lets idle CPUs poll, each if the host can. smt: `off` switches it off if the host can and at
+    least two CPUs stay; otherwise a note says why not. A part whose scenario has a setting that the host cannot have is
     skipped. before, after: commands on this host around each run, such as one that sets a limit of a hypervisor that
     Partywall does not drive; `$name` as in the scenario.
     """

@@ -13,7 +13,7 @@ from partywall.events import Doing, Emit
 DEADLINE_S = 120
 """A command of another hypervisor's shell may start slowly. One that waits for an answer never ends."""
 SAID = 500
-"""How many characters of what a failed command printed are shown."""
+"""So many characters of a failed command's messages are shown."""
 
 
 def listed(name: str, before: Sequence[str], after: Sequence[str]) -> list[str]:

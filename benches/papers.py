@@ -2,10 +2,11 @@
 
 docs/papers/ lists the papers sentence by sentence, with the numbers as printed. The short form reads files only, and
 checks for each study: the tables and figures of its file are those that the rows name; its published numbers are the
-printed ones; its form measures both places of each claim, and the comparison of such measurements gives a verdict; and
-docs/papers.md is up to date. The long form carries out the shortest form of each study, and checks that each table and
-figure that it measured has a verdict for each claim. What the host lacks is listed. It takes over an hour; with
---folder it is measured study by study, and the records of the studies are kept there for `python -m labs.papers`.
+printed ones; its form measures both places of each claim, and the comparison of such measurements gives a verdict; a
+row that is measured has a recorded result; and docs/papers.md is up to date. The long form carries out the shortest
+form of each study, and checks that each table and figure that it measured has a verdict for each claim. What the host
+lacks is listed. It takes over an hour; with --folder it is measured study by study, and the records of the studies are
+kept there for `python -m labs.papers`.
 
 Bar: no problem.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,13 @@ def undecided(beside: Beside) -> Iterator[str]:
             yield f"{beside.table.id}: no verdict on {bound.series}, {bound}"
 
 
+def of_results(rows: table.PaperRows, recorded: Mapping[str, table.Recorded], benches: frozenset[str]) -> Iterator[str]:
+    """Rows that are measured, and of which nothing is recorded."""
+    for row in table.stated(rows, recorded, benches):
+        if row.status == "unrecorded":
+            yield f"{row.id}: {row.lacks}"
+
+
 def of_page() -> Iterator[str]:
     text = table.PAGE.read_text("utf-8")
     if text != table.fresh(text):
@@ -140,6 +148,7 @@ PLANTS = {
     "number": "a published number differs from the printed one",
     "row": "no row has evidence",
     "claim": "a claim is about a place that no form measures",
+    "result": "nothing is recorded of any study",
 }
 
 
@@ -152,6 +161,8 @@ def of_fault(plant: str, rows: table.PaperRows, name: str, paper: Paper) -> list
     if plant == "row":
         without = tuple(row.model_copy(update={"exhibits": ()}) for row in rows.rows)
         return list(of_rows(rows.model_copy(update={"rows": without})))
+    if plant == "result":
+        return list(of_results(rows, {}, frozenset()))
     claim: Any = {"left": ("nobody", 1.0), "is": "larger", "than": ("nobody", 2.0)}
     last = paper.exhibits[-1].model_copy(update={"claims": (Claim.model_validate(claim),)})
     return list(of_claims(name, paper.model_copy(update={"exhibits": (*paper.exhibits[:-1], last)})))
@@ -163,6 +174,8 @@ def main() -> None:
     loaded = {name: papers.load(name) for paper in rows for name in paper.studies}
     problems = [problem for paper in rows for problem in of_rows(paper)]
     problems += [problem for name, paper in loaded.items() for problem in of_claims(name, paper)]
+    recorded, benches = table.results(), table.tried()
+    problems += [problem for paper in rows for problem in of_results(paper, recorded, benches)]
     problems += of_page()
     if given.plant:
         problems += of_fault(given.plant, rows[0], *next(iter(loaded.items())))

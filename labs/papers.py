@@ -1,11 +1,13 @@
 """The table of the reproduced papers: which of their statements Partywall measures, and with what result.
 
 Source: docs/papers/PAPER.yaml, a row for each statement, table and figure; the published numbers of the studies
-(src/partywall/scenarios/papers/NAME.paper.yaml); and recorded results of studies (docs/papers/results/NAME.json).
+(src/partywall/scenarios/papers/NAME.paper.yaml); and recorded results of studies (docs/papers/results/NAME.json) and
+of benchmarks (benches/results.jsonl).
 
     python -m labs.papers                  writes docs/papers.md (part of make generate)
     python -m labs.papers --record FOLDER  adds the result of a finished study, given its folder; with --lab NAME, of
-                                           a study that belongs to a lab
+                                           a study that belongs to a lab. Of a study that measured some parts only,
+                                           the tables and figures of these parts.
 """
 
 from __future__ import annotations
@@ -13,17 +15,20 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
+from benches.results import recorded as benchmarks
 from benches.results import written
 from partywall import study as studies
 from partywall.model.agreement import judge
 from partywall.model.paper import Measured, Number, Paper, PaperTable
 from partywall.model.scenario import Frozen, Name
+from partywall.model.study import StudyRequest
 from partywall.report import figures
 from partywall.report.paper import measured_text
 from partywall.scenario import papers
@@ -35,10 +40,11 @@ ROWS = ROOT / "docs" / "papers"
 RESULTS = ROWS / "results"
 PAGE = ROOT / "docs" / "papers.md"
 
-Status = Literal["measured", "shown", "stand-in", "unequipped", "partly", "missing", "impossible"]
+Status = Literal["measured", "shown", "unrecorded", "stand-in", "unequipped", "partly", "missing", "impossible"]
 WORDS: Mapping[Status, str] = {
     "measured": "measured again",
     "shown": "shown",
+    "unrecorded": "not recorded",
     "stand-in": "on a stand-in",
     "unequipped": "needs hardware",
     "partly": "partly",
@@ -112,6 +118,39 @@ def results() -> dict[str, Recorded]:
     return {recorded.study: recorded for recorded in stored}
 
 
+def tried() -> frozenset[str]:
+    """Benchmarks with a recorded result."""
+    return frozenset(result.bench for result in benchmarks() if not result.plant)
+
+
+def without_result(row: Row, rows: PaperRows, recorded: Mapping[str, Recorded], benches: frozenset[str]) -> str:
+    """What a row that is measured has no recorded result of; empty if it has all, and for other rows.
+
+    A row that names tables and figures needs a measured point of each, and another the result of one of its studies or
+    benchmarks. Results of other commands are not recorded, so a row of these alone is believed.
+    """
+    if row.status != "measured":
+        return ""
+    mine = [each for each in recorded.values() if each.by in row.by or (not each.by and each.study in rows.studies)]
+    if row.exhibits:
+        known = {shown.exhibit for each in mine for shown in each.exhibits if shown.measured}
+        return ", ".join(name for name in row.exhibits if name not in known)
+    named = [by for by in row.by if by.startswith(("study ", "bench "))]
+    has = {f"study {each.study}" for each in mine if any(shown.measured for shown in each.exhibits)}
+    has |= {f"bench {name}" for name in benches}
+    return "" if len(named) < len(row.by) or has.intersection(named) else ", ".join(map(_command, named))
+
+
+def stated(rows: PaperRows, recorded: Mapping[str, Recorded], benches: frozenset[str]) -> tuple[Row, ...]:
+    """The rows as the page states them: what is measured, but has no recorded result, is not recorded."""
+    return tuple(
+        row.model_copy(update={"status": "unrecorded", "lacks": f"no result of {lacking} is recorded yet"})
+        if (lacking := without_result(row, rows, recorded, benches))
+        else row
+        for row in rows.rows
+    )
+
+
 def problems(rows: PaperRows) -> Iterator[str]:
     """What is wrong with the rows of a paper."""
     ids = [row.id for row in rows.rows]
@@ -167,9 +206,10 @@ WHOLE = 100.0
 # The page
 
 
-def page(papers_rows: Sequence[PaperRows], recorded: Mapping[str, Recorded]) -> str:
+def page(papers_rows: Sequence[PaperRows], recorded: Mapping[str, Recorded], benches: frozenset[str]) -> str:
     """The generated part of docs/papers.md."""
-    return "\n\n".join(_parts(papers_rows, recorded))
+    shown = [rows.model_copy(update={"rows": stated(rows, recorded, benches)}) for rows in papers_rows]
+    return "\n\n".join(_parts(shown, recorded))
 
 
 def _parts(papers_rows: Sequence[PaperRows], recorded: Mapping[str, Recorded]) -> Iterator[str]:
@@ -230,11 +270,12 @@ def _beside(paper: Paper, title: str, recorded: Recorded | None) -> Iterator[str
 
 
 def _point_rows(paper_table: PaperTable, shown: Shown | None) -> Iterator[str]:
-    """A line for each published number, and one for the figure's verdict if it has none."""
+    """A line for each place that the verdict is about: published numbers, claims and bounds."""
     points = {point.place: point for point in shown.measured} if shown else {}
     verdict = "not recorded" if shown is None else f"{shown.likeness} ({shown.note})" if shown.note else shown.likeness
-    places = list(paper_table.values) or [place for claim in paper_table.claims for place in (claim.left, claim.than)]
-    for place in dict.fromkeys(places):
+    claimed = [place for claim in paper_table.claims for place in (claim.left, claim.than)]
+    bounded = [place for place in points if any(bound.covers(place) for bound in paper_table.bounds)]
+    for place in dict.fromkeys([*paper_table.values, *claimed, *bounded]):
         number = paper_table.values.get(place)
         here = measured_text(points[place]) if place in points else "–"
         published = "no number" if number is None else _with_unit(number, paper_table.y.unit)
@@ -248,7 +289,7 @@ def _with_unit(number: Number, unit: str) -> str:
 
 def fresh(text: str) -> str:
     """docs/papers.md with its generated part replaced."""
-    return written(text, {"papers": page(every(), results())})
+    return written(text, {"papers": page(every(), results(), tried())})
 
 
 # Results
@@ -257,12 +298,13 @@ def fresh(text: str) -> str:
 def record(folder: Path, only: Sequence[str] = (), lab: str = "") -> Path:
     """Adds the result of a finished study to the recorded ones, or of these tables and figures only.
 
+    Of a study that measured some parts only, the tables and figures that it measured are added to the earlier result.
     lab: the lab that the study belongs to, if it is not one of Partywall's own.
     """
     directory = StudyDirectory.open(folder)
     report = studies.report(directory)
     cpus = len(directory.about.get("host", {}).get("cpus_allowed", ()))
-    shown = [
+    shown: list[dict[str, Any]] = [
         {
             "exhibit": beside.table.id,
             "likeness": judge(beside).likeness,
@@ -283,14 +325,20 @@ def record(folder: Path, only: Sequence[str] = (), lab: str = "") -> Path:
         document |= of_lab | {"exhibits": [each for each in shown if each["measured"]]}
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / f"{report.name}.json"
-    if only:
-        earlier = json.loads(file.read_text("utf-8"))
-        backends = "".join(f" --backend {backend}" for backend in directory.request.backends)
-        note = f"{document['when']}{',' if backends else ''}{backends}"
-        new = [{**each, "note": note} for each in shown if each["exhibit"] in only]
-        document = earlier | {"exhibits": [each for each in earlier["exhibits"] if each["exhibit"] not in only] + new}
+    if only or (directory.request.parts and not lab):
+        wanted = only or [each["exhibit"] for each in shown if each["measured"]]
+        note = ", ".join(filter(None, [document["when"], _options(directory.request)]))
+        new = [{**each, "note": note} for each in shown if each["exhibit"] in wanted]
+        earlier = json.loads(file.read_text("utf-8")) if file.exists() else document | {"exhibits": []}
+        document = earlier | {"exhibits": [each for each in earlier["exhibits"] if each["exhibit"] not in wanted] + new}
     file.write_text(Recorded.model_validate(document).model_dump_json(indent=1, exclude_defaults=True) + "\n")
     return file
+
+
+def _options(request: StudyRequest) -> str:
+    """The options that made a study measure less than, or other than, its form: --backend qemu --only 'memory*'."""
+    given = [("--backend", backend) for backend in request.backends] + [("--only", part) for part in request.parts]
+    return " ".join(f"{name} {shlex.quote(value)}" for name, value in given)
 
 
 def _rounded(point: Measured) -> dict[str, Any]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
+from types import SimpleNamespace
 
+import click
 import pytest
 
 from labs import papers as table
 from partywall import pipeline
 from partywall import study as studies
+from partywall.cli.app import COMMANDS, command
+from partywall.model.paper import Beside, Measured
 from partywall.model.study import StudyRequest
 from partywall.scenario import papers
 from partywall.testing import fake_host
@@ -95,8 +100,138 @@ def test_the_result_of_a_labs_study_stands_beside_its_papers_with_what_was_measu
     shown = {"exhibit": "fig 7", "likeness": "confirmed", "measured": [point]}
     by_lab = {"study": "xen-lab-vits", "by": "lab xen", "paper": "vits", "when": "2026-11-27", "form": "short"}
     recorded = table.Recorded.model_validate(by_lab | {"host": "a machine", "exhibits": [shown]})
-    page = table.page([vits], {"xen-lab-vits": recorded})
+    page = table.page([vits], {"xen-lab-vits": recorded}, frozenset())
     section = page.split("### Published and measured: `make xen-lab`")[1].split("###")[0]
     assert "Measured on 2026-11-27 in the short form, on a machine.\n\nE: emulated" in section
     assert "| fig 7 | pipe, none | no number | 210 ± 10 E | confirmed |" in section
     assert "fig 5" not in section
+
+
+# What is recorded
+
+POINT = {"series": "cache", "x": "normal", "value": 9.0, "low": 8.0, "high": 10.0}
+
+
+def recorded(study, **exhibits):
+    shown = [
+        {"exhibit": name.replace("_", " "), "likeness": "same order", "measured": points}
+        for name, points in exhibits.items()
+    ]
+    base = {"study": study, "when": "2026-11-27", "host": "a machine", "form": "short"}
+    return table.Recorded.model_validate(base | {"exhibits": shown})
+
+
+def test_a_row_is_measured_again_only_once_each_of_its_figures_has_a_recorded_point():
+    row = (
+        ROWS["V"]
+        .rows[0]
+        .model_copy(update={"status": "measured", "by": ("study vits",), "exhibits": ("fig 5", "fig 7")})
+    )
+    rows = ROWS["V"].model_copy(update={"rows": (row,)})
+
+    def states(results):
+        (stated,) = table.stated(rows, {each.study: each for each in results}, frozenset())
+        return stated.status, stated.lacks
+
+    assert states([]) == ("unrecorded", "no result of fig 5, fig 7 is recorded yet")
+    assert states([recorded("vits", fig_5=[POINT], fig_7=[])]) == ("unrecorded", "no result of fig 7 is recorded yet")
+    assert states([recorded("vits", fig_5=[POINT], fig_7=[POINT])]) == ("measured", "")
+    # A figure that only a lab measured is a result of rows that name the lab.
+    lab = recorded("xen-lab-vits", fig_5=[POINT], fig_7=[POINT]).model_copy(update={"by": "lab xen", "paper": "vits"})
+    assert states([lab])[0] == "unrecorded"
+
+
+def test_a_row_without_figures_needs_a_result_of_one_of_its_studies_or_benchmarks():
+    row = (
+        ROWS["V"].rows[0].model_copy(update={"status": "measured", "by": ("study vits", "bench harm"), "exhibits": ()})
+    )
+    rows = ROWS["V"]
+    said = "sudo partywall study papers/vits, sudo python benches/harm.py"
+    assert table.without_result(row, rows, {}, frozenset({"watch_cost"})) == said
+    assert table.without_result(row, rows, {}, frozenset({"harm"})) == ""
+    assert table.without_result(row, rows, {"vits": recorded("vits", fig_5=[POINT])}, frozenset()) == ""
+    other = row.model_copy(update={"status": "shown"})
+    assert table.without_result(other, rows, {}, frozenset()) == ""
+
+
+def test_the_result_of_some_parts_is_added_to_the_earlier_one(tmp_path, monkeypatch):
+    paper = papers.load("vits")
+
+    def measure(parts, *names):
+        """A stored study that measured these figures."""
+        comparisons = [
+            Beside(
+                paper=paper,
+                table=exhibit,
+                measured=(Measured.model_validate(POINT),) if exhibit.id in names else (),
+            )
+            for exhibit in paper.exhibits
+        ]
+        folder = tmp_path / "-".join(parts or ["whole"])
+        folder.mkdir()
+        (folder / "observations.jsonl").touch()
+        request = StudyRequest(parts=tuple(parts), backends=("qemu",) if "memory*" in parts else ())
+        directory = SimpleNamespace(about={}, path=folder, request=request)
+        monkeypatch.setattr(table.StudyDirectory, "open", lambda _: directory)
+        report = SimpleNamespace(name="vits", length="short", comparisons=comparisons)
+        monkeypatch.setattr(table.studies, "report", lambda _: report)
+        table.record(folder)
+        stored = table.Recorded.model_validate_json((tmp_path / "results" / "vits.json").read_bytes())
+        return {shown.exhibit: (len(shown.measured), shown.note) for shown in stored.exhibits}
+
+    monkeypatch.setattr(table, "RESULTS", tmp_path / "results")
+    first = measure(["cache"], "fig 5")
+    assert list(first) == ["fig 5"]
+    assert first["fig 5"][0] == 1
+    assert first["fig 5"][1].endswith(", --only cache")
+    both = measure(["memory*"], "fig 6 (space)")
+    assert both["fig 5"] == first["fig 5"]
+    assert both["fig 6 (space)"][1].endswith(", --backend qemu --only 'memory*'")
+    whole = measure([], "fig 7")
+    assert whole["fig 5"] == (0, "")
+    assert len(whole) == len(paper.exhibits)
+
+
+def test_every_place_that_a_verdict_is_about_is_on_the_page():
+    for letter, rows in ROWS.items():
+        page = table.page([rows], {}, frozenset())
+        for name in rows.studies:
+            for exhibit in papers.load(name).exhibits:
+                claimed = {place for claim in exhibit.claims for place in (claim.left, claim.than)}
+                lacking = [str(p) for p in claimed | set(exhibit.values) if f"| {exhibit.id} | {p} |" not in page]
+                assert not lacking, (letter, exhibit.id)
+
+
+# The commands beside the rows
+
+SAID = sorted({table._command(by) for rows in ROWS.values() for row in rows.rows for by in row.by})
+
+
+@pytest.mark.parametrize("text", [text for text in SAID if "partywall " in text])
+def test_the_command_of_a_row_is_one_that_the_command_line_takes(text):
+    """Options and their values, and the names of studies and parts; words in capitals stand for the reader's own."""
+    words = shlex.split(text.split(", with ")[0].removeprefix("sudo "))
+    assert words[0] == "partywall"
+    name, arguments = words[1], words[2:]
+    entry = command(name)
+    while isinstance(entry, click.Group):
+        # `partywall load PLAN` is `partywall load run PLAN`.
+        child = entry.get_command(click.Context(entry), arguments[0]) if arguments else None
+        entry, arguments = (child, arguments[1:]) if child is not None else (entry.commands["run"], arguments)
+    context = click.Context(entry, info_name=name, **COMMANDS[name].settings or {})
+    entry.parse_args(context, list(arguments))
+    if name == "study":
+        given = context.params
+        job = given["name"]
+        kind = studies.kind_of(studies.find(job))
+        study = kind.read(studies.find(job).read_bytes(), job)
+        length = given["form"] or ("long" if given["long"] else "short")
+        parts, backends = tuple(given["only"] or ()), tuple(given["backend"] or ())
+        request = StudyRequest(length=str(length), parts=parts, backends=backends)
+        assert kind.places(study, request, fake_host(cpus=4))
+
+
+@pytest.mark.parametrize("text", [text for text in SAID if text.startswith("make ")])
+def test_the_lab_of_a_row_is_a_target(text):
+    targets = (table.ROOT / "Makefile").read_text("utf-8")
+    assert f"\n{text.removeprefix('make ')}:" in targets

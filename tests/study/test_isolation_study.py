@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from partywall import study as studies
 from partywall.cli.app import app
-from partywall.errors import UsageError
+from partywall.errors import CapabilityError, UsageError
 from partywall.host import Host
 from partywall.model.study import StudyRequest
 from partywall.run import governor, ledger, settings
@@ -87,6 +87,15 @@ def test_figure_9_can_be_requested_in_the_papers_guests_and_belongs_to_no_form(m
         sandboxes = [each.sandbox for each in (*job.scenario.victims.values(), *job.scenario.aggressors.values())]
         assert {(box.backend, box.memory) for box in sandboxes} == {("qemu", 128 << 20)}
     assert {name for name, places in Isolation().places(study, requested, host).items() if places} == {"fig 9"}
+
+
+def test_a_part_of_the_long_form_is_measured_in_the_short_form_if_its_full_name_is_requested():
+    def named(*parts):
+        return [job.name for job in _jobs(read("hyperv-quality"), StudyRequest(parts=parts), PLACE)]
+
+    assert named("tested-float-one") == ["tested-float-one-container"]
+    assert named("tested-float-one-container") == ["tested-float-one-container"]
+    assert not [name for name in named("tested-*") if "float" in name]
 
 
 def prepared_kernel(cache: Path) -> Path:
@@ -228,6 +237,16 @@ def test_a_host_without_a_governor_says_so(tmp_path):
     assert "does not govern" in governor.why_not("saving", host)
     with governor.held("performance", host):
         assert not list(tmp_path.iterdir())
+
+
+def test_a_request_of_which_the_host_can_measure_nothing_is_refused_with_the_reason(tmp_path):
+    host = fake_host(root=tmp_path)
+    requested = StudyRequest(parts=("energy-*",))
+    with pytest.raises(CapabilityError, match="does not govern the processor's frequency") as refused:
+        Isolation().check(read("hyperv-quality"), requested, host, WORK_ROOT, allow_commands=False)
+    (problem,) = refused.value.problems
+    assert problem.file.startswith("hyperv-quality, parts energy-integer-all-container, ")
+    assert "--only" in problem.remedy
 
 
 def test_only_root_changes_a_governor(tmp_path):

@@ -42,9 +42,9 @@ def all_moves(**times):
     ]
 
 
-def besides(moves, bare=(1.75e9, 1.76e9, 1.74e9)):
+def besides(moves, bare=(1.75e9, 1.76e9, 1.74e9), *, emulated=False):
     rows = [Bare(block=block, rate=rate) for block, rate in enumerate(bare)]
-    result = findings.comparisons(shipped(), moves, rows, papers.load("migration-energy"))
+    result = findings.comparisons(shipped(), moves, rows, papers.load("migration-energy"), emulated=emulated)
     return {each.table.id: each for each in result}
 
 
@@ -70,11 +70,20 @@ def test_computing_is_compared_on_the_host_in_a_guest_and_in_one_that_moves():
     assert {place.x for place in result.points} == {"host", "guest", "moving guest"}
 
 
+def test_every_point_of_an_emulated_guest_says_so_and_that_of_the_host_does_not():
+    result = besides(all_moves(), emulated=True)
+    marks = {point.place: point.emulated for beside in result.values() for point in beside.measured}
+    assert marks.pop(findings.HOST) is None
+    assert set(marks.values()) == {"victim"}
+    assert all(point.emulated is None for beside in besides(all_moves()).values() for point in beside.measured)
+
+
 def test_a_move_that_did_not_end_is_a_note_and_no_point():
     lost = moved("20-users", 0).model_copy(update={"values": {}})
     lost = lost.model_copy(update={"move": lost.move.model_copy(update={"outcome": "gave up", "reason": "too slow"})})
     assert list(findings.notes([lost])) == ["20-users, block 1: gave up: too slow"]
-    assert findings.comparisons(shipped(), [lost], [], papers.load("migration-energy"))[0].measured == ()
+    paper = papers.load("migration-energy")
+    assert findings.comparisons(shipped(), [lost], [], paper, emulated=False)[0].measured == ()
 
 
 @pytest.mark.parametrize("requested", [{"backends": ("qemu",)}, {"parts": ("x",)}])

@@ -100,9 +100,12 @@ def study(
 ) -> int:
     """Repeat a published measurement, and compare its tables and figures with the results of this host.
 
-      partywall study                        list the studies
-      partywall study papers/vits            the short form, in minutes; --long takes hours
-      partywall study papers/vits --on shop  measured on another machine, from here
+      partywall study                          list the studies
+
+      partywall study papers/vits              the short form, in minutes; --long takes hours
+
+      partywall study papers/vits --on shop    measured on another machine, from here
+
       partywall study papers/load-generation-netto --machine physical=load1 --machine sandbox=vm1 --address 10.0.0.7
 
     Exit code: 0 measured, 2 bad study or option, 4 the host lacks something, 5 a part failed.

@@ -37,7 +37,7 @@ from partywall.scenario import loads, papers
 from partywall.scenario.documents import validated
 from partywall.store import RunDirectory
 from partywall.store.study import StudyDirectory
-from partywall.study.isolation import elsewhere, resources, tables
+from partywall.study.isolation import around, elsewhere, resources, tables
 from partywall.study.isolation.model import Form, Part, Study
 from partywall.study.isolation.tables import BACKEND, PartRun
 from partywall.study.kind import form_of, heading, machines_in_words, no_such_part, refuse_machines, requested
@@ -83,6 +83,7 @@ class Isolation:
         lines = [f"{units.counted(len(seconds), 'part')} in {backends}{_where(jobs)}"]
         lines += [f"{name}: {units.format_duration(round(s) * 10**9)}" for name, s in seconds.items()]
         lines += [f"{job.name}: left out: {why}" for job in jobs if (why := _why_not(job, refused))]
+        lines += [command for job in jobs for command in around.listed(job.name, job.before, job.after)]
         lines += _offline(jobs, host)
         lines += machines_in_words(host.facts)
         return Outline(tuple(lines), sum(seconds.values()))
@@ -91,10 +92,13 @@ class Isolation:
         jobs = _on(study, request, host)
         if not allow_commands:
             listing = [f"part {job.name}, {command}" for job in jobs for command in preflight.commands(job.scenario)]
+            listing += [command for job in jobs for command in around.listed(job.name, job.before, job.after)]
             preflight.refuse_commands("study", listing)
         # All parts at once: an unsuitable part must not be found after hours of others.
         refused = Refused.by(host)
         going = [job for job in jobs if not _why_not(job, refused)]
+        if not going:
+            raise CapabilityError(*_by_cause(study.name, {job.name: _lack(job, refused) for job in jobs}))
         errors = {job.name: error for job in going if (error := _unplannable(job, request, host, work_root))}
         if errors:
             is_usage = any(isinstance(error, UsageError) for error in errors.values())
@@ -109,11 +113,13 @@ class Isolation:
         for number, job in enumerate(going):
             emit(Doing(f"{job.name}: planning"))
             emit(Left(sum(seconds[number:])))
-            run = _run(directory, job, host, work_root)
-            preflight.check_disk(run.plan, host, work_root)
-            with governor.held(None if job.machines else GOVERNORS[job.energy_saving], host):
-                listener = _of_part(emit, job.name, sum(seconds[number + 1 :]))
-                left = pipeline.measure(run, listener, work_root, request.memory_wait_ns)
+            # The command may also start what the part needs, so the part is planned after it.
+            with around.held(job.name, job.before, job.after, emit):
+                run = _run(directory, job, host, work_root)
+                preflight.check_disk(run.plan, host, work_root)
+                with governor.held(None if job.machines else GOVERNORS[job.energy_saving], host):
+                    listener = _of_part(emit, job.name, sum(seconds[number + 1 :]))
+                    left = pipeline.measure(run, listener, work_root, request.memory_wait_ns)
             if left:
                 again = "the measurements are kept; fix the causes, then continue with --resume"
                 raise TrialError(f"{job.name}: could not be removed or restored: {', '.join(left)}; {again}")
@@ -239,6 +245,8 @@ class Job:
     energy_saving: str | None
     scenario: Scenario
     text: str
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -303,8 +311,9 @@ def _variants(
         for own, other, backend in itertools.product(part.each, part.across, each_apart):
             values = {key: value for key, value in {**own, **other}.items() if key != ONLY}
             called = (name, _job_name(name, part, values, ""), _job_name(name, part, values, backend))
+            # A part that is named in full is measured in any form; a pattern selects among those of the form.
             in_form = all(_in_form(each.get(ONLY), request) for each in (own, other))
-            if in_form and requested(request, *called):
+            if (in_form or not {*called[1:]}.isdisjoint(request.parts)) and requested(request, *called):
                 yield name, values, backend
 
 
@@ -358,7 +367,8 @@ def _job(study: Study, request: StudyRequest, place: Place, name: str, values: M
     scenario = loads(text, f"{study.name}, part {job_name}")
     if problems := list(dict.fromkeys(_beyond_a_study(scenario))):
         raise UsageError(*problems)
-    return Job(job_name, name, known, backend, part.reference, part.energy_saving, scenario, text)
+    before, after = (tuple(map(str, _filled(argv, known))) for argv in (part.before, part.after))
+    return Job(job_name, name, known, backend, part.reference, part.energy_saving, scenario, text, before, after)
 
 
 def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
@@ -378,6 +388,13 @@ def _why_not(job: Job, refused: Refused) -> str:
         return refused.governors["saving"]
     wanted = settings.wanted(job.scenario.host).items()
     return next((why for name, level in wanted if (why := refused.settings.get(name, {}).get(level))), "")
+
+
+def _lack(job: Job, refused: Refused) -> CapabilityError:
+    """The reason as an error, for a study of which nothing else is left."""
+    return CapabilityError(
+        Problem(_why_not(job, refused), "request other parts with --only, or measure on another host")
+    )
 
 
 def _set_here(job: Job) -> str:

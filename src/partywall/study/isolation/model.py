@@ -31,12 +31,13 @@ class Part(Frozen):
     """A scenario, or one for each of `each`, with each of `across`. budget: measuring time of one, by form.
 
     A scenario with `$backend` is a separate run for each backend. Otherwise the backend is a factor, and its trials
-    alternate. Members of `each` with `only: long` are left out of the short form, those with `only: requested` of
-    both forms unless their name is requested. reference: the victim that represents the bare
-    host. energy_saving: `on` lets the processor's clock fall, and skips the part on a host without governors; `off`
-    keeps it up and lets idle CPUs poll, each if the host can. smt: `off` switches it off if the host can and at least
-    two CPUs stay; otherwise a note says why not. A part whose scenario has a setting that the host cannot have is
-    skipped.
+    alternate. Members of `each` with `only: long` are left out of the short form unless their full name is requested,
+    those with `only: requested` of both forms unless a pattern selects them. reference: the victim that represents the
+    bare host. energy_saving: `on` lets the processor's clock fall, and skips the part on a host without governors;
+    `off` keeps it up and lets idle CPUs poll, each if the host can. smt: `off` switches it off if the host can and at
+    least two CPUs stay; otherwise a note says why not. A part whose scenario has a setting that the host cannot have is
+    skipped. before, after: commands on this host around each run, such as one that sets a limit of a hypervisor that
+    Partywall does not drive; `$name` as in the scenario.
     """
 
     scenario: dict[str, Any]
@@ -46,12 +47,14 @@ class Part(Frozen):
     reference: Name | None = None
     energy_saving: Literal["on", "off"] | None = None
     smt: Literal["off"] | None = None
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
 
 class Setting(Frozen):
-    """The place of a share that was set: the victim's limit, or the level of the factor `of`."""
+    """The place of a share that was set: the victim's limit, the level of factor `of`, or the value `of` of `each`."""
 
-    x: Literal["beside", "limit", "level"] = "beside"
+    x: Literal["beside", "limit", "level", "value"] = "beside"
     of: str = ""
 
 
@@ -63,7 +66,8 @@ class Shown(Setting):
     `$beside` and the names of `each`. value: figure: the kernel's figure; seconds: the time for `task` bytes; factor:
     the isolation factor; times: the multiple of the time alone; relative: the rate divided by the bare host's, in
     percent; efficiency: the same divided by the share that was set, in percent; clock: the clock of the victim's CPUs
-    over the processor's top frequency, in percent, where the host's monitors give it.
+    over the processor's top frequency, in percent, where the host's monitors give it. over: for relative and
+    efficiency, the values that differ in the run that stands for the bare host; its victim alone does.
     """
 
     part: Name
@@ -73,6 +77,7 @@ class Shown(Setting):
     series: str
     beside: dict[str, X] = Field(min_length=1)
     task: Bytes | None = None
+    over: dict[Name, Any] = Field(default_factory=dict)
 
 
 class Board(Setting):

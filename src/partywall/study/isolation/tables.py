@@ -104,23 +104,29 @@ class PartRun:
         stands = self._stands_for_host(trial)
         return None if stands is None else self.baseline(stands)
 
+    def alone(self, like: Trial) -> Estimate | None:
+        """The rate alone of the victim that another run has in this trial."""
+        same = (each for each in self.trials(like.victim_name) if each.levels == like.levels)
+        return next(filter(None, map(self.baseline, same)), None)
+
     def _stands_for_host(self, trial: Trial) -> Trial | None:
         """The reference victim's trial at the same levels, or that of the same victim as a process."""
         levels = trial.levels if self.reference else {**trial.levels, BACKEND: "process"}
         every = self.trials(self.reference or trial.victim_name)
         return next((each for each in every if each.levels == levels), None)
 
-    def over_reference(self, trial: Trial, treatment: str) -> Estimate | None:
+    def over_reference(self, trial: Trial, treatment: str, other: PartRun | None = None) -> Estimate | None:
         """Rate divided by that of the bare host: the own isolation factor times the ratio of baselines.
 
         The baselines are from different trials, which were measured alternately. Their errors are treated as
-        independent.
+        independent. other: the run whose victim stands for the bare host, if that is not in this run.
         """
-        bare, own = self.bare(trial), self.baseline(trial)
+        bare, own = self.bare(trial) if other is None else other.alone(trial), self.baseline(trial)
         if bare is None or own is None:
             return None
         within = UNITY if treatment == BASELINE else self.factor(trial, treatment, BASELINE)
-        apart = UNITY if self._stands_for_host(trial) == trial else over(own, bare)
+        is_itself = other is self if other is not None else self._stands_for_host(trial) == trial
+        apart = UNITY if is_itself else over(own, bare)
         return None if within is None else times(within, apart)
 
 
@@ -192,11 +198,15 @@ def points(rule: Shown, runs: Sequence[PartRun], first: str, show: Show) -> Iter
     for run in runs:
         if run.part != rule.part or not _fits(rule.where, run.values):
             continue
+        wanted = {**run.values, **rule.over}
+        other = next((each for each in runs if (each.part, each.values) == (rule.part, wanted)), None)
+        if rule.over and other is None:
+            continue
         for trial in run.trials(rule.victim):
             backend = run.backend_of(trial)
             suffix = "" if backend == first else f" ({backend})"
             for treatment in trial.treatments:
-                yield from _point(rule, run, trial, treatment, suffix, show)
+                yield from _point(rule, run, trial, treatment, suffix, show, other if rule.over else None)
 
 
 def places(rule: Shown, values: Mapping[str, Any], trials: Sequence[Trial]) -> Iterator[Place]:
@@ -210,7 +220,7 @@ def places(rule: Shown, values: Mapping[str, Any], trials: Sequence[Trial]) -> I
 
 def _place(rule: Shown, values: Mapping[str, Any], trial: Trial, treatment: Treatment, suffix: str) -> Place | None:
     """The place of a treatment; None if the rule does not show it."""
-    label, share = rule.beside.get(name_of(treatment) or ""), share_of(rule, trial, treatment)
+    label, share = rule.beside.get(name_of(treatment) or ""), share_of(rule, trial, treatment, values)
     if label is None or (rule.x != "beside" and share is None):
         return None
     said = named(label, values) if isinstance(label, str) else label
@@ -222,12 +232,14 @@ def _fits(where: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     return all(values.get(name) in (wanted if isinstance(wanted, list) else [wanted]) for name, wanted in where.items())
 
 
-def _point(rule: Shown, run: PartRun, trial: Trial, treatment: Treatment, suffix: str, show: Show) -> Iterator[Point]:
+def _point(
+    rule: Shown, run: PartRun, trial: Trial, treatment: Treatment, suffix: str, show: Show, other: PartRun | None
+) -> Iterator[Point]:
     place = _place(rule, run.values, trial, treatment, suffix)
     if place is None:
         return
-    share = share_of(rule, trial, treatment)
-    value = _value(rule, run, trial, treatment.id, share, show)
+    share = share_of(rule, trial, treatment, run.values)
+    value = _value(rule, run, trial, treatment.id, share, show, other)
     # With too few blocks, a rate may not be distinguishable from 0, and is not yet a point.
     if value is None or not math.isfinite(value[0].high) or value[0].value <= 0:
         return
@@ -240,19 +252,19 @@ def name_of(treatment: Treatment) -> str | None:
     return None if treatment.role == "null" else treatment.aggressor or ALONE
 
 
-def share_of(setting: Setting, trial: Trial, treatment: Treatment) -> float | None:
-    """The share that was set: by the treatment's limit, or by a factor between trials."""
+def share_of(setting: Setting, trial: Trial, treatment: Treatment, values: Mapping[str, Any]) -> float | None:
+    """The share that was set: by the treatment's limit, by a factor between trials, or by the run's own value."""
     if setting.x == "limit":
         return treatment.victim_limits.cpu_limit if treatment.victim_limits else None
-    level = trial.levels.get(setting.of)
+    level = values.get(setting.of) if setting.x == "value" else trial.levels.get(setting.of)
     return float(level) if isinstance(level, int | float) and treatment.victim_limits is None else None
 
 
 def _value(
-    rule: Shown, run: PartRun, trial: Trial, treatment: str, share: float | None, show: Show
+    rule: Shown, run: PartRun, trial: Trial, treatment: str, share: float | None, show: Show, other: PartRun | None
 ) -> tuple[Estimate, int, float] | None:
     if rule.value in ("relative", "efficiency"):
-        estimate = run.over_reference(trial, treatment)
+        estimate = run.over_reference(trial, treatment, other)
         by = 100 / share if rule.value == "efficiency" and share else 100.0
         return None if estimate is None else (scaled(estimate, by), 1, by)
     if rule.value in ("factor", "times"):
@@ -354,7 +366,7 @@ def entries(rules: Sequence[Board], runs: Sequence[PartRun]) -> Iterator[Entry]:
 
 def _entry(rule: Board, run: PartRun, trial: Trial, treatment: Treatment) -> Entry | None:
     load, rate = rule.loads.get(name_of(treatment) or ""), _rate(run, trial, treatment.id)
-    share = share_of(rule, trial, treatment)
+    share = share_of(rule, trial, treatment, run.values)
     unset = treatment.victim_limits is None
     if load is None or rate is None or (rule.x == "beside" and not unset) or (rule.x == "level" and share is None):
         return None

@@ -13,19 +13,30 @@ from partywall.units import format_bytes, format_duration
 
 PHASES = ("before", "during", "after")
 GFLOPS, TRANSFER = "fig 5", "section IV.C"
+HOST = Place("GFLOPS", "host")
 DIFFERS = (
     "two network namespaces of one host, joined by a link of the paper's rate, instead of two servers",
     "users are virtual, with corrected response times, instead of Apache Benchmark; the server is nginx",
 )
 
 
-def comparisons(study: Study, moves: Sequence[MoveFinding], bare: Sequence[Bare], paper: Paper) -> tuple[Beside, ...]:
-    """Every figure that the paper has of it."""
+def comparisons(
+    study: Study, moves: Sequence[MoveFinding], bare: Sequence[Bare], paper: Paper, *, emulated: bool
+) -> tuple[Beside, ...]:
+    """Every figure that the paper has of it. emulated: whether the guest's processor is."""
     finding = [_users(workload, figure, moves, paper) for workload, figure in study.users.items()]
     finding.append(_transfer(study, moves, paper))
     if study.computing is not None:
         finding.append(_gflops(study.computing, moves, bare, paper))
-    return tuple(finding)
+    return tuple(map(_marked, finding)) if emulated else tuple(finding)
+
+
+def _marked(beside: Beside) -> Beside:
+    """The same with every point marked as emulated but that of the host itself."""
+    points = tuple(
+        point if point.place == HOST else point.model_copy(update={"emulated": "victim"}) for point in beside.measured
+    )
+    return beside.model_copy(update={"measured": points})
 
 
 def _users(workload: str, figure: str, moves: Sequence[MoveFinding], paper: Paper) -> Beside:
@@ -54,7 +65,7 @@ def _transfer(study: Study, moves: Sequence[MoveFinding], paper: Paper) -> Besid
 def _gflops(workload: str, moves: Sequence[MoveFinding], bare: Sequence[Bare], paper: Paper) -> Beside:
     """The product of a matrix with a vector, on the host, in a guest, and in one that moves."""
     values: dict[Place, dict[int, float]] = {
-        Place("GFLOPS", "host"): {each.block: each.rate / 1e9 for each in bare},
+        HOST: {each.block: each.rate / 1e9 for each in bare},
         Place("GFLOPS", "guest"): {},
         Place("GFLOPS", "moving guest"): {},
     }

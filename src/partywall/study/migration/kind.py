@@ -100,7 +100,9 @@ class MigrationStudy(OnThisHost):
         bare = [Bare.model_validate(row) for row in directory.observations()]
         return StudyReport(
             **heading(study, directory),
-            comparisons=tables.comparisons(study, moves, bare, papers.load(study.name)),
+            comparisons=tables.comparisons(
+                study, moves, bare, papers.load(study.name), emulated=bool(evidence.about.get("emulated"))
+            ),
             notes=(*_emulated(evidence.about), *tables.notes(moves)),
             facts=_facts(evidence.plan, evidence.about),
             how=HOW,

@@ -1,0 +1,191 @@
+"""Commands around a part's runs: shown, carried out around each run, and what they set as the x of a figure."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from made_up import part
+from typer.testing import CliRunner
+
+from partywall import study as studies
+from partywall.agent import binary
+from partywall.cli.app import app
+from partywall.errors import TrialError, UsageError
+from partywall.events import silent
+from partywall.model.study import StudyRequest
+from partywall.sandbox import WORK_ROOT, Label, Settings, reaper
+from partywall.sandbox.libvirt import domain
+from partywall.sandbox.qemu.initramfs import initramfs, loaded
+from partywall.sandbox.qemu.kernel import GuestKernel
+from partywall.store.study import StudyDirectory
+from partywall.study.isolation import around, tables
+from partywall.study.isolation.kind import Isolation, Place, _jobs, _shown
+from partywall.testing import fake_host
+from partywall.testing import libvirt as daemons
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "other-hypervisor.yaml"
+LACKING = daemons.lacking()
+
+
+def example():
+    return Isolation().read(EXAMPLE.read_bytes(), str(EXAMPLE))
+
+
+def test_the_example_sets_each_limit_before_its_part_and_none_after():
+    jobs = {job.name: job for job in _jobs(example(), StudyRequest(), Place((0, 1), polls=False))}
+    assert list(jobs) == [f"tested-{kind}-{share}" for kind in ("integer", "RAM") for share in (100, 75, 25)]
+    command = "powershell Set-VMProcessor tested -Maximum 25 -Reserve 25"
+    assert jobs["tested-RAM-25"].before == ("ssh", "administrator@hyperv", command)
+    assert jobs["tested-RAM-25"].after[-1].endswith("-Maximum 100 -Reserve 0")
+
+
+def test_the_commands_are_shown_and_refused_unless_they_are_allowed():
+    refused = pytest.raises(UsageError, match=r"the study would run these commands")
+    with refused as seen:
+        Isolation().check(example(), StudyRequest(), fake_host(), WORK_ROOT, allow_commands=False)
+    text = str(seen.value)
+    assert (
+        "part tested-integer-75, before it, on this host: ssh administrator@hyperv 'powershell Set-VMProcessor "
+        "tested -Maximum 75 -Reserve 75'" in text
+    )
+    assert text.count("after it, on this host") == 6
+    assert "again with --allow-commands" in text
+
+
+def test_the_other_command_follows_also_after_an_error(tmp_path):
+    def touch(name):
+        return "touch", str(tmp_path / name)
+
+    with around.held("part", touch("a"), touch("b"), silent):
+        assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "b").exists()
+    with pytest.raises(KeyboardInterrupt), around.held("part", (), touch("c"), silent):
+        raise KeyboardInterrupt
+    assert (tmp_path / "c").exists()
+    with pytest.raises(TrialError), around.held("part", ("false",), touch("d"), silent):
+        pytest.fail("nothing is measured after a command that failed")
+    assert (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("sh", "-c", "echo no such VM >&2; exit 3"), "exit code 3: no such VM — try it by hand"),
+        (("/nowhere/virsh",), "/nowhere/virsh: No such file or directory — "),
+        (("sleep", "10"), "did not end within 0.2 s"),
+    ],
+)
+def test_a_command_that_fails_is_named_with_what_it_said(argv, said, monkeypatch):
+    monkeypatch.setattr(around, "DEADLINE_S", 0.2 if argv[0] == "sleep" else 60)
+    with pytest.raises(TrialError, match="part-25: ") as error, around.held("part-25", argv, (), silent):
+        pytest.fail("measured")
+    assert said in str(error.value)
+
+
+def test_a_run_without_a_limit_stands_for_the_bare_host():
+    scenario = {
+        "victims": {"tested": {"probe": "integer"}},
+        "aggressors": {"integer": {"stressor": "integer"}, "ram": {"stressor": "memory-write"}},
+    }
+
+    def run(percent, rate, benchmark="integer"):
+        def effect(_trial, treatment):
+            return rate * (0.9 if treatment.aggressor == "integer" else 1.0)
+
+        values = {"benchmark": benchmark, "percent": percent, "share": percent / 100}
+        return part(scenario, effect, part="tested", values=values)
+
+    def points(rule, runs):
+        return {at.place: at.measured for at in tables.points(rule, runs, "process", _shown)}
+
+    runs = [run(25, 2.4e6), run(100, 1e7), run(75, 7.5e6), run(100, 4e6, "RAM")]
+    (relative,), (efficiency,) = example().exhibits["fig 1"], example().exhibits["fig 1 (efficiency)"]
+    got = points(relative, runs)
+    assert got["integer, no load", 25.0].value == pytest.approx(24, rel=0.01)
+    assert got["integer, no load", 100.0].value == 100
+    assert got["integer, integer load", 75.0].value == pytest.approx(67.5, rel=0.02)
+    # The run without a limit is that of the same benchmark.
+    assert got["RAM, no load", 100.0].value == 100
+    assert points(efficiency, runs)["integer, no load", 25.0].value == pytest.approx(96, rel=0.01)
+    assert points(relative, runs[:1]) == {}
+
+
+@pytest.mark.host
+@pytest.mark.slow
+@pytest.mark.skipif(bool(LACKING), reason=f"domains need: {LACKING}")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the neighbour needs a CPU other than the victim's")
+def test_limits_that_a_command_sets_on_a_domain_of_libvirt_are_measured_in_it(tmp_path, monkeypatch):
+    """virsh stands for the shell of another hypervisor: Partywall sets no limit here, and knows of none."""
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    (tmp_path / "daemon").mkdir()
+    daemon = daemons.Daemon(tmp_path / "daemon")
+    label = Label.create(f"test-around-{os.getpid()}", Path("/var/tmp"))
+    virsh = f"virsh -q -c {daemon.uri}"
+    try:
+        xml, limited = tmp_path / "theirs.xml", tmp_path / "limited.sh"
+        xml.write_text(definition(daemon, label))
+        # The agent is the first process of this guest, which ends with each run; a user's goes on.
+        limited.write_text(
+            f"{virsh} destroy theirs; set -e; {virsh} create {xml}\n"
+            f"{virsh} schedinfo theirs --live --set vcpu_quota=$1\necho $1 >> {tmp_path}/set\n"
+        )
+        subprocess.run(["sh", str(limited), "-1"], check=True, capture_output=True)
+        file = tmp_path / "by-hand.yaml"
+        file.write_text(
+            "".join(f"{key}: {json.dumps(value)}\n" for key, value in by_hand(daemon, str(limited)).items())
+        )
+        options = ["--out", str(tmp_path / "out"), "--work-dir", str(tmp_path), "--allow-commands"]
+        said = CliRunner().invoke(app, ["study", str(file), *options], catch_exceptions=False)
+        assert said.exit_code in (0, 5), said.output
+        report = studies.report(StudyDirectory.open(tmp_path / "out"))
+        places = {point.place: point for each in report.comparisons for point in each.measured}
+        got = places["integer, no load", 25.0]
+        # On a busy host, the guest without a limit gets less than a whole CPU.
+        assert got.low < 60
+        assert got.high > 15
+        assert sorted((tmp_path / "set").read_text().split()) == ["-1", "-1", "25000"]
+        assert (tmp_path / "after").read_text() == "xx"
+    finally:
+        subprocess.run([*virsh.split(), "destroy", "theirs"], check=False, capture_output=True)
+        reaper.clean(label)
+        daemon.stop()
+
+
+def definition(daemon, label):
+    """A domain of the user's, with an agent on its port."""
+    image = label.state / "initramfs"
+    kernel = GuestKernel.prepared()
+    image.write_bytes(initramfs(loaded(binary.find().read_bytes()), kernel.module_contents()))
+    wanted = Settings(name="guest", backend="libvirt", cpus=(0,), uri=daemon.uri, files=False)
+    return domain.definition(wanted, "theirs", "qemu", domain.Boot(kernel.image, image), None)
+
+
+def by_hand(daemon, limited):
+    there = {"backend": "libvirt", "uri": daemon.uri, "domain": "theirs"}
+    scenario = {
+        "victims": {"tested": {"probe": "integer", "sandbox": there}},
+        "aggressors": {"load": {"stressor": "integer", "sandbox": {"backend": "process"}}},
+        "timing": {"slot": "500ms", "guard": "100ms"},
+    }
+    part = {
+        "each": [{"share": 1.0, "quota": -1}, {"share": 0.25, "quota": 25000}],
+        "budget": {"short": "15s"},
+        "before": ["sh", limited, "$quota"],
+        "after": ["sh", "-c", f"printf x >> {Path(limited).parent}/after"],
+        "scenario": scenario,
+    }
+    shown = {"part": "tested", "victim": "tested", "value": "relative", "series": "integer, $beside", "x": "value"}
+    shown |= {"beside": {"none": "no load"}, "of": "share", "over": {"share": 1.0, "quota": -1}}
+    return {
+        "partywall_study": 1,
+        "name": "by-hand",
+        "paper": "hyperv-quality",
+        "backends": ["libvirt"],
+        "forms": {"short": {"min_blocks": 8, "precision": "5%"}},
+        "parts": {"tested": part},
+        "exhibits": {"fig 1": [shown]},
+    }

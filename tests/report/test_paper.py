@@ -109,7 +109,8 @@ def test_what_the_text_says_of_two_places_counts_before_printed_numbers_that_har
         points = [Measured(series="cache", x=x, value=v, low=v * 0.99, high=v * 1.01) for x, v in values.items()]
         return judge(Beside(paper=vits, table=exhibit, measured=tuple(points))).likeness
 
-    assert verdict(13.0) is Likeness.SAME_ORDER
+    # The paper prints a difference of half a percent.
+    assert verdict(13.0) is Likeness.SAME_DIRECTION
     assert verdict(10.0) is Likeness.UNTOLD
     assert verdict(7.0) is Likeness.DIFFERS
 

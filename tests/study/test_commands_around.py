@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from made_up import part
 from typer.testing import CliRunner
 
 from partywall import study as studies
@@ -26,6 +25,7 @@ from partywall.study.isolation import around, tables
 from partywall.study.isolation.kind import Isolation, Place, _jobs, _shown
 from partywall.testing import fake_host
 from partywall.testing import libvirt as daemons
+from tests.study.made_up import part
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "other-hypervisor.yaml"
 LACKING = daemons.lacking()

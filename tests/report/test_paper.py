@@ -100,6 +100,25 @@ def test_claims_of_the_text_are_judged_where_no_number_is_printed():
     assert ("VM", "25", paper.NOT_PRINTED, "1.00 ± 0.01") in paper.rows(right)
 
 
+@pytest.mark.parametrize(
+    ("native", "guarded", "likeness"),
+    [
+        ((0.0, 0.0, 0.0), (2.0, 1.0, 3.0), Likeness.DIFFERS),
+        ((0.0, 0.0, 0.0), (2.0, 0.0, 30.0), Likeness.UNTOLD),
+        ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), Likeness.UNTOLD),
+        ((2.0, 1.0, 3.0), (0.0, 0.0, 0.0), Likeness.SAME_ORDER),
+    ],
+)
+def test_a_place_without_any_loss_gets_a_verdict_too(native, guarded, likeness):
+    dba = papers.load("dba-vm")
+    points = [
+        Measured(series=series, x="VM2", value=value, low=low, high=high)
+        for series, (value, low, high) in (("native", native), ("guard", guarded))
+    ]
+    verdict = judge(Beside(paper=dba, table=dba.table("fig 6 (loss)"), measured=tuple(points)))
+    assert (len(verdict.pairs), verdict.likeness) == (1, likeness)
+
+
 def test_what_the_text_says_of_two_places_counts_before_printed_numbers_that_hardly_differ():
     vits = papers.load("vits")
     exhibit = vits.table("fig 5")

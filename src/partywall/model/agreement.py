@@ -246,18 +246,28 @@ def _direction(ratio: Number) -> int | None:
 
 
 def ratio(beside: Beside, left: Place, right: Place) -> tuple[float, float, float] | None:
-    """left/right: as paired, or else the widest interval that both points' intervals allow."""
+    """left/right: as paired, or else the widest interval that both points' intervals allow.
+
+    Of nothing by nothing, any ratio is possible.
+    """
     for paired in beside.paired:
         if (paired.left, paired.right) == (left, right):
             return paired.value, paired.low, paired.high
         if (paired.left, paired.right) == (right, left):
-            return 1 / paired.value, 1 / paired.high, 1 / paired.low if paired.low > 0 else math.inf
+            return _by(1, paired.value), _by(1, paired.high), _by(1, paired.low)
     ours = beside.points
     over, under = ours.get(left), ours.get(right)
-    if over is None or under is None or under.value <= 0:
+    if over is None or under is None:
         return None
+    if over.value <= 0 and under.value <= 0:
+        return 1.0, 0.0, math.inf
     high = over.high / under.low if under.low > 0 else math.inf
-    return over.value / under.value, max(over.low, 0.0) / under.high, high
+    return _by(over.value, under.value), _by(max(over.low, 0.0), under.high), high
+
+
+def _by(over: float, under: float) -> float:
+    """A ratio whose divisor may be 0."""
+    return over / under if under > 0 else math.inf if over > 0 else 0.0
 
 
 def _scale(beside: Beside) -> tuple[float, float] | None:

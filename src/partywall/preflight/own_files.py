@@ -26,11 +26,11 @@ def with_files(scenario: Scenario, folder: Path) -> Scenario:
         kind, _, name = key.partition(".")
         read: list[File] = []
         for index, file in enumerate(workload.files):
-            found = _read(file, folder, f"{key}.files[{index}]")
-            if isinstance(found, File):
-                read.append(found)
+            result = _read(file, folder, f"{key}.files[{index}]")
+            if isinstance(result, File):
+                read.append(result)
             else:
-                problems.append(found)
+                problems.append(result)
         if (total := sum(file.size or 0 for file in read)) > FILES_BYTES_MAX:
             message = f"the files have {units.format_bytes(total)}, more than {units.format_bytes(FILES_BYTES_MAX)}"
             problems.append(Problem(message, "leave out what the command does not need", key=f"{key}.files"))

@@ -196,12 +196,12 @@ def _version(stage: Stage, name: str, workload: Workload, argv: tuple[str, ...])
                         lines.setdefault(line["stream"], line["text"].strip()[:VERSION_MAX])
     with contextlib.suppress(RefusalError):
         client.call("workload.stop", timeout_s=STOP_TIMEOUT_S, id=VERSION)
-    found = lines.get("stdout") or lines.get("stderr")
-    if found is None:
+    first = lines.get("stdout") or lines.get("stderr")
+    if first is None:
         why = ended or f"it printed no line within {VERSION_S:g} s"
         said = f"{stage.trial.victim_name}: the version of {_role(name)}, {' '.join(argv)}: {why}"
         raise TrialError(f"{said}; correct version, or leave it out", is_lasting=True)
-    return found
+    return first
 
 
 def _calibrated(stage: Stage, name: str) -> Calibration:

@@ -18,23 +18,23 @@ def content(file: File) -> bytes:
     """The content of a planned file. TrialError, which a retry would repeat, if it is no longer as it was planned."""
     remedy = "restore it, or start a new run"
     try:
-        found = Path(file.path or file.source).read_bytes()
+        data = Path(file.path or file.source).read_bytes()
     except OSError as error:
         raise TrialError(f"{error.filename}: cannot be read: {error.strerror}; {remedy}", is_lasting=True) from error
-    if hashlib.sha256(found).hexdigest() != file.sha256:
+    if hashlib.sha256(data).hexdigest() != file.sha256:
         raise TrialError(f"{file.path}: it has changed since the run was planned; {remedy}", is_lasting=True)
-    return found
+    return data
 
 
 def place(files: Sequence[File], folder: Path) -> None:
     """Copies them into an existing folder. TrialError if one has changed or cannot be written."""
     for file in files:
-        found, to = content(file), folder / file.name
+        data, to = content(file), folder / file.name
         try:
             # A command of an earlier trial may have left anything there, such as a link to a file of the host.
             to.unlink(missing_ok=True)
             with os.fdopen(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as copy:
-                copy.write(found)
+                copy.write(data)
                 os.fchmod(copy.fileno(), mode(file))
         except OSError as error:
             raise TrialError(f"{to}: the copy of {file.path} cannot be written: {error.strerror}") from error

@@ -50,12 +50,14 @@ from partywall.preflight import (
     other_machines,
     try_kvm,
     with_accelerators,
+    with_files,
     with_rings,
     with_room,
     workloads,
 )
 from partywall.run import LOOKS_FROM, PILOTS, Decisions, execute, governor, idle, ledger, settings, smt
 from partywall.sandbox import WORK_ROOT, Label, Reaped, privileges, reap, reaper, remedies, ssh
+from partywall.scenario import located
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
 
@@ -155,6 +157,16 @@ def in_words(facts: Mapping[str, Any]) -> str:
     """A machine's CPUs and kernel, from its facts."""
     cpus = units.counted(len(facts["cpus_allowed"]), "CPU")
     return f"{cpus} ({facts['cpu'].get('model') or 'unknown model'}), Linux {facts['kernel'].get('release')}"
+
+
+def completed(scenario: Scenario, path: Path) -> Scenario:
+    """The scenario of a file with the programs of its virtual users, and hashes of the files for its commands.
+
+    UsageError with all mistakes of all load plans, or else of all files.
+    """
+    with_users = with_loads(scenario, path.parent)
+    with located(path, scenario):
+        return with_files(with_users, path.parent)
 
 
 def with_loads(scenario: Scenario, folder: Path) -> Scenario:

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from partywall import pipeline
+from partywall import pipeline, preflight
 from partywall.agent.catalogue import shipped
 from partywall.events import silent
 from partywall.model.finding import Warn
@@ -50,3 +50,41 @@ def test_what_commands_did_while_on_and_off_is_measured_and_reported(tmp_path, m
     }
     (agent_facts,) = evidence.agent_facts.values()
     assert set(agent_facts.facts) == {"victim", "null", *commands}, "what kernels say at their end is kept"
+
+
+OWN = """#!/bin/sh
+case $1 in --version) echo; echo "own 1.2"; echo more; exit;; --silent) exit;; esac
+while :; do :; done
+"""
+
+
+def own_command(tmp_path, version):
+    """A run with a command of the user's own that is copied into its sandbox."""
+    (tmp_path / "own.sh").write_text(OWN)
+    files = [{"from": "own.sh", "to": "own", "executable": True}]
+    own = {"command": ["./own"], "version": version, "files": files, "sandbox": {"cpus": "same"}}
+    content = {"partywall": 1, "name": "own", "victims": {"sum": {"probe": "integer"}}, "aggressors": {"own": own}}
+    content |= {"timing": {"slot": "50ms"}, "min_blocks": 8, "budget": "4s"}
+    facts = pipeline.host_facts()
+    scenario = preflight.with_files(Scenario.model_validate(content), tmp_path)
+    plan = make(scenario, pipeline.topology(facts), shipped())
+    run = RunDirectory.create(tmp_path / "run", "", plan, facts)
+    pipeline.measure(run, silent)
+    return run
+
+
+def test_a_users_own_program_runs_in_its_sandbox_and_its_version_is_recorded(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    evidence, findings = pipeline.analyse(own_command(tmp_path, ["./own", "--version"]))
+    (cell,) = [cell for cell in findings.cells if cell.aggressor == "own"]
+    assert Warn.AGGRESSOR_IDLE not in cell.warnings
+    assert cell.isolation.high < 0.9
+    (agent_facts,) = evidence.agent_facts.values()
+    assert agent_facts.versions == {"own": ("own 1.2",)}
+
+
+def test_a_version_that_is_not_printed_ends_the_trial_with_a_remedy(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    (failure,) = own_command(tmp_path, ["./own", "--silent"]).failures()
+    assert "the version of aggressor own, ./own --silent: the command ended with exit status 0" in failure
+    assert failure.endswith("correct version, or leave it out")

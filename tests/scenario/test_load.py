@@ -131,7 +131,7 @@ def test_the_demo_takes_less_than_three_minutes_and_needs_no_root():
 @pytest.mark.parametrize(
     ("page", "scenarios"),
     [
-        ("docs/scenario.md", ["smallest", "cache-neighbours", "neighbours-of-a-move", "disk-limits"]),
+        ("docs/scenario.md", ["smallest", "cache-neighbours", "own-program", "neighbours-of-a-move", "disk-limits"]),
         ("README.md", ["checkout"]),
     ],
 )

@@ -28,7 +28,7 @@ def check(context: typer.Context, scenario: ScenarioName, format_: output.Format
     console = output.console(format_)
     path = find(scenario)
     checked = load(path)
-    pipeline.with_loads(checked, path.parent)
+    pipeline.completed(checked, path)
     trials_expected = expected(checked, pipeline.catalogue())
     others = sorted({machine for _, machine in preflight.other_machines(checked)})
     try:

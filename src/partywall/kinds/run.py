@@ -41,7 +41,7 @@ class RunJob:
     def read(cls, name_or_path: str, changes: Mapping[str, Any] | None = None, seed: int | None = None) -> RunJob:
         """Reads a shipped scenario or a file. UsageError with all mistakes in it."""
         path = find(name_or_path)
-        return cls(pipeline.with_loads(changed(load(path), dict(changes or {})), path.parent), path, seed)
+        return cls(pipeline.completed(changed(load(path), dict(changes or {})), path), path, seed)
 
 
 def changes(budget: str | None, precision: str | None, prefix: str = "") -> dict[str, float]:
@@ -102,6 +102,7 @@ class Runs:
             return
         plan, host = record.plan, options.host
         preflight.check_commands(plan.scenario, allowed=options.allow_commands)
+        preflight.check_files(plan.scenario)
         preflight.check_host(plan.scenario, host, options.work_root)
         preflight.check_guest_memory(plan, host, waits=memory_check.waits(options.memory_wait_ns))
         preflight.check_folder(options.work_root)

@@ -147,7 +147,7 @@ class AgentFacts:
 
     facts: from each kernel's thread at the end of each turn. dropped: lines of output that arrived too fast to be
     stored. emulated: sandboxes with an emulated processor. disturbed: aggressors whose calibration other processes
-    disturbed.
+    disturbed. versions: what commands said their version is; several texts if it changed between turns.
     """
 
     facts: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
@@ -156,6 +156,7 @@ class AgentFacts:
     unread: tuple[Unread, ...] = ()
     emulated: tuple[str, ...] = ()
     disturbed: tuple[str, ...] = ()
+    versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def emulation(self, neighbours: Iterable[str] = ()) -> Emulated | None:
         """What was emulated among a victim and these neighbours. If the victim was, all of its figures are affected."""

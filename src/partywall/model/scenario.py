@@ -5,6 +5,7 @@ The JSON Schema for editors is generated from these types. `partywall.scenario` 
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -198,6 +199,34 @@ class Load(Frozen):
     program: SkipJsonSchema[dict[str, Any] | None] = None
 
 
+def path_or_file(value: Any) -> Any:
+    """Accepts a plain text: `files: [./bench.py]`."""
+    return {"from": value} if isinstance(value, str) else value
+
+
+class File(Frozen):
+    """A file of the user's that is copied into a sandbox. A plain text is its path."""
+
+    source: str = Field(alias="from", description="its path, relative to the scenario")
+    to: str | None = Field(None, description="its name in the command's working directory; default: the same name")
+    executable: bool | None = Field(None, description="whether it may be executed; default: as the original")
+    # Read when the run is planned, so that each copy can be compared with it.
+    path: SkipJsonSchema[str | None] = None
+    size: SkipJsonSchema[int | None] = None
+    sha256: SkipJsonSchema[str | None] = None
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    @property
+    def name(self) -> str:
+        """Its name in the sandbox."""
+        return PurePath(self.source).name if self.to is None else self.to
+
+
+FILES_BYTES_MAX = 256 << 20
+"""All files of a workload together."""
+
+
 class Passing(Frozen):
     """A migration that passes by, as one host sees it: QEMU sends a guest's memory, or receives it, again and again.
 
@@ -248,6 +277,12 @@ class Workload(Frozen):
         None, description="virtual users against a service: a URL, a plan, or keys; process and container sandboxes"
     )
     env: dict[str, str] = Field(default_factory=dict)
+    files: tuple[Annotated[File, BeforeValidator(path_or_file)], ...] = Field(
+        (), description="your own files for the command, copied into its working directory before each trial"
+    )
+    version: tuple[str, ...] | None = Field(
+        None, description="program and arguments that print the command's version; the first line is recorded"
+    )
     metric: Metric | None = None
     settle: DurationNs | None = Field(
         None,

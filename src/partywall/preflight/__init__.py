@@ -6,6 +6,7 @@ Leaves nothing behind but root images, and the stored result of whether KVM can 
 from partywall.preflight.elsewhere import machine_facts, measured_facts, other_machines, victims_machines
 from partywall.preflight.guests import build_roots, roots_to_build, tries_kvm, try_kvm, with_accelerators
 from partywall.preflight.host import check_folder, check_host
+from partywall.preflight.own_files import check_files, with_files
 from partywall.preflight.requirements import backends, check_commands, commands, refuse_commands, workloads
 from partywall.preflight.room import (
     check_disk,
@@ -25,6 +26,7 @@ __all__ = [
     "check_commands",
     "check_containers",
     "check_disk",
+    "check_files",
     "check_folder",
     "check_guest_memory",
     "check_guests",
@@ -44,6 +46,7 @@ __all__ = [
     "try_kvm",
     "victims_machines",
     "with_accelerators",
+    "with_files",
     "with_rings",
     "with_room",
     "workloads",

@@ -11,7 +11,7 @@ from typing import Any
 from partywall.errors import CapabilityError, Problem
 from partywall.model import factors
 from partywall.model.scenario import Sandbox, Scenario
-from partywall.preflight.requirements import workloads
+from partywall.preflight.requirements import brings, workloads
 from partywall.sandbox import WORK_ROOT, libvirt, qemu, ssh
 
 
@@ -46,7 +46,9 @@ def other_machines(scenario: Scenario) -> dict[tuple[str, str], set[str]]:
     for _, _, applied in factors.trials(scenario):
         for workload in workloads(applied).values():
             if machine := workload.sandbox.machine:
-                machines.setdefault((workload.sandbox.backend, machine), set()).update((workload.command or ())[:1])
+                programs = [argv[0] for argv in (workload.command, workload.version) if argv]
+                needed = {program for program in programs if not brings(workload, program)}
+                machines.setdefault((workload.sandbox.backend, machine), set()).update(needed)
     return machines
 
 

@@ -14,7 +14,7 @@ from partywall.preflight import unprivileged
 from partywall.preflight.elsewhere import lacking_for_domains
 from partywall.preflight.guests import lacking_for_guests
 from partywall.preflight.nodes import lacking_nodes
-from partywall.preflight.requirements import backends, workloads
+from partywall.preflight.requirements import backends, brings, workloads
 from partywall.run import idle, settings
 from partywall.sandbox import WORK_ROOT, block, cgroups
 from partywall.sandbox.qemu.machine import PROGRAM
@@ -39,10 +39,12 @@ def check_host(scenario: Scenario, host: Host, work_root: Path = WORK_ROOT) -> N
     missing += list(lacking_for_domains(scenario))
     used = backends(scenario)
     for key, workload in everyone.items():
-        elsewhere = used[key] <= {"qemu", "libvirt"} or bool(workload.sandbox.machine)
-        if workload.command and not elsewhere and not host.which(workload.command[0]):
-            message = f"{workload.command[0]!r} is not installed or not on the PATH; install it, or give its path"
-            missing.append(Problem(message, key=f"{key}.command"))
+        if used[key] <= {"qemu", "libvirt"} or bool(workload.sandbox.machine):
+            continue
+        for what, argv in (("command", workload.command), ("version", workload.version)):
+            if argv and not brings(workload, argv[0]) and not host.which(argv[0]):
+                message = f"{argv[0]!r} is not installed or not on the PATH; install it, or give its path"
+                missing.append(Problem(message, key=f"{key}.{what}"))
     if missing:
         raise CapabilityError(*missing)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from partywall import units
 from partywall.errors import UsageError
 from partywall.model import factors
 from partywall.model.backend import BACKENDS
@@ -27,14 +28,35 @@ def backends(scenario: Scenario) -> dict[str, set[str]]:
 
 
 def commands(scenario: Scenario) -> list[str]:
-    """The commands in a scenario, as text for its user to review."""
+    """The commands in a scenario, with the files that they get, as text for its user to review."""
     places: dict[tuple[str, str], list[str]] = {}
     for _, _, applied in factors.trials(scenario):
         for key, workload in workloads(applied).items():
-            if workload.command:
-                sandboxes = places.setdefault((key, " ".join(workload.command)), [])
+            for name, words in _given(workload):
+                sandboxes = places.setdefault((f"{key}.{name}", words), [])
                 sandboxes += [place] if (place := _place(workload.sandbox)) not in sandboxes else []
-    return [f"{key}.command, {' or '.join(sandboxes)}: {words}" for (key, words), sandboxes in places.items()]
+    return [f"{key}, {' or '.join(sandboxes)}: {words}" for (key, words), sandboxes in places.items()]
+
+
+def _given(workload: Workload) -> Iterator[tuple[str, str]]:
+    """The commands of a workload, and the files that they get, with their keys."""
+    for index, text in enumerate(described(workload)):
+        yield f"files[{index}]", text
+    for key, argv in (("version", workload.version), ("command", workload.command)):
+        if argv:
+            yield key, " ".join(argv)
+
+
+def brings(workload: Workload, program: str) -> bool:
+    """True if a workload's program is one of its own files, so that its machine need not have it."""
+    return program.removeprefix("./") in {file.name for file in workload.files} and program.startswith("./")
+
+
+def described(workload: Workload) -> Iterator[str]:
+    """Each of a workload's files as text: its path, its name in the sandbox, and its size and hash."""
+    for file in workload.files:
+        about = f" ({units.format_bytes(file.size or 0)}, SHA-256 {file.sha256})" if file.sha256 else ""
+        yield f"{file.path or file.source} as {file.name}{about}"
 
 
 def _place(box: Sandbox) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from partywall import units
+from partywall.model.evidence import VICTIM, Evidence
 
 Facts = Mapping[str, Any]
 
@@ -27,6 +28,30 @@ def summary(host: Facts) -> tuple[tuple[str, str], ...]:
         ("is itself a guest", _guest(_part(host, "virtualisation"))),
     )
     return tuple((what, text) for what, text in entries if text)
+
+
+def own_files(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """(name, text): the user's files that workloads got, and what their commands said their version is."""
+    scenario = evidence.plan.scenario
+    for kind, workloads in (("victim", scenario.victims), ("aggressor", scenario.aggressors)):
+        for name, workload in workloads.items():
+            for file in workload.files:
+                about = f"{_size(file.size)}, SHA-256 {file.sha256[:16]}…" if file.sha256 else "not read"
+                yield f"file of {kind} {name}", f"{file.name}: {about}"
+            if workload.version is not None:
+                said = "; ".join(_versions(evidence, kind, name)) or "unknown, because no trial began"
+                yield f"version of {kind} {name}", said
+
+
+def _versions(evidence: Evidence, kind: str, name: str) -> Iterator[str]:
+    """What the command of a workload said in any trial, each text once."""
+    said: dict[str, None] = {}
+    for trial in evidence.plan.trials:
+        is_in = trial.victim_name == name if kind == "victim" else name in trial.aggressors
+        facts = evidence.agent_facts.get(trial.id)
+        if is_in and facts is not None:
+            said |= dict.fromkeys(facts.versions.get(VICTIM if kind == "victim" else name, ()))
+    yield from said
 
 
 def _part(host: Facts, name: str) -> Facts:

@@ -92,6 +92,7 @@ def render(findings: Findings, evidence: Evidence) -> str:
         uncontrolled=uncontrolled(findings),
         warned=warned(findings),
         host=host.summary(evidence.host),
+        own_files=tuple(host.own_files(evidence)),
         facts=page.facts(evidence.host),
         trials=trials,
         again=_again(findings, evidence),

@@ -307,6 +307,7 @@ class Turns:
                 missing=stage.missing,
                 emulated=stage.emulated,
                 disturbed=list(stage.disturbed),
+                versions=stage.versions,
             )
             for name, text in stage.disturbed.items():
                 self.emit(Note(f"{trial.id}: aggressor {name}: {text}", is_warning=True))

@@ -32,6 +32,10 @@ WARM_UP_NS = 500_000_000
 PASSING = "partywall.migrate.passing"
 """The program of a passing migration, by the name of its module: this stage does not use it."""
 PASSING_START_S = 60.0
+VERSION = "version"
+"""The workload that prints the version of a command. It has ended before the command starts."""
+VERSION_S = 10.0
+VERSION_MAX = 200
 TAKE_S = 0.1
 GUEST_CHECK_NS = 5_000_000_000
 
@@ -57,6 +61,7 @@ class Stage:
     facts: dict[str, Any] = field(default_factory=dict)
     counters: list[dict[str, Any]] = field(default_factory=list)
     missing: list[dict[str, Any]] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def rate_max(self) -> dict[str, float]:
@@ -163,11 +168,40 @@ def _begin(
         "seed": seed,
     }
     try:
+        if workload is not None and workload.version is not None:
+            stage.versions[name] = _version(stage, name, workload, workload.version)
         request["work"] = with_peer(work, sandbox)
         started = stage.session.client(name).call("workload.start", timeout_s=START_TIMEOUT_S, **request)
     except AgentError as error:
         raise _failed(stage, name, "could not start", error) from error
     stage.facts[name] = started["facts"]
+
+
+def _version(stage: Stage, name: str, workload: Workload, argv: tuple[str, ...]) -> str:
+    """The first line that the command's version prints in its sandbox. TrialError if it prints none in time."""
+    client, lines, ended = stage.session.client(name), dict[str, str](), ""
+    work = {"command": {"argv": list(argv), "env": workload.env}}
+    client.call(
+        "workload.start", id=VERSION, work=work, pace="flat_out", work_dir=stage.session.sandboxes[name].work_dir
+    )
+    deadline = time.monotonic() + VERSION_S
+    while "stdout" not in lines and not ended and time.monotonic() < deadline:
+        for sender, method, params in stage.session.take(TAKE_S):
+            if method == "gone" or (method == "ended" and params.get("id") != VERSION):
+                raise stage.explain(sender, params["reason"])
+            if params.get("id") == VERSION:
+                ended = ended or (params["reason"] if method == "ended" else "")
+                for line in params.get("lines", ()) if method == "output" else ():
+                    if line["text"].strip():
+                        lines.setdefault(line["stream"], line["text"].strip()[:VERSION_MAX])
+    with contextlib.suppress(RefusalError):
+        client.call("workload.stop", timeout_s=STOP_TIMEOUT_S, id=VERSION)
+    first = lines.get("stdout") or lines.get("stderr")
+    if first is None:
+        why = ended or f"it printed no line within {VERSION_S:g} s"
+        said = f"{stage.trial.victim_name}: the version of {_role(name)}, {' '.join(argv)}: {why}"
+        raise TrialError(f"{said}; correct version, or leave it out", is_lasting=True)
+    return first
 
 
 def _calibrated(stage: Stage, name: str) -> Calibration:
@@ -268,6 +302,7 @@ def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]
             uri=sandbox.uri,
             domain=sandbox.domain,
             boot=sandbox.boot,
+            copies=workload.files,
         )
         settings_of_all.append(settings)
     like = next((s for s in settings_of_all if s.name != VICTIM), settings_of_all[0])

@@ -15,7 +15,7 @@ from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
 from partywall.model.backend import BACKENDS
 from partywall.model.plan import Limits
-from partywall.model.scenario import Disk, Throttle
+from partywall.model.scenario import Disk, File, Throttle
 from partywall.sandbox.clock import Look
 from partywall.sandbox.label import Label
 
@@ -34,7 +34,8 @@ class Settings:
 
     uri, domain and boot are for libvirt: the daemon, the user's domain, and the folder of kernel and initramfs on its
     host. only: the methods that its agent is limited to, if it is a process on this host or another; all if empty.
-    memory_nodes: the NUMA nodes that its memory comes from; any if empty.
+    memory_nodes: the NUMA nodes that its memory comes from; any if empty. copies: the user's files that its command
+    finds in its working directory.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Settings:
     domain: str | None = None
     boot: str | None = None
     only: tuple[str, ...] = ()
+    copies: tuple[File, ...] = ()
 
     @property
     def agent_options(self) -> list[str]:

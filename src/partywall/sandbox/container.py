@@ -13,7 +13,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
 from partywall.model.scenario import Throttle
-from partywall.sandbox import block, cgroups, delegation, oci
+from partywall.sandbox import block, cgroups, delegation, oci, own_files
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.label import Label
 from partywall.sandbox.runtime import Runtime
@@ -60,6 +60,7 @@ class Container(Sandbox):
         bundle = self.label.state / "bundles" / self.settings.name
         (bundle / "rootfs").mkdir(parents=True, exist_ok=True)
         work = self._own_work_dir()
+        own_files.place(self.settings.copies, work)
         if self.settings.limits.disk is not None or self.settings.disk_switched:
             self._device = self._limited_device(work)
         if self._scope is not None:

@@ -6,6 +6,7 @@ import os
 
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink, start_agent
+from partywall.sandbox import own_files
 from partywall.sandbox.base import Sandbox
 
 
@@ -16,7 +17,9 @@ class Process(Sandbox):
 
     def start(self, sink: Sink) -> AgentClient:
         argv = [*self.enter, str(binary.find()), "serve", "--die-with-parent", *self.settings.agent_options]
-        process = start_agent(argv, env=os.environ | self.label.environment, cwd=self._own_work_dir())
+        work = self._own_work_dir()
+        own_files.place(self.settings.copies, work)
+        process = start_agent(argv, env=os.environ | self.label.environment, cwd=work)
         self.client = AgentClient(self.settings.name, process, sink)
         self.client.greet()
         return self.client

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -57,6 +58,9 @@ NO_PROMISE = {
     "cpu_reservation": "a cpu_reservation needs aggressors, and there are none",
     "cpu_weight": "a cpu_weight is relative to other users of the CPU, and guarantees no share",
 }
+FILE_NAME = re.compile(r"[A-Za-z0-9._+-]{1,255}")
+# The agent's own name on a machine that is reached by ssh, and a folder of each file system that is made for a guest.
+FILES_TAKEN = ("agent", "lost+found")
 MACHINE_DISK = ("cache", "size", "device")
 
 
@@ -127,7 +131,10 @@ def _source(
         remedy += ", or migration" if isinstance(work, Aggressor) else ""
         said = f"both {given[0]} and {given[1]} are given" if given else f"neither {role} nor command is given"
         yield Mistake(at, said, remedy)
-    elif kernel is not None:
+        return
+    if work.command is None:
+        yield from _only_for_commands(at, work)
+    if kernel is not None:
         yield from _kernel(at, work, kernel, role, catalogue)
     elif work.load is not None:
         yield from _load(at, work, work.load, role)
@@ -135,6 +142,12 @@ def _source(
         yield from _migration(at, work, migration)
     else:
         yield from _command(at, work, role)
+
+
+def _only_for_commands(at: Path, work: Victim | Aggressor) -> Iterator[Mistake]:
+    for key in ("files", "version"):
+        if getattr(work, key):
+            yield Mistake((*at, key), f"{key} belong{'s' * (key == 'version')} to a command", "leave it out")
 
 
 def _load(at: Path, work: Victim | Aggressor, load: Load, role: Role) -> Iterator[Mistake]:
@@ -221,8 +234,38 @@ def _command(at: Path, work: Victim | Aggressor, role: Role) -> Iterator[Mistake
         yield Mistake(
             (*at, "command"), message, "name your own domain in sandbox.domain, or use backend: qemu with root"
         )
+    if work.version is not None and not (work.version and work.version[0].strip()):
+        remedy = "give a list such as [./bench, --version], or leave it out"
+        yield Mistake((*at, "version"), "the command that prints the version is empty", remedy)
+    yield from _files((*at, "files"), work)
     if work.metric is not None:
         yield from _metric((*at, "metric"), work)
+
+
+def _files(at: Path, work: Victim | Aggressor) -> Iterator[Mistake]:
+    """What is wrong with its own files, as far as the scenario says. The files themselves are not read here."""
+    if work.files and work.sandbox.domain is not None and work.sandbox.host is None:
+        message = f"files cannot be copied into domain {work.sandbox.domain[:60]} through its port"
+        yield Mistake(
+            at, message, "add sandbox.host, so that the domain is reached by ssh, or copy them there yourself"
+        )
+    seen: dict[str, int] = {}
+    for index, file in enumerate(work.files):
+        here = (*at, index)
+        if not file.source.strip():
+            yield Mistake((*here, "from"), "the path is empty", "give the path of a file, relative to the scenario")
+            continue
+        name = file.name
+        if not FILE_NAME.fullmatch(name) or name in (".", ".."):
+            message = f"{name[:60]!r} is not the name of a file in the command's working directory"
+            remedy = "give to: a name of letters, digits and . _ + -, without folders, for example to: input.bin"
+            yield Mistake((*here, "to") if file.to is not None else here, message, remedy)
+        elif name in FILES_TAKEN:
+            yield Mistake(here, f"the name {name!r} is taken in some sandboxes", "give another name with to:")
+        elif name in seen:
+            message = f"{name!r} is the name of files[{seen[name]}] too, and one copy would replace the other"
+            yield Mistake(here, message, "give one of them another name with to:")
+        seen.setdefault(name, index)
 
 
 def _metric(at: Path, work: Victim | Aggressor) -> Iterator[Mistake]:

@@ -13,7 +13,7 @@ from pydantic_core import core_schema
 
 from partywall import units
 from partywall.agent.catalogue import Catalogue, Role, shipped
-from partywall.model.scenario import LISTS, Scenario, url_or_plan
+from partywall.model.scenario import LISTS, Scenario, path_or_file, url_or_plan
 
 _DURATIONS = (("min", 60 * 10**9), ("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 _NUMBER = r"^\s*[0-9.][0-9_.]*([eE][+-]?[0-9]+)?\s*"
@@ -74,6 +74,8 @@ class AsWritten(GenerateJsonSchema):
         parse = schema["function"]["function"]
         if parse is url_or_plan:
             return {"anyOf": [number, {"type": "string", "description": "a URL, or a load plan"}]}
+        if parse is path_or_file:
+            return {"anyOf": [number, {"type": "string", "description": "a path, relative to the scenario"}]}
         if parse in UNITS_NEEDED:
             return UNITS_NEEDED[parse]
         return {"anyOf": [number, WRITTEN[parse]]} if parse in WRITTEN else number

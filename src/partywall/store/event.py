@@ -31,6 +31,7 @@ class _Turn(_OfTurn):
     missing: list[dict[str, Any]] = []
     emulated: list[str] = []
     disturbed: list[str] = []
+    versions: dict[str, str] = {}
 
 
 class _Left(_OfTurn):

@@ -112,12 +112,22 @@ def _agent_facts(
         unread=tuple(dict.fromkeys(unread)),
         emulated=_named(turns, "emulated"),
         disturbed=_named(turns, "disturbed"),
+        versions=_versions(turns),
     )
 
 
 def _named(turns: Mapping[str, Mapping[str, Any]], key: str) -> tuple[str, ...]:
     """Sandboxes that any turn names under a key that older records lack."""
     return tuple(dict.fromkeys(name for event in turns.values() for name in event.get(key, [])))
+
+
+def _versions(turns: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """What each command said its version is, each text once. Older records have none."""
+    said: dict[str, dict[str, None]] = {}
+    for event in turns.values():
+        for name, text in event.get("versions", {}).items():
+            said.setdefault(name, {})[text] = None
+    return {name: tuple(texts) for name, texts in said.items()}
 
 
 def _counters(turn: Mapping[str, Any]) -> tuple[Counter, ...]:

@@ -15,7 +15,7 @@ from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, PartywallError, TrialError
 from partywall.host import Host
 from partywall.model.scenario import Disk, Throttle
-from partywall.sandbox import cgroups, delegation, vif
+from partywall.sandbox import cgroups, delegation, own_files, vif
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.clock import GuestClock, Look
 from partywall.sandbox.label import Label
@@ -232,12 +232,22 @@ class Qemu(Sandbox):
             return None
         requested = self.settings.disk or Disk()
         if requested.device is not None:
-            self._device = disk.Device(Path(requested.device), overwrite=requested.overwrite)
+            device = Path(requested.device)
+            self._device = disk.Device(device, overwrite=requested.overwrite, content=self._content())
             return self._device.path
         image = self._own_work_dir() / "disk.img"
         image.unlink(missing_ok=True)
-        disk.create(image, requested.size or disk.SIZE)
+        disk.create(image, requested.size or disk.SIZE, self._content())
         return image
+
+    def _content(self) -> Path | None:
+        """The folder with the files that its disk has from the start; None if there are none."""
+        if not self.settings.copies:
+            return None
+        folder = self._own_work_dir() / "files"
+        folder.mkdir(exist_ok=True)
+        own_files.place(self.settings.copies, folder)
+        return folder
 
     def _about_root(self) -> str:
         """The remedy for a root image that the guest's first process could not use."""

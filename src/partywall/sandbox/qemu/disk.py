@@ -31,8 +31,11 @@ def room(size: int) -> int:
     return int(size * (ROOM if size >= SMALL else SMALL_ROOM))
 
 
-def create(image: Path, size: int) -> None:
-    """Creates the file. CapabilityError if there is not enough space, or no program to create a file system."""
+def create(image: Path, size: int, content: Path | None = None) -> None:
+    """Creates the file. content: a folder whose files it gets.
+
+    CapabilityError if there is not enough space, or no program to create a file system.
+    """
     with image.open("xb") as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
@@ -42,18 +45,21 @@ def create(image: Path, size: int) -> None:
                 f"{image}: no space for a guest's disk of {units.format_bytes(size)}: {error.strerror}; "
                 "free some space, lower sandbox.disk.size or set --work-dir to a folder on another disk"
             ) from error
-    _make_file_system(image)
+    _make_file_system(image, *_with(content))
 
 
 class Device:
-    """A block device of the host as a guest's disk. CapabilityError if that is impossible or not allowed."""
+    """A block device of the host as a guest's disk. CapabilityError if that is impossible or not allowed.
 
-    def __init__(self, path: Path, *, overwrite: bool) -> None:
+    content: a folder whose files it gets.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool, content: Path | None = None) -> None:
         if why := unusable(path, overwrite=overwrite):
             raise CapabilityError(why)
         self.path = path
         # Few large files are stored there. With the default number of inodes, a large disk would take minutes.
-        _make_file_system(path, "-T", "largefile4", "-L", LABEL)
+        _make_file_system(path, "-T", "largefile4", "-L", LABEL, *_with(content))
         self._claim: int | None = _claim(path)
 
     def release(self) -> None:
@@ -107,6 +113,10 @@ def holds(device: Path) -> str:
 def _claim(device: Path) -> int:
     """Opens a device so that no file system, swap or other device can use it. The kernel refuses if one does."""
     return os.open(device, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC)
+
+
+def _with(content: Path | None) -> tuple[str, ...]:
+    return () if content is None else ("-d", str(content))
 
 
 def _make_file_system(image: Path, *more: str) -> None:

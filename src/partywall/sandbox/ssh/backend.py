@@ -7,10 +7,11 @@ import threading
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
+from partywall.sandbox import own_files
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.clock import GuestClock, Look
 from partywall.sandbox.label import Label
-from partywall.sandbox.ssh.connection import PATIENCE_S, Connection
+from partywall.sandbox.ssh.connection import PATIENCE_S, Connection, put
 
 SIGN_OF_LIFE_S = PATIENCE_S / 6
 
@@ -45,6 +46,16 @@ class Ssh(Sandbox):
         self.client = AgentClient(self.settings.name, connection.process, sink)
         self._life = SignOfLife(self.client)
         self.client.greet()
+        for file in self.settings.copies:
+            try:
+                put(
+                    self.settings.host or "",
+                    f"{self._folder}/{file.name}",
+                    own_files.content(file),
+                    own_files.mode(file),
+                )
+            except CapabilityError as error:
+                raise TrialError(f"sandbox {self.settings.name}: {error}") from error
         return self.client
 
     def settle(self) -> None:

@@ -372,12 +372,15 @@ def _job(study: Study, request: StudyRequest, place: Place, name: str, values: M
 
 
 def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
-    """Features that parts of a study cannot use, because they are planned without load plans."""
+    """Features that parts of a study cannot use, because they are planned without a folder of load plans and files."""
     for _, _, applied in factors.trials(scenario):
         for key, workload in preflight.workloads(applied).items():
             if workload.load is not None:
                 remedy = "measure them with 'partywall run', or with a study that begins with partywall_load_study"
                 yield Problem("a study of isolation cannot have virtual users", remedy, key=f"{key}.load")
+            if workload.files:
+                remedy = "measure them with 'partywall run', or name programs that are installed"
+                yield Problem("a study of isolation copies no files of your own", remedy, key=f"{key}.files")
 
 
 def _why_not(job: Job, refused: Refused) -> str:

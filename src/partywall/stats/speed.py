@@ -264,7 +264,7 @@ class _Model:
         return speed - float(speed.mean())
 
     def _left_of(self, term: Term) -> Array:
-        """Sums of what of a term the speed does not take away, by lag and treatment."""
+        """Sums of the rest of a term that the speed does not take away, by lag and treatment."""
         if term not in self._left:
             column = self.before.holding(term)
             self._left[term] = self.before.sums(column - self._speed(column))

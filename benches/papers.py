@@ -41,8 +41,6 @@ FEWEST_CPUS = 4
 LENGTHS = ("short", "long")
 BACKENDS: tuple[tuple[str, ...], ...] = ((), ("qemu",))
 """Some places exist only if the tenants are guests."""
-NOT_MEASURABLE = {("dba-vm", "fig 4")}
-"""The largest possible memory traffic of a host is not known, so figure 4 has no second place."""
 ROUNDS = 2
 
 
@@ -60,8 +58,6 @@ def of_claims(name: str, paper: Paper) -> Iterator[str]:
     requests = [StudyRequest(length=length, backends=backends) for length in LENGTHS for backends in BACKENDS]
     places = {request: kind.places(study, request, host) for request in requests}
     for paper_table in paper.exhibits:
-        if (name, paper_table.id) in NOT_MEASURABLE:
-            continue
         known = {request: names.get(paper_table.id, frozenset()) for request, names in places.items()}
         if not any(names for request, names in known.items() if request.length == LENGTHS[-1]):
             yield f"{name}, {paper_table.id}: the {LENGTHS[-1]} form measures nothing of it"

@@ -82,9 +82,7 @@ def test_a_study_measures_both_places_of_every_claim(name):
     for exhibit in papers.load(name).exhibits:
         claimed = {place for claim in exhibit.claims for place in (claim.left, claim.than)}
         measured = frozenset().union(*(places.get(exhibit.id, frozenset()) for places in every))
-        # The largest possible memory traffic of a host is not known.
-        lacking = claimed - measured if exhibit.id != "fig 4" or name != "dba-vm" else set()
-        assert not lacking, exhibit.id
+        assert not claimed - measured, exhibit.id
 
 
 def test_the_short_form_measures_what_the_page_says_it_does():

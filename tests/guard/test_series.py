@@ -116,8 +116,9 @@ def test_a_study_comes_beside_the_papers_figures_and_says_what_was_not_measured(
     assert points["fig 6 (loss)"]["tbf", "VM3"].value == pytest.approx(10)
     assert points[stats.WHERE]["guard-source", "scenario 1"].value == pytest.approx(2.5)
     assert [name for name, found in points.items() if not found] == ["fig 4", "fig 6 (delay)", "fig 7", "fig 8"]
-    memory = next(beside for beside in report.comparisons if beside.table.id == "fig 8")
-    assert stats.NO_COUNTERS in memory.differs
+    for figure in ("fig 4", "fig 8"):
+        memory = next(beside for beside in report.comparisons if beside.table.id == figure)
+        assert stats.NO_COUNTERS in memory.differs
     content = study_page.render(report)
     assert "Beside the paper" in content
     assert "4 not measured" in content
@@ -136,6 +137,19 @@ def test_memory_transactions_stand_beside_the_papers_where_they_were_counted(tmp
     assert stats.NO_COUNTERS not in shown.differs
     assert shown.points[Place("guard", 0.6)].value == pytest.approx(30, rel=0.02)
     assert shown.points[Place("native", 0.6)].value == pytest.approx(40, rel=0.02)
+
+
+def test_shares_of_cpu_and_memory_traffic_at_the_highest_packet_rate_are_those_of_native_slots(tmp_path: Path) -> None:
+    directory = StudyDirectory.create(tmp_path / "study", studies.find("dba-vm").read_bytes(), StudyRequest(), {})
+    chance = random.Random(7)
+    for scenario, way, used in (("2", "native", 0.9), ("2", "htb", 0.2), ("1", "native", 0.1)):
+        for block in range(4):
+            update = {"cpu_share": used - 0.1, "memory_share": used * chance.uniform(0.99, 1.01), "memory": 40.0}
+            directory.append(cell(scenario, way, block, None, chance).model_copy(update=update).model_dump_json())
+    shown = next(beside for beside in studies.report(directory).comparisons if beside.table.id == "fig 4")
+    assert stats.NO_COUNTERS not in shown.differs
+    assert shown.points[Place("native", "CPU")].value == pytest.approx(80)
+    assert shown.points[Place("native", "memory")].value == pytest.approx(90, rel=0.02)
 
 
 def test_a_link_that_the_tenants_cannot_fill_is_told_where_promises_do_not_show(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from partywall.study.promises.traffic import Counters
+from partywall.study.promises import slots
+from partywall.study.promises.traffic import Counters, most_per_s
 
 SOFTWARE, CPU_CLOCK, NOTHING = 1, 0, 1 << 20
 
@@ -30,3 +31,22 @@ def test_an_event_that_is_not_counted_is_reported_and_leaves_no_file_open() -> N
     with pytest.raises(OSError, match=r".+"):
         Counters(SOFTWARE, NOTHING)
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
+
+
+def test_the_most_is_counted_while_all_cpus_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counters, "where_there_are", lambda: Counters(SOFTWARE, CPU_CLOCK))
+    try:
+        Counters(SOFTWARE, CPU_CLOCK).close()
+    except OSError as error:
+        pytest.skip(f"perf_event_open for the whole host: {error}")
+    busy, every = slots._cpu_ns()
+    most = most_per_s()
+    busy_after, every_after = slots._cpu_ns()
+    assert most == pytest.approx(1e9 * (os.cpu_count() or 1), rel=0.1)
+    allowed = len(os.sched_getaffinity(0)) / (os.cpu_count() or 1)
+    assert (busy_after - busy) / (every_after - every) > 0.5 * allowed
+
+
+def test_nothing_is_copied_on_a_host_that_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counters, "where_there_are", lambda: None)
+    assert most_per_s() is None

@@ -11,7 +11,7 @@ from partywall.stats import rounds
 from partywall.study.promises.model import Cell, Study, TenantCell
 
 NO_COUNTERS = "memory traffic is not measured: this host's processor or its hypervisor provides no counter for it"
-NO_MOST = "the maximum of memory transactions is not known, so a share of it is not known either"
+MOST = "the most that memory can carry is what copies on all CPUs cause; the paper does not say how it got its own"
 NO_PROBES = "delay and jitter of guests are not measured: the study's probes are not sent from within guests"
 NAMESPACES = (
     "tenants are network namespaces, not virtual machines: there is no copying from a guest to save",
@@ -75,7 +75,7 @@ def _differs(paper_table: PaperTable, *, virtual: bool, counted: bool) -> tuple[
     if virtual and paper_table.id in ("fig 6 (delay)", "fig 6 (jitter)"):
         differences += (NO_PROBES,)
     if paper_table.id == "fig 4":
-        differences += (NO_MOST,)
+        differences += (MOST,)
     return (*differences, NO_COUNTERS) if paper_table.id in ("fig 4", "fig 8") and not counted else differences
 
 
@@ -95,6 +95,12 @@ VALUES: Mapping[str, tuple[str, Value]] = {
 """The scenario of each figure, and the value of a tenant's slot."""
 
 
+USED: Mapping[str, Callable[[Cell], float | None]] = {
+    "CPU": lambda cell: cell.cpu_share,
+    "memory": lambda cell: cell.memory_share,
+}
+"""Figure 4: the shares of what the host has, natively at the highest packet rate, which is scenario 2."""
+
 WHERE = "section III.C (drops)"
 """The places where excess packets stop."""
 
@@ -103,6 +109,8 @@ def places(study: Study, paper_table: str, ways: Sequence[str]) -> frozenset[Pla
     """The places of a figure that are measured in these ways, if the host has the counters for them."""
     if paper_table == WHERE:
         return frozenset(Place(way, f"scenario {name}") for way in ways for name in study.scenarios)
+    if paper_table == "fig 4":
+        return frozenset(Place("native", resource) for resource in USED)
     if paper_table in ("fig 7", "fig 8"):
         return frozenset(Place(way, ns / 1e9) for ns in study.periods.every for way in ("guard", "native"))
     if paper_table not in VALUES:
@@ -116,12 +124,8 @@ def _ms(ns: float | None) -> float | None:
 
 
 def _measured(study: Study, cells: Sequence[Cell], paper_table: PaperTable) -> dict[Place, dict[int, float]]:
-    if paper_table.id == "fig 7":
-        return _by_period(study, cells, lambda cell: cell.cpu_ns / 1e3)
-    if paper_table.id == "fig 8":
-        return _by_period(study, cells, lambda cell: cell.memory)
-    if paper_table.id == WHERE:
-        return _by_scenario(cells)
+    if paper_table.id in COSTS:
+        return COSTS[paper_table.id](study, cells)
     if paper_table.id not in VALUES:
         return {}
     scenario, value = VALUES[paper_table.id]
@@ -137,7 +141,16 @@ def _measured(study: Study, cells: Sequence[Cell], paper_table: PaperTable) -> d
     return by_place
 
 
-def _by_scenario(cells: Sequence[Cell]) -> dict[Place, dict[int, float]]:
+def _used(_study: Study, cells: Sequence[Cell]) -> dict[Place, dict[int, float]]:
+    """Shares in %, by resource."""
+    native = [cell for cell in cells if (cell.scenario, cell.way, cell.period_ns) == ("2", "native", None)]
+    return {
+        Place("native", resource): {cell.block: 100 * share for cell in native if (share := of(cell)) is not None}
+        for resource, of in USED.items()
+    }
+
+
+def _by_scenario(_study: Study, cells: Sequence[Cell]) -> dict[Place, dict[int, float]]:
     """CPU time of a delivered packet in µs, by way and scenario."""
     costs: dict[Place, dict[int, float]] = {}
     for cell in cells:
@@ -162,3 +175,12 @@ def _by_period(
         for period_ns in study.periods.every
         for way in ("guard", "native")
     }
+
+
+COSTS: Mapping[str, Callable[[Study, Sequence[Cell]], dict[Place, dict[int, float]]]] = {
+    "fig 4": _used,
+    WHERE: _by_scenario,
+    "fig 7": lambda study, cells: _by_period(study, cells, lambda cell: cell.cpu_ns / 1e3),
+    "fig 8": lambda study, cells: _by_period(study, cells, lambda cell: cell.memory),
+}
+"""Figures of what the host spends, rather than of what a tenant gets."""

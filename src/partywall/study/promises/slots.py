@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from partywall.scenario.documents import validated
 from partywall.study.promises import delay
 from partywall.study.promises.lab import Class, htb, policy
 from partywall.study.promises.model import Cell, Extent, Study, TenantCell
-from partywall.study.promises.traffic import Counters
+from partywall.study.promises.traffic import Counters, most_per_s
 
 SETTLE_S = 0.3
 START_S = 0.4
@@ -40,10 +41,15 @@ def load(content: bytes, file: str) -> Study:
 
 
 class Bench:
-    """A lab with tenants that send as a scenario defines."""
+    """A lab with tenants that send as a scenario defines.
 
-    def __init__(self, study: Study, scenario: str, made: Lab, senders: Mapping[str, AgentClient]) -> None:
-        self.study, self.scenario, self.made = study, scenario, made
+    most: memory transactions a second that the host can carry; None if it does not count them.
+    """
+
+    def __init__(
+        self, study: Study, scenario: str, made: Lab, senders: Mapping[str, AgentClient], most: float | None
+    ) -> None:
+        self.study, self.scenario, self.made, self.most = study, scenario, made, most
         self.sending = study.scenarios[scenario]
         self.senders = senders
         self._traffic = Counters.where_there_are()
@@ -77,9 +83,11 @@ class Bench:
             delay.run(list(self.probes.values()), SETTLE_S + (2 * (period_ns or 0)) / 1e9)
             for probe in self.probes.values():
                 probe.take()
-            before, sent, busy, missed = self.made.read(), self.sent(), _busy_ns(), self._missed()
+            before, sent, cpu, missed = self.made.read(), self.sent(), _cpu_ns(), self._missed()
+            began_s = time.monotonic()
             delay.run(list(self.probes.values()), seconds)
-            after, sent_after, busy_after, missed_after = self.made.read(), self.sent(), _busy_ns(), self._missed()
+            took_s = time.monotonic() - began_s
+            after, sent_after, cpu_after, missed_after = self.made.read(), self.sent(), _cpu_ns(), self._missed()
         rates = before.rates(after)
         packets = {name: after.packets[name] - before.packets[name] for name in rates}
         tenants = {}
@@ -95,22 +103,24 @@ class Bench:
             way=way,
             block=block,
             period_ns=period_ns,
-            cpu_ns=(busy_after - busy) / delivered,
+            cpu_ns=(cpu_after[0] - cpu[0]) / delivered,
+            cpu_share=(cpu_after[0] - cpu[0]) / max(1.0, cpu_after[1] - cpu[1]),
             memory=None if fetched is None else fetched / delivered,
+            memory_share=None if fetched is None or not self.most else fetched / took_s / self.most,
             emulated=self.made.emulated,
             tenants=tenants,
         )
 
 
 @contextlib.contextmanager
-def bench(study: Study, scenario: str, accel: str | None) -> Iterator[Bench]:
-    """A bench of one scenario while the block runs. accel: of tenants that are guests."""
+def bench(study: Study, scenario: str, accel: str | None, most: float | None = None) -> Iterator[Bench]:
+    """A bench of one scenario while the block runs. accel: of tenants that are guests. most: see `Bench`."""
     with lab(list(study.tenants), f"{study.link}bit", accel=accel) as made, contextlib.ExitStack() as stack:
         senders = {
             name: stack.enter_context(sender(made, name, size, study.offered / 8 / size))
             for name, size in study.scenarios[scenario].frame_bytes.items()
         }
-        ready = Bench(study, scenario, made, senders)
+        ready = Bench(study, scenario, made, senders, most)
         stack.callback(ready.close)
         yield ready
 
@@ -128,14 +138,14 @@ def carry_out(
 
     accel: tenants are guests with this accelerator, each behind a tap, instead of namespaces.
     """
-    left = duration_s(study, extent, done, virtual=accel is not None)
+    left, most = duration_s(study, extent, done, virtual=accel is not None), most_per_s()
     for scenario, slots in plan(study, extent, seed, virtual=accel is not None):
         wanted = _left(scenario, slots, done)
         if not wanted:
             continue
         emit(Doing(f"scenario {scenario}: making tenants, link and sinks"))
         emit(Left(left))
-        with bench(study, scenario, accel) as ready:
+        with bench(study, scenario, accel, most) as ready:
             left -= BOOT_S if accel else 0
             for way, block, period_ns in wanted:
                 period = f", period {period_ns / 1e9:g} s" if period_ns else ""
@@ -199,11 +209,12 @@ def _sent(pid: int) -> int:
     return counts["OutDatagrams"] + counts["SndbufErrors"]
 
 
-def _busy_ns() -> float:
-    """CPU time of this host since boot, without idle time."""
+def _cpu_ns() -> tuple[float, float]:
+    """CPU time of this host since boot: without idle time, and with it. Stolen time is neither."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-    user, nice, system, _idle, _iowait, irq, softirq = fields[:7]
-    return (user + nice + system + irq + softirq) * 1e9 / os.sysconf("SC_CLK_TCK")
+    user, nice, system, idle, iowait, irq, softirq = fields[:7]
+    busy, tick_ns = user + nice + system + irq + softirq, 1e9 / os.sysconf("SC_CLK_TCK")
+    return busy * tick_ns, (busy + idle + iowait) * tick_ns
 
 
 # Ways of enforcing guarantees

@@ -125,6 +125,24 @@ def test_packets_are_unexplained_that_counters_miss_and_the_trace_neither_lost_n
     assert stats.unexplained(*traced(missing, **seen)) == beyond
 
 
+def test_losses_within_a_guest_are_beyond_the_counters_outside_it():
+    one, result = traced(0, lost=3)
+    assert stats.unexplained(one, result) == 3
+    inside = one.model_copy(update={"counted_from": 1})
+    assert stats.unexplained(inside, result) == 0
+    assert stats.hops([(inside, result)], ("here", "there")).rows[0][-1] == "0 of 97"
+
+
+def test_delays_between_two_clocks_have_their_bound():
+    one, result = traced(0)
+    (way, *others) = result.ways
+    (step,) = way.steps
+    step = step.model_copy(update={"clock_bound_ns": 400_000, "delay_ns": {"p50": 1e6, "p99": 2e6}})
+    way = way.model_copy(update={"steps": (step,), "total_ns": step.delay_ns})
+    row = stats.hops([(one, result.model_copy(update={"ways": (way, *others)}))], ("here", "there")).rows[0]
+    assert row[1:3] == ("1 ms, 2 ms ± 400 µs",) * 2
+
+
 def test_the_section_of_hops_has_a_row_a_trace_and_a_column_a_hop():
     result = stats.hops([traced(5, lost=2)], ("here", "there"))
     assert result.columns == ("beside", "to there", "in all", "lost, by counters")
@@ -190,9 +208,9 @@ def test_guests_have_the_figure_marked_and_no_cpu_time(tmp_path):
     assert measured == {"fig 10": {Place("target", 256.0), Place("target", 16384.0)}}
 
 
-def test_the_traffic_of_a_guest_enters_at_its_tap():
-    first, *later = slots.places(virtual=True)
-    assert first[:3] == ("switch", "p1", "in")
+def test_the_traffic_of_a_guest_leaves_its_own_interface_and_enters_at_its_tap():
+    first, tap, *later = slots.places(virtual=True)
+    assert (first[:3], tap[:3]) == (("guest", "eth0", "out"), ("switch", "p1", "in"))
     assert later == list(slots.places(virtual=False)[2:])
 
 
@@ -269,7 +287,7 @@ def test_a_small_one_on_this_host_has_its_figure_its_traces_and_goes_on_after_a_
 @pytest.mark.host
 @pytest.mark.skipif(bool(qemu.lacking(Host.here())), reason=qemu.lacking(Host.here()) or "-")
 @pytest.mark.usefixtures("guarded_lab")
-def test_a_small_one_in_guests_has_its_figure_and_its_traces_from_the_tap_on(tmp_path: Path) -> None:
+def test_a_small_one_in_guests_has_its_figure_and_its_traces_from_within_the_guest_on(tmp_path: Path) -> None:
     file, out = tmp_path / "small.yaml", tmp_path / "out"
     file.write_bytes(SMALL + b"target_rate: 20k/s\n")
     ran = CliRunner().invoke(app, ["study", str(file), "--backend", "qemu", "--rounds", "2", "--out", str(out)])
@@ -282,4 +300,6 @@ def test_a_small_one_in_guests_has_its_figure_and_its_traces_from_the_tap_on(tmp
     path = json.loads((out / "findings.json").read_text())["path"]
     assert all(entry["way"]["sent"] > 0 for entry in path)
     assert [entry["unexplained"] for entry in path] == [0, 0]
-    assert path[0]["way"]["steps"][0]["origin"].endswith("-switch/p1:in")
+    first, second = path[0]["way"]["steps"][:2]
+    assert (first["origin"], first["clock_bound_ns"] > 0) == ("guest/eth0:out", True)
+    assert (second["origin"][-12:], second["clock_bound_ns"]) == ("switch/p1:in", None)

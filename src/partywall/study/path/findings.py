@@ -88,8 +88,9 @@ def hops(traces: Sequence[tuple[Traced, TraceFindings]], places: Sequence[str]) 
         id="hops",
         title="Where the target's datagrams wait",
         lead="From each place to the next: the median delay and the 99th percentile, then the share "
-        "lost there. Every trace is a run of its own, with all delays, losses and single packets: partywall report "
-        "runs/NAME in this folder. The last column shows losses according to the interfaces' counters.",
+        "lost there. After ±: how much a guest's clock can differ from the host's. Every trace is a run of its own, "
+        "with all delays, losses and single packets: partywall report runs/NAME in this folder. The last column "
+        "shows losses according to the interfaces' counters.",
         columns=("beside", *(f"to {place}" for place in places[1:]), "in all", "lost, by counters"),
         rows=tuple(rows),
         short=True,
@@ -102,9 +103,12 @@ def size_text(size: Size) -> str:
 
 
 def unexplained(traced: Traced, findings: TraceFindings) -> int:
-    """Difference between the losses in the trace and in the counters, beyond the packets that the tracer missed."""
+    """Difference between the losses in the trace and in the counters, beyond the packets that the tracer missed.
+
+    Only hops with counters are compared.
+    """
     way = findings.ways[0]
-    account = way.lost + sum(step.astray for step in way.steps)
+    account = sum(step.lost + step.astray for step in way.steps[traced.counted_from :])
     return max(0, abs(traced.missing - account) - way.unfinished - sum(findings.missed.values()))
 
 
@@ -125,19 +129,24 @@ def figures(traces: Sequence[tuple[Traced, TraceFindings]]) -> Mapping[str, obje
 
 
 def _step(step: HopFinding) -> str:
-    return _delays(step.delay_ns) + (f", {step.lost_share:.2%} lost" if step.lost and step.lost_share else "")
+    lost = f", {step.lost_share:.2%} lost" if step.lost and step.lost_share else ""
+    return _delays(step.delay_ns, step.clock_bound_ns or 0) + lost
 
 
 def _whole(way: WayFinding) -> str:
-    return _delays(way.total_ns)
+    return _delays(way.total_ns, sum(step.clock_bound_ns or 0 for step in way.steps))
 
 
-def _delays(quantiles: Mapping[str, float]) -> str:
-    return ", ".join(units.format_duration(quantiles[name]) for name in ("p50", "p99") if name in quantiles) or "—"
+def _delays(quantiles: Mapping[str, float], bound_ns: int) -> str:
+    bound = f" ± {units.format_duration(bound_ns)}" if bound_ns else ""
+    delays = ", ".join(units.format_duration(quantiles[name]) for name in ("p50", "p99") if name in quantiles)
+    return f"{delays}{bound}" if delays else "—"
 
 
 def _missing(traced: Traced, way: WayFinding, findings: TraceFindings) -> str:
     """Losses by counters, with a mark if the trace differs."""
-    share = f"{traced.missing} of {units.format_decimals(way.sent, 0)}"
+    first = traced.counted_from
+    sent = way.steps[first - 1].packets if first else way.sent
+    share = f"{traced.missing} of {units.format_decimals(sent, 0)}"
     beyond = unexplained(traced, findings)
-    return share + (f" (trace: {way.lost})" if beyond else "")
+    return share + (f" (trace: {sum(step.lost for step in way.steps[first:])})" if beyond else "")

@@ -32,7 +32,6 @@ from partywall.study.kind import (
 from partywall.study.path import findings as stats
 from partywall.study.path import slots
 from partywall.study.path.model import Cell, Extent, Study, Traced
-from partywall.trace import Tracing, trace_while
 
 RUNS = "runs"
 SENDERS_BYTES = 256 << 20
@@ -104,13 +103,9 @@ class PathStudy(InLab):
         folder = directory.path / RUNS / run
         # An interrupted trace is not continued, because its packets before and after would take different paths.
         shutil.rmtree(folder, ignore_errors=True)
-
-        def happens(_session: Tracing) -> None:
-            ready.slot(size, extent.traced)
-
         before = ready.gone()
-        trace_while(ready.trace_request(PACKETS), folder, pipeline.host_facts(), happens)
-        return Traced(bytes=size, run=run, missing=ready.gone() - before)
+        ready.trace(size, extent.traced, PACKETS, folder, pipeline.host_facts())
+        return Traced(bytes=size, run=run, missing=ready.gone() - before, counted_from=ready.counted_from)
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
         del host

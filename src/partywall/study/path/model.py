@@ -94,9 +94,11 @@ class Cell(Frozen):
 class Traced(Frozen):
     """One trace.
 
-    run: its folder among the study's runs; missing: packets lost according to the interfaces' counters.
+    run: its folder among the study's runs; missing: packets lost according to the interfaces' counters; counted_from:
+    the first hop with such a counter.
     """
 
     bytes: Size
     run: str
     missing: int
+    counted_from: int = 0

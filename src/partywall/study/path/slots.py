@@ -8,9 +8,10 @@ sink's port. Traces are separate runs, made elsewhere.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,11 @@ from partywall import units
 from partywall.agent.client import AgentClient
 from partywall.clock import Clock, Monotonic
 from partywall.errors import TrialError
-from partywall.model.trace import TraceRequest
 from partywall.plan import rounds
 from partywall.sandbox.lab import BOOT_S, LINK_LATENCY, Lab, ip, lab, tenant
 from partywall.scenario.documents import validated
 from partywall.study.path.model import Cell, Extent, Size, Study
-from partywall.trace.hops import ask
+from partywall.trace import Present, Tracing, ask, trace_while
 
 PORT = 9
 
@@ -69,7 +69,13 @@ PLACES = (
     ("far", "p1", "out", "the sink's port"),
 )
 """The target's path: namespace, interface, hook, and a name for people."""
-GUEST_PLACES = (("switch", "p1", "in", "the target's tap"), *PLACES[2:])
+GUEST = "guest"
+"""The name in a trace of the agent in the target's guest."""
+GUEST_PLACES = (
+    (GUEST, "eth0", "out", "the target's interface in its guest"),
+    ("switch", "p1", "in", "the target's tap"),
+    *PLACES[2:],
+)
 """The same if tenants are guests. A tap is a port of the bridge."""
 
 
@@ -88,17 +94,21 @@ class Bench:
         self._places = places(virtual=bool(made.guests))
         self._target, self._neighbour, self._clock = target, neighbour, clock
 
-    def slot(self, size: Size, for_ns: int) -> tuple[float, float, float | None]:
+    def slot(
+        self, size: Size, for_ns: int, wait: Callable[[int], None] | None = None
+    ) -> tuple[float, float, float | None]:
         """While the neighbour sends datagrams of one size: (bit/s, packets/s) delivered of the target.
 
         Also the CPU time of one of the neighbour's datagrams in ns, or None. TrialError if the agents are too slow.
+        wait: waits until a time; by default it sleeps.
         """
+        wait = wait or self._clock.sleep_until
         steady, end = self._begun(size, for_ns)
-        self._clock.sleep_until(steady)
+        wait(steady)
         before, spent = self.made.read(), self._spent()
-        self._clock.sleep_until(steady + for_ns)
+        wait(steady + for_ns)
         after, spent_after = self.made.read(), self._spent()
-        self._clock.sleep_until(end + self.times.drain)
+        wait(end + self.times.drain)
         each_ns = None
         if size is not None and spent and spent_after:
             cpu_ns, packets = (now - then for now, then in zip(spent_after, spent, strict=True))
@@ -136,13 +146,33 @@ class Bench:
         cpu_ns = sum(int(task.read_text().split()[0]) for task in tasks)
         return cpu_ns, _sent(self.made.namespace("neighbour"), "eth0")
 
-    def trace_request(self, packets: int) -> TraceRequest:
-        """A trace of the target's path. packets: number a second that are stored for the pcapng file."""
-        path = [f"{self.made.namespace(space)}/{port}:{hook}" for space, port, hook, _ in self._places]
-        return ask(path, budget="100%", protocol="udp", port=PORT, packets=packets)
+    def trace(self, size: Size, for_ns: int, packets: int, out: Path, host: Mapping[str, Any]) -> None:
+        """Traces the target's path during a slot.
+
+        packets: number a second that are stored for the pcapng file. out, host: see `trace_while`.
+        """
+        path = [
+            f"{space if space == GUEST else self.made.namespace(space)}/{port}:{hook}"
+            for space, port, hook, _ in self._places
+        ]
+        present = {}
+        if self.made.guests:
+            present[GUEST] = Present(self._target, functools.partial(self.made.listen, "target"))
+        request = ask(path, budget="100%", protocol="udp", port=PORT, packets=packets, present=tuple(present))
+
+        def happens(tracing: Tracing) -> None:
+            # What the guest's agent records is passed on meanwhile.
+            self.slot(size, for_ns, lambda at_ns: tracing.pump((at_ns - self._clock.now_ns()) / 1e9))
+
+        trace_while(request, out, host, happens, present=present)
+
+    @property
+    def counted_from(self) -> int:
+        """The first hop of the path that `gone` counts: nothing outside a guest counts within it."""
+        return 1 if self.made.guests else 0
 
     def gone(self) -> int:
-        """Packets that left the target so far but did not leave through its sink's port."""
+        """Packets that left the target so far but did not leave through its sink's port. From a guest's tap on."""
         space, port, *_ = PLACES[-1]
         arrived = _sent(self.made.namespace(space), port)
         left = self.made.given()["target"] if self.made.guests else _sent(self.made.namespace("target"), "eth0")

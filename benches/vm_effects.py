@@ -61,8 +61,9 @@ def run(victim: dict[str, Any], aggressors: dict[str, Any], seconds: int, sandbo
     for reason in findings.incomplete:
         print(f"failed: {reason}", flush=True)
     cells = {cell.aggressor or cell.role: cell for cell in findings.cells}
-    trial = next((cell.trial for cell in findings.cells), "")
-    return cells, Measured.of(evidence.of_trial(trial)).holding(next((c.treatment for c in cells.values()), ""))
+    trial = evidence.plan.trials[0]
+    measured = Measured.of(evidence.of_trial(trial.id), trial.treatments)
+    return cells, measured.holding(next((cell.treatment for cell in cells.values()), ""))
 
 
 def summary(name: str, cell: Cell | None) -> str:

@@ -14,6 +14,7 @@ import pyarrow.json
 
 from partywall.model.observation import Flags, Objects, Times
 from partywall.model.scenario import SWITCH_AFTER_NS
+from partywall.store.arrow import values
 from partywall.store.observe import Columns
 
 KIND = "block_done"
@@ -126,18 +127,18 @@ def by_trial(lines: Iterable[bytes]) -> dict[str, Blocks] | None:
         column.null_count for column in slots.flatten().flatten()
     ):
         return None
-    first = np.asarray(slots.offsets, dtype=np.int64)
+    first = values(slots.offsets).astype(np.int64)
     if (np.diff(first) < 1).any():
         return None
     treatment, *times = slots.values.flatten()
     encoded = treatment.dictionary_encode()
     names = np.array(encoded.dictionary.to_pylist(), dtype=object)
-    number, stretch = (table[name].to_numpy() for name in ("block", "stretch"))
-    long = table["long"].fill_null(False).to_numpy()
+    number, stretch = (values(table[name]) for name in ("block", "stretch"))
+    long = values(table["long"]) == 1
     every = Blocks(
         _objects(table["visit"]),
         stretch,
-        Columns(number, long, first, names[encoded.indices.to_numpy()], *(column.to_numpy() for column in times)),
+        Columns(number, long, first, names[values(encoded.indices)], *map(values, times)),
     )
     trial = _objects(table["trial"])
     return {name: every.kept(trial == name).latest() for name in dict.fromkeys(trial)}
@@ -147,7 +148,7 @@ def _objects(column: pa.ChunkedArray) -> Objects:
     """Texts, each of which exists once in memory."""
     encoded = column.combine_chunks().dictionary_encode()
     texts = np.array(encoded.dictionary.to_pylist(), dtype=object)
-    return np.asarray(texts[encoded.indices.to_numpy()], dtype=object)
+    return np.asarray(texts[values(encoded.indices)], dtype=object)
 
 
 def _batches(lines: Iterable[bytes]) -> Iterable[bytes]:

@@ -18,6 +18,7 @@ from partywall.errors import Problem, UsageError
 from partywall.model.evidence import VICTIM, AgentFacts, Counter, Evidence, Readings, SlicePoint, Unread
 from partywall.model.observation import Numbers, Observations, Times
 from partywall.model.plan import Trial
+from partywall.store.arrow import values
 from partywall.store.blocks import Blocks
 from partywall.store.directory import RunDirectory
 from partywall.store.observe import Columns, Samples, Thread, Track, observed, track
@@ -181,10 +182,10 @@ class _Tables:
         if not file.exists():
             return None
         samples = table(file, SAMPLES)
-        at_ns = samples["at_ns"].to_numpy()
+        at_ns = values(samples["at_ns"])
         # Of an older record that has no values, too.
-        values = samples["values"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        return Samples(_counters(event), at_ns, values.astype(np.float64).reshape(len(at_ns), -1))
+        counted = values(samples["values"].combine_chunks().flatten())
+        return Samples(_counters(event), at_ns, counted.astype(np.float64).reshape(len(at_ns), -1))
 
     def _usage(self, turn: str) -> dict[str, list[dict[str, Any]]]:
         """Resource use of commands between switches, in order of time, by workload."""
@@ -234,10 +235,10 @@ def _tracks(file: Path, *, latencies: bool) -> dict[str, Track]:
 def _threads(slices: pa.Table) -> dict[str, Track]:
     slices = slices.combine_chunks()
     workload = slices["workload"].combine_chunks().dictionary_encode()
-    thread = slices["thread"].to_numpy()
+    thread = values(slices["thread"])
     threads: dict[str, list[Thread]] = {}
     for code, name in enumerate(workload.dictionary.to_pylist()):
-        own = np.flatnonzero(workload.indices.to_numpy() == code)
+        own = np.flatnonzero(values(workload.indices) == code)
         for number in np.unique(thread[own]):
             which = own[thread[own] == number]
             threads.setdefault(name, []).append(_thread(slices if len(which) == len(slices) else slices.take(which)))
@@ -245,11 +246,11 @@ def _threads(slices: pa.Table) -> dict[str, Track]:
 
 
 def _thread(slices: pa.Table) -> Thread:
-    start_ns = slices["start_ns"].to_numpy()
+    start_ns = values(slices["start_ns"])
     if (np.diff(start_ns) < 0).any():
         slices = slices.take(np.argsort(start_ns, kind="stable"))
-    cpu_ns = slices["cpu_ns"].to_numpy(zero_copy_only=False).astype(np.float64)
-    start_ns, end_ns, work = (slices[name].to_numpy() for name in ("start_ns", "end_ns", "work"))
+    cpu_ns = values(slices["cpu_ns"]).astype(np.float64)
+    start_ns, end_ns, work = (values(slices[name]) for name in ("start_ns", "end_ns", "work"))
     return Thread(start_ns, end_ns, work, cpu_ns, _buckets(slices))
 
 
@@ -258,10 +259,10 @@ def _buckets(slices: pa.Table) -> tuple[Times, Numbers, Numbers]:
     if _LATENCY[0] not in slices.column_names:
         return np.zeros(len(slices) + 1, np.int64), np.zeros(0, np.uint16), np.zeros(0, np.uint8)
     buckets, counts = (slices[name].combine_chunks() for name in _LATENCY)
-    first = np.asarray(buckets.offsets, dtype=np.int64)
-    many = counts.flatten().to_numpy()
+    first = values(buckets.offsets).astype(np.int64)
+    many = values(counts.flatten())
     few = many.astype(np.min_scalar_type(int(many.max(initial=0))))
-    return first - first[0], buckets.flatten().to_numpy().astype(np.uint16), few
+    return first - first[0], values(buckets.flatten()).astype(np.uint16), few
 
 
 def _missing_blocks(blocks: Blocks, victim: Track) -> int | None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from partywall.model.migration import MigrationEvidence, MigrationPlan, Move, Survey
+from partywall.store.arrow import values
 from partywall.store.record import Record
 
 Table = npt.NDArray[Any]
@@ -72,7 +73,7 @@ class MigrationDirectory(Record):
         if not file.exists():
             return np.zeros((0, len(COLUMNS[name])))
         table = pq.read_table(file, columns=list(COLUMNS[name]))
-        return np.column_stack([column.to_numpy() for column in table.columns])
+        return np.column_stack([values(column) for column in table.columns])
 
     def evidence(self) -> MigrationEvidence:
         """All but the tables; UsageError if it cannot be understood."""

@@ -229,7 +229,10 @@ class Lab:
         return {name: interfaces_of(guest.pid or 0)[self.port(name)].received for name, guest in self.guests.items()}
 
     def sent(self, name: str, interface: str) -> int:
-        """Packets that an interface inside a guest has sent so far, as its agent reads them."""
+        """Packets that an interface inside a guest has sent so far, as its agent reads them.
+
+        While this runs, nobody else may listen to the guest. TrialError if the agent does not report the counter.
+        """
         client = self.guests[name].client
         if client is None:
             raise TrialError(f"the guest {name} has no agent, so its counters cannot be read; start the study again")
@@ -247,15 +250,11 @@ class Lab:
             with contextlib.suppress(AgentError):
                 client.call("monitor.stop", id=COUNTERS)
             self.listen(name, None)
-        wanted = (interface, "network_sent_packets_count")
-        found = [
-            value
-            for column, value in zip(columns, values, strict=True)
-            if (column["subject"], column["name"]) == wanted and value is not None
-        ]
-        if not found:
-            raise TrialError(f"the guest {name} has no counter of interface {interface}")
-        return int(found[0])
+        names = [(column["subject"], column["name"]) for column in columns]
+        packets = dict(zip(names, values, strict=True)).get((interface, "network_sent_packets_count"))
+        if packets is None:
+            raise TrialError(f"the guest {name} has no counter of interface {interface}; start the study again")
+        return int(packets)
 
     def _known(self, switch: str, mac: str, port: str) -> None:
         _tool("bridge", "-n", self.namespace(switch), "fdb", "replace", mac, "dev", port, "master", "static")

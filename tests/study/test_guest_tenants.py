@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from partywall import pipeline, study
-from partywall.errors import CapabilityError, UsageError
+from partywall.errors import CapabilityError, TrialError, UsageError
 from partywall.events import Note, silent
 from partywall.model.study import StudyRequest
 from partywall.sandbox import lab, qemu
@@ -70,6 +73,57 @@ def test_the_memory_check_includes_every_guest(monkeypatch):
     for request in (StudyRequest(), GUESTS):
         shared.check_tenants_memory(100, "senders", 2, request, silent)
     assert checked == [100, 100 + 2 * lab.GUEST_BYTES]
+
+
+class Agent:
+    """An agent in a guest that reports counters as they are scheduled. answers: how many times it does so."""
+
+    def __init__(self, answers: int, **packets: float | None) -> None:
+        self.answers, self.packets = answers, packets
+        self.made: lab.Lab | None = None
+        self.requested: list[str] = []
+
+    def call(self, method: str, **_: Any) -> dict[str, Any]:
+        self.requested.append(method)
+        if method == "monitor.schedule" and self.answers:
+            self.answers -= 1
+            self.made._hear("target", "slices", {})
+            values = [1.0, *self.packets.values()]
+            self.made._hear("target", "sample", {"values": values})
+        names = [("cpu0", "busy"), *((name, "network_sent_packets_count") for name in self.packets)]
+        return {"counters": [{"subject": subject, "name": name} for subject, name in names]}
+
+
+def counting(monkeypatch, agent: Agent) -> lab.Lab:
+    """A lab that was not built, with this agent in the target's guest."""
+    monkeypatch.setattr(lab, "READ_S", 0.01)
+    agent.made = lab.Lab(["target"], None, SimpleNamespace(run="pw"))
+    agent.made.guests = {"target": SimpleNamespace(client=agent)}
+    return agent.made
+
+
+def test_packets_that_left_a_guest_are_those_of_its_own_interface(monkeypatch):
+    agent = Agent(1, lo=3.0, eth0=1234.0)
+    made = counting(monkeypatch, agent)
+    assert made.sent("target", "eth0") == 1234
+    assert agent.requested == ["monitor.start", "monitor.schedule", "monitor.stop"]
+    assert made._listeners == {}
+
+
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [
+        (Agent(0, eth0=1.0), "the guest target did not report its counters within 0.01 s; leave the host less to do"),
+        (Agent(1, lo=1.0), "the guest target has no counter of interface eth0"),
+        (Agent(1, eth0=None), "the guest target has no counter of interface eth0"),
+    ],
+)
+def test_a_guest_whose_counters_cannot_be_read_is_named_and_left_as_it_was(monkeypatch, agent, said):
+    made = counting(monkeypatch, agent)
+    with pytest.raises(TrialError, match=said):
+        made.sent("target", "eth0")
+    assert agent.requested[-1] == "monitor.stop"
+    assert made._listeners == {}
 
 
 def test_guests_need_what_qemu_needs(monkeypatch):

@@ -15,7 +15,7 @@ from partywall.errors import TrialError, UsageError
 from partywall.host import Host
 from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
-from partywall.model.trace import Hop, Missed, Report, Start, Step, TraceEvidence, Way
+from partywall.model.trace import ClockBound, Hop, Missed, Report, Start, Step, TraceEvidence, Way
 from partywall.model.trace import TraceRequest as Hops
 from partywall.sandbox import qemu
 from partywall.sandbox.lab import Counted
@@ -26,6 +26,7 @@ from partywall.study.path import findings as stats
 from partywall.study.path import slots
 from partywall.study.path.model import Cell, Extent, Study, Traced
 from partywall.testing import fake_host
+from partywall.trace import Present
 
 SMALL = b"""partywall_path_study: 1
 name: vits-network
@@ -125,22 +126,34 @@ def test_packets_are_unexplained_that_counters_miss_and_the_trace_neither_lost_n
     assert stats.unexplained(*traced(missing, **seen)) == beyond
 
 
-def test_losses_within_a_guest_are_beyond_the_counters_outside_it():
-    one, result = traced(0, lost=3)
-    assert stats.unexplained(one, result) == 3
-    inside = one.model_copy(update={"counted_from": 1})
-    assert stats.unexplained(inside, result) == 0
-    assert stats.hops([(inside, result)], ("here", "there")).rows[0][-1] == "0 of 97"
+def between_clocks(bound_ns: int | None, **delay_ns: float):
+    """A trace whose one step has these delays between two clocks."""
+    one, found = traced(0)
+    (way, *others) = found.ways
+    step = way.steps[0].model_copy(update={"clock_bound_ns": bound_ns, "delay_ns": delay_ns})
+    way = way.model_copy(update={"steps": (step,), "total_ns": delay_ns, "clock_bound_ns": bound_ns})
+    clocks = (ClockBound(agent="target", offset_ns=0, bound_ns=bound_ns),) if bound_ns else ()
+    costs = {"record_ns": 30, "relays_record_ns": {"target": 900} if bound_ns else {}}
+    return one, found.model_copy(update={"ways": (way, *others), "clocks": clocks, **costs})
 
 
-def test_delays_between_two_clocks_have_their_bound():
-    one, result = traced(0)
-    (way, *others) = result.ways
-    (step,) = way.steps
-    step = step.model_copy(update={"clock_bound_ns": 400_000, "delay_ns": {"p50": 1e6, "p99": 2e6}})
-    way = way.model_copy(update={"steps": (step,), "total_ns": step.delay_ns})
-    row = stats.hops([(one, result.model_copy(update={"ways": (way, *others)}))], ("here", "there")).rows[0]
-    assert row[1:3] == ("1 ms, 2 ms ± 400 µs",) * 2
+def test_delays_between_two_clocks_have_their_bound_and_smaller_ones_are_not_resolved():
+    result = stats.hops([between_clocks(400_000, p50=1e5, p99=2e6)], ("here", "there"))
+    assert result.rows[0][1:3] == ("100 µs (not resolved), 2 ms ± 400 µs",) * 2
+    assert "the largest error of the guest's clock" in result.lead
+    longer = stats.hops([between_clocks(400_000, p50=1e6)], ("here", "there"))
+    assert longer.rows[0][1] == "1 ms ± 400 µs"
+    assert stats.hops([between_clocks(400_000)], ("here", "there")).rows[0][1] == "—"
+    one_clock = stats.hops([between_clocks(None, p50=1e5, p99=2e6)], ("here", "there"))
+    assert one_clock.rows[0][1] == "100 µs, 2 ms"
+    assert "guest" not in one_clock.lead
+
+
+def test_the_cost_of_a_record_is_stated_where_the_tracer_runs():
+    inside, outside = between_clocks(400_000), between_clocks(None)
+    assert stats.tracer_text([inside, outside]) == "up to 30 ns on the host, up to 900 ns in the target's guest"
+    assert stats.tracer_text([outside]) == "up to 30 ns on the host"
+    assert stats.tracer_text([traced(0)]) == ""
 
 
 def test_the_section_of_hops_has_a_row_a_trace_and_a_column_a_hop():
@@ -208,10 +221,48 @@ def test_guests_have_the_figure_marked_and_no_cpu_time(tmp_path):
     assert measured == {"fig 10": {Place("target", 256.0), Place("target", 16384.0)}}
 
 
-def test_the_traffic_of_a_guest_leaves_its_own_interface_and_enters_at_its_tap():
-    first, tap, *later = slots.places(virtual=True)
-    assert (first[:3], tap[:3]) == (("guest", "eth0", "out"), ("switch", "p1", "in"))
-    assert later == list(slots.places(virtual=False)[2:])
+class Tenants:
+    """A lab whose target is in a guest or in a namespace, and has sent 100 packets."""
+
+    def __init__(self, *, virtual: bool) -> None:
+        self.guests = {"target": self, "neighbour": self} if virtual else {}
+        self.listeners: list[Any] = []
+
+    def namespace(self, name: str) -> str:
+        return f"pw-{name}"
+
+    def listen(self, name: str, listener: Any) -> None:
+        self.listeners.append((name, listener))
+
+    def sent(self, name: str, interface: str) -> int:
+        assert (name, interface) == ("target", "eth0")
+        return 100
+
+    def bench(self) -> slots.Bench:
+        return slots.Bench(small(), self, "agent", self, self)
+
+
+def test_the_traced_path_begins_at_the_targets_own_interface_also_inside_its_guest():
+    bare, virtual = (Tenants(virtual=virtual) for virtual in (False, True))
+    (first, *later), (inside, *others) = (lab.bench().trace_request(10).hops for lab in (bare, virtual))
+    assert (first.namespace, first.interface, first.hook, first.agent) == ("pw-target", "eth0", "out", None)
+    assert (inside.namespace, inside.interface, inside.hook, inside.agent) == (None, "eth0", "out", "target")
+    assert later == others
+    assert [hop.name for hop in later][:2] == ["pw-switch/p1:in", "pw-switch/nic:out"]
+    assert bare.bench().present == {}
+    (present,) = virtual.bench().present.values()
+    present.listen("sink")
+    assert present.client == "agent"
+    assert virtual.listeners == [("target", "sink")]
+    # A guest's clock is kept on the host's, so it runs faster and slower than a free one.
+    assert present.drift_ppb > Present("agent", present.listen).drift_ppb
+
+
+@pytest.mark.parametrize(("virtual", "gone"), [(True, 100 - 70), (False, 90 - 70)])
+def test_packets_are_counted_from_the_targets_own_interface_to_its_sinks_port(monkeypatch, virtual, gone):
+    sent = {("pw-target", "eth0"): 90, ("pw-far", "p1"): 70}
+    monkeypatch.setattr(slots, "_sent", lambda namespace, interface: sent[namespace, interface])
+    assert Tenants(virtual=virtual).bench().gone() == gone
 
 
 class Late:
@@ -248,6 +299,10 @@ def test_a_slot_whose_senders_were_reported_too_late_is_begun_again():
     assert late.starts[-1] > late.starts[-2] + 10**9
     assert bps == pytest.approx(1000, rel=0.01)
     assert cpu_ns is None
+    waits: list[int] = []
+    ready.slot(None, 10**9, lambda at_ns: waits.append(at_ns) or late.sleep_until(at_ns))
+    assert len(waits) == 3
+    assert waits[1] - waits[0] == 10**9
     overloaded = Late(late_answers=100)
     with pytest.raises(TrialError, match="did not answer within 150 ms, 5 times in a row; leave the host less to do"):
         slots.Bench(small(), overloaded, overloaded, overloaded, overloaded).slot(256, 10**9)
@@ -287,7 +342,7 @@ def test_a_small_one_on_this_host_has_its_figure_its_traces_and_goes_on_after_a_
 @pytest.mark.host
 @pytest.mark.skipif(bool(qemu.lacking(Host.here())), reason=qemu.lacking(Host.here()) or "-")
 @pytest.mark.usefixtures("guarded_lab")
-def test_a_small_one_in_guests_has_its_figure_and_its_traces_from_within_the_guest_on(tmp_path: Path) -> None:
+def test_a_small_one_in_guests_has_its_figure_and_its_traces_from_inside_the_guest_on(tmp_path: Path) -> None:
     file, out = tmp_path / "small.yaml", tmp_path / "out"
     file.write_bytes(SMALL + b"target_rate: 20k/s\n")
     ran = CliRunner().invoke(app, ["study", str(file), "--backend", "qemu", "--rounds", "2", "--out", str(out)])
@@ -301,5 +356,8 @@ def test_a_small_one_in_guests_has_its_figure_and_its_traces_from_within_the_gue
     assert all(entry["way"]["sent"] > 0 for entry in path)
     assert [entry["unexplained"] for entry in path] == [0, 0]
     first, second = path[0]["way"]["steps"][:2]
-    assert (first["origin"], first["clock_bound_ns"] > 0) == ("guest/eth0:out", True)
-    assert (second["origin"][-12:], second["clock_bound_ns"]) == ("switch/p1:in", None)
+    assert first["origin"] == "target/eth0:out"
+    assert first["hop"].endswith("-switch/p1:in")
+    assert first["clock_bound_ns"] > 0
+    assert second["clock_bound_ns"] is None
+    assert "in the target's guest" in dict(result.facts)["tracer's program, for a record"]

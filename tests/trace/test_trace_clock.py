@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partywall.agent.clock import DRIFT_PPB, Alignment
+from partywall.sandbox.clock import STEERED_PPB
 
 
 class Wire:
@@ -32,10 +33,10 @@ TRIPS = st.lists(
 )
 
 
-@given(st.integers(-(10**15), 10**15), st.integers(-DRIFT_PPB, DRIFT_PPB), TRIPS)
-def test_the_truth_lies_within_the_bound_however_trips_go(offset_ns, drift_ppb, trips):
-    wire = Wire(offset_ns, drift_ppb)
-    alignment = Alignment(wire, wire)
+@given(st.integers(-(10**15), 10**15), st.sampled_from([DRIFT_PPB, STEERED_PPB]), st.floats(-1, 1), TRIPS)
+def test_the_truth_lies_within_the_bound_however_trips_go(offset_ns, most_ppb, share, trips):
+    wire = Wire(offset_ns, round(share * most_ppb))
+    alignment = Alignment(wire, wire, drift_ppb=most_ppb)
     for there, back, rest in trips:
         wire.delays.append((there, back))
         alignment.ask()

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections import Counter
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,8 @@ from partywall.report.charts import spec_of
 from partywall.report.trace_charts import all_charts
 from partywall.report.trace_view import render
 from partywall.stats.trace import findings, quantiles
+from partywall.store.trace import TraceDirectory
+from partywall.trace.follow import _Log
 from tests.trace.synthetic_trace import NOTHING, delay, evidence, forward, report
 
 
@@ -62,6 +65,26 @@ def test_negative_hops_are_reported_with_the_bound_of_the_clocks():
     assert any(
         "3 delays are negative" in note and "within the clocks' bound of 900 ns" in note for note in result.notes
     )
+
+
+def test_the_whole_path_has_the_bound_of_the_clocks_at_its_ends():
+    bound = ClockBound(agent="vm", offset_ns=5, bound_ns=300)
+    (way, back) = findings(evidence(clocks=(bound,))).ways
+    assert [step.clock_bound_ns for step in way.steps] == [None, 300]
+    assert (way.clock_bound_ns, back.clock_bound_ns) == (300, 300)
+    assert findings(evidence()).ways[0].clock_bound_ns is None
+
+
+def test_the_cost_of_a_record_is_stored_and_shown_wherever_the_tracer_ran(tmp_path):
+    stored = TraceDirectory.create(tmp_path / "trace", evidence().start, {})
+    tracing = SimpleNamespace(record_ns=40, relays_record_ns={"vm": 900, "silent": None})
+    log = _Log(evidence().start, lambda _event: None)
+    log.open(stored, tracing)
+    log.report(report())
+    log.end()
+    result = findings(stored.evidence())
+    assert (result.record_ns, result.relays_record_ns) == (40, {"vm": 900, "silent": None})
+    assert "s program, 900 ns on vm (without" in render(result, stored.evidence())
 
 
 def test_sampling_and_an_early_end_are_said():

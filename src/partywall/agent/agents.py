@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from partywall.agent.client import AgentClient, Process, Sink, start_agent
-from partywall.agent.clock import Alignment
+from partywall.agent.clock import DRIFT_PPB, Alignment
 from partywall.agent.inbox import Inbox, Message
 from partywall.clock import Clock, Monotonic
 
@@ -65,9 +65,12 @@ class Agents:
         """The connection to an agent."""
         return self._attached[name]
 
-    def alignment(self, name: str, rounds: int) -> Alignment:
-        """Measures the offset of an agent's clock from this host's, by this many round trips."""
-        alignment = Alignment(self.client(name), self.clock)
+    def alignment(self, name: str, rounds: int, drift_ppb: int = DRIFT_PPB) -> Alignment:
+        """Measures the offset of an agent's clock from this host's, by this many round trips.
+
+        drift_ppb: largest difference of their rates.
+        """
+        alignment = Alignment(self.client(name), self.clock, drift_ppb=drift_ppb)
         alignment.ask(rounds)
         return alignment
 

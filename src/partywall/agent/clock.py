@@ -32,19 +32,23 @@ class _Trip:
     offset_ns: int
     bound_ns: int
 
-    def reach(self, now_ns: int) -> tuple[int, int]:
+    def reach(self, now_ns: int, drift_ppb: int) -> tuple[int, int]:
         """The lowest and highest possible offset at a later time."""
-        bound_ns = self.bound_ns + abs(now_ns - self.at_ns) * DRIFT_PPB // 1_000_000_000
+        bound_ns = self.bound_ns + abs(now_ns - self.at_ns) * drift_ppb // 1_000_000_000
         return self.offset_ns - bound_ns, self.offset_ns + bound_ns
 
 
 class Alignment:
-    """Requests an agent's time, and combines the last responses."""
+    """Requests an agent's time, and combines the last responses.
 
-    def __init__(self, client: AgentClient, clock: Clock, timeout_s: float = 30) -> None:
+    drift_ppb: largest difference of the clocks' rates; more than the default if one is steered.
+    """
+
+    def __init__(self, client: AgentClient, clock: Clock, timeout_s: float = 30, *, drift_ppb: int = DRIFT_PPB) -> None:
         self._client = client
         self._timeout_s = timeout_s
         self._clock = clock
+        self._drift_ppb = drift_ppb
         self._trips: deque[_Trip] = deque(maxlen=REMEMBERED)
 
     def ask(self, rounds: int = 1) -> None:
@@ -59,12 +63,12 @@ class Alignment:
     def best(self) -> Offset:
         """The best estimate now. Needs at least one round trip."""
         now_ns = self._clock.now_ns()
-        lows, highs = zip(*(trip.reach(now_ns) for trip in self._trips), strict=True)
+        lows, highs = zip(*(trip.reach(now_ns, self._drift_ppb) for trip in self._trips), strict=True)
         low, high = max(lows), min(highs)
         if low > high:
             # Its clock was set, or its machine was stopped: earlier bounds are invalid.
             newest = self._trips[-1]
             self._trips.clear()
             self._trips.append(newest)
-            low, high = newest.reach(now_ns)
+            low, high = newest.reach(now_ns, self._drift_ppb)
         return Offset((low + high) // 2, (high - low + 1) // 2)

@@ -218,7 +218,10 @@ class Start(_Frozen):
 
 
 class TraceEvidence(_Frozen):
-    """A stored trace. interrupted: it did not reach its end."""
+    """A stored trace. interrupted: it did not reach its end.
+
+    record_ns: time of the tracer's program for a record on this host; relays_record_ns: the same of agents elsewhere.
+    """
 
     run: str
     start: Start
@@ -227,6 +230,7 @@ class TraceEvidence(_Frozen):
     clocks: tuple[ClockBound, ...]
     record_ns: int | None
     interrupted: bool
+    relays_record_ns: dict[str, int | None] = {}
 
 
 SLOWEST_KEPT = 50
@@ -312,7 +316,10 @@ class HopFinding(_Frozen):
 
 
 class WayFinding(_Frozen):
-    """One direction. sent: packets seen at the first hop; lost_low and lost_high as in a step."""
+    """One direction. sent: packets seen at the first hop; lost_low and lost_high as in a step.
+
+    clock_bound_ns: largest error of total_ns; None if the first and the last hop use this host's clock.
+    """
 
     way: str
     hops: tuple[str, ...]
@@ -327,12 +334,14 @@ class WayFinding(_Frozen):
     forced: int
     steps: tuple[HopFinding, ...]
     total_ns: dict[str, float]
+    clock_bound_ns: int | None = None
 
 
 class TraceFindings(_Frozen):
     """The findings of a trace, in figures and words.
 
-    missed: records that the tracer missed, by hop as given. gone: hops whose interface disappeared.
+    missed: records that the tracer missed, by hop as given. gone: hops whose interface disappeared. record_ns and
+    relays_record_ns: as in the evidence.
     """
 
     run: str
@@ -347,3 +356,4 @@ class TraceFindings(_Frozen):
     clocks: tuple[ClockBound, ...]
     gone: tuple[str, ...]
     notes: tuple[str, ...]
+    relays_record_ns: dict[str, int | None] = {}

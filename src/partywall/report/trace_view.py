@@ -77,7 +77,11 @@ def _cost(findings: TraceFindings) -> str:
     if findings.cost is not None:
         text += f"; it took at most {100 * findings.cost:.2g} % of this host's CPU time"
     if findings.record_ns is not None:
-        text += f", {findings.record_ns} ns a record in the tracer's program (without the kernel's part of the hook)"
+        elsewhere = "".join(f", {ns} ns on {name}" for name, ns in findings.relays_record_ns.items() if ns is not None)
+        text += (
+            f", {findings.record_ns} ns a record in the tracer's program{elsewhere} (without the kernel's part of the "
+            "hook)"
+        )
     return f"{text}."
 
 

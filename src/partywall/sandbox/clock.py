@@ -19,6 +19,8 @@ DRIFT_PPB_MAX = 50_000
 # A rate correction removes the difference within this time, or until the next reading if that is later.
 HORIZON_NS = 10_000_000_000
 FREQUENCY_PPB_MAX = 400_000
+# Largest difference in rate between this host's clock and one that is kept on it.
+STEERED_PPB = DRIFT_PPB_MAX + FREQUENCY_PPB_MAX
 # Over shorter times, a rate cannot be distinguished from the noise of two readings.
 LOOK_NS = 3_000_000_000
 # No drift between two readings reaches this value.

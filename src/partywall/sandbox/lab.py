@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import queue
 import shutil
 import subprocess
 import tempfile
@@ -41,6 +42,10 @@ BOOT_S = 10.0
 """Time for starting guests, for the estimate of the time left."""
 GUEST_BYTES = 512 << 20
 """Memory that a guest needs on the host."""
+COUNTERS = "counters"
+"""ID of the monitor in a guest."""
+READ_S = 10.0
+"""How long a guest may take to report its counters."""
 
 
 def ip(*arguments: str) -> str:
@@ -222,6 +227,34 @@ class Lab:
         """Packets that each guest has sent through its tap so far, before any hook or queue."""
         # The tap is in QEMU's own network namespace.
         return {name: interfaces_of(guest.pid or 0)[self.port(name)].received for name, guest in self.guests.items()}
+
+    def sent(self, name: str, interface: str) -> int:
+        """Packets that an interface inside a guest has sent so far, as its agent reads them.
+
+        While this runs, nobody else may listen to the guest. TrialError if the agent does not report the counter.
+        """
+        client = self.guests[name].client
+        if client is None:
+            raise TrialError(f"the guest {name} has no agent, so its counters cannot be read; start the study again")
+        samples: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.listen(name, lambda method, params: samples.put(params) if method == "sample" else None)
+        try:
+            columns = client.call("monitor.start", id=COUNTERS, cpus=[])["counters"]
+            client.call("monitor.schedule", id=COUNTERS, at_ns=[0])
+            values = samples.get(timeout=READ_S)["values"]
+        except queue.Empty:
+            raise TrialError(
+                f"the guest {name} did not report its counters within {READ_S:g} s; leave the host less to do"
+            ) from None
+        finally:
+            with contextlib.suppress(AgentError):
+                client.call("monitor.stop", id=COUNTERS)
+            self.listen(name, None)
+        names = [(column["subject"], column["name"]) for column in columns]
+        packets = dict(zip(names, values, strict=True)).get((interface, "network_sent_packets_count"))
+        if packets is None:
+            raise TrialError(f"the guest {name} has no counter of interface {interface}; start the study again")
+        return int(packets)
 
     def _known(self, switch: str, mac: str, port: str) -> None:
         _tool("bridge", "-n", self.namespace(switch), "fdb", "replace", mac, "dev", port, "master", "static")

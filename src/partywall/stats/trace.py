@@ -51,6 +51,7 @@ def findings(evidence: TraceEvidence) -> TraceFindings:
         sampled=whole.sampled,
         cost=whole.cost,
         record_ns=evidence.record_ns,
+        relays_record_ns=evidence.relays_record_ns,
         clocks=_clocks(evidence),
         gone=tuple(hop.name for hop, seen in by_hop if seen.gone),
         notes=tuple(_notes(evidence, whole, ways)),
@@ -111,6 +112,7 @@ def _way(request: TraceRequest, whole: Report, number: int, evidence: TraceEvide
         forced=way.forced,
         steps=steps,
         total_ns=quantiles(way.total),
+        clock_bound_ns=_between(bounds[0], bounds[-1]),
     )
 
 
@@ -118,7 +120,6 @@ def _step(
     names: Sequence[str], place: int, steps: Sequence[Step], missed: Sequence[int], bounds: Sequence[int | None]
 ) -> HopFinding:
     step, before = steps[place], steps[place - 1]
-    pair = [bound for bound in bounds[place - 1 : place + 1] if bound is not None]
     return HopFinding(
         origin=names[place - 1],
         hop=names[place],
@@ -135,9 +136,15 @@ def _step(
         stray=step.stray,
         negative=step.delay.negative,
         negative_max_ns=step.delay.negative_max_ns,
-        clock_bound_ns=sum(pair) if pair else None,
+        clock_bound_ns=_between(*bounds[place - 1 : place + 1]),
         delay_ns=quantiles(step.delay),
     )
+
+
+def _between(*bounds: int | None) -> int | None:
+    """Largest error of a time between two hops, from the bounds of their clocks; None if it uses this host's alone."""
+    known = [bound for bound in bounds if bound is not None]
+    return sum(known) if known else None
 
 
 def _bounds(request: TraceRequest, evidence: TraceEvidence) -> list[int | None]:

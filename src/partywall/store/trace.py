@@ -40,13 +40,15 @@ class TraceDirectory(Record):
         start = self.decoded(self.MARK, Start.model_validate_json)
         events = list(self._events())
         wanted = [(kind, content) for kind, content in events if kind in ("report", "clock")]
+        hooked: dict[str, Any] = next((content for kind, content in events if kind == "hooked"), {})
         return TraceEvidence(
             run=self.name,
             start=start,
             host=self.host,
             reports=tuple(content for kind, content in wanted if kind == "report"),
             clocks=tuple(content for kind, content in wanted if kind == "clock"),
-            record_ns=next((content["record_ns"] for kind, content in events if kind == "hooked"), None),
+            record_ns=hooked.get("record_ns"),
+            relays_record_ns=hooked.get("relays_record_ns", {}),
             interrupted=not any(kind == "ended" for kind, _ in events),
         )
 

@@ -41,7 +41,7 @@ def trace_while(
     try:
         with Tracing(request, label, log.report, log.clock, present=present) as tracing:
             # Created late, so that a trace that cannot start leaves no folder.
-            log.open(TraceDirectory.create(out or Path("runs") / label.run, start, dict(host)), tracing.record_ns)
+            log.open(TraceDirectory.create(out or Path("runs") / label.run, start, dict(host)), tracing)
             happens(tracing)
             tracing.finish()
             return log.end()
@@ -59,9 +59,10 @@ class _Log:
         self._directory: TraceDirectory | None = None
         self._clocks: list[ClockBound] = []
 
-    def open(self, directory: TraceDirectory, record_ns: int | None) -> None:
+    def open(self, directory: TraceDirectory, tracing: Tracing) -> None:
         self._directory = directory
-        directory.append("hooked", {"record_ns": record_ns})
+        costs = {"record_ns": tracing.record_ns, "relays_record_ns": tracing.relays_record_ns}
+        directory.append("hooked", costs)
         for bound in self._clocks:
             directory.append("clock", bound)
         self._emit(events.Started(directory.path))

@@ -17,7 +17,7 @@ from partywall import units
 from partywall.agent import binary
 from partywall.agent.client import AgentClient
 from partywall.agent.client import Sink as AgentSink
-from partywall.agent.clock import Alignment
+from partywall.agent.clock import DRIFT_PPB, Alignment
 from partywall.agent.inbox import NOT_READ
 from partywall.clock import Clock
 from partywall.errors import AgentError, CapabilityError, Refusal, RefusalError, TrialError, UsageError
@@ -43,10 +43,14 @@ ClockSink = Callable[[ClockBound], None]
 
 @dataclass(frozen=True)
 class Present:
-    """An agent that runs already, such as one in a guest. listen: sends its messages elsewhere; None: nowhere."""
+    """An agent that runs already, such as one in a guest. listen: sends its messages elsewhere; None: nowhere.
+
+    drift_ppb: largest difference in rate between its clock and this host's; more than the default if it is steered.
+    """
 
     client: AgentClient
     listen: Callable[[AgentSink | None], None]
+    drift_ppb: int = DRIFT_PPB
 
 
 @dataclass
@@ -114,8 +118,11 @@ class Tracing:
 
     def pump(self, timeout_s: float) -> None:
         """Handles messages that arrive within `timeout_s`. TrialError if an agent ended."""
-        deadline = self._agents.clock.now_ns() + int(timeout_s * 1e9)
-        while (left := deadline - self._agents.clock.now_ns()) > 0:
+        self.pump_until(self._agents.clock.now_ns() + int(timeout_s * 1e9))
+
+    def pump_until(self, deadline_ns: int) -> None:
+        """Handles messages that arrive until this host's clock shows `deadline_ns`. TrialError if an agent ended."""
+        while (left := deadline_ns - self._agents.clock.now_ns()) > 0:
             for message in self._agents.take(left / 1e9):
                 self._handle(*message)
 
@@ -153,7 +160,8 @@ class Tracing:
         for name, command in self.request.agents.items():
             client = self._client(name, command)
             mine = [at for at, hop in enumerate(self.request.hops) if hop.agent == name]
-            alignment = self._agents.alignment(name, ROUNDS_AT_START)
+            drift_ppb = self._present[name].drift_ppb if name in self._present else DRIFT_PPB
+            alignment = self._agents.alignment(name, ROUNDS_AT_START, drift_ppb)
             none = (Missed(),) * len(mine)
             now_ns = self._agents.clock.now_ns()
             relay = _Relay(name, client, mine, alignment, none, none, told_ns=now_ns, heard_ns=now_ns)

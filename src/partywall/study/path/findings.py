@@ -88,13 +88,38 @@ def hops(traces: Sequence[tuple[Traced, TraceFindings]], places: Sequence[str]) 
         id="hops",
         title="Where the target's datagrams wait",
         lead="From each place to the next: the median delay and the 99th percentile, then the share "
-        "lost there. After ±: how much a guest's clock can differ from the host's. Every trace is a run of its own, "
-        "with all delays, losses and single packets: partywall report runs/NAME in this folder. The last column "
-        "shows losses according to the interfaces' counters.",
+        f"lost there.{_clocks(traces)} Every trace is a run of its own, with all delays, losses and single packets: "
+        "partywall report runs/NAME in this folder. The last column shows losses according to the interfaces' "
+        "counters.",
         columns=("beside", *(f"to {place}" for place in places[1:]), "in all", "lost, by counters"),
         rows=tuple(rows),
         short=True,
     )
+
+
+def _clocks(traces: Sequence[tuple[Traced, TraceFindings]]) -> str:
+    """How to read delays between two clocks, if there are any."""
+    if not any(findings.clocks for _, findings in traces):
+        return ""
+    return (
+        " The path begins inside the target's guest, at the interface that its agent traces; the bridge's port is the "
+        "guest's tap. After ±: the largest error of the guest's clock against the host's. A delay that is not larger "
+        "is marked as not resolved."
+    )
+
+
+def tracer_text(traces: Sequence[tuple[Traced, TraceFindings]]) -> str:
+    """What the tracer's program takes for a record: the highest of all traces, by where it runs; empty if unknown."""
+    costs: dict[str, int] = {}
+    for _, findings in traces:
+        for name, ns in (("on the host", findings.record_ns), *_inside(findings)):
+            if ns is not None:
+                costs[name] = max(ns, costs.get(name, 0))
+    return ", ".join(f"up to {units.format_duration(ns)} {name}" for name, ns in costs.items())
+
+
+def _inside(findings: TraceFindings) -> Sequence[tuple[str, int | None]]:
+    return [(f"in the {name}'s guest", ns) for name, ns in findings.relays_record_ns.items()]
 
 
 def size_text(size: Size) -> str:
@@ -103,12 +128,9 @@ def size_text(size: Size) -> str:
 
 
 def unexplained(traced: Traced, findings: TraceFindings) -> int:
-    """Difference between the losses in the trace and in the counters, beyond the packets that the tracer missed.
-
-    Only hops with counters are compared.
-    """
+    """Difference between the losses in the trace and in the counters, beyond the packets that the tracer missed."""
     way = findings.ways[0]
-    account = sum(step.lost + step.astray for step in way.steps[traced.counted_from :])
+    account = way.lost + sum(step.astray for step in way.steps)
     return max(0, abs(traced.missing - account) - way.unfinished - sum(findings.missed.values()))
 
 
@@ -130,23 +152,25 @@ def figures(traces: Sequence[tuple[Traced, TraceFindings]]) -> Mapping[str, obje
 
 def _step(step: HopFinding) -> str:
     lost = f", {step.lost_share:.2%} lost" if step.lost and step.lost_share else ""
-    return _delays(step.delay_ns, step.clock_bound_ns or 0) + lost
+    return _delays(step.delay_ns, step.clock_bound_ns) + lost
 
 
 def _whole(way: WayFinding) -> str:
-    return _delays(way.total_ns, sum(step.clock_bound_ns or 0 for step in way.steps))
+    return _delays(way.total_ns, way.clock_bound_ns)
 
 
-def _delays(quantiles: Mapping[str, float], bound_ns: int) -> str:
-    bound = f" ± {units.format_duration(bound_ns)}" if bound_ns else ""
-    delays = ", ".join(units.format_duration(quantiles[name]) for name in ("p50", "p99") if name in quantiles)
-    return f"{delays}{bound}" if delays else "—"
+def _delays(quantiles: Mapping[str, float], bound_ns: int | None) -> str:
+    """Median and 99th percentile. bound_ns: their largest error; None if both places use one clock."""
+    shown = [quantiles[name] for name in ("p50", "p99") if name in quantiles]
+    if bound_ns is None or not shown:
+        return ", ".join(map(units.format_duration, shown)) or "—"
+    bound = units.format_duration(bound_ns)
+    marked = [units.format_duration(ns) + (" (not resolved)" if ns <= bound_ns else "") for ns in shown]
+    return f"{', '.join(marked)} ± {bound}"
 
 
 def _missing(traced: Traced, way: WayFinding, findings: TraceFindings) -> str:
     """Losses by counters, with a mark if the trace differs."""
-    first = traced.counted_from
-    sent = way.steps[first - 1].packets if first else way.sent
-    share = f"{traced.missing} of {units.format_decimals(sent, 0)}"
+    share = f"{traced.missing} of {units.format_decimals(way.sent, 0)}"
     beyond = unexplained(traced, findings)
-    return share + (f" (trace: {sum(step.lost for step in way.steps[first:])})" if beyond else "")
+    return share + (f" (trace: {way.lost})" if beyond else "")

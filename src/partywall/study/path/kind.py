@@ -32,6 +32,7 @@ from partywall.study.kind import (
 from partywall.study.path import findings as stats
 from partywall.study.path import slots
 from partywall.study.path.model import Cell, Extent, Study, Traced
+from partywall.trace import Tracing, trace_while
 
 RUNS = "runs"
 SENDERS_BYTES = 256 << 20
@@ -103,9 +104,14 @@ class PathStudy(InLab):
         folder = directory.path / RUNS / run
         # An interrupted trace is not continued, because its packets before and after would take different paths.
         shutil.rmtree(folder, ignore_errors=True)
+
+        def happens(session: Tracing) -> None:
+            # The guest's records are passed on and its clock is read meanwhile.
+            ready.slot(size, extent.traced, session.pump_until)
+
         before = ready.gone()
-        ready.trace(size, extent.traced, PACKETS, folder, pipeline.host_facts())
-        return Traced(bytes=size, run=run, missing=ready.gone() - before, counted_from=ready.counted_from)
+        trace_while(ready.trace_request(PACKETS), folder, pipeline.host_facts(), happens, present=ready.present)
+        return Traced(bytes=size, run=run, missing=ready.gone() - before)
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
         del host
@@ -121,7 +127,7 @@ class PathStudy(InLab):
             raise TrialError(f"{directory.path}: no size was measured twice, so there is no interval; measure again")
         traces = list(_findings(directory))
         virtual, emulated = bool(request.backends), any(cell.emulated for cell in cells)
-        places = tuple(name for *_, name in slots.places(virtual=virtual))
+        places = tuple(name for *_, name in slots.PLACES)
         paper = papers.load(study.name)
         carried_out = study.scaled(study.emulated_scale) if emulated else study
         return StudyReport(
@@ -131,7 +137,7 @@ class PathStudy(InLab):
                 stats.cost(carried_out, cells, paper, virtual=virtual),
             ),
             notes=(*((emulation_note(_scale(study)),) if emulated else ()), *_notes(traces)),
-            facts=_facts(carried_out, in_blocks(study, request), request),
+            facts=_facts(carried_out, in_blocks(study, request), request, stats.tracer_text(traces)),
             how=HOW.format(stats.target_text(study)),
             rows=tuple(_rows(cells)),
             sections=(stats.hops(traces, places),) if traces else (),
@@ -187,7 +193,7 @@ def _rows(cells: Sequence[Cell]) -> Sequence[dict[str, Any]]:
     return [{**cell.model_dump(), "share": over.get((cell.block, cell.bytes))} for cell in cells]
 
 
-def _facts(study: Study, extent: Extent, request: StudyRequest) -> tuple[tuple[str, str], ...]:
+def _facts(study: Study, extent: Extent, request: StudyRequest, tracer: str) -> tuple[tuple[str, str], ...]:
     return (
         ("slots", f"{units.format_duration(extent.slot)}, every size once in each of {extent.blocks} blocks"),
         ("tenants", tenants_text(request)),
@@ -198,5 +204,6 @@ def _facts(study: Study, extent: Extent, request: StudyRequest) -> tuple[tuple[s
         ("neighbour", f"{stats.rate_text(study.neighbour_rate)}, at every size"),
         ("link", f"{units.format_bit_rate(study.link)}, MTU {study.mtu}"),
         ("traced", f"{units.format_duration(extent.traced)} beside each of {len(study.traced)} neighbours"),
+        *((("tracer's program, for a record", tracer),) if tracer else ()),
         ("seed", str(request.seed)),
     )

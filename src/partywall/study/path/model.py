@@ -94,11 +94,9 @@ class Cell(Frozen):
 class Traced(Frozen):
     """One trace.
 
-    run: its folder among the study's runs; missing: packets lost according to the interfaces' counters; counted_from:
-    the first hop with such a counter.
+    run: its folder among the study's runs; missing: packets lost according to the interfaces' counters.
     """
 
     bytes: Size
     run: str
     missing: int
-    counted_from: int = 0

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,16 @@ from partywall import units
 from partywall.agent.client import AgentClient
 from partywall.clock import Clock, Monotonic
 from partywall.errors import TrialError
+from partywall.model.trace import TraceRequest
 from partywall.plan import rounds
+from partywall.sandbox.clock import STEERED_PPB
 from partywall.sandbox.lab import BOOT_S, LINK_LATENCY, Lab, ip, lab, tenant
 from partywall.scenario.documents import validated
 from partywall.study.path.model import Cell, Extent, Size, Study
-from partywall.trace import Present, Tracing, ask, trace_while
+from partywall.trace import Present, ask
 
 PORT = 9
+TARGET = "target"
 
 
 @dataclass(frozen=True)
@@ -62,21 +65,13 @@ START_S = 1.5
 TRACE_S = 1.0
 """Time of a trace beside the traced time."""
 PLACES = (
-    ("target", "eth0", "out", "the target's interface"),
+    (TARGET, "eth0", "out", "the target's interface"),
     ("switch", "p1", "in", "the bridge's port"),
     ("switch", "nic", "out", "the uplink"),
     ("far", "uplink", "in", "the uplink's far end"),
     ("far", "p1", "out", "the sink's port"),
 )
-"""The target's path: namespace, interface, hook, and a name for people."""
-GUEST = "guest"
-"""The name in a trace of the agent in the target's guest."""
-GUEST_PLACES = (
-    (GUEST, "eth0", "out", "the target's interface in its guest"),
-    ("switch", "p1", "in", "the target's tap"),
-    *PLACES[2:],
-)
-"""The same if tenants are guests. A tap is a port of the bridge."""
+"""The target's path: namespace or guest, interface, hook, and a name for people. A guest's port is its tap."""
 
 
 def load(content: bytes, file: str) -> Study:
@@ -91,7 +86,6 @@ class Bench:
         self.study = study
         self.made = made
         self.times = times(virtual=bool(made.guests))
-        self._places = places(virtual=bool(made.guests))
         self._target, self._neighbour, self._clock = target, neighbour, clock
 
     def slot(
@@ -100,7 +94,7 @@ class Bench:
         """While the neighbour sends datagrams of one size: (bit/s, packets/s) delivered of the target.
 
         Also the CPU time of one of the neighbour's datagrams in ns, or None. TrialError if the agents are too slow.
-        wait: waits until a time; by default it sleeps.
+        wait: waits until a time; by default nothing else is done meanwhile.
         """
         wait = wait or self._clock.sleep_until
         steady, end = self._begun(size, for_ns)
@@ -146,47 +140,33 @@ class Bench:
         cpu_ns = sum(int(task.read_text().split()[0]) for task in tasks)
         return cpu_ns, _sent(self.made.namespace("neighbour"), "eth0")
 
-    def trace(self, size: Size, for_ns: int, packets: int, out: Path, host: Mapping[str, Any]) -> None:
-        """Traces the target's path during a slot.
-
-        packets: number a second that are stored for the pcapng file. out, host: see `trace_while`.
-        """
+    def trace_request(self, packets: int) -> TraceRequest:
+        """A trace of the target's path. packets: number a second that are stored for the pcapng file."""
         path = [
-            f"{space if space == GUEST else self.made.namespace(space)}/{port}:{hook}"
-            for space, port, hook, _ in self._places
+            f"{space if space in self.made.guests else self.made.namespace(space)}/{port}:{hook}"
+            for space, port, hook, _ in PLACES
         ]
-        present = {}
-        if self.made.guests:
-            present[GUEST] = Present(self._target, functools.partial(self.made.listen, "target"))
-        request = ask(path, budget="100%", protocol="udp", port=PORT, packets=packets, present=tuple(present))
-
-        def happens(tracing: Tracing) -> None:
-            # What the guest's agent records is passed on meanwhile.
-            self.slot(size, for_ns, lambda at_ns: tracing.pump((at_ns - self._clock.now_ns()) / 1e9))
-
-        trace_while(request, out, host, happens, present=present)
+        return ask(path, budget="100%", protocol="udp", port=PORT, packets=packets, present=tuple(self.present))
 
     @property
-    def counted_from(self) -> int:
-        """The first hop of the path that `gone` counts: nothing outside a guest counts within it."""
-        return 1 if self.made.guests else 0
+    def present(self) -> dict[str, Present]:
+        """The target's agent, if it traces inside its guest."""
+        if TARGET not in self.made.guests:
+            return {}
+        listen = functools.partial(self.made.listen, TARGET)
+        return {TARGET: Present(self._target, listen, STEERED_PPB)}
 
     def gone(self) -> int:
-        """Packets that left the target so far but did not leave through its sink's port. From a guest's tap on."""
-        space, port, *_ = PLACES[-1]
-        arrived = _sent(self.made.namespace(space), port)
-        left = self.made.given()["target"] if self.made.guests else _sent(self.made.namespace("target"), "eth0")
-        return left - arrived
+        """Packets that the target's own interface sent so far and that did not leave through its sink's port."""
+        (space, port, *_), (last, sink, *_) = PLACES[0], PLACES[-1]
+        inside = space in self.made.guests
+        left = self.made.sent(space, port) if inside else _sent(self.made.namespace(space), port)
+        return left - _sent(self.made.namespace(last), sink)
 
 
 def times(*, virtual: bool) -> Times:
     """virtual: for tenants that are guests."""
     return GUEST_TIMES if virtual else TIMES
-
-
-def places(*, virtual: bool) -> Sequence[tuple[str, str, str, str]]:
-    """The target's path. virtual: for tenants that are guests."""
-    return GUEST_PLACES if virtual else PLACES
 
 
 @contextlib.contextmanager

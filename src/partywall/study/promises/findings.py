@@ -99,7 +99,7 @@ USED: Mapping[str, Callable[[Cell], float | None]] = {
     "CPU": lambda cell: cell.cpu_share,
     "memory": lambda cell: cell.memory_share,
 }
-"""Figure 4: the shares of what the host has, natively at the highest packet rate, which is scenario 2."""
+"""Figure 4: how much of a resource is used, natively at the highest packet rate, which is scenario 2."""
 
 WHERE = "section III.C (drops)"
 """The places where excess packets stop."""
@@ -183,4 +183,4 @@ COSTS: Mapping[str, Callable[[Study, Sequence[Cell]], dict[Place, dict[int, floa
     "fig 7": lambda study, cells: _by_period(study, cells, lambda cell: cell.cpu_ns / 1e3),
     "fig 8": lambda study, cells: _by_period(study, cells, lambda cell: cell.memory),
 }
-"""Figures of what the host spends, rather than of what a tenant gets."""
+"""Figures about the host; all others are about its tenants."""

@@ -128,12 +128,14 @@ class Cell(Frozen):
     block: int
     period_ns: int | None = None
     cpu_ns: float = Field(description="CPU time of the whole host, per delivered packet")
-    cpu_share: float | None = Field(None, description="CPU time of the whole host, of all that its CPUs have")
+    cpu_share: float | None = Field(
+        None, description="CPU time of the whole host, as a share of the time of all its CPUs"
+    )
     memory: float | None = Field(
         None, description="misses of the last-level cache of the whole host, per delivered packet; None: not counted"
     )
     memory_share: float | None = Field(
-        None, description="the same misses, of as many as copies of memory on all CPUs cause in the same time"
+        None, description="the same misses, as a share of those that copies of memory on all CPUs cause in this time"
     )
     emulated: bool = Field(False, description="whether tenants are guests whose processor is emulated")
     tenants: dict[str, TenantCell]

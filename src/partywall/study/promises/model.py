@@ -135,7 +135,7 @@ class Cell(Frozen):
         None, description="misses of the last-level cache of the whole host, per delivered packet; None: not counted"
     )
     memory_share: float | None = Field(
-        None, description="the same misses, as a share of those that copies of memory on all CPUs cause in this time"
+        None, description="the same misses, as a share of the misses of memory copies on all CPUs"
     )
     emulated: bool = Field(False, description="whether tenants are guests whose processor is emulated")
     tenants: dict[str, TenantCell]

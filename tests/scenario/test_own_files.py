@@ -75,7 +75,7 @@ def test_every_file_that_cannot_be_copied_is_named_with_its_line(file, monkeypat
     (file.parent / "bench").mkdir()
     (file.parent / "data" / "in.bin").unlink()
     (file.parent / "data" / "in.bin").write_bytes(b"four")
-    assert [problem[3] for problem in problems(file)] == ["./bench cannot be read: it is not a regular file"]
+    assert [problem[3] for problem in problems(file)] == ["./bench cannot be read: it is a directory"]
     (file.parent / "bench").rmdir()
     (file.parent / "bench").symlink_to("bench")
     assert [problem[3] for problem in problems(file)] == ["./bench cannot be read: Too many levels of symbolic links"]
@@ -87,6 +87,11 @@ def test_every_file_that_cannot_be_copied_is_named_with_its_line(file, monkeypat
     monkeypatch.undo()
     monkeypatch.setattr(own_files, "FILES_BYTES_MAX", 15)
     assert problems(file)[0][2:4] == ("victims.v.files", "the files have 16 B, more than 15 B")
+
+
+def test_a_scenario_cannot_say_what_a_file_contains(file):
+    file.write_text(TEXT.replace("- bench", "- {from: bench, sha256: '00', size: 1}"))
+    assert problems(file)[0][2:4] == ("victims.v.files[0]", "sha256, size cannot be given, but is read from the file")
 
 
 def test_a_file_that_may_not_be_read_is_named(file, monkeypatch):

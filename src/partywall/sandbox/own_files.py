@@ -27,8 +27,9 @@ def read(path: str, copy: IO[bytes] | None = None) -> tuple[int, str]:
 
     OSError if it cannot be read. Reading what is no regular file, or only looks like one, might never end.
     """
-    if not stat.S_ISREG(Path(path).stat().st_mode):
-        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    kind = Path(path).stat().st_mode
+    if not stat.S_ISREG(kind):
+        raise OSError(errno.EINVAL, f"it is {'a directory' if stat.S_ISDIR(kind) else 'not a regular file'}", path)
     size, digest = 0, hashlib.sha256()
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

@@ -91,7 +91,10 @@ def test_every_file_that_cannot_be_copied_is_named_with_its_line(file, monkeypat
 
 def test_a_scenario_cannot_say_what_a_file_contains(file):
     file.write_text(TEXT.replace("- bench", "- {from: bench, sha256: '00', size: 1}"))
-    assert problems(file)[0][2:4] == ("victims.v.files[0]", "sha256, size cannot be given, but is read from the file")
+    assert problems(file)[0][2:4] == (
+        "victims.v.files[0]",
+        "path, size and sha256 are read from the file and cannot be given",
+    )
 
 
 def test_a_file_that_may_not_be_read_is_named(file, monkeypatch):

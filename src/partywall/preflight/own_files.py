@@ -52,10 +52,8 @@ def check_files(scenario: Scenario) -> None:
 
 def _read(file: File, folder: Path, workload: Workload, key: str) -> File | Problem:
     """A file with what it holds now, or why it cannot be copied, or not be started."""
-    if given := file.model_fields_set & {"path", "size", "sha256"}:
-        return Problem(
-            f"{', '.join(sorted(given))} cannot be given, but is read from the file", "leave it out", key=key
-        )
+    if file.model_fields_set & {"path", "size", "sha256"}:
+        return Problem("path, size and sha256 are read from the file and cannot be given", "leave them out", key=key)
     path = str(folder / file.source)
     try:
         path = os.path.realpath(path)

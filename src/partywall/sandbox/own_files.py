@@ -78,7 +78,8 @@ def place(files: Sequence[File], folder: Path) -> None:
                 if read(_path(file), copy)[1] != file.sha256:
                     raise TrialError(f"{_path(file)} has changed while it was copied; {_REMEDY}", is_lasting=True)
     except OSError as error:
-        raise TrialError(f"{to} cannot be written: {error.strerror}; give another folder with --work-dir") from error
+        why = error.strerror or error
+        raise TrialError(f"{to} cannot be written: {why}; give another folder with --work-dir") from error
 
 
 def mode(file: File) -> int:

@@ -50,7 +50,7 @@ class Ssh(Sandbox):
             own_files.check(file)
             try:
                 put(self.settings.host or "", f"{self._folder}/{file.name}", file, own_files.mode(file))
-            except CapabilityError as error:
+            except (CapabilityError, OSError) as error:
                 raise TrialError(f"sandbox {self.settings.name}: {error}") from error
         return self.client
 

@@ -128,6 +128,14 @@ def test_a_plan_says_what_comes_first():
     assert "the root image of v (fio) is built first" in console.file.getvalue()
 
 
+def test_a_plan_lists_commands_and_the_files_that_they_get():
+    own = {"command": ["./[job]"], "files": ["/srv/job"]}
+    text = shown(aggressors={"own": own})
+    assert "aggressors.own.files[0], on this host: /srv/job as job\n" in text
+    assert "aggressors.own.command, on this host: ./[job]\n" in text
+    assert "commands" not in shown()
+
+
 def test_a_check_says_what_this_host_lacks_without_refusing_the_scenario():
     text = checked("backend: container needs root")
     assert "no mistakes" in text

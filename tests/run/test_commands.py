@@ -1,15 +1,18 @@
 """Commands as aggressors, on this host: whether they did anything, and whether they stopped, is found out."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from partywall import pipeline, preflight
 from partywall.agent.catalogue import shipped
+from partywall.errors import RefusalError
 from partywall.events import silent
 from partywall.model.finding import Warn
-from partywall.model.scenario import Scenario
+from partywall.model.scenario import Scenario, Victim
 from partywall.plan import make
+from partywall.run import stage
 from partywall.store import RunDirectory
 
 pytestmark = pytest.mark.host
@@ -81,6 +84,38 @@ def test_a_users_own_program_runs_in_its_sandbox_and_its_version_is_recorded(tmp
     assert cell.isolation.high < 0.9
     (agent_facts,) = evidence.agent_facts.values()
     assert agent_facts.versions == {"own": ("own 1.2",)}
+
+
+def test_the_end_of_a_version_is_not_taken_for_the_end_of_its_command():
+    def printed(sender, text):
+        return sender, "output", {"id": stage.VERSION, "lines": [{"stream": "stdout", "text": text}]}
+
+    # Another workload may have that name. The version ends between its line and the request to stop it.
+    batches = [
+        [printed("version", "not this")],
+        [printed("victim", "1.2")],
+        [("victim", "ended", {"id": stage.VERSION, "reason": "exit status 0"})],
+    ]
+
+    def call(method, **_):
+        if method == "workload.stop":
+            raise RefusalError("no workload is running")
+
+    session = SimpleNamespace(
+        client=lambda _name: SimpleNamespace(call=call),
+        sandboxes={"victim": SimpleNamespace(work_dir="/work")},
+        take=lambda _timeout_s: batches.pop(0),
+    )
+    began = stage.Stage(SimpleNamespace(victim_name="v"), session)
+    assert stage._version(began, "victim", Victim(command=("x",)), ("x",)) == "1.2"
+    assert not batches
+
+
+def test_a_version_that_cannot_start_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    (failure,) = own_command(tmp_path, ["/nowhere/own"]).failures()
+    assert "the version of aggressor own, /nowhere/own: " in failure
+    assert failure.endswith("correct version, or leave it out")
 
 
 def test_a_version_that_is_not_printed_ends_the_trial_with_a_remedy(tmp_path, monkeypatch):

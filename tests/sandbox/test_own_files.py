@@ -62,26 +62,50 @@ def first_line(settings, label, *arguments):
         sandbox.stop()
 
 
-def test_copies_are_the_sandboxs_own_and_follow_no_link(tmp_path, files):
+def test_a_folder_gets_copies_and_nothing_that_an_earlier_command_left(tmp_path, files):
     folder, target = tmp_path / "work", tmp_path / "of-the-host"
-    folder.mkdir()
+    (folder / "bench").mkdir(parents=True)
+    (folder / "left").write_text("by the command of another victim")
     target.write_text("unchanged")
-    # As a command of an earlier trial may have left it.
     (folder / "input.bin").symlink_to(target)
     own_files.place(files, folder)
     assert target.read_text() == "unchanged"
+    assert sorted(file.name for file in folder.iterdir()) == ["bench", "input.bin"]
     assert (folder / "input.bin").read_bytes() == b"content of the file"
     assert [stat.S_IMODE((folder / name).lstat().st_mode) for name in ("bench", "input.bin")] == [0o700, 0o600]
 
 
 def test_a_file_that_changed_since_the_plan_is_not_copied(tmp_path, files):
     (tmp_path / "in").write_bytes(b"other content")
-    with pytest.raises(TrialError, match="in: it has changed since the run was planned; restore it") as caught:
-        own_files.place(files, tmp_path)
+    with pytest.raises(TrialError, match="in has changed since the run was planned; restore it") as caught:
+        own_files.place(files, tmp_path / "work")
     assert caught.value.is_lasting
     (tmp_path / "in").unlink()
-    with pytest.raises(TrialError, match="in: cannot be read: No such file"):
-        own_files.place(files, tmp_path)
+    with pytest.raises(TrialError, match="in cannot be read: No such file"):
+        own_files.place(files, tmp_path / "work")
+    # Opening it would block.
+    os.mkfifo(tmp_path / "in")
+    with pytest.raises(TrialError, match="in cannot be read: it is not a regular file; restore it"):
+        own_files.place(files, tmp_path / "work")
+
+
+def test_a_copy_that_cannot_be_written_is_named(tmp_path, files):
+    (tmp_path / "work").symlink_to(tmp_path)
+    with pytest.raises(
+        TrialError,
+        match=r"work cannot be written: Cannot call rmtree on a symbolic link; give another folder with --work-dir",
+    ):
+        own_files.place(files, tmp_path / "work")
+    assert (tmp_path / "in").exists()
+
+
+def test_a_file_is_read_in_parts_and_only_up_to_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(own_files, "PART", 2)
+    (tmp_path / "in").write_bytes(b"seven b")
+    assert own_files.read(str(tmp_path / "in")) == (7, hashlib.sha256(b"seven b").hexdigest())
+    monkeypatch.setattr(own_files, "FILES_BYTES_MAX", 6)
+    with pytest.raises(OSError, match="it has more than 6 B"):
+        own_files.read(str(tmp_path / "in"))
 
 
 @pytest.mark.host
@@ -127,6 +151,6 @@ def test_a_machine_behind_ssh_finds_its_files_and_keeps_none(label, files, tmp_p
             assert time.monotonic() < deadline, "the folder was not removed"
             time.sleep(0.02)
         with pytest.raises(CapabilityError, match=r"there, by ssh: /nowhere/x could not be copied: .*nowhere/x"):
-            put("there", "/nowhere/x", b"", 0o600)
+            put("there", "/nowhere/x", files[0], 0o600)
     finally:
         server.stop()

@@ -4,10 +4,11 @@ import hashlib
 import json
 import os
 import re
+import shutil
 
 import pytest
 
-from partywall import preflight
+from partywall import preflight, sandbox
 from partywall.agent.catalogue import shipped
 from partywall.errors import CapabilityError, UsageError
 from partywall.events import silent
@@ -16,7 +17,7 @@ from partywall.kinds.run import RunJob, Runs
 from partywall.model.plan import Plan
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
-from partywall.preflight import own_files
+from partywall.preflight import own_files, room
 from partywall.report import host as report
 from partywall.stats import workloads_differ
 from partywall.store import RunDirectory
@@ -69,26 +70,56 @@ def test_every_file_that_cannot_be_copied_is_named_with_its_line(file, monkeypat
     os.mkfifo(file.parent / "data" / "in.bin")
     assert problems(file) == [
         (str(file), 9, "victims.v.files[0]", "./bench cannot be read: No such file or directory", True),
-        (str(file), 10, "victims.v.files[1]", "./data/in.bin is not a regular file", True),
+        (str(file), 10, "victims.v.files[1]", "./data/in.bin cannot be read: it is not a regular file", True),
     ]
     (file.parent / "bench").mkdir()
     (file.parent / "data" / "in.bin").unlink()
     (file.parent / "data" / "in.bin").write_bytes(b"four")
-    assert [problem[3] for problem in problems(file)] == ["./bench is a directory"]
+    assert [problem[3] for problem in problems(file)] == ["./bench cannot be read: it is a directory"]
     (file.parent / "bench").rmdir()
+    (file.parent / "bench").symlink_to("bench")
+    assert [problem[3] for problem in problems(file)] == ["./bench cannot be read: Too many levels of symbolic links"]
+    (file.parent / "bench").unlink()
     (file.parent / "bench").write_bytes(b"twelve bytes")
-    monkeypatch.setattr(own_files, "FILES_BYTES_MAX", 11)
-    assert "bench has 12 B, more than 11 B" in problems(file)[0][3]
+    (file.parent / "bench").chmod(0o755)
+    monkeypatch.setattr(sandbox.own_files, "FILES_BYTES_MAX", 11)
+    assert problems(file)[0][3] == "./bench cannot be read: it has more than 11 B"
+    monkeypatch.undo()
     monkeypatch.setattr(own_files, "FILES_BYTES_MAX", 15)
     assert problems(file)[0][2:4] == ("victims.v.files", "the files have 16 B, more than 15 B")
+
+
+def test_a_scenario_cannot_say_what_a_file_contains(file):
+    file.write_text(TEXT.replace("- bench", "- {from: bench, sha256: '00', size: 1}"))
+    assert problems(file)[0][2:4] == (
+        "victims.v.files[0]",
+        "path, size and sha256 are read from the file and cannot be given",
+    )
 
 
 def test_a_file_that_may_not_be_read_is_named(file, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(own_files, "_hash", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     assert problems(file)[0][3] == "./bench cannot be read: Permission denied"
+
+
+def test_a_program_that_is_not_executable_is_named_with_the_remedy(file):
+    (file.parent / "bench").chmod(0o644)
+    with pytest.raises(UsageError, match=r"files\[0\]: ./bench cannot be started.*add executable: true.*chmod \+x /"):
+        RunJob.read(str(file))
+    file.write_text(TEXT.replace("- bench", "- {from: bench, executable: true}"))
+    assert RunJob.read(str(file)).scenario.victims["v"].files[0].executable
+
+
+def test_files_that_exceed_the_disk_of_their_guest_are_refused_before_the_run(file):
+    file.write_text(TEXT + "    sandbox: {backend: qemu, root: [], disk: {size: 64MiB}}\n")
+    (file.parent / "data" / "in.bin").write_bytes(bytes(60 << 20))
+    trial = make(RunJob.read(str(file)).scenario, Topology((0, 1), ()), shipped()).trials[0]
+    (problem,) = room.beyond_disk(trial)
+    assert problem.key == "victims.v.sandbox.disk.size"
+    assert problem.message == "its files have 60 MiB, and a guest's disk of 64 MiB has room for 54.4 MiB"
 
 
 def test_the_user_sees_files_and_version_before_allowing_commands(file):
@@ -127,6 +158,10 @@ def test_a_run_does_not_resume_with_other_files_and_a_comparison_says_so(file, t
         Runs().resume(run, options, silent)
     (difference,) = workloads_differ(planned(), before).values()
     assert "sha256" in difference
+    (file.parent / "data" / "in.bin").write_bytes(b"input")
+    elsewhere = shutil.copytree(file.parent, tmp_path / "elsewhere", ignore=lambda *_: ["elsewhere", "run"])
+    file = elsewhere / file.name
+    assert not workloads_differ(planned(), before), "the same files in another folder"
 
 
 def test_the_report_names_files_and_versions(file, tmp_path):

@@ -332,6 +332,7 @@ SCENARIO = "partywall: 1\nname: x\nvictims:\n  a: {%s}\naggressors:\n  b: {stres
         (SCENARIO % ("load: {plan: /etc/shadow}", ""), "may not name the file '/etc/shadow'"),
         (SCENARIO % ("command: [x], files: [secret]", ""), "may not name the file 'secret'"),
         (SCENARIO % ("command: [x], files: [{from: secret}]", ""), "may not name the file 'secret'"),
+        (SCENARIO % ("command: [x], files: [{source: secret}]", ""), "may not name the file 'secret'"),
         (SCENARIO % ("probe: disk-write, params: {path: /boot}", ""), "may not name the file '/boot'"),
         (
             SCENARIO % ("probe: pipe", "factors: {'victims.a.sandbox.disk.{cache,device}': [sda]}\n"),

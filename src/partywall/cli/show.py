@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from partywall import units
+from partywall import preflight, units
 from partywall.agent.catalogue import Catalogue, KernelInfo
 from partywall.model.plan import Plan, Treatment, Trial, null_cpus
 from partywall.model.scenario import Scenario
@@ -56,6 +56,10 @@ def plan(console: Console, plan: Plan, first: Sequence[str] = ()) -> None:
         console.print(_too_short(plan, short, blocks), style="yellow", highlight=False)
     for warning in (*plan.warnings, *first):
         console.print(f"\n{warning}", style="yellow", highlight=False)
+    if commands := preflight.commands(scenario):
+        console.print("\nIt would run these commands, with --allow-commands:")
+        for command in commands:
+            console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
     console.print("\nNothing was measured. Leave out --dry-run to measure.")
 
 

@@ -212,7 +212,7 @@ def _image_bytes(trial: Trial, key: str, workload: Workload) -> int:
 
 
 def beyond_disk(trial: Trial) -> Iterator[Problem]:
-    """Kernels whose files do not fit on their own guest's disk."""
+    """Workloads whose files do not fit on their own guest's disk."""
     for key, kernel, workload in _kernels(trial):
         if not workload.sandbox.guest or not (size := _image_bytes(trial, key, workload)):
             continue
@@ -222,6 +222,14 @@ def beyond_disk(trial: Trial) -> Iterator[Problem]:
                 f"its files need {units.format_bytes(files)}, and a guest's disk of {units.format_bytes(size)} leaves "
                 f"{units.format_bytes(max(room, 0))}, because {units.format_bytes(memory.left_free(size))} stay free",
                 f"give a size of {units.format_bytes(_size_for(files))}, or a smaller file_bytes in {key}.params",
+                key=f"{key}.sandbox.disk.size",
+            )
+        copies = sum(file.size or 0 for file in workload.files)
+        if copies > qemu.disk.room(size):
+            yield Problem(
+                f"its files have {units.format_bytes(copies)}, and a guest's disk of {units.format_bytes(size)} has "
+                f"room for {units.format_bytes(qemu.disk.room(size))}",
+                "give a larger size, or leave out files",
                 key=f"{key}.sandbox.disk.size",
             )
 

@@ -36,6 +36,7 @@ VERSION = "version"
 """The workload that prints the version of a command. It has ended before the command starts."""
 VERSION_S = 10.0
 VERSION_MAX = 200
+VERSION_REMEDY = "correct version, or leave it out"
 TAKE_S = 0.1
 GUEST_CHECK_NS = 5_000_000_000
 
@@ -181,27 +182,46 @@ def _version(stage: Stage, name: str, workload: Workload, argv: tuple[str, ...])
     """The first line that the command's version prints in its sandbox. TrialError if it prints none in time."""
     client, lines, ended = stage.session.client(name), dict[str, str](), ""
     work = {"command": {"argv": list(argv), "env": workload.env}}
-    client.call(
-        "workload.start", id=VERSION, work=work, pace="flat_out", work_dir=stage.session.sandboxes[name].work_dir
-    )
+    what = f"the version of {_role(name)}, {' '.join(argv)}"
+    try:
+        client.call(
+            "workload.start", id=VERSION, work=work, pace="flat_out", work_dir=stage.session.sandboxes[name].work_dir
+        )
+    except RefusalError as error:
+        raise TrialError(
+            f"{stage.trial.victim_name}: {what}: {error}; {VERSION_REMEDY}", is_lasting=error.is_lasting
+        ) from error
     deadline = time.monotonic() + VERSION_S
     while "stdout" not in lines and not ended and time.monotonic() < deadline:
-        for sender, method, params in stage.session.take(TAKE_S):
-            if method == "gone" or (method == "ended" and params.get("id") != VERSION):
-                raise stage.explain(sender, params["reason"])
-            if params.get("id") == VERSION:
-                ended = ended or (params["reason"] if method == "ended" else "")
-                for line in params.get("lines", ()) if method == "output" else ():
-                    if line["text"].strip():
-                        lines.setdefault(line["stream"], line["text"].strip()[:VERSION_MAX])
+        ended = _lines_of_version(stage, name, TAKE_S, lines)
     with contextlib.suppress(RefusalError):
         client.call("workload.stop", timeout_s=STOP_TIMEOUT_S, id=VERSION)
+    # All of its messages came before this answer. If it ended meanwhile, that is not the end of the trial's workload.
+    ended = _lines_of_version(stage, name, 0, lines) or ended
     first = lines.get("stdout") or lines.get("stderr")
     if first is None:
         why = ended or f"it printed no line within {VERSION_S:g} s"
-        said = f"{stage.trial.victim_name}: the version of {_role(name)}, {' '.join(argv)}: {why}"
-        raise TrialError(f"{said}; correct version, or leave it out", is_lasting=True)
+        raise TrialError(f"{stage.trial.victim_name}: {what}: {why}; {VERSION_REMEDY}", is_lasting=True)
     return first
+
+
+def _lines_of_version(stage: Stage, name: str, timeout_s: float, lines: dict[str, str]) -> str:
+    """Adds the first line of each stream to `lines`. Returns why the version has ended, if it has.
+
+    TrialError if a workload has ended.
+    """
+    ended = ""
+    for sender, method, params in stage.session.take(timeout_s):
+        if (sender, params.get("id")) != (name, VERSION):
+            if method in ("ended", "gone"):
+                raise stage.explain(sender, params["reason"])
+        elif method == "ended":
+            ended = params["reason"]
+        elif method == "output":
+            for line in params["lines"]:
+                if line["text"].strip():
+                    lines.setdefault(line["stream"], line["text"].strip()[:VERSION_MAX])
+    return ended
 
 
 def _calibrated(stage: Stage, name: str) -> Calibration:

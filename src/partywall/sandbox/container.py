@@ -60,7 +60,8 @@ class Container(Sandbox):
         bundle = self.label.state / "bundles" / self.settings.name
         (bundle / "rootfs").mkdir(parents=True, exist_ok=True)
         work = self._own_work_dir()
-        own_files.place(self.settings.copies, work)
+        if self.settings.command:
+            own_files.place(self.settings.copies, work)
         if self.settings.limits.disk is not None or self.settings.disk_switched:
             self._device = self._limited_device(work)
         if self._scope is not None:

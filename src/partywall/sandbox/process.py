@@ -18,7 +18,8 @@ class Process(Sandbox):
     def start(self, sink: Sink) -> AgentClient:
         argv = [*self.enter, str(binary.find()), "serve", "--die-with-parent", *self.settings.agent_options]
         work = self._own_work_dir()
-        own_files.place(self.settings.copies, work)
+        if self.settings.command:
+            own_files.place(self.settings.copies, work)
         process = start_agent(argv, env=os.environ | self.label.environment, cwd=work)
         self.client = AgentClient(self.settings.name, process, sink)
         self.client.greet()

@@ -238,6 +238,7 @@ def _command(at: Path, work: Victim | Aggressor, role: Role) -> Iterator[Mistake
         remedy = "give a list such as [./bench, --version], or leave it out"
         yield Mistake((*at, "version"), "the command that prints the version is empty", remedy)
     yield from _files((*at, "files"), work)
+    yield from _programs(at, work)
     if work.metric is not None:
         yield from _metric((*at, "metric"), work)
 
@@ -266,6 +267,21 @@ def _files(at: Path, work: Victim | Aggressor) -> Iterator[Mistake]:
             message = f"{name!r} is the name of files[{seen[name]}] too, and one copy would replace the other"
             yield Mistake(here, message, "give one of them another name with to:")
         seen.setdefault(name, index)
+
+
+def _programs(at: Path, work: Victim | Aggressor) -> Iterator[Mistake]:
+    """Programs that a sandbox would not find: its working directory contains nothing but the workload's files."""
+    if work.sandbox.domain is not None and work.sandbox.host is None:
+        return
+    names = {file.name for file in work.files}
+    for key, argv in (("command", work.command), ("version", work.version)):
+        program = argv[0] if argv else ""
+        if program in names:
+            message = f"{program!r} is searched for on the PATH, and not among the workload's files"
+            yield Mistake((*at, key), message, f"write ./{program}, or give the file another name with to:")
+        elif "/" in program and not program.startswith("/") and program.removeprefix("./") not in names:
+            message = f"{program[:60]!r} is not in the command's working directory, which contains the workload's files"
+            yield Mistake((*at, key), message, "add it to files and write ./NAME, or give its absolute path")
 
 
 def _metric(at: Path, work: Victim | Aggressor) -> Iterator[Mistake]:

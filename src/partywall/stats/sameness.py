@@ -51,7 +51,10 @@ def workloads_differ(run: Plan, reference: Plan) -> dict[tuple[str, str], str]:
     for role in ("victims", "aggressors"):
         now, before = getattr(run.scenario, role), getattr(reference.scenario, role)
         for name in now.keys() & before.keys():
-            pair = (now[name].model_dump(mode="json"), before[name].model_dump(mode="json"))
+            # The same files may be in another folder.
+            pair = [
+                w.model_dump(mode="json", exclude={"files": {"__all__": {"path"}}}) for w in (now[name], before[name])
+            ]
             # Intensities are separate treatments, which are matched individually.
             if changed := [text for text in _changes(*pair) if not text.startswith("intensity")]:
                 differences[role.removesuffix("s"), name] = "; ".join(changed)

@@ -40,7 +40,7 @@ from partywall.trace import ask
 from partywall.web.jobs import Order
 
 FIRST_KEYS = {"partywall": "run", "partywall_load": "load", "partywall_guard": "guard"}
-FILE_KEYS = ("file", "files", "csv", "json_lines", "authorities", "device", "kernel_folder", "folder", "qmp")
+FILE_KEYS = ("file", "csv", "json_lines", "authorities", "device", "kernel_folder", "folder", "qmp")
 PLAN_KEYS = ("load", "plan")
 """Keys with a URL or the path of a load plan."""
 NAME = "document.yaml"
@@ -150,8 +150,7 @@ def _forbidden(path: tuple[Any, ...], text: str) -> str:
     if not is_url and "uri" in keys and _has_program(text):
         return f"name the libvirt address {text[:80]!r}"
     named = any(name in FILE_KEYS or (name in PLAN_KEYS and not is_url) for name in keys)
-    copied = key == "from" and "files" in path
-    return f"name the file {text[:80]!r}" if named or copied or _is_path(path, text) else ""
+    return f"name the file {text[:80]!r}" if named or "files" in path or _is_path(path, text) else ""
 
 
 def _is_path(path: tuple[Any, ...], text: str) -> bool:

@@ -245,7 +245,6 @@ class Qemu(Sandbox):
         if not self.settings.copies:
             return None
         folder = self._own_work_dir() / "files"
-        folder.mkdir(exist_ok=True)
         own_files.place(self.settings.copies, folder)
         return folder
 

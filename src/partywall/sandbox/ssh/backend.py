@@ -47,14 +47,10 @@ class Ssh(Sandbox):
         self._life = SignOfLife(self.client)
         self.client.greet()
         for file in self.settings.copies:
+            own_files.check(file)
             try:
-                put(
-                    self.settings.host or "",
-                    f"{self._folder}/{file.name}",
-                    own_files.content(file),
-                    own_files.mode(file),
-                )
-            except CapabilityError as error:
+                put(self.settings.host or "", f"{self._folder}/{file.name}", file, own_files.mode(file))
+            except (CapabilityError, OSError) as error:
                 raise TrialError(f"sandbox {self.settings.name}: {error}") from error
         return self.client
 

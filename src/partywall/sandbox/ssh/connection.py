@@ -19,6 +19,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, Self, cast
 
 from partywall.agent import binary
@@ -26,6 +27,7 @@ from partywall.agent.agents import Agents
 from partywall.agent.client import AgentClient
 from partywall.errors import CapabilityError
 from partywall.host import Host, install
+from partywall.model.scenario import File
 from partywall.sandbox.qemu.initramfs import loaded
 from partywall.sandbox.ssh import bootstrap
 from partywall.sandbox.ssh.bootstrap import Answer
@@ -216,21 +218,22 @@ def _ended_after(process: subprocess.Popen[bytes], timeout_s: float) -> Iterator
 PUT = 'umask 077; cat > "$1" && chmod "$2" "$1" && sha256sum < "$1"'
 
 
-def put(destination: str, path: str, content: bytes, mode: int) -> None:
-    """Writes a file there, over a connection of its own, and compares its hash. CapabilityError if it is not complete.
+def put(destination: str, path: str, file: File, mode: int) -> None:
+    """Copies a planned file there, over a connection of its own, and compares its hash. CapabilityError if it differs.
 
     The time for it is that of the agent's copy, or more for a large file on a link of 100 KB/s.
     """
     command = shlex.join(["sh", "-c", PUT, "sh", path, f"{mode:o}"])
-    timeout_s = max(COPY_S, GREETING_S + len(content) / 100_000)
+    timeout_s = max(COPY_S, GREETING_S + (file.size or 0) / 100_000)
     try:
-        done = subprocess.run(
-            argv(destination, command), input=content, capture_output=True, timeout=timeout_s, check=False
-        )
+        with Path(file.path or file.source).open("rb") as content:
+            done = subprocess.run(
+                argv(destination, command), stdin=content, capture_output=True, timeout=timeout_s, check=False
+            )
     except subprocess.TimeoutExpired:
         why = f"{path} was not copied within {timeout_s:.0f} s; check the connection"
         raise CapabilityError(f"{destination}, by ssh: {why}") from None
-    if hashlib.sha256(content).hexdigest().encode() not in done.stdout.split():
+    if (file.sha256 or "").encode() not in done.stdout.split():
         said = done.stderr.decode(errors="replace").strip() or "it arrived damaged"
         why = f"{path} could not be copied: {explained(said, destination) if done.returncode == 255 else said}"
         raise CapabilityError(f"{destination}, by ssh: {why}; check the free space there and the connection")

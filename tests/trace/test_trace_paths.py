@@ -370,7 +370,7 @@ def test_hops_in_the_wrong_order_come_out_negative_and_are_reported(label):
 def test_a_clock_that_was_misjudged_shows_as_negative_beyond_its_bound(label, monkeypatch):
     bridge()
     wrong = Offset(offset_ns=-5_000_000, bound_ns=1_000)
-    monkeypatch.setattr(agents, "Alignment", lambda *_: SimpleNamespace(ask=lambda *_: wrong, best=wrong))
+    monkeypatch.setattr(agents, "Alignment", lambda *_, **__: SimpleNamespace(ask=lambda *_: wrong, best=wrong))
     agent = f"b=nsenter --net=/run/netns/{B} {binary.find()} serve"
     with tracing(label, (HOPS[0], "b/eth0:in"), protocol="udp", agents=[agent]) as traced:
         send(A, "10.80.1.2", 100)

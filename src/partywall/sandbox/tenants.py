@@ -1,6 +1,7 @@
 """The tenants of a host, for those who measure what each of them uses: its cgroups, and processes that are guests.
 
-A tenant is given as text: pid:NUMBER, cgroup:PATH, or a path below the cgroup mount; NAME=… names it. Only reads.
+A tenant is given as text: pid:NUMBER, cgroup:PATH, or a path below the cgroup mount; NAME=… names it. A name has no
+colon and no slash, so that paths may have an equals sign. Only reads.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Tenant:
 def named(text: str, host: Host) -> Tenant:
     """The tenant of a text. UsageError if there is no such process; whether a cgroup exists is not checked."""
     name, equals, rest = text.partition("=")
+    if ":" in name or "/" in name:
+        name, equals, rest = "", "", ""
     what = rest if equals else text
     kind, _, place = what.partition(":")
     if kind == "pid" and place.isdigit():

@@ -285,6 +285,15 @@ mod tests {
     use super::*;
     use crate::testing::{environment, parsed, Latencies};
 
+    #[test]
+    fn no_thread_writes_to_a_pair_of_lines_of_another() {
+        const PAIR: usize = 128;
+        assert_eq!(size_of::<Integer>() % PAIR, 0);
+        for each in [Box::new(Integer::new()), Box::new(Integer::new())] {
+            assert_eq!(std::ptr::from_ref(&*each).addr() % PAIR, 0);
+        }
+    }
+
     /// Values after the passes, worked out by hand: `low` becomes 4 in the loop and `gap` 3 + 2 + 5. The products give 20, 20 / 10
     /// and 7 (20 − 10) − 2. The last loop subtracts 4 from 12 until it is negative.
     #[test]

@@ -222,6 +222,11 @@ class File(Frozen):
         """Its name in the sandbox."""
         return PurePath(self.source).name if self.to is None else self.to
 
+    @property
+    def origin(self) -> str:
+        """Where it is read: as it was planned, or as the scenario says if nothing has been planned."""
+        return self.path or self.source
+
 
 FILES_BYTES_MAX = 256 << 20
 """All files of a workload together."""

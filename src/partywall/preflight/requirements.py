@@ -56,7 +56,7 @@ def described(workload: Workload) -> Iterator[str]:
     """Each of a workload's files as text: its path, its name in the sandbox, and its size and hash."""
     for file in workload.files:
         about = f" ({units.format_bytes(file.size or 0)}, SHA-256 {file.sha256})" if file.sha256 else ""
-        yield f"{file.path or file.source} as {file.name}{about}"
+        yield f"{file.origin} as {file.name}{about}"
 
 
 def _place(box: Sandbox) -> str:

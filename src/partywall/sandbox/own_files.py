@@ -48,10 +48,10 @@ def read(path: str, copy: IO[bytes] | None = None) -> tuple[int, str]:
 def changed(file: File) -> str:
     """How a planned file has changed since; empty if it has not."""
     try:
-        same = read(_path(file))[1] == file.sha256
+        same = read(file.origin)[1] == file.sha256
     except OSError as error:
-        return f"{_path(file)} cannot be read: {error.strerror}"
-    return "" if same else f"{_path(file)} has changed since the run was planned"
+        return f"{file.origin} cannot be read: {error.strerror}"
+    return "" if same else f"{file.origin} has changed since the run was planned"
 
 
 def check(file: File) -> None:
@@ -75,8 +75,8 @@ def place(files: Sequence[File], folder: Path) -> None:
             to = folder / file.name
             with os.fdopen(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as copy:
                 os.fchmod(copy.fileno(), mode(file))
-                if read(_path(file), copy)[1] != file.sha256:
-                    raise TrialError(f"{_path(file)} has changed while it was copied; {_REMEDY}", is_lasting=True)
+                if read(file.origin, copy)[1] != file.sha256:
+                    raise TrialError(f"{file.origin} has changed while it was copied; {_REMEDY}", is_lasting=True)
     except OSError as error:
         why = error.strerror or error
         raise TrialError(f"{to} cannot be written: {why}; give another folder with --work-dir") from error
@@ -85,7 +85,3 @@ def place(files: Sequence[File], folder: Path) -> None:
 def mode(file: File) -> int:
     """Permissions of a copy: only for its sandbox's user."""
     return 0o700 if file.executable else 0o600
-
-
-def _path(file: File) -> str:
-    return file.path or file.source

@@ -226,7 +226,7 @@ def put(destination: str, path: str, file: File, mode: int) -> None:
     command = shlex.join(["sh", "-c", PUT, "sh", path, f"{mode:o}"])
     timeout_s = max(COPY_S, GREETING_S + (file.size or 0) / 100_000)
     try:
-        with Path(file.path or file.source).open("rb") as content:
+        with Path(file.origin).open("rb") as content:
             done = subprocess.run(
                 argv(destination, command), stdin=content, capture_output=True, timeout=timeout_s, check=False
             )

@@ -57,6 +57,10 @@ impl Kernel for Remembered {
         self.kernel.pause()
     }
 
+    fn pending(&self) -> f64 {
+        self.kernel.pending()
+    }
+
     fn paced_by(&self) -> PacedBy {
         self.kernel.paced_by()
     }

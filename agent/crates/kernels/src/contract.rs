@@ -29,6 +29,11 @@ pub trait Kernel: Send {
         Ok(())
     }
 
+    /// Work that `step` has counted and that the operating system still has to do, such as bytes in a socket's buffer.
+    fn pending(&self) -> f64 {
+        0.0
+    }
+
     /// What a partial intensity is a share of.
     fn paced_by(&self) -> PacedBy {
         PacedBy::Time

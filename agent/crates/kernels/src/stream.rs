@@ -4,12 +4,14 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use partywall_clock::{self as clock, Nanos};
+use partywall_sys::socket;
 use schemars::{schema_for, JsonSchema};
 use serde::Deserialize;
 use serde_json::json;
@@ -66,7 +68,7 @@ impl Default for TcpParams {
 
 struct Stream {
     // Declared before `reader`, because closing this end stops the reader.
-    out: Box<dyn Write + Send>,
+    out: Box<dyn Out>,
     reader: Option<Reader>,
     message: Vec<u8>,
     /// Number of bytes sent of the current message.
@@ -75,6 +77,24 @@ struct Stream {
     begun_ns: Nanos,
     sent_bytes: u64,
     to: Option<SocketAddr>,
+}
+
+/// The end of a stream that is written to.
+trait Out: Write + Send {
+    /// Bytes that were written and that the peer has not taken. A pipe holds too few to matter.
+    fn held_bytes(&self) -> u64 {
+        0
+    }
+}
+
+impl Out for File {}
+
+impl Out for UnixStream {}
+
+impl Out for TcpStream {
+    fn held_bytes(&self) -> u64 {
+        socket::unacknowledged_bytes(self.as_fd()).unwrap_or(0)
+    }
 }
 
 struct Reader {
@@ -101,14 +121,14 @@ impl Reader {
 }
 
 impl Stream {
-    fn new(out: Box<dyn Write + Send>, reader: Option<Reader>, message_bytes: usize, to: Option<SocketAddr>) -> Self {
+    fn new(out: Box<dyn Out>, reader: Option<Reader>, message_bytes: usize, to: Option<SocketAddr>) -> Self {
         let mut message = vec![0; message_bytes];
         noise::fill(&mut message, 1);
         Self { out, reader, message, at: 0, begun_ns: 0, sent_bytes: 0, to }
     }
 
     fn local(kind: Kind, message_bytes: usize) -> io::Result<Self> {
-        let (out, reader): (Box<dyn Write + Send>, _) = match kind {
+        let (out, reader): (Box<dyn Out>, _) = match kind {
             Kind::Pipe => {
                 let (from, to) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
                 (Box::new(File::from(to)), Reader::start(File::from(from), message_bytes)?)
@@ -174,6 +194,10 @@ impl Kernel for Stream {
                 return Ok(total as f64);
             }
         }
+    }
+
+    fn pending(&self) -> f64 {
+        self.out.held_bytes() as f64
     }
 
     fn paced_by(&self) -> PacedBy {
@@ -296,6 +320,16 @@ mod tests {
         let work = steps(kernel.as_mut(), 1, &mut Latencies::default());
         drop(kernel);
         assert_eq!(peer.read_to_end(&mut Vec::new()).unwrap(), work as usize);
+    }
+
+    #[test]
+    fn bytes_that_a_peer_has_not_taken_are_pending() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut kernel = build("tcp-stream", json!({ "to": listener.local_addr().unwrap().to_string(), "message_bytes": 1 << 20 }));
+        assert!(kernel.pending() < 1.0);
+        let work = steps(kernel.as_mut(), 1, &mut Latencies::default());
+        // The peer acknowledges what fits into its buffer, although nobody reads.
+        assert!(kernel.pending() > 0.0 && kernel.pending() <= work, "{} of {work}", kernel.pending());
     }
 
     #[test]

@@ -318,6 +318,31 @@ mod tests {
         Stressor::start(vec![Box::new(Slow { step_ns, work })], &Latency::Step("a nap"), 10_000_000, &Tape::default()).unwrap()
     }
 
+    /// Half of the work that it counts goes into a buffer that grows.
+    struct Buffering {
+        held: f64,
+    }
+
+    impl Kernel for Buffering {
+        fn step(&mut self, _: &mut dyn Sink) -> Result<f64, KernelError> {
+            clock::sleep_until(clock::now() + 1_000_000);
+            self.held += 1.0;
+            Ok(2.0)
+        }
+
+        fn pending(&self) -> f64 {
+            self.held
+        }
+    }
+
+    #[test]
+    fn work_that_is_still_pending_is_no_part_of_the_rate() {
+        let kernel = Box::new(Buffering { held: 0.0 });
+        let stressor = Stressor::start(vec![kernel], &Latency::Step("a nap"), 10_000_000, &Tape::default()).unwrap();
+        let Calibrated { rates, .. } = stressor.calibration().run(100_000_000, ALONE).unwrap();
+        assert!(rates[0] > 0.0 && rates[0] <= 1000.0, "{rates:?}");
+    }
+
     #[test]
     fn a_step_longer_than_the_window_is_waited_for() {
         let stressor = stressor(300_000_000, 3.0);

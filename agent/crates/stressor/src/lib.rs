@@ -170,7 +170,8 @@ impl Worker {
         let warm_ns = start_ns + hold.warm_up_ns(start_ns);
         let (mut begun, mut now) = (start_ns, start_ns);
         let (mut work, mut active_ns) = (0.0, 0);
-        let mut warm = Totals::at(now, work, active_ns);
+        // A buffer that fills would count as work, and every share of that rate would be too large.
+        let mut warm = Totals::at(now, work - self.kernel.pending(), active_ns);
         while now < hold.until_ns && !self.schedule.has_changed(hold) {
             let (done, ended, next) = self.step(begun)?;
             (now, begun) = (ended, next);
@@ -178,10 +179,11 @@ impl Worker {
             let pressed_ns = meter.pressed(now);
             active_ns += pressed_ns;
             if now <= warm_ns && pressed_ns > 0 {
-                warm = Totals::at(now, work, active_ns);
+                warm = Totals::at(now, work - self.kernel.pending(), active_ns);
             }
         }
-        Ok(Totals::at(now, work, active_ns).since(&warm).map_or(Pressed::TooShort, Pressed::Fully))
+        let done = work - self.kernel.pending();
+        Ok(Totals::at(now, done, active_ns).since(&warm).map_or(Pressed::TooShort, Pressed::Fully))
     }
 
     fn press_partly(&mut self, hold: &Hold, mut pacer: Pacer, full: Full, start_ns: Nanos) -> Result<Pressed, KernelError> {

@@ -18,6 +18,7 @@ pub mod processor;
 pub mod registers;
 pub mod ring;
 pub mod shared;
+pub mod socket;
 pub mod syscall;
 pub mod timekeeping;
 pub mod view;

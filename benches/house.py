@@ -9,8 +9,9 @@ agent/target, so that only what changed is built, and this checkout keeps its ow
 tests that use the same commands on a record of every kind. It counts lines too, but does not judge them.
 
 Lines of src/partywall are counted in two parts: LATER, the capabilities that came after the bar on lines was set (live
-migration, power, consolidation, the web page, recording of loads, changes of loads and guards that run, hooks in
-guests, memory nodes, SMT), and the rest, which the bar is for.
+migration, power, consolidation, the web page, watching of disks, recording of loads, changes of loads and guards that
+run, hooks in guests, memory nodes, SMT, files for commands, studies on other machines), and the rest, which the bar is
+for.
 
 Bar: every addition works after at most 3 files by hand, no import breaks the layers, every kind of record passes, and
 the rest has at most LINES_MOST lines.
@@ -47,6 +48,8 @@ LINES_MOST = 31_000
 LATER = (
     "*migrat*",
     "*power*",
+    "*watch*",
+    "*own_files.py",
     "*consolidat*",
     "*cluster*",
     "placement/*",
@@ -59,6 +62,7 @@ LATER = (
     "guard/change.py",
     "guard/source.py",
     "host/nodes.py",
+    "load/availability.py",
     "load/correlation.py",
     "load/recent.py",
     "model/meter.py",
@@ -67,6 +71,9 @@ LATER = (
     "run/smt.py",
     "sandbox/qemu/relay.py",
     "store/control.py",
+    "study/generation/machines.py",
+    "study/isolation/around.py",
+    "study/isolation/elsewhere.py",
     "study/policies/*",
     "testing/libvirt.py",
 )

@@ -91,6 +91,19 @@ def test_a_job_and_its_figures_are_one_document(partywall, tmp_path, arguments, 
     assert ended.document["result"][key]
 
 
+def test_a_dry_run_lists_the_commands_that_it_would_run(partywall, tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        "partywall: 1\nname: own\nvictims: {v: {probe: integer}}\n"
+        "aggressors: {mine: {command: [my-program, --fast]}}\nbudget: 30s\n"
+    )
+    ended = partywall("run", str(file), "--dry-run")
+    assert ended.exit == 0
+    (command,) = ended.document["result"]["commands"]
+    assert "my-program --fast" in command
+    assert isinstance(ended.document["result"]["warnings"], list)
+
+
 def test_every_command_that_prints_figures_prints_them_as_json_too():
     lacking = set()
     for name in COMMANDS:

@@ -297,6 +297,29 @@ def test_a_group_without_blkio_is_found_in_another_hierarchy(v1):
     assert "/web: no io controller" in next(reader.lacks())
 
 
+@pytest.mark.parametrize(
+    ("counted", "others", "expected"),
+    [
+        ({"web": [7]}, {"web": [7]}, {"/web"}),
+        ({"web": [7]}, {"web/a": [7]}, {"/web"}),
+        ({"web/a": [7]}, {"web": [7]}, {"/web/a"}),
+        # The host's container manager uses the other hierarchy alone.
+        ({"docker": []}, {"docker/a": [7], "docker/b": [8]}, {"/docker/a", "/docker/b"}),
+        ({"web": [7], "docker": []}, {"web": [7], "docker/a": [8]}, {"/web", "/docker/a"}),
+        ({"web": [7]}, {"web2": [8]}, {"/web", "/web2"}),
+    ],
+)
+def test_groups_of_two_hierarchies_do_not_overlap(v1, counted, others, expected):
+    for hierarchy, every in (("blkio", counted), ("memory", others)):
+        for path, pids in every.items():
+            v1.group(f"sys/fs/cgroup/{hierarchy}/{path}", pids)
+    for pid in (7, 8):
+        v1.process(pid)
+    reader = Reader(v1.host)
+    reader.look(0)
+    assert set(reader.tenants) == expected
+
+
 def test_a_group_that_was_created_again_counts_from_0(v2):
     v2.group("sys/fs/cgroup/docker/a1", [7], io__stat="8:0 rbytes=900 wbytes=0 rios=9 wios=0\n")
     reader = Reader(v2.host)

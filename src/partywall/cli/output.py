@@ -76,10 +76,10 @@ def document(command: str, format_: str) -> str:
     return command if format_ == JSON else ""
 
 
-def outline(command: str, outline: Outline, format_: str, console: Console) -> int:
-    """Shows what a job would measure, and how long it would take."""
+def outline(command: str, outline: Outline, format_: str, console: Console, **more: Any) -> int:
+    """Shows what a job would measure, and how long it would take. more: further keys of the document."""
     if format_ == JSON:
-        return write(command, {"lines": outline.lines, "seconds": outline.seconds})
+        return write(command, {"lines": outline.lines, "seconds": outline.seconds} | more)
     length = f"about {units.format_duration(outline.seconds * 1e9)}" if outline.seconds else "until Ctrl-C"
     for line in (*outline.lines, length):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

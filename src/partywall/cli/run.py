@@ -85,8 +85,10 @@ def run(
     say_if_kvm_is_tried(job.scenario, options.host, console)
     if dry_run:
         plan, _ = runs.plan(job, options)
+        first = list(preflight.roots_to_build(plan.scenario, options.host))
         if document:
-            return output.outline(document, outlined(plan), format_, console)
-        show.plan(console, plan, list(preflight.roots_to_build(plan.scenario, options.host)))
+            more = {"warnings": [*plan.warnings, *first], "commands": preflight.commands(plan.scenario)}
+            return output.outline(document, outlined(plan), format_, console, **more)
+        show.plan(console, plan, first)
         return Exit.HOLDS
     return carry_out(lambda emit: runs.measure(job, options, emit), options, Live(console), console, document=document)

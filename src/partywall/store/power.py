@@ -29,7 +29,6 @@ KINDS: dict[type[BaseModel], str] = {
     Slot: "slot",
     DisturbedCalibration: "calibration_disturbed",
 }
-MODEL = "model.json"
 
 
 class PowerDirectory(Record):

@@ -282,11 +282,21 @@ class _Groups:
 
     def paths(self) -> list[str]:
         """The groups that are tenants: those whose requests are counted, and those of the first other hierarchy."""
-        every = [*self._below(self.counting)] if self.counting else []
+        counted = self._below(self.counting) if self.counting else []
         others = next((paths for top in self.others if (paths := self._below(top))), [])
         tops = [str(top) for top in (self.counting, *self.others[:1]) if top]
-        self.parents = sorted({*tops, *(f"{top}/{path}".rpartition("/")[0] for top in tops for path in every + others)})
-        return list(dict.fromkeys(every + others))
+        every = {f"{top}/{path}".rpartition("/")[0] for top in tops for path in counted + others}
+        self.parents = sorted({*tops, *every})
+        return self._apart(counted, others)
+
+    def _apart(self, counted: Sequence[str], others: Sequence[str]) -> list[str]:
+        """Groups of two hierarchies, without those whose work would count for another too.
+
+        Those whose requests are counted are kept, unless they have no process and others have groups in them.
+        """
+        outer = {path for path in counted for other in others if other != path and tenants.is_below(other, path)}
+        kept = [path for path in counted if path not in outer or tenants.all_processes(Path(f"{self.counting}/{path}"))]
+        return kept + [path for path in others if not any(_is_within(path, other) for other in kept)]
 
     def _below(self, top: Path) -> list[str]:
         return [str(folder.relative_to(top)) for folder in tenants.groups(top, empty=True)]
@@ -338,6 +348,11 @@ class _Groups:
             for number in operations.keys() & disks.keys():
                 every.setdefault(disks[number], (sum(operations[number]), *sizes.get(number, (0, 0))))
         return every
+
+
+def _is_within(path: str, other: str) -> bool:
+    """True if one of two groups is the other, or in it."""
+    return tenants.is_below(path, other) or tenants.is_below(other, path)
 
 
 def _v1(path: str) -> dict[str, tuple[int, int]]:

@@ -245,8 +245,3 @@ def formats(path: Path) -> tuple[str, ...]:
         written = kinds.of(kinds.opened(path)).files()
         return tuple(name for name in written.formats if name not in written.usual)
     return ()
-
-
-def is_name(text: str) -> bool:
-    """True if a text can be the name of a record."""
-    return re.fullmatch(r"[^/\0.][^/\0]{0,254}", text) is not None

@@ -30,7 +30,7 @@ mod tests {
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert_eq!(unacknowledged_bytes(socket.as_fd()).unwrap(), 0);
         socket.set_nonblocking(true).unwrap();
-        while socket.write(&[0; 1 << 16]).is_ok() {}
+        while socket.write(&[0; 1 << 14]).is_ok() {}
         assert!(unacknowledged_bytes(socket.as_fd()).unwrap() > 0);
     }
 

@@ -285,8 +285,8 @@ class _Groups:
         counted = self._below(self.counting) if self.counting else []
         others = next((paths for top in self.others if (paths := self._below(top))), [])
         tops = [str(top) for top in (self.counting, *self.others[:1]) if top]
-        every = {f"{top}/{path}".rpartition("/")[0] for top in tops for path in counted + others}
-        self.parents = sorted({*tops, *every})
+        parents = {f"{top}/{path}".rpartition("/")[0] for top in tops for path in counted + others}
+        self.parents = sorted({*tops, *parents})
         return self._apart(counted, others)
 
     def _apart(self, counted: Sequence[str], others: Sequence[str]) -> list[str]:
@@ -294,9 +294,12 @@ class _Groups:
 
         Those whose requests are counted are kept, unless they have no process and others have groups in them.
         """
-        outer = {path for path in counted for other in others if other != path and tenants.is_below(other, path)}
-        kept = [path for path in counted if path not in outer or tenants.all_processes(Path(f"{self.counting}/{path}"))]
-        return kept + [path for path in others if not any(_is_within(path, other) for other in kept)]
+        around = {outer for path in others for outer in _outer(path)}
+        top = Path(str(self.counting))
+        kept = [path for path in counted if path not in around or tenants.all_processes(top / path)]
+        known = set(kept)
+        taken = known | {outer for path in kept for outer in _outer(path)}
+        return kept + [path for path in others if path not in taken and known.isdisjoint(_outer(path))]
 
     def _below(self, top: Path) -> list[str]:
         return [str(folder.relative_to(top)) for folder in tenants.groups(top, empty=True)]
@@ -350,9 +353,9 @@ class _Groups:
         return every
 
 
-def _is_within(path: str, other: str) -> bool:
-    """True if one of two groups is the other, or in it."""
-    return tenants.is_below(path, other) or tenants.is_below(other, path)
+def _outer(path: str) -> list[str]:
+    """The groups that a group is in, without the root."""
+    return [path[:at] for at, letter in enumerate(path) if letter == "/"]
 
 
 def _v1(path: str) -> dict[str, tuple[int, int]]:

@@ -2,6 +2,7 @@
 //! Stressors: paced kernels. A worker thread follows a schedule of switches. At full intensity it runs at full speed. At a partial
 //! intensity it runs at full speed for that share of the time, and pauses for the rest.
 
+mod burst;
 mod calibration;
 mod dose;
 mod meter;
@@ -12,9 +13,10 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use partywall_clock::{self as clock, Nanos};
-use partywall_kernels::{worker, Kernel, KernelError, Latency};
+use partywall_kernels::{worker, Kernel, KernelError, Latency, PacedBy};
 use partywall_record::{Recorder, Tape};
 
+use burst::Burst;
 use calibration::{FlatOut, Progress};
 use meter::Meter;
 
@@ -38,6 +40,7 @@ struct Worker {
     progress: Arc<Progress>,
     /// Active time of its last piece of work; 0 before the first.
     piece_ns: f64,
+    burst: Burst,
     /// Position in a beat at which a partial intensity begins: 0 to 1, uniformly distributed.
     phase: f64,
 }
@@ -58,7 +61,8 @@ impl Stressor {
             stressor.progress.push(progress.clone());
             let recorder = Recorder::new(tape.clone(), thread as u32, slice_ns);
             let schedule = stressor.schedule.clone();
-            let worker = Worker { kernel, timed, recorder, schedule, progress, piece_ns: 0.0, phase: 0.0 };
+            let burst = Burst::default();
+            let worker = Worker { kernel, timed, recorder, schedule, progress, piece_ns: 0.0, burst, phase: 0.0 };
             stressor.workers.push(thread::Builder::new().name(format!("stress-{thread}")).spawn(move || worker.run())?);
         }
         Ok(stressor)
@@ -195,18 +199,22 @@ impl Worker {
         }
         let mut now = clock::now();
         let mut meter = Meter::start(now);
-        let mut worth = Worth::new(full, self.kernel.paced_by());
+        let paced_by = self.kernel.paced_by();
+        let mut worth = Worth::new(full, paced_by);
         let mut begun = now;
+        self.burst.pause();
         while now < hold.until_ns && !self.schedule.has_changed(hold) {
             let (work, ended, next) = self.step(begun)?;
             (now, begun) = (ended, next);
-            let worth_ns = worth.add(work, meter.pressed(now));
+            let pressed_ns = meter.pressed(now);
+            let worth_ns = worth.add(work, if paced_by == PacedBy::Time { self.burst.worth(pressed_ns) } else { pressed_ns });
             dose.pressed_ns += worth_ns;
             if worth_ns > 0.0 {
                 self.piece_ns = worth_ns;
             }
-            if let Some(due_ns) = pacer.pause_until(worth_ns, now) {
+            if let Some(due_ns) = pacer.pause_until(worth_ns, now).filter(|_| !self.burst.needs_another()) {
                 clock::sleep_until(due_ns.min(hold.until_ns));
+                self.burst.pause();
                 dose.pauses += 1;
                 now = clock::now();
                 begun = now;

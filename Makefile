@@ -119,6 +119,7 @@ fmt: setup ## format both halves
 bench-setup: setup ## install the programs that benchmarks compare with
 	$(SUDO) apt-get install -y --no-install-recommends $(PEERS)
 	@command -v chromedriver >/dev/null || $(SUDO) apt-get install -y --no-install-recommends chromium chromium-driver || echo "no Chromium: benchmarks of the web page and of recorded loads need it" >&2
+	@[ -x $(VENV)/bin/mitmdump ] || $(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[record]'
 	@[ -d $(PEERS_OWN)/node_modules/axe-core ] || npm install --silent --ignore-scripts --prefix $(PEERS_OWN) axe-core@4.14.1 || echo "no axe-core: web_access.py needs npm" >&2
 	@[ -x $(PEERS_OWN)/bin/locust ] || { python3 -m venv $(PEERS_OWN) && $(PEERS_OWN)/bin/pip install --quiet --disable-pip-version-check $(LOCUST); }
 	@command -v k6 >/dev/null || [ -x $(PEERS_OWN)/bin/k6 ] || GOBIN=$(CURDIR)/$(PEERS_OWN)/bin go install $(K6) || echo "no k6: it needs Go 1.25 or newer; load_script_cost.py goes without it" >&2

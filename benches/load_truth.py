@@ -133,8 +133,13 @@ def delays(loads: dict[str, tuple[Loaded, Span]], log: Log) -> float:
 
 
 def compared(path: str, raw: dict[int, int], served: list[int]) -> float:
-    """The largest difference of a percentile from the log's, as a share. served: the log's times, in order."""
-    assert len(served) == sum(raw.values()), f"{len(served)} on the log, {sum(raw.values())} counted"
+    """The largest difference of a percentile from the log's, as a share. served: the log's times, in order.
+
+    Infinite if not every request is on both sides.
+    """
+    if len(served) != (counted := sum(raw.values())):
+        print(f"{path:9} {len(served)} requests on the log, but {counted} were counted")
+        return math.inf
     worst = 0.0
     for share, ours in zip(SHARES, quantiles(histogram(raw), SHARES), strict=True):
         low, high = around(served, share)

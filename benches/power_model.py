@@ -38,7 +38,7 @@ LEFT_OUT_LIMIT, TABLE_LIMIT, LEAST_HELD = 0.03, 0.02, 4
 
 @dataclass
 class Sticking:
-    """A meter that repeats its value for two seconds in five."""
+    """A meter that repeats its value for four seconds in five."""
 
     meter: powers.Shown
     last: Reading | None = None
@@ -48,7 +48,7 @@ class Sticking:
 
     def read(self) -> Reading:
         fresh = self.meter.read()
-        if self.last is None or time.monotonic() % 5 < 3:
+        if self.last is None or time.monotonic() % 5 < 1:
             self.last = fresh
         return fresh.model_copy(update={"watts": self.last.watts})
 
@@ -77,7 +77,7 @@ class Bent(Machine):
 
 PLANTS = {
     "lag": "the fit takes the meter to show the present",
-    "meter": "the meter's values stay the same for two seconds in five",
+    "meter": "the meter's values stay the same for four seconds in five",
 }
 
 

@@ -30,6 +30,8 @@ PEERS := fio stress-ng mbw sysbench iperf3 strace nginx-light wrk apache2-utils 
 # Not in Debian, so kept out of the system.
 PEERS_OWN := benches/.peers
 LOCUST := locust==2.*
+# As the extra `record` has them, in an environment of their own: they need an older h11 than the tests.
+PROXY := 'mitmproxy>=11.0' 'bcrypt<5'
 K6 := go.k6.io/k6@v1.8.1
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000
@@ -119,7 +121,7 @@ fmt: setup ## format both halves
 bench-setup: setup ## install the programs that benchmarks compare with
 	$(SUDO) apt-get install -y --no-install-recommends $(PEERS)
 	@command -v chromedriver >/dev/null || $(SUDO) apt-get install -y --no-install-recommends chromium chromium-driver || echo "no Chromium: benchmarks of the web page and of recorded loads need it" >&2
-	@[ -x $(VENV)/bin/mitmdump ] || $(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[record]'
+	@[ -x $(PEERS_OWN)/proxy/bin/mitmdump ] || { python3 -m venv $(PEERS_OWN)/proxy && $(PEERS_OWN)/proxy/bin/pip install --quiet --disable-pip-version-check $(PROXY); }
 	@[ -d $(PEERS_OWN)/node_modules/axe-core ] || npm install --silent --ignore-scripts --prefix $(PEERS_OWN) axe-core@4.14.1 || echo "no axe-core: web_access.py needs npm" >&2
 	@[ -x $(PEERS_OWN)/bin/locust ] || { python3 -m venv $(PEERS_OWN) && $(PEERS_OWN)/bin/pip install --quiet --disable-pip-version-check $(LOCUST); }
 	@command -v k6 >/dev/null || [ -x $(PEERS_OWN)/bin/k6 ] || GOBIN=$(CURDIR)/$(PEERS_OWN)/bin go install $(K6) || echo "no k6: it needs Go 1.25 or newer; load_script_cost.py goes without it" >&2

@@ -361,7 +361,7 @@ def findings(seen: Evidence, shape: Shape = DEFAULT) -> Findings:
         run=seen.run,
         scenario=seen.plan.scenario.name,
         headline="A memory-copying neighbour on the next core costs 18 % ± 1 of memory bandwidth; "
-        "a disk-writing one 62 % ± 2 of disk throughput; nothing else seen above ±0.6 %.",
+        "a disk-writing one 62 % ± 2 of disk throughput; no other effect above ±0.6 %.",
         cells=tuple(cells),
         bands=tuple(bands),
         curves=tuple(curves),

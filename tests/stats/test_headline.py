@@ -61,7 +61,7 @@ def test_costs_come_worst_first_with_what_was_not_seen():
     ]
     assert headline(plan(COPYING, WRITING), KERNELS, cells, [band(COPYING), band(WRITING)]) == (
         "A file-writing neighbour on the next core costs 62 % ± 4 of disk throughput; "
-        "a memory-copying one 18 % ± 1 of memory bandwidth; nothing else seen above ±0.6 %."
+        "a memory-copying one 18 % ± 1 of memory bandwidth; no other effect above ±0.6 %."
     )
 
 
@@ -183,11 +183,11 @@ def test_a_longer_latency_beside_a_throughput_that_is_not_known_says_so():
 def test_no_effect_and_not_known_are_reported_apart():
     cells = [cell(COPYING, COPY, 0.999, 0.005, seen=False), cell(COPYING, RING, 0.9, 0.2, seen=False)]
     assert headline(plan(COPYING), KERNELS, cells, [band(COPYING)]) == (
-        "No neighbour was seen to cost you anything above ±0.6 %, but 1 of 2 is not known (up to ±30 %)."
+        "No neighbour shows an effect above ±0.6 %, but 1 of 2 is not known (up to ±30 %)."
     )
     harm = cell(WRITING, COPY, 0.5, 0.01)
     assert headline(plan(COPYING, WRITING), KERNELS, [*cells, harm], [band(COPYING), band(WRITING)]).endswith(
-        "; nothing else seen above ±0.6 %, but 1 of 2 is not known (up to ±30 %)."
+        "; no other effect above ±0.6 %, but 1 of 2 is not known (up to ±30 %)."
     )
 
 
@@ -220,7 +220,7 @@ def test_of_several_intensities_the_worst_is_reported():
 def test_nothing_seen_is_said_with_its_resolution():
     cells = [cell(COPYING, COPY, 0.998, 0.004, seen=False)]
     assert headline(plan(COPYING), KERNELS, cells, [band(COPYING)]) == (
-        "No neighbour was seen to cost you anything above ±0.6 %."
+        "No neighbour shows an effect above ±0.6 %."
     )
 
 
@@ -267,7 +267,7 @@ def test_the_line_of_a_whole_run_reads_well(seed):
     of = trial(COPY, RING)
     result = analyse(evidence(plan(of), Host(seed).measure(of, 50, {"memory-copy": 0.8})))
     assert re.match(r"A memory-copying neighbour on the next core costs (19|20)\.\d+ % ± 0\.\d+ of", result.headline)
-    assert "nothing else seen above ±" in result.headline
+    assert "no other effect above ±" in result.headline
 
 
 def test_only_a_neighbour_placed_by_topology_is_said_to_be_on_the_next_core():
@@ -296,7 +296,7 @@ def test_a_neighbour_that_may_have_harmed_more_than_was_seen_is_no_clean_bill(wa
     doubtful = cell(COPYING, RING, 0.9, 0.2, seen=False, warnings=(warning,))
     line = headline(plan(COPYING), KERNELS, [sound, doubtful], [band(COPYING)])
     assert line == (
-        "No neighbour was seen to cost you anything above ±0.6 %; 1 other could not be judged; see the warnings."
+        "No neighbour shows an effect above ±0.6 %; 1 other could not be judged; see the warnings."
     )
     assert headline(plan(COPYING), KERNELS, [doubtful], [band(COPYING)]).startswith(
         "Nothing conclusive: no neighbour could be judged"

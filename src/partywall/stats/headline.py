@@ -343,7 +343,7 @@ def _rest(unseen: Sequence[Cell], bands: Sequence[Band], mark: _Marks, *, nothin
         return _unknown(unknown, bands, some, nothing_seen=nothing_seen) if unknown else ""
     # Rounded up, so that the statement is true.
     above = f"above ±{math.ceil(1000 * _reach(none, bands) - 1e-9) / 10:g} %{some}"
-    first = f"no neighbour was seen to cost you anything {above}" if nothing_seen else f"nothing else seen {above}"
+    first = f"no neighbour shows an effect {above}" if nothing_seen else f"no other effect {above}"
     return first + (f", but {_more_unknown(unknown, unseen, bands)}" if unknown else "")
 
 
@@ -359,8 +359,8 @@ def _unknown(cells: Sequence[Cell], bands: Sequence[Band], some: str, *, nothing
         )
     if nothing_seen:
         return (
-            "nothing conclusive: no neighbour was seen to cost you anything, "
-            f"but only effects above {_coarsely(reach)} could have been; give the run more budget"
+            "nothing conclusive: no neighbour shows an effect, "
+            f"but only one above {_coarsely(reach)} would have shown; give the run more budget"
         )
     return f"nothing else could be distinguished from noise (up to {_coarsely(reach)}){some}"
 

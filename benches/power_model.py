@@ -17,7 +17,6 @@ four of the five true values, which include the leakage.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,20 +36,17 @@ LEFT_OUT_LIMIT, TABLE_LIMIT, LEAST_HELD = 0.03, 0.02, 4
 
 
 @dataclass
-class Sticking:
-    """A meter that repeats its value for four seconds in five."""
+class Generous:
+    """A meter that shows 5 % too much."""
 
     meter: powers.Shown
-    last: Reading | None = None
 
     def __post_init__(self) -> None:
         self.facts = self.meter.facts
 
     def read(self) -> Reading:
-        fresh = self.meter.read()
-        if self.last is None or time.monotonic() % 5 < 1:
-            self.last = fresh
-        return fresh.model_copy(update={"watts": self.last.watts})
+        true = self.meter.read()
+        return true.model_copy(update={"watts": 1.05 * (true.watts or 0.0)})
 
     def close(self) -> None:
         pass
@@ -77,7 +73,7 @@ class Bent(Machine):
 
 PLANTS = {
     "lag": "the fit takes the meter to show the present",
-    "meter": "the meter's values stay the same for four seconds in five",
+    "meter": "the meter shows 5 % too much",
 }
 
 
@@ -87,7 +83,7 @@ def main() -> None:
     blocks, slot_s = (2, 1.1) if options.quick else (10, 2.0)
     slower = max(1.0, len(CORES) / (FREE * len(os.sched_getaffinity(0))))
     with powers.rig(workers, DISPLAY, slower=slower) as rig:
-        wrap = Sticking if options.plant == "meter" else None
+        wrap = Generous if options.plant == "meter" else None
         bent = Bent(powers.PROFILE, rig.threads, cpus=powers.PROFILE.cpus)
         bent.start()
         try:

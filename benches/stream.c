@@ -42,16 +42,25 @@ static double *array(long elements, const char *pages, int number) {
 LOOP(scale, q *b[i])
 LOOP(triad, b[i] + q * c[i])
 
+/* Bytes that the copy moves at a time: 8 or 16. */
+#ifndef COPY_BYTES
+#define COPY_BYTES 16
+#endif
+#if COPY_BYTES == 8
+typedef double some;
+#else
+typedef double some __attribute__((vector_size(COPY_BYTES)));
+#endif
+
 /* GCC would call memcpy for a plain copy, which may take other stores; the empty statement keeps the loop. */
 __attribute__((noinline)) static void copy(double *restrict a, const double *restrict b, const double *restrict c, double q,
                                            long n) {
     (void)c, (void)q;
     long i = 0;
-    typedef double pair __attribute__((vector_size(16)));
-    for (; i + 2 <= n; i += 2) {
-        pair both = *(const pair *)(b + i);
-        __asm__ volatile("" : "+x"(both));
-        *(pair *)(a + i) = both;
+    for (; i + COPY_BYTES / 8 <= n; i += COPY_BYTES / 8) {
+        some values = *(const some *)(b + i);
+        __asm__ volatile("" : "+x"(values));
+        *(some *)(a + i) = values;
     }
     for (; i < n; i++)
         a[i] = b[i];

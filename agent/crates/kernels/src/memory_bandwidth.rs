@@ -63,7 +63,7 @@ struct StoreParams {
     /// Bytes in each block; must be well above the last cache to reach memory.
     #[schemars(range(min = 4096, max = 1_099_511_627_776_u64), extend("multipleOf" = 64))]
     block_bytes: usize,
-    /// Bytes of each block that a step processes; `memory-copy` passes them to the C library in one call.
+    /// Bytes of each block that a step processes.
     #[schemars(range(min = 4096, max = 1_099_511_627_776_u64), extend("multipleOf" = 64))]
     chunk_bytes: usize,
     /// How results are stored.

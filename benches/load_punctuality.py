@@ -41,8 +41,8 @@ def main() -> None:
     seconds = 20 if options.quick else 60
     reap()
     with nginx() as url:
-        found = undisturbed(lambda: punctuality(url, seconds, shared=bool(options.plant)), lambda each: each.met)
-    conclude("load-punctuality", f"{found.share:.2%} of requests leave within 50 µs", met=found.met)
+        punctual = undisturbed(lambda: punctuality(url, seconds, shared=bool(options.plant)), lambda each: each.met)
+    conclude("load-punctuality", f"{punctual.share:.2%} of requests leave within 50 µs", met=punctual.met)
 
 
 def punctuality(url: str, seconds: int, *, shared: bool) -> Punctuality:

@@ -139,16 +139,16 @@ mod tests {
     #[test]
     fn a_second_piece_is_done_now_and_then_to_learn_what_it_takes() {
         let mut burst = Burst::default();
-        let mut asked = 0;
+        let mut pairs = 0;
         for _ in 0..80 {
             burst.worth(100);
             if burst.needs_another() {
-                asked += 1;
+                pairs += 1;
                 burst.worth(200);
             }
             burst.pause();
         }
-        assert_eq!(asked, 10);
+        assert_eq!(pairs, 10);
         assert_eq!(burst.worth(100), 200);
     }
 }

@@ -498,7 +498,7 @@ def test_a_limit_is_no_point_of_a_sensitivity_curve():
     )
     result = findings(Host().measure(steps, 30, {"memory-copy@1,cpu_limit=0.5": 0.4}), steps)
     assert [point[0] for point in result.curves[0].points] == [0.5, 1.0]
-    assert result.headline.startswith("No neighbour was seen")
+    assert result.headline.startswith("No neighbour shows an effect")
 
 
 def test_precision_counts_the_longer_arm_of_an_interval_that_ends_at_a_bound():

@@ -4,8 +4,9 @@ For one guest two times are printed: what a user waits, from starting QEMU on, f
 and what the guest's own clock, which begins with its kernel, shows once the agent has said hello. One guest and four in
 parallel are measured in turn, these by what a user waits.
 
-Bar: from the guest kernel's start to the hello 3 s at the median; four in parallel within 2.5 times one; finding that
-KVM is dead within 10 s, once, on this host and with a KVM whose guests hang.
+Bar: from QEMU's start to the hello 3 s at the median; four in parallel within 2.5 times one; finding that KVM is dead
+within 10 s, once, on this host and with a KVM whose guests hang. The guest's own time is not judged: its clock may stand
+still while the guest is stopped.
 """
 
 from __future__ import annotations
@@ -110,9 +111,9 @@ def main() -> None:
     dead = backs["a KVM that hangs"].chosen.emulates
     lone, kernel = (statistics.median(times) for times in zip(*alone, strict=True))
     ratio = statistics.median(all_four / lone for (all_four, _), (lone, _) in zip(four, alone, strict=True))
-    figure = f"one guest {kernel:.2f} s from its kernel's start ({lone:.2f} s from QEMU's), four {ratio:.2f} times one"
+    figure = f"one guest {lone:.2f} s from QEMU's start ({kernel:.2f} s by its own clock), four {ratio:.2f} times one"
     figure += f", accel: auto {first:.1f} s once"
-    conclude("vm-start", figure, met=kernel <= 3 and ratio <= 2.5 and first <= 10 and second < 1 and dead)
+    conclude("vm-start", figure, met=lone <= 3 and ratio <= 2.5 and first <= 10 and second < 1 and dead)
 
 
 if __name__ == "__main__":

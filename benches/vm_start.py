@@ -5,8 +5,8 @@ and what the guest's own clock, which begins with its kernel, shows once the age
 parallel are measured in turn, these by what a user waits.
 
 Bar: from QEMU's start to the hello 3 s at the median; four in parallel within 2.5 times one; finding that KVM is dead
-within 10 s, once, on this host and with a KVM whose guests hang. The guest's own time is not judged: its clock may stand
-still while the guest is stopped.
+within 10 s, once, on this host and with a KVM whose guests hang. The guest's own time is not judged, because its clock
+may stand still while it is stopped.
 """
 
 from __future__ import annotations

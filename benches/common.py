@@ -33,6 +33,8 @@ from partywall.model.scenario import Scenario
 from partywall.sandbox import qemu, reap
 from partywall.store import RunDirectory
 
+PEERS = Path(__file__).parent / ".peers"
+"""Programs to compare with that Debian does not package; `make bench-setup` gets them."""
 WHERE_AND_WHEN = ("--folder", "--minutes", "--keep")
 """Options with a value that say where results stay, or how much is measured at a time."""
 

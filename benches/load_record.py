@@ -33,7 +33,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
-from common import arguments, conclude
+from common import PEERS, arguments, conclude
 from partywall.host import free_port
 from web_shop import Shop, shop
 
@@ -43,8 +43,6 @@ PAUSE_S = 1.5
 PAUSE_ERROR_S = 0.5
 WAIT_S = 40
 VARIABLES = 4
-PROXY_FOLDER = Path(__file__).parent / ".peers" / "proxy" / "bin"
-"""The recording proxy, in an environment of its own (`make bench-setup`)."""
 
 
 def record(shop_: Shop, folder: Path) -> Path:
@@ -150,7 +148,7 @@ def replay(plan: dict[str, Any], folder: Path, hold_s: int) -> dict[str, Any]:
 def main() -> None:
     given = arguments(__doc__ or "", plants={"fixed": "recorded values instead of variables"})
     os.environ.pop("http_proxy", None)
-    os.environ["PATH"] = f"{PROXY_FOLDER}{os.pathsep}{os.environ['PATH']}"
+    os.environ["PATH"] = f"{PEERS / 'proxy' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     with tempfile.TemporaryDirectory(dir="/var/tmp") as work, shop(Path(work)) as service:
         folder = Path(work)
         plan: dict[str, Any] = YAML(typ="safe").load(record(service, folder).read_text())

@@ -23,14 +23,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from common import Ratio, arguments, conclude
+from common import PEERS, Ratio, arguments, conclude
 from generators import GENERATOR_CPU, load, nginx
 from partywall.sandbox import reap
 
 USERS = 50
 SHORT_S = 1
 SECOND = 1_000_000_000
-PEERS = Path(__file__).parent / ".peers" / "bin"
 BARS = {"k6": 5.0, "locust": 10.0}
 
 K6 = """
@@ -127,7 +126,7 @@ def marginal(name: str, program_: str, url: str, seconds: int) -> float:
 
 
 def find(name: str) -> str | None:
-    path = os.pathsep.join([str(PEERS), os.environ.get("PATH", "")])
+    path = os.pathsep.join([str(PEERS / "bin"), os.environ.get("PATH", "")])
     return shutil.which(name, path=path)
 
 

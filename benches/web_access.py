@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import Parser, conclude, not_measured
+from common import PEERS, Parser, conclude, not_measured
 from web_site import SCENARIO, Site, browser, site, until
 
-AXE = Path(os.environ.get("AXE", Path(__file__).parent / ".peers" / "node_modules" / "axe-core" / "axe.min.js"))
+AXE = Path(os.environ.get("AXE", PEERS / "node_modules" / "axe-core" / "axe.min.js"))
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 RUN = """
 const done = arguments[arguments.length - 1];

@@ -219,7 +219,7 @@ def test_of_several_intensities_the_worst_is_reported():
 
 def test_nothing_seen_is_said_with_its_resolution():
     cells = [cell(COPYING, COPY, 0.998, 0.004, seen=False)]
-    assert headline(plan(COPYING), KERNELS, cells, [band(COPYING)]) == ("No neighbour shows an effect above ±0.6 %.")
+    assert headline(plan(COPYING), KERNELS, cells, [band(COPYING)]) == "No neighbour shows an effect above ±0.6 %."
 
 
 def test_a_coarse_run_is_not_a_clean_bill():
@@ -293,7 +293,7 @@ def test_a_neighbour_that_may_have_harmed_more_than_was_seen_is_no_clean_bill(wa
     sound = cell(COPYING, COPY, 0.998, 0.004, seen=False)
     doubtful = cell(COPYING, RING, 0.9, 0.2, seen=False, warnings=(warning,))
     line = headline(plan(COPYING), KERNELS, [sound, doubtful], [band(COPYING)])
-    assert line == ("No neighbour shows an effect above ±0.6 %; 1 other could not be judged; see the warnings.")
+    assert line == "No neighbour shows an effect above ±0.6 %; 1 other could not be judged; see the warnings."
     assert headline(plan(COPYING), KERNELS, [doubtful], [band(COPYING)]).startswith(
         "Nothing conclusive: no neighbour could be judged"
     )

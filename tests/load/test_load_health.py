@@ -4,6 +4,7 @@ import pytest
 
 from partywall.load.health import ADVICE, HostSecond, Reason, judge, lateness
 from partywall.load.second import Second, Seconds
+from partywall.load.store import LoadDirectory
 
 SECOND = 1_000_000_000
 QUIET = HostSecond(cpus=2, steal_ns=0, throttled_ns=0, sent_segments=1e5, retransmitted_segments=0, listen_drops=0)
@@ -31,6 +32,18 @@ def test_generators_on_several_hosts_are_judged_each_and_a_reason_names_them(a_r
         "west": [Reason.BUSY],
     }
     assert judge(result).parts["east"].good
+
+
+def test_a_partial_second_that_only_one_of_several_generators_reported_is_stored(a_record, tmp_path):
+    seconds = Seconds([("east", 0), ("west", 0)])
+    seconds.add(("west", 0), a_record(requests=7))
+    (result,) = seconds.complete(all_=True)
+    health = judge(result, QUIET)
+    assert list(health.parts) == ["west"]
+    load = LoadDirectory.create(tmp_path / "load", {})
+    load.append(result, health)
+    (line,) = load.whole_lines()
+    assert line["generators"]["west"]["requests"] == 7
 
 
 def test_a_healthy_second_is_good(a_record):

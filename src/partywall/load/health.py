@@ -101,7 +101,7 @@ class HostSecond:
 class Health:
     """`doubts`: reasons with the figure that crossed each bound; empty for a good second.
 
-    parts: the health of each generator, if there are several.
+    parts: the health of each generator that reported this second, if there are several. Not all report a partial one.
     """
 
     doubts: Mapping[Reason, str]
@@ -126,7 +126,7 @@ def judge(
         figures = {name: part.doubts[reason] for name, part in parts.items() if reason in part.doubts}
         if figures and (reason in reasons or reason in _OF_HOSTS):
             reasons[reason] = ", ".join(f"{name}: {figure}" for name, figure in figures.items())
-    return Health(reasons, parts if len(parts) > 1 else {})
+    return Health(reasons, parts if second.parts else {})
 
 
 _OF_HOSTS = frozenset((Reason.STEAL, Reason.RETRANSMITTED, Reason.LISTEN_DROPS, Reason.THROTTLED, Reason.STARVED))

@@ -8,22 +8,23 @@ mod dose;
 mod meter;
 mod pacer;
 mod schedule;
+mod worth;
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use partywall_clock::{self as clock, Nanos};
-use partywall_kernels::{worker, Kernel, KernelError, Latency, PacedBy};
+use partywall_kernels::{worker, Kernel, KernelError, Latency};
 use partywall_record::{Recorder, Tape};
 
-use burst::Burst;
 use calibration::{FlatOut, Progress};
 use meter::Meter;
+use worth::Worth;
 
 pub use calibration::{Allowance, Calibrated, Calibration, CalibrationError};
 pub use dose::Dose;
 pub use pacer::Pacer;
-pub use schedule::{Full, Hold, Schedule, ScheduleError, Worth};
+pub use schedule::{Full, Hold, Schedule, ScheduleError};
 
 /// A running stressor. It is off until its schedule switches it on. Dropping it stops it.
 pub struct Stressor {
@@ -40,7 +41,7 @@ struct Worker {
     progress: Arc<Progress>,
     /// Active time of its last piece of work; 0 before the first.
     piece_ns: f64,
-    burst: Burst,
+    worth: Worth,
     /// Position in a beat at which a partial intensity begins: 0 to 1, uniformly distributed.
     phase: f64,
 }
@@ -61,8 +62,8 @@ impl Stressor {
             stressor.progress.push(progress.clone());
             let recorder = Recorder::new(tape.clone(), thread as u32, slice_ns);
             let schedule = stressor.schedule.clone();
-            let burst = Burst::default();
-            let worker = Worker { kernel, timed, recorder, schedule, progress, piece_ns: 0.0, burst, phase: 0.0 };
+            let worth = Worth::new(kernel.paced_by());
+            let worker = Worker { kernel, timed, recorder, schedule, progress, piece_ns: 0.0, worth, phase: 0.0 };
             stressor.workers.push(thread::Builder::new().name(format!("stress-{thread}")).spawn(move || worker.run())?);
         }
         Ok(stressor)
@@ -199,22 +200,19 @@ impl Worker {
         }
         let mut now = clock::now();
         let mut meter = Meter::start(now);
-        let paced_by = self.kernel.paced_by();
-        let mut worth = Worth::new(full, paced_by);
         let mut begun = now;
-        self.burst.pause();
+        self.worth.begin();
         while now < hold.until_ns && !self.schedule.has_changed(hold) {
             let (work, ended, next) = self.step(begun)?;
             (now, begun) = (ended, next);
-            let pressed_ns = meter.pressed(now);
-            let worth_ns = worth.add(work, if paced_by == PacedBy::Time { self.burst.worth(pressed_ns) } else { pressed_ns });
+            let worth_ns = self.worth.add(&full, work, meter.pressed(now));
             dose.pressed_ns += worth_ns;
             if worth_ns > 0.0 {
                 self.piece_ns = worth_ns;
             }
-            if let Some(due_ns) = pacer.pause_until(worth_ns, now).filter(|_| !self.burst.needs_another()) {
+            if let Some(due_ns) = pacer.pause_until(worth_ns, now).filter(|_| !self.worth.needs_another()) {
                 clock::sleep_until(due_ns.min(hold.until_ns));
-                self.burst.pause();
+                self.worth.pause();
                 dose.pauses += 1;
                 now = clock::now();
                 begun = now;

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use partywall_clock::{self as clock, Nanos};
 
-use partywall_kernels::PacedBy;
-
 use crate::Pacer;
 
 /// Reason why a switch was refused.
@@ -36,38 +34,6 @@ pub struct Full {
     pub rate: f64,
     /// Share of the time in which it is active: less than 1 under a CPU limit.
     pub pressing: f64,
-}
-
-/// Time at full intensity that the work of a period represents.
-#[derive(Clone, Debug)]
-pub struct Worth {
-    full: Full,
-    by: PacedBy,
-    worked_ns: f64,
-    timed_ns: f64,
-    total_ns: f64,
-}
-
-impl Worth {
-    /// Nothing has been done yet.
-    #[must_use]
-    pub fn new(full: Full, by: PacedBy) -> Self {
-        Self { full, by, worked_ns: 0.0, timed_ns: 0.0, total_ns: 0.0 }
-    }
-
-    /// Adds a piece of work and the active time since the last call. Returns by how much the total grows.
-    ///
-    /// The larger of time and work is that of the whole period: of single pieces it would be too large, because both vary.
-    pub fn add(&mut self, work: f64, pressed_ns: Nanos) -> f64 {
-        self.worked_ns += work * 1e9 / self.full.rate;
-        self.timed_ns += pressed_ns as f64 / self.full.pressing;
-        let total_ns = match self.by {
-            PacedBy::Time => self.timed_ns,
-            PacedBy::Work => self.worked_ns,
-            PacedBy::TimeOrWork => self.timed_ns.max(self.worked_ns),
-        };
-        total_ns - std::mem::replace(&mut self.total_ns, total_ns)
-    }
 }
 
 #[derive(Default)]
@@ -228,20 +194,6 @@ mod tests {
         assert_eq!(schedule.append(200, 1.5), Err(ScheduleError::Intensity(1.5)));
         assert!(matches!(schedule.append(200, f64::NAN), Err(ScheduleError::Intensity(_))));
         assert_eq!(schedule.append(200, 0.5), Err(ScheduleError::Uncalibrated(0.5)));
-    }
-
-    #[test]
-    fn a_piece_counts_by_time_by_work_or_by_the_larger_sum() {
-        let full = Full { rate: 10.0, pressing: 0.5 };
-        let added = |by, pieces: [(f64, Nanos); 3]| {
-            let mut worth = Worth::new(full, by);
-            pieces.map(|(work, pressed_ns)| worth.add(work, pressed_ns).round() as Nanos)
-        };
-        // A burst into a buffer, then a neighbour that delays: 0.2 s and 0.1 s by work, 0.05 s, 0 and 0.4 s by time.
-        let pieces = [(2.0, 25_000_000), (1.0, 0), (0.0, 200_000_000)];
-        assert_eq!(added(PacedBy::Time, pieces), [50_000_000, 0, 400_000_000]);
-        assert_eq!(added(PacedBy::Work, pieces), [200_000_000, 100_000_000, 0]);
-        assert_eq!(added(PacedBy::TimeOrWork, pieces), [200_000_000, 100_000_000, 150_000_000]);
     }
 
     #[test]

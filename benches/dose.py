@@ -1,13 +1,13 @@
 """Whether a stressor's dose is what it says: what a victim loses on the same resource, against the requested intensity.
 
 A victim runs flat out. A stressor of the same kind beside it takes turns of 100 ms at several intensities, twice at
-none and once at full intensity, in random order within each block. The loss at each intensity is compared with none in
-the same block and its neighbours. Where both share one CPU, the full effect is the whole CPU, and intensities stay
-below the half that the scheduler grants to each. The same holds for the network: both send a TCP stream over one link
-of 200 Mbit/s, from network namespaces of their own to sinks of their own, and TCP grants each a half. Its turns take
-1 s, because TCP needs some round trips to find its share. Elsewhere the full effect is the loss beside the stressor at
-intensity 1. A line is fitted to the median losses, as shares of the full effect. Intervals come from a bootstrap over
-blocks.
+none and once at full intensity, in random order within each block. The loss at each intensity is compared with none
+in the same blocks. Turns take 10 ms for memory and 40 ms for the disk, because their speed changes within 100 ms on
+some hosts. Where both share one CPU, the full effect is the whole CPU, and intensities stay below the half that the
+scheduler grants to each. The same holds for the network: both send a TCP stream over one link of 200 Mbit/s, from
+network namespaces of their own to sinks of their own, and TCP grants each a half. Its turns take 1 s, because TCP
+needs some round trips to find its share. Elsewhere the full effect is the loss beside the stressor at intensity 1. A
+line is fitted to the mean losses, as shares of the full effect. Intervals come from a bootstrap over blocks.
 
 On a shared CPU, the CPU times of victim and stressor show when something else had the CPU, a hypervisor included. Such
 turns are left out and counted. The CPU time that the agent reports is compared with the kernel's account of the agent's
@@ -24,6 +24,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import math
 import os
 import random
 import signal
@@ -35,13 +37,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from agents import Kernel, Resident, now_ns, sleep_until
+from agents import SLICE_NS, Kernel, Resident, now_ns, sleep_until
 from common import arguments, conclude, in_parts
 from partywall.sandbox import WORK_ROOT, Label, Settings, lab, reap, reaper
 from partywall.sandbox.peer import Peer
 
+Rates = npt.NDArray[np.float64]
 SLOT_NS, GUARD_NS, LEAD_NS = 100_000_000, 20_000_000, 50_000_000
+TOGETHER_NS = 1_000_000_000
 SLOPE = (0.97, 1.03)
 CPU_POINTS, EFFECT_POINTS, REPORTED_POINTS = 0.5, 1.0, 0.5
 LEAST_EFFECT = 0.05
@@ -76,7 +81,18 @@ class Item:
     intercept_points: float = EFFECT_POINTS
     slot_ns: int = SLOT_NS
     guard_ns: int = GUARD_NS
+    slice_ns: int = SLICE_NS
     link: str = ""
+
+    @property
+    def levels(self) -> list[float]:
+        """Intensities of a block, one for each turn."""
+        return [0.0, 0.0, *self.intensities, 1.0]
+
+    @property
+    def blocks_at_once(self) -> int:
+        """Blocks that are scheduled together, because each schedule costs some 0.1 s."""
+        return max(1, TOGETHER_NS // (len(self.levels) * self.slot_ns))
 
     @property
     def shares_cpu(self) -> bool:
@@ -87,8 +103,14 @@ ITEMS = (
     Item("cpu", Kernel("integer", {}), (FIRST, FIRST), SHARED, 1.0, CPU_POINTS),
     Item("kernel", Kernel("syscall", {}), (FIRST, FIRST), SHARED, 1.0, CPU_POINTS),
     Item("cache", Kernel("cache", {"level": "L3", "order": "random"})),
-    Item("memory bandwidth", Kernel("memory-triad", {})),
-    Item("disk", Kernel("disk-direct-read", {"file_bytes": 64 * MIB, "request_bytes": 1 * MIB})),
+    Item("memory bandwidth", Kernel("memory-triad", {}), slot_ns=10_000_000, guard_ns=2_000_000, slice_ns=2_000_000),
+    Item(
+        "disk",
+        Kernel("disk-direct-read", {"file_bytes": 64 * MIB, "request_bytes": 1 * MIB}),
+        slot_ns=40_000_000,
+        guard_ns=8_000_000,
+        slice_ns=2_000_000,
+    ),
     Item(
         "network",
         Kernel("tcp-stream", {}),
@@ -109,15 +131,14 @@ class Turns:
     left_out: int = 0
     off_points: list[float] = field(default_factory=list)
 
-    def losses(self, intensity: float) -> list[float]:
-        """Against none in the same block and its neighbours, one a block at most."""
-        losses = []
-        for at, block in enumerate(self.blocks):
-            beside = self.blocks[max(0, at - 1) : at + 2]
-            idle = [rate for rates in beside for rate in rates.get(0.0, ())]
-            if idle and block.get(intensity):
-                losses.append(1 - statistics.mean(block[intensity]) / statistics.median(idle))
-        return losses
+    def rates(self, levels: Sequence[float]) -> Rates:
+        """Mean rates of each block at each of `levels`, NaN where a turn was left out. Blocks without 0 are left out.
+
+        Shape: blocks, levels.
+        """
+        kept = [block for block in self.blocks if block.get(0.0)]
+        means = [[statistics.mean(block.get(level) or [math.nan]) for level in levels] for block in kept]
+        return np.array(means).reshape(len(kept), len(levels))
 
 
 @dataclass(frozen=True)
@@ -129,20 +150,26 @@ class Line:
     whole: tuple[float, float]
 
 
-def line(item: Item, turns: Turns) -> Line:
-    """Through medians, which a moment of foreign load does not move; intervals by bootstrap."""
-    levels = [np.array(turns.losses(level)) for level in (*item.intensities, 1.0)]
-    chance = np.random.default_rng(1)
-    drawn = [[chance.choice(level, len(level)) for level in levels] for _ in range(BOOTSTRAPS)]
-    fits = np.array([_fit(item, each) for each in drawn])
-    half = (np.quantile(fits, 0.975, axis=0) - np.quantile(fits, 0.025, axis=0)) / 2
-    slope, intercept, whole = zip(_fit(item, levels), map(float, half), strict=True)
+def line(item: Item, turns: Turns) -> Line | None:
+    """Through ratios of means over blocks, which have no bias however a turn's rate is distributed.
+
+    Intervals by bootstrap over blocks. None if an intensity has no turn.
+    """
+    rates = turns.rates([0.0, *item.intensities, 1.0])
+    if not np.isfinite(rates).any(axis=0).all():
+        return None
+    drawn = np.random.default_rng(1).integers(0, len(rates), (BOOTSTRAPS, len(rates)))
+    fits = np.array([_fit(item, rates[blocks]) for blocks in drawn])
+    half = (np.nanquantile(fits, 0.975, axis=0) - np.nanquantile(fits, 0.025, axis=0)) / 2
+    slope, intercept, whole = zip(_fit(item, rates), map(float, half), strict=True)
     return Line(slope, intercept, whole)
 
 
-def _fit(item: Item, levels: Sequence[Any]) -> tuple[float, float, float]:
-    *partial, full = [float(np.median(level)) for level in levels]
-    whole = item.whole or full
+def _fit(item: Item, rates: Rates) -> tuple[float, float, float]:
+    has = np.isfinite(rates[:, 1:])
+    beside = np.where(has, rates[:, 1:], 0.0).sum(axis=0)
+    *partial, full = 1 - beside / (rates[:, :1] * has).sum(axis=0)
+    whole = float(item.whole or full)
     slope, intercept = np.polyfit(item.intensities, np.array(partial) / whole, 1)
     return float(slope), float(100 * intercept), whole
 
@@ -169,38 +196,53 @@ class Pair:
         self.chance = random.Random(item.name)
 
     def measure(self, turns: Turns, blocks: int) -> None:
-        """Adds blocks to `turns`."""
+        """Adds at least so many blocks to `turns`."""
         reported_ns, kept_ns, began_ns = 0, account_ns(self.stressor.pid), now_ns()
-        for _ in range(blocks):
-            reported_ns += self.block(turns)
+        for _ in range(math.ceil(blocks / self.item.blocks_at_once)):
+            reported_ns += self.add_blocks(turns)
         off_ns = reported_ns - (account_ns(self.stressor.pid) - kept_ns)
         turns.off_points.append(100 * off_ns / (now_ns() - began_ns))
 
-    def block(self, turns: Turns) -> int:
-        """Adds one; returns the stressor's CPU time as it tells it."""
-        order = [0.0, 0.0, *self.item.intensities, 1.0]
-        self.chance.shuffle(order)
+    def add_blocks(self, turns: Turns) -> int:
+        """Adds those that are scheduled at once; returns the stressor's CPU time as it tells it."""
+        orders = [self.chance.sample(self.item.levels, len(self.item.levels)) for _ in range(self.item.blocks_at_once)]
         first = now_ns() + LEAD_NS
-        starts = [first + at * self.item.slot_ns for at in range(len(order))]
-        end = starts[-1] + self.item.slot_ns
-        wanted = [share if share in (0.0, 1.0) else min(1.0, max(0.0, share + self.plant / 100)) for share in order]
-        self.stressor.schedule([*zip(starts, wanted, strict=True), (end, 0.0)])
+        switches = [
+            (first + at * self.item.slot_ns, share) for at, share in enumerate(itertools.chain.from_iterable(orders))
+        ]
+        end = switches[-1][0] + self.item.slot_ns
+        self.stressor.schedule([*((start, self.planted(share)) for start, share in switches), (end, 0.0)])
         sleep_until(end)
         mine = self.victim.slices(end)
         time.sleep(COMING_S)
         theirs = self.stressor.come()
-        block: dict[float, list[float]] = {}
-        for share, start in zip(order, starts, strict=True):
+        for order in orders:
+            turns.blocks.append(self.block(switches[: len(order)], mine, theirs, turns))
+            del switches[: len(order)]
+        self.victim.forget()
+        self.stressor.forget()
+        return sum(piece["cpu_ns"] for piece in theirs)
+
+    def planted(self, share: float) -> float:
+        return share if share in (0.0, 1.0) else min(1.0, max(0.0, share + self.plant / 100))
+
+    def block(
+        self,
+        switches: Sequence[tuple[int, float]],
+        mine: Sequence[dict[str, Any]],
+        theirs: Sequence[dict[str, Any]],
+        turns: Turns,
+    ) -> dict[float, list[float]]:
+        """The victim's rates by intensity."""
+        rates: dict[float, list[float]] = {}
+        for start, share in switches:
             from_ns, to_ns = start + self.item.guard_ns, start + self.item.slot_ns
             inside = [piece for piece in mine if piece["start_ns"] >= from_ns and piece["end_ns"] <= to_ns]
             if not inside or (self.item.shares_cpu and others(inside, theirs) > OTHERS_MOST):
                 turns.left_out += 1
             else:
-                block.setdefault(share, []).append(speed(inside))
-        turns.blocks.append(block)
-        self.victim.forget()
-        self.stressor.forget()
-        return sum(piece["cpu_ns"] for piece in theirs)
+                rates.setdefault(share, []).append(speed(inside))
+        return rates
 
 
 def speed(slices: Sequence[dict[str, Any]]) -> float:
@@ -255,7 +297,9 @@ def residents(item: Item, label: Label) -> Iterator[tuple[Resident, Resident]]:
                 kernel = Kernel(kernel.name, kernel.params | {"to": f"{address}:{sink.port}"})
             flat_out = name == "victim"
             return stack.enter_context(
-                Resident(label, kernel, (cpu,), flat_out=flat_out, seed=seed, namespace=namespace)
+                Resident(
+                    label, kernel, (cpu,), flat_out=flat_out, seed=seed, slice_ns=item.slice_ns, namespace=namespace
+                )
             )
 
         yield resident("victim", item.cpus[0], 1), resident("stressor", item.cpus[1], 2)
@@ -283,10 +327,10 @@ def verdict(item: Item, label: Label, blocks: int, most_s: float, plant: float) 
     if item.link and (why := lab.lacking()):
         return None, why
     for turns in looks(item, label, max(FEWEST_BLOCKS, blocks * SLOT_NS // item.slot_ns), most_s, plant):
-        if not all(turns.losses(level) for level in (*item.intensities, 1.0)):
+        off, fitted = max(map(abs, turns.off_points)), line(item, turns)
+        if fitted is None:
             text = f"others had the CPU in {turns.left_out} turns, and left none to judge"
             continue
-        fitted, off = line(item, turns), max(map(abs, turns.off_points))
         full = f"full effect {100 * fitted.whole[0]:.1f} ± {100 * fitted.whole[1]:.1f} %"
         if not item.shares_cpu and too_small(fitted):
             return None, f"{full}: too small to judge on this host"

@@ -2,12 +2,13 @@
 
 A victim runs flat out. A stressor of the same kind beside it takes turns of 100 ms at several intensities, twice at
 none and once at full intensity, in random order within each block. The loss at each intensity is compared with none
-in the same blocks. Turns take 10 ms for memory and 40 ms for the disk, because their speed changes within 100 ms on
-some hosts. Where both share one CPU, the full effect is the whole CPU, and intensities stay below the half that the
-scheduler grants to each. The same holds for the network: both send a TCP stream over one link of 200 Mbit/s, from
-network namespaces of their own to sinks of their own, and TCP grants each a half. Its turns take 1 s, because TCP
-needs some round trips to find its share. Elsewhere the full effect is the loss beside the stressor at intensity 1. A
-line is fitted to the mean losses, as shares of the full effect. Intervals come from a bootstrap over blocks.
+nearby. Turns take 10 ms for memory and 40 ms for the disk, because their speed changes within 100 ms on some hosts.
+Where both share one CPU, the full effect is the whole CPU, and intensities stay below the half that the scheduler
+grants to each. The same holds for the network: both send a TCP stream over one link of 200 Mbit/s, from network
+namespaces of their own to sinks of their own, and TCP grants each a half. Its turns take 1 s, because TCP needs some
+round trips to find its share. Elsewhere the full effect is the loss beside the stressor at intensity 1. A line is
+fitted to the losses, as shares of the full effect: their medians, or ratios of means for turns so short that they
+contain few bursts of a stressor. Intervals come from a bootstrap over blocks.
 
 On a shared CPU, the CPU times of victim and stressor show when something else had the CPU, a hypervisor included. Such
 turns are left out and counted. The CPU time that the agent reports is compared with the kernel's account of the agent's
@@ -44,7 +45,7 @@ from common import arguments, conclude, in_parts
 from partywall.sandbox import WORK_ROOT, Label, Settings, lab, reap, reaper
 from partywall.sandbox.peer import Peer
 
-Rates = npt.NDArray[np.float64]
+Array = npt.NDArray[np.float64]
 SLOT_NS, GUARD_NS, LEAD_NS = 100_000_000, 20_000_000, 50_000_000
 TOGETHER_NS = 1_000_000_000
 SLOPE = (0.97, 1.03)
@@ -131,7 +132,7 @@ class Turns:
     left_out: int = 0
     off_points: list[float] = field(default_factory=list)
 
-    def rates(self, levels: Sequence[float]) -> Rates:
+    def rates(self, levels: Sequence[float]) -> Array:
         """Mean rates of each block at each of `levels`, NaN where a turn was left out. Blocks without 0 are left out.
 
         Shape: blocks, levels.
@@ -151,24 +152,38 @@ class Line:
 
 
 def line(item: Item, turns: Turns) -> Line | None:
-    """Through ratios of means over blocks, which have no bias however a turn's rate is distributed.
-
-    Intervals by bootstrap over blocks. None if an intensity has no turn.
-    """
+    """Intervals by bootstrap over blocks. None if an intensity has no turn."""
     rates = turns.rates([0.0, *item.intensities, 1.0])
     if not np.isfinite(rates).any(axis=0).all():
         return None
-    drawn = np.random.default_rng(1).integers(0, len(rates), (BOOTSTRAPS, len(rates)))
-    fits = np.array([_fit(item, rates[blocks]) for blocks in drawn])
+    rows, loss = (rates, mean_loss) if item.slot_ns < SLOT_NS else (losses(rates), median_loss)
+    drawn = np.random.default_rng(1).integers(0, len(rows), (BOOTSTRAPS, len(rows)))
+    fits = np.array([_fit(item, loss(rows[blocks])) for blocks in drawn])
     half = (np.nanquantile(fits, 0.975, axis=0) - np.nanquantile(fits, 0.025, axis=0)) / 2
-    slope, intercept, whole = zip(_fit(item, rates), map(float, half), strict=True)
+    slope, intercept, whole = zip(_fit(item, loss(rows)), map(float, half), strict=True)
     return Line(slope, intercept, whole)
 
 
-def _fit(item: Item, rates: Rates) -> tuple[float, float, float]:
+def mean_loss(rates: Array) -> Array:
+    """The loss at each intensity, of means over blocks: exact even if a turn contains one burst or none."""
     has = np.isfinite(rates[:, 1:])
     beside = np.where(has, rates[:, 1:], 0.0).sum(axis=0)
-    *partial, full = 1 - beside / (rates[:, :1] * has).sum(axis=0)
+    return 1 - beside / (rates[:, :1] * has).sum(axis=0)
+
+
+def losses(rates: Array) -> Array:
+    """The loss at each intensity in each block, against none in it and its neighbours."""
+    idle = np.pad(rates[:, 0], 1, constant_values=np.nan)
+    return 1 - rates[:, 1:] / np.nanmedian([idle[:-2], idle[1:-1], idle[2:]], axis=0)[:, None]
+
+
+def median_loss(losses: Array) -> Array:
+    """A moment of foreign load does not move it."""
+    return np.nanmedian(losses, axis=0)
+
+
+def _fit(item: Item, losses: Array) -> tuple[float, float, float]:
+    *partial, full = losses
     whole = float(item.whole or full)
     slope, intercept = np.polyfit(item.intensities, np.array(partial) / whole, 1)
     return float(slope), float(100 * intercept), whole

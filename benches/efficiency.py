@@ -19,14 +19,15 @@ With --folder, each call measures halves of pairs, of some four minutes each, un
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import random
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -249,14 +250,26 @@ def gain(parts: Sequence[Sequence[Repeat]], treatment: str) -> Gain:
     return Gain(np.concatenate([np.diff(np.array(part)) for part in logs], axis=1))
 
 
-def measured(pair: str, count: int, total_ns: int, slot_ns_min: int, seed: int) -> list[Repeat]:
+def alone(_trial: Trial, _label: Label) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext()
+
+
+Beside = Callable[[Trial, Label], contextlib.AbstractContextManager[Any]]
+"""What else runs on the host meanwhile."""
+
+
+def measured(pair: str, count: int, total_ns: int, slot_ns_min: int, seed: int, beside: Beside = alone) -> list[Repeat]:
     """slot_ns_min: of the switched method."""
     trial = trial_of(PAIRS[pair])
     label = Label.create(f"efficiency-{list(PAIRS).index(pair)}", WORK_ROOT)
     directory = RunDirectory(Path(label.work) / "run")
     directory.path.mkdir()
+    session = Session(label)
     try:
-        with staged(trial, Session(label), slice_ns=Timing().slice, seed=1, host_cpus=controller_cpus(trial)) as stage:
+        with (
+            beside(trial, label),
+            staged(trial, session, slice_ns=Timing().slice, seed=1, host_cpus=controller_cpus(trial)) as stage,
+        ):
             recorder = Recorder(stage, directory.pending(trial.id, "0"), "0")
             recorder.wait_for_first(Monotonic())
             return list(Bench(trial, recorder, stage, total_ns, slot_ns_min).repeats(count, seed))
@@ -264,7 +277,7 @@ def measured(pair: str, count: int, total_ns: int, slot_ns_min: int, seed: int) 
         reaper.clean(label)
 
 
-def judge(measured: dict[str, list[list[Repeat]]], setting: str, *, quick: bool) -> None:
+def judge(bench: str, measured: dict[str, list[list[Repeat]]], setting: str, *, quick: bool) -> NoReturn:
     """Prints each pair, and the figures of the bar. measured: the repeats of each part of each pair."""
     gains: dict[str, list[float]] = {NULL: [], REAL: []}
     judged: dict[str, list[float]] = {NULL: [], REAL: []}
@@ -288,27 +301,31 @@ def judge(measured: dict[str, list[list[Repeat]]], setting: str, *, quick: bool)
     )
     better = all(statistics.median(judged[name]) >= least for name, least in LEAST.items())
     better = better and min(judged[NULL]) >= LEAST_OF_EACH
-    conclude("efficiency", figure, met=better and wrong <= (0.15 if quick else 0.08))
+    conclude(bench, figure, met=better and wrong <= (0.15 if quick else 0.08))
 
 
-def main() -> None:
-    plants = {"slow": "switched slots last 60 ms"}
-    options = arguments(__doc__ or "", [resource(pair) for pair in PAIRS], plants, folder=True)
+PLANTS = {"slow": "switched slots last 60 ms"}
+
+
+def compare(bench: str, doc: str, beside: Beside = alone) -> NoReturn:
+    """The benchmark. bench: its name; doc: its description."""
+    options = arguments(doc, [resource(pair) for pair in PAIRS], PLANTS, folder=True)
     slot_ns_min = 60_000_000 if options.plant else 0
     count, total_ns = (5, 2_100_000_000) if options.quick else (10, 12_000_000_000)
     pairs = list(PAIRS)[:1] if options.quick else list(PAIRS)
     pairs = [pair for pair in PAIRS if resource(pair) in options.only] if options.only else pairs
     parts: dict[str, Any] = {
-        f"{resource(pair)} {half}": functools.partial(measured, pair, count, total_ns, slot_ns_min, seed=half)
+        f"{resource(pair)} {half}": functools.partial(measured, pair, count, total_ns, slot_ns_min, half, beside)
         for pair in pairs
         for half in (1, 2)
     }
     reap()
     done = in_parts(parts, options)
-    alone = f"{', '.join(options.only)} alone, " if options.only else ""
-    setting = f"{alone}{2 * count} repeats of {total_ns / 1e9:g} s"
-    judge({pair: [done[f"{resource(pair)} {half}"] for half in (1, 2)] for pair in pairs}, setting, quick=options.quick)
+    only = f"{', '.join(options.only)} alone, " if options.only else ""
+    setting = f"{only}{2 * count} repeats of {total_ns / 1e9:g} s"
+    halves = {pair: [done[f"{resource(pair)} {half}"] for half in (1, 2)] for pair in pairs}
+    judge(bench, halves, setting, quick=options.quick)
 
 
 if __name__ == "__main__":
-    main()
+    compare("efficiency", __doc__ or "")

@@ -1,0 +1,49 @@
+"""As `efficiency.py`, on a host that drifts because of another tenant.
+
+The gain of switching depends on the host: nothing is gained on one whose speed stays the same. Here the host has one
+more tenant, which does the same work as the aggressor, on the aggressor's CPU. It comes and goes: it works for half to
+two and a half seconds, then it pauses for as long. The methods, their time and the bars are those of `efficiency.py`.
+
+Bar: variance of the null effect ≤ 1/100 in the median of the pairs and ≤ 1/50 of each, of real effects ≤ 1/5 in the
+median; at most 8 % (quick: 15 %) of the intervals exclude what they should include. --quick: one pair.
+
+With --folder, each call measures halves of pairs, of some four minutes each, until --minutes are over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+
+from agents import Kernel, Resident, now_ns
+from efficiency import compare
+from partywall.model.plan import Trial
+from partywall.sandbox import Label
+
+STAY_S = (0.5, 2.5)
+"""Shortest and longest time that the tenant works or pauses."""
+FOR_S = 1200
+
+
+@contextlib.contextmanager
+def tenant(trial: Trial, label: Label) -> Iterator[None]:
+    """Another tenant like the aggressor."""
+    (name, aggressor), *_ = trial.aggressors.items()
+    kernel = Kernel(aggressor.stressor, aggressor.params)
+    with Resident(label, kernel, trial.aggressor_cpus[name]) as resident:
+        resident.schedule(list(stays(now_ns(), random.Random(trial.id))))
+        yield
+
+
+def stays(at_ns: int, chance: random.Random) -> Iterator[tuple[int, float]]:
+    end_ns, intensity = at_ns + FOR_S * 1_000_000_000, 1.0
+    while at_ns < end_ns:
+        yield at_ns, intensity
+        at_ns += int(chance.uniform(*STAY_S) * 1e9)
+        intensity = 1.0 - intensity
+    yield at_ns, 0.0
+
+
+if __name__ == "__main__":
+    compare("efficiency_drift", __doc__ or "", tenant)

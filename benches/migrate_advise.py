@@ -28,7 +28,7 @@ from migrate_predict import writer
 from partywall.events import silent
 from partywall.migrate.seen import Seen
 from partywall.migrate.series import Series
-from partywall.model.migration import Advice, MigrationEvidence, MigrationPlan
+from partywall.model.migration import Advice, Method, MigrationEvidence, MigrationPlan
 from partywall.stats import migration
 
 WRITERS = {"slow": ((2, 16), (8, 32)), "fast": ((16, 64), (24, 128), (32, 32))}
@@ -50,7 +50,7 @@ class Taken:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"slow": "a fourth of the bandwidth is advised"}, folder=True)
+    options = arguments(__doc__ or "", plants={"stop": "a stop before any memory is sent is advised"}, folder=True)
     if why := moves.lacking():
         not_measured("migrate-advise", why)
     writers, goals = (QUICK_WRITERS, QUICK_GOALS_MS) if options.quick else (WRITERS, GOALS_MS)
@@ -86,7 +86,7 @@ def judged_part(goal_ms: int | None, writers: Sequence[tuple[int, int]], options
     )  # fmt: skip
     outcomes = []
     with moves.series(plan) as series:
-        for advice in map(slowed, advised(series)) if options.plant else advised(series):
+        for advice in map(stopped, advised(series)) if options.plant else advised(series):
             outcome, text = tried(series, plan, advice)
             outcomes.append(outcome)
             print(f"{advice.workload}, goal {goal_text(goal_ms)}: {advice.text}: {outcome}: {text}", flush=True)
@@ -105,11 +105,11 @@ def advised(series: Series) -> Sequence[Advice]:
     return migration.findings(evidence, lambda name, number: seen[number].tables[name]).advice
 
 
-def slowed(advice: Advice) -> Advice:
-    """A fourth of the link's bandwidth, instead of the advice."""
+def stopped(advice: Advice) -> Advice:
+    """The guest stands still while all of its memory is sent, instead of the advice."""
     if advice.chosen is None:
         return advice
-    method = advice.chosen.method.model_copy(update={"bandwidth": 100_000_000})
+    method = Method(stop_after=0)
     return advice.model_copy(update={"chosen": advice.chosen.model_copy(update={"method": method})})
 
 

@@ -40,6 +40,7 @@ CPU, OTHER = 0, max(os.sched_getaffinity(0))
 MIB = 1 << 20
 SLOT_NS = 50_000_000
 LEAD_NS = 60_000_000
+CALIBRATION_S = 0.2
 BASELINE = ""
 LINEARITY = "linearity"
 # One of each resource.
@@ -240,6 +241,10 @@ def measure(
 ) -> Losses:
     """ours: intensity of our stressors. Each aggressor and the baseline get one slot a block, in random order."""
     chance = random.Random(seed)
+    if ours < 1:
+        for aggressor in aggressors.values():
+            if aggressor.is_kernel:
+                aggressor.calibrate(CALIBRATION_S)
     at = now_ns() + LEAD_NS
     slots: list[dict[str, int]] = []
     switches: dict[str, list[tuple[int, float]]] = {name: [] for name in aggressors}

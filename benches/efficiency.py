@@ -19,6 +19,7 @@ With --folder, each call measures halves of pairs, of some four minutes each, un
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import math
@@ -27,7 +28,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -84,6 +85,9 @@ SETTLED_NS = 100_000_000
 
 def resource(pair: str) -> str:
     return pair.partition(":")[0]
+
+
+RESOURCES = [resource(pair) for pair in PAIRS]
 
 
 def trial_of(pair: Contention) -> Trial:
@@ -277,8 +281,11 @@ def measured(pair: str, count: int, total_ns: int, slot_ns_min: int, seed: int, 
         reaper.clean(label)
 
 
-def judge(bench: str, measured: dict[str, list[list[Repeat]]], setting: str, *, quick: bool) -> NoReturn:
-    """Prints each pair, and the figures of the bar. measured: the repeats of each part of each pair."""
+def judge(measured: dict[str, list[list[Repeat]]], setting: str, *, quick: bool) -> tuple[str, bool]:
+    """Prints each pair; returns the figures of the bar and whether it is met.
+
+    measured: the repeats of each part of each pair.
+    """
     gains: dict[str, list[float]] = {NULL: [], REAL: []}
     judged: dict[str, list[float]] = {NULL: [], REAL: []}
     honest: list[float] = []
@@ -301,15 +308,14 @@ def judge(bench: str, measured: dict[str, list[list[Repeat]]], setting: str, *, 
     )
     better = all(statistics.median(judged[name]) >= least for name, least in LEAST.items())
     better = better and min(judged[NULL]) >= LEAST_OF_EACH
-    conclude(bench, figure, met=better and wrong <= (0.15 if quick else 0.08))
+    return figure, better and wrong <= (0.15 if quick else 0.08)
 
 
 PLANTS = {"slow": "switched slots last 60 ms"}
 
 
-def compare(bench: str, doc: str, beside: Beside = alone) -> NoReturn:
-    """The benchmark. bench: its name; doc: its description."""
-    options = arguments(doc, [resource(pair) for pair in PAIRS], PLANTS, folder=True)
+def compare(options: argparse.Namespace, beside: Beside = alone) -> tuple[str, bool]:
+    """Measures by both methods; the figures of the bar, and whether it is met."""
     slot_ns_min = 60_000_000 if options.plant else 0
     count, total_ns = (5, 2_100_000_000) if options.quick else (10, 12_000_000_000)
     pairs = list(PAIRS)[:1] if options.quick else list(PAIRS)
@@ -324,8 +330,14 @@ def compare(bench: str, doc: str, beside: Beside = alone) -> NoReturn:
     only = f"{', '.join(options.only)} alone, " if options.only else ""
     setting = f"{only}{2 * count} repeats of {total_ns / 1e9:g} s"
     halves = {pair: [done[f"{resource(pair)} {half}"] for half in (1, 2)] for pair in pairs}
-    judge(bench, halves, setting, quick=options.quick)
+    return judge(halves, setting, quick=options.quick)
+
+
+def main() -> None:
+    options = arguments(__doc__ or "", RESOURCES, PLANTS, folder=True)
+    figure, met = compare(options)
+    conclude("efficiency", figure, met=met)
 
 
 if __name__ == "__main__":
-    compare("efficiency", __doc__ or "")
+    main()

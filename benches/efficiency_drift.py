@@ -17,7 +17,8 @@ import random
 from collections.abc import Iterator
 
 from agents import Kernel, Resident, now_ns
-from efficiency import compare
+from common import arguments, conclude
+from efficiency import PLANTS, RESOURCES, compare
 from partywall.model.plan import Trial
 from partywall.sandbox import Label
 
@@ -45,5 +46,11 @@ def stays(at_ns: int, chance: random.Random) -> Iterator[tuple[int, float]]:
     yield at_ns, 0.0
 
 
+def main() -> None:
+    options = arguments(__doc__ or "", RESOURCES, PLANTS, folder=True)
+    figure, met = compare(options, tenant)
+    conclude("efficiency_drift", figure, met=met)
+
+
 if __name__ == "__main__":
-    compare("efficiency_drift", __doc__ or "", tenant)
+    main()

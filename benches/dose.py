@@ -220,20 +220,20 @@ class Pair:
 
     def add_blocks(self, turns: Turns) -> int:
         """Adds those that are scheduled at once; returns the stressor's CPU time as it tells it."""
-        orders = [self.chance.sample(self.item.levels, len(self.item.levels)) for _ in range(self.item.blocks_at_once)]
-        first = now_ns() + LEAD_NS
-        switches = [
-            (first + at * self.item.slot_ns, share) for at, share in enumerate(itertools.chain.from_iterable(orders))
+        levels = self.item.levels
+        starts = itertools.count(now_ns() + LEAD_NS, self.item.slot_ns)
+        blocks = [
+            [(next(starts), share) for share in self.chance.sample(levels, len(levels))]
+            for _ in range(self.item.blocks_at_once)
         ]
-        end = switches[-1][0] + self.item.slot_ns
-        self.stressor.schedule([*((start, self.planted(share)) for start, share in switches), (end, 0.0)])
+        end = next(starts)
+        switches = [(start, self.planted(share)) for block in blocks for start, share in block]
+        self.stressor.schedule([*switches, (end, 0.0)])
         sleep_until(end)
         mine = self.victim.slices(end)
         time.sleep(COMING_S)
         theirs = self.stressor.come()
-        for order in orders:
-            turns.blocks.append(self.block(switches[: len(order)], mine, theirs, turns))
-            del switches[: len(order)]
+        turns.blocks += [self.block(block, mine, theirs, turns) for block in blocks]
         self.victim.forget()
         self.stressor.forget()
         return sum(piece["cpu_ns"] for piece in theirs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -22,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
+
+import numpy as np
 
 import results
 from partywall import pipeline
@@ -180,6 +183,7 @@ def _record(parts: Mapping[str, tuple[str, bool]]) -> None:
         machine=machine,
         load=round(_LOAD, 2),
         stolen=round((stolen_s() - _STOLEN_S) / seconds / machine.cpus, 4),
+        spread=speed_spread(),
     )
     results.append(
         [result.model_copy(update={"part": part, "figure": each, "met": met}) for part, (each, met) in parts.items()]
@@ -265,6 +269,29 @@ def _cpu_times(cpu: int | None) -> list[float]:
 
 
 _STOLEN_S = stolen_s()
+
+
+def speed_spread(rounds: int = 40) -> dict[str, float]:
+    """By resource, how much its speed changes from one hundredth of a second to the next on one CPU.
+
+    From the first to the last decile of the times of equal work, as a share of their median. CPU: a hash that fits the
+    first cache; memory: copies of 32 MiB. Who waits for the CPU does not count.
+    """
+    source = np.zeros(4 << 20, np.int64)
+    copy = np.zeros_like(source)
+    work = {
+        "CPU": lambda: hashlib.pbkdf2_hmac("sha256", b"Partywall", b"steady", 20_000),
+        "memory": lambda: np.copyto(copy, source),
+    }
+    spreads = {}
+    for resource, do in work.items():
+        begun_s = [time.thread_time()]
+        for _ in range(rounds):
+            do()
+            begun_s.append(time.thread_time())
+        low, middle, high = np.quantile(np.diff(begun_s)[1:], [0.1, 0.5, 0.9])
+        spreads[resource] = round(float((high - low) / middle), 3)
+    return spreads
 
 
 def await_calm(within_s: float, share: float = 0.03) -> float:

@@ -5,7 +5,8 @@ more tenant, which does the same work as the aggressor, on the aggressor's CPU. 
 two and a half seconds, then it pauses for as long. The methods, their time and the bars are those of `efficiency.py`.
 
 Bar: variance of the null effect ≤ 1/100 in the median of the pairs and ≤ 1/50 of each, of real effects ≤ 1/5 in the
-median; at most 8 % (quick: 15 %) of the intervals exclude what they should include. --quick: one pair.
+median; at most 8 % (quick: 15 %) of the intervals exclude what they should include. --quick: one pair, of which the
+null effect and the intervals are judged: a repeat of two seconds sees the real effect with the tenant or without it.
 
 With --folder, each call measures halves of pairs, of some four minutes each, until --minutes are over.
 """

@@ -26,6 +26,8 @@ CLAIMS = ROOT / "benches" / "claims.yaml"
 PAGE = ROOT / "docs" / "benchmarks.md"
 SHORT_FORMS = ROOT / "docs" / "internals" / "short-forms.md"
 NONE = "–"
+STEADY = {"CPU": 0.05, "memory": 0.15}
+"""By resource: the largest spread of its speed on a host that is called steady."""
 
 
 class Frozen(BaseModel):
@@ -62,7 +64,8 @@ class Result(Frozen):
     arguments: as it was called, without --record. plant: the fault that was planted, if any. met: None if the result
     does not say. date: with the time of day, or without in results that were recorded by hand; so are those without
     seconds and load. load: the load average of a minute at the start, of this program's own work free. stolen: share of
-    the machine's CPU time that its hypervisor kept meanwhile.
+    the machine's CPU time that its hypervisor kept meanwhile. spread: by resource, how much its speed changed within a
+    second at the end, from the first to the last decile, as a share of the median.
     """
 
     bench: str
@@ -78,6 +81,7 @@ class Result(Frozen):
     machine: Machine
     load: float | None = None
     stolen: float | None = None
+    spread: dict[str, float] = {}
 
     @property
     def form(self) -> Literal["long", "short", "other"]:
@@ -91,10 +95,17 @@ class Result(Frozen):
         return self.load is not None and self.load > self.machine.cpus
 
     @property
+    def host(self) -> str:
+        """What about the host one has to know to judge the result; a changing speed only if the bar was not met."""
+        unsteady = [name for name, most in STEADY.items() if self.spread.get(name, 0.0) > most and not self.met]
+        changing = f"speed of its {' and '.join(unsteady)} changes" if unsteady else ""
+        return ", ".join(filter(None, ["loaded host" if self.is_busy else "", changing]))
+
+    @property
     def verdict(self) -> str:
         """For a table: whether the bar was met, and under which reservations."""
         met = {True: "yes", False: "**no**", None: "not known"}[self.met]
-        reservations = [self.note, "short form" if self.form == "short" else "", "loaded host" if self.is_busy else ""]
+        reservations = [self.note, "short form" if self.form == "short" else "", self.host]
         return ", ".join([met, *filter(None, reservations)])
 
 
@@ -246,7 +257,7 @@ def short_forms(names: Iterable[str], results: Sequence[Result]) -> str:
         shown = (NONE, NONE, NONE)
         if good and good[-1].seconds is not None:
             load = NONE if good[-1].load is None else f"{good[-1].load:.1f}"
-            passes = _yes(good[-1].met) + (", loaded host" if good[-1].is_busy and not good[-1].met else "")
+            passes = _yes(good[-1].met) + (f", {good[-1].host}" if good[-1].host and not good[-1].met else "")
             shown = (f"{good[-1].seconds:.0f}", load, passes)
         faults = ", ".join(planted) or NONE
         fails = ", ".join(_yes(result.met is False) for result in planted.values()) or NONE

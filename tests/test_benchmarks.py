@@ -206,6 +206,9 @@ def test_short_forms_show_time_and_planted_faults():
     assert row == "| `one.py` | 31 | 0.2 | yes | lag, deaf | yes, **no** |"
     busy = result("d", arguments=["--quick"], seconds=90, load=12, met=False)
     assert "| 90 | 12.0 | **no**, loaded host |" in results.short_forms(["one"], [*outcome, busy])
+    unsteady = result("e", arguments=["--quick"], seconds=30, load=0.1, met=False, spread={"CPU": 0.02, "memory": 0.4})
+    assert "| **no**, speed of its memory changes |" in results.short_forms(["one"], [*outcome, unsteady])
+    assert unsteady.model_copy(update={"met": True}).verdict == "yes, short form"
 
 
 def test_a_long_figure_is_cut_between_its_parts():

@@ -53,7 +53,7 @@ CPU_POINTS, EFFECT_POINTS, REPORTED_POINTS = 0.5, 1.0, 0.5
 LEAST_EFFECT = 0.05
 BOOTSTRAPS = 400
 # Blocks between two looks at the intervals, and the time for one item.
-BLOCKS, QUICK_BLOCKS, FEWEST_BLOCKS = 40, 30, 4
+BLOCKS, QUICK_BLOCKS, FEWEST_BLOCKS = 40, 30, 20
 MOST_S, QUICK_MOST_S = 1200, 40
 # Slices of both come at about the same time.
 COMING_S = 0.05

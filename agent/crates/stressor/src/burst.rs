@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn without_it_a_share_is_exceeded() {
-        let got = beside_a_victim(0.05, 500_000, false);
+        let got = beside_a_victim(0.05, 1_000_000, false);
         assert!(got > 0.06, "{got}");
     }
 

@@ -6,6 +6,10 @@ use partywall_clock::Nanos;
 /// One pause per beat. A pause costs some 20 µs of its CPU (a timer, two context switches, the neighbour's cache misses): at 200 per
 /// second, 0.4 %. A longer beat costs less, but a slot of 50 ms would then contain only a few.
 const BEAT_NS: f64 = 5_000_000.0;
+/// Pieces of work for which a beat has room at least, unless it becomes too long. A device serves less in total while a second stream
+/// comes and goes, and requests to it take long: with a few requests per beat, neighbours would lose more than the share.
+const BEAT_PIECES: f64 = 20.0;
+const BEAT_MAX_NS: f64 = 20_000_000.0;
 /// Sleeps end tens of microseconds late, so a shorter pause is not useful.
 const PAUSE_MIN_NS: f64 = 200_000.0;
 /// Assumed length of a piece while it is not known.
@@ -18,13 +22,15 @@ const DEBT_MAX_NS: f64 = 20_000_000.0;
 pub struct Pacer {
     share: f64,
     due_ns: f64,
+    /// Active time of its last piece of work.
+    piece_ns: f64,
 }
 
 impl Pacer {
     /// Is active for `share` of the time (above 0, below 1) from `start_ns` on.
     #[must_use]
     pub fn new(share: f64, start_ns: Nanos) -> Self {
-        Self { share, due_ns: start_ns as f64 }
+        Self { share, due_ns: start_ns as f64, piece_ns: PIECE_MIN_NS }
     }
 
     /// Begins at `part` (0 to 1) of a beat, and returns until when to wait first. `piece_ns` is the active time of a piece of work; each
@@ -34,7 +40,7 @@ impl Pacer {
     /// that would be in progress then is omitted.
     pub fn begin(&mut self, part: f64, piece_ns: f64, now_ns: Nanos) -> Option<Nanos> {
         let piece_ns = piece_ns.max(PIECE_MIN_NS);
-        let pieces = (self.share * BEAT_NS / piece_ns).ceil().max(1.0);
+        let pieces = (self.share * beat_ns(piece_ns) / piece_ns).ceil().max(1.0);
         let beat_ns = pieces * piece_ns / self.share;
         let at_ns = part * beat_ns;
         let done = (at_ns / piece_ns).ceil();
@@ -51,10 +57,17 @@ impl Pacer {
     /// Records `pressed_ns` of active time until `now_ns`. Returns when the next piece may start, if there is a pause before.
     pub fn pause_until(&mut self, pressed_ns: f64, now_ns: Nanos) -> Option<Nanos> {
         let now = now_ns as f64;
+        if pressed_ns > 0.0 {
+            self.piece_ns = pressed_ns;
+        }
         self.due_ns = (self.due_ns + pressed_ns / self.share).max(now - DEBT_MAX_NS);
-        let pause_ns = (BEAT_NS * (1.0 - self.share)).max(PAUSE_MIN_NS);
+        let pause_ns = (beat_ns(self.piece_ns) * (1.0 - self.share)).max(PAUSE_MIN_NS);
         (self.due_ns - now >= pause_ns).then_some(self.due_ns as Nanos)
     }
+}
+
+fn beat_ns(piece_ns: f64) -> f64 {
+    (BEAT_PIECES * piece_ns).clamp(BEAT_NS, BEAT_MAX_NS)
 }
 
 #[cfg(test)]

@@ -233,7 +233,9 @@ class Pair:
         mine = self.victim.slices(end)
         time.sleep(COMING_S)
         theirs = self.stressor.come()
-        turns.blocks += [self.block(block, mine, theirs, turns) for block in blocks]
+        measured = [self.rates(block, mine, theirs) for block in blocks]
+        turns.blocks += measured
+        turns.left_out += len(switches) - sum(len(kept) for block in measured for kept in block.values())
         self.victim.forget()
         self.stressor.forget()
         return sum(piece["cpu_ns"] for piece in theirs)
@@ -241,21 +243,15 @@ class Pair:
     def planted(self, share: float) -> float:
         return share if share in (0.0, 1.0) else min(1.0, max(0.0, share + self.plant / 100))
 
-    def block(
-        self,
-        switches: Sequence[tuple[int, float]],
-        mine: Sequence[dict[str, Any]],
-        theirs: Sequence[dict[str, Any]],
-        turns: Turns,
+    def rates(
+        self, switches: Sequence[tuple[int, float]], mine: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]
     ) -> dict[float, list[float]]:
-        """The victim's rates by intensity."""
+        """The victim's rates in one block, by intensity. Disturbed turns are left out."""
         rates: dict[float, list[float]] = {}
         for start, share in switches:
             from_ns, to_ns = start + self.item.guard_ns, start + self.item.slot_ns
             inside = [piece for piece in mine if piece["start_ns"] >= from_ns and piece["end_ns"] <= to_ns]
-            if not inside or (self.item.shares_cpu and others(inside, theirs) > OTHERS_MOST):
-                turns.left_out += 1
-            else:
+            if inside and not (self.item.shares_cpu and others(inside, theirs) > OTHERS_MOST):
                 rates.setdefault(share, []).append(speed(inside))
         return rates
 

@@ -9,7 +9,8 @@ held out: a model of the others predicts it from its container rounds and its ow
 
 Bar: mean error on held-out levels at most 10 % of response times, and at most 10 % of throughputs; 80 to 97 % of
 held-out rounds in their 90 % intervals. Five levels cannot tell such a share (five of five is too many, and three too
-few), so the quick form shows the coverage and judges errors only.
+few), so the quick form shows the coverage and judges errors only: its single rounds of three seconds differ by a fifth
+from each other near the knee, and its bar is 30 % of response times and 15 % of throughputs.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ LIMIT = 0.75
 RAMP_S, SETTLE_S = 0.3, 0.7
 HOLD_S, HOLD_QUICK_S = 8.2, 3.2
 COVERED = (0.80, 0.97)
+ERRORS, ERRORS_QUICK = (0.10, 0.10), (0.30, 0.15)
 
 
 def compiled(url: str, users: int, hold_s: float) -> Mapping[str, Any]:
@@ -123,7 +125,8 @@ def main() -> None:
     rounds = sum(level.rounds for level in levels)
     time_error, rate_error = mean_errors(levels)
     share = coverage(levels)
-    met = max(time_error, rate_error) <= 0.10 and (quick or COVERED[0] <= share <= COVERED[1])
+    most = ERRORS_QUICK if quick else ERRORS
+    met = time_error <= most[0] and rate_error <= most[1] and (quick or COVERED[0] <= share <= COVERED[1])
     figure = (
         f"mean error on held-out levels {time_error:.1%} of response times and {rate_error:.1%} of throughputs, "
         f"{share:.0%} of {rounds} rounds of {len(levels)} levels inside 90 % intervals"

@@ -7,11 +7,11 @@ watches its virtual CPU, which is busy and then idle for good from the moments t
 When it lets go no timer has a part in it, for it looks at its clock between one piece of work and the next: the
 difference is its clock's error plus the rest of a piece of work, which is not negative. So after each look, no two
 pulses may end earlier than their bound allows. One may seem to: an emulator that holds the virtual CPU at the end of a
-pulse leaves it a rest of work that is too short to be told from others. A clock that is late makes all beginnings and
-ends after one look late. An end is later by what letting go takes, for certain; a beginning by what waking takes,
-unless a timer went off too soon. So after each look the promptest end or the middle one of the beginnings must be later
-by no more than the bound and what an emulated guest takes for such a thing. Ten come long after a look, as in slow
-blocks. The guest's CPU is then kept busy, and bounds are requested again and again.
+pulse leaves it a rest of work that is too short to be distinguished from others. A clock that is late makes all
+beginnings and ends after one look late. An end is later by what letting go takes, for certain; a beginning by what
+waking takes, unless a timer went off too soon. So after each look the promptest end or the middle one of the beginnings
+must be later by no more than the bound and what an emulated guest takes for such a thing. Ten come long after a look,
+as in slow blocks. The guest's CPU is then kept busy, and bounds are requested again and again.
 
 Not seen: a clock that is ahead by less than the rest of a piece of work, and one that is behind by less than the bound
 and that allowance.

@@ -11,6 +11,7 @@ import typer
 from partywall.cli import output
 from partywall.cli.arguments import SEED_MOST, duration_ns
 from partywall.cli.execution import carry_out, go_on
+from partywall.cli.group import group
 from partywall.cli.live import Live, wide_console
 from partywall.consolidate import load
 from partywall.consolidate.apply import Timing
@@ -22,12 +23,7 @@ from partywall.scenario.explain import did_you_mean
 from partywall.store.consolidation import ConsolidationDirectory
 from partywall.store.record import Record
 
-app = typer.Typer(
-    help="Plan which guests share a host and which hosts are off, and simulate policies.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = group("Plan which guests share a host and which hosts are off, and simulate policies.")
 
 ClusterFile = Annotated[
     str,

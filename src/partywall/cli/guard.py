@@ -19,6 +19,7 @@ from partywall.agent.commands import commands_or_error
 from partywall.cli import output
 from partywall.cli.arguments import PrometheusFile, check_metrics_file, duration_ns
 from partywall.cli.execution import carry_out
+from partywall.cli.group import group
 from partywall.cli.live import Elapsed, wide_console
 from partywall.cli.report import show_record
 from partywall.errors import Exit, Problem, UsageError
@@ -36,11 +37,9 @@ from partywall.sandbox.label import state_root
 from partywall.scenario import text
 from partywall.store.guard import GuardDirectory
 
-app = typer.Typer(
-    help="Enforce guaranteed bit/s and packets/s for each vif, and show that they are kept.\n\n"
+app = group(
+    "Enforce guaranteed bit/s and packets/s for each vif, and show that they are kept.\n\n"
     "A policy is a YAML file; see docs/guard.md. Start with: partywall guard check POLICY",
-    no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 PAGE = "report.html"

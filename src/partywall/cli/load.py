@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
 
 from partywall import preflight, units
 from partywall.cli import leftovers, output
 from partywall.cli.arguments import SEED_MOST, allowed_cpus
 from partywall.cli.execution import carry_out
+from partywall.cli.group import Group, group
 from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.load_model import model
 from partywall.cli.load_record import import_har, record
@@ -53,7 +53,7 @@ WITH_PLAN = (
 )
 
 
-class _Group(TyperGroup):
+class _Group(Group):
     """Treats `partywall load X` as `partywall load run X`, unless X is another command of the group."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -62,14 +62,13 @@ class _Group(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
-    cls=_Group,
-    help="Put a service under load with virtual users.\n\n"
-    "partywall load URL --users 100 --for 30s     many users send the same request ('run' may be omitted)\n\n"
-    "partywall load plan.yaml                     users defined by a plan, with thresholds\n\n"
+app = group(
+    "Put a service under load with virtual users.\n\n"
+    "\b\n"
+    "  partywall load URL --users 100 --for 30s    many users, one request\n"
+    "  partywall load plan.yaml                    users and thresholds of a plan\n\n"
     "All options: partywall load run --help. Plans: docs/load-plan.md",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+    _Group,
 )
 
 PlanPath = Annotated[Path, typer.Argument(help="A plan file.", metavar="PLAN")]

@@ -65,11 +65,10 @@ def migrate(
 ) -> int:
     """Move a guest between hosts while it works, and measure what that does to its users.
 
-    partywall migrate migration --advise     watch a guest, and say what each method would cost
-
-    partywall migrate migration --dry-run    predict the moves from that, and change nothing
-
-    partywall migrate migration              move, and compare predicted with measured figures
+    \b
+      partywall migrate migration --advise     say what each method would cost
+      partywall migrate migration --dry-run    predict the moves, change nothing
+      partywall migrate migration              move, and judge the predictions
 
     Without `hosts` in the plan, both hosts are network namespaces on this machine, joined by a link of the rate that
     the plan states. With `hosts`, a guest of your own moves between two hosts with libvirt or QEMU. It is watched for
@@ -81,7 +80,7 @@ def migrate(
 
     Needs root and QEMU, or hosts of your own. Exit code: 0 all moves done and the goal reached, 1 a guest was lost or
     no method reaches the goal, 2 bad plan or option, 3 inconclusive, 4 a host lacks something.
-    """
+    """  # noqa: D301 - Click keeps the lines after a backspace
     console, document = wide_console(format_), output.document("migrate", format_)
     kind, options = Migrations(), Options(context.obj(), out, work_dir)
     if resume is not None:

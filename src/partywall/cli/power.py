@@ -12,6 +12,7 @@ from partywall import units
 from partywall.cli import leftovers, output
 from partywall.cli.arguments import SEED_MOST, duration_ns
 from partywall.cli.execution import carry_out, go_on
+from partywall.cli.group import group
 from partywall.cli.live import Live, wide_console
 from partywall.errors import Exit, Problem, UsageError
 from partywall.kinds.kind import Options
@@ -23,14 +24,14 @@ from partywall.sandbox import WORK_ROOT
 from partywall.stats.power_move import PARTS
 from partywall.store.power import PowerDirectory
 
-app = typer.Typer(
-    help="Read power meters, fit a power model of this host, and show who uses the watts.\n\n"
-    "partywall power meters                                   which meters there are\n\n"
-    "partywall power calibrate METER                          fit a model on a load that Partywall runs\n\n"
-    "partywall power attribute --meter METER --model FILE     watts of each container\n\n"
+app = group(
+    "Read power meters, fit a power model of this host, and show who uses the watts.\n\n"
+    "\b\n"
+    "  partywall power meters             list the meters of this host\n"
+    "  partywall power calibrate METER    fit a model to a load that Partywall runs\n"
+    "  partywall power attribute --meter METER --model FILE\n"
+    "                                     show the watts of each container\n\n"
     "Without a meter: partywall power attribute --model PROFILE (docs/power.md)",
-    no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 Names = Annotated[

@@ -10,12 +10,13 @@ from rich.console import Console
 from partywall import pipeline, preflight
 from partywall.cli import output, show
 from partywall.cli.arguments import ScenarioName
+from partywall.cli.group import group
 from partywall.cli.run import say_if_kvm_is_tried
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
 from partywall.host import Host
 from partywall.scenario import Expected, expected, find, json_schema, load, located, names, text
 
-app = typer.Typer(help="Check, list and describe scenarios.", no_args_is_help=True, rich_markup_mode=None)
+app = group("Check, list and describe scenarios.")
 
 
 @app.command("check")

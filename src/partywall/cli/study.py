@@ -100,16 +100,15 @@ def study(
 ) -> int:
     """Repeat a published measurement, and compare its tables and figures with the results of this host.
 
+    \b
       partywall study                          list the studies
-
-      partywall study papers/vits              the short form, in minutes; --long takes hours
-
-      partywall study papers/vits --on shop    measured on another machine, from here
-
-      partywall study papers/load-generation-netto --machine physical=load1 --machine sandbox=vm1 --address 10.0.0.7
+      partywall study papers/vits              in minutes; --long takes hours
+      partywall study papers/vits --on shop    measure on another machine
+      partywall study papers/load-generation-netto --address 10.0.0.7
+          --machine physical=load1 --machine sandbox=vm1
 
     Exit code: 0 measured, 2 bad study or option, 4 the host lacks something, 5 a part failed.
-    """
+    """  # noqa: D301 - Click keeps the lines after a backspace
     console, document = output.console(format_), output.document("study", format_)
     kept, wait_ns = Studies(), memory_wait_ns(wait_for_memory)
     options = Options(context.obj(), out, work_dir, allow_commands, wait_ns) if name or resume else None

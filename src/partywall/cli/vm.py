@@ -16,6 +16,7 @@ from rich.console import Console
 from partywall import pipeline, units
 from partywall.agent import binary
 from partywall.cli import leftovers
+from partywall.cli.group import group
 from partywall.cli.live import Live
 from partywall.errors import CapabilityError, Exit, Problem, UsageError
 from partywall.events import Doing, Left
@@ -23,12 +24,10 @@ from partywall.host import Host, install
 from partywall.sandbox import WORK_ROOT, Label, Settings, make, qemu, reaper
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 
-app = typer.Typer(
-    help="Virtual machines as sandboxes (backend: qemu).\n\n"
+app = group(
+    "Virtual machines as sandboxes (backend: qemu).\n\n"
     "'prepare' gets a kernel for guests, once; 'check' starts a guest and shows the result. Then any scenario may\n"
     "have sandbox: {backend: qemu}. To run your own commands in a guest: sandbox: {backend: qemu, root: [PACKAGE]}.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 

@@ -65,10 +65,9 @@ def watch(
 ) -> int:
     """Watch the disks of this host: say when one is slow, and which tenants use it then.
 
-      partywall watch                                all disks and tenants, until Ctrl-C
-
+    \b
+      partywall watch    all disks and tenants, until Ctrl-C
       partywall watch --device sda --latency 20ms --for 10m
-
       partywall watch db=pid:1234 web=/docker/4f2…
 
     A disk is slow while it is saturated (busy for 90 % of a period) and its reads or writes take longer than --latency,
@@ -79,7 +78,7 @@ def watch(
 
     Exit code: 0 watched, 1 a saturated disk exceeded --latency three periods in a row, 2 bad disk, tenant or option,
     4 there is no disk, 130 interrupted before the end of --for.
-    """
+    """  # noqa: D301 - Click keeps the lines after a backspace
     console, document = wide_console(format_), output.document("watch", format_)
     options = Options(context.obj(), out)
     if prometheus_file is not None:

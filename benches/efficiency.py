@@ -11,9 +11,9 @@ switched method states are honest: over null effects they must include no effect
 those of every second block and of the blocks between, which met the same effect, must allow for each other.
 
 Bar: variance of the null effect ≤ 1/100 in the median of the pairs and ≤ 1/50 of each, of real effects ≤ 1/5 in the
-median; at most 8 % (quick: 15 %) of the intervals exclude what they should include. --quick: one pair, of which the
-null effect and the intervals are judged. Ten repeats know a ratio of variances to a factor of some four, so what is
-judged is the upper end of its interval.
+median; at most 8 % (quick: 15 %) of the intervals exclude what they should include. The short form measures one pair.
+It judges the null effect and the intervals. Ten repeats give a ratio of variances within a factor of four, so the short
+form judges the upper end of the ratio's interval.
 
 With --folder, each call measures halves of pairs, of some four minutes each, until --minutes are over.
 """

@@ -5,19 +5,19 @@ schedule and a block. A stressor in an otherwise idle guest must press and let g
 watches its virtual CPU, which is busy and then idle for good from the moments that the guest takes for these.
 
 When it lets go no timer has a part in it, for it looks at its clock between one piece of work and the next: the
-difference is its clock's error plus the rest of a piece of work, which is not negative. So after each look, no two
-pulses may end earlier than their bound allows. One may seem to: an emulator that holds the virtual CPU at the end of a
-pulse leaves it a rest of work that is too short to be distinguished from others. A clock that is late makes all
-beginnings and ends after one look late. An end is later by what letting go takes, for certain; a beginning by what
-waking takes, unless a timer went off too soon. So after each look the promptest end or the middle one of the beginnings
-must be later by no more than the bound and what an emulated guest takes for such a thing. Ten come long after a look,
-as in slow blocks. The guest's CPU is then kept busy, and bounds are requested again and again.
+difference is its clock's error plus the rest of a piece of work, which is not negative. So no pulse may end earlier
+than its bound allows. A clock that is late makes all beginnings and ends after one look late. An end is later by what
+letting go takes, for certain; a beginning by what waking takes, unless a timer went off too soon. So after each look
+the promptest end or the middle one of the beginnings must be later by no more than the bound and what an emulated guest
+takes for such a thing. Ten come long after a look, as in slow blocks. The guest's CPU is then kept busy, and bounds are
+requested again and again.
 
 Not seen: a clock that is ahead by less than the rest of a piece of work, and one that is behind by less than the bound
 and that allowance.
 
-Bar: every bound to the next look, idle or busy, at most 1 ms; after each look, soon and long after it, no two pulses
-end too early, and not all begin and end too late.
+Bar: every bound to the next look, idle or busy, at most 1 ms; after each look, soon and long after it, no pulse ends
+too early, and not all begin and end too late. The short form spares one pulse after each look: in one of fifty it saw
+an end too early, and the reason is not known.
 """
 
 from __future__ import annotations
@@ -165,10 +165,9 @@ class Look:
     bound_ns: int
     pulses: list[Pulse]
 
-    @property
-    def early_ns(self) -> int:
-        """How much earlier the second earliest pulse could have ended."""
-        return sorted(p.ended_late_ns for p in self.pulses)[1] + self.bound_ns
+    def early_ns(self, spared: int = 0) -> int:
+        """How much earlier the earliest pulse could have ended, but for those that are spared."""
+        return sorted(p.ended_late_ns for p in self.pulses)[spared] + self.bound_ns
 
     @property
     def late_ns(self) -> int:
@@ -204,7 +203,7 @@ def main() -> None:
         for _ in range(20 if options.quick else 60):
             time.sleep(0.4)
             busy.append(guest.clock_error_ns(SPAN_NS))
-    summarise(short, long, [*idle, *busy])
+    summarise(short, long, [*idle, *busy], spared=1 if options.quick else 0)
 
 
 def spread(late_ns: list[int]) -> str:
@@ -212,8 +211,8 @@ def spread(late_ns: list[int]) -> str:
     return ", ".join(f"{late[int(share * (len(late) - 1))] / 1e6:+.3f}" for share in (0, 0.05, 0.5, 0.95, 1))
 
 
-def summarise(short: list[Look], long: list[Look], bounds: list[int]) -> None:
-    """The figures and the verdict."""
+def summarise(short: list[Look], long: list[Look], bounds: list[int], *, spared: int) -> None:
+    """The figures and the verdict. spared: pulses after each look that may seem to end too early."""
     worst = max(bounds) / 1e6
     for looks, when in ((short, "soon after a look"), (long, "long after a look")):
         made = [pulse for look in looks for pulse in look.pulses]
@@ -221,15 +220,16 @@ def summarise(short: list[Look], long: list[Look], bounds: list[int]) -> None:
             f"{len(made)} pulses {when}, of {len(looks)}: "
             f"began {spread([p.began_late_ns for p in made])} ms late (0, 5, 50, 95, 100 %), "
             f"ended {spread([p.ended_late_ns for p in made])}; bounds up to {max(o.bound_ns for o in looks) / 1e6:.3f} "
-            f"ms; too early by {-min(o.early_ns for o in looks) / 1e6:+.3f} ms, "
+            f"ms; too early by {-min(o.early_ns(spared) for o in looks) / 1e6:+.3f} ms, "
             f"too late by {-min(o.late_ns for o in looks) / 1e6:+.3f}"
         )
     middle = statistics.median(p.ended_late_ns for look in short for p in look.pulses) / 1e6
-    early = min(look.early_ns for look in (*short, *long)) / 1e6
+    early = min(look.early_ns(spared) for look in (*short, *long)) / 1e6
     late = min(look.late_ns for look in (*short, *long)) / 1e6
     figure = (
         f"bound to the next look at most {worst:.2f} ms ({len(bounds)} looks, idle and busy), median pulse ended "
-        f"{middle:+.2f} ms late; no two too early, by {early:+.2f} ms; after no look all too late, by {late:+.2f} ms"
+        f"{middle:+.2f} ms late; {'no two' if spared else 'none'} too early, by {early:+.2f} ms; "
+        f"after no look all too late, by {late:+.2f} ms"
     )
     conclude("vm-clock", figure, met=worst <= 1 and early >= 0 and late >= 0)
 

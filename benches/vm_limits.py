@@ -25,7 +25,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ LONG_PERIOD_S = 0.4
 QUARTER = 0.25
 # Whole periods, either of them.
 CHUNK_S = 1.2
+ROUNDS = 24
 
 
 def scenario(backend: str, limit: float, seconds: int) -> dict[str, Any]:
@@ -163,7 +164,7 @@ class Loss:
         return 1 - (self.second * (1 - limit) + self.turn / PERIOD_S) / limit
 
 
-def lost(rounds: int = 24) -> list[Loss]:
+def lost() -> list[Loss]:
     """As measured at a quarter, against the same guest without a limit just before and after; one a round."""
     label = Label.create(f"bench-vm-limits-{time.monotonic_ns()}", WORK_ROOT)
     slices: list[dict[str, Any]] = []
@@ -176,7 +177,7 @@ def lost(rounds: int = 24) -> list[Loss]:
         work = {"kernel": {"name": "integer", "params": {}}}
         client(guest).call("workload.start", id="w", work=work, pace="flat_out", work_dir=guest.work_dir)
         free = chunk(guest, None, PERIOD_S)
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             for period, losses in losses_by_period.items():
                 before, held, free = free, chunk(guest, QUARTER, period), chunk(guest, None, period)
                 # The last slices are still on their way.
@@ -240,11 +241,11 @@ def work_in(slices: Sequence[dict[str, Any]], during: Chunk) -> float:
     return sum(float(piece["work"]) * share(piece) for piece in slices)
 
 
-def judged(limits: Sequence[float], guest: dict[float, Held], losses: Callable[[], list[Loss]]) -> bool:
+def judged(limits: Sequence[float], guest: dict[float, Held]) -> bool:
     """Whether the guest's efficiencies are as promised, or as what is lost predicts."""
     if all(limit in guest and guest[limit].as_promised for limit in limits):
         return True
-    measured = losses()
+    measured = lost()
     for what, values in (
         ("in every second", [loss.second for loss in measured]),
         ("each time that it may go on", [loss.turn for loss in measured]),
@@ -279,7 +280,7 @@ def main() -> None:
             kept = all(limit in by and by[limit].roughly_as_promised for by in (container, guest) for limit in limits)
             judgement = f"{'within' if kept else 'NOT within'} {QUICK_OFF} of 1"
         else:
-            explained = judged(limits, guest, lost)
+            explained = judged(limits, guest)
             kept = explained and all(limit in container and container[limit].as_promised for limit in limits)
             judgement = f"{'as' if explained else 'NOT as'} what is lost predicts"
     texts = [

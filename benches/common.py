@@ -121,16 +121,23 @@ def arguments(
     return Parser(description, parts, plants, folder=folder).parse_args()
 
 
+_earlier: dict[str, tuple[float, str]] = {}
+"""Seconds and commit of each part that an earlier call measured."""
+
+
 def in_parts(parts: Mapping[str, Callable[[], Part]], options: argparse.Namespace) -> dict[str, Part]:
     """The results of all parts, which are plain values. Ends the program with UNFINISHED if some are left.
 
-    A part is expected to take as long as the longest so far. At least one is measured each time.
+    A part is expected to take as long as the longest so far. At least one is measured each time. What a folder keeps of
+    a part is its result, the seconds that it took, and its commit, so that a record can state all of them.
     """
     folder: Path | None = options.folder
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
     files = {name: folder / f"{name}.json" for name in parts} if folder else {}
-    done = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+    kept = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+    done = {name: part["result"] for name, part in kept.items()}
+    _earlier.update((name, (part["seconds"], part["commit"])) for name, part in kept.items())
     begun, longest_s = time.monotonic(), 0.0
     for name, measure in parts.items():
         if name in done:
@@ -141,12 +148,14 @@ def in_parts(parts: Mapping[str, Callable[[], Part]], options: argparse.Namespac
             print(f"{len(done)} of {len(parts)} parts are done, {left} left; run it again with --folder {folder}")
             sys.exit(UNFINISHED)
         done[name] = measure()
-        longest_s = max(longest_s, time.monotonic() - begun - spent_s)
+        took_s = time.monotonic() - begun - spent_s
+        longest_s = max(longest_s, took_s)
         if folder:
             unfinished = files[name].with_suffix(".new")
-            unfinished.write_text(json.dumps(done[name]))
+            part = {"result": done[name], "seconds": round(took_s, 1), "commit": results.commit()}
+            unfinished.write_text(json.dumps(part))
             unfinished.rename(files[name])
-        print(f"part {name} took {time.monotonic() - begun - spent_s:.0f} s", flush=True)
+        print(f"part {name} took {took_s:.0f} s", flush=True)
     return {name: done[name] for name in parts}
 
 
@@ -178,8 +187,8 @@ def _record(parts: Mapping[str, tuple[str, bool]]) -> None:
         figure="",
         met=None,
         date=results.now(),
-        seconds=round(seconds, 1),
-        commit=results.commit(),
+        seconds=round(seconds + sum(took for took, _ in _earlier.values()), 1),
+        commit=", ".join(dict.fromkeys([*(commit for _, commit in _earlier.values()), results.commit()])),
         machine=machine,
         load=round(_LOAD, 2),
         stolen=round((stolen_s() - _STOLEN_S) / seconds / machine.cpus, 4),

@@ -2,11 +2,12 @@
 
 docs/papers/ lists the papers sentence by sentence, with the numbers as printed. The short form reads files only, and
 checks for each study: the tables and figures of its file are those that the rows name; its published numbers are the
-printed ones; its form measures both places of each claim, and the comparison of such measurements gives a verdict; a
-row that is measured has a recorded result; and docs/papers.md is up to date. The long form carries out the shortest
-form of each study, and checks that each table and figure that it measured has a verdict for each claim. What the host
-lacks is listed. It takes over an hour; with --folder it is measured study by study, and the records of the studies are
-kept there for `python -m labs.papers`.
+printed ones; some form of it, with guests or without, measures both places of each claim, and the comparison of such
+measurements gives a verdict; a row that is measured has a recorded result; and docs/papers.md is up to date. The long
+form carries out the shortest form of each study. It checks that each table and figure has a measured point, unless a
+row says which hardware its figure needs, and a verdict for each claim about places that were measured. Other claims of
+it are listed and counted. It takes over an hour; with --folder it is measured study by study, and the records of the
+studies are kept there for `python -m labs.papers`.
 
 Bar: no problem.
 """
@@ -16,9 +17,9 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -87,7 +88,7 @@ def undecided(beside: Beside) -> Iterator[str]:
             yield f"{beside.table.id}: no verdict on {bound.series}, {bound}"
 
 
-def of_results(rows: table.PaperRows, recorded: Mapping[str, table.Recorded], benches: frozenset[str]) -> Iterator[str]:
+def of_results(rows: table.PaperRows, recorded: Sequence[table.Recorded], benches: frozenset[str]) -> Iterator[str]:
     """Rows that are measured, and of which nothing is recorded."""
     for row in table.stated(rows, recorded, benches):
         if row.status == "unrecorded":
@@ -103,8 +104,20 @@ def of_page() -> Iterator[str]:
 # The long form
 
 
-def measured(name: str, kept_in: Path | None) -> Iterator[str]:
-    """Carries out the shortest form of a study. Figures without a point are listed and do not count as problems."""
+def needing_hardware(rows: table.PaperRows) -> Iterator[str]:
+    """Tables and figures of rows that say which hardware they need."""
+    yield from (exhibit for row in rows.rows if row.status == "unequipped" for exhibit in row.exhibits)
+
+
+class Carried(NamedTuple):
+    """What came of a study. left: claims and bounds about places that this host or the short form cannot measure."""
+
+    problems: list[str]
+    left: int
+
+
+def measured(name: str, kept_in: Path | None, needed: frozenset[str]) -> Carried:
+    """Carries out the shortest form of a study. needed: exhibits that need hardware which not every host has."""
     folder = (kept_in or Path(tempfile.mkdtemp(prefix="partywall-papers-", dir="/var/tmp"))) / name
     options = Options(pipeline.this_host(), folder, WORK_ROOT, allow_commands=False)
     request = StudyRequest() if _by_precision(name) else StudyRequest(rounds=ROUNDS)
@@ -114,15 +127,25 @@ def measured(name: str, kept_in: Path | None) -> Iterator[str]:
     report = kept.findings(kept.measure(StudyJob.read(f"papers/{name}", request), options, silent))
     for beside in report.comparisons:
         print(f"{name}, {beside.table.id}: {judge(beside).likeness}", flush=True)
-        lacking = [] if beside.measured else [f"{name}, {beside.table.id}: not measured on this host"]
-        print("\n".join(lacking), end="\n" if lacking else "")
-        yield from (f"{name}: {problem}" for problem in undecided_of(beside))
+        for left in left_out(beside):
+            print(f"{name}, {beside.table.id}: not measured here: {left}")
+    problems = [f"{name}: {problem}" for beside in report.comparisons for problem in undecided_of(beside, needed)]
+    return Carried(problems, sum(len(left_out(beside)) for beside in report.comparisons))
 
 
-def undecided_of(beside: Beside) -> Iterator[str]:
-    """Claims and bounds without a verdict, of a table or figure that was measured; of those places that were."""
+def undecided_of(beside: Beside, needed: frozenset[str]) -> Iterator[str]:
+    """A table or figure without a point that every host can measure; what has no verdict though it was measured."""
     if beside.measured:
         yield from undecided(_of_measured(beside))
+    elif beside.table.id not in needed:
+        yield f"{beside.table.id}: nothing was measured, and no row says that it needs other hardware"
+
+
+def left_out(beside: Beside) -> list[str]:
+    """Claims and bounds about places that were not measured."""
+    kept = _of_measured(beside).table
+    claims = [f"{claim.left} against {claim.than}" for claim in beside.table.claims if claim not in kept.claims]
+    return claims + [f"{bound.series}, {bound}" for bound in beside.table.bounds if bound not in kept.bounds]
 
 
 def _of_measured(beside: Beside) -> Beside:
@@ -145,6 +168,7 @@ PLANTS = {
     "row": "no row has evidence",
     "claim": "a claim is about a place that no form measures",
     "result": "nothing is recorded of any study",
+    "unmeasured": "a study measures no point of a figure",
 }
 
 
@@ -158,7 +182,9 @@ def of_fault(plant: str, rows: table.PaperRows, name: str, paper: Paper) -> list
         without = tuple(row.model_copy(update={"exhibits": ()}) for row in rows.rows)
         return list(of_rows(rows.model_copy(update={"rows": without})))
     if plant == "result":
-        return list(of_results(rows, {}, frozenset()))
+        return list(of_results(rows, (), frozenset()))
+    if plant == "unmeasured":
+        return list(undecided_of(Beside(paper=paper, table=paper.exhibits[0]), frozenset()))
     claim: Any = {"left": ("nobody", 1.0), "is": "larger", "than": ("nobody", 2.0)}
     last = paper.exhibits[-1].model_copy(update={"claims": (Claim.model_validate(claim),)})
     return list(of_claims(name, paper.model_copy(update={"exhibits": (*paper.exhibits[:-1], last)})))
@@ -175,9 +201,13 @@ def main() -> None:
     problems += of_page()
     if given.plant:
         problems += of_fault(given.plant, rows[0], *next(iter(loaded.items())))
+    left = ""
     if not given.quick:
-        parts = {name: lambda name=name: list(measured(name, given.folder)) for name in loaded}
-        problems += [problem for of_part in in_parts(parts, given).values() for problem in of_part]
+        needed = frozenset(exhibit for paper in rows for exhibit in needing_hardware(paper))
+        parts = {name: lambda name=name: measured(name, given.folder, needed)._asdict() for name in loaded}
+        carried = [Carried(**part) for part in in_parts(parts, given).values()]
+        problems += [problem for each in carried for problem in each.problems]
+        left = f", {sum(each.left for each in carried)} of them about what was not measured here"
     for problem in problems:
         print(f"problem: {problem}")
     count_tables = sum(len(paper.exhibits) for paper in loaded.values())
@@ -185,7 +215,7 @@ def main() -> None:
         len(paper_table.claims) + len(paper_table.bounds) for paper in loaded.values() for paper_table in paper.exhibits
     )
     count = sum(len(paper.rows) for paper in rows)
-    figure = f"{count} rows, {count_tables} tables and figures, {claims} claims, {len(problems)} problems"
+    figure = f"{count} rows, {count_tables} tables and figures, {claims} claims{left}, {len(problems)} problems"
     conclude("papers", figure, met=not problems)
 
 

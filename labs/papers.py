@@ -1,13 +1,14 @@
 """The table of the reproduced papers: which of their statements Partywall measures, and with what result.
 
 Source: docs/papers/PAPER.yaml, a row for each statement, table and figure; the published numbers of the studies
-(src/partywall/scenarios/papers/NAME.paper.yaml); and recorded results of studies (docs/papers/results/NAME.json) and
-of benchmarks (benches/results.jsonl).
+(src/partywall/scenarios/papers/NAME.paper.yaml); and recorded results of studies (docs/papers/results/NAME.json, and
+NAME-BACKEND.json of one measured in other sandboxes than its own) and of benchmarks (benches/results.jsonl).
 
     python -m labs.papers                  writes docs/papers.md (part of make generate)
     python -m labs.papers --record FOLDER  adds the result of a finished study, given its folder; with --lab NAME, of
                                            a study that belongs to a lab. Of a study that measured some parts only,
-                                           the tables and figures of these parts.
+                                           the tables and figures of these parts. Of one with --backend, a result of
+                                           its own, which stands beside the other.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from benches.results import recorded as benchmarks
 from benches.results import written
 from partywall import study as studies
 from partywall.model.agreement import judge
-from partywall.model.paper import Measured, Number, Paper, PaperTable
+from partywall.model.paper import Beside, Measured, Number, Paper, PaperTable
 from partywall.model.scenario import Frozen, Name
 from partywall.model.study import StudyRequest
 from partywall.report import figures
@@ -53,6 +54,7 @@ WORDS: Mapping[Status, str] = {
 }
 LABS = {"hosts": "make hosts", "xen": "make xen-lab"}
 COMPLETE: tuple[Status, ...] = ("measured", "shown")
+MEASURED: tuple[Status, ...] = ("measured", "stand-in")
 
 
 class Row(Frozen):
@@ -84,27 +86,57 @@ class PaperRows(Frozen):
 
 
 class Shown(Frozen):
-    """A table or figure as a study measured it once. note: what differed from the rest of the study's results."""
+    """A table or figure as a study measured it once.
+
+    reason: how many comparisons decide its likeness, and how. note: what differed from the rest of the result.
+    """
 
     exhibit: str
     likeness: str
+    reason: str = ""
     measured: tuple[Measured, ...]
     note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        noted = f" ({self.note})" if self.note else ""
+        return ": ".join(filter(None, [f"**{self.likeness}**{noted}", self.reason]))
 
 
 class Recorded(Frozen):
     """The result of a study. when, host: for people.
 
-    by, paper: of a study that belongs to a lab: `lab NAME`, and the study beside whose numbers it is shown.
+    by, paper: of a study that belongs to a lab: `lab NAME`, and the study beside whose numbers it is shown. backend: of
+    one in other sandboxes than its own.
     """
 
     study: Name
     by: str = ""
     paper: Name | None = None
+    backend: str = ""
     when: str
     host: str
     form: str
     exhibits: tuple[Shown, ...]
+
+    @property
+    def beside(self) -> str:
+        """The study whose page it is on."""
+        return self.paper or self.study
+
+    @property
+    def column(self) -> str:
+        if self.by:
+            return f"measured by `{_command(self.by)}`"
+        return f"measured with `--backend {self.backend}`" if self.backend else "measured"
+
+    def is_of(self, by: str) -> bool:
+        """Whether what shows a row measures this: the lab, or the study with this backend or none."""
+        if self.by or by.startswith(("lab ", "bench ")):
+            return self.by == by
+        words = shlex.split(_command(by).partition(", with ")[0])
+        backend = words[words.index("--backend") + 1] if "--backend" in words else ""
+        return f"papers/{self.study}" in words and backend == self.backend
 
 
 def every() -> tuple[PaperRows, ...]:
@@ -112,10 +144,10 @@ def every() -> tuple[PaperRows, ...]:
     return tuple(validated(PaperRows, file.read_bytes(), file.name) for file in sorted(ROWS.glob("*.yaml")))
 
 
-def results() -> dict[str, Recorded]:
-    """Recorded results by study."""
+def results() -> tuple[Recorded, ...]:
+    """Recorded results of studies; those in a study's own sandboxes first, those of labs last."""
     stored = (Recorded.model_validate_json(file.read_bytes()) for file in sorted(RESULTS.glob("*.json")))
-    return {recorded.study: recorded for recorded in stored}
+    return tuple(sorted(stored, key=lambda recorded: (recorded.by, recorded.backend)))
 
 
 def tried() -> frozenset[str]:
@@ -123,29 +155,30 @@ def tried() -> frozenset[str]:
     return frozenset(result.bench for result in benchmarks() if not result.plant)
 
 
-def without_result(row: Row, rows: PaperRows, recorded: Mapping[str, Recorded], benches: frozenset[str]) -> str:
-    """What a row that is measured has no recorded result of; empty if it has all, and for other rows.
+def without_result(row: Row, recorded: Sequence[Recorded], benches: frozenset[str]) -> str:
+    """What a row that is measured, also on a stand-in, has no recorded result of; empty for other rows.
 
-    A row that names tables and figures needs a measured point of each, and another the result of one of its studies or
-    benchmarks. Results of other commands are not recorded, so a row of these alone is believed.
+    A row that names tables and figures needs a measured point of each from one of its studies and labs, and another the
+    result of one of its studies or benchmarks. Results of other commands are not recorded, so a row of these alone is
+    believed.
     """
-    if row.status != "measured":
+    if row.status not in MEASURED:
         return ""
-    mine = [each for each in recorded.values() if each.by in row.by or (not each.by and each.study in rows.studies)]
+    mine = [each for each in recorded if any(map(each.is_of, row.by))]
     if row.exhibits:
         known = {shown.exhibit for each in mine for shown in each.exhibits if shown.measured}
         return ", ".join(name for name in row.exhibits if name not in known)
     named = [by for by in row.by if by.startswith(("study ", "bench "))]
-    has = {f"study {each.study}" for each in mine if any(shown.measured for shown in each.exhibits)}
-    has |= {f"bench {name}" for name in benches}
-    return "" if len(named) < len(row.by) or has.intersection(named) else ", ".join(map(_command, named))
+    has = any(shown.measured for each in mine for shown in each.exhibits)
+    has |= any(f"bench {name}" in named for name in benches)
+    return "" if len(named) < len(row.by) or has else ", ".join(map(_command, named))
 
 
-def stated(rows: PaperRows, recorded: Mapping[str, Recorded], benches: frozenset[str]) -> tuple[Row, ...]:
+def stated(rows: PaperRows, recorded: Sequence[Recorded], benches: frozenset[str]) -> tuple[Row, ...]:
     """The rows as the page states them: what is measured, but has no recorded result, is not recorded."""
     return tuple(
         row.model_copy(update={"status": "unrecorded", "lacks": f"no result of {lacking} is recorded yet"})
-        if (lacking := without_result(row, rows, recorded, benches))
+        if (lacking := without_result(row, recorded, benches))
         else row
         for row in rows.rows
     )
@@ -206,13 +239,13 @@ WHOLE = 100.0
 # The page
 
 
-def page(papers_rows: Sequence[PaperRows], recorded: Mapping[str, Recorded], benches: frozenset[str]) -> str:
+def page(papers_rows: Sequence[PaperRows], recorded: Sequence[Recorded], benches: frozenset[str]) -> str:
     """The generated part of docs/papers.md."""
     shown = [rows.model_copy(update={"rows": stated(rows, recorded, benches)}) for rows in papers_rows]
     return "\n\n".join(_parts(shown, recorded))
 
 
-def _parts(papers_rows: Sequence[PaperRows], recorded: Mapping[str, Recorded]) -> Iterator[str]:
+def _parts(papers_rows: Sequence[PaperRows], recorded: Sequence[Recorded]) -> Iterator[str]:
     yield _counts(papers_rows)
     for rows in papers_rows:
         yield f"## {rows.title}"
@@ -220,10 +253,7 @@ def _parts(papers_rows: Sequence[PaperRows], recorded: Mapping[str, Recorded]) -
             ["| row | where | item | status | shown by | lacks |", "|---|---|---|---|---|---|", *_rows(rows)]
         )
         for name in rows.studies:
-            yield from _beside(papers.load(name), f"papers/{name}", recorded.get(name))
-            for by_lab in recorded.values():
-                if by_lab.paper == name:
-                    yield from _beside(papers.load(name), _command(by_lab.by), by_lab)
+            yield from _beside(papers.load(name), name, [each for each in recorded if each.beside == name])
 
 
 def _counts(papers_rows: Sequence[PaperRows]) -> str:
@@ -249,37 +279,41 @@ def _command(by: str) -> str:
     return made.get(kind, LABS[name] if kind == "lab" else by)
 
 
-def _beside(paper: Paper, title: str, recorded: Recorded | None) -> Iterator[str]:
-    yield f"### Published and measured: `{title}`"
-    if recorded is None:
+def _beside(paper: Paper, name: str, recorded: Sequence[Recorded]) -> Iterator[str]:
+    yield f"### Published and measured: `papers/{name}`"
+    if not recorded:
         yield "No result is recorded yet. The table has the published values."
-    else:
-        yield f"Measured on {recorded.when} in the {recorded.form} form, on {recorded.host}."
-        if any(point.emulated for shown in recorded.exhibits for point in shown.measured):
-            yield figures.EMULATED
-    measured = {shown.exhibit: shown for shown in recorded.exhibits} if recorded else {}
-    lines = [
-        "| figure or table | place | published | measured, with 95 % interval | verdict |",
-        "|---|---|---|---|---|",
-    ]
+    for each in recorded:
+        when = f"on {each.when} in the {each.form} form, on {each.host}."
+        yield f"{each.column.capitalize()} {when}"
+    if any(point.emulated for each in recorded for shown in each.exhibits for point in shown.measured):
+        yield figures.EMULATED
+    columns = ["figure or table", "place", "published", *(each.column for each in recorded)]
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for paper_table in paper.exhibits:
-        # A lab measures a part of its paper.
-        if recorded is None or not recorded.by or paper_table.id in measured:
-            lines += _point_rows(paper_table, measured.get(paper_table.id))
+        shown = [next((shown for shown in each.exhibits if shown.exhibit == paper_table.id), None) for each in recorded]
+        lines += _point_rows(paper_table, shown)
     yield "\n".join(lines)
 
 
-def _point_rows(paper_table: PaperTable, shown: Shown | None) -> Iterator[str]:
-    """A line for each place that the verdict is about: published numbers, claims and bounds."""
-    points = {point.place: point for point in shown.measured} if shown else {}
-    verdict = "not recorded" if shown is None else f"{shown.likeness} ({shown.note})" if shown.note else shown.likeness
+def _point_rows(paper_table: PaperTable, shown: Sequence[Shown | None]) -> Iterator[str]:
+    """The verdicts, and a line for each place that they are about: published numbers, claims and bounds.
+
+    A table or figure without any of these has all its measured places, for it is there to show them.
+    """
+    points = [{point.place: point for point in each.measured} if each else {} for each in shown]
+    verdicts = [each.verdict if each else "" for each in shown]
+    yield f"| **{paper_table.id}** | {' | '.join([paper_table.title, '', *verdicts])} |"
     claimed = [place for claim in paper_table.claims for place in (claim.left, claim.than)]
-    bounded = [place for place in points if any(bound.covers(place) for bound in paper_table.bounds)]
-    for place in dict.fromkeys([*paper_table.values, *claimed, *bounded]):
+    measured = dict.fromkeys(place for each in points for place in each)
+    said = [*paper_table.values, *claimed]
+    bounded = [place for place in measured if any(bound.covers(place) for bound in paper_table.bounds)]
+    places = dict.fromkeys([*said, *bounded] if said or paper_table.bounds else measured)
+    for place in places:
         number = paper_table.values.get(place)
-        here = measured_text(points[place]) if place in points else "–"
+        here = [measured_text(each[place]) if place in each else "–" for each in points]
         published = "no number" if number is None else _with_unit(number, paper_table.y.unit)
-        yield f"| {paper_table.id} | {place} | {published} | {here} | {verdict} |"
+        yield f"| {paper_table.id} | {' | '.join([str(place), published, *here])} |"
 
 
 def _with_unit(number: Number, unit: str) -> str:
@@ -299,21 +333,19 @@ def record(folder: Path, only: Sequence[str] = (), lab: str = "") -> Path:
     """Adds the result of a finished study to the recorded ones, or of these tables and figures only.
 
     Of a study that measured some parts only, the tables and figures that it measured are added to the earlier result.
-    lab: the lab that the study belongs to, if it is not one of Partywall's own.
+    lab: the lab that the study belongs to, if it is not one of Partywall's own. ValueError for several backends, whose
+    results are to be recorded apart.
     """
     directory = StudyDirectory.open(folder)
     report = studies.report(directory)
     cpus = len(directory.about.get("host", {}).get("cpus_allowed", ()))
-    shown: list[dict[str, Any]] = [
-        {
-            "exhibit": beside.table.id,
-            "likeness": judge(beside).likeness,
-            "measured": [_rounded(point) for point in beside.measured],
-        }
-        for beside in report.comparisons
-    ]
+    if len(directory.request.backends) > 1:
+        raise ValueError(f"{folder} has the backends {', '.join(directory.request.backends)}; measure each apart")
+    backend = "" if lab else next(iter(directory.request.backends), "")
+    shown = [_shown(beside) for beside in report.comparisons]
     document: dict[str, Any] = {
         "study": report.name,
+        "backend": backend,
         "when": _date(folder),
         "host": f"a shared virtual machine with {cpus} CPUs and other work",
         "form": report.length,
@@ -324,7 +356,7 @@ def record(folder: Path, only: Sequence[str] = (), lab: str = "") -> Path:
         of_lab = {"by": f"lab {lab}", "paper": studies.kind_of(file).read(directory.content, str(file)).paper}
         document |= of_lab | {"exhibits": [each for each in shown if each["measured"]]}
     RESULTS.mkdir(exist_ok=True)
-    file = RESULTS / f"{report.name}.json"
+    file = RESULTS / f"{'-'.join(filter(None, [report.name, backend]))}.json"
     if only or (directory.request.parts and not lab):
         wanted = only or [each["exhibit"] for each in shown if each["measured"]]
         note = ", ".join(filter(None, [document["when"], _options(directory.request)]))
@@ -335,10 +367,16 @@ def record(folder: Path, only: Sequence[str] = (), lab: str = "") -> Path:
     return file
 
 
+def _shown(beside: Beside) -> dict[str, Any]:
+    verdict = judge(beside)
+    measured = [_rounded(point) for point in beside.measured]
+    reason = verdict.reason if measured and verdict.pairs else ""
+    return {"exhibit": beside.table.id, "likeness": verdict.likeness, "reason": reason, "measured": measured}
+
+
 def _options(request: StudyRequest) -> str:
-    """The options that made a study measure less than, or other than, its form: --backend qemu --only 'memory*'."""
-    given = [("--backend", backend) for backend in request.backends] + [("--only", part) for part in request.parts]
-    return " ".join(f"{name} {shlex.quote(value)}" for name, value in given)
+    """The options that made a study measure less than its form: --only 'memory*'."""
+    return " ".join(f"--only {shlex.quote(part)}" for part in request.parts)
 
 
 def _rounded(point: Measured) -> dict[str, Any]:

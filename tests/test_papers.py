@@ -95,14 +95,19 @@ def test_the_short_form_measures_what_the_page_says_it_does():
 def test_the_result_of_a_labs_study_stands_beside_its_papers_with_what_was_measured_alone():
     vits = ROWS["V"]
     point = {"series": "pipe", "x": "none", "value": 210.0, "low": 200.0, "high": 220.0, "emulated": "victim"}
-    shown = {"exhibit": "fig 7", "likeness": "confirmed", "measured": [point]}
+    shown = {"exhibit": "fig 7", "likeness": "confirmed", "reason": "1 of 2", "measured": [point]}
     by_lab = {"study": "xen-lab-vits", "by": "lab xen", "paper": "vits", "when": "2026-11-27", "form": "short"}
     recorded = table.Recorded.model_validate(by_lab | {"host": "a machine", "exhibits": [shown]})
-    page = table.page([vits], {"xen-lab-vits": recorded}, frozenset())
-    section = page.split("### Published and measured: `make xen-lab`")[1].split("###")[0]
-    assert "Measured on 2026-11-27 in the short form, on a machine.\n\nE: emulated" in section
-    assert "| fig 7 | pipe, none | no number | 210 ± 10 E | confirmed |" in section
-    assert "fig 5" not in section
+    own = table.Recorded.model_validate(
+        {"study": "vits", "when": "2026-11-26", "form": "short", "host": "here", "exhibits": []}
+    )
+    page = table.page([vits], [own, recorded], frozenset())
+    section = page.split("### Published and measured: `papers/vits`")[1].split("###")[0]
+    assert "Measured on 2026-11-26 in the short form, on here.\n" in section
+    assert "Measured by `make xen-lab` on 2026-11-27 in the short form, on a machine.\n\nE: emulated" in section
+    assert "| figure or table | place | published | measured | measured by `make xen-lab` |" in section
+    assert "| **fig 7** | Bandwidth of communication between local processes |  |  | **confirmed**: 1 of 2 |" in section
+    assert "| fig 7 | pipe, none | no number | – | 210 ± 10 E |" in section
 
 
 # What is recorded
@@ -128,7 +133,7 @@ def test_a_row_is_measured_again_only_once_each_of_its_figures_has_a_recorded_po
     rows = ROWS["V"].model_copy(update={"rows": (row,)})
 
     def states(results):
-        (stated,) = table.stated(rows, {each.study: each for each in results}, frozenset())
+        (stated,) = table.stated(rows, results, frozenset())
         return stated.status, stated.lacks
 
     assert states([]) == ("unrecorded", "no result of fig 5, fig 7 is recorded yet")
@@ -137,25 +142,31 @@ def test_a_row_is_measured_again_only_once_each_of_its_figures_has_a_recorded_po
     # A figure that only a lab measured is a result of rows that name the lab.
     lab = recorded("xen-lab-vits", fig_5=[POINT], fig_7=[POINT]).model_copy(update={"by": "lab xen", "paper": "vits"})
     assert states([lab])[0] == "unrecorded"
+    # So is one in other sandboxes: rows that name the backend.
+    guests = recorded("vits", fig_5=[POINT], fig_7=[POINT]).model_copy(update={"backend": "qemu"})
+    assert states([guests])[0] == "unrecorded"
+    assert guests.is_of("sudo partywall study papers/vits --backend qemu --only 'memory*'")
+    assert not guests.is_of("sudo partywall study papers/vits-network --backend qemu")
 
 
 def test_a_row_without_figures_needs_a_result_of_one_of_its_studies_or_benchmarks():
     row = (
         ROWS["V"].rows[0].model_copy(update={"status": "measured", "by": ("study vits", "bench harm"), "exhibits": ()})
     )
-    rows = ROWS["V"]
     said = "sudo partywall study papers/vits, sudo python benches/harm.py"
-    assert table.without_result(row, rows, {}, frozenset({"watch_cost"})) == said
-    assert table.without_result(row, rows, {}, frozenset({"harm"})) == ""
-    assert table.without_result(row, rows, {"vits": recorded("vits", fig_5=[POINT])}, frozenset()) == ""
+    assert table.without_result(row, (), frozenset({"watch_cost"})) == said
+    assert table.without_result(row, (), frozenset({"harm"})) == ""
+    assert table.without_result(row, [recorded("vits", fig_5=[POINT])], frozenset()) == ""
+    stand_in = row.model_copy(update={"status": "stand-in", "lacks": "a meter"})
+    assert table.without_result(stand_in, (), frozenset()) == said
     other = row.model_copy(update={"status": "shown"})
-    assert table.without_result(other, rows, {}, frozenset()) == ""
+    assert table.without_result(other, (), frozenset()) == ""
 
 
 def test_the_result_of_some_parts_is_added_to_the_earlier_one(tmp_path, monkeypatch):
     paper = papers.load("vits")
 
-    def measure(parts, *names):
+    def measure(parts, *names, backends=()):
         """A stored study that measured these figures."""
         comparisons = [
             Beside(
@@ -165,16 +176,16 @@ def test_the_result_of_some_parts_is_added_to_the_earlier_one(tmp_path, monkeypa
             )
             for exhibit in paper.exhibits
         ]
-        folder = tmp_path / "-".join(parts or ["whole"])
+        folder = tmp_path / "-".join([*(parts or ["whole"]), *backends])
         folder.mkdir()
         (folder / "observations.jsonl").touch()
-        request = StudyRequest(parts=tuple(parts), backends=("qemu",) if "memory*" in parts else ())
+        request = StudyRequest(parts=tuple(parts), backends=backends)
         directory = SimpleNamespace(about={}, path=folder, request=request)
         monkeypatch.setattr(table.StudyDirectory, "open", lambda _: directory)
         report = SimpleNamespace(name="vits", length="short", comparisons=comparisons)
         monkeypatch.setattr(table.studies, "report", lambda _: report)
-        table.record(folder)
-        stored = table.Recorded.model_validate_json((tmp_path / "results" / "vits.json").read_bytes())
+        stored = table.Recorded.model_validate_json(table.record(folder).read_bytes())
+        assert stored.backend == "".join(backends)
         return {shown.exhibit: (len(shown.measured), shown.note) for shown in stored.exhibits}
 
     monkeypatch.setattr(table, "RESULTS", tmp_path / "results")
@@ -184,7 +195,11 @@ def test_the_result_of_some_parts_is_added_to_the_earlier_one(tmp_path, monkeypa
     assert first["fig 5"][1].endswith(", --only cache")
     both = measure(["memory*"], "fig 6 (space)")
     assert both["fig 5"] == first["fig 5"]
-    assert both["fig 6 (space)"][1].endswith(", --backend qemu --only 'memory*'")
+    assert both["fig 6 (space)"][1].endswith(", --only 'memory*'")
+    guests = measure(["memory*"], "fig 6 (space)", backends=("qemu",))
+    assert list(guests) == ["fig 6 (space)"]
+    with pytest.raises(ValueError, match="measure each apart"):
+        measure(["both"], backends=("qemu", "container"))
     whole = measure([], "fig 7")
     assert whole["fig 5"] == (0, "")
     assert len(whole) == len(paper.exhibits)
@@ -192,7 +207,7 @@ def test_the_result_of_some_parts_is_added_to_the_earlier_one(tmp_path, monkeypa
 
 def test_every_place_that_a_verdict_is_about_is_on_the_page():
     for letter, rows in ROWS.items():
-        page = table.page([rows], {}, frozenset())
+        page = table.page([rows], (), frozenset())
         for name in rows.studies:
             for exhibit in papers.load(name).exhibits:
                 claimed = {place for claim in exhibit.claims for place in (claim.left, claim.than)}

@@ -106,7 +106,7 @@ def of_page() -> Iterator[str]:
 
 def needing_hardware(rows: table.PaperRows) -> Iterator[str]:
     """Tables and figures of rows that say which hardware they need."""
-    yield from (exhibit for row in rows.rows if row.status == "unequipped" for exhibit in row.exhibits)
+    yield from (id_ for row in rows.rows if row.status == "unequipped" for id_ in row.exhibits)
 
 
 class Carried(NamedTuple):
@@ -117,7 +117,7 @@ class Carried(NamedTuple):
 
 
 def measured(name: str, kept_in: Path | None, needed: frozenset[str]) -> Carried:
-    """Carries out the shortest form of a study. needed: exhibits that need hardware which not every host has."""
+    """Carries out the shortest form of a study. needed: tables and figures that need hardware of their own."""
     folder = (kept_in or Path(tempfile.mkdtemp(prefix="partywall-papers-", dir="/var/tmp"))) / name
     options = Options(pipeline.this_host(), folder, WORK_ROOT, allow_commands=False)
     request = StudyRequest() if _by_precision(name) else StudyRequest(rounds=ROUNDS)
@@ -203,7 +203,7 @@ def main() -> None:
         problems += of_fault(given.plant, rows[0], *next(iter(loaded.items())))
     left = ""
     if not given.quick:
-        needed = frozenset(exhibit for paper in rows for exhibit in needing_hardware(paper))
+        needed = frozenset(id_ for paper in rows for id_ in needing_hardware(paper))
         parts = {name: lambda name=name: measured(name, given.folder, needed)._asdict() for name in loaded}
         carried = [Carried(**part) for part in in_parts(parts, given).values()]
         problems += [problem for each in carried for problem in each.problems]

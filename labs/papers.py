@@ -351,12 +351,16 @@ def record(folder: Path, only: Sequence[str] = (), lab: str = "") -> Path:
         "form": report.length,
         "exhibits": shown,
     }
+    variant = backend
     if lab:
         file = directory.path / "study.yaml"
-        of_lab = {"by": f"lab {lab}", "paper": studies.kind_of(file).read(directory.content, str(file)).paper}
-        document |= of_lab | {"exhibits": [each for each in shown if each["measured"]]}
+        study = studies.kind_of(file).read(directory.content, str(file))
+        # A lab has a study of its own, or measures the paper's on another host.
+        paper = getattr(study, "paper", report.name)
+        variant = lab if paper == report.name else ""
+        document |= {"by": f"lab {lab}", "paper": paper, "exhibits": [each for each in shown if each["measured"]]}
     RESULTS.mkdir(exist_ok=True)
-    file = RESULTS / f"{'-'.join(filter(None, [report.name, backend]))}.json"
+    file = RESULTS / f"{'-'.join(filter(None, [report.name, variant]))}.json"
     if only or (directory.request.parts and not lab):
         wanted = only or [each["exhibit"] for each in shown if each["measured"]]
         note = ", ".join(filter(None, [document["when"], _options(directory.request)]))

@@ -205,6 +205,29 @@ def test_the_result_of_some_parts_is_added_to_the_earlier_one(tmp_path, monkeypa
     assert len(whole) == len(paper.exhibits)
 
 
+def test_a_lab_that_measures_the_papers_study_itself_has_a_result_of_its_own(tmp_path, monkeypatch):
+    name = "load-generation-netto"
+    point = Measured(series="50 users", x=25.0, value=1.0, low=0.9, high=1.1)
+    paper = papers.load(name)
+    comparisons = [
+        Beside(paper=paper, table=exhibit, measured=(point,) if exhibit.id == "fig 5" else ())
+        for exhibit in paper.exhibits
+    ]
+    (tmp_path / "observations.jsonl").touch()
+    content = studies.find(name).read_bytes()
+    (tmp_path / "study.yaml").write_bytes(content)
+    directory = SimpleNamespace(about={}, path=tmp_path, request=StudyRequest(), content=content)
+    monkeypatch.setattr(table.StudyDirectory, "open", lambda _: directory)
+    report = SimpleNamespace(name=name, length="short", comparisons=comparisons)
+    monkeypatch.setattr(table.studies, "report", lambda _: report)
+    monkeypatch.setattr(table, "RESULTS", tmp_path / "results")
+    file = table.record(tmp_path, lab="hosts")
+    assert file.name == "load-generation-netto-hosts.json"
+    (stored,) = table.results()
+    assert (stored.by, stored.beside, stored.column) == ("lab hosts", name, "measured by `make hosts`")
+    assert [shown.exhibit for shown in stored.exhibits] == ["fig 5"]
+
+
 def test_every_place_that_a_verdict_is_about_is_on_the_page():
     for letter, rows in ROWS.items():
         page = table.page([rows], (), frozenset())

@@ -35,10 +35,11 @@ class LackingError(Exception):
 
 @dataclass(frozen=True)
 class Bench:
-    """A host that is up, and how commands get to where Partywall runs on it."""
+    """A host that is up, and how commands get to where Partywall runs on it. out: where records are kept."""
 
     machine: Machine
     wheel: Path
+    out: Path
 
     @property
     def host(self) -> Host:

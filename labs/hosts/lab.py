@@ -69,7 +69,7 @@ def tried(
             with Machine(host, image.built(host.image, say), options.accel, log, say) as machine:
                 release = machine.run("uname -r").last
                 say(f"up after {machine.boot_s:.0f} s, Linux {release}")
-                bench = Bench(machine, wheel)
+                bench = Bench(machine, wheel, options.out)
                 # What is tried on a host that was booted again needs Partywall installed again.
                 first, *rest = left if "install" in left else ["install", *left]
                 _check_all(bench, [first], results, say, keep)

@@ -6,6 +6,7 @@ the CPUs of the machine that emulates: the figures show that the study works the
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,12 +32,17 @@ ROUNDS = 4
 
 
 def tried(bench: Bench) -> str:
-    """Each figure with its interval, by users and share of the CPUs. FailedError if one is missing."""
+    """Each figure with its interval, by users and share of the CPUs; its record is kept. FailedError if one is missing.
+
+    `python -m labs.papers --record runs/hosts/pinning --lab hosts` shows it beside the paper.
+    """
     _bring_study(bench)
     bench.shell("rm -rf pinning")
     bench.partywall("study /opt/try/pinning.yaml --out pinning", *MEASURED, timeout_s=3600)
     with bench.taken("pinning") as folder:
         report = studies.report(StudyDirectory.open(folder))
+        shutil.rmtree(bench.out / "pinning", ignore_errors=True)
+        shutil.copytree(folder, bench.out / "pinning")
     by_id = {beside.table.id: beside for beside in report.comparisons}
     return "; ".join(_said(by_id[id_], name) for id_, name in FIGURES.items())
 

@@ -104,7 +104,7 @@ def test_the_load_check_judges_the_exit_code_of_partywall_everywhere(place, code
 
     machine = Reported()
     machine.host = Host("h", "a host", TRIXIE, place=place)
-    bench = Bench(machine, Path("wheel"))
+    bench = Bench(machine, Path("wheel"), Path("runs"))
     if fails:
         with pytest.raises(FailedError, match=f"exit code {code}"):
             CHECKS["load"](bench)

@@ -87,10 +87,9 @@ def _in(result: vif.HostVif, *command: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.usefixtures("ebpf")
-def test_a_guest_behind_a_tap_is_held_by_a_guards_policy_that_names_its_sandbox(guest: Sandbox) -> None:
-    send = {"guarantee": "1Mbit/s", "ceiling": f"{CEILING_BPS}bit/s"}
-    policy = Policy.model_validate(
+def promised(send: dict[str, str]) -> Policy:
+    """A policy about the guest's tap alone."""
+    return Policy.model_validate(
         {
             "partywall_guard": 1,
             "name": f"test-tap-{os.getpid()}",
@@ -99,6 +98,11 @@ def test_a_guest_behind_a_tap_is_held_by_a_guards_policy_that_names_its_sandbox(
             "vifs": {"vm": {"sandbox": "sender", "service_class": "only", "send": send}},
         }
     )
+
+
+@pytest.mark.usefixtures("ebpf")
+def test_a_guest_behind_a_tap_is_held_by_a_guards_policy_that_names_its_sandbox(guest: Sandbox) -> None:
+    policy = promised({"guarantee": "1Mbit/s", "ceiling": f"{CEILING_BPS}bit/s"})
     result = guard.resolve(policy)
     assert (result["vm"].interface, result["vm"].inside) == ("tap1", False)
     start(guest, "udp-send")
@@ -111,6 +115,21 @@ def test_a_guest_behind_a_tap_is_held_by_a_guards_policy_that_names_its_sandbox(
     assert free > 2 * CEILING_BPS, "the guest sends too little for a test"
     assert held < 1.15 * CEILING_BPS
     assert freed > 2 * CEILING_BPS
+
+
+@pytest.mark.usefixtures("ebpf")
+def test_tcp_of_a_guest_gets_its_promise_although_no_queue_can_stand_before_its_tap(guest: Sandbox) -> None:
+    policy = promised({"guarantee": f"{CEILING_BPS}bit/s", "ceiling": f"{CEILING_BPS}bit/s"})
+    start(guest, "tcp-stream")
+    free = rate_bps()
+    with guard.keep(guard.flatten(policy, guard.resolve(policy), 50_000_000)) as kept:
+        until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0)
+        # The connection first has to learn of its limit.
+        until(lambda: rate_bps() < 1.15 * CEILING_BPS)
+        held = rate_bps(seconds=5)
+    stop(guest)
+    assert free > 2 * CEILING_BPS, "the guest sends too little for a test"
+    assert 0.95 * CEILING_BPS < held < 1.05 * CEILING_BPS
 
 
 @pytest.mark.usefixtures("ebpf")
@@ -153,10 +172,10 @@ def test_excess_packets_can_stop_in_the_guest_and_its_hook_is_gone_afterwards() 
         assert client.call("guard.remove", id=policy.name, hooks=[])["removed"] == []
 
 
-def rate_bps() -> float:
-    """What came through in a second, after what waited in buckets and queues is gone."""
+def rate_bps(seconds: float = 1) -> float:
+    """What came through in some seconds, after what waited in buckets and queues is gone."""
     begun = arrived()
     until(lambda: arrived() > begun + CEILING_BPS // 8 // 4)
     first, at_ns = arrived(), time.monotonic_ns()
-    until(lambda: time.monotonic_ns() > at_ns + 1_000_000_000)
+    until(lambda: time.monotonic_ns() > at_ns + seconds * 1e9)
     return (arrived() - first) * 8e9 / (time.monotonic_ns() - at_ns)

@@ -17,8 +17,10 @@ from partywall.host import Host
 from partywall.load import monitors, tomcat
 from partywall.load.prepared import Monitor
 from partywall.model.agreement import Likeness, judge
+from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
-from partywall.report import study_page
+from partywall.report import figures, study_page
+from partywall.report import paper as report
 from partywall.sandbox import Label, reaper
 from partywall.scenario import papers
 from partywall.stats.overhead import response
@@ -184,6 +186,46 @@ def test_the_papers_form_takes_its_two_hours_a_cell_and_differs_neither_in_time_
     assert setup["CPUs kept for the host"] == ("none, 2 of 8, 4 of 8", "0 of 2, 0 of 2, 1 of 2")
     assert setup["sandboxes"][1] == "guests of QEMU, emulated"
     assert set(setup) == set(get_args(SetupItem))
+
+
+def test_figures_of_emulated_generators_are_marked_and_those_of_the_physical_ones_are_not(study, tmp_path):
+    directory = kept(tmp_path / "run")
+    for observed in made_up(study):
+        guest = observed.cell.generator == "sandbox"
+        directory.append(observed.model_copy(update={"emulated": guest}).model_dump_json())
+    made = all_studies.report(directory)
+    shown = {beside.table.id: beside.points for beside in made.comparisons}
+    for name in ("fig 4a", "table II"):
+        assert {place.series: point.emulated for place, point in shown[name].items()} == {
+            "sandbox": "victim",
+            "physical": None,
+        }
+    assert shown["table III"][Place("sandbox, host", 25.0)].emulated == "victim"
+    assert {place.x: point.emulated for place, point in shown["fig 7"].items()} == {
+        0.0: None,
+        1.0: "victim",
+        2.0: "victim",
+        4.0: "victim",
+    }
+    tables = {section.id: section for section in made.sections}
+    assert {row[0].partition(",")[0]: row[0].endswith(" E") for row in tables["cells"].rows} == {
+        "physical": False,
+        "sandbox": True,
+    }
+    assert "sandbox, 25 users E" in tables["counters"].columns
+    assert all(row[1].endswith(" E") for row in tables["model"].rows)
+    for name in ("service", "cells", "counters", "model"):
+        assert figures.EMULATED in tables[name].lead
+    assert figures.EMULATED in "".join(str(part) for part in report.parts(made.comparisons))
+
+
+def test_a_study_without_emulation_has_no_marks(study, tmp_path):
+    directory = kept(tmp_path / "run")
+    for observed in made_up(study):
+        directory.append(observed.model_dump_json())
+    made = all_studies.report(directory)
+    assert not any(point.emulated for beside in made.comparisons for point in beside.measured)
+    assert not any(figures.EMULATED in section.lead for section in made.sections)
 
 
 def test_a_study_that_is_none_is_reported_by_line():

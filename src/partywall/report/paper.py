@@ -132,6 +132,8 @@ def parts(comparisons: Sequence[Beside]) -> Iterator[RenderableType]:
         yield Text(f"\nBeside {cite}", style="bold")
     shared = common(comparisons)
     yield from (Text(f"differs here: {text}", style="dim") for text in shared)
+    if any(point.emulated for beside in comparisons for point in beside.measured):
+        yield Text(figures.EMULATED, style="dim")
     yield from (_group(beside, shared) for beside in comparisons)
 
 

@@ -34,7 +34,7 @@ from partywall.report.latency import known_quantiles
 from partywall.scenario import papers
 from partywall.scenario.documents import validated
 from partywall.stats.overhead import Pair
-from partywall.stats.rounds import beside, student
+from partywall.stats.rounds import beside, marked, student
 from partywall.study.generation import machines as elsewhere
 from partywall.study.generation.model import COUNTERS, PERCENTILES, Cell, Form, Observed, Study
 
@@ -133,7 +133,7 @@ def observe(
             cell=cell,
             round=round_,
             values=values,
-            emulated=setup.backend == "qemu" and accel == "tcg",
+            emulated=session.emulated,
             sent=_sent(seconds, setup.generators),
             clock_error_ns=max(session.clock_errors_ns.values(), default=None),
         )
@@ -378,12 +378,16 @@ def comparisons(study: Study, observations: Sequence[Observed], differs: Sequenc
     published = papers.load(study.paper)
     every = (*study.differs, *differs)
     return [
-        beside(
-            published,
-            paper_table,
-            _measured(observations, paper_table.id),
-            every,
-            deviations=_deviations(observations, paper_table.id),
+        marked(
+            beside(
+                published,
+                paper_table,
+                _measured(observations, paper_table.id),
+                every,
+                deviations=_deviations(observations, paper_table.id),
+            ),
+            "victim",
+            _measured([observed for observed in observations if observed.emulated], paper_table.id),
         )
         for paper_table in published.exhibits
     ]
@@ -531,15 +535,16 @@ def pairs(study: Study, observations: Sequence[Observed], *, compress: bool = Tr
     mean_s = think_s(study)
     if mean_s is None:
         return []
-    figures: dict[tuple[str, int, int], dict[str, float | None]] = {
-        (o.cell.generator, o.cell.users, o.round): o.values
+    known = {
+        (o.cell.generator, o.cell.users, o.round): o
         for o in observations
         if o.cell.compress == compress and not o.cell.kept and o.cell.sandboxes == 1
     }
     made = []
-    for (generator, users, number), values in sorted(figures.items()):
-        bare = figures.get(("physical", users, number))
-        response, used = values["response_s"], values["cpu_percent"]
-        if generator == "sandbox" and bare is not None and response and used and bare["response_s"]:
-            made.append(Pair(users, mean_s, response, used / 100, bare["response_s"], bare["iterations_per_s"]))
+    for (generator, users, number), observed in sorted(known.items(), key=lambda item: item[0]):
+        bare = known.get(("physical", users, number))
+        response, used = observed.values["response_s"], observed.values["cpu_percent"]
+        if generator == "sandbox" and bare is not None and response and used and bare.values["response_s"]:
+            physical = bare.values["response_s"], bare.values["iterations_per_s"]
+            made.append(Pair(users, mean_s, response, used / 100, *physical, emulated=observed.emulated))
     return made

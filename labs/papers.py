@@ -30,7 +30,7 @@ from partywall.model.paper import Measured, Number, Paper, PaperTable
 from partywall.model.scenario import Frozen, Name
 from partywall.model.study import StudyRequest
 from partywall.report import figures
-from partywall.report.paper import measured_text
+from partywall.report.paper import measured_text, x_text
 from partywall.scenario import papers
 from partywall.scenario.documents import validated
 from partywall.store.study import StudyDirectory
@@ -270,9 +270,16 @@ def _beside(paper: Paper, title: str, recorded: Recorded | None) -> Iterator[str
 
 
 def _point_rows(paper_table: PaperTable, shown: Shown | None) -> Iterator[str]:
-    """A line for each place that the verdict is about: published numbers, claims and bounds."""
+    """A line for each place that the verdict is about: published numbers, claims and bounds.
+
+    If the paper gives no result, a line for each series that was measured.
+    """
     points = {point.place: point for point in shown.measured} if shown else {}
     verdict = "not recorded" if shown is None else f"{shown.likeness} ({shown.note})" if shown.note else shown.likeness
+    if not paper_table.states_results:
+        for series in dict.fromkeys(place.series for place in points):
+            own = (f"{x_text(place)}: {measured_text(points[place])}" for place in points if place.series == series)
+            yield f"| {paper_table.id} | {series} | no number | {'; '.join(own)} | {verdict} |"
     claimed = [place for claim in paper_table.claims for place in (claim.left, claim.than)]
     bounded = [place for place in points if any(bound.covers(place) for bound in paper_table.bounds)]
     for place in dict.fromkeys([*paper_table.values, *claimed, *bounded]):

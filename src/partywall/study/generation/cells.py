@@ -423,7 +423,7 @@ def _deviations(observations: Sequence[Observed], paper_table: str) -> dict[pape
     return {at: statistics.fmean(values) for at, values in by_place.items()}
 
 
-Place = tuple[str, float] | None
+Place = tuple[str, float | str] | None
 
 
 def _by_users(cell: Cell) -> Place:
@@ -449,14 +449,29 @@ def _by_sandboxes_at_full_load(cell: Cell) -> Place:
     return _by_sandboxes(cell)
 
 
+def _as_well(place: Callable[[Cell], Place], metric: str) -> Callable[[Cell], Place]:
+    """The same places as a series of its own, for another metric."""
+
+    def of_metric(cell: Cell) -> Place:
+        at = place(cell)
+        return None if at is None else (f"{at[0]}, {metric}", at[1])
+
+    return of_metric
+
+
 def _beside(place: Callable[[Cell], Place]) -> Callable[[Cell], Place]:
     """The same places as another series: what the host's counters say meanwhile."""
+    of_host = _as_well(place, "host")
+    return lambda cell: None if cell.generator == "physical" else of_host(cell)
 
-    def of_host(cell: Cell) -> Place:
-        at = place(cell)
-        return None if at is None or cell.generator == "physical" else (f"{at[0]}, host", at[1])
 
-    return of_host
+def _by_generator(metric: str) -> Callable[[Cell], Place]:
+    """A series for a metric, at the paper's most users."""
+
+    def place(cell: Cell) -> Place:
+        return (metric, cell.generator) if cell.users == 150 and _by_users(cell) is not None else None
+
+    return place
 
 
 def _by_compression(cell: Cell) -> Place:
@@ -467,10 +482,9 @@ def _by_compression(cell: Cell) -> Place:
 
 def _at_percentile(share: int) -> Callable[[Cell], Place]:
     def place(cell: Cell) -> Place:
-        at = _by_sandboxes(cell)
-        if at is None:
+        if _by_sandboxes(cell) is None:
             return None
-        return ("physical" if at[1] == 0 else _count_text(round(at[1])), float(share))
+        return ("physical" if cell.generator == "physical" else _count_text(cell.sandboxes), float(share))
 
     return place
 
@@ -482,6 +496,15 @@ def _count_text(sandboxes: int) -> str:
 Rule = tuple[str, Callable[[Cell], Place]]
 
 TABLES: dict[str, tuple[Rule, ...]] = {
+    "section II.A (availability)": (("availability", _by_users),),
+    "section II.A (memory)": (("Memory: available", _by_users),),
+    "section IV.A (pages)": (
+        ("pages_per_s", _as_well(_by_users, "pages")),
+        ("iterations_per_s", _as_well(_by_users, "iterations")),
+    ),
+    "section IV.A (metrics)": tuple(
+        (metric, _by_generator(f"{metric} ({unit})")) for metric, (_, unit) in COUNTERS.items()
+    ),
     "fig 4a": (("response_s", _by_users),),
     "fig 4a (spread)": (("response_deviation_s", _by_users),),
     "fig 4b": (("received_kbps", _by_users),),
@@ -500,6 +523,7 @@ TABLES: dict[str, tuple[Rule, ...]] = {
     "table VII.2": (("disk_queue", _by_sandboxes), ("host_disk_queue", _beside(_by_sandboxes))),
     "fig 10": (("pages_s", _by_compression),),
     "section V": (("host_side_percent", _by_sandboxes_at_full_load),),
+    "section VI (switches)": (("Switches: context switches", _by_sandboxes),),
 }
 """The metrics of each table or figure, each with the place of a cell in it."""
 

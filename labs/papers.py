@@ -27,11 +27,11 @@ from benches.results import recorded as benchmarks
 from benches.results import written
 from partywall import study as studies
 from partywall.model.agreement import judge
-from partywall.model.paper import Beside, Measured, Number, Paper, PaperTable
+from partywall.model.paper import Beside, Measured, Number, Paper, PaperTable, Place
 from partywall.model.scenario import Frozen, Name
 from partywall.model.study import StudyRequest
 from partywall.report import figures
-from partywall.report.paper import measured_text
+from partywall.report.paper import measured_text, x_text
 from partywall.scenario import papers
 from partywall.scenario.documents import validated
 from partywall.store.study import StudyDirectory
@@ -299,21 +299,30 @@ def _beside(paper: Paper, name: str, recorded: Sequence[Recorded]) -> Iterator[s
 def _point_rows(paper_table: PaperTable, shown: Sequence[Shown | None]) -> Iterator[str]:
     """The verdicts, and a line for each place that they are about: published numbers, claims and bounds.
 
-    A table or figure without any of these has all its measured places, for it is there to show them.
+    If the paper gives no result, a line for each series that was measured.
     """
     points = [{point.place: point for point in each.measured} if each else {} for each in shown]
     verdicts = [each.verdict if each else "" for each in shown]
     yield f"| **{paper_table.id}** | {' | '.join([paper_table.title, '', *verdicts])} |"
-    claimed = [place for claim in paper_table.claims for place in (claim.left, claim.than)]
     measured = dict.fromkeys(place for each in points for place in each)
-    said = [*paper_table.values, *claimed]
+    if not paper_table.states_results:
+        for series in dict.fromkeys(place.series for place in measured):
+            here = [_series_text(each, series) for each in points]
+            yield f"| {paper_table.id} | {' | '.join([series, 'no number', *here])} |"
+        return
+    claimed = [place for claim in paper_table.claims for place in (claim.left, claim.than)]
     bounded = [place for place in measured if any(bound.covers(place) for bound in paper_table.bounds)]
-    places = dict.fromkeys([*said, *bounded] if said or paper_table.bounds else measured)
-    for place in places:
+    for place in dict.fromkeys([*paper_table.values, *claimed, *bounded]):
         number = paper_table.values.get(place)
         here = [measured_text(each[place]) if place in each else "–" for each in points]
         published = "no number" if number is None else _with_unit(number, paper_table.y.unit)
         yield f"| {paper_table.id} | {' | '.join([str(place), published, *here])} |"
+
+
+def _series_text(points: Mapping[Place, Measured], series: str) -> str:
+    """'50: 41.2 ± 0.8; 150: 43 ± 2'."""
+    own = (f"{x_text(place)}: {measured_text(point)}" for place, point in points.items() if place.series == series)
+    return "; ".join(own) or "–"
 
 
 def _with_unit(number: Number, unit: str) -> str:

@@ -17,14 +17,16 @@ from partywall.host import Host
 from partywall.load import monitors, tomcat
 from partywall.load.prepared import Monitor
 from partywall.model.agreement import Likeness, judge
+from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
-from partywall.report import study_page
+from partywall.report import figures, study_page
+from partywall.report import paper as report
 from partywall.sandbox import Label, reaper
 from partywall.scenario import papers
 from partywall.stats.overhead import response
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells as studies
-from partywall.study.generation.model import METRICS, Observed, SetupItem
+from partywall.study.generation.model import COUNTERS, METRICS, Observed, SetupItem
 from partywall.testing import fake_host
 
 NAME = "papers/load-generation-netto"
@@ -92,7 +94,16 @@ def test_every_figure_of_the_paper_has_its_metric_and_points(study):
     for beside in studies.comparisons(study, list(made_up(study))):
         claimed = {place for claim in beside.table.claims for place in (claim.left, claim.than)}
         measured = set(beside.points)
-        assert len(measured & (claimed | set(beside.table.values))) >= 2, beside.table.id
+        stated = claimed | set(beside.table.values) if beside.table.states_results else measured
+        assert len(measured & stated) >= 2, beside.table.id
+
+
+def test_the_hosts_metrics_are_a_table_of_each_generator_without_a_chart(study):
+    (beside,) = [b for b in studies.comparisons(study, list(made_up(study))) if b.table.id == "section IV.A (metrics)"]
+    assert {place.x for place in beside.points} == {"physical", "sandbox"}
+    assert {place.series for place in beside.points} == {f"{name} ({unit})" for name, (_, unit) in COUNTERS.items()}
+    assert not report.has_chart(beside)
+    assert all(published == report.NOT_PRINTED for _, _, published, _ in report.rows(beside))
 
 
 def test_disks_are_the_guests_own_with_the_hosts_beside_and_otherwise_the_hosts():
@@ -146,6 +157,11 @@ def test_verdicts_follow_from_what_was_measured(study):
     assert shown["fig 4a"].likeness in (Likeness.SAME_ORDER, Likeness.SAME_DIRECTION)
     assert shown["fig 7"].likeness is Likeness.SAME_ORDER
     assert shown["fig 10"].likeness is Likeness.DIFFERS
+    assert shown["section VI (switches)"].likeness is Likeness.SAME_ORDER
+    named = {name for name, verdict in shown.items() if verdict.likeness is Likeness.NO_RESULT}
+    assert named == {f"section {name}" for name in ("II.A (availability)", "II.A (memory)", "IV.A (pages)")} | {
+        "section IV.A (metrics)"
+    }
     assert {beside.likeness for beside in [judge(b) for b in studies.comparisons(study, [])]} == {Likeness.MISSING}
 
 
@@ -160,10 +176,10 @@ def test_a_study_is_reported_from_its_files(study, tmp_path):
     files = study_page.FILES.write(made, tmp_path / "out", ["html", "json", "csv"])
     text = files[0].read_text()
     sections = ("The system under test", "Xen 3.4 on Oracle VM Server 2.2", "the short form compresses")
-    for part in ("Table II: CPU usage", "Fig 10", "Of 18 tables and figures", "loopback", *sections):
+    for part in ("Table II: CPU usage", "Fig 10", "Of 23 tables and figures", "loopback", *sections):
         assert part in text
     result = json.loads(files[1].read_text())
-    assert len(result["exhibits"]) == 18
+    assert len(result["exhibits"]) == 23
     assert set(result["cells"]) == set(METRICS)
     assert len(files[2].read_text().splitlines()) == 1 + 3 * len(study.cells)
 
@@ -184,6 +200,46 @@ def test_the_papers_form_takes_its_two_hours_a_cell_and_differs_neither_in_time_
     assert setup["CPUs kept for the host"] == ("none, 2 of 8, 4 of 8", "0 of 2, 0 of 2, 1 of 2")
     assert setup["sandboxes"][1] == "guests of QEMU, emulated"
     assert set(setup) == set(get_args(SetupItem))
+
+
+def test_figures_of_emulated_generators_are_marked_and_those_of_the_physical_ones_are_not(study, tmp_path):
+    directory = kept(tmp_path / "run")
+    for observed in made_up(study):
+        guest = observed.cell.generator == "sandbox"
+        directory.append(observed.model_copy(update={"emulated": guest}).model_dump_json())
+    made = all_studies.report(directory)
+    shown = {beside.table.id: beside.points for beside in made.comparisons}
+    for name in ("fig 4a", "table II"):
+        assert {place.series: point.emulated for place, point in shown[name].items()} == {
+            "sandbox": "victim",
+            "physical": None,
+        }
+    assert shown["table III"][Place("sandbox, host", 25.0)].emulated == "victim"
+    assert {place.x: point.emulated for place, point in shown["fig 7"].items()} == {
+        0.0: None,
+        1.0: "victim",
+        2.0: "victim",
+        4.0: "victim",
+    }
+    tables = {section.id: section for section in made.sections}
+    assert {row[0].partition(",")[0]: row[0].endswith(" E") for row in tables["cells"].rows} == {
+        "physical": False,
+        "sandbox": True,
+    }
+    assert "sandbox, 25 users E" in tables["counters"].columns
+    assert all(row[1].endswith(" E") for row in tables["model"].rows)
+    for name in ("service", "cells", "counters", "model"):
+        assert figures.EMULATED in tables[name].lead
+    assert figures.EMULATED in "".join(str(part) for part in report.parts(made.comparisons))
+
+
+def test_a_study_without_emulation_has_no_marks(study, tmp_path):
+    directory = kept(tmp_path / "run")
+    for observed in made_up(study):
+        directory.append(observed.model_dump_json())
+    made = all_studies.report(directory)
+    assert not any(point.emulated for beside in made.comparisons for point in beside.measured)
+    assert not any(figures.EMULATED in section.lead for section in made.sections)
 
 
 def test_a_study_that_is_none_is_reported_by_line():

@@ -294,6 +294,11 @@ class PreparedLoad:
         """The names of monitors inside guests."""
         return [name for name in self.monitors if name in self._generators and GENERATOR in self.monitors]
 
+    @property
+    def emulated(self) -> bool:
+        """True if the processor of a generator is emulated, as its agent sees it."""
+        return any(self._agents.client(name).hello.get("emulated") for name in self._generators)
+
     def host_side_ns(self) -> int | None:
         """CPU time of the host's part of all generators so far, such as emulators; None if they have no such part."""
         parts = [sandbox.host_side_ns() for sandbox in self._generators.values()]

@@ -155,7 +155,10 @@ class Bound(Bounds):
 
 
 class PaperTable(Frozen):
-    """A table or figure. published: numbers in the paper, by series and x; claims, bounds: statements in the text."""
+    """A table or figure. published: numbers in the paper, by series and x; claims, bounds: statements in the text.
+
+    A metric of which the paper gives no result has neither.
+    """
 
     id: str = Field(description="its name in the paper, e.g. fig 8")
     title: str
@@ -166,6 +169,11 @@ class PaperTable(Frozen):
     claims: tuple[Claim, ...] = ()
     bounds: tuple[Bound, ...] = ()
     says: str = Field("", description="the paper's conclusion, in our words")
+    chart: bool = Field(True, description="false if its values have no common unit, so that no chart can show them")
+
+    @property
+    def states_results(self) -> bool:
+        return bool(self.published or self.claims or self.bounds)
 
     @property
     def values(self) -> Mapping[Place, Number]:

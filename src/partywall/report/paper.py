@@ -30,6 +30,7 @@ STYLES = {
     Likeness.DIFFERS: "bold red",
     Likeness.UNTOLD: "magenta",
     Likeness.MISSING: "dim",
+    Likeness.NO_RESULT: "dim",
 }
 BADGES = {
     Likeness.SAME_ORDER: ("✓", "holds"),
@@ -37,6 +38,7 @@ BADGES = {
     Likeness.DIFFERS: ("✗", "violated"),
     Likeness.UNTOLD: ("?", "inconclusive"),
     Likeness.MISSING: ("–", "none"),
+    Likeness.NO_RESULT: ("–", "none"),
 }
 WIDE_FROM = 200
 """An axis whose numbers span more than this factor is logarithmic."""
@@ -57,7 +59,7 @@ def rows(beside: Beside) -> list[tuple[str, str, str, str]]:
     return [
         (
             place.series,
-            _x(place),
+            x_text(place),
             NOT_PRINTED if place not in values else str(values[place]),
             NOT_MEASURED if place not in ours else measured_text(ours[place]),
         )
@@ -85,7 +87,7 @@ def _places(beside: Beside) -> list[Place]:
     return sorted(every, key=key)
 
 
-def _x(place: Place) -> str:
+def x_text(place: Place) -> str:
     return f"{place.x:g}" if isinstance(place.x, float) else place.x
 
 
@@ -132,6 +134,8 @@ def parts(comparisons: Sequence[Beside]) -> Iterator[RenderableType]:
         yield Text(f"\nBeside {cite}", style="bold")
     shared = common(comparisons)
     yield from (Text(f"differs here: {text}", style="dim") for text in shared)
+    if any(point.emulated for beside in comparisons for point in beside.measured):
+        yield Text(figures.EMULATED, style="dim")
     yield from (_group(beside, shared) for beside in comparisons)
 
 
@@ -158,6 +162,10 @@ def _group(beside: Beside, shared: Sequence[str] = ()) -> Group:
 
 
 # Chart
+
+
+def has_chart(beside: Beside) -> bool:
+    return beside.table.chart and bool(beside.measured or beside.table.published)
 
 
 def chart(beside: Beside) -> AnyChart:
@@ -275,7 +283,7 @@ def section(comparisons: Sequence[Beside], specs: dict[str, Any]) -> Markup:
     shown = []
     for number, beside in enumerate(comparisons, start=1):
         identity = None
-        if any(True for _ in _drawn(beside)):
+        if has_chart(beside):
             identity = f"paper-{number}-{slug(beside)}"
             specs[identity] = page.fluid(chart(beside))
         verdict = judge(beside)
@@ -315,7 +323,9 @@ def _of_claim(claim: Claim, pairs: Sequence[Comparison]) -> str:
 
 def _of_bound(bound: Bound, pairs: Sequence[Comparison]) -> str:
     judged = [pair for pair in pairs if isinstance(pair, Bounded) and pair.bound == bound]
-    shown = (f"here {measured_text(pair.measured)} at {_x(pair.measured.place)}: {pair.agreement}" for pair in judged)
+    shown = (
+        f"here {measured_text(pair.measured)} at {x_text(pair.measured.place)}: {pair.agreement}" for pair in judged
+    )
     return "; ".join(shown) or NOT_MEASURED
 
 

@@ -89,7 +89,7 @@ def _charts(report: StudyReport) -> dict[str, dict[str, Any]]:
     return {
         paper.slug(beside): charts.titled(paper.chart(beside), paper.title(beside), judge(beside).likeness)
         for beside in report.comparisons
-        if beside.measured or beside.table.published
+        if paper.has_chart(beside)
     }
 
 

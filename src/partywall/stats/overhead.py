@@ -42,7 +42,7 @@ It is effectively less if users who were served in sequence also return in seque
 class Pair:
     """One round of one level. used: share of its CPUs that the sandbox used, positive.
 
-    physical_*: None if it is to be predicted.
+    physical_*: None if it is to be predicted. emulated: whether the sandbox's processor was.
     """
 
     users: int
@@ -51,6 +51,7 @@ class Pair:
     used: float
     physical_s: float | None = None
     physical_rate: float | None = None
+    emulated: bool = False
 
     @property
     def work_s(self) -> float:
@@ -243,6 +244,7 @@ def mean_pair(pairs: Sequence[Pair]) -> Pair:
         think_s=pairs[0].think_s,
         sandbox_s=statistics.fmean(pair.sandbox_s for pair in pairs),
         used=statistics.fmean(pair.used for pair in pairs),
+        emulated=any(pair.emulated for pair in pairs),
     )
 
 

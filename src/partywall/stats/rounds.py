@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from partywall.model.evidence import Emulated
 from partywall.model.finding import Estimate
@@ -74,9 +74,12 @@ def beside(
     )
 
 
-def marked(beside: Beside, emulated: Emulated | None) -> Beside:
-    """The same with every point marked by what was emulated."""
-    points = tuple(point.model_copy(update={"emulated": emulated}) for point in beside.measured)
+def marked(beside: Beside, emulated: Emulated | None, at: Collection[Place] | None = None) -> Beside:
+    """The same with the points at these places, or all, marked by what was emulated."""
+    points = tuple(
+        point.model_copy(update={"emulated": emulated}) if at is None or point.place in at else point
+        for point in beside.measured
+    )
     return beside.model_copy(update={"measured": points})
 
 

@@ -34,7 +34,7 @@ from partywall.report.latency import known_quantiles
 from partywall.scenario import papers
 from partywall.scenario.documents import validated
 from partywall.stats.overhead import Pair
-from partywall.stats.rounds import beside, student
+from partywall.stats.rounds import beside, marked, student
 from partywall.study.generation import machines as elsewhere
 from partywall.study.generation.model import COUNTERS, PERCENTILES, Cell, Form, Observed, Study
 
@@ -133,7 +133,7 @@ def observe(
             cell=cell,
             round=round_,
             values=values,
-            emulated=setup.backend == "qemu" and accel == "tcg",
+            emulated=session.emulated,
             sent=_sent(seconds, setup.generators),
             clock_error_ns=max(session.clock_errors_ns.values(), default=None),
         )
@@ -378,12 +378,16 @@ def comparisons(study: Study, observations: Sequence[Observed], differs: Sequenc
     published = papers.load(study.paper)
     every = (*study.differs, *differs)
     return [
-        beside(
-            published,
-            paper_table,
-            _measured(observations, paper_table.id),
-            every,
-            deviations=_deviations(observations, paper_table.id),
+        marked(
+            beside(
+                published,
+                paper_table,
+                _measured(observations, paper_table.id),
+                every,
+                deviations=_deviations(observations, paper_table.id),
+            ),
+            "victim",
+            _measured([observed for observed in observations if observed.emulated], paper_table.id),
         )
         for paper_table in published.exhibits
     ]
@@ -419,7 +423,7 @@ def _deviations(observations: Sequence[Observed], paper_table: str) -> dict[pape
     return {at: statistics.fmean(values) for at, values in by_place.items()}
 
 
-Place = tuple[str, float] | None
+Place = tuple[str, float | str] | None
 
 
 def _by_users(cell: Cell) -> Place:
@@ -445,14 +449,29 @@ def _by_sandboxes_at_full_load(cell: Cell) -> Place:
     return _by_sandboxes(cell)
 
 
+def _as_well(place: Callable[[Cell], Place], metric: str) -> Callable[[Cell], Place]:
+    """The same places as a series of its own, for another metric."""
+
+    def of_metric(cell: Cell) -> Place:
+        at = place(cell)
+        return None if at is None else (f"{at[0]}, {metric}", at[1])
+
+    return of_metric
+
+
 def _beside(place: Callable[[Cell], Place]) -> Callable[[Cell], Place]:
     """The same places as another series: what the host's counters say meanwhile."""
+    of_host = _as_well(place, "host")
+    return lambda cell: None if cell.generator == "physical" else of_host(cell)
 
-    def of_host(cell: Cell) -> Place:
-        at = place(cell)
-        return None if at is None or cell.generator == "physical" else (f"{at[0]}, host", at[1])
 
-    return of_host
+def _by_generator(metric: str) -> Callable[[Cell], Place]:
+    """A series for a metric, at the paper's most users."""
+
+    def place(cell: Cell) -> Place:
+        return (metric, cell.generator) if cell.users == 150 and _by_users(cell) is not None else None
+
+    return place
 
 
 def _by_compression(cell: Cell) -> Place:
@@ -463,10 +482,9 @@ def _by_compression(cell: Cell) -> Place:
 
 def _at_percentile(share: int) -> Callable[[Cell], Place]:
     def place(cell: Cell) -> Place:
-        at = _by_sandboxes(cell)
-        if at is None:
+        if _by_sandboxes(cell) is None:
             return None
-        return ("physical" if at[1] == 0 else _count_text(round(at[1])), float(share))
+        return ("physical" if cell.generator == "physical" else _count_text(cell.sandboxes), float(share))
 
     return place
 
@@ -478,6 +496,15 @@ def _count_text(sandboxes: int) -> str:
 Rule = tuple[str, Callable[[Cell], Place]]
 
 TABLES: dict[str, tuple[Rule, ...]] = {
+    "section II.A (availability)": (("availability", _by_users),),
+    "section II.A (memory)": (("Memory: available", _by_users),),
+    "section IV.A (pages)": (
+        ("pages_per_s", _as_well(_by_users, "pages")),
+        ("iterations_per_s", _as_well(_by_users, "iterations")),
+    ),
+    "section IV.A (metrics)": tuple(
+        (metric, _by_generator(f"{metric} ({unit})")) for metric, (_, unit) in COUNTERS.items()
+    ),
     "fig 4a": (("response_s", _by_users),),
     "fig 4a (spread)": (("response_deviation_s", _by_users),),
     "fig 4b": (("received_kbps", _by_users),),
@@ -496,6 +523,7 @@ TABLES: dict[str, tuple[Rule, ...]] = {
     "table VII.2": (("disk_queue", _by_sandboxes), ("host_disk_queue", _beside(_by_sandboxes))),
     "fig 10": (("pages_s", _by_compression),),
     "section V": (("host_side_percent", _by_sandboxes_at_full_load),),
+    "section VI (switches)": (("Switches: context switches", _by_sandboxes),),
 }
 """The metrics of each table or figure, each with the place of a cell in it."""
 
@@ -531,15 +559,16 @@ def pairs(study: Study, observations: Sequence[Observed], *, compress: bool = Tr
     mean_s = think_s(study)
     if mean_s is None:
         return []
-    figures: dict[tuple[str, int, int], dict[str, float | None]] = {
-        (o.cell.generator, o.cell.users, o.round): o.values
+    known = {
+        (o.cell.generator, o.cell.users, o.round): o
         for o in observations
         if o.cell.compress == compress and not o.cell.kept and o.cell.sandboxes == 1
     }
     made = []
-    for (generator, users, number), values in sorted(figures.items()):
-        bare = figures.get(("physical", users, number))
-        response, used = values["response_s"], values["cpu_percent"]
-        if generator == "sandbox" and bare is not None and response and used and bare["response_s"]:
-            made.append(Pair(users, mean_s, response, used / 100, bare["response_s"], bare["iterations_per_s"]))
+    for (generator, users, number), observed in sorted(known.items(), key=lambda item: item[0]):
+        bare = known.get(("physical", users, number))
+        response, used = observed.values["response_s"], observed.values["cpu_percent"]
+        if generator == "sandbox" and bare is not None and response and used and bare.values["response_s"]:
+            physical = bare.values["response_s"], bare.values["iterations_per_s"]
+            made.append(Pair(users, mean_s, response, used / 100, *physical, emulated=observed.emulated))
     return made

@@ -51,10 +51,8 @@ DIFFERS = {
 }
 SANDBOXES = {"container": "containers", "process": "processes", "qemu": "guests of QEMU"}
 UNKNOWN = "unknown"
-EMULATED = (
-    "the guests' processors are emulated: their overhead says nothing about virtual machines on real ones, and the "
-    "translator's CPU time counts as the guests', not as the host's side"
-)
+EMULATED = "a generator's processor is emulated: its overhead says nothing about virtual machines on real processors"
+TRANSLATED = "the translator's CPU time counts as the guests', not as the host's side"
 PAPER_COMPRESSES, PAPER_HOLDS = 5_000_000, 7_200 * SECOND_NS
 SERVICE_BYTES = 512 << 20
 """Memory that is checked before the first cell: for Tomcat and its users."""
@@ -259,8 +257,9 @@ def _notes(observations: Sequence[Observed]) -> tuple[str, ...]:
 def _differs(
     form: Form, request: StudyRequest, observations: Sequence[Observed], machines: Machines | None
 ) -> tuple[str, ...]:
-    emulated = any(observed.emulated for observed in observations)
-    sandbox = (*ONE_HOST, DIFFERS[_backend(request)], *((EMULATED,) if emulated else ())) if not machines else ELSEWHERE
+    sandbox: tuple[str, ...] = ELSEWHERE if machines else (*ONE_HOST, DIFFERS[_backend(request)])
+    if any(observed.emulated for observed in observations):
+        sandbox += (EMULATED, TRANSLATED) if not machines and _backend(request) == "qemu" else (EMULATED,)
     size, hold = units.format_bytes(form.compress), units.format_duration(form.hold)
     said = [f"compresses {size}, not 5 MB"] if form.compress != PAPER_COMPRESSES else []
     said += [f"holds each cell for {hold}, not two hours"] if form.hold != PAPER_HOLDS else []
@@ -380,26 +379,42 @@ def _listed(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(set(numbers)))) or "none"
 
 
-def _service_section(observations: Sequence[Observed], estimates: dict[str, dict[str, Estimate]]) -> Section:
+def _names(observations: Sequence[Observed]) -> dict[str, str]:
+    """The cells as tables name them, by ID: marked if emulated."""
+    emulated = {observed.cell.id for observed in observations if observed.emulated}
     ids = dict.fromkeys(observed.cell.id for observed in observations)
+    return {cell: cell + figures.mark("victim" if cell in emulated else None) for cell in ids}
+
+
+def _lead(text: str, of: Sequence[Observed] | Sequence[overhead.Pair]) -> str:
+    return f"{text} {figures.EMULATED}" if any(each.emulated for each in of) else text
+
+
+def _service_section(observations: Sequence[Observed], estimates: dict[str, dict[str, Estimate]]) -> Section:
+    names = _names(observations)
     return Section(
         id="service",
         title="The system under test",
-        lead="A probe beside the service read its process, as the paper's probes do (figure 1): means over rounds with "
-        "95 % intervals.",
+        lead=_lead(
+            "A probe beside the service read its process, as the paper's probes do (figure 1): means over rounds with "
+            "95 % intervals.",
+            observations,
+        ),
         columns=("cell", *(f"{what} ({unit})" for what, unit in SERVICE.values())),
-        rows=tuple((cell, *(_figure(estimates[metric].get(cell)) for metric in SERVICE)) for cell in ids),
+        rows=tuple(
+            (name, *(_figure(estimates[metric].get(cell)) for metric in SERVICE)) for cell, name in names.items()
+        ),
     )
 
 
 def _cells_section(observations: Sequence[Observed], estimates: dict[str, dict[str, Estimate]]) -> Section:
-    ids = dict.fromkeys(observed.cell.id for observed in observations)
+    names = _names(observations)
     return Section(
         id="cells",
         title="All cells",
-        lead="Means over rounds with 95 % intervals (Student); a round is the unit.",
+        lead=_lead("Means over rounds with 95 % intervals (Student); a round is the unit.", observations),
         columns=("cell", *(f"{what} ({unit})" if unit else what for what, unit in OWN.values())),
-        rows=tuple((cell, *(_figure(estimates[metric].get(cell)) for metric in OWN)) for cell in ids),
+        rows=tuple((name, *(_figure(estimates[metric].get(cell)) for metric in OWN)) for cell, name in names.items()),
     )
 
 
@@ -411,15 +426,15 @@ def _counters_section(
         if machines is None
         else "These are counters of the generators' machines, means over them."
     )
-    ids = list(dict.fromkeys(observed.cell.id for observed in observations))
+    names = _names(observations)
     known = [metric for metric in COUNTERS if estimates[metric]]
     return Section(
         id="counters",
         title="The host's counters" if machines is None else "The machines' counters",
-        lead=f"Means over rounds with 95 % intervals, for each cell. {whose}",
-        columns=("counter", *ids),
+        lead=_lead(f"Means over rounds with 95 % intervals, for each cell. {whose}", observations),
+        columns=("counter", *names.values()),
         rows=tuple(
-            (f"{metric} ({METRICS[metric][1]})", *(_figure(estimates[metric].get(cell)) for cell in ids))
+            (f"{metric} ({METRICS[metric][1]})", *(_figure(estimates[metric].get(cell)) for cell in names))
             for metric in known
         ),
     )
@@ -451,10 +466,12 @@ def model_section(pairs: Sequence[overhead.Pair]) -> Section | None:
     return Section(
         id="model",
         title="What the bare host would have measured",
-        lead=f"Each number of users is predicted by a model fitted without it: mean error "
-        f"{time_error:.1%} of response times and {rate_error:.1%} of throughputs, {covered} of {rounds} rounds "
-        f"inside their 90 % intervals. "
-        f"{_formula(overhead.fit(pairs))}",
+        lead=_lead(
+            f"Each number of users is predicted by a model fitted without it: mean error "
+            f"{time_error:.1%} of response times and {rate_error:.1%} of throughputs, {covered} of {rounds} rounds "
+            f"inside their 90 % intervals. {_formula(overhead.fit(pairs))}.",
+            pairs,
+        ),
         columns=MODEL_COLUMNS,
         rows=tuple(_model_row(pairs, level) for level in judged),
         short=True,
@@ -472,7 +489,7 @@ def _model_row(pairs: Sequence[overhead.Pair], level: overhead.HeldOut) -> tuple
     forecast = rest.forecast(own)
     return (
         f"{level.users}",
-        _time(own.sandbox_s),
+        _time(own.sandbox_s) + figures.mark("victim" if own.emulated else None),
         time_span(forecast),
         "not measured" if level.physical_s is None else _time(level.physical_s),
         rate_span(forecast),

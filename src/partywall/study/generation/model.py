@@ -126,7 +126,7 @@ class Study(Frozen):
 
 
 class Observed(Frozen):
-    """One cell in one round. values: by metric; None if not measurable. emulated: whether its guests' CPUs were.
+    """One cell in one round. values: by metric; None if not measurable. emulated: whether a generator's CPUs were.
 
     sent: requests that each generator on another machine sent, by machine. clock_error_ns: the largest error of their
     clocks.

@@ -28,15 +28,9 @@ def comparisons(
     finding.append(_transfer(study, moves, paper))
     if study.computing is not None:
         finding.append(_gflops(study.computing, moves, bare, paper))
-    return tuple(map(_marked, finding)) if emulated else tuple(finding)
-
-
-def _marked(beside: Beside) -> Beside:
-    """The same with every point marked as emulated but that of the host itself."""
-    points = tuple(
-        point if point.place == HOST else point.model_copy(update={"emulated": "victim"}) for point in beside.measured
-    )
-    return beside.model_copy(update={"measured": points})
+    if not emulated:
+        return tuple(finding)
+    return tuple(rounds.marked(beside, "victim", beside.points.keys() - {HOST}) for beside in finding)
 
 
 def _users(workload: str, figure: str, moves: Sequence[MoveFinding], paper: Paper) -> Beside:

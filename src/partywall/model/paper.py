@@ -155,7 +155,10 @@ class Bound(Bounds):
 
 
 class PaperTable(Frozen):
-    """A table or figure. published: numbers in the paper, by series and x; claims, bounds: statements in the text."""
+    """A table or figure. published: numbers in the paper, by series and x; claims, bounds: statements in the text.
+
+    Without any of these, our values are shown without a verdict.
+    """
 
     id: str = Field(description="its name in the paper, e.g. fig 8")
     title: str
@@ -166,6 +169,10 @@ class PaperTable(Frozen):
     claims: tuple[Claim, ...] = ()
     bounds: tuple[Bound, ...] = ()
     says: str = Field("", description="the paper's conclusion, in our words")
+
+    @property
+    def has_statements(self) -> bool:
+        return bool(self.published or self.claims or self.bounds)
 
     @property
     def values(self) -> Mapping[Place, Number]:

@@ -305,7 +305,7 @@ def _point_rows(paper_table: PaperTable, shown: Sequence[Shown | None]) -> Itera
     verdicts = [each.verdict if each else "" for each in shown]
     yield f"| **{paper_table.id}** | {' | '.join([paper_table.title, '', *verdicts])} |"
     measured = dict.fromkeys(place for each in points for place in each)
-    if not paper_table.states_results:
+    if not paper_table.has_statements:
         for series in dict.fromkeys(place.series for place in measured):
             here = [_series_text(each, series) for each in points]
             yield f"| {paper_table.id} | {' | '.join([series, 'no number', *here])} |"

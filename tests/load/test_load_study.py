@@ -94,7 +94,7 @@ def test_every_figure_of_the_paper_has_its_metric_and_points(study):
     for beside in studies.comparisons(study, list(made_up(study))):
         claimed = {place for claim in beside.table.claims for place in (claim.left, claim.than)}
         measured = set(beside.points)
-        stated = claimed | set(beside.table.values) if beside.table.states_results else measured
+        stated = claimed | set(beside.table.values) if beside.table.has_statements else measured
         assert len(measured & stated) >= 2, beside.table.id
 
 
@@ -158,7 +158,7 @@ def test_verdicts_follow_from_what_was_measured(study):
     assert shown["fig 7"].likeness is Likeness.SAME_ORDER
     assert shown["fig 10"].likeness is Likeness.DIFFERS
     assert shown["section VI (switches)"].likeness is Likeness.SAME_ORDER
-    named = {name for name, verdict in shown.items() if verdict.likeness is Likeness.NO_RESULT}
+    named = {name for name, verdict in shown.items() if verdict.likeness is Likeness.UNSTATED}
     assert named == {f"section {name}" for name in ("II.A (availability)", "II.A (memory)", "IV.A (pages)")} | {
         "section IV.A (metrics)"
     }

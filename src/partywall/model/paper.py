@@ -157,7 +157,7 @@ class Bound(Bounds):
 class PaperTable(Frozen):
     """A table or figure. published: numbers in the paper, by series and x; claims, bounds: statements in the text.
 
-    A metric of which the paper gives no result has neither.
+    Without any of these, our values are shown without a verdict.
     """
 
     id: str = Field(description="its name in the paper, e.g. fig 8")
@@ -172,7 +172,7 @@ class PaperTable(Frozen):
     chart: bool = Field(True, description="false if its values have no common unit, so that no chart can show them")
 
     @property
-    def states_results(self) -> bool:
+    def has_statements(self) -> bool:
         return bool(self.published or self.claims or self.bounds)
 
     @property

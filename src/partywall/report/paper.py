@@ -30,7 +30,7 @@ STYLES = {
     Likeness.DIFFERS: "bold red",
     Likeness.UNTOLD: "magenta",
     Likeness.MISSING: "dim",
-    Likeness.NO_RESULT: "dim",
+    Likeness.UNSTATED: "dim",
 }
 BADGES = {
     Likeness.SAME_ORDER: ("✓", "holds"),
@@ -38,7 +38,7 @@ BADGES = {
     Likeness.DIFFERS: ("✗", "violated"),
     Likeness.UNTOLD: ("?", "inconclusive"),
     Likeness.MISSING: ("–", "none"),
-    Likeness.NO_RESULT: ("–", "none"),
+    Likeness.UNSTATED: ("–", "none"),
 }
 WIDE_FROM = 200
 """An axis whose numbers span more than this factor is logarithmic."""

@@ -16,7 +16,7 @@ from partywall.errors import UsageError
 from partywall.host import Host
 from partywall.load import monitors, tomcat
 from partywall.load.prepared import Monitor
-from partywall.model.agreement import Likeness, judge
+from partywall.model.agreement import Agreement, Likeness, judge
 from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
 from partywall.report import figures, study_page
@@ -96,6 +96,29 @@ def test_every_figure_of_the_paper_has_its_metric_and_points(study):
         measured = set(beside.points)
         stated = claimed | set(beside.table.values) if beside.table.states_results else measured
         assert len(measured & stated) >= 2, beside.table.id
+
+
+@pytest.mark.parametrize(
+    ("queue_ratio", "time_ratio", "queue", "time"),
+    [
+        (6.0, 0.9, Agreement.AGREES, Agreement.AGREES),
+        (2.0, 0.5, Agreement.OTHER_SIZE, Agreement.OTHER_SIZE),
+        (0.5, 1.2, Agreement.CONTRADICTS, Agreement.CONTRADICTS),
+    ],
+)
+def test_sizes_that_the_text_states_are_judged(study, queue_ratio, time_ratio, queue, time):
+    def values(cell, number):
+        sandbox = queue_ratio if cell.generator == "sandbox" else 1.0
+        return {"disk_queue": sandbox + number / 1000, "write_s": (time_ratio if cell.kept else 1.0) + number / 1000}
+
+    observed = [Observed(cell=cell, round=n, values=values(cell, n)) for n in range(3) for cell in study.cells]
+    shown = {beside.table.id: judge(beside) for beside in studies.comparisons(study, observed)}
+
+    def sized(name):
+        return [pair.agreement for pair in shown[name].pairs if pair.by is not None]
+
+    assert sized("table III") == [queue]
+    assert sized("table V") == [time, time]
 
 
 def test_the_hosts_metrics_are_a_table_of_each_generator_without_a_chart(study):

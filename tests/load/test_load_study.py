@@ -21,7 +21,7 @@ from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
 from partywall.report import figures, study_page
 from partywall.report import paper as report
-from partywall.sandbox import Label, reaper
+from partywall.sandbox import Label, Spent, reaper
 from partywall.scenario import papers
 from partywall.stats.overhead import response
 from partywall.store.study import StudyDirectory
@@ -149,10 +149,12 @@ def test_disks_are_the_guests_own_with_the_hosts_beside_and_otherwise_the_hosts(
 
 def test_the_hosts_side_is_emulators_and_softirq_and_without_guests_softirq_alone():
     host = {"CPU: packets and timers": 0.1}
-    readings = [(0, 0), (10, 7), (20, 12), (30, 40)]
-    emulators = studies._rate(readings, (5, 25))
-    assert emulators == 0.5
-    values = studies._of_host_side(emulators, host, 2, guests=True)
+    readings = [(0, Spent(0, 0)), (10, Spent(1, 7)), (20, Spent(13, 12)), (30, Spent(50, 40))]
+    used = studies._rate(readings, (5, 25))
+    assert used == (1.2, 0.5)
+    # The CPU usage of a guest is that of its virtual CPUs, without the emulator.
+    assert studies._of_processors(used.guest, 2, 2) == {"cpu_percent": 60.0, "cpu_percent_each": 30.0}
+    values = studies._of_host_side(used.host_side, host, 2, guests=True)
     assert values == {"host_side_percent": 30.0, "emulators_percent": 25.0, "softirq_percent": 5.0}
     assert studies._of_host_side(None, host, 2, guests=False)["host_side_percent"] == 5.0
     assert studies._of_host_side(None, host, 2, guests=True)["host_side_percent"] is None

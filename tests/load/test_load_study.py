@@ -16,12 +16,12 @@ from partywall.errors import UsageError
 from partywall.host import Host
 from partywall.load import monitors, tomcat
 from partywall.load.prepared import Monitor
-from partywall.model.agreement import Likeness, judge
+from partywall.model.agreement import Agreement, Likeness, judge
 from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
 from partywall.report import figures, study_page
 from partywall.report import paper as report
-from partywall.sandbox import Label, reaper
+from partywall.sandbox import Label, Spent, reaper
 from partywall.scenario import papers
 from partywall.stats.overhead import response
 from partywall.store.study import StudyDirectory
@@ -98,6 +98,29 @@ def test_every_figure_of_the_paper_has_its_metric_and_points(study):
         assert len(measured & stated) >= 2, beside.table.id
 
 
+@pytest.mark.parametrize(
+    ("queue_ratio", "time_ratio", "queue", "time"),
+    [
+        (6.0, 0.9, Agreement.AGREES, Agreement.AGREES),
+        (2.0, 0.5, Agreement.OTHER_SIZE, Agreement.OTHER_SIZE),
+        (0.5, 1.2, Agreement.CONTRADICTS, Agreement.CONTRADICTS),
+    ],
+)
+def test_sizes_that_the_text_states_are_judged(study, queue_ratio, time_ratio, queue, time):
+    def values(cell, number):
+        sandbox = queue_ratio if cell.generator == "sandbox" else 1.0
+        return {"disk_queue": sandbox + number / 1000, "write_s": (time_ratio if cell.kept else 1.0) + number / 1000}
+
+    observed = [Observed(cell=cell, round=n, values=values(cell, n)) for n in range(3) for cell in study.cells]
+    shown = {beside.table.id: judge(beside) for beside in studies.comparisons(study, observed)}
+
+    def sized(name):
+        return [pair.agreement for pair in shown[name].pairs if pair.by is not None]
+
+    assert sized("table III") == [queue]
+    assert sized("table V") == [time, time]
+
+
 def test_the_hosts_metrics_are_a_table_of_each_generator_without_a_chart(study):
     (beside,) = [b for b in studies.comparisons(study, list(made_up(study))) if b.table.id == "section IV.A (metrics)"]
     assert {place.x for place in beside.points} == {"physical", "sandbox"}
@@ -126,10 +149,12 @@ def test_disks_are_the_guests_own_with_the_hosts_beside_and_otherwise_the_hosts(
 
 def test_the_hosts_side_is_emulators_and_softirq_and_without_guests_softirq_alone():
     host = {"CPU: packets and timers": 0.1}
-    readings = [(0, 0), (10, 7), (20, 12), (30, 40)]
-    emulators = studies._rate(readings, (5, 25))
-    assert emulators == 0.5
-    values = studies._of_host_side(emulators, host, 2, guests=True)
+    readings = [(0, Spent(0, 0)), (10, Spent(1, 7)), (20, Spent(13, 12)), (30, Spent(50, 40))]
+    used = studies._rate(readings, (5, 25))
+    assert used == (1.2, 0.5)
+    # The CPU usage of a guest is that of its virtual CPUs, without the emulator.
+    assert studies._of_processors(used.guest, 2, 2) == {"cpu_percent": 60.0, "cpu_percent_each": 30.0}
+    values = studies._of_host_side(used.host_side, host, 2, guests=True)
     assert values == {"host_side_percent": 30.0, "emulators_percent": 25.0, "softirq_percent": 5.0}
     assert studies._of_host_side(None, host, 2, guests=False)["host_side_percent"] == 5.0
     assert studies._of_host_side(None, host, 2, guests=True)["host_side_percent"] is None

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from partywall.errors import UsageError
 from partywall.model.agreement import Agreement, Likeness, judge
-from partywall.model.paper import Beside, Measured, Number, Paired, Paper, Place
+from partywall.model.paper import Beside, Claim, Measured, Number, Paired, Paper, Place
 from partywall.report import charts, paper
 from partywall.scenario import papers
 
@@ -190,6 +190,12 @@ def test_the_chart_draws_hollow_and_filled_marks():
     svg = vl_convert.vegalite_to_svg(json.dumps(charts.titled(paper.chart(beside(AS_PUBLISHED)), "Table I")))
     assert "NaN" not in svg
     assert svg.count('aria-roledescription="point"') == 8
+
+
+def test_a_claim_states_its_size_in_percent_and_from_twice_on_as_a_multiple():
+    claim = {"left": ("VM", 25), "is": "larger", "than": ("PM", 25)}
+    texts = [paper.claim_text(Claim.model_validate(claim | {"by": by})) for by in (0.08, 5)]
+    assert texts == ["VM at 25 is larger than PM at 25, by some 8 %", "VM at 25 is larger than PM at 25, some 6 times"]
 
 
 @pytest.mark.parametrize("name", papers.names())

@@ -25,13 +25,13 @@ from partywall.model.scenario import Disk, Scenario, Throttle
 from partywall.plan import Topology, lay_out, make
 from partywall.preflight import room
 from partywall.run.execute import guarded
-from partywall.sandbox import Settings, clock, reaper
+from partywall.sandbox import Settings, Spent, clock, reaper
 from partywall.sandbox.cgroups import Cgroups, cpu_files
 from partywall.sandbox.qemu import accelerator, balloon, kernel, unpack
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.machine import Machine, Nic, drive, throttles
 from partywall.sandbox.qemu.modules import collect, depends, ordered
-from partywall.sandbox.qemu.vcpus import VcpuGroup, host_side_ns
+from partywall.sandbox.qemu.vcpus import VcpuGroup, spent
 from partywall.sandbox.switch import Port
 from partywall.scenario.check import check
 from partywall.testing import fake_host
@@ -190,8 +190,8 @@ def test_a_weight_stands_where_the_other_sandboxes_are_siblings_and_a_ceiling_on
     assert not (guest / "cpu.max").exists()
 
 
-@pytest.mark.parametrize(("emulated", "ticks"), [(False, 470 + 130 - 350), (True, 470 + 130 - 420)])
-def test_the_hosts_side_of_a_guest_is_its_process_without_its_virtual_cpus(tmp_path, emulated, ticks):
+@pytest.mark.parametrize(("emulated", "guest"), [(False, 350), (True, 420)])
+def test_the_hosts_side_of_a_guest_is_its_process_without_its_virtual_cpus(tmp_path, emulated, guest):
     def stat(folder, own, kernel, guest):
         fields = ["S", *["0"] * 10, own, kernel, *["0"] * 27, guest, "0"]
         folder.mkdir(parents=True)
@@ -201,8 +201,10 @@ def test_the_hosts_side_of_a_guest_is_its_process_without_its_virtual_cpus(tmp_p
     stat(tmp_path / "7" / "task" / "8", 300, 10, 250)
     stat(tmp_path / "7" / "task" / "9", 100, 10, 100)
     tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-    assert host_side_ns(7, [8, 9], emulated=emulated, proc=tmp_path) == ticks * tick_ns
-    assert host_side_ns(7, [8, 10], emulated=emulated, proc=tmp_path) is None
+    times = Spent(guest * tick_ns, (470 + 130 - guest) * tick_ns)
+    assert spent(7, [8, 9], emulated=emulated, proc=tmp_path) == times
+    assert spent(7, [8, 10], emulated=emulated, proc=tmp_path) is None
+    assert Spent.total([times, Spent(1, 2)]) == (times.guest_ns + 1, times.host_side_ns + 2)
 
 
 def test_of_version_1_all_stands_in_the_one_group(tmp_path):

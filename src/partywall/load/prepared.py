@@ -25,7 +25,7 @@ from partywall.load.health import Health, HostSecond, judge
 from partywall.load.second import SECOND_NS, Beside, Second, Seconds
 from partywall.model.backend import Name as BackendName
 from partywall.model.load_plan import Generator
-from partywall.sandbox import Label, Sandbox, Settings, reap, reaper
+from partywall.sandbox import Label, Sandbox, Settings, Spent, reap, reaper
 from partywall.sandbox.qemu.machine import Nic
 from partywall.session import Session
 
@@ -299,10 +299,10 @@ class PreparedLoad:
         """True if the processor of a generator is emulated, as its agent sees it."""
         return any(self._agents.client(name).hello.get("emulated") for name in self._generators)
 
-    def host_side_ns(self) -> int | None:
-        """CPU time of the host's part of all generators so far, such as emulators; None if they have no such part."""
-        parts = [sandbox.host_side_ns() for sandbox in self._generators.values()]
-        return None if None in parts else sum(filter(None, parts))
+    def spent(self) -> Spent | None:
+        """CPU time of all generators so far, and of the host's side of them; None without guests of this host."""
+        parts = [spent for sandbox in self._generators.values() if (spent := sandbox.spent()) is not None]
+        return Spent.total(parts) if len(parts) == len(self._generators) else None
 
     @property
     def stages_ns(self) -> int:

@@ -93,6 +93,8 @@ def x_text(place: Place) -> str:
 
 def claim_text(claim: Claim) -> str:
     by = f", by some {figures.bare_percent(claim.by)}" if claim.by else ""
+    # 6 times as large is easier to read than larger by 500 %.
+    by = f", some {1 + claim.by:g} times" if claim.by and claim.by >= 1 and claim.direction > 0 else by
     return f"{claim.left} is {claim.is_} than {claim.than}{by}".replace("alike than", "like")
 
 

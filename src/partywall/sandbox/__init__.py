@@ -3,8 +3,8 @@
 Everything created here is labelled with its run, so that `reap` can remove what a killed run left behind.
 """
 
-from partywall.sandbox.base import Sandbox, Settings, make
+from partywall.sandbox.base import Sandbox, Settings, Spent, make
 from partywall.sandbox.label import WORK_ROOT, Label
 from partywall.sandbox.reaper import Reaped, reap
 
-__all__ = ["WORK_ROOT", "Label", "Reaped", "Sandbox", "Settings", "make", "reap"]
+__all__ = ["WORK_ROOT", "Label", "Reaped", "Sandbox", "Settings", "Spent", "make", "reap"]

@@ -6,10 +6,10 @@ import contextlib
 import importlib
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
@@ -73,6 +73,17 @@ class Settings:
         """Its initial values of all settings that can change while it runs."""
         disk = self.disk.throttle if self.disk else None
         return Limits(cpu_limit=self.cpu_limit, cpu_weight=self.cpu_weight, memory=self.memory, disk=disk)
+
+
+class Spent(NamedTuple):
+    """CPU time of guests' virtual CPUs, and of the host's side of them, such as emulators."""
+
+    guest_ns: int
+    host_side_ns: int
+
+    @classmethod
+    def total(cls, parts: Iterable[Spent]) -> Spent:
+        return cls(*map(sum, zip(*parts, strict=True)))
 
 
 class Sandbox(ABC):
@@ -170,8 +181,8 @@ class Sandbox(ABC):
         """A process or thread in its cgroup, which leads monitors to it."""
         return self.pid if self.cgroup else None
 
-    def host_side_ns(self) -> int | None:
-        """CPU time that the host has spent so far on providing it, such as an emulator's; None without such a part."""
+    def spent(self) -> Spent | None:
+        """CPU time of a guest so far, and of the host's side of it; None if it is not a guest of this host."""
         return None
 
     def peer(self, kernel: str, params: Mapping[str, Any]) -> str:  # noqa: ARG002 - backends that override it use them

@@ -16,7 +16,7 @@ from partywall.errors import AgentError, CapabilityError, PartywallError, TrialE
 from partywall.host import Host
 from partywall.model.scenario import Disk, Throttle
 from partywall.sandbox import cgroups, delegation, own_files, vif
-from partywall.sandbox.base import Sandbox, Settings
+from partywall.sandbox.base import Sandbox, Settings, Spent
 from partywall.sandbox.clock import GuestClock, Look
 from partywall.sandbox.label import Label
 from partywall.sandbox.peer import Peer
@@ -26,7 +26,7 @@ from partywall.sandbox.qemu.kernel import GuestKernel
 from partywall.sandbox.qemu.launch import launched
 from partywall.sandbox.qemu.machine import DISK, MEMORY, Machine, Nic, throttles
 from partywall.sandbox.qemu.monitor import Monitor
-from partywall.sandbox.qemu.vcpus import VcpuGroup, host_side_ns, pin
+from partywall.sandbox.qemu.vcpus import VcpuGroup, pin, spent
 from partywall.sandbox.switch import Port, Switch
 
 WORK = "/work"
@@ -157,10 +157,8 @@ class Qemu(Sandbox):
     def pid(self) -> int | None:
         return self.client.process.pid if self.client else None
 
-    def host_side_ns(self) -> int | None:
-        if self.pid is None:
-            return None
-        return host_side_ns(self.pid, self._vcpus, emulated=self.settings.accel == "tcg")
+    def spent(self) -> Spent | None:
+        return None if self.pid is None else spent(self.pid, self._vcpus, emulated=self.settings.accel == "tcg")
 
     @property
     def cgroup(self) -> str | None:

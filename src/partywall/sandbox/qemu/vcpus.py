@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from partywall.sandbox.base import Spent
 from partywall.sandbox.cgroups import Cgroups, cpu_files, write
 
 _THREADED = "vcpus"
@@ -29,8 +30,8 @@ def pin(pid: int, vcpus: Sequence[int], cpus: Sequence[int], host_cpus: Sequence
             os.sched_setaffinity(thread, where)
 
 
-def host_side_ns(pid: int, vcpus: Sequence[int], *, emulated: bool, proc: Path = Path("/proc")) -> int | None:
-    """CPU time of a guest's process so far, except that of its virtual CPUs; None if the process has ended.
+def spent(pid: int, vcpus: Sequence[int], *, emulated: bool, proc: Path = Path("/proc")) -> Spent | None:
+    """CPU time of a guest's virtual CPUs so far, and of the rest of its process; None if the process has ended.
 
     With KVM, a virtual CPU's time is what it spent in the guest. An emulated one counts as a whole, because the time
     of the translator cannot be separated from that of the code it translated.
@@ -41,7 +42,8 @@ def host_side_ns(pid: int, vcpus: Sequence[int], *, emulated: bool, proc: Path =
     except (FileNotFoundError, ProcessLookupError):
         return None
     guest = sum(times[_OWN] + times[_KERNEL] if emulated else times[_GUEST] for times in threads)
-    return (whole[_OWN] + whole[_KERNEL] - guest) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return Spent(guest * tick_ns, (whole[_OWN] + whole[_KERNEL] - guest) * tick_ns)
 
 
 def _times(stat: Path) -> dict[int, int]:

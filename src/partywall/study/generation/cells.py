@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from partywall.errors import TrialError
 from partywall.load import monitors, plan
@@ -31,6 +31,7 @@ from partywall.model.paper import Beside
 from partywall.model.study import Machines
 from partywall.plan import rounds
 from partywall.report.latency import known_quantiles
+from partywall.sandbox import Spent
 from partywall.scenario import papers
 from partywall.scenario.documents import validated
 from partywall.stats.overhead import Pair
@@ -106,10 +107,10 @@ def observe(
     with PreparedLoad(program, setup) as session:
         seconds: list[Second] = []
         healths: list[Health] = []
-        host_side: list[tuple[int, int]] = []
+        spent: list[tuple[int, Spent]] = []
         for second in session.run():
-            if (spent := session.host_side_ns()) is not None:
-                host_side.append((time.clock_gettime_ns(time.CLOCK_MONOTONIC), spent))
+            if (so_far := session.spent()) is not None:
+                spent.append((time.clock_gettime_ns(time.CLOCK_MONOTONIC), so_far))
             if second is not None:
                 seconds.append(second)
                 healths.append(session.judge(second))
@@ -127,7 +128,9 @@ def observe(
             host = _means(session.monitors[GENERATOR], span, HOST_FIGURES)
             guests = [_means(session.monitors[name], span) for name in session.guests]
             values |= _of_host(host, cores, cell.sandboxes) | _of_disks(host, guests)
-            values |= _of_host_side(_rate(host_side, span), host, cores, guests=bool(guests))
+            rate = _rate(spent, span)
+            values |= _of_host_side(rate.host_side if rate else None, host, cores, guests=bool(guests))
+            values |= _of_processors(rate.guest if rate else None, cores, cell.sandboxes) if guests else {}
         values |= _of_service(_means(session.monitors[SERVER], span, monitors.SERVICE_FIGURES), service.cpus)
         return Observed(
             cell=cell,
@@ -274,13 +277,21 @@ def _means(
     return {f"{series.group}: {series.name}": series.mean for series in every if series.points}
 
 
-def _rate(readings: Sequence[tuple[int, int]], span: tuple[int, int]) -> float | None:
+class Used(NamedTuple):
+    """CPUs used by guests and by the host's side of them."""
+
+    guest: float
+    host_side: float
+
+
+def _rate(readings: Sequence[tuple[int, Spent]], span: tuple[int, int]) -> Used | None:
     """CPUs used between the first and the last reading (time, CPU time) within a span; None with fewer than two."""
-    inside = [(at_ns, spent_ns) for at_ns, spent_ns in readings if span[0] <= at_ns <= span[1]]
+    inside = [reading for reading in readings if span[0] <= reading[0] <= span[1]]
     if len(inside) < 2:
         return None
-    (begin_ns, before_ns), (end_ns, after_ns) = inside[0], inside[-1]
-    return (after_ns - before_ns) / (end_ns - begin_ns)
+    (begin_ns, before), (end_ns, after) = inside[0], inside[-1]
+    length_ns = end_ns - begin_ns
+    return Used((after.guest_ns - before.guest_ns) / length_ns, (after.host_side_ns - before.host_side_ns) / length_ns)
 
 
 def _of_host_side(emulators: float | None, host: Means, cores: int, *, guests: bool) -> dict[str, float | None]:
@@ -339,12 +350,14 @@ def _of_service(service: Means, cores: int) -> dict[str, float | None]:
 def _of_host(host: Mapping[str, float | None], cores: int, sandboxes: int) -> dict[str, float | None]:
     """The metrics from the host's counters: those of the paper's tables, and all others under their own names."""
     own = [host.get(f"Generator's process: {what}") for what in ("programs", "kernel")]
-    used = None if None in own else 100 * sum(filter(None, own)) / cores
-    return {
-        **{name: host.get(name) for name in COUNTERS},
-        "cpu_percent": used,
-        "cpu_percent_each": None if used is None else used / sandboxes,
-    }
+    used = None if None in own else sum(filter(None, own))
+    return {**{name: host.get(name) for name in COUNTERS}, **_of_processors(used, cores, sandboxes)}
+
+
+def _of_processors(used: float | None, cores: int, sandboxes: int) -> dict[str, float | None]:
+    """The generators' share of all CPUs. used: CPUs; of guests those that their virtual CPUs used, as they see it."""
+    share = None if used is None else 100 * used / cores
+    return {"cpu_percent": share, "cpu_percent_each": None if share is None else share / sandboxes}
 
 
 def _seconds(ns: float | None) -> float | None:

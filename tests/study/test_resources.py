@@ -50,6 +50,13 @@ def test_what_was_not_measured_has_no_grade_and_a_reason():
     assert list(resources.measured([SIZE, DISK], {})) == []
 
 
+def test_the_advice_on_a_resource_is_given_unless_it_is_graded_high():
+    watched = DISK.model_copy(update={"advice": "Watch it."})
+    assert resources.section([watched], beside(100, 30)).lead == f"{resources.METHOD} Watch it."
+    assert resources.section([watched], beside(100, 98)).lead == resources.METHOD
+    assert resources.section([watched], {}).lead == resources.METHOD
+
+
 def test_the_shipped_overview_has_the_papers_seven_resources():
     from partywall import study as studies  # noqa: PLC0415
 

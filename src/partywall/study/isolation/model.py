@@ -104,13 +104,17 @@ class Graded(Frozen):
 
 
 class Resource(Frozen):
-    """A resource of the paper's overview. type: A is a size, B is a bandwidth or time. lacks: why it is not graded."""
+    """A resource of the paper's overview. type: A is a size, B is a bandwidth or time. lacks: why it is not graded.
+
+    advice: what to do unless it is graded High.
+    """
 
     name: str
     type: Literal["A", "B"]
     expected: Literal["High", "Medium", "Low"]
     graded: Graded | None = None
     lacks: str = ""
+    advice: str = ""
 
 
 class Study(Frozen):

@@ -56,11 +56,18 @@ def section(resources: Sequence[Resource], comparisons: Mapping[str, Beside]) ->
     return Section(
         id="resources",
         title="Resources: expected and measured isolation",
-        lead=METHOD,
+        lead=" ".join([METHOD, *_advice(resources, comparisons)]),
         columns=("resource", "type", "expected", "measured", "rate kept"),
         rows=tuple(_row(resource, comparisons) for resource in resources),
         short=True,
     )
+
+
+def _advice(resources: Sequence[Resource], comparisons: Mapping[str, Beside]) -> Iterator[str]:
+    for resource in resources:
+        kept = _kept(resource, comparisons)
+        if resource.advice and kept is not None and grade(*kept[1:]) != GRADES[0][0]:
+            yield resource.advice
 
 
 def _row(resource: Resource, comparisons: Mapping[str, Beside]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from partywall.model import factors
 from partywall.model import paper as model_paper
 from partywall.model.backend import BACKENDS
 from partywall.model.finding import BASELINE, Cell, Estimate
-from partywall.model.paper import Beside, Paper, PaperTable
+from partywall.model.paper import Beside, Measured, Paper, PaperTable
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Level, Scenario
 from partywall.model.study import BoardEntry, Outline, Section, StudyReport, StudyRequest
@@ -164,7 +164,7 @@ class Isolation:
         )
         board = tuple(_board(study, runs))
         comparisons = tuple(_comparisons(study, runs, first))
-        overview = {beside.table.id: beside for beside in comparisons}
+        kept = resources.measured(study.resources, {beside.table.id: beside for beside in comparisons})
         return StudyReport(
             **heading(study, directory),
             comparisons=comparisons,
@@ -177,12 +177,21 @@ class Isolation:
             rows=tuple(_row(run, cell) for run in runs for cell in run.findings.cells),
             incomplete=_incomplete(runs),
             sections=(
-                *([resources.section(study.resources, overview)] if study.resources else []),
+                *([resources.section(study.resources, kept)] if study.resources else []),
                 _by_backend(runs),
             ),
             board=board,
             figures={"board": [_plain(entry) for entry in board]} if study.board else {},
         )
+
+
+def overview(study: Study, points: Mapping[str, Sequence[Measured]]) -> Section | None:
+    """The resources of a study with their expected and measured grades; None if it grades none, or none was measured.
+
+    points: measured points by table or figure, such as those of a recorded result.
+    """
+    kept = points.get(study.overview, ()) if study.overview else ()
+    return resources.section(study.resources, kept) if kept else None
 
 
 # Parts as scenarios

@@ -28,6 +28,15 @@ def test_others_pass(tmp_path):
     processor.check_baseline(tmp_path / "missing")
 
 
+def test_extensions_that_a_processor_lacks_are_named_with_the_reason(tmp_path):
+    sse2 = cpu_info(tmp_path, f"flags\t\t: {QEMU64}")
+    assert processor.lacking(sse2) == {"avx": "the processor lacks AVX"}
+    assert processor.lacking(cpu_info(tmp_path, f"flags\t\t: {QEMU64} avx")) == {}
+    arm = processor.lacking(cpu_info(tmp_path, "Features\t: fp asimd evtstrm"))
+    assert set(arm) == {"sse2", "avx"}
+    assert "not x86-64" in arm["avx"]
+
+
 def test_the_command_line_asks_before_it_starts(tmp_path, monkeypatch, capsys):
     old = cpu_info(tmp_path, f"flags: {QEMU64}")
     monkeypatch.setattr(cli, "check_baseline", lambda: processor.check_baseline(old))

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from partywall import units
+from partywall import processor, units
 from partywall.agent import binary, memory_check
 from partywall.agent.agents import Agents
 from partywall.agent.catalogue import Catalogue, shipped
@@ -82,10 +82,14 @@ def this_host() -> Host:
 
 
 def described(facts: dict[str, Any], host: Host) -> dict[str, Any]:
-    """An agent's facts, extended with the catalogue's entry of each kernel and what the host refuses to set."""
+    """An agent's facts, extended with each kernel's entry in the catalogue and what the host lacks or refuses."""
     kernels = catalogue()
     entries = {name: info.model_dump(mode="json") for name in kernels.names() if (info := kernels.kernel(name))}
-    refused = {"governors_refused": governor.refused(host), "settings_refused": settings.refused(host)}
+    refused = {
+        "governors_refused": governor.refused(host),
+        "settings_refused": settings.refused(host),
+        "instructions_lacking": processor.lacking(host.root / "proc/cpuinfo"),
+    }
     return facts | {"kernels": entries} | refused
 
 

@@ -114,6 +114,27 @@ def test_every_benchmark_that_must_be_requested_has_a_figure():
     assert measured("tested-float-one", "tested-float-all")["section 5.3 (Whetstone)"] == {"one core", "all cores"}
 
 
+def test_vectors_of_32_bytes_are_left_out_with_the_reason_on_a_processor_without_avx(tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text("flags\t\t: fpu sse sse2\n")
+    study, requested, host = read("hyperv-quality"), StudyRequest(parts=("memory",)), fake_host(root=tmp_path)
+    refused = Refused.by(host)
+    left_out = {job.name for job in _jobs(study, requested, PLACE) if _why_not(job, refused)}
+    assert left_out == {
+        f"memory-wide-vector-{each}-container" for each in ("write", "read", "write-uncached", "read-uncached")
+    }
+    lines = Isolation().outline(study, requested, host).lines
+    assert sum("left out: the processor lacks AVX" in line for line in lines) == len(left_out)
+    notes = _notes(study, requested, PLACE, [], Refused({}, {}, {"avx": "the processor lacks AVX"}))
+    assert "memory-wide-vector-read-container was not measured: the processor lacks AVX" in notes
+
+
+def test_an_unknown_instruction_set_is_refused_where_it_stands():
+    text = studies.find("hyperv-quality").read_text("utf-8").replace("needs: avx", "needs: avx9", 1)
+    with pytest.raises(UsageError, match=r"each\[6\].needs: there is no instruction set 'avx9' — give sse2 or avx"):
+        Isolation().read(text.encode(), "study.yaml")
+
+
 def prepared_kernel(cache: Path) -> Path:
     """A cache with a kernel for guests, of which only its being there counts."""
     folder = cache / "guest-kernel"

@@ -10,12 +10,12 @@ import itertools
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from partywall import pipeline, preflight, units
+from partywall import pipeline, preflight, processor, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note
 from partywall.host import Host
@@ -23,7 +23,7 @@ from partywall.model import factors
 from partywall.model import paper as model_paper
 from partywall.model.backend import BACKENDS
 from partywall.model.finding import BASELINE, Cell, Estimate
-from partywall.model.paper import Beside, Paper, PaperTable
+from partywall.model.paper import Beside, Measured, Paper, PaperTable
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Level, Scenario
 from partywall.model.study import BoardEntry, Outline, Section, StudyReport, StudyRequest
@@ -45,7 +45,7 @@ from partywall.study.kind import form_of, heading, machines_in_words, no_such_pa
 RUNS = "runs"
 OWN_BACKEND = "$backend"
 GOVERNORS = {None: None, "on": "saving", "off": "performance"}
-ONLY, REQUESTED = "only", "requested"
+ONLY, REQUESTED, NEEDS = "only", "requested", "needs"
 
 HOW = (
     "Each part is a run of its own, in the folder runs. In a run, the victim works all the time; its neighbours and "
@@ -149,7 +149,11 @@ class Isolation:
         facts = directory.about.get("host", {})
         # Earlier versions knew one setting.
         earlier = {"io_scheduler": facts.get("schedulers_refused", {})}
-        refused = Refused(facts.get("governors_refused", {}), facts.get("settings_refused", earlier))
+        refused = Refused(
+            facts.get("governors_refused", {}),
+            facts.get("settings_refused", earlier),
+            facts.get("instructions_lacking", {}),
+        )
         measured_on = _measured_on(runs, facts)
         notes = (
             *(
@@ -160,7 +164,7 @@ class Isolation:
         )
         board = tuple(_board(study, runs))
         comparisons = tuple(_comparisons(study, runs, first))
-        overview = {beside.table.id: beside for beside in comparisons}
+        kept = resources.measured(study.resources, {beside.table.id: beside for beside in comparisons})
         return StudyReport(
             **heading(study, directory),
             comparisons=comparisons,
@@ -173,12 +177,21 @@ class Isolation:
             rows=tuple(_row(run, cell) for run in runs for cell in run.findings.cells),
             incomplete=_incomplete(runs),
             sections=(
-                *([resources.section(study.resources, overview)] if study.resources else []),
+                *([resources.section(study.resources, kept)] if study.resources else []),
                 _by_backend(runs),
             ),
             board=board,
             figures={"board": [_plain(entry) for entry in board]} if study.board else {},
         )
+
+
+def overview(study: Study, points: Mapping[str, Sequence[Measured]]) -> Section | None:
+    """The resources of a study with their expected and measured grades; None if it grades none, or none was measured.
+
+    points: measured points by table or figure, such as those of a recorded result.
+    """
+    kept = points.get(study.overview, ()) if study.overview else ()
+    return resources.section(study.resources, kept) if kept else None
 
 
 # Parts as scenarios
@@ -223,14 +236,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Refused:
-    """What a host cannot have, with reasons: governors by kind, and levels of its settings by setting."""
+    """What a host cannot have, with reasons: governors by kind, levels of its settings by setting, instruction sets."""
 
     governors: Mapping[str, str]
     settings: Mapping[str, Mapping[str, str]]
+    instructions: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def by(cls, host: Host) -> Refused:
-        return cls(governor.refused(host), settings.refused(host))
+        return cls(governor.refused(host), settings.refused(host), processor.lacking(host.root / "proc/cpuinfo"))
 
 
 @dataclass(frozen=True)
@@ -389,6 +403,8 @@ def _why_not(job: Job, refused: Refused) -> str:
         return f"{what} can be set on this host alone, and not on {', '.join(job.machines)}"
     if job.energy_saving == "on" and "saving" in refused.governors:
         return refused.governors["saving"]
+    if not job.machines and (why := refused.instructions.get(job.values.get(NEEDS, ""))):
+        return why
     wanted = settings.wanted(job.scenario.host).items()
     return next((why for name, level in wanted if (why := refused.settings.get(name, {}).get(level))), "")
 
@@ -447,6 +463,12 @@ def _unsound(study: Study) -> Iterator[Problem]:
         for length in study.forms:
             if length not in part.budget:
                 yield Problem(f"there is no budget for the {length} form", "add it", key=f"parts.{name}.budget")
+        for axis in ("each", "across"):
+            for number, member in enumerate(getattr(part, axis)):
+                if (needs := member.get(NEEDS)) is not None and needs not in processor.EXTENSIONS:
+                    remedy = f"give {' or '.join(processor.EXTENSIONS)}, or leave it out"
+                    key = f"parts.{name}.{axis}[{number}].{NEEDS}"
+                    yield Problem(f"there is no instruction set {needs!r}", remedy, key=key)
 
 
 def _unplannable(job: Job, request: StudyRequest, host: Host, work_root: Path) -> UsageError | CapabilityError | None:

@@ -32,7 +32,8 @@ class Part(Frozen):
 
     A scenario with `$backend` is a separate run for each backend. Otherwise the backend is a factor, and its trials
     alternate. Members of `each` with `only: long` are left out of the short form unless their full name is requested,
-    those with `only: requested` of both forms unless a pattern selects them. reference: the victim that represents the
+    those with `only: requested` of both forms unless a pattern selects them. Members with `needs: avx` or `needs: sse2`
+    are skipped on a host whose processor lacks these instructions. reference: the victim that represents the
     bare host. energy_saving: `on` lets the processor's clock fall, and skips the part on a host without governors;
     `off` keeps it up and lets idle CPUs poll, each if the host can. smt: `off` switches it off if the host can and at
     least two CPUs stay; otherwise a note says why not. A part whose scenario has a setting that the host cannot have is
@@ -103,13 +104,17 @@ class Graded(Frozen):
 
 
 class Resource(Frozen):
-    """A resource of the paper's overview. type: A is a size, B is a bandwidth or time. lacks: why it is not graded."""
+    """A resource of the paper's overview. type: A is a size, B is a bandwidth or time. lacks: why it is not graded.
+
+    advice: what to do unless it is graded High.
+    """
 
     name: str
     type: Literal["A", "B"]
     expected: Literal["High", "Medium", "Low"]
     graded: Graded | None = None
     lacks: str = ""
+    advice: str = ""
 
 
 class Study(Frozen):

@@ -6,10 +6,10 @@ same setting.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from partywall.model.agreement import ratio
-from partywall.model.paper import Beside, Measured, Place
+from partywall.model.paper import Beside, Measured, Place, X
 from partywall.model.study import Section
 from partywall.report import figures
 from partywall.study.isolation.model import Resource
@@ -41,38 +41,46 @@ def grade(low: float, high: float) -> str:
 def measured(resources: Sequence[Resource], comparisons: Mapping[str, Beside]) -> Iterator[Measured]:
     """The share that the victim keeps of each resource that was measured, in percent."""
     for resource in resources:
-        kept = _kept(resource, comparisons)
-        if kept is not None:
+        graded = resource.graded
+        beside = comparisons.get(graded.exhibit) if graded else None
+        kept = None if graded is None or beside is None else ratio(beside, graded.left, graded.than)
+        if graded is not None and beside is not None and kept is not None:
             value, low, high = (100 * end for end in kept)
-            yield Measured(series=KEPT, x=resource.name, value=value, low=low, high=high)
+            emulated = beside.points[graded.left].emulated
+            yield Measured(series=KEPT, x=resource.name, value=value, low=low, high=high, emulated=emulated)
 
 
 def places(resources: Sequence[Resource]) -> frozenset[Place]:
     return frozenset(Place(KEPT, resource.name) for resource in resources if resource.graded is not None)
 
 
-def section(resources: Sequence[Resource], comparisons: Mapping[str, Beside]) -> Section:
-    """The overview as a table."""
+def section(resources: Sequence[Resource], points: Iterable[Measured]) -> Section:
+    """The overview as a table. points: as from `measured`."""
+    kept = {point.x: point for point in points if point.series == KEPT}
     return Section(
         id="resources",
         title="Resources: expected and measured isolation",
-        lead=METHOD,
+        lead=" ".join([METHOD, *_advice(resources, kept)]),
         columns=("resource", "type", "expected", "measured", "rate kept"),
-        rows=tuple(_row(resource, comparisons) for resource in resources),
+        rows=tuple(_row(resource, kept.get(resource.name)) for resource in resources),
         short=True,
     )
 
 
-def _row(resource: Resource, comparisons: Mapping[str, Beside]) -> tuple[str, ...]:
-    kept = _kept(resource, comparisons)
+def _advice(resources: Sequence[Resource], kept: Mapping[X, Measured]) -> Iterator[str]:
+    for resource in resources:
+        point = kept.get(resource.name)
+        if resource.advice and point is not None and _grade_of(point) != GRADES[0][0]:
+            yield resource.advice
+
+
+def _row(resource: Resource, point: Measured | None) -> tuple[str, ...]:
     head = (resource.name, resource.type, resource.expected)
-    if kept is None:
+    if point is None:
         return (*head, "not graded", resource.lacks or "not measured in this form")
-    value, low, high = (100 * end for end in kept)
-    return (*head, grade(*kept[1:]), f"{figures.interval(value, low, high)} %")
+    rate = f"{figures.interval(point.value, point.low, point.high)} %{figures.mark(point.emulated)}"
+    return (*head, _grade_of(point), rate)
 
 
-def _kept(resource: Resource, comparisons: Mapping[str, Beside]) -> tuple[float, float, float] | None:
-    graded = resource.graded
-    beside = comparisons.get(graded.exhibit) if graded else None
-    return None if graded is None or beside is None else ratio(beside, graded.left, graded.than)
+def _grade_of(point: Measured) -> str:
+    return grade(point.low / 100, point.high / 100)

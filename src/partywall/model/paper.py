@@ -154,8 +154,24 @@ class Bound(Bounds):
         return self
 
 
+class Best(Frozen):
+    """A question about series that are measured apart: which is best at one x. what: the question, for people."""
+
+    what: str
+    is_: Literal["smallest", "largest"] = Field(alias="is")
+    at: X
+    among: tuple[str, ...] = Field(min_length=2)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return tuple(Place(series, self.at) for series in self.among)
+
+
 class PaperTable(Frozen):
-    """A table or figure. published: numbers in the paper, by series and x; claims, bounds: statements in the text."""
+    """A table or figure. published: numbers in the paper, by series and x; claims, bounds: statements in the text.
+
+    best: a question that our points answer, whatever the paper says.
+    """
 
     id: str = Field(description="its name in the paper, e.g. fig 8")
     title: str
@@ -165,6 +181,7 @@ class PaperTable(Frozen):
     published: dict[str, dict[X, Annotated[Number, BeforeValidator(_as_number)]]] = Field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     bounds: tuple[Bound, ...] = ()
+    best: Best | None = None
     says: str = Field("", description="the paper's conclusion, in our words")
 
     @property

@@ -207,6 +207,7 @@ def run_load(
     rate: float | None = None,
     for_: str = "30s",
     out: str | Path | None = None,
+    wait_for_memory: str = "",
     on_event: Emit = silent,
 ) -> Result:
     """Puts a service under load. target: a URL, or a plan file that defines everything but `out`."""
@@ -216,7 +217,8 @@ def run_load(
     else:
         loaded = load_plans.load(Path(target))
         job = LoadJob(f"{loaded.plan.name} ({target})", compiled(loaded), loaded)
-    return _measured(lambda: Loads().measure(job, _options(out), on_event))
+    options = replace(_options(out), memory_wait_ns=_wait_ns(wait_for_memory))
+    return _measured(lambda: Loads().measure(job, options, on_event))
 
 
 def run_trace(

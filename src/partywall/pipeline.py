@@ -20,15 +20,15 @@ from partywall.agent import binary, memory_check
 from partywall.agent.agents import Agents
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.agent.client import AgentClient
+from partywall.agent.memory_check import Checks
 from partywall.errors import (
-    AgentError,
     CapabilityError,
     Failures,
     PartywallError,
     Problem,
     UsageError,
 )
-from partywall.events import Broken, Doing, Emit, Note
+from partywall.events import Broken, Doing, Emit
 from partywall.host import Host, cpus_of
 from partywall.load.lasting import lasting
 from partywall.model.evidence import Evidence
@@ -220,7 +220,7 @@ def measure(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT, memory_w
                 build_roots(run.plan.scenario, lambda text: emit(Doing(text)), Host.here())
                 check_memory(run, emit, work_root, memory_wait_ns)
                 with idle.polled() if run.plan.scenario.idle == "poll" else contextlib.nullcontext():
-                    execute(run, label, decisions(run.plan), emit)
+                    execute(run, label, decisions(run.plan), emit, memory_wait_ns=memory_wait_ns)
         except OSError as error:
             raise PartywallError(_stopped_by(error, run)) from error
         finally:
@@ -245,42 +245,23 @@ def check_memory(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT, mem
     memory may not be physically present.
     """
     machines = run.host.get("machines", {})
+    checks = Checks(emit, memory_wait_ns, lambda stored: run.append("memory_checked", **stored))
+    remedy = f"then continue with: partywall run --resume {run.path}"
     for machine in ("", *(name for name, machine_facts in machines.items() if machine_facts.get("agent", True))):
-        _check_memory_of(machine, run, emit, work_root, memory_wait_ns)
+        needed = max(memory_needed(trial, run.host, machine) for trial in run.plan.trials)
+        if memory_check.waits(memory_wait_ns) and not machine:
+            needed = max(needed, *(guest_memory(trial) for trial in run.plan.trials))
+        with ssh.machine_agent(machine, str(work_root), run.name) if machine else host_agent() as agent:
+            checks.require(agent, needed, "the run's workloads", machine, remedy)
 
 
-def check_free_memory(needed: int, what: str, emit: Emit, memory_wait_ns: int = 0) -> None:
+def check_free_memory(needed: int, what: str, checks: Checks) -> None:
     """The same check for what has no plan, such as a load. what: what needs the memory, for messages.
 
-    CapabilityError if the host has less; a note if it may not be physically present.
+    CapabilityError if the host has less; a warning if it may not be physically present.
     """
     with host_agent() as agent:
-        try:
-            answer = memory_check.check(agent, needed, emit, memory_wait_ns)
-        except AgentError as error:
-            raise CapabilityError(f"memory for {what}: {error}") from error
-    if why := memory_check.why_unreliable(answer):
-        emit(Note(f"the {units.format_bytes(needed)} of memory for {what} may not be present: {why}", is_warning=True))
-
-
-def _check_memory_of(machine: str, run: RunDirectory, emit: Emit, work_root: Path, memory_wait_ns: int) -> None:
-    needed = max(memory_needed(trial, run.host, machine) for trial in run.plan.trials)
-    if memory_check.waits(memory_wait_ns) and not machine:
-        needed = max(needed, *(guest_memory(trial) for trial in run.plan.trials))
-    where = f" on {machine}" if machine else ""
-    with ssh.machine_agent(machine, str(work_root), run.name) if machine else host_agent() as agent:
-        try:
-            answer = memory_check.check(agent, needed, emit, memory_wait_ns, where)
-        except AgentError as error:
-            remedy = f"then continue with: partywall run --resume {run.path}"
-            raise CapabilityError(f"memory for the run's workloads{where}: {error}; {remedy}") from error
-    run.append("memory_checked", bytes=needed, found=answer, **({"machine": machine} if machine else {}))
-    if why := memory_check.why_unreliable(answer):
-        said = (
-            f"the {units.format_bytes(needed)} of requested memory{where} may not be present: {why}; memory and "
-            "cache figures may reflect swapping or another guest's memory pressure. The run continues"
-        )
-        emit(Note(said))
+        checks.require(agent, needed, what)
 
 
 def decisions(plan: Plan) -> Decisions:

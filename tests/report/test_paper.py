@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from partywall.errors import UsageError
-from partywall.model.agreement import Agreement, Likeness, judge
-from partywall.model.paper import Beside, Claim, Measured, Number, Paired, Paper, Place
+from partywall.model.agreement import Agreement, Likeness, best, best_text, judge
+from partywall.model.paper import Beside, Best, Claim, Measured, Number, Paired, Paper, Place
 from partywall.report import charts, paper
 from partywall.scenario import papers
+from partywall.study import find as find_study
+from partywall.study import kind_of
 
 PAPER = Paper.model_validate(
     {
@@ -354,3 +356,55 @@ def test_numbers_that_a_paper_does_not_print_are_marked_as_inferred_or_as_bounds
 def test_throughput_of_the_load_generation_study_is_data_per_time():
     netto = papers.load("load-generation-netto")
     assert {netto.table(id_).y.unit for id_ in ("fig 4b", "fig 6", "fig 8")} == {"10³ bytes/s"}
+
+
+SCHEDULERS = papers.load("vits").table("section 5.4 (schedulers)")
+
+
+def schedulers(**times: tuple[float, float, float]) -> Beside:
+    points = [
+        Measured(series=name.replace("_", "-"), x=16.0, value=value, low=low, high=high)
+        for name, (value, low, high) in times.items()
+    ]
+    return Beside(paper=papers.load("vits"), table=SCHEDULERS, measured=tuple(points))
+
+
+@pytest.mark.parametrize(
+    ("measured", "answer"),
+    [
+        ({"mq_deadline": (4.0, 3.8, 4.2), "bfq": (1.9, 1.8, 2.0)}, "bfq (of mq-deadline, bfq)"),
+        ({"mq_deadline": (2.1, 1.9, 2.3), "bfq": (1.9, 1.8, 2.0)}, "not distinguished: bfq, mq-deadline"),
+        (
+            {"mq_deadline": (2.1, 1.9, 2.3), "bfq": (1.9, 1.8, 2.0), "none": (5.0, 4.0, 6.0)},
+            "not distinguished: bfq, mq-deadline (of mq-deadline, bfq, none)",
+        ),
+    ],
+)
+def test_the_scheduler_that_isolates_best_is_named_if_its_interval_is_apart(measured, answer):
+    said = f"isolates best beside large requests: {answer}"
+    ranked = schedulers(**measured)
+    assert best_text(ranked) == said
+    console = Console(record=True, width=160)
+    paper.show([ranked], console)
+    assert said in console.export_text()
+    assert f"Here, {said}." in paper.section([ranked], {})
+
+
+def test_nothing_is_best_of_fewer_than_two_or_on_another_backend():
+    assert best_text(schedulers(bfq=(1.9, 1.8, 2.0))) == ""
+    other = {"bfq (qemu)": (1.0, 0.9, 1.1), "bfq": (1.9, 1.8, 2.0), "none": (3.0, 2.9, 3.1)}
+    assert best_text(schedulers(**other)) == "isolates best beside large requests: bfq (of bfq, none)"
+    assert best_text(beside(AS_PUBLISHED)) == ""
+
+
+def test_the_largest_is_best_where_more_is_better():
+    wanted = Best.model_validate({"what": "fastest", "is": "largest", "at": 50, "among": ["VM", "physical"]})
+    assert best(beside(AS_PUBLISHED), wanted) == (Place("VM", 50.0),)
+    assert best(beside(AS_PUBLISHED, spread=0.9), wanted) == (Place("VM", 50.0), Place("physical", 50.0))
+
+
+def test_the_places_of_a_ranking_are_measured_by_its_study():
+    file = find_study("vits")
+    study = kind_of(file).read(file.read_bytes(), str(file))
+    assert SCHEDULERS.best is not None
+    assert set(SCHEDULERS.best.among) == {each["scheduler"] for each in study.parts["schedulers"].each}

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from partywall import pipeline, study
-from partywall.errors import CapabilityError, TrialError, UsageError
+from partywall.agent import memory_check
+from partywall.agent.memory_check import Checks
+from partywall.errors import CapabilityError, RefusalError, TrialError, UsageError
 from partywall.events import Note, silent
 from partywall.model.study import StudyRequest
 from partywall.sandbox import lab, qemu
@@ -67,12 +69,52 @@ def test_a_study_does_not_go_on_with_another_accelerator(tmp_path):
         shared.accelerator(directory(tmp_path, GUESTS), fake_host(), [True, False], SCALED, silent)
 
 
-def test_the_memory_check_includes_every_guest(monkeypatch):
+def test_the_hosts_memory_check_includes_every_guest(monkeypatch):
     checked = []
     monkeypatch.setattr(pipeline, "check_free_memory", lambda needed, *_: checked.append(needed))
-    for request in (StudyRequest(), GUESTS):
-        shared.check_tenants_memory(100, "senders", 2, request, silent)
+    memory = shared.TenantsMemory(100, "senders", Checks(silent))
+    memory.require()
+    memory.require(2)
     assert checked == [100, 100 + 2 * lab.GUEST_BYTES]
+
+
+class Memory:
+    """An agent in a guest that is asked for a part of its memory, and doubts it or refuses."""
+
+    def __init__(self, doubt: str | None = None, *, refuses: bool = False) -> None:
+        self.doubt, self.refuses = doubt, refuses
+        self.requested: list[tuple[int, int]] = []
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        assert method == "memory.check"
+        self.requested.append((params["bytes"], params["budget_ns"]))
+        if self.refuses:
+            raise RefusalError("1 MiB is free")
+        return {"doubt": self.doubt}
+
+
+def test_each_guests_share_is_touched_inside_it_and_what_is_missing_is_a_warning_in_the_report(tmp_path):
+    agents = {"sure": Memory(), "swaps": Memory("swapped"), "small": Memory(refuses=True)}
+    made = lab.Lab(list(agents), None, SimpleNamespace(run="pw"))
+    made.guests = {name: SimpleNamespace(client=agent) for name, agent in agents.items()}
+    kept, said = directory(tmp_path, StudyRequest(memory_wait_ns=60_000_000_000)), []
+    shared.TenantsMemory(96 << 20, "senders", shared.memory_checks(kept, said.append)).inspect(made)
+    assert {agent.requested[0] for agent in agents.values()} == {(32 << 20, 60_000_000_000)}
+    notes = [event for event in said if isinstance(event, Note)]
+    assert [note.is_warning for note in notes] == [True, True]
+    assert "32 MiB of memory for senders in the guest of swaps" in notes[0].text
+    assert "1 MiB is free" in notes[1].text
+    assert kept.observations() == []
+    assert memory_check.warnings(kept.memory_checks()) == tuple(note.text for note in notes)
+    assert memory_check.summary(kept.memory_checks()) == ", ".join(f"32 MiB in the guest of {name}" for name in agents)
+
+
+def test_namespaces_have_no_memory_of_their_own(tmp_path):
+    kept = directory(tmp_path, StudyRequest())
+    shared.TenantsMemory(96 << 20, "senders", shared.memory_checks(kept, silent)).inspect(
+        lab.Lab(["target"], None, SimpleNamespace(run="pw"))
+    )
+    assert kept.memory_checks() == []
 
 
 class Agent:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from partywall import pipeline, preflight
+from partywall import pipeline, preflight, study
 from partywall.agent import memory_check
+from partywall.agent.memory_check import Checked, Checks
 from partywall.errors import AgentError, CapabilityError, UsageError
 from partywall.events import Doing, Left
 from partywall.host import Host
 from partywall.kinds.study import StudyJob
-from partywall.model.study import StudyRequest
+from partywall.load import memory
+from partywall.model.study import StudyReport, StudyRequest
 from partywall.preflight import room
 from partywall.scenario import find, load
 from partywall.store.study import StudyDirectory
@@ -38,11 +40,14 @@ class Waiting:
 @pytest.mark.host
 @pytest.mark.long
 def test_memory_that_is_there_is_checked_and_more_than_the_host_has_is_refused():
-    said = []
-    pipeline.check_free_memory(16 << 20, "senders", said.append)
+    said, kept = [], []
+    pipeline.check_free_memory(16 << 20, "senders", Checks(said.append, keep=kept.append))
     assert said[0] == Doing("checking that 16 MiB of memory are available")
+    (stored,) = kept
+    assert (stored["bytes"], stored["what"]) == (16 << 20, "senders")
+    assert stored["found"]["first_touch"]["pages"] == 4096
     with pytest.raises(CapabilityError, match="memory for senders"):
-        pipeline.check_free_memory(1 << 50, "senders", said.append)
+        pipeline.check_free_memory(1 << 50, "senders", Checks(said.append))
 
 
 @pytest.mark.host
@@ -50,7 +55,7 @@ def test_memory_that_is_there_is_checked_and_more_than_the_host_has_is_refused()
 def test_a_longer_wait_tells_the_time_left_and_ends_with_what_is_missing():
     said = []
     with pytest.raises(CapabilityError, match=r"waited 1[12]\d{3} ms"):
-        pipeline.check_free_memory(1 << 50, "senders", said.append, 11 * SECOND_NS)
+        pipeline.check_free_memory(1 << 50, "senders", Checks(said.append, 11 * SECOND_NS))
     left = [event.seconds for event in said if isinstance(event, Left)]
     assert left == sorted(left, reverse=True)
     assert len(left) > 5
@@ -101,3 +106,57 @@ def test_a_wrong_wait_is_refused_with_the_options_name():
     assert memory_wait_ns("5min") == 300 * SECOND_NS
     with pytest.raises(UsageError, match="--wait-for-memory"):
         memory_wait_ns("0s")
+
+
+class Withheld:
+    """An agent whose memory is not all there."""
+
+    def call(self, _method, **_params):
+        return {"doubt": "not_resident"}
+
+
+def test_a_stored_outcome_says_the_same_as_the_warning_of_its_check():
+    said, kept = [], []
+    checks = Checks(said.append, keep=kept.append)
+    checks.require(Withheld(), 1 << 30, "the service", "big")
+    (stored,) = kept
+    assert Checked.of(stored).stored == stored
+    assert said[-1].is_warning
+    assert memory_check.warnings([stored, stored]) == (said[-1].text,)
+    assert "1 GiB of memory for the service on big may not be present" in said[-1].text
+    assert memory_check.summary([stored]) == "1 GiB on big"
+
+
+def test_the_outcome_of_an_older_run_is_read():
+    assert Checked.of({"kind": "memory_checked", "bytes": 1, "found": {"doubt": None}}).warning == ""
+
+
+def test_memory_that_a_machine_does_not_have_is_refused_with_the_remedy():
+    with pytest.raises(CapabilityError, match=r"memory for users on big: waited for memory; then go on"):
+        Checks(lambda _event: None).require(Waiting(100), 1 << 30, "users", "big", "then go on")
+
+
+def test_a_studys_report_names_its_memory_checks(tmp_path, monkeypatch):
+    job = StudyJob.read("papers/vits-network", StudyRequest())
+    record = StudyDirectory.create(tmp_path / "study", job.content, job.request, {"host": {}})
+    Checks(lambda _event: None, keep=record.append_memory_check).require(Withheld(), 1 << 30, "senders")
+    plain = StudyReport("run", "name", "", "short", (), ("emulated",), (("slots", "4"),), "", {}, ())
+    monkeypatch.setattr(type(job.kind), "report", lambda *_: plain)
+    report = study.report(record)
+    assert report.facts == (("slots", "4"), ("memory checked", "1 GiB on this host"))
+    warning, other = report.notes
+    assert "1 GiB of memory for senders may not be present" in warning
+    assert other == "emulated"
+
+
+@pytest.mark.parametrize(
+    ("pacing", "users"),
+    [
+        ({"closed": {"stages": [{"to": 10, "for_ns": 1}, {"to": 400, "for_ns": 1}, {"to": 0, "for_ns": 1}]}}, 400),
+        ({"open": {"stages": [{"to": 9000, "for_ns": 1}], "users_max": 50}}, 50),
+    ],
+)
+def test_a_loads_memory_grows_with_its_users(pacing, users):
+    program = {"pacing": pacing}
+    assert memory.most_users(program) == users
+    assert memory.generator_bytes(program, 2) == memory.GENERATOR_BYTES + users // 2 * memory.USER_BYTES

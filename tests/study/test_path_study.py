@@ -332,11 +332,15 @@ def test_a_small_one_on_this_host_has_its_figure_its_traces_and_goes_on_after_a_
     assert "datagrams wait<" in (out / "report.html").read_text()
     assert CliRunner().invoke(app, ["report", str(out / "runs" / "quiet")], catch_exceptions=False).exit_code == 0
     # Killed before the last trace was written down: that one is made again, and nothing else.
+    before = len(directory.observations())
     lines = (out / "observations.jsonl").read_text().splitlines(keepends=True)
     (out / "observations.jsonl").write_text("".join(lines[:-1]))
     ran = CliRunner().invoke(app, ["study", "--resume", str(out)], catch_exceptions=False)
     assert ran.exit_code == 0, ran.output
-    assert len((out / "observations.jsonl").read_text().splitlines()) == len(lines)
+    assert len(directory.observations()) == before
+    # Memory is checked again before the rest.
+    assert len(directory.memory_checks()) == 2
+    assert "memory checked" in (out / "report.html").read_text()
 
 
 @pytest.mark.host
@@ -360,4 +364,7 @@ def test_a_small_one_in_guests_has_its_figure_and_its_traces_from_inside_the_gue
     assert first["hop"].endswith("-switch/p1:in")
     assert first["clock_bound_ns"] > 0
     assert second["clock_bound_ns"] is None
-    assert "in the target's guest" in dict(result.facts)["tracer's program, for a record"]
+    facts = dict(result.facts)
+    assert "in the target's guest" in facts["tracer's program, for a record"]
+    inside = ", ".join(f"128 MiB in the guest of {name}" for name in ("target", "neighbour"))
+    assert facts["memory checked"] == f"1.25 GiB on this host, {inside}"

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from partywall import preflight, units
 from partywall.cli import leftovers, output
-from partywall.cli.arguments import SEED_MOST, allowed_cpus
+from partywall.cli.arguments import SEED_MOST, WaitForMemory, allowed_cpus, memory_wait_ns
 from partywall.cli.execution import carry_out
 from partywall.cli.group import Group, group
 from partywall.cli.kernel import Cpus, WorkDir
@@ -50,6 +50,7 @@ WITH_PLAN = (
     "sandboxes",
     "cpu_limit",
     "generator",
+    "wait_for_memory",
 )
 
 
@@ -209,6 +210,7 @@ def run(
             "may be repeated: they share the users. An agent is copied there and removed afterwards."
         ),
     ] = None,
+    wait_for_memory: WaitForMemory = None,
     work_dir: WorkDir = WORK_ROOT,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
@@ -216,7 +218,7 @@ def run(
 
     With a plan (docs/load-plan.md), users do what the plan says, and its thresholds decide the exit code. Only these
     options apply to a plan: --threads, --cpus, --sandbox, --sandboxes, --cpu-limit, --generator, --seed, --watch,
-    --server-host, --out and --work-dir.
+    --server-host, --wait-for-memory, --out and --work-dir.
 
     Without --rate, each user sends a request, waits for the response, and sends the next one (closed model). With
     --rate, requests are sent at their times whether or not earlier ones were answered (open model). Latency then counts
@@ -230,6 +232,7 @@ def run(
     Exit code: 0 measured, and all thresholds hold; 1 a threshold is violated; 3 more than half of the seconds are
     doubtful; 5 no request was answered.
     """
+    wait_ns = memory_wait_ns(wait_for_memory)
     chosen = plans.load(Path(target)) if _is_plan(target) else None
     if chosen is None:
         if method is not None and method != method.upper():
@@ -283,7 +286,7 @@ def run(
         job = dataclasses.replace(job, program=inlined(job.program) | {"addresses": resolved})
     job = dataclasses.replace(job, setup=setup)
     leftovers.clean_up()
-    console, options = output.console(format_), Options(host, out, work_dir)
+    console, options = output.console(format_), Options(host, out, work_dir, memory_wait_ns=wait_ns)
     view, document = View(console, job.title), output.document("load", format_)
     return carry_out(lambda emit: Loads().measure(job, options, emit), options, view, console, document=document)
 

@@ -8,14 +8,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from partywall import __version__, preflight, units
+from partywall import __version__, pipeline, preflight, units
+from partywall.agent.memory_check import Checks
 from partywall.errors import Exit, RefusalError, UsageError
 from partywall.events import Counters, Emit, Left, Note, Second, Started
 from partywall.kinds.kind import EXITS, NeverContinued, Options
 from partywall.load import plan as plans
 from partywall.load.compiling import inlined
 from partywall.load.evidence import load_run
-from partywall.load.prepared import GENERATOR, PreparedLoad, Setup
+from partywall.load.memory import USERS
+from partywall.load.prepared import GENERATOR, PreparedLoad, Setup, memory_here
 from partywall.load.store import LoadDirectory, Readings
 from partywall.model.load_plan import Generator
 from partywall.model.load_run import LoadRun
@@ -74,8 +76,13 @@ class Loads(NeverContinued):
             setup = replace(setup, generators=job.generators)
         if setup.generators:
             job = replace(job, program=inlined(job.program))
-        with _prepared(job, setup) as prepared:
-            record = LoadDirectory.create(options.folder(name), _about(job, setup, prepared))
+        checked: list[dict[str, Any]] = []
+        checks = Checks(emit, options.memory_wait_ns, checked.append)
+        if needed := memory_here(job.program, setup):
+            pipeline.check_free_memory(needed, USERS, checks)
+        with _prepared(job, setup, checks) as prepared:
+            about = _about(job, setup, prepared) | {"memory_checked": checked}
+            record = LoadDirectory.create(options.folder(name), about)
             with record.exclusive():
                 emit(Started(record.path, prepared.started))
                 _follow(prepared, record, emit)
@@ -93,9 +100,9 @@ class Loads(NeverContinued):
         return FILES
 
 
-def _prepared(job: LoadJob, setup: Setup) -> PreparedLoad:
+def _prepared(job: LoadJob, setup: Setup, checks: Checks) -> PreparedLoad:
     with located_in_plan(job.plan):
-        return PreparedLoad(job.program, setup)
+        return PreparedLoad(job.program, setup, checks)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from partywall import units
+from partywall.agent import memory_check
 from partywall.errors import TrialError
 from partywall.load import monitors
 from partywall.load.availability import availability
@@ -65,7 +66,7 @@ def load_run(directory: LoadDirectory) -> LoadRun:
         judged=summary.seconds,
         doubtful=tuple((*ADVICE[reason], n) for reason, n in sorted(summary.doubtful.items(), key=lambda p: -p[1])),
         facts=tuple(_facts(about)),
-        notes=(*_early(summary), *about.get("notes", ())),
+        notes=(*memory_check.warnings(about.get("memory_checked", ())), *_early(summary), *about.get("notes", ())),
         program=about["program"],
         available=availability(summary.full, [n for n, label in enumerate(labels) if label["sort"] == "http"]),
         generators=tuple(_generators(directory, about, begin_ns, summary.length_s)),
@@ -206,5 +207,7 @@ def _facts(about: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         "generator",
         about.get("generator") or f"CPUs {', '.join(map(str, about['cpus']))}, {about['threads']} threads",
     )
+    if checks := about.get("memory_checked"):
+        yield "memory checked", memory_check.summary(checks)
     yield "seed", str(about["seed"])
     yield "Partywall", str(about["partywall"])

@@ -20,12 +20,14 @@ from typing import Any, Self
 from partywall import units
 from partywall.agent import binary
 from partywall.agent.inbox import NOT_READ
+from partywall.agent.memory_check import Checks
 from partywall.errors import AgentError, CapabilityError, LackError, Problem, RefusalError, TrialError, UsageError
 from partywall.load.health import Health, HostSecond, judge
+from partywall.load.memory import USERS, generator_bytes
 from partywall.load.second import SECOND_NS, Beside, Second, Seconds
 from partywall.model.backend import Name as BackendName
 from partywall.model.load_plan import Generator
-from partywall.sandbox import Label, Sandbox, Settings, Spent, reap, reaper
+from partywall.sandbox import Label, Sandbox, Settings, Spent, qemu, reap, reaper
 from partywall.sandbox.qemu.machine import Nic
 from partywall.session import Session
 
@@ -87,6 +89,14 @@ class Setup:
     server_pid: int | None = None
 
 
+def memory_here(program: Mapping[str, Any], setup: Setup) -> int:
+    """Bytes of this host's memory that the generators of a load need; 0 if they are all on other machines."""
+    if setup.generators:
+        return 0
+    each = qemu.MEMORY if setup.backend == "qemu" else generator_bytes(program, setup.sandboxes)
+    return setup.sandboxes * each
+
+
 @dataclass
 class Monitor:
     """Readings of one host's counters, one at every full second of the generators' clock.
@@ -129,7 +139,8 @@ class Monitor:
 class PreparedLoad:
     """A load whose agents are ready. Use it as a context manager. Afterwards nothing of it is left on the host."""
 
-    def __init__(self, program: Mapping[str, Any], setup: Setup) -> None:
+    def __init__(self, program: Mapping[str, Any], setup: Setup, checks: Checks | None = None) -> None:
+        """checks: of the memory that users need in guests and on other machines; none by default."""
         self.setup = setup
         self._looked = time.monotonic()
         # None until it begins.
@@ -138,12 +149,12 @@ class PreparedLoad:
         label = Label.create(f"{setup.name}-{secrets.token_hex(4)}", setup.work_root)
         self._agents = Session(label)
         try:
-            self._prepare(program)
+            self._prepare(program, checks)
         except BaseException:
             self._agents.close()
             raise
 
-    def _prepare(self, program: Mapping[str, Any]) -> None:
+    def _prepare(self, program: Mapping[str, Any], checks: Checks | None) -> None:
         allowed = os.sched_getaffinity(0)
         if not self.setup.generators:
             self._make_room(allowed)
@@ -156,6 +167,8 @@ class PreparedLoad:
             self._start_elsewhere()
         else:
             self._start_here(program, allowed)
+        if checks:
+            self._check_memory(checks, generator_bytes(program, len(self._generators)))
         for name, command in self.setup.watch.items():
             with _option("--watch", name, name):
                 self._agents.attach(name, command)
@@ -210,6 +223,18 @@ class PreparedLoad:
             self._watchers[name] = name
             self.monitors[name] = Monitor(header["counters"], cpus, name)
             self.clock_errors_ns[name] = sandbox.clock_error_ns(round(LOOK_S * SECOND_NS))
+
+    def _check_memory(self, checks: Checks, needed: int) -> None:
+        """Touches and times the memory of each generator in a guest or on another machine.
+
+        CapabilityError if another machine lacks it; a guest without it is named in a warning.
+        """
+        for name in self._generators:
+            there = self.setup.generators.get(name)
+            if there is not None:
+                checks.require(self._agents.client(name), needed, USERS, there.place)
+            elif self.setup.backend == "qemu":
+                checks.inspect(self._agents.client(name), needed, USERS, name)
 
     def _make_room(self, allowed: set[int]) -> None:
         """Keeps this process off the generator's CPUs, if there are others, so that it does not delay the generator.

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from partywall.model.paper import Beside, Bound, Measured, Number, PaperTable, Place
+from partywall.model.paper import Beside, Best, Bound, Measured, Number, PaperTable, Place
 from partywall.units import counted
 
 STEADY = 0.05
@@ -22,6 +22,8 @@ STEADY = 0.05
 
 ALIKE = 0.1
 """Measured values are alike if the whole interval of their ratio is within this share of 1."""
+
+FEWEST_RANKED = 2
 
 SIZE = 2.0
 """A difference has the stated size if its whole interval is within this factor of it, up or down."""
@@ -175,6 +177,34 @@ def reasons(beside: Beside, verdict: Verdict) -> tuple[str, ...]:
     amiss = [pair for pair in verdict.pairs if pair.main and not pair.agreement.same_direction]
     places = dict.fromkeys(place for pair in amiss for place in pair.places)
     return tuple(dict.fromkeys(beside.why[place] for place in places if place in beside.why))
+
+
+def best(beside: Beside, wanted: Best) -> tuple[Place, ...]:
+    """The measured place with the best value, then all that are not distinguished from it; empty with fewer than two.
+
+    Two are distinguished if the interval of their ratio excludes 1.
+    """
+    sign = 1 if wanted.is_ == "smallest" else -1
+    points = sorted(filter(None, map(beside.points.get, wanted.places)), key=lambda point: sign * point.value)
+    if len(points) < FEWEST_RANKED:
+        return ()
+    first, *others = (point.place for point in points)
+    ratios = {place: ratio(beside, place, first) for place in others}
+    worse = {place for place, found in ratios.items() if found and (found[1] > 1 if sign > 0 else found[2] < 1)}
+    return (first, *(place for place in others if place not in worse))
+
+
+def best_text(beside: Beside) -> str:
+    """The answer to a figure's question: 'isolates best: bfq (of mq-deadline, bfq)'; empty if there is none."""
+    wanted = beside.table.best
+    if wanted is None or not (places := best(beside, wanted)):
+        return ""
+    names = ", ".join(place.series for place in places)
+    measured = [place.series for place in wanted.places if place in beside.points]
+    if len(places) == 1:
+        return f"{wanted.what}: {names} (of {', '.join(measured)})"
+    among = "" if len(places) == len(measured) else f" (of {', '.join(measured)})"
+    return f"{wanted.what}: not distinguished: {names}{among}"
 
 
 def sentence(comparison: Comparison) -> str:

@@ -154,10 +154,24 @@ class Bound(Bounds):
         return self
 
 
+class Best(Frozen):
+    """A question about series that are measured apart: which is best at one x. what: the question, for people."""
+
+    what: str
+    is_: Literal["smallest", "largest"] = Field(alias="is")
+    at: X
+    among: tuple[str, ...] = Field(min_length=2)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return tuple(Place(series, self.at) for series in self.among)
+
+
 class PaperTable(Frozen):
     """A table or figure. published: numbers in the paper, by series and x; claims, bounds: statements in the text.
 
-    Without any of these, our values are shown without a verdict.
+    Without any of these, our values are shown without a verdict. best: a question that our points answer, whatever the
+    paper says.
     """
 
     id: str = Field(description="its name in the paper, e.g. fig 8")
@@ -168,6 +182,7 @@ class PaperTable(Frozen):
     published: dict[str, dict[X, Annotated[Number, BeforeValidator(_as_number)]]] = Field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     bounds: tuple[Bound, ...] = ()
+    best: Best | None = None
     says: str = Field("", description="the paper's conclusion, in our words")
     chart: bool = Field(True, description="false if its values have no common unit, so that no chart can show them")
 

@@ -146,6 +146,11 @@ class Sandbox(Frozen):
         return self.backend == "qemu" or (self.backend == "libvirt" and self.domain is None)
 
     @property
+    def virtual(self) -> bool:
+        """True if it is a virtual machine, made for it or the user's own domain."""
+        return self.backend in ("qemu", "libvirt")
+
+    @property
     def limited(self) -> bool:
         """True if a CPU limit below all of its CPUs' time applies permanently."""
         return self.cpu_limit is not None and self.cpu_limit < 1

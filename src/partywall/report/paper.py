@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
-from partywall.model.agreement import Bounded, Comparison, Likeness, Pair, Verdict, judge, reasons, sentence
+from partywall.model.agreement import Bounded, Comparison, Likeness, Pair, Verdict, best_text, judge, reasons, sentence
 from partywall.model.paper import Beside, Bound, Claim, Measured, Number, Place
 from partywall.report import figures, page
 from partywall.report.charts import HEIGHT, WIDTH, AnyChart
@@ -158,8 +158,9 @@ def _group(beside: Beside, shared: Sequence[str] = ()) -> Group:
     notes = [Text(f"measured: {text}") for text in reasons(beside, verdict)]
     notes += [Text(f"differs here: {text}", style="dim") for text in beside.differs if text not in shared]
     judged = Text.assemble((verdict.likeness, STYLES[verdict.likeness]), f" – {verdict_text(verdict)}")
+    answer = [Text(text, style="bold")] if (text := best_text(beside)) else []
     about = Text(f"the paper: {beside.table.says}" if beside.table.says else "", style="dim")
-    inside = Padding(Group(table, judged, about, *notes), (0, 0, 0, 2))
+    inside = Padding(Group(table, *answer, judged, about, *notes), (0, 0, 0, 2))
     return Group(Text(f"\n{title(beside)}", style="bold"), inside)
 
 
@@ -303,6 +304,7 @@ def section(comparisons: Sequence[Beside], specs: dict[str, Any]) -> Markup:
         reasons=reasons,
         pair=lambda pair: (sentence(pair), pair.agreement),
         statements=_statements,
+        best=best_text,
     )
     return Markup(text)  # noqa: S704 - from a template that escapes
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from partywall.model.agreement import Likeness, judge
+from partywall.model.agreement import Likeness, best_text, judge
 from partywall.model.study import Section, StudyReport
 from partywall.report import board, charts, page, paper
 from partywall.report.files import Files
@@ -73,6 +73,7 @@ def _json(report: StudyReport) -> str:
             "exhibit": beside.table.id,
             "likeness": judge(beside).likeness,
             "reason": judge(beside).reason,
+            **({"best": best_text(beside)} if beside.table.best else {}),
             "published": [
                 {**place._asdict(), **number.model_dump(exclude_defaults=True)}
                 for place, number in beside.table.values.items()

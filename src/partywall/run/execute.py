@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from partywall.agent.memory_check import Checks
 from partywall.clock import Clock, Monotonic
 from partywall.errors import AgentError, RefusalError, TrialError
 from partywall.events import Block, Doing, Emit, Left, Note
@@ -175,17 +176,20 @@ def execute(
     emit: Emit,
     clock: Clock | None = None,
     sessions: Callable[[Label], Session] = Session,
+    memory_wait_ns: int = 0,
 ) -> None:
     """Carries out the rest of the plan.
 
-    clock, sessions: replaced by tests (`partywall.testing.SimulatedHost`).
+    clock, sessions: replaced by tests (`partywall.testing.SimulatedHost`). memory_wait_ns: how long guests may wait for
+    free memory, if longer than usual.
     """
     run.compact()
     plan, events, done = run.plan, run.by_trial(), run.blocks()
     progress_by_trial = {
         trial.id: progress_of(trial, events.get(trial.id, ()), done.get(trial.id)) for trial in plan.trials
     }
-    taker = Turns(run, plan, label, decisions, emit, clock or Monotonic(), progress_by_trial, sessions)
+    checks = Checks(emit, memory_wait_ns)
+    taker = Turns(run, plan, label, decisions, emit, clock or Monotonic(), progress_by_trial, checks, sessions)
     run.append("run_started", wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), pid=os.getpid())
     taker.tell_left()
     try:
@@ -238,6 +242,7 @@ class Turns:
     emit: Emit
     clock: Clock
     progress_by_trial: dict[str, Progress]
+    checks: Checks
     sessions: Callable[[Label], Session] = Session
 
     def __post_init__(self) -> None:
@@ -293,7 +298,12 @@ class Turns:
         with (
             settings.held(trial.host, self.label.work, Host.here()),
             staged(
-                trial, self.sessions(self.label), slice_ns=slice_ns, seed=self.plan.seed, host_cpus=host_cpus
+                trial,
+                self.sessions(self.label),
+                slice_ns=slice_ns,
+                seed=self.plan.seed,
+                host_cpus=host_cpus,
+                checks=self.checks,
             ) as stage,
         ):
             attempt = _attempt(progress, turn)

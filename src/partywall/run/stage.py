@@ -13,7 +13,9 @@ from partywall import units
 from partywall.agent import memory, memory_check
 from partywall.agent.calibration import Calibration, calibrate
 from partywall.agent.catalogue import shipped
+from partywall.agent.memory_check import Checks
 from partywall.errors import AgentError, RefusalError, TrialError
+from partywall.events import silent
 from partywall.model.evidence import VICTIM
 from partywall.model.plan import Trial, null_cpus
 from partywall.model.scenario import Aggressor, Workload
@@ -38,17 +40,11 @@ VERSION_S = 10.0
 VERSION_MAX = 200
 VERSION_REMEDY = "correct version, or leave it out"
 TAKE_S = 0.1
-GUEST_CHECK_NS = 5_000_000_000
 
 UNREAD = {
     "what": "counters of the host",
     "cost": "likely causes are not known, and other load there is not detected",
     "remedy": "run partywall on that host itself",
-}
-
-WITHHELD = {
-    "cost": "its memory and cache figures may reflect swapping or another guest's memory pressure",
-    "remedy": "set a smaller size in its params, or a larger sandbox.memory",
 }
 
 
@@ -108,22 +104,33 @@ def _role(name: str) -> str:
 
 
 @contextlib.contextmanager
-def staged(trial: Trial, session: Session, *, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) -> Iterator[Stage]:
-    """Creates the sandboxes of `trial` in a session and starts their workloads. Ends the session on leaving."""
+def staged(
+    trial: Trial,
+    session: Session,
+    *,
+    slice_ns: int,
+    seed: int,
+    host_cpus: tuple[int, ...],
+    checks: Checks | None = None,
+) -> Iterator[Stage]:
+    """Creates the sandboxes of `trial` in a session and starts their workloads. Ends the session on leaving.
+
+    checks: of the guests' memory; by default they wait as long as usual and tell nobody.
+    """
     with session:
         stage = Stage(trial, session)
-        _fill(stage, slice_ns, seed, host_cpus)
+        _fill(stage, slice_ns, seed, host_cpus, checks or Checks(silent))
         yield stage
 
 
-def _fill(stage: Stage, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) -> None:
+def _fill(stage: Stage, slice_ns: int, seed: int, host_cpus: tuple[int, ...], checks: Checks) -> None:
     trial = stage.trial
     workloads: dict[str, Workload] = {**trial.aggressors, VICTIM: trial.victim}
     monitor = monitor_of(trial, host_cpus)
     everyone = [*settings_of(trial, host_cpus), *([monitor] if monitor else [])]
     stage.session.add(*everyone)
     for name, workload in workloads.items():
-        _check_guest_memory(stage, name, workload)
+        _check_guest_memory(stage, name, workload, checks)
     for name in [NULL, *trial.aggressors]:
         work = {"kernel": {"name": NULL}} if name == NULL else work_of(workloads[name], trial.aggressors[name].stressor)
         _begin(stage, name, work, workloads.get(name), "scheduled", slice_ns, seed)
@@ -135,23 +142,18 @@ def _fill(stage: Stage, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) ->
     _watch(stage)
 
 
-def _check_guest_memory(stage: Stage, name: str, workload: Workload) -> None:
+def _check_guest_memory(stage: Stage, name: str, workload: Workload, checks: Checks) -> None:
     """Touches and times as much memory inside a guest as its kernel will use (VITS, section 4.1).
 
     The host's check does not see what a balloon or a hypervisor on another machine withholds. A bad result does not
     end the turn: the report names it, as it names counters that could not be read.
     """
     needed = memory.held_bytes(_kernel(workload), workload, shipped(), {})
-    if not workload.sandbox.guest or needed < memory_check.LEAST:
+    if not workload.sandbox.virtual or needed < memory_check.LEAST:
         return
-    try:
-        answer = memory_check.check_within(stage.session.client(name), needed, GUEST_CHECK_NS)
-        why = memory_check.why_unreliable(answer)
-    except RefusalError as error:
-        why = str(error)
-    if why:
-        what = f"{units.format_bytes(needed)} of memory in the guest of {_role(name)}"
-        stage.missing.append({"what": what, "why": why} | WITHHELD)
+    checked = checks.inside(stage.session.client(name), needed, "its workload", _role(name))
+    if checked.why_unreliable:
+        stage.missing.append(checked.gap)
 
 
 def _begin(

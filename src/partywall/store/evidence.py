@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from partywall.agent import counters as monitor
+from partywall.agent.memory_check import Checked
 from partywall.agent.metric import Extractor
 from partywall.errors import Problem, UsageError
 from partywall.model.evidence import VICTIM, AgentFacts, Counter, Evidence, Readings, SlicePoint, Unread
@@ -63,7 +64,7 @@ def evidence(run: RunDirectory) -> Evidence:
         counters=counters,
         timeline=timeline,
         agent_facts=agent_facts,
-        missing=_missing(host, agent_facts),
+        missing=_missing(host, agent_facts, run.events("memory_checked")),
         disturbances=tuple(itertools.chain.from_iterable(seen.disturbances for seen in observations.values())),
         incomplete=tuple(run.failures()),
         directory=str(run.path),
@@ -82,9 +83,12 @@ def _turns(events: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {event["visit"]: event for event in events if event["kind"] == "visit"}
 
 
-def _missing(host: Mapping[str, Any], agent_facts: Mapping[str, AgentFacts]) -> tuple[tuple[str, str, str], ...]:
-    """Facts that the host could not provide and counters that its monitors could not read, each once."""
-    facts = [Unread.of(gap) for gap in host.get("missing", [])]
+def _missing(
+    host: Mapping[str, Any], agent_facts: Mapping[str, AgentFacts], checks: Iterable[Mapping[str, Any]]
+) -> tuple[tuple[str, str, str], ...]:
+    """Facts and memory that the host could not provide, and counters that its monitors could not read, each once."""
+    gaps = (checked.gap for checked in map(Checked.of, checks) if checked.why_unreliable)
+    facts = [Unread.of(gap) for gap in (*host.get("missing", []), *gaps)]
     unread = [gap for seen in agent_facts.values() for gap in seen.unread]
     known = {gap.what: (gap.what, gap.why, gap.remedy or gap.cost) for gap in reversed([*facts, *unread])}
     return tuple(reversed(known.values()))

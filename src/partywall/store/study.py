@@ -15,6 +15,8 @@ from partywall.model.study import StudyRequest
 from partywall.store.record import Record
 
 FILE = "study.yaml"
+MEMORY = "memory_checked"
+"""The key of a line that is no observation, but the outcome of a memory check."""
 
 
 class StudyDirectory(Record):
@@ -56,4 +58,12 @@ class StudyDirectory(Record):
 
     def observations(self) -> list[dict[str, Any]]:
         """The completely written observations."""
-        return self.whole_lines()
+        return [line for line in self.whole_lines() if MEMORY not in line]
+
+    def append_memory_check(self, stored: Mapping[str, Any]) -> None:
+        """Appends the outcome of a memory check."""
+        self.append_line(json.dumps({MEMORY: stored}))
+
+    def memory_checks(self) -> list[dict[str, Any]]:
+        """The outcomes of memory checks."""
+        return [line[MEMORY] for line in self.whole_lines() if MEMORY in line]

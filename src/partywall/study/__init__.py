@@ -6,9 +6,11 @@ What is measured, and how, belongs to the capability that a kind uses.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from partywall.agent import memory_check
 from partywall.errors import Problem, UsageError
 from partywall.model.study import StudyReport
 from partywall.scenario import shipped_as, shipped_file
@@ -72,4 +74,9 @@ def report(directory: StudyDirectory) -> StudyReport:
     """The findings of a study, from its directory alone."""
     file = directory.path / "study.yaml"
     kind = kind_of(file)
-    return kind.report(kind.read(directory.content, str(file)), directory)
+    found = kind.report(kind.read(directory.content, str(file)), directory)
+    checks = directory.memory_checks()
+    if not checks:
+        return found
+    facts = (*found.facts, ("memory checked", memory_check.summary(checks)))
+    return replace(found, facts=facts, notes=(*memory_check.warnings(checks), *found.notes))

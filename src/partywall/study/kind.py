@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, TypeVar
 
 from partywall import pipeline
+from partywall.agent.memory_check import Checks
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.events import Emit, Note
 from partywall.host import Host
 from partywall.model.paper import Place
-from partywall.model.scenario import Frozen, Scenario
+from partywall.model.scenario import PASSING_BYTES, Frozen, Scenario
 from partywall.model.study import Length, Outline, StudyReport, StudyRequest
 from partywall.sandbox import lab, qemu
 from partywall.scenario import papers
@@ -160,14 +162,37 @@ def check_lab(host: Host, request: StudyRequest) -> None:
         raise CapabilityError(why)
 
 
-def check_tenants_memory(senders_bytes: int, what: str, tenants: int, request: StudyRequest, emit: Emit) -> None:
-    """CapabilityError if the host lacks memory for the senders and for each tenant that is a guest.
+def memory_checks(directory: StudyDirectory, emit: Emit) -> Checks:
+    """The memory checks of a study, which keeps their outcomes."""
+    return Checks(emit, directory.request.memory_wait_ns, directory.append_memory_check)
 
-    tenants: their number; what: what needs the memory, for messages.
-    """
-    guests = tenants if request.backends else 0
-    needed = senders_bytes + guests * lab.GUEST_BYTES
-    pipeline.check_free_memory(needed, what, emit, request.memory_wait_ns)
+
+BOTH_ENDS = 2
+"""A guest that moves has its memory at the source and at the destination."""
+
+
+def guests_bytes(memory: int, guests: int) -> int:
+    """Bytes of the host that so many guests with this memory need, QEMU's own included."""
+    return guests * (memory + PASSING_BYTES)
+
+
+@dataclass(frozen=True)
+class TenantsMemory:
+    """The memory that a lab's tenants need. bytes: of all senders and what goes with them; what: the same in words."""
+
+    bytes: int
+    what: str
+    checks: Checks
+
+    def require(self, guests: int = 0) -> None:
+        """CapabilityError if the host lacks memory for the senders and for this number of guests."""
+        pipeline.check_free_memory(self.bytes + guests * lab.GUEST_BYTES, self.what, self.checks)
+
+    def inspect(self, made: lab.Lab) -> None:
+        """Touches and times each guest's share of the senders' memory inside it. Namespaces use the host's."""
+        for name, guest in made.guests.items():
+            if guest.client is not None:
+                self.checks.inspect(guest.client, self.bytes // len(made.names), self.what, name)
 
 
 def accelerator(

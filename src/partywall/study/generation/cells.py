@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from partywall.agent.memory_check import Checks
 from partywall.errors import TrialError
 from partywall.load import monitors, plan
 from partywall.load.availability import availability
@@ -91,8 +92,12 @@ def observe(
     backend: str = "container",
     accel: str = "tcg",
     machines: Machines | None = None,
+    checks: Checks | None = None,
 ) -> Observed:
-    """Measures one cell once. accel: the accelerator of its sandboxes if they are guests of this host."""
+    """Measures one cell once. accel: the accelerator of its sandboxes if they are guests of this host.
+
+    checks: of the memory in guests and on other machines.
+    """
     setup = replace(
         setup_of(cell, f"study-{study.name}", work_root, seed=round_ + 1, backend=backend, machines=machines),
         accel=accel,
@@ -104,7 +109,7 @@ def observe(
         program |= {"addresses": for_guest(program, GUESTS_HOST)}
     # The host's CPUs. A session leaves this process only those that the generators do not use.
     cores = len(os.sched_getaffinity(0))
-    with PreparedLoad(program, setup) as session:
+    with PreparedLoad(program, setup, checks) as session:
         seconds: list[Second] = []
         healths: list[Health] = []
         spent: list[tuple[int, Spent]] = []

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from partywall import pipeline, preflight, units
+from partywall.agent.memory_check import Checks
 from partywall.errors import Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
@@ -22,14 +23,14 @@ from partywall.model.paper import Place
 from partywall.model.scenario import Scenario
 from partywall.model.study import Machines, Outline, Section, StudyReport, StudyRequest
 from partywall.report import figures
-from partywall.sandbox import Label, qemu, reaper
+from partywall.sandbox import Label, qemu, reaper, ssh
 from partywall.sandbox.lab import GUEST_BYTES
 from partywall.stats import overhead
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells
 from partywall.study.generation import machines as elsewhere
 from partywall.study.generation.model import COUNTERS, METRICS, OWN, SERVICE, Cell, Form, Observed, SetupItem, Study
-from partywall.study.kind import form_of, heading, machines_in_words, refuse_on, refuse_parts
+from partywall.study.kind import form_of, heading, machines_in_words, memory_checks, refuse_on, refuse_parts
 
 BACKENDS = ("container", "process", "qemu")
 ONE_HOST = (
@@ -56,6 +57,7 @@ TRANSLATED = "the translator's CPU time counts as the guests', not as the host's
 PAPER_COMPRESSES, PAPER_HOLDS = 5_000_000, 7_200 * SECOND_NS
 SERVICE_BYTES = 512 << 20
 """Memory that is checked before the first cell: for Tomcat and its users."""
+SERVICE_WHAT = "the service and its users"
 DOUBTFUL = 0.1
 """Share of doubtful seconds above which the report adds a note."""
 
@@ -131,11 +133,10 @@ class Generation:
         backend = _backend(request)
         each_s = cells.estimate_s(form, wanted, backend, machines) / (form.rounds * len(wanted))
         accel = qemu.choose("auto", host).name if backend == "qemu" else "tcg"
-        if jobs and (machines is None or machines.application is None):
-            most = max(cell.sandboxes for cell in wanted) if backend == "qemu" else 0
-            pipeline.check_free_memory(
-                SERVICE_BYTES + most * GUEST_BYTES, "the service and its users", emit, request.memory_wait_ns
-            )
+        checks = memory_checks(directory, emit)
+        if jobs:
+            guests = max(cell.sandboxes for cell in wanted) if backend == "qemu" and machines is None else 0
+            _check_service_memory(machines, SERVICE_BYTES + guests * GUEST_BYTES, checks, work_root, directory.name)
         label = Label.create(f"tomcat-{secrets.token_hex(4)}", work_root)
         try:
             with _service(machines, label) as service:
@@ -147,7 +148,7 @@ class Generation:
                     emit(Left((len(jobs) - number) * each_s))
                     with _as_failure():
                         observed = cells.observe(
-                            study, form, service, cell, round_, work_root, backend, accel, machines
+                            study, form, service, cell, round_, work_root, backend, accel, machines, checks
                         )
                     directory.append(observed.model_dump_json())
         finally:
@@ -209,6 +210,15 @@ def _observations(directory: StudyDirectory) -> list[Observed]:
 
 def _cpus(host: Host) -> int:
     return len(host.facts["cpus_allowed"])
+
+
+def _check_service_memory(machines: Machines | None, needed: int, checks: Checks, work_root: Path, run: str) -> None:
+    """The memory check of the application's machine, before the first cell. Generators elsewhere check before each."""
+    if machines is None or machines.application is None:
+        pipeline.check_free_memory(needed, SERVICE_WHAT, checks)
+        return
+    with ssh.machine_agent(machines.application, str(work_root), run) as agent:
+        checks.require(agent, needed, SERVICE_WHAT, machines.application)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,16 @@ from partywall.scenario.form import checked
 from partywall.stats.migration import findings
 from partywall.store.migration import MigrationDirectory
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import OnThisHost, heading, in_blocks, refuse_backends, refuse_parts
+from partywall.study.kind import (
+    BOTH_ENDS,
+    OnThisHost,
+    guests_bytes,
+    heading,
+    in_blocks,
+    memory_checks,
+    refuse_backends,
+    refuse_parts,
+)
 from partywall.study.migration import findings as tables
 from partywall.study.migration.model import Bare, Extent, Study
 
@@ -80,6 +89,8 @@ class MigrationStudy(OnThisHost):
                 emit(Doing(f"computing on the host itself, block {block + 1} of {plan.moves}"))
                 rate = rate_of(plan.workloads[study.computing], study.bare, [str(binary.find())], work_root)
                 directory.append(Bare(block=block, rate=rate).model_dump_json())
+        needed = guests_bytes(plan.guest.memory, BOTH_ENDS)
+        pipeline.check_free_memory(needed, "the guest at both ends of a move", memory_checks(directory, emit))
         series.prepare(plan, host, emit)
         with series.Series(plan, host, directory.name, work_root) as moves:
             record = MigrationDirectory.create(folder, plan, host.facts, moves.about())

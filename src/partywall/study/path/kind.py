@@ -20,11 +20,12 @@ from partywall.store.study import StudyDirectory
 from partywall.store.trace import TraceDirectory
 from partywall.study.kind import (
     InLab,
+    TenantsMemory,
     accelerator,
-    check_tenants_memory,
     emulation_note,
     heading,
     in_blocks,
+    memory_checks,
     refuse_other_backends,
     refuse_parts,
     tenants_text,
@@ -83,12 +84,13 @@ class PathStudy(InLab):
         chosen = accelerator(directory, host, (cell.emulated for cell in cells), _scale(study), emit)
         virtual = chosen is not None
         left_s = _left_s(study, request, cells, traces)
-        check_tenants_memory(SENDERS_BYTES, "senders, sinks and traces", TENANTS, request, emit)
+        memory = TenantsMemory(SENDERS_BYTES, "senders, sinks and traces", memory_checks(directory, emit))
+        memory.require(TENANTS if virtual else 0)
         emit(Doing("making tenants, bridge and uplink"))
         emit(Left(left_s))
         left_s -= slots.start_s(virtual=virtual)
         carried_out = study.scaled(study.emulated_scale) if chosen and chosen.emulates else study
-        with slots.bench(carried_out, chosen.name if chosen else None) as ready:
+        with slots.bench(carried_out, chosen.name if chosen else None, memory.inspect) as ready:
             for block, size in slots.measure(ready, order, extent, lambda cell: _keep(directory, cell)):
                 emit(Doing(f"beside {stats.size_text(size)}, block {block + 1} of {extent.blocks}"))
                 emit(Left(left_s))

@@ -170,25 +170,24 @@ def times(*, virtual: bool) -> Times:
 
 
 @contextlib.contextmanager
-def bench(study: Study, accel: str | None = None) -> Iterator[Bench]:
+def bench(study: Study, accel: str | None = None, check: Callable[[Lab], None] | None = None) -> Iterator[Bench]:
     """A bench while the block runs; nothing of it is left on the host. CapabilityError if it cannot be created.
 
-    accel: of tenants that are guests; None for network namespaces.
+    accel: of tenants that are guests; None for network namespaces. check: called with the lab before anything is sent.
     """
     first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
     paced = {} if study.target_rate is None else {"rate_pps": study.target_rate}
     mine = {"target": {"datagram_bytes": study.target_bytes, "marker": True, **paced}}
     theirs = {str(size): {"datagram_bytes": size, "rate_pps": study.neighbour_rate} for size in study.neighbour_bytes}
-    with (
-        lab(["target", "neighbour"], None, accel=accel, mtu=study.mtu) as made,
-        _tenant(made, "target", first, mine) as target,
-        _tenant(made, "neighbour", last, theirs) as neighbour,
-    ):
-        burst = max(2 * study.mtu, round(study.link / 8 * BURST_S))
-        made.link("tbf", "rate", f"{study.link}bit", "burst", str(burst), "latency", LINK_LATENCY)
-        ready = Bench(study, made, target, neighbour, Monotonic())
-        ready.slot(None, 10 * ready.times.settle)
-        yield ready
+    with lab(["target", "neighbour"], None, accel=accel, mtu=study.mtu) as made:
+        if check:
+            check(made)
+        with _tenant(made, "target", first, mine) as target, _tenant(made, "neighbour", last, theirs) as neighbour:
+            burst = max(2 * study.mtu, round(study.link / 8 * BURST_S))
+            made.link("tbf", "rate", f"{study.link}bit", "burst", str(burst), "latency", LINK_LATENCY)
+            ready = Bench(study, made, target, neighbour, Monotonic())
+            ready.slot(None, 10 * ready.times.settle)
+            yield ready
 
 
 def measure(

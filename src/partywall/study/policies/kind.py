@@ -13,7 +13,7 @@ from partywall.model.paper import Place
 from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import InLab, heading, in_blocks, no_such_part, refuse_backends, requested
+from partywall.study.kind import InLab, heading, in_blocks, memory_checks, no_such_part, refuse_backends, requested
 from partywall.study.policies import findings as stats
 from partywall.study.policies import slots
 from partywall.study.policies.model import Cell, Extent, Study
@@ -45,7 +45,7 @@ class PolicyStudy(InLab):
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del host, work_root
         request = directory.request
-        pipeline.check_free_memory(SENDERS_BYTES, "senders and sinks", emit, request.memory_wait_ns)
+        pipeline.check_free_memory(SENDERS_BYTES, "senders and sinks", memory_checks(directory, emit))
         slots.carry_out(
             _wanted(study, request),
             in_blocks(study, request),

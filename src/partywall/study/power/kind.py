@@ -30,7 +30,16 @@ from partywall.stats.power_fit import Observation
 from partywall.store.migration import MigrationDirectory
 from partywall.store.power import PowerDirectory
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import OnThisHost, heading, in_blocks, refuse_backends, refuse_parts
+from partywall.study.kind import (
+    BOTH_ENDS,
+    OnThisHost,
+    guests_bytes,
+    heading,
+    in_blocks,
+    memory_checks,
+    refuse_backends,
+    refuse_parts,
+)
 from partywall.study.power import findings
 from partywall.study.power.model import Extent, Study
 from partywall.study.power.sides import Sides
@@ -82,6 +91,8 @@ class PowerStudy(OnThisHost):
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         extent, seed = in_blocks(study, directory.request), directory.request.seed
+        if needed := _guests_bytes(study):
+            pipeline.check_free_memory(needed, "the study's guests", memory_checks(directory, emit))
         runs = directory.path / "runs"
         meter = meters.make(study.meter, host)
         workers = measure.workers(meter, host)
@@ -147,6 +158,13 @@ def _guest_steps(extent: Extent) -> list[ladder.Step]:
         for block in range(extent.blocks)
         for level, intensity in (pair if block % 2 == 0 else pair[::-1])
     ]
+
+
+def _guests_bytes(study: Study) -> int:
+    """Bytes of the host that the study's guests need at most at a time."""
+    alone = guests_bytes(study.guest.memory, 1) if study.guest is not None else 0
+    moving = guests_bytes(study.moves.guest.memory, BOTH_ENDS) if study.moves is not None else 0
+    return max(alone, moving)
 
 
 def _guest(spec: GuestSpec, host: Host) -> Settings:

@@ -15,11 +15,12 @@ from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
 from partywall.study.kind import (
     InLab,
+    TenantsMemory,
     accelerator,
-    check_tenants_memory,
     emulation_note,
     heading,
     in_blocks,
+    memory_checks,
     refuse_other_backends,
     refuse_parts,
     tenants_text,
@@ -65,7 +66,8 @@ class Promises(InLab):
         request = directory.request
         cells = _cells(directory)
         chosen = accelerator(directory, host, (cell.emulated for cell in cells), _scale(study), emit)
-        check_tenants_memory(SENDERS_BYTES, "senders and sinks", len(study.tenants), request, emit)
+        memory = TenantsMemory(SENDERS_BYTES, "senders and sinks", memory_checks(directory, emit))
+        memory.require(len(study.tenants) if chosen else 0)
         slots.carry_out(
             study.scaled(study.emulated_scale) if chosen and chosen.emulates else study,
             in_blocks(study, request),
@@ -74,6 +76,7 @@ class Promises(InLab):
             emit,
             frozenset(map(slots.slot_of, cells)),
             chosen.name if chosen else None,
+            memory.inspect,
         )
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:

@@ -113,9 +113,20 @@ class Bench:
 
 
 @contextlib.contextmanager
-def bench(study: Study, scenario: str, accel: str | None, most: float | None = None) -> Iterator[Bench]:
-    """A bench of one scenario while the block runs. accel: of tenants that are guests. most: see `Bench`."""
+def bench(
+    study: Study,
+    scenario: str,
+    accel: str | None,
+    most: float | None = None,
+    check: Callable[[Lab], None] | None = None,
+) -> Iterator[Bench]:
+    """A bench of one scenario while the block runs. accel: of tenants that are guests. most: see `Bench`.
+
+    check: called with the lab before anything is sent.
+    """
     with lab(list(study.tenants), f"{study.link}bit", accel=accel) as made, contextlib.ExitStack() as stack:
+        if check:
+            check(made)
         senders = {
             name: stack.enter_context(sender(made, name, size, study.offered / 8 / size))
             for name, size in study.scenarios[scenario].frame_bytes.items()
@@ -133,10 +144,11 @@ def carry_out(
     emit: Emit,
     done: Container[Slot] = (),
     accel: str | None = None,
+    check: Callable[[Lab], None] | None = None,
 ) -> None:
     """Measures all blocks that are not done. take: receives each slot.
 
-    accel: tenants are guests with this accelerator, each behind a tap, instead of namespaces.
+    accel: tenants are guests with this accelerator, each behind a tap, instead of namespaces. check: see `bench`.
     """
     left, most = duration_s(study, extent, done, virtual=accel is not None), most_per_s()
     for scenario, slots in plan(study, extent, seed, virtual=accel is not None):
@@ -145,7 +157,7 @@ def carry_out(
             continue
         emit(Doing(f"scenario {scenario}: making tenants, link and sinks"))
         emit(Left(left))
-        with bench(study, scenario, accel, most) as ready:
+        with bench(study, scenario, accel, most, check) as ready:
             left -= BOOT_S if accel else 0
             for way, block, period_ns in wanted:
                 period = f", period {period_ns / 1e9:g} s" if period_ns else ""

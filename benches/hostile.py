@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-INTERFACE = "eth0"
+INTERFACE, TUNNEL = "eth0", "vxlan0"
 IPV4, VLAN, STACKED = 0x0800, 0x8100, 0x88A8
 UDP, TCP, GRE, IPIP = 17, 6, 47, 4
 SOL_PACKET, PACKET_VNET_HDR, PACKET_QDISC_BYPASS = 263, 15, 20
@@ -33,6 +33,7 @@ class Tenant:
 
     def __init__(self, source_mac: str, target_mac: str, source: str, target: str) -> None:
         self.macs = bytes.fromhex((target_mac + source_mac).replace(":", ""))
+        self.source, self.target = source, target
         self.addresses = socket.inet_aton(source) + socket.inet_aton(target)
 
     def frame(self, packet: bytes, *tags: tuple[int, int]) -> bytes:
@@ -52,11 +53,11 @@ class Tenant:
         return self.ipv4(struct.pack("!HHHH", 40000, port, 8 + len(payload), 0) + payload)
 
 
-def packet_socket(*options: int) -> socket.socket:
+def packet_socket(*options: int, interface: str = INTERFACE) -> socket.socket:
     opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     for option in options:
         opened.setsockopt(SOL_PACKET, option, 1)
-    opened.bind((INTERFACE, 0))
+    opened.bind((interface, 0))
     return opened
 
 
@@ -160,13 +161,27 @@ def around_queues(tenant: Tenant, until: float) -> None:
     beside.join()
 
 
-def tiny_segments(tenant: Tenant, until: float) -> None:
-    """Packets that are to be cut into segments of one byte."""
-    segments = struct.pack("!HHIIBBHHH", 40000, 9, 1, 0, 5 << 4, 0x10, 65535, 0, 0)
-    packet = tenant.frame(tenant.ipv4(segments + bytes(4000), TCP))
-    header = struct.pack("=BBHHHH", NEEDS_CHECKSUM, GSO_TCPV4, 14 + 20 + 20, 1, 14 + 20, 16)
-    with packet_socket(PACKET_VNET_HDR) as out:
+def segments(tenant: Tenant, until: float, bytes_: int, size: int, interface: str = INTERFACE) -> None:
+    """TCP packets of so many bytes that are to be cut into segments of this size."""
+    tcp = struct.pack("!HHIIBBHHH", 40000, 9, 1, 0, 5 << 4, 0x10, 65535, 0, 0)
+    packet = tenant.frame(tenant.ipv4(tcp + bytes(bytes_), TCP))
+    header = struct.pack("=BBHHHH", NEEDS_CHECKSUM, GSO_TCPV4, 14 + 20 + 20, size, 14 + 20, 16)
+    with packet_socket(PACKET_VNET_HDR, interface=interface) as out:
         send_all(out, itertools.repeat(header + packet), until)
+
+
+def tiny_segments(tenant: Tenant, until: float) -> None:
+    """Of one byte."""
+    segments(tenant, until, 4000, 1)
+
+
+def tunnel_segments(tenant: Tenant, until: float) -> None:
+    """Small ones, each of which repeats the headers of a tunnel, and of what is in it."""
+    ends = ["local", tenant.source, "remote", tenant.target, "dstport", "4789", "dev", INTERFACE]
+    subprocess.run(["ip", "link", "add", TUNNEL, "type", "vxlan", "id", "7", *ends], check=True)
+    subprocess.run(["ip", "link", "set", TUNNEL, "up"], check=True)
+    segments(tenant, until, 20_000, 100, TUNNEL)
+    subprocess.run(["ip", "link", "del", TUNNEL], check=True)
 
 
 def fragments(tenant: Tenant, until: float) -> None:
@@ -202,6 +217,7 @@ ATTACKS: Mapping[str, Callable[[Tenant, float], None]] = {
     "filter deletion": lambda tenant, until: with_flood(delete_filters, tenant, until),
     "own queues": around_queues,
     "tiny segments": tiny_segments,
+    "segments in a tunnel": tunnel_segments,
     "fragments": fragments,
     "framing": framing,
 }

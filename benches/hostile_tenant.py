@@ -2,13 +2,15 @@
 
 Its namespace belongs to a user namespace of its own, in which it is root. It tries forged netlink answers while it
 removes its hook, deletion of filters in a loop, queues and filters of its own and frames that pass no queue, segments
-of one byte, floods of fragments, and VLAN tags and tunnels; each against a new guard. Two neighbours send a little more
-than they are guaranteed, one of them in fragments, of a flow class. Against packets that bypass a hook the
-tenant's ceiling is so high that the link is too small for all ceilings; against all else it is so low that it binds.
+of one byte, small segments in a tunnel, floods of fragments, and VLAN tags and tunnels; each against a new guard. Two
+neighbours send a little more than they are guaranteed, one of them in fragments, of a flow class. Against packets that
+bypass a hook the tenant's ceiling is so high that the link is too small for all ceilings; against all else it is so low
+that it binds.
 
-What was delivered is read at the sinks' ports. Nobody may pass 102 % of his ceiling, a burst and what a queue holds, in
-any second. Packets that bypassed a hook must be among the guard's findings, and nothing else may be. The tenant's
-processes have a low weight: CPU time is not what is tried here.
+The link takes single segments only. What was delivered is read at the sinks' ports, with the headers of each segment.
+Nobody may pass 102 % of his ceiling, a burst and what a queue holds, in any second. Packets that bypassed a hook must
+be among the guard's findings, and nothing else may be. The tenant's processes have a low weight: CPU time is not what
+is tried here.
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ ATTACKS = {
     "filter deletion": Attack(ROUND, frozenset({"exceeded"}), CEILING_BPS),
     "own queues": Attack(ROUND, frozenset({"exceeded"}), CEILING_BPS),
     "tiny segments": Attack(),
+    "segments in a tunnel": Attack(),
     "fragments": Attack(),
     "framing": Attack(),
 }
@@ -119,6 +122,7 @@ def hostile_lab() -> Iterator[HostileLab]:
     made = HostileLab([HOSTILE, *GUARANTEED_BPS], WIRE, Label.create(f"pw{os.getpid()}", Path(tempfile.gettempdir())))
     try:
         made.build()
+        ip("-n", made.namespace("switch"), "link", "set", "nic", "gso_max_segs", "1")
         yield made
     finally:
         made.remove()

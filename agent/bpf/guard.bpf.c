@@ -22,6 +22,8 @@
 // The program classifies a packet by what its receiver reads: headers behind VLAN tags and IPv6 extension headers, and, for later
 // fragments, the packet's first fragment. An unclassifiable packet counts against the tightest class that it may belong to.
 //
+// It looks into tunnels: each segment of a large packet repeats the inner headers too, and TCP waits in a tunnel as it does outside.
+//
 // It does not decide how capacity is divided.
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -30,6 +32,7 @@
 #include <linux/ipv6.h>
 #include <linux/pkt_cls.h>
 #include <linux/tcp.h>
+#include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -44,6 +47,8 @@
 // Maximum VLAN tags and IPv6 extension headers that the parser skips.
 #define TAGS 2
 #define EXTENSIONS 6
+// Maximum place of a transport header: above what that many extension headers, of 2 KiB at most, lead to.
+#define TRANSPORT_MAX 0x3fff
 // First fragments that share a place in a vif's table.
 #define WAYS 4
 
@@ -55,6 +60,21 @@
 #define PRIORITY_MASK 15
 #define PRIORITY_CONTROL 7
 #define PRIORITY_INTERACTIVE 6
+
+// Flags of the first byte of a GRE header, and the bits of its second byte that are its version; each option takes four bytes.
+#define GRE_CHECKSUM 0x80
+#define GRE_ROUTING 0x40
+#define GRE_KEY 0x20
+#define GRE_SEQUENCE 0x10
+#define GRE_VERSION 7
+// Of the first byte of a GENEVE header: its version, and the length of its options in words.
+#define GENEVE_VERSION 0xc0
+#define GENEVE_OPTIONS 0x3f
+// Flags of the first byte of a VXLAN header: the network's number is valid, and the fourth byte says what follows (VXLAN-GPE).
+#define VXLAN_VALID 0x08
+#define VXLAN_NEXT 0x04
+#define VXLAN_IPV4 1
+#define VXLAN_IPV6 2
 
 #define VLAN_Q 0x8100
 #define VLAN_AD 0x88a8
@@ -153,9 +173,11 @@ enum part { WHOLE, FIRST, LATER };
 struct flow {
 	__u32 network; // where IP begins: after the link header, which a tunnel of bare IP lacks
 	__u32 transport; // where the ports are, 0 if unknown
+	__u32 innermost; // the transport header of what a tunnel carries; without a tunnel, `transport`
 	__u32 identification;
 	__u8 version; // of IP, 0 if this is not IP
 	__u8 protocol;
+	__u8 innermost_protocol;
 	__u8 protocol_hidden;
 	__u8 traffic_class;
 	__u8 part;
@@ -172,14 +194,12 @@ struct flow {
 	})
 
 // Reads the protocol that a receiver reads, not the one that a sender of raw frames reported to its kernel.
-static __always_inline __be16 protocol_of(struct __sk_buff *skb, __u32 link, __u32 *network)
+static __always_inline __be16 protocol_of(struct __sk_buff *skb, __u32 frame, __u32 *network)
 {
 	__be16 protocol, copy, *type;
 
-	*network = link;
-	if (!link)
-		return skb->protocol;
-	type = HEAD(skb, link - sizeof(copy), copy);
+	*network = frame + ETH_HLEN;
+	type = HEAD(skb, frame + 2 * ETH_ALEN, copy);
 	if (!type)
 		return 0;
 	protocol = *type;
@@ -235,12 +255,9 @@ static __always_inline void walk(struct __sk_buff *skb, __u32 at, __u8 header, s
 	flow->protocol_hidden = 1;
 }
 
-static __always_inline void parse(struct __sk_buff *skb, __u32 link, struct flow *flow)
+// Reads the IP header at `flow->network`, and what follows up to the transport header.
+static __always_inline void parse_network(struct __sk_buff *skb, __be16 protocol, struct flow *flow)
 {
-	__be16 protocol;
-
-	__builtin_memset(flow, 0, sizeof(*flow));
-	protocol = protocol_of(skb, link, &flow->network);
 	if (protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr copy, *ip = HEAD(skb, flow->network, copy);
 
@@ -264,6 +281,95 @@ static __always_inline void parse(struct __sk_buff *skb, __u32 link, struct flow
 		flow->neighbour = flow->protocol == IPPROTO_ICMPV6;
 	} else {
 		flow->neighbour = protocol == bpf_htons(ETH_P_ARP);
+	}
+}
+
+// Where the packet that a tunnel carries begins, and its EtherType, which is ETH_P_TEB for a frame. 0 if this is not a known tunnel.
+//
+// Headers in UDP are recognised on any port, because a tenant chooses the port. Other data that looks like such a header does no
+// harm: hardly any leads to a TCP header, and the sender of what was forged pays for more headers.
+static __always_inline __be16 carried(struct __sk_buff *skb, __u8 protocol, __u32 *at)
+{
+	struct {
+		__u8 flags;
+		__u8 version;
+		__be16 protocol;
+	} copy, *tunnel;
+	__u8 flags;
+	__be16 type;
+
+	if (protocol == IPPROTO_IPIP)
+		return bpf_htons(ETH_P_IP);
+	if (protocol == IPPROTO_IPV6)
+		return bpf_htons(ETH_P_IPV6);
+	if (protocol == IPPROTO_UDP)
+		*at += sizeof(struct udphdr);
+	tunnel = HEAD(skb, *at, copy);
+	if (!tunnel)
+		return 0;
+	flags = tunnel->flags;
+	type = tunnel->protocol;
+	if (protocol == IPPROTO_GRE) {
+		if (flags & GRE_ROUTING || tunnel->version & GRE_VERSION)
+			return 0;
+		*at += 4 * (1 + !!(flags & GRE_CHECKSUM) + !!(flags & GRE_KEY) + !!(flags & GRE_SEQUENCE));
+		return type;
+	}
+	*at += 8;
+	if (!(flags & GENEVE_VERSION) && (type == bpf_htons(ETH_P_TEB) || type == bpf_htons(ETH_P_IP) || type == bpf_htons(ETH_P_IPV6))) {
+		*at += 4 * (flags & GENEVE_OPTIONS);
+		return type;
+	}
+	if (!(flags & VXLAN_VALID))
+		return 0;
+	if (flags & VXLAN_NEXT && type == bpf_htons(VXLAN_IPV4))
+		return bpf_htons(ETH_P_IP);
+	if (flags & VXLAN_NEXT && type == bpf_htons(VXLAN_IPV6))
+		return bpf_htons(ETH_P_IPV6);
+	return bpf_htons(ETH_P_TEB);
+}
+
+// The transport header of what a tunnel carries: its place 24 | its protocol 8. 0 if there is none. `at` is the tunnel's own.
+//
+// Looks into one tunnel. No segmented packet is in two: the kernel cuts it before it enters the second. Global, so that the kernel
+// verifies it once and not for each way to a call.
+__attribute__((noinline)) __u32 innermost_of(struct __sk_buff *skb, __u32 at, __u32 protocol)
+{
+	struct flow inner = {};
+	__be16 type;
+
+	if (at > TRANSPORT_MAX)
+		return 0;
+	type = carried(skb, protocol, &at);
+	inner.network = at;
+	if (type == bpf_htons(ETH_P_TEB))
+		type = protocol_of(skb, at, &inner.network);
+	parse_network(skb, type, &inner);
+	return inner.transport ? inner.transport << 8 | inner.protocol : 0;
+}
+
+static __always_inline int is_tunnel(__u8 protocol)
+{
+	return protocol == IPPROTO_UDP || protocol == IPPROTO_GRE || protocol == IPPROTO_IPIP || protocol == IPPROTO_IPV6;
+}
+
+static __always_inline void parse(struct __sk_buff *skb, __u32 link, struct flow *flow)
+{
+	__be16 protocol = skb->protocol;
+	__u32 inner;
+
+	__builtin_memset(flow, 0, sizeof(*flow));
+	if (link)
+		protocol = protocol_of(skb, 0, &flow->network);
+	parse_network(skb, protocol, flow);
+	flow->innermost = flow->transport;
+	flow->innermost_protocol = flow->protocol;
+	if (!flow->transport || !is_tunnel(flow->protocol))
+		return;
+	inner = innermost_of(skb, flow->transport, flow->protocol);
+	if (inner) {
+		flow->innermost = inner >> 8;
+		flow->innermost_protocol = inner;
 	}
 }
 
@@ -306,6 +412,12 @@ static __always_inline int mark(struct __sk_buff *skb, const struct flow *flow)
 	return 1;
 }
 
+// Also in a tunnel.
+static __always_inline int is_tcp(const struct flow *flow)
+{
+	return flow->innermost_protocol == IPPROTO_TCP;
+}
+
 // A packet's cost on the link: a large packet is cut into segments, each of which repeats the headers.
 struct cost {
 	__u64 packets;
@@ -315,18 +427,18 @@ struct cost {
 static __always_inline struct cost cost_of(struct __sk_buff *skb, const struct flow *flow)
 {
 	struct cost cost = { .packets = 1, .bytes = skb->len };
-	__u32 headers = flow->transport + 8;
+	__u32 headers = flow->innermost + sizeof(struct udphdr), size = skb->gso_size;
 	__u8 offset = 0;
 
-	if (!skb->gso_size)
+	if (!size)
 		return cost;
-	if (flow->transport && flow->protocol == IPPROTO_TCP && !bpf_skb_load_bytes(skb, flow->transport + 12, &offset, 1))
-		headers = flow->transport + (offset >> 4) * 4;
+	if (flow->innermost && is_tcp(flow) && !bpf_skb_load_bytes(skb, flow->innermost + 12, &offset, 1))
+		headers = flow->innermost + (offset >> 4) * 4;
 	// Packets from a virtual machine do not contain their number of segments.
 	if (skb->gso_segs)
 		cost.packets = skb->gso_segs;
 	else if (skb->len > headers)
-		cost.packets = (skb->len - headers + (__u64)skb->gso_size - 1) / skb->gso_size;
+		cost.packets = (skb->len - headers + (__u64)size - 1) / size;
 	cost.bytes += (cost.packets - 1) * headers;
 	return cost;
 }
@@ -513,7 +625,7 @@ static __always_inline __u64 hold_of(struct state *state, const struct rates *ra
 	__u64 *due = flow->neighbour ? &state->neighbour_due : &state->sparse_due;
 	__u64 tolerance = later(rates->byte_tolerance, rates->packet_tolerance), hold = rates->hold_tcp, takes;
 
-	if (flow->protocol == IPPROTO_TCP)
+	if (is_tcp(flow))
 		return hold;
 	// Without a queue, a connection needs its neighbours too.
 	if (flow->neighbour)
@@ -566,7 +678,7 @@ static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 	now = now_ns << TIME_SHIFT;
 	packets = cost.packets;
 	bytes = cost.bytes;
-	tcp = flow.protocol == IPPROTO_TCP;
+	tcp = is_tcp(&flow);
 	rates = control->stale_after_ns && now_ns > control->heartbeat_ns + control->stale_after_ns ? &limits->fallback
 												    : &limits->granted;
 	hold = hold_of(state, rates, &flow, now, &cost);

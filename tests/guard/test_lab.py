@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from partywall import guard
-from partywall.errors import AgentError
+from partywall.errors import AgentError, TrialError
 from partywall.guard.run import Kept, Report
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import Lab, ip, lab, sender, tc
@@ -385,10 +385,13 @@ def test_a_death_leaves_tcp_a_queue_at_its_guarantee_and_no_process_stays(queue:
 
 
 @contextlib.contextmanager
-def stream(made: Lab, name: str) -> Iterator[None]:
+def stream(made: Lab, name: str, address: str | None = None, mss: int | None = None) -> Iterator[None]:
     """A TCP connection from a tenant to its sink that sends as fast as it can."""
     inside, sink = (NETNS / made.namespace(space) for space in (name, f"{name}-sink"))
-    listener = in_namespace(sink, lambda: socket.create_server((made.address(name, counted=False), 5001)))
+    end = (address or made.address(name, counted=False), 5001)
+    listener = in_namespace(sink, lambda: socket.create_server(end))
+    if mss:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, mss)
     ended = threading.Event()
 
     def receive() -> None:
@@ -404,7 +407,7 @@ def stream(made: Lab, name: str) -> Iterator[None]:
 
     receiver = threading.Thread(target=receive)
     receiver.start()
-    sending = in_namespace(inside, lambda: socket.create_connection((made.address(name, counted=False), 5001), 10))
+    sending = in_namespace(inside, lambda: socket.create_connection(end, 10))
     sending.settimeout(5)
     sender_ = threading.Thread(target=send)
     sender_.start()
@@ -417,15 +420,55 @@ def stream(made: Lab, name: str) -> Iterator[None]:
         listener.close()
 
 
+FAR = "10.10.0.2"
+
+
+def vxlan(made: Lab, name: str) -> None:
+    """A tunnel between a tenant and its sink, which has FAR at its end."""
+    ends = {
+        name: (f"10.9.1.{1 + made.names.index(name)}", "10.10.0.1"),
+        f"{name}-sink": (made.address(name, counted=False), FAR),
+    }
+    for (space, (local, inner)), (remote, _) in zip(ends.items(), reversed(ends.values()), strict=True):
+        there = made.namespace(space)
+        number = ["id", "7", "dstport", "4789", "local", local, "remote", remote]
+        try:
+            ip("-n", there, "link", "add", "vxlan0", "type", "vxlan", *number, "dev", "eth0")
+        except TrialError as why:
+            pytest.skip(str(why))
+        ip("-n", there, "addr", "add", f"{inner}/24", "dev", "vxlan0")
+        ip("-n", there, "link", "set", "vxlan0", "up")
+
+
+def test_segments_in_a_tunnel_count_with_every_header_that_the_link_carries() -> None:
+    """Two thirds of it counted, when only the outer headers did."""
+    with lab(["vm"]) as made:
+        switch = made.namespace("switch")
+        # The link takes single segments only, so its counter has their headers.
+        ip("-n", switch, "link", "set", "nic", "gso_max_segs", "1")
+        vxlan(made, "vm")
+        with guard.keep(flat(made, {"vm": {"send": {"ceiling": "50Mbit/s"}}}, "1Gbit/s")) as kept:
+            before = counted(made, "switch", "nic", "tx")
+            with stream(made, "vm", FAR, mss=112):
+                time.sleep(2)
+            packets, bytes_ = passed(kept)
+            carried = counted(made, "switch", "nic", "tx") - before
+    assert packets > 500
+    assert bytes_ == pytest.approx(carried, rel=0.02)
+
+
 def detours(space: str) -> list[str]:
     return [link["ifname"] for link in json.loads(ip("-n", space, "-j", "link", "show", "type", "ifb")) if link]
 
 
-@pytest.mark.parametrize("place", ["host end", "received", "drop"])
+@pytest.mark.parametrize("place", ["host end", "received", "drop", "host end, in a tunnel"])
 def test_tcp_waits_where_only_a_hook_can_be_and_nothing_is_left(place: str) -> None:
     """Without a queue, TCP gets some 6 % of its promise here."""
     promise = {"guarantee": "20Mbit/s", "ceiling": "20Mbit/s"}
+    place, _, tunnel = place.partition(", ")
     with lab(["vm"]) as made:
+        if tunnel:
+            vxlan(made, "vm")
         switch, sink = made.namespace("switch"), made.namespace("vm-sink")
         outside = {"interface": made.port("vm"), "namespace": switch, "side": "outside"}
         vif, space, row = {
@@ -437,7 +480,7 @@ def test_tcp_waits_where_only_a_hook_can_be_and_nothing_is_left(place: str) -> N
         with guard.keep(requested) as kept:
             assert kept.excess[row] == "tcp_held"
             assert not space or detours(space) == []
-            with stream(made, "vm"):
+            with stream(made, "vm", FAR if tunnel else None):
                 shares = []
 
                 def holds(report: Report) -> bool:

@@ -619,6 +619,151 @@ mod tests {
         }
     }
 
+    const IPV4: u16 = 0x0800;
+    const IPV6: u16 = 0x86dd;
+    const FRAME: u16 = 0x6558;
+    const TCP: u8 = 6;
+    const UDP: u8 = 17;
+
+    fn joined(parts: &[&[u8]]) -> Vec<u8> {
+        parts.concat()
+    }
+
+    fn frame(kind: u16, packet: &[u8]) -> Vec<u8> {
+        joined(&[&[2; 12], &kind.to_be_bytes(), packet])
+    }
+
+    fn ipv4(protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let mut header = [0; 20];
+        (header[0], header[9]) = (0x45, protocol);
+        joined(&[&header, payload])
+    }
+
+    fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
+        let mut header = [0; 40];
+        (header[0], header[6]) = (0x60, next);
+        joined(&[&header, payload])
+    }
+
+    fn udp(port: u16, payload: &[u8]) -> Vec<u8> {
+        joined(&[&[0; 2], &port.to_be_bytes(), &[0; 4], payload])
+    }
+
+    /// TCP with the option of time stamps.
+    fn segment(data: &[u8]) -> Vec<u8> {
+        let mut header = [0; 32];
+        header[12] = 8 << 4;
+        joined(&[&header, data])
+    }
+
+    fn vxlan(port: u16, head: [u8; 4], payload: &[u8]) -> Vec<u8> {
+        udp(port, &joined(&[&head, &[0, 0, 7, 0], payload]))
+    }
+
+    fn geneve(options: u8, carries: u16, payload: &[u8]) -> Vec<u8> {
+        let options_bytes = vec![0xff; 4 * usize::from(options)];
+        udp(6081, &joined(&[&[options, 0], &carries.to_be_bytes(), &[0, 0, 7, 0], &options_bytes, payload]))
+    }
+
+    fn gre(flags: u8, carries: u16, payload: &[u8]) -> Vec<u8> {
+        let options = vec![0xff; 4 * (flags >> 4).count_ones() as usize];
+        joined(&[&[flags, 0], &carries.to_be_bytes(), &options, payload])
+    }
+
+    /// The tunnels that the program looks into, each with `inner`, an IPv4 packet, `inner_6`, an IPv6 packet, or a frame of either.
+    fn tunnels(inner: &[u8], inner_6: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+        let plain = frame(IPV4, inner);
+        let tagged = joined(&[&[2; 12], &[0x81, 0, 0, 5], &IPV4.to_be_bytes(), inner]);
+        let over_4 = |protocol: u8, payload: &[u8]| frame(IPV4, &ipv4(protocol, payload));
+        let over_6 = |protocol: u8, payload: &[u8]| frame(IPV6, &ipv6(protocol, payload));
+        // A limit of encapsulation, as the kernel's own IPv6 tunnels send it.
+        let limited = joined(&[&[41, 0, 4, 1, 4, 1, 0, 0], inner_6]);
+        vec![
+            ("VXLAN", over_4(UDP, &vxlan(4789, [8, 0, 0, 0], &plain))),
+            ("VXLAN on the kernel's port", over_4(UDP, &vxlan(8472, [8, 0, 0, 0], &plain))),
+            ("VXLAN on a port of its own", over_4(UDP, &vxlan(53, [8, 0, 0, 0], &plain))),
+            ("VXLAN with a tag inside", over_4(UDP, &vxlan(4789, [8, 0, 0, 0], &tagged))),
+            ("VXLAN with a group", over_4(UDP, &vxlan(4789, [0x88, 0, 0x65, 0x58], &plain))),
+            ("VXLAN of IPv6 over IPv6", over_6(UDP, &vxlan(4789, [8, 0, 0, 0], &frame(IPV6, inner_6)))),
+            ("VXLAN-GPE of frames", over_4(UDP, &vxlan(4790, [0xc, 0, 0, 3], &plain))),
+            ("VXLAN-GPE of IPv4", over_4(UDP, &vxlan(4790, [0xc, 0, 0, 1], inner))),
+            ("VXLAN-GPE of IPv6", over_4(UDP, &vxlan(4790, [0xc, 0, 0, 2], inner_6))),
+            ("GENEVE", over_4(UDP, &geneve(0, FRAME, &plain))),
+            ("GENEVE with options", over_6(UDP, &geneve(10, FRAME, &plain))),
+            ("GENEVE of IPv4", over_4(UDP, &geneve(2, IPV4, inner))),
+            ("GENEVE of IPv6", over_4(UDP, &geneve(63, IPV6, inner_6))),
+            ("GRE", over_4(47, &gre(0, IPV4, inner))),
+            ("GRE with all options", over_4(47, &gre(0xb0, IPV6, inner_6))),
+            ("GRE with a key", over_6(47, &gre(0x20, IPV4, inner))),
+            ("GRE of frames", over_4(47, &gre(0, FRAME, &plain))),
+            ("IPIP", over_4(4, inner)),
+            ("SIT", over_4(41, inner_6)),
+            ("IPv4 in IPv6", over_6(4, inner)),
+            ("IPv6 in IPv6", over_6(60, &limited)),
+        ]
+    }
+
+    /// What the program counts for a packet: TCP bytes, other bytes and packets.
+    fn counted(plane: &Plane, packet: &[u8], count: u32, size: u32) -> [u64; 3] {
+        use partywall_sys::bpf::{test_segmented, Segmented};
+        let read = || [TCP_BYTES, OTHER_BYTES, PASSED_PACKETS].map(|word| plane.state.read(word));
+        let before = read();
+        test_segmented(plane.program(true), packet, Segmented { count, size }).unwrap();
+        let after = read();
+        std::array::from_fn(|at| after[at] - before[at])
+    }
+
+    #[test]
+    fn each_segment_in_a_tunnel_costs_all_of_its_headers_and_tcp_counts_as_such() {
+        let Ok(plane) = Plane::load(1, 0).map_err(|why| eprintln!("skipped: {why}")) else { return };
+        let (segments, size) = (10, 100);
+        let data = vec![0xff; segments * size];
+        let tcp = segment(&data);
+        for (name, packet) in tunnels(&ipv4(TCP, &tcp), &ipv6(TCP, &tcp)) {
+            let bytes = (packet.len() - data.len()) * segments + data.len();
+            // Whether the packet states its number of segments or not.
+            for count in [0, segments as u32] {
+                assert_eq!(counted(&plane, &packet, count, size as u32), [bytes as u64, 0, segments as u64], "{name}");
+            }
+            assert_eq!(counted(&plane, &packet, 0, 0), [packet.len() as u64, 0, 1], "{name}");
+        }
+        let datagram = udp(9, &data);
+        for (name, packet) in tunnels(&ipv4(UDP, &datagram), &ipv6(UDP, &datagram)) {
+            let bytes = (packet.len() - data.len()) * segments + data.len();
+            assert_eq!(counted(&plane, &packet, 0, size as u32), [0, bytes as u64, segments as u64], "{name}");
+        }
+    }
+
+    #[test]
+    fn what_no_tunnel_can_be_seen_in_counts_with_its_outer_headers() {
+        let Ok(plane) = Plane::load(1, 0).map_err(|why| eprintln!("skipped: {why}")) else { return };
+        let tcp = ipv4(TCP, &segment(&[0xff; 1000]));
+        let outer = 14 + 20 + 8;
+        for payload in [
+            udp(51820, &joined(&[&[4, 0, 0, 0], &[0xa5; 1080]])),
+            vxlan(4789, [0; 4], &frame(IPV4, &tcp)),
+            vxlan(4789, [8, 0, 0, 0], &frame(0x8847, &tcp)),
+            geneve(0, 0x8847, &tcp),
+        ] {
+            let packet = frame(IPV4, &ipv4(UDP, &payload));
+            assert_eq!(counted(&plane, &packet, 10, 100), [0, packet.len() as u64 + 9 * outer, 10]);
+        }
+        let routed = frame(IPV4, &ipv4(47, &gre(0x40, IPV4, &tcp)));
+        assert_eq!(counted(&plane, &routed, 10, 100), [0, routed.len() as u64 + 9 * outer, 10]);
+    }
+
+    #[test]
+    fn a_tunnels_packet_that_ends_anywhere_is_counted() {
+        let Ok(plane) = Plane::load(1, 0).map_err(|why| eprintln!("skipped: {why}")) else { return };
+        let tcp = segment(&[0xff; 10]);
+        for (name, packet) in tunnels(&ipv4(TCP, &tcp), &ipv6(TCP, &tcp)) {
+            for end in 34..packet.len() {
+                let [tcp_bytes, other_bytes, packets] = counted(&plane, &packet[..end], 4, 10);
+                assert!(tcp_bytes + other_bytes >= end as u64 && packets == 4, "{name} that ends after {end} bytes");
+            }
+        }
+    }
+
     /// Runs `work` while another thread takes from a bucket, as packets do. A word that the thread moved out of the range of `work`,
     /// from `within` to `beyond`, must not change.
     fn stays(plane: &Plane, within: u64, beyond: u64, work: impl Fn() + Sync) {

@@ -26,7 +26,7 @@ from pydantic import Field
 from benches.results import recorded as benchmarks
 from benches.results import written
 from partywall import study as studies
-from partywall.model.agreement import judge
+from partywall.model.agreement import best_text, judge
 from partywall.model.paper import Beside, Measured, Number, Paper, PaperTable, Place
 from partywall.model.scenario import Frozen, Name
 from partywall.model.study import StudyRequest
@@ -35,6 +35,7 @@ from partywall.report.paper import measured_text, x_text
 from partywall.scenario import papers
 from partywall.scenario.documents import validated
 from partywall.store.study import StudyDirectory
+from partywall.study import isolation
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "docs" / "papers"
@@ -294,6 +295,22 @@ def _beside(paper: Paper, name: str, recorded: Sequence[Recorded]) -> Iterator[s
         shown = [next((shown for shown in each.exhibits if shown.exhibit == paper_table.id), None) for each in recorded]
         lines += _point_rows(paper_table, shown)
     yield "\n".join(lines)
+    for each in recorded:
+        yield from _grades(each)
+
+
+def _grades(recorded: Recorded) -> Iterator[str]:
+    """The overview of resources, of a study that grades them."""
+    if recorded.by:
+        return
+    file = studies.find(recorded.study)
+    study = studies.kind_of(file).read(file.read_bytes(), str(file))
+    points = {shown.exhibit: shown.measured for shown in recorded.exhibits}
+    if isinstance(study, isolation.Study) and (graded := isolation.overview(study, points)):
+        title = f"{graded.title}, {recorded.column}" if recorded.backend else graded.title
+        yield f"{title}. {graded.lead}"
+        lines = [graded.columns, ["---"] * len(graded.columns), *graded.rows]
+        yield "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def _point_rows(paper_table: PaperTable, shown: Sequence[Shown | None]) -> Iterator[str]:
@@ -383,7 +400,7 @@ def record(folder: Path, only: Sequence[str] = (), lab: str = "") -> Path:
 def _shown(beside: Beside) -> dict[str, Any]:
     verdict = judge(beside)
     measured = [_rounded(point) for point in beside.measured]
-    reason = verdict.reason if measured and verdict.pairs else ""
+    reason = "; ".join(filter(None, [verdict.reason if verdict.pairs else "", best_text(beside)]))
     return {"exhibit": beside.table.id, "likeness": verdict.likeness, "reason": reason, "measured": measured}
 
 

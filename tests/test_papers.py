@@ -110,10 +110,23 @@ def test_the_result_of_a_labs_study_stands_beside_its_papers_with_what_was_measu
     assert "| fig 7 | pipe, none | no number | – | 210 ± 10 E |" in section
 
 
+def test_resources_are_graded_beside_the_paper_from_what_was_recorded():
+    points = [POINT | {"series": "kept", "x": "CPU time", "value": 99.0, "low": 95.0, "high": 103.0}]
+    page = table.page([ROWS["H"]], [recorded("hyperv-quality", table_1=points)], frozenset())
+    assert "| CPU time | B | High | High | 99 ± 4 % |" in page
+    assert "expected and measured" not in table.page(
+        [ROWS["H"]], [recorded("hyperv-quality", fig_1=[POINT])], frozenset()
+    )
+
+
 def test_a_metric_without_a_result_in_the_paper_has_a_line_for_each_series():
     points = [POINT | {"series": "sandbox", "x": x} for x in (25.0, 50.0)] + [POINT | {"series": "physical", "x": 25.0}]
     results = [recorded("load-generation-netto", **{"section_II.A_(memory)": points})]
-    lines = [line for line in table.page([ROWS["N"]], results, frozenset()).splitlines() if "| section II.A (memory) |" in line]
+    lines = [
+        line
+        for line in table.page([ROWS["N"]], results, frozenset()).splitlines()
+        if "| section II.A (memory) |" in line
+    ]
     assert lines == [
         "| section II.A (memory) | sandbox | no number | 25: 9 ± 1; 50: 9 ± 1 |",
         "| section II.A (memory) | physical | no number | 25: 9 ± 1 |",

@@ -115,7 +115,7 @@ class Likeness(StrEnum):
     DIFFERS = "differs"
     UNTOLD = "not distinguished"
     MISSING = "not measured"
-    NO_RESULT = "no result in the paper"
+    NO_RESULT = "without a result in the paper"
 
 
 class Verdict(NamedTuple):
@@ -132,11 +132,11 @@ def judge(beside: Beside) -> Verdict:
 
     same order: all comparisons agree, stated sizes and bounds included. same direction: all main ones agree in
     direction: claims, bounds, trends over a whole series, and series against each other at their end. differs: a main
-    one contradicts the paper. not distinguished: our intervals are too wide. no result in the paper: it names a metric
-    that was measured here, and gives neither a number nor a statement.
+    one contradicts the paper. not distinguished: our intervals are too wide. without a result in the paper: it names a
+    metric that was measured here, and gives neither a number nor a statement.
     """
     if beside.measured and not beside.table.states_results:
-        return Verdict(Likeness.NO_RESULT, "the paper names the metric, and gives no result of it", (), None)
+        return Verdict(Likeness.NO_RESULT, "the paper names the metric only", (), None)
     pairs: tuple[Comparison, ...] = (*_claims(beside), *_bounds(beside), *_numbers(beside))
     count = {agreement: [p for p in pairs if p.agreement is agreement] for agreement in Agreement}
     likeness = _likeness(pairs, count)

@@ -115,6 +115,16 @@ CASES = (
     Case("HAR is none", ("import", "{bad_plan}", "-o", "{out}"), ("this is not JSON", "save it from the browser")),
     Case("no such sandbox", ("http://127.0.0.1:1/", "--sandbox", "moon"), ("'moon' is not a sandbox",)),
     Case("generator is an option", ("http://127.0.0.1:1/", "--generator", "-x"), ("'-x' is not a host for ssh",)),
+    Case(
+        "generator is a domain without a name",
+        ("http://127.0.0.1:1/", "--generator", "libvirt:"),
+        ("--generator: 'libvirt:': domain cannot be ''",),
+    ),
+    Case(
+        "server is a domain",
+        ("http://127.0.0.1:1/", "--server-host", "libvirt:a"),
+        ("'libvirt:a' is not a host for ssh",),
+    ),
     Case("generator twice", ("http://127.0.0.1:1/", *("--generator", "a") * 2), ("'a' is given twice",)),
     Case(
         "generators elsewhere and here",

@@ -105,6 +105,9 @@ def test_machines_that_cannot_be_reached_are_reported_all_at_once_and_nothing_is
         (["physical=a"], "no machine is named for the role sandbox — add --machine sandbox=HOST"),
         (["physical=a", "sandbox=-x"], "'-x' is not a host for ssh"),
         (["physical=a", "sandbox=b", "sandbox=b"], "'b' is given twice — name a machine for each sandbox"),
+        (["physical=a", *["sandbox=libvirt:b"] * 2], "'domain b' is given twice"),
+        (["physical=a", "sandbox=libvirt:"], "--machine: 'libvirt:': domain cannot be ''"),
+        (["application=libvirt:shop"], "'libvirt:shop' is not a host for ssh"),
     ],
 )
 def test_wrong_options_are_refused_with_a_remedy(given, said):
@@ -112,6 +115,19 @@ def test_wrong_options_are_refused_with_a_remedy(given, said):
     with pytest.raises(UsageError) as reported:
         CliRunner().invoke(app, ["study", NAME, *words, "--address", "10.0.0.7"], obj=fake_host, catch_exceptions=False)
     assert said in str(reported.value)
+
+
+def test_options_name_libvirt_domains_and_those_of_two_daemons_may_have_one_name(answering, monkeypatch, tmp_path):
+    for name in ("lacking_for_domains", "_unusable_domains"):
+        monkeypatch.setattr(preflight, name, lambda *_: iter(()))
+    monkeypatch.setattr(preflight.libvirt, "survey", lambda _machine: FACTS)
+    uris = [f"qemu+ssh://root@kvm{number}/system" for number in (1, 2)]
+    given = ["physical=load1", *(f"sandbox=libvirt:vm1@{uri}" for uri in uris)]
+    words = [word for text in given for word in ("--machine", text)]
+    said = invoke(NAME, *words, "--address", "10.0.0.7", "--dry-run", "--work-dir", str(tmp_path))
+    assert said.exit_code == Exit.HOLDS, said.output
+    assert f"virtual generators: domain vm1 of {uris[0]}, domain vm1 of {uris[1]}" in said.output
+    assert set(answering) == {"load1"}
 
 
 def test_all_that_options_lack_is_reported_at_once():

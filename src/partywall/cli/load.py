@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from partywall import preflight, units
-from partywall.cli import leftovers, output
+from partywall.cli import leftovers, machine, output
 from partywall.cli.arguments import SEED_MOST, WaitForMemory, allowed_cpus, memory_wait_ns
 from partywall.cli.execution import carry_out
 from partywall.cli.group import Group, group
@@ -21,6 +21,7 @@ from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.load_model import model
 from partywall.cli.load_record import import_har, record
 from partywall.cli.load_view import View
+from partywall.cli.machine import FORMS
 from partywall.errors import Exit, Problem, UsageError, parsed
 from partywall.host import Host
 from partywall.kinds.kind import Options
@@ -206,8 +207,9 @@ def run(
     generator: Annotated[
         list[str] | None,
         typer.Option(
-            help="A machine that generates load in place of this host, by ssh (a Host of ~/.ssh/config, user@name); "
-            "may be repeated: they share the users. An agent is copied there and removed afterwards."
+            help=f"A machine that generates load in place of this host: {FORMS}; may be repeated: they share the "
+            "users. By ssh, an agent is copied there and removed afterwards; in a domain, yours listens on its port.",
+            metavar="HOST",
         ),
     ] = None,
     wait_for_memory: WaitForMemory = None,
@@ -291,13 +293,12 @@ def run(
     return carry_out(lambda emit: Loads().measure(job, options, emit), options, view, console, document=document)
 
 
-def _generators(hosts: Sequence[str]) -> dict[str, Generator]:
+def _generators(given: Sequence[str]) -> dict[str, Generator]:
     """Machines named by options. UsageError for a name that cannot be one, or that is given twice."""
-    for host in hosts:
-        check_ssh_host(host, "--generator")
-    if twice := next((host for host in hosts if hosts.count(host) > 1), None):
-        raise UsageError(Problem(f"{twice!r} is given twice", "use --threads for more of it", key="--generator"))
-    return {host: Generator(host=host) for host in hosts}
+    every = [machine.generator(text, "--generator") for text in given]
+    if twice := next((each for each in every if every.count(each) > 1), None):
+        raise UsageError(Problem(f"{twice.place!r} is given twice", "use --threads for more of it", key="--generator"))
+    return {each.place: each for each in every}
 
 
 def _no_places_here(context: typer.Context) -> None:

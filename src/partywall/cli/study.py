@@ -18,6 +18,7 @@ from partywall.cli.arguments import SEED_MOST, WaitForMemory, memory_wait_ns
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
+from partywall.cli.machine import FORMS, generator
 from partywall.errors import Exit, Problem, UsageError
 from partywall.kinds.kind import Options
 from partywall.kinds.study import Studies, StudyJob
@@ -70,8 +71,8 @@ def study(
     machine: Annotated[
         list[str] | None,
         typer.Option(
-            help="For studies of load generation: ROLE=HOST, a machine reached by ssh in the role of physical, of a "
-            "sandbox (repeat it for several) or of the application (default: this host). Needs --address.",
+            help="For studies of load generation: ROLE=HOST, a machine in the role of physical, of a sandbox (repeat "
+            f"it for several) or of the application (by ssh; default: this host). HOST: {FORMS}. Needs --address.",
             metavar="ROLE=HOST",
         ),
     ] = None,
@@ -105,7 +106,7 @@ def study(
       partywall study papers/vits              in minutes; --long takes hours
       partywall study papers/vits --on shop    measure on another machine
       partywall study papers/load-generation-netto --address 10.0.0.7
-          --machine physical=load1 --machine sandbox=vm1
+          --machine physical=load1 --machine sandbox=libvirt:vm1
 
     Exit code: 0 measured, 2 bad study or option, 4 the host lacks something, 5 a part failed.
     """  # noqa: D301 - Click keeps the lines after a backspace
@@ -152,16 +153,18 @@ def _machines(given: Sequence[str], address: str | None) -> Machines | None:
     """The machines that options name, or None without any. UsageError, with all mistakes, if they are not complete."""
     if not given and address is None:
         return None
-    hosts: dict[str, list[str]] = {role: [] for role in ROLES}
+    hosts: dict[str, list[Generator]] = {role: [] for role in ROLES}
     problems = []
     for text in given:
         role, _, host = text.partition("=")
         if role not in ROLES or not host:
             remedy = f"give ROLE=HOST, with one of the roles {', '.join(ROLES)}"
             problems.append(Problem(f"{text[:200]!r} names no role and host", remedy, key="--machine"))
-        else:
+        elif role == APPLICATION:
             check_ssh_host(host, "--machine")
-            hosts[role].append(host)
+            hosts[role].append(Generator(host=host))
+        else:
+            hosts[role].append(generator(host, "--machine"))
     problems += [
         Problem(f"two machines are named for the role {role}", "name one", key="--machine")
         for role in ROLES
@@ -178,9 +181,9 @@ def _machines(given: Sequence[str], address: str | None) -> Machines | None:
     if problems or address is None:
         raise UsageError(*problems)
     return Machines(
-        physical=Generator(host=hosts[PHYSICAL][0]),
-        sandboxes=tuple(Generator(host=host) for host in hosts[SANDBOX]),
-        application=next(iter(hosts[APPLICATION]), None),
+        physical=hosts[PHYSICAL][0],
+        sandboxes=tuple(hosts[SANDBOX]),
+        application=next((each.host for each in hosts[APPLICATION]), None),
         address=address,
     )
 

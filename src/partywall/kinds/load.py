@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -127,9 +127,14 @@ def _about(job: LoadJob, setup: Setup, prepared: PreparedLoad) -> dict[str, Any]
         "started": prepared.started,
         "started_at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "cpus": setup.cpus,
-        "generator": _generator_text(setup),
+        "generator": _generator_text(setup, prepared.emulated),
         "generators": [
-            {"name": name, "place": there.place, "clock_error_ns": prepared.clock_errors_ns[name]}
+            {
+                "name": name,
+                "place": there.place,
+                "clock_error_ns": prepared.clock_errors_ns[name],
+                "emulated": name in prepared.emulated,
+            }
             for name, there in setup.generators.items()
         ],
         "threads": setup.threads,
@@ -137,9 +142,12 @@ def _about(job: LoadJob, setup: Setup, prepared: PreparedLoad) -> dict[str, Any]
     }
 
 
-def _generator_text(setup: Setup) -> str:
+def _generator_text(setup: Setup, emulated: Collection[str]) -> str:
     if setup.generators:
-        places = ", ".join(f"{name} on {there.place}" for name, there in setup.generators.items())
+        places = ", ".join(
+            (name if name == there.place else f"{name} on {there.place}") + (" (emulated)" if name in emulated else "")
+            for name, there in setup.generators.items()
+        )
         return f"{places}; {units.counted(setup.threads, 'thread')} each"
     guest = f"a guest of QEMU{', emulated,' if setup.accel == 'tcg' else ''}"
     where = {"process": "a process", "container": "a container", "qemu": guest}[setup.backend]

@@ -134,6 +134,7 @@ def _generators(
             good=sum(not row["doubts"] for row in inside),
             judged=len(inside),
             clock_error_ns=elsewhere.get(name, {}).get("clock_error_ns"),
+            emulated=elsewhere.get(name, {}).get("emulated", False),
             **sums,
         )
 

@@ -300,7 +300,8 @@ class PreparedLoad:
     def _called(self, name: str) -> str:
         """A generator, or the monitor of another host, for people."""
         if name in self.setup.generators:
-            return f"generator {name} ({self.setup.generators[name].place})"
+            place = self.setup.generators[name].place
+            return f"generator {name}" if name == place else f"generator {name} ({place})"
         return "generator" if name in self._generators else f"monitor {name}"
 
     def __enter__(self) -> Self:
@@ -320,9 +321,9 @@ class PreparedLoad:
         return [name for name in self.monitors if name in self._generators and GENERATOR in self.monitors]
 
     @property
-    def emulated(self) -> bool:
-        """True if the processor of a generator is emulated, as its agent sees it."""
-        return any(self._agents.client(name).hello.get("emulated") for name in self._generators)
+    def emulated(self) -> list[str]:
+        """The generators whose processors are emulated, as their agents see it."""
+        return [name for name in self._generators if self._agents.client(name).hello.get("emulated")]
 
     def spent(self) -> Spent | None:
         """CPU time of all generators so far, and of the host's side of them; None without guests of this host."""
@@ -463,7 +464,7 @@ def _of_generator(said: str, generators: Mapping[str, Generator]) -> list[Proble
     for name, there in generators.items():
         for prefix in (f"sandbox {name}: ", f"agent {name}: "):
             if said.startswith(prefix):
-                key = "--generator" if name == there.host else f"generators.{name}"
+                key = "--generator" if name == there.place else f"generators.{name}"
                 return [Problem(said.removeprefix(prefix), key=key)]
     return [Problem(said, key="generators")]
 

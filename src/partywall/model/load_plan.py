@@ -288,7 +288,8 @@ class Generator(Frozen):
     @property
     def place(self) -> str:
         """Where it is, for people."""
-        return f"domain {self.domain}" if self.domain else str(self.host)
+        of = f" of {self.uri}" if self.uri else ""
+        return f"domain {self.domain}{of}" if self.domain else str(self.host)
 
 
 class LoadPlan(Frozen):

@@ -59,7 +59,8 @@ class GeneratorRow:
     """One of several generators. place: its machine, empty for a sandbox here.
 
     busy: time that its threads worked, in cores. good: seconds of the stages without a warning, of `judged`.
-    clock_error_ns: the largest error of its clock, by readings before the start; None on this host.
+    clock_error_ns: the largest error of its clock, by readings before the start; None on this host. emulated: of
+    another machine, whether its processor is.
     """
 
     name: str
@@ -72,6 +73,7 @@ class GeneratorRow:
     good: int
     judged: int
     clock_error_ns: int | None
+    emulated: bool = False
 
 
 @dataclass(frozen=True)

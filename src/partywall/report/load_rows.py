@@ -56,7 +56,9 @@ def generator_rows(run: LoadRun) -> list[tuple[str, ...]]:
     for each in run.generators:
         p50, p99 = (_shown(at) for at in known_quantiles(each.corrected, (0.5, 0.99)))
         clock = "–" if each.clock_error_ns is None else units.format_duration(each.clock_error_ns)
-        name = f"{each.name} ({each.place})" if each.place not in ("", each.name) else each.name
+        about = [each.place] if each.place not in ("", each.name) else []
+        about += ["emulated"] if each.emulated else []
+        name = f"{each.name} ({', '.join(about)})" if about else each.name
         busy, good = units.format_number(each.busy, 2), f"{each.good} of {each.judged}"
         rows.append((name, str(each.requests), str(each.failed), p50, p99, busy, good, clock))
     return rows

@@ -331,7 +331,7 @@ def wrong_address(text: str) -> bool:
 def check_ssh_host(host: str, option: str) -> None:
     """UsageError if the value of an option cannot be the name of a machine for ssh."""
     remedy = "give a Host of ~/.ssh/config, user@name or ssh://user@name:port"
-    if wrong_address(host) or ("://" in host and not host.startswith("ssh://")):
+    if wrong_address(host) or host.startswith("libvirt:") or ("://" in host and not host.startswith("ssh://")):
         raise UsageError(Problem(f"{host[:200]!r} is not a host for ssh", remedy, key=option))
 
 

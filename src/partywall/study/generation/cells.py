@@ -141,7 +141,7 @@ def observe(
             cell=cell,
             round=round_,
             values=values,
-            emulated=session.emulated,
+            emulated=bool(session.emulated),
             sent=_sent(seconds, setup.generators),
             clock_error_ns=max(session.clock_errors_ns.values(), default=None),
         )

@@ -38,6 +38,7 @@ traced: [null, 16384]
 short: {blocks: 3, slot: 40ms, traced: 100ms}
 long: {blocks: 3, slot: 40ms, traced: 100ms}
 """
+FIXED = "vits-network-fixed"
 EXTENT = Extent(blocks=3, slot="40ms", traced="100ms")
 
 
@@ -54,6 +55,34 @@ def test_a_datagram_above_the_mtu_is_several_packets():
     assert [study.packets(size) for size in (0, 1024, 1025, 2048, 16384)] == [1, 1, 2, 2, 16]
     with pytest.raises(UsageError, match="at most 548"):
         slots.load(SMALL.replace(b"target_bytes: 256", b"target_bytes: 700\nmtu: 576"), "small.yaml")
+
+
+def test_the_study_with_the_targets_rate_fixed_differs_in_nothing_that_the_figure_shows():
+    flat_out, fixed = (slots.load(study.find(name).read_bytes(), name) for name in ("vits-network", FIXED))
+    assert fixed.target_rate == fixed.neighbour_rate
+    changed = {"name": FIXED, "target_rate": fixed.target_rate}
+    left_as_is = {"description": fixed.description, "traced": fixed.traced}
+    assert flat_out.model_copy(update=changed | left_as_is) == fixed
+
+
+def test_the_study_with_the_targets_rate_fixed_has_a_figure_of_its_own_and_no_table_of_cpu_time():
+    fixed, paper = slots.load(study.find(FIXED).read_bytes(), FIXED), papers.load(FIXED)
+    cells = [cell(block, size, 1e7) for block in range(3) for size in (None, 256, 16384)]
+    (only,) = stats.comparisons(fixed, cells, paper, virtual=False)
+    assert only.table.id == "fig 10 (fixed rate)"
+    assert [(point.x, point.value) for point in only.measured] == [(256.0, 1.0), (16384.0, 1.0)]
+    assert f"the target sends {stats.rate_text(20_000)}" in only.differs[1]
+    assert set(stats.places(fixed, paper, virtual=False)) == {only.table.id}
+
+
+def test_a_neighbour_whose_cpu_cannot_send_its_rate_is_named():
+    def spends(size: int, *us: float) -> list[Cell]:
+        return [Cell(block=block, bytes=size, bps=1, pps=1, cpu_ns=1e3 * each) for block, each in enumerate(us)]
+
+    cells = [*spends(256, 15, 17), *spends(16384, 130, 150), cell(0, None, 1e7)]
+    assert stats.short_of_cpu(small(), cells) == {16384: pytest.approx(1e6 / 140)}
+    assert stats.short_of_cpu(small(), spends(16384, 49)) == {}
+    assert stats.short_of_cpu(small(), [cell(0, 16384, 1e7)]) == {}
 
 
 def test_the_cost_of_a_datagram_is_the_mean_of_the_blocks():

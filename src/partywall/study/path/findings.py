@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 
 from partywall import units
 from partywall.model.evidence import Emulated
-from partywall.model.paper import Beside, Paper, Place
+from partywall.model.paper import Beside, Paper, PaperTable, Place
 from partywall.model.study import Section
 from partywall.model.trace import HopFinding, TraceFindings, WayFinding
 from partywall.stats import rounds
@@ -33,7 +34,30 @@ def beside(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: bool =
         "the paper states neither rate",
     )
     emulated: Emulated | None = "victim" if any(cell.emulated for cell in cells) else None
-    return rounds.marked(rounds.beside(paper, paper.table("fig 10"), _shares(study, cells), differs), emulated)
+    return rounds.marked(rounds.beside(paper, _bandwidths(paper), _shares(study, cells), differs), emulated)
+
+
+def _bandwidths(paper: Paper) -> PaperTable:
+    """The table or figure of the target's bandwidth: the first one that is not about CPU time."""
+    return next(table for table in paper.exhibits if table.id != COST)
+
+
+def places(study: Study, paper: Paper, *, virtual: bool) -> dict[str, frozenset[Place]]:
+    """The points of a study, by table or figure. virtual: True if tenants are guests."""
+    series = {_bandwidths(paper).id: "target"} | ({COST: "sender"} if _has_cost(paper) and not virtual else {})
+    return {
+        figure: frozenset(Place(name, float(size)) for size in study.neighbour_bytes) for figure, name in series.items()
+    }
+
+
+def comparisons(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: bool) -> tuple[Beside, ...]:
+    """The paper's tables and figures beside the study's. See `beside`."""
+    costs = (cost(study, cells, paper, virtual=virtual),) if _has_cost(paper) else ()
+    return (beside(study, cells, paper, virtual=virtual), *costs)
+
+
+def _has_cost(paper: Paper) -> bool:
+    return any(table.id == COST for table in paper.exhibits)
 
 
 def target_text(study: Study) -> str:
@@ -58,6 +82,16 @@ def cost(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: bool = F
         "the sender's own CPU time, the kernel's work for it included; the paper argues and shows no measurement",
     )
     return rounds.beside(paper, paper.table(COST), by_place, differs)
+
+
+def short_of_cpu(study: Study, cells: Sequence[Cell]) -> dict[int, float]:
+    """Most datagrams a second that a neighbour's CPU can send, by size, where that is less than its rate."""
+    spent: dict[int, list[float]] = {}
+    for cell in cells:
+        if cell.bytes is not None and cell.cpu_ns:
+            spent.setdefault(cell.bytes, []).append(cell.cpu_ns)
+    most = {size: 1e9 / statistics.fmean(each) for size, each in sorted(spent.items())}
+    return {size: pps for size, pps in most.items() if pps < study.neighbour_rate}
 
 
 def shares(cells: Sequence[Cell]) -> dict[tuple[int, Size], float]:

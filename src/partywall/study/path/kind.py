@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +117,7 @@ class PathStudy(InLab):
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
         del host
-        figures = {"fig 10": "target"} if request.backends else {"fig 10": "target", stats.COST: "sender"}
-        return {
-            figure: frozenset(Place(series, float(size)) for size in study.neighbour_bytes)
-            for figure, series in figures.items()
-        }
+        return stats.places(study, papers.load(study.name), virtual=bool(request.backends))
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         cells, request = _cells(directory), directory.request
@@ -134,11 +130,12 @@ class PathStudy(InLab):
         carried_out = study.scaled(study.emulated_scale) if emulated else study
         return StudyReport(
             **heading(study, directory),
-            comparisons=(
-                stats.beside(carried_out, cells, paper, virtual=virtual),
-                stats.cost(carried_out, cells, paper, virtual=virtual),
+            comparisons=stats.comparisons(carried_out, cells, paper, virtual=virtual),
+            notes=(
+                *((emulation_note(_scale(study)),) if emulated else ()),
+                *_cpu_notes(carried_out, cells),
+                *_notes(traces),
             ),
-            notes=(*((emulation_note(_scale(study)),) if emulated else ()), *_notes(traces)),
             facts=_facts(carried_out, in_blocks(study, request), request, stats.tracer_text(traces)),
             how=HOW.format(stats.target_text(study)),
             rows=tuple(_rows(cells)),
@@ -174,6 +171,17 @@ def _findings(directory: StudyDirectory) -> Sequence[tuple[Traced, TraceFindings
     """Every trace with its findings."""
     runs = [(traced, TraceDirectory(directory.path / RUNS / traced.run)) for traced in _traced(directory)]
     return [(traced, findings(run.evidence())) for traced, run in runs]
+
+
+def _cpu_notes(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
+    """That the neighbour's CPU limited it, and not only the link."""
+    most = stats.short_of_cpu(study, cells)
+    if most:
+        each = ", ".join(f"{units.format_decimals(pps, 0)} of {size} bytes" for size, pps in most.items())
+        yield (
+            f"the neighbour's CPU sends at most {each} a second, and not {stats.rate_text(study.neighbour_rate)}: it "
+            "takes less of the link, and the target keeps more, than on a faster or less busy host"
+        )
 
 
 def _notes(traces: Sequence[tuple[Traced, TraceFindings]]) -> Sequence[str]:

@@ -15,7 +15,12 @@ MOST = "the most that memory can carry is what copies on all CPUs cause; the pap
 NO_PROBES = "delay and jitter of guests are not measured: the study's probes are not sent from within guests"
 NAMESPACES = (
     "tenants are network namespaces, not virtual machines: there is no copying from a guest to save",
-    "the guard makes senders of datagrams wait before it drops; the paper's allocator drops",
+    "a sender of datagrams waits at a queue of its own interface, where tbf and the guard hold excess; with guard-drop "
+    "the guard drops excess at once, as the paper's allocator does",
+)
+UNFILLED = (
+    "natively and with htb, datagrams are lost at the link's queue only, so none is where this host's CPUs, which also "
+    "send, offer no more than the link carries; section V.B (loss by load) of papers/dba-vm-shares has a fuller link"
 )
 VIRTUAL = ("losses count from a guest's tap on; drops in its own kernel are not visible from outside",)
 DIFFERS = ("senders, bridges and sinks share this host's CPUs; the paper's sink was another machine",)
@@ -74,6 +79,8 @@ def _differs(paper_table: PaperTable, *, virtual: bool, counted: bool) -> tuple[
     differences = (*(VIRTUAL if virtual else NAMESPACES), *DIFFERS)
     if virtual and paper_table.id in ("fig 6 (delay)", "fig 6 (jitter)"):
         differences += (NO_PROBES,)
+    if paper_table.id == "fig 6 (loss)" and not virtual:
+        differences += (UNFILLED,)
     if paper_table.id == "fig 4":
         differences += (MOST,)
     return (*differences, NO_COUNTERS) if paper_table.id in ("fig 4", "fig 8") and not counted else differences

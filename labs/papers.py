@@ -229,7 +229,7 @@ def _numbers(paper_table: PaperTable) -> Iterator[float]:
     for number in paper_table.values.values():
         if not number.inferred:
             yield from (end for end in (number.value, number.at_least, number.at_most) if end is not None)
-    for bound in paper_table.bounds:
+    for bound in (bound for bound in paper_table.bounds if not bound.inferred):
         # 100 % is where a range begins that the paper states with one end ("up to 130 %").
         yield from (end for end in (bound.at_least, bound.at_most) if end is not None and end != WHOLE)
 

@@ -81,6 +81,22 @@ def test_a_sender_of_datagrams_waits_for_its_turn_instead_of_being_dropped(queue
         assert f"qdisc {queue} " in queues(made)
 
 
+def test_a_sender_whose_buffer_is_larger_than_its_queue_does_not_wait() -> None:
+    """Its own interface carries 413 of 3000 packets/s."""
+    handed = {}
+    with lab(["vm"]) as made:
+        tbf = ("tbf", "rate", "5mbit", "burst", "256k", "latency", "2s")
+        tc(made.namespace("vm"), "qdisc", "replace", "dev", "eth0", "root", *tbf)
+        for size in (None, 64 << 20):
+            with sender(made, "vm", 1514, 3000, send_buffer_bytes=size):
+                time.sleep(0.5)
+                first = made.handed("vm")
+                time.sleep(0.5)
+                handed[size] = (made.handed("vm") - first) / 0.5
+    assert handed[None] < 1500
+    assert handed[64 << 20] > 2000
+
+
 def test_without_a_wish_packets_wait_in_fq_if_the_kernel_has_it(has_fq: bool) -> None:
     with lab(["vm"]) as made, guard.keep(flat(made, {"vm": {}}, "1Gbit/s")) as kept:
         assert kept.queue == ("fq" if has_fq else "tbf")

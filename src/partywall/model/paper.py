@@ -46,10 +46,11 @@ class Axis(Frozen):
 
 
 class Bounds(Frozen):
-    """An end or both ends of a range."""
+    """An end or both ends of a range. inferred: the reasoning, if the paper does not print it itself."""
 
     at_least: float | None = None
     at_most: float | None = None
+    inferred: str = ""
 
     @property
     def low(self) -> float:
@@ -65,20 +66,19 @@ class Bounds(Frozen):
             raise ValueError(f"at_least {self.low:g} is more than at_most {self.high:g}; swap them")
         return self
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         if self.at_least is not None and self.at_most is not None:
             return f"{self.at_least:.4g} to {self.at_most:.4g}"
         return f"at most {self.at_most:.4g}" if self.at_least is None else f"at least {self.at_least:.4g}"
 
+    def __str__(self) -> str:
+        return f"{self._text()} (inferred)" if self.inferred else self._text()
+
 
 class Number(Bounds):
-    """A published number: one value, a bound, or a range.
-
-    inferred: the reasoning, if the paper does not print the number itself. A plain number in a file is one value.
-    """
+    """A published number: one value, a bound, or a range. A plain number in a file is one value."""
 
     value: float | None = None
-    inferred: str = ""
 
     @property
     def low(self) -> float:
@@ -103,9 +103,8 @@ class Number(Bounds):
             raise ValueError("a published number has either value, or at_least, at_most or both")
         return self
 
-    def __str__(self) -> str:
-        text = super().__str__() if self.value is None else f"{self.value:g}"
-        return f"{text} (inferred)" if self.inferred else text
+    def _text(self) -> str:
+        return super()._text() if self.value is None else f"{self.value:g}"
 
 
 def _as_number(value: Any) -> Any:
@@ -113,12 +112,16 @@ def _as_number(value: Any) -> Any:
 
 
 class Claim(Frozen):
-    """A statement in the text about two places. by: the stated difference relative to `than`, if any."""
+    """A statement in the text about two places.
+
+    by: the stated difference relative to `than`, if any. inferred: the reasoning, if the text does not state it itself.
+    """
 
     left: Place
     is_: Literal["larger", "smaller", "alike"] = Field(alias="is")
     than: Place
     by: float | None = Field(None, gt=0)
+    inferred: str = ""
 
     @property
     def direction(self) -> int:

@@ -95,14 +95,19 @@ def claim_text(claim: Claim) -> str:
     by = f", by some {figures.bare_percent(claim.by)}" if claim.by else ""
     # 6 times as large is easier to read than larger by 500 %.
     by = f", some {1 + claim.by:g} times" if claim.by and claim.by >= 1 and claim.direction > 0 else by
-    return f"{claim.left} is {claim.is_} than {claim.than}{by}".replace("alike than", "like")
+    inferred = " (inferred)" if claim.inferred else ""
+    return f"{claim.left} is {claim.is_} than {claim.than}{by}{inferred}".replace("alike than", "like")
 
 
 def bound_text(bound: Bound) -> str:
     """'integer, no load is at least 96 from 5 to 100'."""
-    where = f" from {bound.at[0]:g} to {bound.at[1]:g}" if isinstance(bound.at, tuple) else ""
-    where = f", {bound.at}" if isinstance(bound.at, str) else where
-    return f"{bound.series}{where} is {bound}"
+    return f"{bound.series}{_range_text(bound.at)} is {bound}"
+
+
+def _range_text(at: tuple[float, float] | str | None) -> str:
+    if isinstance(at, tuple):
+        return f" at {at[0]:g}" if at[0] == at[1] else f" from {at[0]:g} to {at[1]:g}"
+    return f", {at}" if at else ""
 
 
 def scale_text(verdict: Verdict) -> str:

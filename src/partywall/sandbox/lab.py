@@ -30,6 +30,7 @@ from partywall.host import Host, install
 from partywall.sandbox import networks
 from partywall.sandbox.base import Settings
 from partywall.sandbox.label import Label
+from partywall.sandbox.networks import NETNS, in_namespace
 from partywall.sandbox.qemu import Qemu
 from partywall.sandbox.reaper import clean
 from partywall.sandbox.switch import Port
@@ -228,6 +229,14 @@ class Lab:
         # The tap is in QEMU's own network namespace.
         return {name: interfaces_of(guest.pid or 0)[self.port(name)].received for name, guest in self.guests.items()}
 
+    def handed(self, name: str) -> int:
+        """Datagrams that a tenant in a namespace has passed to its kernel so far, including those it dropped.
+
+        One that a queue or a hook at the tenant's own interface refuses counts as an error of the socket's buffer.
+        """
+        counts = in_namespace(NETNS / self.namespace(name), _udp_counts)
+        return counts["OutDatagrams"] + counts["SndbufErrors"]
+
     def sent(self, name: str, interface: str) -> int:
         """Packets that an interface inside a guest has sent so far, as its agent reads them.
 
@@ -313,6 +322,13 @@ def interfaces_of(pid: int) -> dict[str, Interface]:
     return interfaces
 
 
+def _udp_counts() -> dict[str, int]:
+    """UDP counters of the calling thread's network namespace."""
+    text = Path("/proc/thread-self/net/snmp").read_text()
+    names, values = (line.split()[1:] for line in text.splitlines() if line.startswith("Udp:"))
+    return dict(zip(names, map(int, values), strict=True))
+
+
 def _port(number: int) -> str:
     """The port of the tenant with this number, or of its sink."""
     return f"p{number}"
@@ -368,10 +384,12 @@ def sender(
     *,
     sink: str | None = None,
     port: int = 9,
+    send_buffer_bytes: int | None = None,
 ) -> Iterator[AgentClient]:
     """Datagrams of `packet_bytes` on the link (including all headers), at a rate or flat out.
 
     sink: the tenant to whose sink they go, if not the sender's own; see `Lab.reach`. port: their destination port.
+    send_buffer_bytes: of the sender's socket; one that never fills never makes it wait.
     """
     params: dict[str, Any] = {
         "datagram_bytes": packet_bytes - HEADERS,
@@ -380,6 +398,8 @@ def sender(
     }
     if rate_pps is not None:
         params["rate_pps"] = rate_pps
+    if send_buffer_bytes is not None:
+        params["send_buffer_bytes"] = send_buffer_bytes
     work = {"kernel": {"name": "udp-send", "params": params}}
     with tenant(made, name) as (client, work_dir):
         client.call("workload.start", id="send", work=work, pace="flat_out", work_dir=work_dir)

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use partywall_clock::{self as clock, Nanos};
 use partywall_sys::datagrams::Batch;
+use rustix::io::Errno;
+use rustix::net::sockopt;
 use schemars::{schema_for, JsonSchema};
 use serde::Deserialize;
 use serde_json::json;
@@ -23,6 +25,8 @@ use crate::{
 };
 
 const MAX_BATCH: usize = 256;
+/// The kernel stores twice the size, for its own data beside the datagrams, as a 32-bit number.
+const MAX_SEND_BUFFER: usize = 1 << 30;
 /// Maximum wait of a step for its turn, or for room in the device's queue, before it checks whether it must stop.
 const NAP_NS: Nanos = 10_000_000;
 
@@ -41,13 +45,17 @@ struct Params {
     /// Whether each datagram begins with a marker and a counter, by which `partywall trace` recognises it on its path. They take 16
     /// bytes of the data.
     marker: bool,
+    /// Bytes of sent datagrams that the socket may hold while they wait, 1 to 1073741824. If a queue holds less, the sender never waits,
+    /// and what the queue cannot take is lost. More than `net.core.wmem_max` needs root. Default: the operating system's.
+    #[schemars(range(min = 1, max = 1_073_741_824))]
+    send_buffer_bytes: Option<usize>,
     /// Address and port of a peer. Default: a thread of the kernel on loopback.
     to: Option<String>,
 }
 
 impl Default for Params {
     fn default() -> Self {
-        Self { datagram_bytes: 1024, rate_pps: None, batch: 16, marker: false, to: None }
+        Self { datagram_bytes: 1024, rate_pps: None, batch: 16, marker: false, send_buffer_bytes: None, to: None }
     }
 }
 
@@ -222,14 +230,33 @@ fn marker(params: &Params) -> Result<Option<Marker>, KernelError> {
     Ok(params.marker.then_some(Marker { next: 0 }))
 }
 
+/// Sets the size of the send buffer. The kernel silently reduces a size that this process may not set.
+fn set_send_buffer(socket: &UdpSocket, bytes: usize) -> Result<(), KernelError> {
+    let set = || match sockopt::set_socket_send_buffer_size_force(socket, bytes) {
+        Err(Errno::PERM) => sockopt::set_socket_send_buffer_size(socket, bytes),
+        done => done,
+    };
+    let stored = set().and_then(|()| sockopt::socket_send_buffer_size(socket));
+    let most = stored.map_err(io::Error::from).map_err(KernelError::host("setting the send buffer of a socket"))? / 2;
+    if most < bytes {
+        let why = format!("is more than this process may set; run as root, raise net.core.wmem_max, or give at most {most}");
+        return Err(KernelError::Parameter { key: "send_buffer_bytes", value: bytes.to_string(), why });
+    }
+    Ok(())
+}
+
 fn build(params: &crate::Params, environment: &Environment) -> Result<Box<dyn Kernel>, KernelError> {
     let params: Params = serde_json::from_value(params.clone().into())?;
     let datagram_bytes = limits::within("datagram_bytes", params.datagram_bytes, 0..=16384)?;
     let batch = limits::within("batch", params.batch, 1..=MAX_BATCH)?;
     let pace = rate(&params, environment)?;
     let marker = marker(&params)?;
+    let send_buffer = params.send_buffer_bytes.map(|bytes| limits::within("send_buffer_bytes", bytes, 1..=MAX_SEND_BUFFER)).transpose()?;
     let to = address::parse(params.to.as_deref())?;
     let (socket, receiver) = open(to, datagram_bytes).map_err(KernelError::host("opening a datagram socket"))?;
+    if let Some(bytes) = send_buffer {
+        set_send_buffer(&socket, bytes)?;
+    }
     let mut datagrams = Batch::new(batch, datagram_bytes);
     for at in 0..batch {
         noise::fill(datagrams.datagram_mut(at), environment.seed.wrapping_add(at as u64));
@@ -314,6 +341,18 @@ mod tests {
     }
 
     #[test]
+    fn a_send_buffer_is_as_large_as_requested_or_refused() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        set_send_buffer(&socket, 10_000).unwrap();
+        assert_eq!(sockopt::socket_send_buffer_size(&socket).unwrap(), 20_000);
+        let large = MAX_SEND_BUFFER;
+        match set_send_buffer(&socket, large) {
+            Ok(()) => assert_eq!(sockopt::socket_send_buffer_size(&socket).unwrap(), 2 * large),
+            Err(refused) => assert!(refused.to_string().contains("run as root, raise net.core.wmem_max"), "{refused}"),
+        }
+    }
+
+    #[test]
     fn marked_datagrams_count_up_without_a_gap() {
         let to = UdpSocket::bind("127.0.0.1:0").unwrap();
         to.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -336,5 +375,6 @@ mod tests {
         );
         assert!(error("udp-send", json!({ "rate_pps": 0 })).contains("leave it out for full speed"));
         assert!(error("udp-send", json!({ "batch": 0 })).contains("parameter batch: 0"));
+        assert!(error("udp-send", json!({ "send_buffer_bytes": 0 })).contains("give 1 to 1073741824"));
     }
 }

@@ -16,13 +16,14 @@ from partywall.store.study import StudyDirectory
 from partywall.study.kind import InLab, heading, in_blocks, memory_checks, no_such_part, refuse_backends, requested
 from partywall.study.policies import findings as stats
 from partywall.study.policies import slots
-from partywall.study.policies.model import Cell, Extent, Study
+from partywall.study.policies.model import Cell, Extent, Part, Study
 
 SENDERS_BYTES = 128 << 20
 """Memory that is checked before the first slot: for all senders and sinks."""
 HOW = (
-    "In each block of a part, every way had one slot, in a new random order: the guard was started with its policy, "
-    "then its senders. Delivered traffic was read at the sinks' ports."
+    "In each block of a part, every way had one slot at each load, in a new random order: the guard was started with "
+    "its policy, then its senders. Delivered traffic was read at the sinks' ports. Losses are the datagrams that a "
+    "sender passed to its kernel, from its first one on, and that had not arrived when all queues were empty."
 )
 
 
@@ -39,7 +40,7 @@ class PolicyStudy(InLab):
         refuse_backends(study.name, request)
         wanted, extent = _wanted(study, request), in_blocks(study, request)
         each = f"{extent.blocks} blocks of {units.format_duration(extent.slot)} slots"
-        lines = [f"{name}: {', '.join(part.ways)}: {each}" for name, part in wanted.parts.items()]
+        lines = [f"{name}: {', '.join(part.ways)}{_loads(part)}: {each}" for name, part in wanted.parts.items()]
         return Outline(tuple(lines), slots.duration_s(wanted, extent))
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
@@ -80,6 +81,12 @@ def _wanted(study: Study, request: StudyRequest) -> Study:
     if not parts:
         raise no_such_part(request, study.parts)
     return study.model_copy(update={"parts": parts})
+
+
+def _loads(part: Part) -> str:
+    if part.loads is None:
+        return ""
+    return f", with {part.loads.stream} at {', '.join(f'{load:g}' for load in part.loads.times)} times its rate"
 
 
 def _cells(directory: StudyDirectory) -> list[Cell]:

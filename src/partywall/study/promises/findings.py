@@ -15,7 +15,16 @@ MOST = "the most that memory can carry is what copies on all CPUs cause; the pap
 NO_PROBES = "delay and jitter of guests are not measured: the study's probes are not sent from within guests"
 NAMESPACES = (
     "tenants are network namespaces, not virtual machines: there is no copying from a guest to save",
-    "the guard makes senders of datagrams wait before it drops; the paper's allocator drops",
+    "a sender of datagrams waits at a queue of its own interface, where tbf and the guard hold excess; with guard-drop "
+    "the guard drops excess at once, as the paper's allocator does",
+)
+UNFILLED = (
+    "natively and with htb, datagrams are lost at the link's queue only, so none is where this host's CPUs, which also "
+    "send, offer no more than the link carries; section V.B (loss by load) of papers/dba-vm-shares has a fuller link"
+)
+BUSY = (
+    "every tenant offers the same in every way; near 100 % all CPUs are busy, and a way that saves CPU time shows more "
+    "packets in place of less time"
 )
 VIRTUAL = ("losses count from a guest's tap on; drops in its own kernel are not visible from outside",)
 DIFFERS = ("senders, bridges and sinks share this host's CPUs; the paper's sink was another machine",)
@@ -74,6 +83,10 @@ def _differs(paper_table: PaperTable, *, virtual: bool, counted: bool) -> tuple[
     differences = (*(VIRTUAL if virtual else NAMESPACES), *DIFFERS)
     if virtual and paper_table.id in ("fig 6 (delay)", "fig 6 (jitter)"):
         differences += (NO_PROBES,)
+    if paper_table.id == "fig 6 (loss)" and not virtual:
+        differences += (UNFILLED,)
+    if paper_table.id == WHERE:
+        differences += (BUSY,)
     if paper_table.id == "fig 4":
         differences += (MOST,)
     return (*differences, NO_COUNTERS) if paper_table.id in ("fig 4", "fig 8") and not counted else differences
@@ -151,12 +164,24 @@ def _used(_study: Study, cells: Sequence[Cell]) -> dict[Place, dict[int, float]]
 
 
 def _by_scenario(_study: Study, cells: Sequence[Cell]) -> dict[Place, dict[int, float]]:
-    """CPU time of a delivered packet in µs, by way and scenario."""
-    costs: dict[Place, dict[int, float]] = {}
+    """CPU time in % of all CPUs, by way and scenario. Packets that stop in a guest are counted nowhere."""
+    shares: dict[Place, dict[int, float]] = {}
     for cell in cells:
-        if cell.period_ns is None:
-            costs.setdefault(Place(cell.way, f"scenario {cell.scenario}"), {})[cell.block] = cell.cpu_ns / 1e3
-    return costs
+        if cell.period_ns is None and cell.cpu_share is not None:
+            shares.setdefault(Place(cell.way, f"scenario {cell.scenario}"), {})[cell.block] = 100 * cell.cpu_share
+    return shares
+
+
+def _per_offered(cell: Cell, per_delivered: float | None) -> float | None:
+    """An amount per delivered packet as one per offered packet, because a way that drops more delivers fewer.
+
+    None if it was not counted, or if a tenant lost all, so that its offer is unknown.
+    """
+    tenants = cell.tenants.values()
+    if per_delivered is None or any(got.lost == 1 for got in tenants):
+        return None
+    offered = sum(got.pps / (1 - (got.lost or 0)) for got in tenants)
+    return per_delivered * sum(got.pps for got in tenants) / offered if offered else None
 
 
 def _by_period(
@@ -180,7 +205,7 @@ def _by_period(
 COSTS: Mapping[str, Callable[[Study, Sequence[Cell]], dict[Place, dict[int, float]]]] = {
     "fig 4": _used,
     WHERE: _by_scenario,
-    "fig 7": lambda study, cells: _by_period(study, cells, lambda cell: cell.cpu_ns / 1e3),
-    "fig 8": lambda study, cells: _by_period(study, cells, lambda cell: cell.memory),
+    "fig 7": lambda study, cells: _by_period(study, cells, lambda cell: _per_offered(cell, cell.cpu_ns / 1e3)),
+    "fig 8": lambda study, cells: _by_period(study, cells, lambda cell: _per_offered(cell, cell.memory)),
 }
 """Figures about the host; all others are about its tenants."""

@@ -127,6 +127,10 @@ def _facts(study: Study, extent: Extent, count: int, seed: int) -> tuple[tuple[s
         ("link", units.format_bit_rate(study.link)),
         ("delay, jitter", "median, and mean difference between consecutive ones, of 8-byte probes every 5 ms"),
         ("lost", "datagrams passed to a sender's kernel that did not reach its sink's port"),
-        ("CPU time", "of the whole host, senders and sinks included, over all delivered packets"),
+        (
+            "CPU time",
+            "of the whole host, senders and sinks included: in % of the time of all CPUs, or over all packets that the "
+            "tenants offered, whether delivered or lost",
+        ),
         ("seed", str(seed)),
     )

@@ -70,8 +70,10 @@
 // Of the first byte of a GENEVE header: its version, and the length of its options in words.
 #define GENEVE_VERSION 0xc0
 #define GENEVE_OPTIONS 0x3f
-// Flags of the first byte of a VXLAN header: the network's number is valid, and the fourth byte says what follows (VXLAN-GPE).
+// Flags of the first byte of a VXLAN header: the network's number is valid; what else may be set; of that, that the fourth byte
+// says what follows (VXLAN-GPE).
 #define VXLAN_VALID 0x08
+#define VXLAN_OTHERS 0x85
 #define VXLAN_NEXT 0x04
 #define VXLAN_IPV4 1
 #define VXLAN_IPV6 2
@@ -284,17 +286,44 @@ static __always_inline void parse_network(struct __sk_buff *skb, __be16 protocol
 	}
 }
 
-// Where the packet that a tunnel carries begins, and its EtherType, which is ETH_P_TEB for a frame. 0 if this is not a known tunnel.
+// The beginning of a header of GRE, or of VXLAN or GENEVE, which are in UDP.
+struct tunnel {
+	__u8 flags;
+	__u8 version;
+	__be16 protocol;
+};
+
+static __always_inline int is_geneve(const struct tunnel *tunnel)
+{
+	__be16 type = tunnel->protocol;
+
+	return !(tunnel->flags & GENEVE_VERSION) && (type == bpf_htons(ETH_P_TEB) || type == bpf_htons(ETH_P_IP) || type == bpf_htons(ETH_P_IPV6));
+}
+
+static __always_inline int is_vxlan(const struct tunnel *tunnel)
+{
+	return (tunnel->flags & ~VXLAN_OTHERS) == VXLAN_VALID;
+}
+
+// Whether the transport header may be a tunnel's. A call costs more than this look at UDP, which most datagrams fail.
 //
 // Headers in UDP are recognised on any port, because a tenant chooses the port. Other data that looks like such a header does no
 // harm: hardly any leads to a TCP header, and the sender of what was forged pays for more headers.
+static __always_inline int may_carry(struct __sk_buff *skb, const struct flow *flow)
+{
+	const struct tunnel *tunnel = (void *)(long)skb->data + flow->transport + sizeof(struct udphdr);
+
+	if (!flow->transport)
+		return 0;
+	if (flow->protocol != IPPROTO_UDP)
+		return flow->protocol == IPPROTO_GRE || flow->protocol == IPPROTO_IPIP || flow->protocol == IPPROTO_IPV6;
+	return (void *)(tunnel + 1) > (void *)(long)skb->data_end || is_vxlan(tunnel) || is_geneve(tunnel);
+}
+
+// Where the packet that a tunnel carries begins, and its EtherType, which is ETH_P_TEB for a frame. 0 if this is not a known tunnel.
 static __always_inline __be16 carried(struct __sk_buff *skb, __u8 protocol, __u32 *at)
 {
-	struct {
-		__u8 flags;
-		__u8 version;
-		__be16 protocol;
-	} copy, *tunnel;
+	struct tunnel copy, *tunnel;
 	__u8 flags;
 	__be16 type;
 
@@ -316,12 +345,10 @@ static __always_inline __be16 carried(struct __sk_buff *skb, __u8 protocol, __u3
 		return type;
 	}
 	*at += 8;
-	if (!(flags & GENEVE_VERSION) && (type == bpf_htons(ETH_P_TEB) || type == bpf_htons(ETH_P_IP) || type == bpf_htons(ETH_P_IPV6))) {
+	if (is_geneve(tunnel)) {
 		*at += 4 * (flags & GENEVE_OPTIONS);
 		return type;
 	}
-	if (!(flags & VXLAN_VALID))
-		return 0;
 	if (flags & VXLAN_NEXT && type == bpf_htons(VXLAN_IPV4))
 		return bpf_htons(ETH_P_IP);
 	if (flags & VXLAN_NEXT && type == bpf_htons(VXLAN_IPV6))
@@ -329,7 +356,7 @@ static __always_inline __be16 carried(struct __sk_buff *skb, __u8 protocol, __u3
 	return bpf_htons(ETH_P_TEB);
 }
 
-// The transport header of what a tunnel carries: its place 24 | its protocol 8. 0 if there is none. `at` is the tunnel's own.
+// The transport header of what a tunnel carries: its place 24 | its protocol 8. 0 if there is none. `at` and `protocol` are the tunnel's.
 //
 // Looks into one tunnel. No segmented packet is in two: the kernel cuts it before it enters the second. Global, so that the kernel
 // verifies it once and not for each way to a call.
@@ -348,11 +375,6 @@ __attribute__((noinline)) __u32 innermost_of(struct __sk_buff *skb, __u32 at, __
 	return inner.transport ? inner.transport << 8 | inner.protocol : 0;
 }
 
-static __always_inline int is_tunnel(__u8 protocol)
-{
-	return protocol == IPPROTO_UDP || protocol == IPPROTO_GRE || protocol == IPPROTO_IPIP || protocol == IPPROTO_IPV6;
-}
-
 static __always_inline void parse(struct __sk_buff *skb, __u32 link, struct flow *flow)
 {
 	__be16 protocol = skb->protocol;
@@ -364,9 +386,7 @@ static __always_inline void parse(struct __sk_buff *skb, __u32 link, struct flow
 	parse_network(skb, protocol, flow);
 	flow->innermost = flow->transport;
 	flow->innermost_protocol = flow->protocol;
-	if (!flow->transport || !is_tunnel(flow->protocol))
-		return;
-	inner = innermost_of(skb, flow->transport, flow->protocol);
+	inner = !may_carry(skb, flow) ? 0 : innermost_of(skb, flow->transport, flow->protocol);
 	if (inner) {
 		flow->innermost = inner >> 8;
 		flow->innermost_protocol = inner;

@@ -757,7 +757,9 @@ mod tests {
         let Ok(plane) = Plane::load(1, 0).map_err(|why| eprintln!("skipped: {why}")) else { return };
         let tcp = segment(&[0xff; 10]);
         for (name, packet) in tunnels(&ipv4(TCP, &tcp), &ipv6(TCP, &tcp)) {
-            for end in 34..packet.len() {
+            // The kernel runs no program on less than the outer headers.
+            let least = if packet[12..14] == IPV4.to_be_bytes() { 34 } else { 54 };
+            for end in least..packet.len() {
                 let [tcp_bytes, other_bytes, packets] = counted(&plane, &packet[..end], 4, 10);
                 assert!(tcp_bytes + other_bytes >= end as u64 && packets == 4, "{name} that ends after {end} bytes");
             }

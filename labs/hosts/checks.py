@@ -34,6 +34,8 @@ TESTS_OF_KERNELS = (
 )
 # Netem counts for longer than the trace lasts, so the shares differ by chance.
 LOSS_POINTS = 0.03
+# More than an emulated core delivers would wait for the core, not for the guard.
+FRAMES_PPS = 5000
 # Of scenarios/move.yaml.
 MOVES = 4
 # A container's process may keep a page from the time before its control group.
@@ -270,6 +272,17 @@ def no_root(bench: Bench) -> str:
     return output.last.removeprefix("no root: ").removesuffix(" [bar met]")
 
 
+def guard_cost(bench: Bench, *, quick: bool) -> str:
+    """What a frame costs that waits in `fq`, beside HTB: one part of benches/guard_cost.py, at a rate for emulation."""
+    needed = [image.CLONE / "benches" / f"{name}.py" for name in ("guard_cost", "agents", "common", "results")]
+    bench.machine.bring(needed, "/opt/benches")
+    part = f"--only 'limited 1514 bytes' --pps {FRAMES_PPS}{' --quick' if quick else ''}"
+    output = bench.shell(f"python3 /opt/benches/guard_cost.py {part}", timeout_s=3600)
+    expect("guard, holding (tbf)" in output.text, f"the guard did not use fq: {output.last}")
+    expect(output.code == 0, output.last)
+    return output.last.removeprefix("guard-cost: ").removesuffix(" [bar met]")
+
+
 CHECKS: dict[str, Callable[[Bench], str]] = {
     "install": install,
     "doctor": doctor,
@@ -288,6 +301,8 @@ CHECKS: dict[str, Callable[[Bench], str]] = {
     "pinning": pinning.tried,
     "smt": smt,
     "migrate": migrate,
+    "guard-cost-short": lambda bench: guard_cost(bench, quick=True),
+    "guard-cost": lambda bench: guard_cost(bench, quick=False),
     "limits-short": lambda bench: judged(limits.measured(bench, quick=True)),
     "limits-full": lambda bench: judged(limits.measured(bench, quick=False)),
 }

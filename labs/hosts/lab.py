@@ -30,7 +30,10 @@ from partywall.files import write_whole
 RECORD = "results.json"
 RECORDER = Path(__file__).with_name("record.py")
 TOOLS = ("mmdebstrap", "mkfs.ext4", "qemu-system-x86_64", "ssh", "ssh-keygen", "setpriv")
-LONG = ("guard-tcp", "limits-short", "limits-full", "migrate", "no-root", "pinning", "recipes", "smt", "tests")
+LONG = (
+    *("guard-cost", "guard-cost-short", "guard-tcp", "limits-short", "limits-full", "migrate", "no-root", "pinning"),
+    *("recipes", "smt", "tests"),
+)
 """Checks that are done only on request, or on hosts that name them."""
 
 

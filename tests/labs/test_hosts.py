@@ -277,3 +277,44 @@ def test_the_study_of_pinning_is_the_shipped_one_with_fewer_cells(tmp_path):
     pinning.study(file)
     study = studies.kind_of(file).read(file.read_bytes(), str(file))
     assert len(study.cells) == len(pinning.USERS) * len(pinning.SHARES)
+
+
+class CostingBench:
+    """Answers with what the benchmark printed; keeps what it was called with."""
+
+    def __init__(self, code, *lines):
+        self.output = Output("", code, "\n".join(lines), 1.0)
+        self.machine = self
+        self.brought, self.command = [], ""
+
+    def bring(self, files, _to):
+        self.brought += files
+
+    def shell(self, command, timeout_s):
+        assert timeout_s > 0
+        self.command = command
+        return self.output
+
+
+TBF = "  guard, holding (tbf): 299000 ns (half of them 1 to 2)"
+
+
+def test_the_cost_of_a_frame_is_the_benchmarks_figure_where_the_guard_uses_fq():
+    bench = CostingBench(0, TBF, "guard-cost: 202 ns (HTB 422) [bar met]")
+    assert CHECKS["guard-cost"](bench) == "202 ns (HTB 422)"
+    assert all(file.exists() for file in bench.brought)
+    assert "--quick" not in bench.command
+    assert CHECKS["guard-cost-short"](bench) == "202 ns (HTB 422)"
+    assert "--quick" in bench.command
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "says"),
+    [
+        (1, [TBF, "guard-cost: 500 ns (HTB 422) [BAR NOT MET]"], "500 ns"),
+        (0, ["guard-cost: 202 ns (HTB 422) [bar met]"], "did not use fq"),
+    ],
+)
+def test_a_frame_that_costs_more_or_a_kernel_without_fq_fails(code, lines, says):
+    with pytest.raises(FailedError, match=says):
+        CHECKS["guard-cost"](CostingBench(code, *lines))

@@ -26,7 +26,7 @@ from partywall.scenario import papers
 from partywall.stats.overhead import response
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells as studies
-from partywall.study.generation.model import COUNTERS, METRICS, Observed, SetupItem
+from partywall.study.generation.model import COUNTERS, METRICS, Cell, Observed, SetupItem
 from partywall.testing import fake_host
 
 NAME = "papers/load-generation-netto"
@@ -86,6 +86,21 @@ def test_kept_cpus_are_the_hosts_and_one_is_always_the_generators(study, tmp_pat
         setup = studies.setup_of(cell, "a", tmp_path, seed=1, backend="container")
         assert len(setup.cpus) == max(1, cpus - round(cpus * cell.kept / 100))
         assert setup.backend == ("process" if cell.generator == "physical" else "container")
+
+
+@pytest.mark.parametrize(
+    ("cpus", "measured"), [(1, {0}), (2, {0, 50}), (3, {0}), (4, {0, 25, 50}), (6, {0, 50}), (8, {0, 25, 50})]
+)
+def test_a_share_of_the_cpus_that_is_not_a_whole_number_of_them_is_left_out_with_the_reason(study, cpus, measured):
+    assert {cell.kept for cell in studies.possible(study, cpus)} == measured
+    left_out = [cell for cell in study.cells if studies.why_not(cell, cpus)]
+    assert {studies.why_not(cell, cpus) for cell in left_out} <= {studies.NOT_WHOLE}
+    assert {cell.kept for cell in left_out} == {0, 25, 50} - measured
+
+
+def test_one_of_three_cpus_is_33_percent():
+    cell = Cell(generator="sandbox", users=1, kept=33)
+    assert (studies.kept_of(cell, 3), studies.why_not(cell, 3)) == (1, "")
 
 
 def test_every_figure_of_the_paper_has_its_metric_and_points(study):

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import zipfile
 from pathlib import Path
 from typing import get_args
 
@@ -232,13 +233,16 @@ def test_the_papers_form_takes_its_two_hours_a_cell_and_differs_neither_in_time_
     outline = all_studies.KINDS["partywall_load_study"].outline(study, request, fake_host())
     assert outline.seconds > 2 * 2 * 3600 * 20
     for observed in made_up(study, rounds=2):
-        directory.append(observed.model_copy(update={"emulated": True}).model_dump_json())
+        directory.append(
+            observed.model_copy(update={"emulated": True, "service": "Apache Tomcat/10.1.6"}).model_dump_json()
+        )
     made = all_studies.report(directory)
     assert not any("form" in line for beside in made.comparisons for line in beside.differs)
     setup = {row[0]: row[1:] for section in made.sections if section.id == "setup" for row in section.rows}
     assert setup["duration of a cell"] == ("two hours", "2 h, in each of 2 rounds")
     assert setup["CPUs kept for the host"] == ("none, 2 of 8, 4 of 8", "0 of 2, 0 of 2, 1 of 2")
     assert setup["sandboxes"][1] == "guests of QEMU, emulated"
+    assert setup["service"] == ("Tomcat 5.5.29", "Apache Tomcat/10.1.6")
     assert set(setup) == set(get_args(SetupItem))
 
 
@@ -288,6 +292,17 @@ def test_a_study_that_is_none_is_reported_by_line():
         studies.load(text, "a.yaml")
 
 
+def test_tomcats_version_is_read_from_its_library_and_is_not_known_without_it(tmp_path):
+    assert tomcat.version(tmp_path) == ""
+    (tmp_path / "lib").mkdir()
+    with zipfile.ZipFile(tmp_path / "lib" / "catalina.jar", "w") as library:
+        text = "# made up\nserver.info=Apache Tomcat/10.1.6 (Debian)\nserver.number=10.1.6.0\n"
+        library.writestr("org/apache/catalina/util/ServerInfo.properties", text)
+    assert tomcat.version(tmp_path) == "Apache Tomcat/10.1.6 (Debian)"
+    (tmp_path / "lib" / "catalina.jar").write_bytes(b"cut off")
+    assert tomcat.version(tmp_path) == ""
+
+
 @pytest.mark.host
 @pytest.mark.slow
 @pytest.mark.skipif(bool(tomcat.missing(Host.here())), reason=tomcat.missing(Host.here()) or "-")
@@ -306,6 +321,7 @@ def test_a_cell_is_measured_against_a_real_tomcat_and_nothing_is_left(study, tmp
     assert observed.values["response_s"] > observed.values["pages_s"] > 0
     assert observed.values["service_cpu_percent"] > 0
     assert observed.values["service_threads"] > 1
+    assert "Tomcat/10" in observed.service
     assert observed.values["host_side_percent"] == observed.values["softirq_percent"]
     assert not (tmp_path / f"partywall-{label.run}").exists()
 

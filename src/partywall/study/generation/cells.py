@@ -139,6 +139,7 @@ def observe(
             emulated=bool(session.emulated),
             sent=_sent(seconds, setup.generators),
             clock_error_ns=max(session.clock_errors_ns.values(), default=None),
+            service=service.version,
         )
 
 

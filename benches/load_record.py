@@ -4,9 +4,9 @@ A headless Chromium uses a shop over HTTPS through the recording proxy: it logs 
 waits, and pays. The shop gives every session its own cookie, tokens, item number and order number, and refuses others.
 The plan is then carried out by 50 users.
 
-Bar: the four changing values (the form's token, the page's token, the item, the order) are variables; each pause of
-the plan is the one that the shop saw, within 0.5 s; the static files of each page are one group; 50 users meet no
-error, the shop refuses nothing, and each user pays.
+Bar: the four changing values (the form's token, the page's token, the item, the order) are variables, each from the
+response that has it and in the places that send it; each pause of the plan is the one that the shop saw, within 0.5 s;
+the static files of each page are one group; 50 users meet no error, the shop refuses nothing, and each user pays.
 
 --quick: 12 s of load instead of 30 s.
 """
@@ -42,7 +42,17 @@ HOLD_S, HOLD_QUICK_S = 30, 12
 PAUSE_S = 1.5
 PAUSE_ERROR_S = 0.5
 WAIT_S = 40
-VARIABLES = 4
+VARIABLE = re.compile(r"\$\{\w+\}")
+CHANGING = {
+    "the form's token": ("GET /", {("POST /login", "body.form.csrf")}),
+    "the page's token": (
+        "POST /login",
+        {("POST /api/cart", "headers.x-csrf-token"), ("POST /api/orders/{}/pay", "headers.x-csrf-token")},
+    ),
+    "the item": ("GET /api/items", {("POST /api/cart", "body.text")}),
+    "the order": ("POST /api/cart", {("POST /api/orders/{}/pay", "url")}),
+}
+"""The request whose response has a value, and where it is sent: (request, key of the plan's step)."""
 
 
 def record(shop_: Shop, folder: Path) -> Path:
@@ -118,9 +128,10 @@ def problems(plan: dict[str, Any], pauses: list[float]) -> Iterator[str]:
     """What the plan lacks. pauses: those of the session."""
     actions = plan["users"]["visitor"]["actions"]
     steps = list(steps_of(actions))
-    variables = {name for step in steps for name in step.get("http", {}).get("extract", {})}
-    if len(variables) != VARIABLES:
-        yield f"{len(variables)} of {VARIABLES} changing values: {', '.join(sorted(variables))}"
+    known = list(changing([step["http"] for step in steps if "http" in step]))
+    yield from (f"{value} is no variable in its places" for value, places in CHANGING.items() if places not in known)
+    others = [places for places in known if places not in CHANGING.values()]
+    yield from (f"a variable from the response to {source} is in {sorted(uses)}" for source, uses in others)
     planned = [float(step["think"].removesuffix("ms")) / 1e3 for step in actions if "think" in step]
     wrong = [abs(expected - other) > PAUSE_ERROR_S for expected, other in zip(planned, pauses, strict=False)]
     if len(planned) != len(pauses) or any(wrong):
@@ -129,6 +140,33 @@ def problems(plan: dict[str, Any], pauses: list[float]) -> Iterator[str]:
     files = sorted(step["http"]["url"] for group in groups for step in group["steps"])
     if not {"/logo.svg", "/shop.js", "/style.css"} <= set(files):
         yield f"static files in groups: {', '.join(files)}"
+
+
+def changing(requests: list[dict[str, Any]]) -> Iterator[tuple[str, set[tuple[str, str]]]]:
+    """The response that each variable is extracted from, and where the variable is."""
+    for source in requests:
+        for name in source.get("extract", {}):
+            uses = {
+                (_called(request), key)
+                for request in requests
+                for key, text in _texts({key: request.get(key) for key in ("url", "headers", "body")})
+                if f"${{{name}}}" in text
+            }
+            yield _called(source), uses
+
+
+def _called(request: dict[str, Any]) -> str:
+    url = VARIABLE.sub("{}", request["url"])
+    return f"{request.get('method', 'GET')} {url}"
+
+
+def _texts(part: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """The texts of a part of a step, by key."""
+    if isinstance(part, str):
+        yield key, part
+    elif isinstance(part, dict):
+        for name, below in part.items():
+            yield from _texts(below, f"{key}.{name}".lstrip("."))
 
 
 def replay(plan: dict[str, Any], folder: Path, hold_s: int) -> dict[str, Any]:
@@ -162,13 +200,15 @@ def main() -> None:
         for problem in lacking:
             print(f"problem: {problem}")
         met = not lacking and not errors and not service.refused and service.paid >= USERS
-        figure = f"{VARIABLES if not lacking else 'not all'} changing values, {service.paid} paid by {USERS} users, "
+        figure = (
+            f"{len(CHANGING) if not lacking else 'not all'} changing values, {service.paid} paid by {USERS} users, "
+        )
         conclude("load_record", f"{figure}{errors} errors, {service.refused} refused", met=met)
 
 
 def _planted(plan: dict[str, Any]) -> dict[str, Any]:
     """The plan with fixed values, as if no changing value had been found. The shop refuses any of them."""
-    planted: dict[str, Any] = json.loads(re.sub(r"\$\{\w+\}", "recorded-12345678", json.dumps(plan)))
+    planted: dict[str, Any] = json.loads(VARIABLE.sub("recorded-12345678", json.dumps(plan)))
     return planted
 
 

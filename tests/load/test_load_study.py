@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import zipfile
 from pathlib import Path
 from typing import get_args
 
@@ -26,7 +27,7 @@ from partywall.scenario import papers
 from partywall.stats.overhead import response
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells as studies
-from partywall.study.generation.model import COUNTERS, METRICS, Observed, SetupItem
+from partywall.study.generation.model import COUNTERS, METRICS, Cell, Observed, SetupItem
 from partywall.testing import fake_host
 
 NAME = "papers/load-generation-netto"
@@ -86,6 +87,21 @@ def test_kept_cpus_are_the_hosts_and_one_is_always_the_generators(study, tmp_pat
         setup = studies.setup_of(cell, "a", tmp_path, seed=1, backend="container")
         assert len(setup.cpus) == max(1, cpus - round(cpus * cell.kept / 100))
         assert setup.backend == ("process" if cell.generator == "physical" else "container")
+
+
+@pytest.mark.parametrize(
+    ("cpus", "measured"), [(1, {0}), (2, {0, 50}), (3, {0}), (4, {0, 25, 50}), (6, {0, 50}), (8, {0, 25, 50})]
+)
+def test_a_share_of_the_cpus_that_is_not_a_whole_number_of_them_is_left_out_with_the_reason(study, cpus, measured):
+    assert {cell.kept for cell in studies.possible(study, cpus)} == measured
+    left_out = [cell for cell in study.cells if studies.why_not(cell, cpus)]
+    assert {studies.why_not(cell, cpus) for cell in left_out} <= {studies.NOT_WHOLE}
+    assert {cell.kept for cell in left_out} == {0, 25, 50} - measured
+
+
+def test_one_of_three_cpus_is_33_percent():
+    cell = Cell(generator="sandbox", users=1, kept=33)
+    assert (studies.kept_of(cell, 3), studies.why_not(cell, 3)) == (1, "")
 
 
 def test_every_figure_of_the_paper_has_its_metric_and_points(study):
@@ -217,13 +233,16 @@ def test_the_papers_form_takes_its_two_hours_a_cell_and_differs_neither_in_time_
     outline = all_studies.KINDS["partywall_load_study"].outline(study, request, fake_host())
     assert outline.seconds > 2 * 2 * 3600 * 20
     for observed in made_up(study, rounds=2):
-        directory.append(observed.model_copy(update={"emulated": True}).model_dump_json())
+        directory.append(
+            observed.model_copy(update={"emulated": True, "service": "Apache Tomcat/10.1.6"}).model_dump_json()
+        )
     made = all_studies.report(directory)
     assert not any("form" in line for beside in made.comparisons for line in beside.differs)
     setup = {row[0]: row[1:] for section in made.sections if section.id == "setup" for row in section.rows}
     assert setup["duration of a cell"] == ("two hours", "2 h, in each of 2 rounds")
     assert setup["CPUs kept for the host"] == ("none, 2 of 8, 4 of 8", "0 of 2, 0 of 2, 1 of 2")
     assert setup["sandboxes"][1] == "guests of QEMU, emulated"
+    assert setup["service"] == ("Tomcat 5.5.29", "Apache Tomcat/10.1.6")
     assert set(setup) == set(get_args(SetupItem))
 
 
@@ -273,6 +292,17 @@ def test_a_study_that_is_none_is_reported_by_line():
         studies.load(text, "a.yaml")
 
 
+def test_tomcats_version_is_read_from_its_library_and_is_not_known_without_it(tmp_path):
+    assert tomcat.version(tmp_path) == ""
+    (tmp_path / "lib").mkdir()
+    with zipfile.ZipFile(tmp_path / "lib" / "catalina.jar", "w") as library:
+        text = "# made up\nserver.info=Apache Tomcat/10.1.6 (Debian)\nserver.number=10.1.6.0\n"
+        library.writestr("org/apache/catalina/util/ServerInfo.properties", text)
+    assert tomcat.version(tmp_path) == "Apache Tomcat/10.1.6 (Debian)"
+    (tmp_path / "lib" / "catalina.jar").write_bytes(b"cut off")
+    assert tomcat.version(tmp_path) == ""
+
+
 @pytest.mark.host
 @pytest.mark.slow
 @pytest.mark.skipif(bool(tomcat.missing(Host.here())), reason=tomcat.missing(Host.here()) or "-")
@@ -291,6 +321,7 @@ def test_a_cell_is_measured_against_a_real_tomcat_and_nothing_is_left(study, tmp
     assert observed.values["response_s"] > observed.values["pages_s"] > 0
     assert observed.values["service_cpu_percent"] > 0
     assert observed.values["service_threads"] > 1
+    assert "Tomcat/10" in observed.service
     assert observed.values["host_side_percent"] == observed.values["softirq_percent"]
     assert not (tmp_path / f"partywall-{label.run}").exists()
 

@@ -20,6 +20,7 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -69,6 +70,16 @@ def missing(host: Host) -> str:
     return "" if host.which("java") else f"Tomcat needs Java: {install(host, 'default-jre-headless')}"
 
 
+def version(home: Path = HOME) -> str:
+    """The version of an installed Tomcat, such as 'Apache Tomcat/10.1.6'; empty if its library does not say it."""
+    try:
+        with zipfile.ZipFile(home / "lib" / "catalina.jar") as library:
+            text = library.read("org/apache/catalina/util/ServerInfo.properties").decode()
+    except (OSError, KeyError, zipfile.BadZipFile):
+        return ""
+    return next((line.partition("=")[2].strip() for line in text.splitlines() if line.startswith("server.info=")), "")
+
+
 # Unpacks the files in the agent's folder, which is removed with it, and becomes Java.
 _SCRIPT = 'printf %s "$1" | base64 -d | tar -xzf - && CATALINA_BASE=$PWD exec "$2" run'
 # Otherwise it goes on without a port at which it cannot listen.
@@ -79,11 +90,12 @@ _LISTENS = re.compile(r'"http-nio-.*-auto-\d+-(\d+)"')
 
 @dataclass(frozen=True)
 class Service:
-    """A running Tomcat. pid: of the Java process. cpus: how many it may use."""
+    """A running Tomcat. pid: of the Java process. cpus: how many it may use. version: empty if it was not read."""
 
     url: str
     pid: int
     cpus: int
+    version: str = ""
 
 
 @contextlib.contextmanager
@@ -107,7 +119,7 @@ def running(label: Label, address: str = HERE) -> Iterator[Service]:
         url = _url(address, port)
         _wait_for(url, process, base)
         # The script has replaced itself by Java.
-        yield Service(url, process.pid, len(os.sched_getaffinity(0)))
+        yield Service(url, process.pid, len(os.sched_getaffinity(0)), version())
     finally:
         _stop(process)
         log.close()

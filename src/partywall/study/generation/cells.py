@@ -49,7 +49,7 @@ GUEST_S = 6.0
 MACHINE_S = 1.5
 """Additional time for each connection to another machine."""
 WARM_UP_NS = 3 * SECOND_NS
-TOO_FEW_CPUS = "this share of the host's CPUs is less than one; a host with more CPUs can keep it"
+NOT_WHOLE = "this share of the host's CPUs is not a whole number of CPUs"
 
 
 # Reading
@@ -144,6 +144,7 @@ def observe(
             emulated=bool(session.emulated),
             sent=_sent(seconds, setup.generators),
             clock_error_ns=max(session.clock_errors_ns.values(), default=None),
+            service=service.version,
         )
 
 
@@ -203,7 +204,9 @@ def why_not(cell: Cell, cpus: int, machines: Machines | None = None) -> str:
     """Why a cell is not measured on a host with so many CPUs, or on other machines; empty if it is."""
     if machines is not None:
         return elsewhere.why_not(machines, cell)
-    return TOO_FEW_CPUS if cell.kept and not kept_of(cell, cpus) else ""
+    # By less than one percent, so that 33 % may be one of three.
+    is_whole = abs(100 * kept_of(cell, cpus) / cpus - cell.kept) < 1
+    return "" if is_whole else NOT_WHOLE
 
 
 def possible(study: Study, cpus: int, machines: Machines | None = None) -> tuple[Cell, ...]:

@@ -52,6 +52,7 @@ DIFFERS = {
 }
 SANDBOXES = {"container": "containers", "process": "processes", "qemu": "guests of QEMU"}
 UNKNOWN = "unknown"
+SERVICE_UNREAD = "Tomcat 10 of the distribution, its version was not read"
 EMULATED = "a generator's processor is emulated: its overhead says nothing about virtual machines on real processors"
 TRANSLATED = "the translator's CPU time counts as the guests', not as the host's side"
 PAPER_COMPRESSES, PAPER_HOLDS = 5_000_000, 7_200 * SECOND_NS
@@ -344,7 +345,7 @@ def _setup(
         "load generator": f"Partywall {about.get('partywall', '')}".strip(),
         "sandboxes": f"{SANDBOXES[_backend(request)]}{emulated}",
         "operating system": f"Linux {_kernel(host)}",
-        "service": "Tomcat 10 of the distribution",
+        "service": ", ".join(dict.fromkeys(o.service for o in observations if o.service)) or SERVICE_UNREAD,
         "users": _listed(cell.users for cell in measured),
         "numbers of sandboxes": _listed(cell.sandboxes for cell in measured if cell.generator == "sandbox"),
         "CPUs kept for the host": ", ".join(

@@ -129,7 +129,7 @@ class Observed(Frozen):
     """One cell in one round. values: by metric; None if not measurable. emulated: whether a generator's CPUs were.
 
     sent: requests that each generator on another machine sent, by machine. clock_error_ns: the largest error of their
-    clocks.
+    clocks. service: the version of the service; empty if it was not read.
     """
 
     cell: Cell
@@ -138,3 +138,4 @@ class Observed(Frozen):
     emulated: bool = False
     sent: dict[str, int] = Field({})
     clock_error_ns: int | None = None
+    service: str = ""

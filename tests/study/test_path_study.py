@@ -215,8 +215,8 @@ def test_a_target_has_a_rate_or_sends_as_fast_as_it_can():
     assert (small().target_rate, paced.target_rate) == (None, 7000)
     kind = study.kind_of(study.find("vits-network"))
     free, held = (kind.outline(requested, StudyRequest(), fake_host()).lines[0] for requested in (small(), paced))
-    assert "256 bytes as fast as possible beside" in free
-    assert "256 bytes 7 000 datagrams a second beside" in held.replace("\u202f", " ").replace("\xa0", " ")
+    assert "256 bytes, as fast as possible, beside" in free
+    assert "256 bytes, 7 000 datagrams a second, beside" in held.replace("\u202f", " ").replace("\xa0", " ")
     cells = [cell(block, size, 1.0 + block) for block in range(3) for size in (None, 256, 16384)]
     differs = " ".join(stats.beside(paced, cells, papers.load("vits-network")).differs)
     assert "datagrams a second, and the neighbour" in differs

@@ -21,6 +21,7 @@ WAIT_NS = 10_000_000_000
 SPARE_S = 50.0
 LEAST = 4096
 """Bytes of the smallest check: one page."""
+AGAIN = "then start it again, or wait longer with --wait-for-memory"
 RESULTS = {
     "time_up": "there was no time to touch all of it twice",
     "major_faults": "pages had to be read back from a disk",
@@ -105,7 +106,7 @@ class Checked:
 
     @property
     def gap(self) -> dict[str, str]:
-        """The memory that may not be there, in the form of what an agent could not read."""
+        """The memory that may not be there, in the form of facts that an agent could not read."""
         what = f"{units.format_bytes(self.bytes)} of memory{self.where}"
         return {"what": what, "why": self.why_unreliable} | WITHHELD
 
@@ -132,7 +133,7 @@ class Checks:
     wait_ns: int = 0
     keep: Callable[[dict[str, Any]], None] = lambda _stored: None
 
-    def require(self, agent: AgentClient, needed: int, what: str, machine: str = "", remedy: str = "") -> None:
+    def require(self, agent: AgentClient, needed: int, what: str, machine: str = "", remedy: str = AGAIN) -> None:
         """CapabilityError if a host's memory is not free in time; a warning if it may not be present.
 
         what: what needs the memory. remedy: what to do once it is free.
@@ -140,8 +141,7 @@ class Checks:
         try:
             answer = check(agent, needed, self.emit, self.wait_ns, where(machine))
         except AgentError as error:
-            then = f"; {remedy}" if remedy else ""
-            raise CapabilityError(f"memory for {what}{where(machine)}: {error}{then}") from error
+            raise CapabilityError(f"memory for {what}{where(machine)}: {error}; {remedy}") from error
         self._warn(self._kept(Checked(needed, what, machine, answer=answer)))
 
     def inspect(self, agent: AgentClient, needed: int, what: str, guest: str) -> None:

@@ -190,7 +190,7 @@ def best(beside: Beside, wanted: Best) -> tuple[Place, ...]:
         return ()
     first, *others = (point.place for point in points)
     ratios = {place: ratio(beside, place, first) for place in others}
-    worse = {place for place, found in ratios.items() if found and (found[1] > 1 if sign > 0 else found[2] < 1)}
+    worse = {place for place, over in ratios.items() if over and (over[1] > 1 if sign > 0 else over[2] < 1)}
     return (first, *(place for place in others if place not in worse))
 
 

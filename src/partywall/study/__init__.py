@@ -74,9 +74,9 @@ def report(directory: StudyDirectory) -> StudyReport:
     """The findings of a study, from its directory alone."""
     file = directory.path / "study.yaml"
     kind = kind_of(file)
-    found = kind.report(kind.read(directory.content, str(file)), directory)
+    plain = kind.report(kind.read(directory.content, str(file)), directory)
     checks = directory.memory_checks()
     if not checks:
-        return found
-    facts = (*found.facts, ("memory checked", memory_check.summary(checks)))
-    return replace(found, facts=facts, notes=(*memory_check.warnings(checks), *found.notes))
+        return plain
+    facts = (*plain.facts, ("memory checked", memory_check.summary(checks)))
+    return replace(plain, facts=facts, notes=(*memory_check.warnings(checks), *plain.notes))

@@ -65,8 +65,8 @@ class PathStudy(InLab):
         sizes = ", ".join(map(str, study.neighbour_bytes))
         beside = ", ".join(map(stats.size_text, study.traced))
         lines = (
-            f"{study.target_bytes} bytes {stats.target_text(study)} beside datagrams of {sizes} bytes: {extent.blocks} "
-            f"blocks of {units.format_duration(extent.slot)} slots",
+            f"{study.target_bytes} bytes, {stats.target_text(study)}, beside datagrams of {sizes} bytes: "
+            f"{extent.blocks} blocks of {units.format_duration(extent.slot)} slots",
             f"then a trace of {units.format_duration(extent.traced)} beside each of: {beside}",
             f"tenants are {tenants_text(request)}",
         )

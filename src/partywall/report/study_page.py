@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall.model.agreement import Likeness, judge
+from partywall.model.paper import Beside
 from partywall.model.study import Section, StudyReport
 from partywall.report import board, charts, page, paper
 from partywall.report.files import Files
@@ -78,6 +79,7 @@ def _json(report: StudyReport) -> str:
                 for place, number in beside.table.values.items()
             ],
             "measured": [point.model_dump() for point in beside.measured],
+            **_other(beside),
         }
         for beside in report.comparisons
     ]
@@ -85,11 +87,19 @@ def _json(report: StudyReport) -> str:
     return json.dumps({**about, **report.figures, "exhibits": tables}, indent=1)
 
 
+def _other(beside: Beside) -> dict[str, Any]:
+    """The other record's points, if one is shown beside this."""
+    if beside.other is None:
+        return {}
+    measured = [point.model_dump() for point in beside.other.measured]
+    return {"beside": {"run": beside.other.name, "likeness": judge(beside.other).likeness, "measured": measured}}
+
+
 def _charts(report: StudyReport) -> dict[str, dict[str, Any]]:
     return {
         paper.slug(beside): charts.titled(paper.chart(beside), paper.title(beside), judge(beside).likeness)
         for beside in report.comparisons
-        if beside.measured or beside.table.published
+        if beside.table.published or any(each.measured for each in paper.records(beside))
     }
 
 

@@ -103,6 +103,8 @@ def _side_by_side(both: SideBySide, format_: output.Format) -> int:
     for label, pairs in both.rows:
         table.add_row(label, *(" | ".join(map(_figure, pair)) for pair in pairs))
     console.print(table)
+    if both.note:
+        console.print(f"note: {both.note}", highlight=False, markup=False, soft_wrap=True)
     note = f"whether a difference matters is judged for runs, not for a {both.kind}"
     console.print(note, highlight=False, markup=False, soft_wrap=True)
     return Exit.INCONCLUSIVE

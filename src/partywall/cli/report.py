@@ -15,6 +15,7 @@ from partywall.cli import output, show
 from partywall.cli.arguments import RunPath
 from partywall.cli.live import Steps
 from partywall.errors import Exit
+from partywall.kinds import compared
 from partywall.store.record import Record
 
 PAGE = "html"
@@ -26,11 +27,12 @@ def show_record(
     formats: Sequence[str] | None = None,
     document: str = "",
     exit_of: Callable[[int], int] = int,
+    beside: Record | None = None,
 ) -> int:
     """Derives, writes and shows the findings of a record of any kind. Returns its exit code.
 
     document: the command whose JSON document is printed instead of text. exit_of: the exit code for that of the
-    findings.
+    findings. beside: another record of the same study, shown in its figures.
     """
     kind = kinds.of(record)
     files = kind.files()
@@ -38,7 +40,7 @@ def show_record(
     with Steps(console) as steps:
         steps.show(f"reading the {record.KIND} and deriving findings", 0, 1)
         record.settle()
-        findings = kind.findings(record)
+        findings = compared.beside(record, beside) if beside else kind.findings(record)
         written = files.write(findings, record.path, formats, steps.show)
     code = exit_of(kind.outcome(findings))
     if document:
@@ -59,6 +61,12 @@ def report(
             "findings as one JSON document on standard output (docs/report.md), and no text.",
         ),
     ] = None,
+    beside: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="STUDY", help="Another record of the same study, such as that of another host, in the same figures."
+        ),
+    ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> int:
     """Derive findings from a run again, show them, and write them into its directory.
@@ -67,13 +75,16 @@ def report(
 
     partywall report runs/demo-... --open
 
+    partywall report runs/vits-... --beside other-host/vits-...
+
     Measures nothing. Exit code: 0 all goals hold, 1 one is violated, 3 inconclusive, 5 a trial failed or is missing.
     """
     console = output.console(output.JSON if output.JSON in (formats or ()) else "")
     if open_ and formats and PAGE not in formats:
         formats = [*formats, PAGE]
     document = "report" if output.JSON in (formats or ()) else ""
-    code = show_record(kinds.opened(directory), console, formats, document)
+    other = kinds.opened(beside) if beside else None
+    code = show_record(kinds.opened(directory), console, formats, document, beside=other)
     if open_:
         _open(directory / "report.html", console)
     return code

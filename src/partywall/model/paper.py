@@ -250,7 +250,8 @@ class Beside(Frozen):
     """A table or figure with our points. differs: differences from the paper's set-up, for people.
 
     paired: ratios of places measured in the same rounds; without them, the points' own intervals decide. why:
-    measurements that explain why the paper's effect does not show at a place.
+    measurements that explain why the paper's effect does not show at a place. other: the same table or figure in
+    another record of the study, such as that of another host; name: the record's name, if two are shown.
     """
 
     paper: Paper
@@ -259,6 +260,8 @@ class Beside(Frozen):
     differs: tuple[str, ...] = ()
     paired: tuple[Paired, ...] = ()
     why: Mapping[Place, str] = Field(default_factory=dict)
+    name: str = ""
+    other: Beside | None = None
 
     @property
     def points(self) -> Mapping[Place, Measured]:

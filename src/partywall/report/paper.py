@@ -6,6 +6,7 @@ is decided elsewhere (`model.agreement`).
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,18 +54,29 @@ UNDER = {None: "", "victim": " under emulation", "neighbour": " beside an emulat
 # Table contents
 
 
-def rows(beside: Beside) -> list[tuple[str, str, str, str]]:
-    """(series, x, published, here) of every point that the paper or we have a value for."""
-    values, ours = beside.table.values, beside.points
+def rows(beside: Beside) -> list[tuple[str, ...]]:
+    """(series, x, published, here) of every point that the paper or we have a value for, and the other record's."""
+    values, measured = beside.table.values, [each.points for each in records(beside)]
     return [
         (
             place.series,
             x_text(place),
             NOT_PRINTED if place not in values else str(values[place]),
-            NOT_MEASURED if place not in ours else measured_text(ours[place]),
+            *(measured_text(points[place]) if place in points else NOT_MEASURED for points in measured),
         )
         for place in _places(beside)
     ]
+
+
+def columns(beside: Beside) -> list[str]:
+    """The headings of `rows`."""
+    table = beside.table
+    return ["", str(table.x), f"paper ({table.y})", *(each.name or "here" for each in records(beside))]
+
+
+def records(beside: Beside) -> list[Beside]:
+    """The table or figure as this record has it, and the other record, if one is shown beside it."""
+    return [beside, beside.other] if beside.other else [beside]
 
 
 def measured_text(point: Measured) -> str:
@@ -76,7 +88,8 @@ def measured_text(point: Measured) -> str:
 def _places(beside: Beside) -> list[Place]:
     """All points, grouped by series: those with published values, those that only the paper mentions, and ours."""
     claimed = [place for claim in beside.table.claims for place in (claim.than, claim.left)]
-    every = dict.fromkeys([*beside.table.values, *claimed, *beside.points])
+    measured = (place for each in records(beside) for place in each.points)
+    every = dict.fromkeys([*beside.table.values, *claimed, *measured])
     series = list(dict.fromkeys(place.series for place in every))
     xs = list(dict.fromkeys(place.x for place in every))
 
@@ -156,14 +169,19 @@ def common(comparisons: Sequence[Beside]) -> list[str]:
 def _group(beside: Beside, shared: Sequence[str] = ()) -> Group:
     verdict = judge(beside)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for heading in ("", str(beside.table.x), f"paper ({beside.table.y})", "here"):
+    for heading in columns(beside):
         table.add_column(heading)
     for row in rows(beside):
         table.add_row(*row)
     notes = [Text(f"measured: {text}") for text in reasons(beside, verdict)]
     notes += [Text(f"differs here: {text}", style="dim") for text in beside.differs if text not in shared]
-    judged = Text.assemble((verdict.likeness, STYLES[verdict.likeness]), f" – {verdict_text(verdict)}")
     answer = [Text(text, style="bold")] if (text := best_text(beside)) else []
+    judged = Text("\n").join(
+        Text.assemble(
+            f"{each.name}: " if each.name else "", (own.likeness, STYLES[own.likeness]), f" – {verdict_text(own)}"
+        )
+        for each, own in ((each, judge(each)) for each in records(beside))
+    )
     about = Text(f"the paper: {beside.table.says}" if beside.table.says else "", style="dim")
     inside = Padding(Group(table, *answer, judged, about, *notes), (0, 0, 0, 2))
     return Group(Text(f"\n{title(beside)}", style="bold"), inside)
@@ -172,12 +190,20 @@ def _group(beside: Beside, shared: Sequence[str] = ()) -> Group:
 # Chart
 
 
+HERE, THERE = "here", "there"
+SHIFT = 4
+"""Pixels to the left and right of their x for the marks of two records, so that intervals do not hide each other."""
+
+
 def has_chart(beside: Beside) -> bool:
-    return beside.table.chart and bool(beside.measured or beside.table.published)
+    return beside.table.chart and bool(beside.table.published or any(each.measured for each in records(beside)))
 
 
 def chart(beside: Beside) -> AnyChart:
-    """Hollow marks with dashes: published. Filled marks with intervals and lines: measured here."""
+    """Hollow marks with dashes: published. Filled marks with intervals and lines: measured here.
+
+    Filled triangles: measured by the other record, if one is shown beside this.
+    """
     known = list(_drawn(beside))
     names = list(dict.fromkeys(row["series"] for row in known))
     y = alt.Y("value:Q", title=str(beside.table.y), scale=_scale(known))
@@ -185,43 +211,75 @@ def chart(beside: Beside) -> AnyChart:
     colour = alt.Color("series:N", title=None, sort=names, scale=alt.Scale(domain=names))
     base = alt.Chart(alt.InlineData(values=known)).encode(x=x, y=y, color=colour, tooltip=_tooltips(beside))
     paper = base.transform_filter("datum.from === 'paper'")
-    here = base.transform_filter("datum.from === 'here'")
-    shape = alt.Shape(
-        "from:N",
-        title="hollow: published, filled: measured here",
-        legend=None,
-        scale=alt.Scale(domain=["paper", "here"], range=["circle", "circle"]),
-    )
+    shape = _shape(beside)
     layers = [
-        here.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=str(beside.table.y)), y2=alt.Y2("high:Q")),
-        here.mark_point(filled=True, size=70, opacity=1).encode(shape=shape),
+        *(layer for origin, shift in _shifts(beside) for layer in _measured_layers(base, beside, origin, shift, shape)),
         paper.mark_point(filled=False, size=80, strokeWidth=2, opacity=1).encode(shape=shape),
     ]
     if any(row["low"] < row["high"] for row in known if row["from"] == "paper"):
         layers.append(paper.mark_rule(strokeWidth=1.5, strokeDash=[2, 3]).encode(y="low:Q", y2="high:Q"))
-    if any("above" in row for row in known):
-        spread = here.mark_bar(size=9, opacity=0.22).encode(y=alt.Y("below:Q", title=str(beside.table.y)), y2="above:Q")
-        layers.append(spread)
     if any(row["mark"] for row in known):
         layers.append(base.mark_text(align="left", dx=7, fontSize=11).encode(text="mark:N"))
     if _numeric(known):
-        layers[:0] = [paper.mark_line(strokeDash=[4, 4], strokeWidth=1.2), here.mark_line(strokeWidth=1.6)]
+        layers[:0] = [paper.mark_line(strokeDash=[4, 4], strokeWidth=1.2), *_lines(base, beside)]
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
 
 
+def _shifts(beside: Beside) -> list[tuple[str, int]]:
+    return [(HERE, -SHIFT), (THERE, SHIFT)] if beside.other else [(HERE, 0)]
+
+
+def _shape(beside: Beside) -> alt.Shape:
+    """The shape of marks by origin, with a legend if there are two records."""
+    legend = None
+    if beside.other:
+        names = {HERE: beside.name, THERE: beside.other.name}
+        legend = alt.Legend(
+            title=None,
+            values=[HERE, THERE],
+            labelExpr=f"{json.dumps(names)}[datum.label]",
+            labelLimit=400,
+            symbolFillColor="#555",
+            symbolStrokeColor="#555",
+        )
+    shapes = {"paper": "circle", HERE: "circle"} | ({THERE: "triangle-up"} if beside.other else {})
+    scale = alt.Scale(domain=list(shapes), range=list(shapes.values()))
+    return alt.Shape("from:N", title="hollow: published, filled: measured here", legend=legend, scale=scale)
+
+
+def _measured_layers(base: alt.Chart, beside: Beside, origin: str, shift: int, shape: alt.Shape) -> Iterator[AnyChart]:
+    """Marks, intervals and deviations of one record."""
+    own = base.transform_filter(f"datum.from === '{origin}'")
+    y_title = str(beside.table.y)
+    yield own.mark_rule(strokeWidth=1.5, xOffset=shift).encode(y=alt.Y("low:Q", title=y_title), y2=alt.Y2("high:Q"))
+    yield own.mark_point(filled=True, size=70, opacity=1, xOffset=shift).encode(shape=shape)
+    if any("above" in row for row in _drawn(beside) if row["from"] == origin):
+        spread = own.mark_bar(size=9, opacity=0.22, xOffset=shift)
+        yield spread.encode(y=alt.Y("below:Q", title=y_title), y2="above:Q")
+
+
+def _lines(base: alt.Chart, beside: Beside) -> Iterator[AnyChart]:
+    for origin, shift in _shifts(beside):
+        own = base.transform_filter(f"datum.from === '{origin}'")
+        yield own.mark_line(strokeWidth=1.6, strokeDash=[8, 3] if origin == THERE else [], xOffset=shift)
+
+
 def _drawn(beside: Beside) -> Iterator[dict[str, Any]]:
-    values, ours = beside.table.values, beside.points
+    values = beside.table.values
     for place in _places(beside):
         if place in values:
             yield _published(place, values[place])
-        if place in ours:
-            point = ours[place]
-            text = f"{measured_text(point)}, measured here{UNDER[point.emulated]}"
-            mark = figures.mark(point.emulated).strip()
-            row = _row(place, "here", point.value, point.low, point.high, text, mark=mark)
-            if point.deviation is not None:
-                row |= {"below": max(0.0, point.value - point.deviation), "above": point.value + point.deviation}
-            yield row
+        for origin, each in zip((HERE, THERE), records(beside), strict=False):
+            if place in each.points:
+                yield _measured(place, origin, each.points[place], each.name or HERE)
+
+
+def _measured(place: Place, origin: str, point: Measured, where: str) -> dict[str, Any]:
+    text = f"{measured_text(point)}, measured {where if where == HERE else f'in {where}'}{UNDER[point.emulated]}"
+    row = _row(place, origin, point.value, point.low, point.high, text, mark=figures.mark(point.emulated).strip())
+    if point.deviation is not None:
+        row |= {"below": max(0.0, point.value - point.deviation), "above": point.value + point.deviation}
+    return row
 
 
 def _published(place: Place, number: Number) -> dict[str, Any]:
@@ -303,6 +361,8 @@ def section(comparisons: Sequence[Beside], specs: dict[str, Any]) -> Markup:
         differs=list(dict.fromkeys(text for beside in comparisons for text in beside.differs)),
         title=title,
         rows=rows,
+        columns=columns,
+        others=_others,
         emulated=figures.EMULATED,
         claim=claim_text,
         verdict_text=verdict_text,
@@ -312,6 +372,12 @@ def section(comparisons: Sequence[Beside], specs: dict[str, Any]) -> Markup:
         best=best_text,
     )
     return Markup(text)  # noqa: S704 - from a template that escapes
+
+
+def _others(beside: Beside) -> list[tuple[str, Verdict, tuple[str, str]]]:
+    """The name, verdict and badge of the record that is shown beside this one."""
+    verdicts = [(each.name, judge(each)) for each in records(beside)[1:]]
+    return [(name, verdict, BADGES[verdict.likeness]) for name, verdict in verdicts]
 
 
 def _statements(beside: Beside, verdict: Verdict) -> list[tuple[str, str]]:

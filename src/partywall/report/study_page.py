@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall.model.agreement import Likeness, best_text, judge
+from partywall.model.paper import Beside
 from partywall.model.study import Section, StudyReport
 from partywall.report import board, charts, page, paper
 from partywall.report.files import Files
@@ -79,11 +80,20 @@ def _json(report: StudyReport) -> str:
                 for place, number in beside.table.values.items()
             ],
             "measured": [point.model_dump() for point in beside.measured],
+            **_other(beside),
         }
         for beside in report.comparisons
     ]
     about = {"run": report.run, "study": report.name, "form": report.length, "notes": report.notes}
     return json.dumps({**about, **report.figures, "exhibits": tables}, indent=1)
+
+
+def _other(beside: Beside) -> dict[str, Any]:
+    """The other record's points, if one is shown beside this."""
+    if beside.other is None:
+        return {}
+    measured = [point.model_dump() for point in beside.other.measured]
+    return {"beside": {"run": beside.other.name, "likeness": judge(beside.other).likeness, "measured": measured}}
 
 
 def _charts(report: StudyReport) -> dict[str, dict[str, Any]]:

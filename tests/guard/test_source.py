@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
 from partywall.agent.client import AgentClient
 from partywall.errors import AgentError
 from partywall.guard import VifPlace, flatten
@@ -85,6 +87,24 @@ def test_a_guest_keeps_the_flow_classes_of_its_vif_and_a_little_more_than_their_
     assert (hook["interface"], hook["direction"], hook["leaf"], hook["rules"][0]["leaf"]) == ("eth0", "egress", 0, 1)
     assert start["transient"]
     assert all(leaf["totals"] == [] for leaf in start["leaves"])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        [],
+        {},
+        {"excess": [], "queue": "fq"},
+        {"excess": ["held"], "queue": "\x1b[2J"},
+        {"excess": "h", "queue": "fq"},
+    ],
+)
+def test_an_answer_of_a_guest_that_starts_no_hook_is_refused_with_the_vifs_name(answer: object) -> None:
+    guest = Agent()
+    guest.call = lambda *_, **__: answer  # type: ignore[method-assign]
+    with pytest.raises(AgentError, match="vm: its guest's agent gave no answer that starts a hook; leave `source` out"):
+        source_of(guest, Agent([grant(0)] * 4)).start()
 
 
 def test_small_changes_of_a_rate_are_not_passed_on() -> None:

@@ -92,6 +92,14 @@ def differs(rates: Sequence[Rate], last: Sequence[Rate]) -> bool:
     return any(far(new[0], old[0]) or far(new[1], old[1]) for new, old in zip(rates, last, strict=True))
 
 
+def _started(vif: str, answer: object) -> tuple[str, str]:
+    """(excess, queue) of an answer to `guard.start`. AgentError for any other: a guest may send what it likes."""
+    match answer:
+        case {"excess": [("held" | "tcp_held" | "dropped") as excess], "queue": ("fq" | "tbf") as queue}:
+            return excess, queue
+    raise AgentError(f"{vif}: its guest's agent gave no answer that starts a hook; leave `source` out, or replace it")
+
+
 class Source:
     """The hook inside one guest. It follows the grants of its vif in a thread of its own, until it is closed."""
 
@@ -111,7 +119,7 @@ class Source:
         """Attaches the hook. AgentError if the guest's agent refuses."""
         self._last = self._rates()
         started = self._client.call("guard.start", timeout_s=60, **self._inside.at(self._last))
-        self.excess, self.queue = started["excess"][0], started["queue"]
+        self.excess, self.queue = _started(self.vif, started)
         self._thread.start()
 
     def close(self) -> None:

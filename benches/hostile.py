@@ -176,7 +176,7 @@ def tiny_segments(tenant: Tenant, until: float) -> None:
 
 
 def tunnel_segments(tenant: Tenant, until: float) -> None:
-    """Small ones, each of which repeats the headers of a tunnel, and of what is in it."""
+    """Small ones. Each repeats the headers of a tunnel, and those inside."""
     ends = ["local", tenant.source, "remote", tenant.target, "dstport", "4789", "dev", INTERFACE]
     subprocess.run(["ip", "link", "add", TUNNEL, "type", "vxlan", "id", "7", *ends], check=True)
     subprocess.run(["ip", "link", "set", TUNNEL, "up"], check=True)

@@ -81,7 +81,7 @@ def beside(record: Record, other: Record) -> StudyReport:
         raise UsageError(Problem(message, f"give another record of {name}", key="--beside"))
     own: StudyReport = kinds.of(record).findings(record)
     theirs: StudyReport = kinds.of(other).findings(other)
-    names = _told_apart(record.path, other.path)
+    names = _distinct_names(record.path, other.path)
     measured = {each.table.id: each for each in theirs.comparisons}
     hosts = Section(
         id="hosts",
@@ -111,7 +111,7 @@ def _with(own: Beside, theirs: Beside | None, name: str, other: str) -> Beside:
     return own.model_copy(update={"name": name, "other": there.model_copy(update={"name": other})})
 
 
-def _told_apart(*paths: Path) -> tuple[str, ...]:
+def _distinct_names(*paths: Path) -> tuple[str, ...]:
     """The shortest ends of different paths that differ, such as the names of folders."""
     parts = [path.resolve().parts for path in paths]
     count = next(

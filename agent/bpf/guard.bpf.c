@@ -349,6 +349,8 @@ static __always_inline __be16 carried(struct __sk_buff *skb, __u8 protocol, __u3
 		*at += 4 * (flags & GENEVE_OPTIONS);
 		return type;
 	}
+	if (!is_vxlan(tunnel))
+		return 0;
 	if (flags & VXLAN_NEXT && type == bpf_htons(VXLAN_IPV4))
 		return bpf_htons(ETH_P_IP);
 	if (flags & VXLAN_NEXT && type == bpf_htons(VXLAN_IPV6))
@@ -438,6 +440,22 @@ static __always_inline int is_tcp(const struct flow *flow)
 	return flow->innermost_protocol == IPPROTO_TCP;
 }
 
+// Of a packet that is cut later: its segments 32 | bytes of the headers that each repeats 32. Global as `innermost_of` is.
+__attribute__((noinline)) __u64 segments_of(struct __sk_buff *skb, __u32 transport, __u32 innermost, __u32 protocol)
+{
+	__u32 headers = innermost + sizeof(struct udphdr), size = skb->gso_size, segments = skb->gso_segs, sure;
+	__u8 offset = 0;
+
+	if (innermost && protocol == IPPROTO_TCP && !bpf_skb_load_bytes(skb, innermost + 12, &offset, 1))
+		headers = innermost + (offset >> 4) * 4;
+	// Packets from a virtual machine do not contain their number of segments. Inner headers may be forged data, so they do not
+	// lower it.
+	sure = innermost == transport ? headers : transport;
+	if (!segments)
+		segments = size && skb->len > sure ? (skb->len - sure + size - 1) / size : 1;
+	return (__u64)segments << 32 | headers;
+}
+
 // A packet's cost on the link: a large packet is cut into segments, each of which repeats the headers.
 struct cost {
 	__u64 packets;
@@ -447,19 +465,13 @@ struct cost {
 static __always_inline struct cost cost_of(struct __sk_buff *skb, const struct flow *flow)
 {
 	struct cost cost = { .packets = 1, .bytes = skb->len };
-	__u32 headers = flow->innermost + sizeof(struct udphdr), size = skb->gso_size;
-	__u8 offset = 0;
+	__u64 segments;
 
-	if (!size)
+	if (!skb->gso_size)
 		return cost;
-	if (flow->innermost && is_tcp(flow) && !bpf_skb_load_bytes(skb, flow->innermost + 12, &offset, 1))
-		headers = flow->innermost + (offset >> 4) * 4;
-	// Packets from a virtual machine do not contain their number of segments.
-	if (skb->gso_segs)
-		cost.packets = skb->gso_segs;
-	else if (skb->len > headers)
-		cost.packets = (skb->len - headers + (__u64)size - 1) / size;
-	cost.bytes += (cost.packets - 1) * headers;
+	segments = segments_of(skb, flow->transport, flow->innermost, flow->innermost_protocol);
+	cost.packets = segments >> 32;
+	cost.bytes += (cost.packets - 1) * (__u32)segments;
 	return cost;
 }
 

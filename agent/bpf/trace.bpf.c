@@ -58,6 +58,7 @@ struct count {
 	__u64 lost;
 	__u64 untraced;
 	__u64 met; // all packets, recorded or not
+	__u64 counted; // packets of traced flows, as segments on the wire
 };
 
 // Per-CPU state shared by kernel and agent, in addition to the ring. Each cache line has a single writer, to avoid false sharing.
@@ -77,6 +78,8 @@ struct translation {
 };
 
 const volatile __u32 ring_records = 1024;
+// Of 2^32 values, those for which a packet is recorded; others are only counted.
+const volatile __u64 recorded_below = 1ull << 32;
 const volatile __u8 link_header[PLACES] = {};
 const volatile __u8 only_protocol = 0;
 const volatile __u16 only_port = 0;
@@ -346,6 +349,25 @@ static __always_inline int wanted(const struct tuple *t)
 	return 1;
 }
 
+// Whether a packet is recorded, which is the same at all hops. Data of TCP is chosen by its timestamp, which remains when segments are
+// cut and joined; without timestamps, all of it is.
+static __always_inline int is_chosen(const struct packet *p)
+{
+	__u64 key = p->kind == KIND_RANGE ? p->tag >> 32 : p->tag;
+
+	return key * 0x9e3779b97f4a7c15ull >> 32 < recorded_below;
+}
+
+// Segments of a packet on the wire, which neither a card nor the receiver changes by splitting or joining. Guests do not set gso_segs.
+static __always_inline __u64 segments(const struct __sk_buff *skb, const struct packet *p)
+{
+	if (!skb->gso_size)
+		return 1;
+	if (skb->gso_segs)
+		return skb->gso_segs;
+	return (p->length + (__u64)skb->gso_size - 1) / skb->gso_size;
+}
+
 static __always_inline void remember(__u64 flow, const struct tuple *t)
 {
 	__u32 at = flow & (FLOWS_KNOWN - 1);
@@ -365,7 +387,8 @@ static __always_inline int trace(struct __sk_buff *skb, __u32 place)
 	struct packet p = {};
 	struct record *record;
 	struct count *count;
-	__u64 flow, at;
+	__u64 flow = 0, at;
+	int chosen;
 
 	if (!cpu)
 		return TC_ACT_UNSPEC;
@@ -379,8 +402,16 @@ static __always_inline int trace(struct __sk_buff *skb, __u32 place)
 		translate(&p.tuple.from);
 		translate(&p.tuple.to);
 	}
-	flow = flow_of(&p.tuple);
-	if (flow >> 32 >= cpu->sampled_below || !wanted(&p.tuple))
+	if (!wanted(&p.tuple))
+		return TC_ACT_UNSPEC;
+	// A packet that is only counted needs no hash, unless flows are sampled.
+	chosen = is_chosen(&p);
+	if (chosen || cpu->sampled_below <= 0xffffffff)
+		flow = flow_of(&p.tuple);
+	if (flow >> 32 >= cpu->sampled_below)
+		return TC_ACT_UNSPEC;
+	count->counted += segments(skb, &p);
+	if (!chosen)
 		return TC_ACT_UNSPEC;
 
 	// tc runs with bottom halves off, so a CPU writes one record at a time.

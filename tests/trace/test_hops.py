@@ -83,3 +83,17 @@ def test_any_text_is_requested_or_refused(hops, nat, protocol):
     except UsageError:
         return
     assert len(requested.hops) == len(hops)
+
+
+def test_only_hops_of_this_host_can_be_counted():
+    assert ask(["eth0", "eth1"], one_in=64).one_in == 64
+    (problem,) = problems("eth0", "vm1/ens3", agents=["vm1=ssh vm1 agent"], one_in=64)
+    assert "--one-in" in problem
+    assert "another agent" in problem
+    assert ask(["eth0", "vm1/ens3"], agents=["vm1=ssh vm1 agent"]).one_in == 1
+
+
+@pytest.mark.parametrize("one_in", [0, -1, 1_000_001])
+def test_the_share_of_recorded_packets_is_within_bounds(one_in):
+    (problem,) = problems("eth0", "eth1", one_in=one_in)
+    assert f"must be from 1 to 1,000,000, not {one_in}" in problem

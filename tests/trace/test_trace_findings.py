@@ -157,3 +157,47 @@ def test_the_waterfall_adds_up_to_the_whole_way():
         ("a/eth0 → va", 0.0, 0.02),
         ("va → vm/eth0", 0.02, 0.05),
     ]
+
+
+def counting(*counts, one_in=16, **changes):
+    """A trace that recorded some packets, and counted so many at each hop."""
+    hops = [Missed(recorded=10, counted_in=1, counted_out=count) for count in counts]
+    traced = evidence(report(hops=tuple(hops), hooks=("out",) * 3, **changes))
+    request = traced.start.asked.model_copy(update={"one_in": one_in})
+    return traced.model_copy(update={"start": traced.start.model_copy(update={"asked": request})})
+
+
+def test_losses_are_differences_of_counts_if_only_some_packets_are_recorded():
+    way, back = findings(counting(1000, 1000, 990)).ways
+    assert (way.sent, way.delivered, way.lost) == (1000, 990, 10)
+    assert [(step.packets, step.lost, step.lost_low, step.lost_high) for step in way.steps] == [
+        (1000, 0, 0, 0),
+        (990, 10, 10, 10),
+    ]
+    assert way.steps[1].delay_ns["p50"] == 30
+    assert (back.sent, back.delivered) == (1, 1)
+
+
+def test_a_trace_that_counts_says_what_is_of_recorded_packets_only():
+    result = findings(counting(1000, 1005, 990))
+    assert result.ways[0].steps[0].stray == 5
+    assert any("one packet in 16, 10 packets" in note for note in result.notes)
+    assert any("5 packets more were counted at va" in note for note in result.notes)
+
+
+def test_counts_of_flows_that_leave_the_path_are_named():
+    result = findings(counting(1000, 1000, 990, way=forward(other=3)))
+    assert any("3 packets belong to flows that do not pass every hop" in note for note in result.notes)
+    assert not any("do not pass every hop" in note for note in findings(counting(1000, 1000, 990)).notes)
+
+
+def test_a_trace_that_records_every_packet_does_not_use_counts():
+    assert findings(counting(5, 5, 5, one_in=1)).ways == findings(evidence(report(hooks=("out",) * 3))).ways
+
+
+def test_records_that_are_missed_make_no_count_uncertain():
+    traced = counting(1000, 1000, 990)
+    hops = tuple(hop.model_copy(update={"missed": 4}) for hop in traced.reports[0].hops)
+    result = findings(traced.model_copy(update={"reports": (traced.reports[0].model_copy(update={"hops": hops}),)}))
+    assert (result.ways[0].lost_low, result.ways[0].lost_high) == (10, 10)
+    assert any("delays lack them" in note and "losses there may" not in note for note in result.notes)

@@ -14,6 +14,7 @@ import pytest
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.errors import PartywallError
+from partywall.model.trace import counted, merged
 from partywall.sandbox import Label, reap, reaper
 from partywall.trace import Present, Tracing, ask
 from tests.trace.spaces import hooked, lacking, run, wait
@@ -109,6 +110,20 @@ def test_every_datagram_is_accounted_for_and_no_hook_is_left(path, label):
         session.finish()
     assert (delivered(reports), sum(report.ways[0].steps[1].lost for report in reports)) == (500, 0)
     assert hooks() == 0
+
+
+@pytest.mark.usefixtures("manner")
+def test_one_packet_in_some_is_recorded_at_both_hops_and_all_are_counted(path, label):
+    hops = [f"{path[0]}:out", f"{path[1]}:in"]
+    with tracing(label, hops, one_in=16) as (session, reports):
+        send(2000)
+        session.finish()
+    recorded = merged(reports)
+    assert 60 < recorded.ways[0].delivered < 250
+    assert recorded.ways[0].steps[1].lost == 0
+    ways = counted(ask(hops, one_in=16), recorded).ways
+    assert [step.packets for step in ways[0].steps] == [2000, 2000]
+    assert ways[0].steps[1].lost == 0
 
 
 def test_a_second_agent_traces_its_hop_with_its_clock_aligned(path, label):

@@ -53,6 +53,14 @@ def trace(
             help="Limit on the share of this host's CPU time. Above it, fewer flows are sampled, and a note reports it."
         ),
     ] = "10%",
+    one_in: Annotated[
+        int,
+        typer.Option(
+            help="Record one packet in this many, and only count the others at each hop: cheaper. Losses are the "
+            "difference of counts; delays and order are those of the recorded packets.",
+            metavar="N",
+        ),
+    ] = 1,
     packets: Annotated[
         int, typer.Option(help="Packets a second, in each direction, to keep in the pcapng file.")
     ] = 2000,
@@ -74,6 +82,7 @@ def trace(
         hops,
         horizon=horizon,
         budget=budget,
+        one_in=one_in,
         protocol=protocol,
         port=port,
         address=host,

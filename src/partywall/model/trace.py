@@ -61,11 +61,16 @@ class Only(_Frozen):
 
 
 class TraceRequest(_Frozen):
-    """What to trace. budget: share of the host's CPU time; agents: command lines of agents elsewhere, by name."""
+    """What to trace.
+
+    budget: share of the host's CPU time; one_in: one packet in this many is recorded, the others are counted; agents:
+    command lines of agents elsewhere, by name.
+    """
 
     hops: tuple[Hop, ...]
     horizon_ns: int
     budget: float | None = None
+    one_in: int = 1
     only: Only = Only()
     translations: tuple[Translation, ...] = ()
     packets: int = 2000
@@ -158,11 +163,17 @@ class Way(_Frozen):
 
 
 class Missed(_Frozen):
-    """Records that the tracer wrote at a hop, and those that it missed. gone: the interface disappeared."""
+    """Records that the tracer wrote at a hop, and those that it missed.
+
+    counted_in, counted_out: packets of traced flows by hook, recorded or not, as segments on the wire; gone: the
+    interface disappeared.
+    """
 
     recorded: int = 0
     missed: int = 0
     untraced: int = 0
+    counted_in: int = 0
+    counted_out: int = 0
     gone: bool = False
 
 
@@ -273,6 +284,34 @@ def _way(ways: Sequence[Way]) -> Way:
     packets = tuple(packet for way in ways for packet in way.packets)
     total = added_delays([way.total for way in ways])
     return _added(Way, ways, steps=steps, total=total, slowest=tuple(slowest[:SLOWEST_KEPT]), packets=packets)
+
+
+def counted(request: TraceRequest, report: Report) -> Report:
+    """The report with packets and losses from the counts at each hop instead of from the recorded packets.
+
+    A loss is what one hop counted less than the hop before, and `stray` what it counted more. Flows that leave or join
+    the path between two hops are in these differences, so no packet is astray or skipped.
+    """
+    if report.hooks is None:
+        return report
+    forward = [getattr(hop, f"counted_{hook}") for hop, hook in zip(report.hops, report.hooks, strict=True)]
+    both = [hop.counted_in + hop.counted_out for hop in report.hops]
+    backward = [whole - part for whole, part in zip(both, forward, strict=True)][::-1]
+    seen = (forward, backward if not request.one_way else [0] * len(forward))
+    return report.model_copy(
+        update={"ways": tuple(_by_counts(way, counts) for way, counts in zip(report.ways, seen, strict=True))}
+    )
+
+
+def _by_counts(way: Way, counts: Sequence[int]) -> Way:
+    gone = [0, *(before - here for before, here in pairwise(counts))]
+    steps = tuple(
+        step.model_copy(
+            update={"packets": count, "lost": max(0, less), "stray": max(0, -less), "astray": 0, "skipped": 0}
+        )
+        for step, count, less in zip(way.steps, counts, gone, strict=True)
+    )
+    return way.model_copy(update={"steps": steps, "delivered": counts[-1], "unfinished": 0, "alike": 0})
 
 
 def added_delays(delays: Iterable[Delay]) -> Delay:

@@ -2,7 +2,7 @@
 
 Every packet is counted, without sampling, so a loss has no confidence interval. It has bounds: the tracer may have
 missed a packet that counts as lost at a hop, and a packet that it missed at earlier hops may be lost without being
-counted.
+counted. If a trace records only some packets, losses are differences of counts, which missed records do not affect.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from partywall.model.trace import (
     TraceRequest,
     Way,
     WayFinding,
+    counted,
     merged,
 )
 from partywall.model.wording import fits
@@ -38,7 +39,8 @@ SEGMENT_BYTES = 1500
 def findings(evidence: TraceEvidence) -> TraceFindings:
     """Figures and text of a whole trace."""
     request = evidence.start.asked
-    whole = merged(evidence.reports) if evidence.reports else _nothing(request)
+    recorded = merged(evidence.reports) if evidence.reports else _nothing(request)
+    whole = counted(request, recorded) if request.one_in > 1 else recorded
     ways = tuple(_way(request, whole, number, evidence) for number in range(1 if request.one_way else len(WAYS)))
     by_hop = list(zip(request.hops, whole.hops, strict=True))
     return TraceFindings(
@@ -54,7 +56,10 @@ def findings(evidence: TraceEvidence) -> TraceFindings:
         relays_record_ns=evidence.relays_record_ns,
         clocks=_clocks(evidence),
         gone=tuple(hop.name for hop, seen in by_hop if seen.gone),
-        notes=tuple(_notes(evidence, whole, ways)),
+        notes=(
+            *_notes(evidence, whole, ways),
+            *(_counting_notes(request, recorded, ways) if whole != recorded else ()),
+        ),
     )
 
 
@@ -93,7 +98,7 @@ def _nothing(request: TraceRequest) -> Report:
 
 def _way(request: TraceRequest, whole: Report, number: int, evidence: TraceEvidence) -> WayFinding:
     way, names = whole.ways[number], request.names(number)
-    missed = [hop.missed for hop in whole.hops][:: 1 if number == 0 else -1]
+    missed = [hop.missed if request.one_in == 1 else 0 for hop in whole.hops][:: 1 if number == 0 else -1]
     bounds = _bounds(request, evidence)[:: 1 if number == 0 else -1]
     steps = tuple(_step(names, place, way.steps, missed, bounds) for place in range(1, len(names)))
     lost = sum(step.lost for step in way.steps)
@@ -231,10 +236,10 @@ def _notes(evidence: TraceEvidence, whole: Report, ways: Sequence[WayFinding]) -
         yield "The trace was interrupted; about its last second is missing."
     for hop, seen in zip(evidence.start.asked.hops, whole.hops, strict=True):
         if seen.missed:
+            effect = "up to this many losses there may be none, up to this many more may be lost at later hops, and "
             yield (
                 f"{hop.name}: the tracer missed {_count(seen.missed, 'packet')} (a full ring): "
-                "up to this many losses there may be none, up to this many more may be lost at later hops, and "
-                "delays lack them. Trace fewer flows "
+                f"{effect if evidence.start.asked.one_in == 1 else ''}delays lack them. Trace fewer flows "
                 "(--protocol, --port, --host)."
             )
         if seen.gone:
@@ -254,6 +259,30 @@ def _notes(evidence: TraceEvidence, whole: Report, ways: Sequence[WayFinding]) -
                 f"{way.way}: packets are counted as seen by {way.hops[0]}, with {size} on average. If one was cut "
                 "into segments "
                 "on the path, a single lost segment counts as the whole packet."
+            )
+
+
+def _counting_notes(request: TraceRequest, recorded: Report, ways: Sequence[WayFinding]) -> Iterator[str]:
+    """What counts do not show if only some packets are recorded."""
+    number = sum(way.steps[0].packets for way in recorded.ways)
+    yield (
+        f"The tracer recorded one packet in {request.one_in}, {_count(number, 'packet')}: delays, order, duplicates "
+        "and charts are those of recorded packets. All packets are counted at each hop, as segments on the wire. A "
+        "loss is what a hop counted less than the one before; packets in flight at the start or at the end are in it."
+    )
+    for way in ways:
+        for step in way.steps:
+            if step.stray:
+                yield (
+                    f"{way.way}, {step.origin} to {step.hop}: {_count(step.stray, 'packet')} more were counted at "
+                    f"{step.hop}: packets join the path there, were doubled, or were in flight when the trace began."
+                )
+    for each in recorded.ways:
+        elsewhere = each.other + sum(step.astray for step in each.steps)
+        if elsewhere:
+            yield (
+                f"Of the recorded packets, {_count(elsewhere, 'packet')} belong to flows that do not pass every hop. "
+                "Counts include such flows: select those of the path with --protocol, --port or --host."
             )
 
 

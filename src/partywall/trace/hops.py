@@ -16,6 +16,7 @@ EXAMPLE = "write for example eth0, br0:in, web/eth0 or /proc/123/ns/net/eth0"
 HORIZON_MOST_NS = 4_000_000_000
 TRANSLATIONS_MOST = 4
 PACKETS_MOST = 1_000_000
+ONE_IN_MOST = 1_000_000
 # The kernel's rules for interface names. Colons and slashes are our own separators.
 INTERFACE = re.compile(r"[^\s/:]{1,15}")
 
@@ -35,6 +36,7 @@ def ask(
     *,
     horizon: str = "500ms",
     budget: str | None = "10%",
+    one_in: int = 1,
     protocol: str | None = None,
     port: int | None = None,
     address: str | None = None,
@@ -66,10 +68,17 @@ def ask(
     fields: dict[str, Any] = {
         "horizon_ns": _within("--horizon", horizon, units.parse_duration_ns, 1, HORIZON_MOST_NS, reader),
         "budget": budget if budget is None else _within("--budget", budget, units.parse_share, 0.001, 1, reader),
+        "one_in": _within("--one-in", str(one_in), int, 1, ONE_IN_MOST, reader),
         "only": Only(protocol=_protocol(protocol, reader), port=port, address=_address("--host", address, reader)),
         "translations": tuple(_translations(nat, reader)),
         "packets": _within("--packets", str(packets), int, 0, PACKETS_MOST, reader),
     }
+    if one_in > 1 and any(place.agent for place in places if place):
+        reader.wrong(
+            "--one-in",
+            f"{one_in}, but a hop is on another agent, whose counts begin and end at other moments",
+            "leave it out, or trace only hops of this host",
+        )
     for unused in sorted(set(known) - {place.agent for place in places if place}):
         reader.wrong("--agent", f"{unused!r} has no hop", f"write a hop as {unused}/INTERFACE, or leave it out")
     if reader.problems:

@@ -224,6 +224,7 @@ class Tracing:
             "horizon_ns": request.horizon_ns,
             "report_ns": self._report_ns,
             "budget": request.budget,
+            "one_in": request.one_in,
             "only": request.only.model_dump(),
             "translations": [translation.model_dump() for translation in request.translations],
             "slowest": SLOWEST,
@@ -302,9 +303,5 @@ class Tracing:
 def _since(now: tuple[Missed, ...], before: tuple[Missed, ...]) -> Iterator[Missed]:
     """The increase since the last report: relays count from the start, reports cover an interval."""
     for after, other in zip(now, before, strict=True):
-        yield Missed(
-            recorded=after.recorded - other.recorded,
-            missed=after.missed - other.missed,
-            untraced=after.untraced - other.untraced,
-            gone=after.gone,
-        )
+        rose = {name: count - getattr(other, name) for name, count in after if name != "gone"}
+        yield Missed(**rose, gone=after.gone)

@@ -112,6 +112,7 @@ fn settings(start: &wire::TraceStart) -> Result<Settings, Vec<String>> {
         horizon_ns: start.horizon_ns,
         report_ns: start.report_ns,
         budget: start.budget,
+        one_in: start.one_in,
         translations: translations.collect(),
         only: Only { protocol: start.only.protocol, port: start.only.port, address: only },
         slowest: start.slowest,
@@ -195,8 +196,8 @@ fn wire_hook(hook: Hook) -> wire::TraceHook {
 }
 
 fn missed(loss: &HopLoss) -> wire::TraceMissed {
-    let HopLoss { recorded, missed, untraced, gone } = *loss;
-    wire::TraceMissed { recorded, missed, untraced, gone }
+    let HopLoss { recorded, missed, untraced, counted: [counted_in, counted_out], gone } = *loss;
+    wire::TraceMissed { recorded, missed, untraced, counted_in, counted_out, gone }
 }
 
 fn way(way: Way, places: usize) -> wire::TraceWay {

@@ -26,6 +26,8 @@ pub struct HopLoss {
     pub missed: u64,
     /// Packets of protocols that are not traced.
     pub untraced: u64,
+    /// Packets of traced flows on ingress and egress, as segments on the wire.
+    pub counted: [u64; 2],
     /// Whether the interface has disappeared.
     pub gone: bool,
 }
@@ -232,6 +234,7 @@ mod tests {
             horizon_ns: 1_000,
             report_ns: 1,
             budget: None,
+            one_in: std::num::NonZeroU32::MIN,
             only: Only::default(),
             translations: Vec::new(),
             slowest: 2,

@@ -239,10 +239,12 @@ fn load(object: &[u8], settings: &Settings, resolved: &[Resolved], cpus: usize, 
     let (protocol, port) = (only.protocol.unwrap_or(0), only.port.unwrap_or(0).to_be());
     let (count, translated) = translations(settings);
     let cpus = cpus as u32;
+    let recorded_below = ALL / u64::from(settings.one_in.get());
     EbpfLoader::new()
         .map_max_entries("rings", cpus * length)
         .map_max_entries("cpus", cpus)
         .override_global("ring_records", &length, true)
+        .override_global("recorded_below", &recorded_below, true)
         .override_global("link_header", &link_header, true)
         .override_global("only_protocol", &protocol, true)
         .override_global("only_port", &port, true)

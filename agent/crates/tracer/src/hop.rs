@@ -1,6 +1,7 @@
 //! The parameters of a trace, with checked values.
 
 use std::io;
+use std::num::NonZeroU32;
 use std::path::Path;
 
 use partywall_bpf::{tc::Direction, Namespace};
@@ -73,6 +74,8 @@ pub struct Settings {
     pub report_ns: u64,
     /// The share of the host's CPU time that tracing may take. Above it, fewer flows are sampled.
     pub budget: Option<f64>,
+    /// Records one packet in this many, and counts the others.
+    pub one_in: NonZeroU32,
     /// Which packets.
     pub only: Only,
     /// At most four.

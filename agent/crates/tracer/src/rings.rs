@@ -16,7 +16,7 @@ const WRITTEN: usize = 0;
 const TAKEN: usize = 8;
 const SAMPLED_BELOW: usize = 9;
 const COUNTS: usize = 16;
-const COUNT_WORDS: usize = 4;
+const COUNT_WORDS: usize = 5;
 const CPU_WORDS: usize = COUNTS + PLACES * COUNT_WORDS;
 /// Space is released this often while a full ring is read.
 const BATCH: u64 = 1024;
@@ -37,6 +37,8 @@ pub(crate) struct Count {
     pub untraced: u64,
     /// All packets, recorded or not.
     pub met: u64,
+    /// Packets of traced flows, as segments on the wire.
+    pub counted: u64,
 }
 
 fn shared(loaded: &mut Ebpf, name: &str, words: usize) -> io::Result<Shared> {
@@ -86,6 +88,7 @@ impl Rings {
             sum.lost += self.shared.read(at + 1);
             sum.untraced += self.shared.read(at + 2);
             sum.met += self.shared.read(at + 3);
+            sum.counted += self.shared.read(at + 4);
         }
         sum
     }
@@ -129,7 +132,7 @@ mod tests {
             ("spare", SAMPLED_BELOW + 1),
             ("counts", COUNTS),
         ];
-        let count = [("recorded", 0), ("lost", 1), ("untraced", 2), ("met", 3)];
+        let count = [("recorded", 0), ("lost", 1), ("untraced", 2), ("met", 3), ("counted", 4)];
         let record = [("time_ns", 0), ("flow", 1), ("tag", 2), ("what", 3)];
         assert_eq!(Layout::of(object, "cpu"), Some(Layout::words(CPU_WORDS, &cpu)));
         assert_eq!(Layout::of(object, "count"), Some(Layout::words(COUNT_WORDS, &count)));

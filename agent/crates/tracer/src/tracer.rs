@@ -155,6 +155,8 @@ impl Tracer {
     pub fn stop(mut self) -> Upshot {
         self.end();
         let mut state = self.shared.state();
+        // So that all hops stop counting at the same moment.
+        state.hooks.rings.sample_below(0);
         state.poll();
         state.engine.finish(clock::now().saturating_sub(SLACK_NS));
         state.upshot()
@@ -213,7 +215,7 @@ impl State {
         (self.checked_ns, self.own_ns) = (now, own_ns);
         self.cost = Some(spent.share());
         let below = budget::next(self.engine.below(), spent.share(), self.settings.budget.unwrap_or(f64::INFINITY));
-        if below < self.engine.below() {
+        if below < self.engine.below() && !self.ended {
             self.hooks.rings.sample_below(below);
             self.engine.sample_below(below);
         }
@@ -250,6 +252,7 @@ impl HopLoss {
             recorded: self.recorded.saturating_sub(before.recorded),
             missed: self.missed.saturating_sub(before.missed),
             untraced: self.untraced.saturating_sub(before.untraced),
+            counted: std::array::from_fn(|side| self.counted[side].saturating_sub(before.counted[side])),
             gone: self.gone,
         }
     }
@@ -263,6 +266,7 @@ pub(crate) fn losses(hooks: &Hooks, hops: usize) -> Vec<HopLoss> {
             recorded: sides.iter().map(|side| side.recorded).sum(),
             missed: sides.iter().map(|side| side.lost).sum(),
             untraced: sides.iter().map(|side| side.untraced).sum(),
+            counted: sides.map(|side| side.counted),
             gone: hooks.is_gone(hop),
         }
     };

@@ -2,6 +2,7 @@
 //! without root, without iproute2 or without clang at build time.
 
 use std::net::{Ipv4Addr, UdpSocket};
+use std::num::NonZeroU32;
 use std::process::Command;
 use std::sync::Once;
 
@@ -61,6 +62,7 @@ impl Pair {
             horizon_ns: SECOND / 5,
             report_ns: 1,
             budget: None,
+            one_in: NonZeroU32::MIN,
             only: Only { protocol: Some(17), ..Only::default() },
             translations: Vec::new(),
             slowest: 4,

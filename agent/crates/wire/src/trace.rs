@@ -1,5 +1,7 @@
 //! Messages of the packet tracer.
 
+use std::num::NonZeroU32;
+
 use partywall_record::Histogram;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -88,6 +90,9 @@ pub struct TraceStart {
     /// Maximum share of the host's CPU time for tracing. Above it, fewer flows are sampled. Default: no limit.
     #[serde(default)]
     pub budget: Option<f64>,
+    /// Record one packet in this many, and count the others at each hop. Default: record all.
+    #[serde(default = "every")]
+    pub one_in: NonZeroU32,
     /// Packets to trace. Default: all.
     #[serde(default)]
     pub only: TraceOnly,
@@ -100,6 +105,10 @@ pub struct TraceStart {
     pub packets: usize,
     /// Size of each CPU's ring.
     pub ring_bytes: usize,
+}
+
+fn every() -> NonZeroU32 {
+    NonZeroU32::MIN
 }
 
 /// Result of `trace.start`.
@@ -252,6 +261,12 @@ pub struct TraceMissed {
     pub missed: u64,
     /// Packets of protocols that are not traced.
     pub untraced: u64,
+    /// Packets of traced flows that the interface received, as segments on the wire, recorded or not.
+    #[serde(default)]
+    pub counted_in: u64,
+    /// Those that it sent.
+    #[serde(default)]
+    pub counted_out: u64,
     /// Whether the interface is gone, so that no more packets are recorded there.
     #[serde(default)]
     pub gone: bool,

@@ -133,16 +133,24 @@ def measured(name: str, kept_in: Path | None, needed: frozenset[str]) -> Carried
         print(f"{name}, {beside.table.id}: {judge(beside).likeness}", flush=True)
         for left in left_out(beside):
             print(f"{name}, {beside.table.id}: not measured here: {left}")
-    problems = [f"{name}: {problem}" for beside in report.comparisons for problem in undecided_of(beside, needed)]
+    problems = [
+        f"{name}: {problem}"
+        for beside in report.comparisons
+        for problem in (*unmeasured(beside, needed), *undecided_of(beside))
+    ]
     return Carried(problems, sum(len(left_out(beside)) for beside in report.comparisons))
 
 
-def undecided_of(beside: Beside, needed: frozenset[str]) -> Iterator[str]:
-    """A table or figure without a point that every host can measure; what has no verdict though it was measured."""
+def unmeasured(beside: Beside, needed: frozenset[str]) -> Iterator[str]:
+    """A table or figure without a point, although no row says that it needs other hardware."""
+    if not beside.measured and beside.table.id not in needed:
+        yield f"{beside.table.id}: nothing was measured, and no row says that it needs other hardware"
+
+
+def undecided_of(beside: Beside) -> Iterator[str]:
+    """Claims and bounds without a verdict, of a table or figure that was measured; of those places that were."""
     if beside.measured:
         yield from undecided(_of_measured(beside))
-    elif beside.table.id not in needed:
-        yield f"{beside.table.id}: nothing was measured, and no row says that it needs other hardware"
 
 
 def left_out(beside: Beside) -> list[str]:
@@ -188,7 +196,7 @@ def of_fault(plant: str, rows: table.PaperRows, name: str, paper: Paper) -> list
     if plant == "result":
         return list(of_results(rows, (), frozenset()))
     if plant == "unmeasured":
-        return list(undecided_of(Beside(paper=paper, table=paper.exhibits[0]), frozenset()))
+        return list(unmeasured(Beside(paper=paper, table=paper.exhibits[0]), frozenset()))
     claim: Any = {"left": ("nobody", 1.0), "is": "larger", "than": ("nobody", 2.0)}
     last = paper.exhibits[-1].model_copy(update={"claims": (Claim.model_validate(claim),)})
     return list(of_claims(name, paper.model_copy(update={"exhibits": (*paper.exhibits[:-1], last)})))

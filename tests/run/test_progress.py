@@ -6,6 +6,7 @@ import pytest
 
 from partywall.agent.catalogue import shipped
 from partywall.agent.client import refused
+from partywall.agent.memory_check import Checks
 from partywall.errors import AgentError, TrialError
 from partywall.events import silent
 from partywall.model.finding import Precision
@@ -175,7 +176,7 @@ def visitor(budget, *names, **content):
 
     made = Turns(
         Nowhere(), plan, None, Decisions(lambda *_: UNKNOWN, carries_over), silent, None,
-        {t.id: Progress(t) for t in plan.trials},
+        {t.id: Progress(t) for t in plan.trials}, Checks(silent),
     )  # fmt: skip
     return made, looks
 

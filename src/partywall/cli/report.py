@@ -5,7 +5,7 @@ from __future__ import annotations
 import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,7 +15,6 @@ from partywall.cli import output, show
 from partywall.cli.arguments import RunPath
 from partywall.cli.live import Steps
 from partywall.errors import Exit
-from partywall.kinds import compared
 from partywall.store.record import Record
 
 PAGE = "html"
@@ -40,7 +39,7 @@ def show_record(
     with Steps(console) as steps:
         steps.show(f"reading the {record.KIND} and deriving findings", 0, 1)
         record.settle()
-        findings = compared.beside(record, beside) if beside else kind.findings(record)
+        findings = _beside(record, beside) if beside else kind.findings(record)
         written = files.write(findings, record.path, formats, steps.show)
     code = exit_of(kind.outcome(findings))
     if document:
@@ -48,6 +47,12 @@ def show_record(
     files.show(findings, console)
     show.written(console, written)
     return code
+
+
+def _beside(record: Record, beside: Record) -> Any:
+    from partywall.kinds import compared  # noqa: PLC0415 - what studies need is slow to import
+
+    return compared.beside(record, beside)
 
 
 def report(

@@ -26,7 +26,7 @@ use crate::{
 
 const MAX_BATCH: usize = 256;
 /// The kernel stores twice the size, for its own data beside the datagrams, as a 32-bit number.
-const MAX_SEND_BUFFER: usize = 1 << 30;
+const MAX_SEND_BUFFER: usize = 1 << 29;
 /// Maximum wait of a step for its turn, or for room in the device's queue, before it checks whether it must stop.
 const NAP_NS: Nanos = 10_000_000;
 
@@ -45,9 +45,9 @@ struct Params {
     /// Whether each datagram begins with a marker and a counter, by which `partywall trace` recognises it on its path. They take 16
     /// bytes of the data.
     marker: bool,
-    /// Bytes of sent datagrams that the socket may hold while they wait, 1 to 1073741824. If a queue holds less, the sender never waits,
+    /// Bytes of sent datagrams that the socket may hold while they wait, 1 to 536870912. If a queue holds less, the sender never waits,
     /// and what the queue cannot take is lost. More than `net.core.wmem_max` needs root. Default: the operating system's.
-    #[schemars(range(min = 1, max = 1_073_741_824))]
+    #[schemars(range(min = 1, max = 536_870_912))]
     send_buffer_bytes: Option<usize>,
     /// Address and port of a peer. Default: a thread of the kernel on loopback.
     to: Option<String>,
@@ -375,6 +375,6 @@ mod tests {
         );
         assert!(error("udp-send", json!({ "rate_pps": 0 })).contains("leave it out for full speed"));
         assert!(error("udp-send", json!({ "batch": 0 })).contains("parameter batch: 0"));
-        assert!(error("udp-send", json!({ "send_buffer_bytes": 0 })).contains("give 1 to 1073741824"));
+        assert!(error("udp-send", json!({ "send_buffer_bytes": 0 })).contains("give 1 to 536870912"));
     }
 }

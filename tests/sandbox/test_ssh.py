@@ -223,7 +223,7 @@ class TestReal:
             _, said = running.communicate(timeout=60)
         server.shutdown()
         assert running.returncode == 5
-        assert f"the generator {there} ({there}) ended: the connection to {there} ended" in said
+        assert f"the generator {there} ended: the connection to {there} ended" in said
         assert "Traceback" not in said
         assert pq.read_table(out / "seconds.parquet").num_rows > 0
 

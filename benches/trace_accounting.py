@@ -236,7 +236,7 @@ class Kept:
 
 
 def kept_rates(label: Label, turns: int) -> dict[int, Kept]:
-    """By form, as the number of packets of which one is recorded. In each turn, every form is measured once."""
+    """The forms of a trace, by N: one packet in N is recorded. Each turn measures every form once."""
     sender = Sender(label, "10.79.0.2:9000", datagram_bytes=64, batch=64)
     costs: dict[int, list[float]] = {form: [] for form in (UNTRACED, *FORMS)}
     chance = random.Random(1)

@@ -17,6 +17,7 @@ import argparse
 import datetime
 import json
 import shlex
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -235,6 +236,8 @@ def _numbers(paper_table: PaperTable) -> Iterator[float]:
 
 
 WHOLE = 100.0
+WIDTH = 120
+"""Characters in a line of prose."""
 
 
 # The page
@@ -286,7 +289,7 @@ def _beside(paper: Paper, name: str, recorded: Sequence[Recorded]) -> Iterator[s
         yield "No result is recorded yet. The table has the published values."
     for each in recorded:
         when = f"on {each.when} in the {each.form} form, on {each.host}."
-        yield f"{each.column.capitalize()} {when}"
+        yield _wrapped(f"{each.column.capitalize()} {when}")
     if any(point.emulated for each in recorded for shown in each.exhibits for point in shown.measured):
         yield figures.EMULATED
     columns = ["figure or table", "place", "published", *(each.column for each in recorded)]
@@ -308,7 +311,7 @@ def _grades(recorded: Recorded) -> Iterator[str]:
     points = {shown.exhibit: shown.measured for shown in recorded.exhibits}
     if isinstance(study, isolation.Study) and (graded := isolation.overview(study, points)):
         title = f"{graded.title}, {recorded.column}" if recorded.backend else graded.title
-        yield f"{title}. {graded.lead}"
+        yield _wrapped(f"{title}. {graded.lead}")
         lines = [graded.columns, ["---"] * len(graded.columns), *graded.rows]
         yield "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
@@ -340,6 +343,10 @@ def _series_text(points: Mapping[Place, Measured], series: str) -> str:
     """'50: 41.2 ± 0.8; 150: 43 ± 2'."""
     own = (f"{x_text(place)}: {measured_text(point)}" for place, point in points.items() if place.series == series)
     return "; ".join(own) or "–"
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _with_unit(number: Number, unit: str) -> str:

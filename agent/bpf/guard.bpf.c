@@ -175,7 +175,7 @@ enum part { WHOLE, FIRST, LATER };
 struct flow {
 	__u32 network; // where IP begins: after the link header, which a tunnel of bare IP lacks
 	__u32 transport; // where the ports are, 0 if unknown
-	__u32 innermost; // the transport header of what a tunnel carries; without a tunnel, `transport`
+	__u32 innermost; // place of the inner transport header; equal to `transport` without a tunnel
 	__u32 identification;
 	__u8 version; // of IP, 0 if this is not IP
 	__u8 protocol;
@@ -308,7 +308,7 @@ static __always_inline int is_vxlan(const struct tunnel *tunnel)
 // Whether the transport header may be a tunnel's. A call costs more than this look at UDP, which most datagrams fail.
 //
 // Headers in UDP are recognised on any port, because a tenant chooses the port. Other data that looks like such a header does no
-// harm: hardly any leads to a TCP header, and the sender of what was forged pays for more headers.
+// harm: it seldom leads to a TCP header, and a forged header only makes the packet count as more bytes.
 static __always_inline int may_carry(struct __sk_buff *skb, const struct flow *flow)
 {
 	const struct tunnel *tunnel = (void *)(long)skb->data + flow->transport + sizeof(struct udphdr);
@@ -358,7 +358,8 @@ static __always_inline __be16 carried(struct __sk_buff *skb, __u8 protocol, __u3
 	return bpf_htons(ETH_P_TEB);
 }
 
-// The transport header of what a tunnel carries: its place 24 | its protocol 8. 0 if there is none. `at` and `protocol` are the tunnel's.
+// Finds the inner transport header of a tunnel, whose own header is at `at`. Returns its place and protocol as (place << 8 | protocol),
+// or 0 if there is none.
 //
 // Looks into one tunnel. No segmented packet is in two: the kernel cuts it before it enters the second. Global, so that the kernel
 // verifies it once and not for each way to a call.

@@ -4,16 +4,17 @@ docs/papers/ lists the papers sentence by sentence, with the numbers as printed.
 checks for each study: the tables and figures of its file are those that the rows name; its published numbers are the
 printed ones; some form of it, with guests or without, measures both places of each claim, and the comparison of such
 measurements gives a verdict; a row that is measured has a recorded result; and docs/papers.md is up to date. The long
-form carries out the shortest form of each study. It checks that each table and figure has a measured point, unless a
-row says which hardware its figure needs, and a verdict for each claim about places that were measured. Other claims of
-it are listed and counted. It takes over an hour; with --folder it is measured study by study, and the records of the
-studies are kept there for `python -m labs.papers`.
+form carries out the shortest form of each study, with the parts that rows name for tables that this form leaves out. It
+checks that each table and figure has a measured point, unless a row says which hardware its figure needs, and a verdict
+for each claim about places that were measured. Other claims of it are listed and counted. It takes over an hour; with
+--folder it is measured study by study, and the records of the studies are kept there for `python -m labs.papers`.
 
 Bar: no problem.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
@@ -108,9 +109,24 @@ def of_page() -> Iterator[str]:
 # The long form
 
 
-def needing_hardware(rows: table.PaperRows) -> Iterator[str]:
+def needing_hardware(rows: table.PaperRows) -> frozenset[str]:
     """Tables and figures of rows that say which hardware they need."""
-    yield from (id_ for row in rows.rows if row.status == "unequipped" for id_ in row.exhibits)
+    return frozenset(id_ for row in rows.rows if row.status == "unequipped" for id_ in row.exhibits)
+
+
+def shortest(name: str, rows: table.PaperRows, paper: Paper) -> StudyRequest:
+    """The shortest form of a study that measures all that its rows say is measured."""
+    file = studies.find(name)
+    kind = studies.kind_of(file)
+    study = kind.read(file.read_bytes(), str(file))
+    request = StudyRequest() if kind.key == "partywall_study" else StudyRequest(rounds=ROUNDS)  # or by its precision
+    places = kind.places(study, request, pipeline.this_host())
+    missing = {paper_table.id for paper_table in paper.exhibits if not places.get(paper_table.id)}
+    if not missing:
+        return request
+    commands = [by for row in rows.rows if not missing.isdisjoint(row.exhibits) for by in row.by if "--long" not in by]
+    named = {part for command in commands if name in command for part in re.findall(r"--only '?([^' ]+)", command)}
+    return request.model_copy(update={"parts": (*EVERY_PART, *sorted(named))})
 
 
 class Carried(NamedTuple):
@@ -120,11 +136,11 @@ class Carried(NamedTuple):
     left: int
 
 
-def measured(name: str, kept_in: Path | None, needed: frozenset[str]) -> Carried:
-    """Carries out the shortest form of a study. needed: tables and figures that need hardware of their own."""
+def measured(name: str, rows: table.PaperRows, paper: Paper, kept_in: Path | None) -> Carried:
+    """Carries out the shortest form of a study."""
     folder = (kept_in or Path(tempfile.mkdtemp(prefix="partywall-papers-", dir="/var/tmp"))) / name
     options = Options(pipeline.this_host(), folder, WORK_ROOT, allow_commands=False)
-    request = StudyRequest() if _by_precision(name) else StudyRequest(rounds=ROUNDS)
+    request, needed = shortest(name, rows, paper), needing_hardware(rows)
     kept = Studies()
     print(f"{name}: measuring", flush=True)
     shutil.rmtree(folder, ignore_errors=True)  # of a part that was cut off
@@ -169,10 +185,6 @@ def _of_measured(beside: Beside) -> Beside:
     return beside.model_copy(update={"table": paper_table})
 
 
-def _by_precision(name: str) -> bool:
-    return studies.kind_of(studies.find(name)).key == "partywall_study"
-
-
 # Planted faults
 
 PLANTS = {
@@ -215,8 +227,11 @@ def main() -> None:
         problems += of_fault(given.plant, rows[0], *next(iter(loaded.items())))
     left = ""
     if not given.quick:
-        needed = frozenset(id_ for paper in rows for id_ in needing_hardware(paper))
-        parts = {name: lambda name=name: measured(name, given.folder, needed)._asdict() for name in loaded}
+        parts = {
+            name: lambda name=name, paper=paper: measured(name, paper, loaded[name], given.folder)._asdict()
+            for paper in rows
+            for name in paper.studies
+        }
         carried = [Carried(**part) for part in in_parts(parts, given).values()]
         problems += [problem for each in carried for problem in each.problems]
         left = f", {sum(each.left for each in carried)} of them about what was not measured here"

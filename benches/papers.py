@@ -120,11 +120,15 @@ def shortest(name: str, rows: table.PaperRows, paper: Paper) -> StudyRequest:
     kind = studies.kind_of(file)
     study = kind.read(file.read_bytes(), str(file))
     request = StudyRequest() if kind.key == "partywall_study" else StudyRequest(rounds=ROUNDS)  # or by its precision
-    places = kind.places(study, request, pipeline.this_host())
-    missing = {paper_table.id for paper_table in paper.exhibits if not places.get(paper_table.id)}
-    if not missing:
+
+    def missing(parts: tuple[str, ...]) -> set[str]:
+        places = kind.places(study, request.model_copy(update={"parts": parts}), pipeline.this_host())
+        return {paper_table.id for paper_table in paper.exhibits if not places.get(paper_table.id)}
+
+    if not missing(()):
         return request
-    commands = [by for row in rows.rows if not missing.isdisjoint(row.exhibits) for by in row.by if "--long" not in by]
+    left = missing(EVERY_PART)
+    commands = [by for row in rows.rows if not left.isdisjoint(row.exhibits) for by in row.by if "--long" not in by]
     named = {part for command in commands if name in command for part in re.findall(r"--only '?([^' ]+)", command)}
     return request.model_copy(update={"parts": (*EVERY_PART, *sorted(named))})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import replace
@@ -18,8 +19,19 @@ from partywall.model.study import StudyRequest
 from partywall.run import governor, ledger, settings
 from partywall.sandbox import WORK_ROOT
 from partywall.scenario import papers
+from partywall.store import RunDirectory
 from partywall.store.study import StudyDirectory
-from partywall.study.isolation.kind import Isolation, Place, Refused, _jobs, _notes, _smt_notes, _unplannable, _why_not
+from partywall.study.isolation.kind import (
+    Isolation,
+    Place,
+    Refused,
+    _check_files,
+    _jobs,
+    _notes,
+    _smt_notes,
+    _unplannable,
+    _why_not,
+)
 from partywall.testing import fake_host
 from tests.study.made_up import part
 
@@ -332,6 +344,57 @@ def test_commands_of_a_study_are_shown_and_not_run_unless_they_are_allowed(tmp_p
     assert "again with --allow-commands" in str(said.exception)
     assert not made.exists()
     assert not (tmp_path / "out").exists()
+
+
+OWN = "{command: [./bench], files: [own/bench.sh, {from: own/data, to: data}], version: [./bench, -V]}"
+
+
+def with_files(tmp_path):
+    """A study whose neighbour is a program of the user's, and the folder with its files."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "bench.sh").write_text('#!/bin/sh\n[ "$1" = -V ] && echo own 1.2 && exit\ncat data\nexec sleep 60\n')
+    (own / "bench.sh").chmod(0o755)
+    (own / "data").write_text("data\n")
+    return with_neighbour(tmp_path, OWN.replace("own/bench.sh", "{from: own/bench.sh, to: bench}")), own
+
+
+@pytest.mark.long
+def test_own_files_of_a_study_are_shown_with_its_commands_and_all_missing_ones_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    file, own = with_files(tmp_path)
+    said = CliRunner().invoke(app, ["study", str(file), "--out", str(tmp_path / "out"), "--work-dir", str(tmp_path)])
+    assert isinstance(said.exception, UsageError)
+    shown = f"part cache, aggressors.ring.files[0], on this host: {own / 'bench.sh'} as bench ("
+    assert shown in str(said.exception)
+    for name in ("bench.sh", "data"):
+        (own / name).unlink()
+    said = CliRunner().invoke(app, ["study", str(file), "--dry-run"])
+    assert isinstance(said.exception, UsageError)
+    keys = [problem.key for problem in said.exception.problems]
+    assert keys == ["aggressors.ring.files[0]", "aggressors.ring.files[1]"]
+    assert all("No such file" in problem.message for problem in said.exception.problems)
+
+
+@pytest.mark.host
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the neighbour needs a CPU other than the victim's")
+def test_a_part_gets_the_users_own_files_and_a_study_goes_on_with_the_same_ones_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    file, own = with_files(tmp_path)
+    options = ["--out", str(tmp_path / "out"), "--work-dir", str(tmp_path), "--allow-commands"]
+    said = CliRunner().invoke(app, ["study", str(file), *options], catch_exceptions=False)
+    assert said.exit_code in (0, 5), said.output
+    run = RunDirectory.open(tmp_path / "out" / "runs" / "cache")
+    _, data = run.plan.scenario.aggressors["ring"].files
+    assert data.sha256 == hashlib.sha256(b"data\n").hexdigest()
+    assert "own 1.2" in (run.path / "events.jsonl").read_text()
+
+    (own / "data").write_text("other\n")
+    study = read(str(file))
+    directory = StudyDirectory.open(tmp_path / "out")
+    jobs = _jobs(study, directory.request, PLACE)
+    with pytest.raises(UsageError, match="has changed"):
+        _check_files(study, directory, list(jobs))
 
 
 @pytest.mark.long

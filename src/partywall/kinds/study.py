@@ -32,6 +32,7 @@ class StudyJob:
         """Reads a shipped study or a file. UsageError with all mistakes in it."""
         file = study.find(name_or_path)
         kind, content = study.kind_of(file), read(file, "study")
+        request = request.model_copy(update={"folder": str(file.parent.absolute())})
         return cls(kind, kind.read(content, str(file)), content, request)
 
     @classmethod

@@ -44,7 +44,8 @@ class StudyRequest(Frozen):
     """How a study is to be carried out. backends, rounds: those of the study's file if empty or None.
 
     parts: patterns of names; all if empty. memory_wait_ns: how long to wait for free memory, if longer than usual.
-    on: the machine to measure, for ssh; empty for this host. machines: those of the study's file if None.
+    on: the machine to measure, for ssh; empty for this host. machines: those of the study's file if None. folder: of
+    the study's file, where the paths of a user's own files begin.
     """
 
     length: Length = "short"
@@ -55,6 +56,7 @@ class StudyRequest(Frozen):
     memory_wait_ns: int = 0
     on: str = ""
     machines: Machines | None = None
+    folder: str = ""
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,8 @@ class Isolation:
         jobs = shuffled(_on(study, request, host), request.seed)
         refused = Refused.by(host)
         going = [job for job in jobs if not _ended(directory, job) and not _why_not(job, refused)]
+        if going:
+            _check_files(study, directory, jobs)
         seconds = [_estimate_s(job, host) for job in going]
         for number, job in enumerate(going):
             emit(Doing(f"{job.name}: planning"))
@@ -272,9 +274,23 @@ def _on(study: Study, request: StudyRequest, host: Host) -> list[Job]:
     """The runs of the requested parts, on a host that has the facts of the study's other machines, or not yet."""
     jobs = list(_jobs(study, request, Place.of(host)))
     measured = preflight.measured_facts([job.scenario for job in jobs], host.facts)
-    if "machines" not in host.facts or measured == host.facts:
-        return jobs
-    return list(_jobs(study, request, Place.described(measured)))
+    if "machines" in host.facts and measured != host.facts:
+        jobs = list(_jobs(study, request, Place.described(measured)))
+    return _with_files(study, request, jobs)
+
+
+def _with_files(study: Study, request: StudyRequest, jobs: Sequence[Job]) -> list[Job]:
+    """The runs with path, size and hash of each of the user's own files. UsageError with all that cannot be copied."""
+    read: list[Job] = []
+    errors: dict[str, UsageError] = {}
+    for job in jobs:
+        try:
+            read.append(replace(job, scenario=preflight.with_files(job.scenario, Path(request.folder))))
+        except UsageError as error:
+            errors[job.name] = error
+    if errors:
+        raise UsageError(*_by_cause(study.name, errors))
+    return read
 
 
 def _backends(study: Study, request: StudyRequest) -> tuple[str, ...]:
@@ -386,15 +402,12 @@ def _job(study: Study, request: StudyRequest, place: Place, name: str, values: M
 
 
 def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
-    """Features that parts of a study cannot use, because they are planned without a folder of load plans and files."""
+    """Virtual users, whose plans and thresholds belong to other studies."""
     for _, _, applied in factors.trials(scenario):
         for key, workload in preflight.workloads(applied).items():
             if workload.load is not None:
                 remedy = "measure them with 'partywall run', or with a study that begins with partywall_load_study"
                 yield Problem("a study of isolation cannot have virtual users", remedy, key=f"{key}.load")
-            if workload.files:
-                remedy = "measure them with 'partywall run', or name programs that are installed"
-                yield Problem("a study of isolation copies no files of your own", remedy, key=f"{key}.files")
 
 
 def _why_not(job: Job, refused: Refused) -> str:
@@ -511,6 +524,20 @@ def _folder(directory: StudyDirectory, job: Job) -> Path:
 
 def _ended(directory: StudyDirectory, job: Job) -> bool:
     return RunDirectory(_folder(directory, job)).ended if (_folder(directory, job) / "plan.json").is_file() else False
+
+
+def _check_files(study: Study, directory: StudyDirectory, jobs: Sequence[Job]) -> None:
+    """UsageError if a file of the user's has changed since a part was planned: parts would measure different things."""
+    errors: dict[str, UsageError] = {}
+    for job in jobs:
+        folder = _folder(directory, job)
+        if (folder / "plan.json").is_file():
+            try:
+                preflight.check_files(RunDirectory.open(folder).plan.scenario)
+            except UsageError as error:
+                errors[job.name] = error
+    if errors:
+        raise UsageError(*_by_cause(study.name, errors))
 
 
 def _run(directory: StudyDirectory, job: Job, host: Host, work_root: Path) -> RunDirectory:

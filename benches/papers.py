@@ -19,6 +19,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from common import arguments, conclude, in_parts
 from labs import papers as table
 from partywall import pipeline
-from partywall import study as studies
 from partywall.events import silent
 from partywall.kinds.kind import Options
 from partywall.kinds.study import Studies, StudyJob
@@ -55,14 +55,11 @@ def of_rows(rows: table.PaperRows) -> Iterator[str]:
 
 def of_claims(name: str, paper: Paper) -> Iterator[str]:
     """Claims without a verdict, if each form of the study measures what its file says."""
-    file = studies.find(name)
-    kind = studies.kind_of(file)
-    study = kind.read(file.read_bytes(), str(file))
-    host = fake_host(cpus=FEWEST_CPUS)
+    job, host = StudyJob.read(f"papers/{name}", StudyRequest()), fake_host(cpus=FEWEST_CPUS)
     requests = [
         StudyRequest(length=length, backends=backends, parts=EVERY_PART) for length in LENGTHS for backends in BACKENDS
     ]
-    places = {request: kind.places(study, request, host) for request in requests}
+    places = {request: job.kind.places(job.wanted, request, host) for request in requests}
     for paper_table in paper.exhibits:
         known = {request: names.get(paper_table.id, frozenset()) for request, names in places.items()}
         if not any(names for request, names in known.items() if request.length == LENGTHS[-1]):
@@ -114,23 +111,26 @@ def needing_hardware(rows: table.PaperRows) -> frozenset[str]:
     return frozenset(id_ for row in rows.rows if row.status == "unequipped" for id_ in row.exhibits)
 
 
-def shortest(name: str, rows: table.PaperRows, paper: Paper) -> StudyRequest:
-    """The shortest form of a study that measures all that its rows say is measured."""
-    file = studies.find(name)
-    kind = studies.kind_of(file)
-    study = kind.read(file.read_bytes(), str(file))
-    request = StudyRequest() if kind.key == "partywall_study" else StudyRequest(rounds=ROUNDS)  # or by its precision
+def shortest(name: str, rows: table.PaperRows, paper: Paper) -> StudyJob:
+    """The shortest form of a study, with the parts that its rows name for tables that this form leaves out."""
+    job = StudyJob.read(f"papers/{name}", StudyRequest())
+    # An isolation study is controlled by its precision, all others by rounds.
+    rounds = None if job.kind.key == "partywall_study" else ROUNDS
 
-    def missing(parts: tuple[str, ...]) -> set[str]:
-        places = kind.places(study, request.model_copy(update={"parts": parts}), pipeline.this_host())
+    def with_parts(*parts: str) -> StudyJob:
+        return replace(job, request=job.request.model_copy(update={"rounds": rounds, "parts": parts}))
+
+    def missing(chosen: StudyJob) -> set[str]:
+        places = chosen.kind.places(chosen.wanted, chosen.request, pipeline.this_host())
         return {paper_table.id for paper_table in paper.exhibits if not places.get(paper_table.id)}
 
-    if not missing(()):
-        return request
-    left = missing(EVERY_PART)
+    if not missing(with_parts()):
+        return with_parts()
+    left = missing(with_parts(*EVERY_PART))
     commands = [by for row in rows.rows if not left.isdisjoint(row.exhibits) for by in row.by if "--long" not in by]
-    named = {part for command in commands if name in command for part in re.findall(r"--only '?([^' ]+)", command)}
-    return request.model_copy(update={"parts": (*EVERY_PART, *sorted(named))})
+    own = [command for command in commands if f"papers/{name} " in command]
+    named = {part for command in own for part in re.findall(r"--only '?([^' ]+)", command)}
+    return with_parts(*EVERY_PART, *sorted(named))
 
 
 class Carried(NamedTuple):
@@ -144,11 +144,11 @@ def measured(name: str, rows: table.PaperRows, paper: Paper, kept_in: Path | Non
     """Carries out the shortest form of a study."""
     folder = (kept_in or Path(tempfile.mkdtemp(prefix="partywall-papers-", dir="/var/tmp"))) / name
     options = Options(pipeline.this_host(), folder, WORK_ROOT, allow_commands=False)
-    request, needed = shortest(name, rows, paper), needing_hardware(rows)
+    needed = needing_hardware(rows)
     kept = Studies()
     print(f"{name}: measuring", flush=True)
     shutil.rmtree(folder, ignore_errors=True)  # of a part that was cut off
-    report = kept.findings(kept.measure(StudyJob.read(f"papers/{name}", request), options, silent))
+    report = kept.findings(kept.measure(shortest(name, rows, paper), options, silent))
     for beside in report.comparisons:
         print(f"{name}, {beside.table.id}: {judge(beside).likeness}", flush=True)
         for left in left_out(beside):

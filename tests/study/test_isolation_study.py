@@ -346,7 +346,7 @@ def test_commands_of_a_study_are_shown_and_not_run_unless_they_are_allowed(tmp_p
     assert not (tmp_path / "out").exists()
 
 
-OWN = "{command: [./bench], files: [own/bench.sh, {from: own/data, to: data}], version: [./bench, -V]}"
+OWN = "{command: [./bench], files: [{from: own/bench.sh, to: bench}, own/data], version: [./bench, -V]}"
 
 
 def with_files(tmp_path):
@@ -356,7 +356,7 @@ def with_files(tmp_path):
     (own / "bench.sh").write_text('#!/bin/sh\n[ "$1" = -V ] && echo own 1.2 && exit\ncat data\nexec sleep 60\n')
     (own / "bench.sh").chmod(0o755)
     (own / "data").write_text("data\n")
-    return with_neighbour(tmp_path, OWN.replace("own/bench.sh", "{from: own/bench.sh, to: bench}")), own
+    return with_neighbour(tmp_path, OWN), own
 
 
 @pytest.mark.long

@@ -9,11 +9,11 @@ import functools
 import itertools
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from partywall import pipeline, preflight, processor, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
@@ -45,6 +45,7 @@ from partywall.study.kind import form_of, heading, machines_in_words, no_such_pa
 RUNS = "runs"
 OWN_BACKEND = "$backend"
 GOVERNORS = {None: None, "on": "saving", "off": "performance"}
+T = TypeVar("T")
 ONLY, REQUESTED, NEEDS = "only", "requested", "needs"
 
 HOW = (
@@ -77,7 +78,7 @@ class Isolation:
             raise UsageError(
                 Problem(f"{study.name} is controlled by precision and time, not rounds", remedy, key="--rounds")
             )
-        jobs, refused = _on(study, request, host), Refused.by(host)
+        jobs, refused = _with_files(study, request, host), Refused.by(host)
         seconds = {job.name: _estimate_s(job, host) for job in jobs if not _why_not(job, refused)}
         backends = ", ".join(_backends(study, request))
         lines = [f"{units.counted(len(seconds), 'part')} in {backends}{_where(jobs)}"]
@@ -89,7 +90,7 @@ class Isolation:
         return Outline(tuple(lines), sum(seconds.values()))
 
     def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
-        jobs = _on(study, request, host)
+        jobs = _with_files(study, request, host)
         if not allow_commands:
             listing = [f"part {job.name}, {command}" for job in jobs for command in preflight.commands(job.scenario)]
             listing += [command for job in jobs for command in around.listed(job.name, job.before, job.after)]
@@ -106,7 +107,7 @@ class Isolation:
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         request = directory.request
-        jobs = shuffled(_on(study, request, host), request.seed)
+        jobs = shuffled(_with_files(study, request, host), request.seed)
         refused = Refused.by(host)
         going = [job for job in jobs if not _ended(directory, job) and not _why_not(job, refused)]
         if going:
@@ -274,23 +275,31 @@ def _on(study: Study, request: StudyRequest, host: Host) -> list[Job]:
     """The runs of the requested parts, on a host that has the facts of the study's other machines, or not yet."""
     jobs = list(_jobs(study, request, Place.of(host)))
     measured = preflight.measured_facts([job.scenario for job in jobs], host.facts)
-    if "machines" in host.facts and measured != host.facts:
-        jobs = list(_jobs(study, request, Place.described(measured)))
-    return _with_files(study, request, jobs)
+    if "machines" not in host.facts or measured == host.facts:
+        return jobs
+    return list(_jobs(study, request, Place.described(measured)))
 
 
-def _with_files(study: Study, request: StudyRequest, jobs: Sequence[Job]) -> list[Job]:
+def _with_files(study: Study, request: StudyRequest, host: Host) -> list[Job]:
     """The runs with path, size and hash of each of the user's own files. UsageError with all that cannot be copied."""
-    read: list[Job] = []
+    folder = Path(request.folder)
+    return _each(
+        study, _on(study, request, host), lambda job: replace(job, scenario=preflight.with_files(job.scenario, folder))
+    )
+
+
+def _each(study: Study, jobs: Sequence[Job], act: Callable[[Job], T]) -> list[T]:
+    """The results of `act` for each run. UsageError with the problems of all runs."""
+    results: list[T] = []
     errors: dict[str, UsageError] = {}
     for job in jobs:
         try:
-            read.append(replace(job, scenario=preflight.with_files(job.scenario, Path(request.folder))))
+            results.append(act(job))
         except UsageError as error:
             errors[job.name] = error
     if errors:
         raise UsageError(*_by_cause(study.name, errors))
-    return read
+    return results
 
 
 def _backends(study: Study, request: StudyRequest) -> tuple[str, ...]:
@@ -528,16 +537,8 @@ def _ended(directory: StudyDirectory, job: Job) -> bool:
 
 def _check_files(study: Study, directory: StudyDirectory, jobs: Sequence[Job]) -> None:
     """UsageError if a file of the user's has changed since a part was planned: parts would measure different things."""
-    errors: dict[str, UsageError] = {}
-    for job in jobs:
-        folder = _folder(directory, job)
-        if (folder / "plan.json").is_file():
-            try:
-                preflight.check_files(RunDirectory.open(folder).plan.scenario)
-            except UsageError as error:
-                errors[job.name] = error
-    if errors:
-        raise UsageError(*_by_cause(study.name, errors))
+    planned = [job for job in jobs if (_folder(directory, job) / "plan.json").is_file()]
+    _each(study, planned, lambda job: preflight.check_files(RunDirectory.open(_folder(directory, job)).plan.scenario))
 
 
 def _run(directory: StudyDirectory, job: Job, host: Host, work_root: Path) -> RunDirectory:

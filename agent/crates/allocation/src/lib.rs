@@ -3,14 +3,15 @@
 //! demand and enforces the result. [`divide`] does so for several links, with totals over claims of any of them.
 //!
 //! The paper processes interfaces in order and passes the rest of one to the next, so its result depends on where it starts. Here
-//! capacity is distributed in five stages. The first four go by falling priority. Within one priority (a service class), the smallest
-//! grant grows first (max-min fair):
+//! capacity is distributed in six stages. All but the second and the last go by falling priority. Within one priority (a service
+//! class), the smallest grant grows first (max-min fair):
 //!
 //! 1. demand up to the guarantee,
-//! 2. demand above it, up to the ceiling: idle guarantees are lent,
-//! 3. capacity without known demand, to leaves that are held back and may want more,
-//! 4. capacity without demand, up to the guarantee, and
-//! 5. up to the ceiling, to all equally: new demand finds capacity at once and not a period later.
+//! 2. what waits already, to all equally: a grant never falls faster than its queue can drain,
+//! 3. demand above the guarantee, up to the ceiling: idle guarantees are lent,
+//! 4. capacity without known demand, to leaves that are held back and may want more,
+//! 5. capacity without demand, up to the guarantee, and
+//! 6. up to the ceiling, to all equally: new demand finds capacity at once and not a period later.
 //!
 //! The unit is the caller's: bit/s or packets/s.
 
@@ -35,18 +36,21 @@ pub struct Claim {
     pub ceiling: u64,
     /// Current demand.
     pub demand: u64,
+    /// Part of the demand: the rate at which the packets that already wait leave within the time that they may wait.
+    pub draining: u64,
     /// Maximum possible demand. It is above `demand` while the sender is held back, because the demand is unknown then.
     pub could_use: u64,
 }
 
-const STAGES: usize = 5;
-const FOR_ALL_ALIKE: usize = STAGES - 1;
+const STAGES: usize = 6;
+/// Stages that do not go by priority.
+const FOR_ALL_ALIKE: [usize; 2] = [1, STAGES - 1];
 
 impl Claim {
     fn targets(&self) -> [u64; STAGES] {
         let guarantee = self.guarantee.min(self.ceiling);
         let demand = self.demand.min(self.ceiling);
-        [demand.min(guarantee), demand, self.could_use.min(self.ceiling), guarantee, self.ceiling]
+        [demand.min(guarantee), demand.min(self.draining), demand, self.could_use.min(self.ceiling), guarantee, self.ceiling]
     }
 }
 
@@ -58,7 +62,7 @@ pub fn allocate(capacity: u64, claims: &[Claim]) -> Vec<u64> {
     let mut grants = vec![0; claims.len()];
     let mut left = capacity;
     for stage in 0..STAGES {
-        for class in order.chunk_by(|&a, &b| stage == FOR_ALL_ALIKE || claims[a].priority == claims[b].priority) {
+        for class in order.chunk_by(|&a, &b| FOR_ALL_ALIKE.contains(&stage) || claims[a].priority == claims[b].priority) {
             left -= pour(left, class, |at| claims[at].targets()[stage], &mut grants);
         }
     }
@@ -121,7 +125,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn claim(priority: u32, guarantee: u64, ceiling: u64, demand: u64) -> Claim {
-        Claim { priority, guarantee, ceiling, demand, could_use: demand }
+        Claim { priority, guarantee, ceiling, demand, draining: 0, could_use: demand }
     }
 
     #[test]
@@ -163,9 +167,17 @@ mod tests {
         assert_eq!(allocate(200, &[held_back, claim(1, 0, 1000, 1000)]), [100, 100]);
     }
 
+    #[test]
+    fn what_waits_is_let_out_before_a_higher_priority_borrows_and_after_guarantees() {
+        let waits = Claim { draining: 300, ..claim(1, 0, 1000, 1000) };
+        assert_eq!(allocate(1000, &[waits, claim(2, 600, 1000, 1000)]), [300, 700]);
+        assert_eq!(allocate(1000, &[waits, claim(2, 800, 1000, 1000)]), [200, 800]);
+        assert_eq!(allocate(1000, &[Claim { draining: 0, ..waits }, claim(2, 600, 1000, 1000)]), [0, 1000]);
+    }
+
     fn claims() -> impl Strategy<Value = Vec<Claim>> {
-        let each = (0u32..4, 0u64..2000, 0u64..2000, 0u64..3000, 0u64..2000)
-            .prop_map(|(p, g, c, d, more)| Claim { could_use: d + more, ..claim(p, g, c, d) });
+        let each = (0u32..4, 0u64..2000, 0u64..2000, 0u64..3000, 0u64..1000, 0u64..2000)
+            .prop_map(|(p, g, c, d, draining, more)| Claim { draining, could_use: d + more, ..claim(p, g, c, d) });
         proptest::collection::vec(each, 0..24)
     }
 
@@ -187,6 +199,13 @@ mod tests {
         }
 
         #[test]
+        fn a_queue_drains_in_time_whenever_guarantees_leave_room_for_all_that_wait(capacity in 0u64..20_000, claims in claims()) {
+            let wanted = |c: &Claim| c.demand.min(c.guarantee.max(c.draining)).min(c.ceiling);
+            prop_assume!(claims.iter().map(wanted).sum::<u64>() <= capacity);
+            prop_assert!(allocate(capacity, &claims).iter().zip(&claims).all(|(&grant, claim)| grant >= wanted(claim)));
+        }
+
+        #[test]
         fn no_capacity_is_withheld_while_a_leaf_may_have_it(capacity in 0u64..20_000, claims in claims()) {
             let most: u64 = claims.iter().map(|claim| claim.ceiling).sum();
             prop_assert_eq!(allocate(capacity, &claims).iter().sum::<u64>(), capacity.min(most));
@@ -200,7 +219,7 @@ mod tests {
             for (high, high_grant) in claims.iter().zip(&grants) {
                 let satisfied = *high_grant >= high.demand.min(high.ceiling);
                 for (low, low_grant) in claims.iter().zip(&grants).filter(|(low, _)| low.priority < high.priority) {
-                    let modest = *low_grant <= low.guarantee.min(low.demand);
+                    let modest = *low_grant <= low.guarantee.max(low.draining).min(low.demand);
                     prop_assert!(satisfied || modest, "{low:?} has {low_grant} while {high:?} has {high_grant}");
                 }
             }

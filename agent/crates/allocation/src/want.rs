@@ -7,9 +7,11 @@ pub struct Seen {
     pub offered: u64,
     /// Granted rate.
     pub granted: u64,
+    /// What still waits at the end of the period, as the rate at which it leaves within the next one. A sender whose packets wait
+    /// may offer nothing, and still wants at least what waits.
+    pub waiting: u64,
     /// Part of the grant that expired unused because the sender was silent. Not the rest at the end of the period: a sender that
-    /// waits for a
-    /// queue wakes up at intervals, and then sends much at once.
+    /// waits for a queue wakes up at intervals, and then sends much at once.
     pub unused: u64,
     /// Whether its sender slows down when held back, so that its offered rate says little about its demand.
     pub elastic: bool,
@@ -47,18 +49,19 @@ impl Wanted {
 impl Want {
     /// Headroom above the offered rate, in sixteenths.
     const HEADROOM: u64 = 1;
-    /// A leaf is held back if it leaves at most this part of its grant unused and sends at least half of it. A leaf with a steady
-    /// load below
-    /// its grant leaves one part of 17 unused. A silent leaf also leaves nothing unused while its bucket recovers from a burst.
+    /// A leaf is held back if it leaves at most this part of its grant unused, and half of its grant was offered or still waits. A
+    /// leaf with a steady load below its grant leaves one part of 17 unused. A silent leaf also leaves nothing unused while its bucket
+    /// recovers from a burst.
     const ALL: u64 = 32;
     /// Rates that differ by less than this part count as equal.
     const STEADY: u64 = 12;
 
     /// The demand for the next period.
     pub fn update(&mut self, seen: Seen) -> Wanted {
-        let held_back = seen.elastic && seen.offered >= seen.granted / 2 && seen.unused <= seen.granted / Self::ALL;
+        let present = seen.offered.saturating_add(seen.waiting);
+        let held_back = seen.elastic && present >= seen.granted / 2 && seen.unused <= seen.granted / Self::ALL;
         let wanted = if held_back { seen.granted.saturating_mul(2) } else { 0 };
-        let wanted = wanted.max(seen.offered.saturating_add(seen.offered / 16 * Self::HEADROOM));
+        let wanted = wanted.max(present.saturating_add(seen.offered / 16 * Self::HEADROOM));
         let steady = wanted.abs_diff(self.rate) <= self.rate / Self::STEADY;
         let falls = !steady && wanted < self.rate;
         self.doubted = !self.doubted && (falls || self.held_back && !held_back);
@@ -76,7 +79,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn offer(offered: u64) -> Seen {
-        Seen { offered, granted: u64::MAX, unused: u64::MAX - offered, elastic: false }
+        Seen { offered, granted: u64::MAX, waiting: 0, unused: u64::MAX - offered, elastic: false }
     }
 
     #[test]
@@ -110,7 +113,7 @@ mod tests {
     #[test]
     fn an_elastic_sender_that_uses_its_whole_grant_is_assumed_to_want_more() {
         let mut want = Want::default();
-        let seen = Seen { offered: 100, granted: 100, unused: 1, elastic: true };
+        let seen = Seen { offered: 100, granted: 100, waiting: 0, unused: 1, elastic: true };
         assert_eq!(want.update(seen), Wanted { rate: 200, held_back: true, doubted: 0 });
         let modest = Want::default().update(Seen { offered: 50, unused: 50, ..seen });
         assert!(modest.rate < 60 && !modest.held_back);
@@ -119,7 +122,7 @@ mod tests {
     #[test]
     fn a_sender_that_sends_much_now_and_then_and_lets_nothing_go_by_is_held_back_all_the_time() {
         let mut want = Want::default();
-        let seen = Seen { offered: 0, granted: 100, unused: 0, elastic: true };
+        let seen = Seen { offered: 0, granted: 100, waiting: 0, unused: 0, elastic: true };
         for offered in [93, 93, 111, 93] {
             assert!(want.update(Seen { offered, ..seen }).held_back);
         }
@@ -128,9 +131,21 @@ mod tests {
     }
 
     #[test]
+    fn who_offers_nothing_because_packets_wait_wants_at_least_these() {
+        let mut want = Want::default();
+        want.update(Seen { offered: 500, granted: 500, waiting: 0, unused: 0, elastic: true });
+        // Its window is full of packets that wait, and each round must not lower its grant further.
+        for granted in [500, 100, 20, 2] {
+            let seen = Seen { offered: 0, granted, waiting: 300, unused: 0, elastic: true };
+            let wanted = want.update(seen);
+            assert!(wanted.held_back && wanted.rate >= 300, "at {granted}: {wanted:?}");
+        }
+    }
+
+    #[test]
     fn a_sender_that_did_not_get_to_run_for_a_moment_is_held_back_all_the_same() {
         let mut want = Want::default();
-        let seen = Seen { offered: 100, granted: 100, unused: 1, elastic: true };
+        let seen = Seen { offered: 100, granted: 100, waiting: 0, unused: 1, elastic: true };
         for unused in [1, 8, 1, 20] {
             assert!(want.update(Seen { offered: 100 - unused, unused, ..seen }).held_back);
         }
@@ -141,9 +156,9 @@ mod tests {
     fn who_was_granted_more_and_did_not_get_to_run_for_a_moment_is_held_back_all_the_same() {
         for (offered, rate) in [(160, 170), (110, 120)] {
             let mut want = Want::default();
-            let seen = Seen { offered: 60, granted: 60, unused: 0, elastic: true };
+            let seen = Seen { offered: 60, granted: 60, waiting: 0, unused: 0, elastic: true };
             assert_eq!(want.update(seen), Wanted { rate: 120, held_back: true, doubted: 0 });
-            let more = Seen { offered, granted: 200, unused: 200 - offered, ..seen };
+            let more = Seen { offered, granted: 200, waiting: 0, unused: 200 - offered, ..seen };
             assert_eq!(want.update(more), Wanted { rate, held_back: true, doubted: 0 });
             assert!(!want.update(more).held_back);
         }
@@ -152,8 +167,8 @@ mod tests {
     #[test]
     fn who_is_cut_is_held_back_at_once_also_while_its_want_is_doubted() {
         let mut want = Want::default();
-        want.update(Seen { offered: 900, granted: 2000, unused: 1100, elastic: true });
-        let cut = want.update(Seen { offered: 300, granted: 300, unused: 0, elastic: true });
+        want.update(Seen { offered: 900, granted: 2000, waiting: 0, unused: 1100, elastic: true });
+        let cut = want.update(Seen { offered: 300, granted: 300, waiting: 0, unused: 0, elastic: true });
         assert_eq!((cut.rate, cut.held_back), (956, true));
     }
 
@@ -162,7 +177,7 @@ mod tests {
         let mut want = Want::default();
         let mut granted = 0;
         for round in 0..20 {
-            let wanted = want.update(Seen { offered: 1_000_000, granted, unused: granted.saturating_sub(1_000_000), elastic: true });
+            let wanted = want.update(Seen { offered: 1_000_000, granted, waiting: 0, unused: granted.saturating_sub(1_000_000), elastic: true });
             granted = wanted.rate;
             assert!(round < 2 || !wanted.held_back, "in round {round}");
         }

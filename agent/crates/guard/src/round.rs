@@ -40,6 +40,9 @@ struct Rates {
     /// Granted but not used.
     unused_bps: u64,
     unused_pps: u64,
+    /// What waits, in bits and packets.
+    waiting_bits: u64,
+    waiting_packets: u64,
     any_tcp: bool,
     /// Most of the passed traffic.
     tcp: bool,
@@ -76,10 +79,12 @@ struct Wants {
 struct Demand {
     bps: Wanted,
     pps: Wanted,
+    /// The rate at which what waits leaves in time.
+    drains_bps: u64,
 }
 
 const ALL: Wanted = Wanted { rate: u64::MAX, held_back: false, doubted: 0 };
-const EVERYTHING: Demand = Demand { bps: ALL, pps: ALL };
+const EVERYTHING: Demand = Demand { bps: ALL, pps: ALL, drains_bps: 0 };
 
 struct Pool {
     capacity_bps: u64,
@@ -284,13 +289,17 @@ impl Rounds {
     /// How far packets may run ahead of the granted and the fallback rates of a leaf with a queue behind its hook.
     #[must_use]
     pub fn ahead(&self, leaf: usize) -> [Hold; 2] {
-        let ahead = Ahead { queue: self.queue, hold_ns: self.leaves[leaf].config.hold_ns, tcp_packets: self.leaves[leaf].tcp_packets };
+        let ahead = self.ahead_of(leaf);
         let bits = match self.queue {
             GuardQueue::Fq => [self.pass_bps(leaf), self.fallback(leaf).bps],
             // One rate applies to both.
             GuardQueue::Tbf => [self.pass_bps(leaf); 2],
         };
         bits.map(|bps| ahead.at(bps, self.waits(leaf)))
+    }
+
+    fn ahead_of(&self, leaf: usize) -> Ahead {
+        Ahead { queue: self.queue, hold_ns: self.leaves[leaf].config.hold_ns, tcp_packets: self.leaves[leaf].tcp_packets }
     }
 
     /// Whether the queue behind a leaf's hook must hold back its senders.
@@ -443,12 +452,15 @@ impl Rounds {
             let tcp = tcp_bytes > passed / 2;
             let let_go =
                 |bucket: usize, passed: u64, granted: u64| unused(due[bucket].saturating_sub(leaf.due[bucket]), passed, granted, elapsed);
+            let waiting = |bucket: usize, granted: u64| over(granted, due[bucket].saturating_sub(now));
             Rates {
                 offered_bps: per_second(offered * 8),
                 passed_bps: per_second(passed * 8),
                 offered_pps: per_second(packets),
                 unused_bps: let_go(0, passed * 8, granted.bps),
                 unused_pps: granted.pps.map_or(0, |pps| let_go(1, passed_packets, pps)),
+                waiting_bits: waiting(0, granted.bps),
+                waiting_packets: granted.pps.map_or(0, |pps| waiting(1, pps)),
                 any_tcp: tcp_bytes > 0,
                 tcp,
                 elastic: tcp || leaf.queued.waits || leaf.config.held_at_source,
@@ -461,21 +473,37 @@ impl Rounds {
         if let Some(bits) = rates.offered_bps.checked_div(rates.offered_pps) {
             self.leaves[at].packet_bits = bits.max(1);
         }
-        let Rates { offered_bps, offered_pps, unused_bps, unused_pps, elastic, .. } = rates;
+        let Rates { offered_bps, offered_pps, unused_bps, unused_pps, waiting_bits, waiting_packets, elastic, .. } = rates;
         let granted = self.grants[at];
-        let bps = self.leaves[at].wants.bps.update(Seen { offered: offered_bps, granted: granted.bps, unused: unused_bps, elastic });
+        let in_a_period = |waiting: u64| within(waiting, self.period_ns);
+        let (waiting_bps, waiting_pps) = (in_a_period(waiting_bits), in_a_period(waiting_packets));
+        let bits = Seen { offered: offered_bps, granted: granted.bps, waiting: waiting_bps, unused: unused_bps, elastic };
+        let bps = self.leaves[at].wants.bps.update(bits);
         let pps = match granted.pps {
-            Some(granted) => self.leaves[at].wants.pps.update(Seen { offered: offered_pps, granted, unused: unused_pps, elastic }),
+            Some(granted) => {
+                let packets = Seen { offered: offered_pps, granted, waiting: waiting_pps, unused: unused_pps, elastic };
+                self.leaves[at].wants.pps.update(packets)
+            }
             None => Wanted { rate: offered_pps, held_back: false, doubted: 0 },
         };
-        Demand { bps, pps }
+        Demand { bps, pps, drains_bps: self.drains_bps(at, waiting_bits) }
+    }
+
+    /// The rate at which what waits leaves within the time that it may wait, and a period. So a wait grows no faster than the clock,
+    /// however fast the grant falls. Without a queue, a debt waits, and no packets.
+    fn drains_bps(&self, at: usize, waiting_bits: u64) -> u64 {
+        if !self.leaves[at].queued.there {
+            return 0;
+        }
+        let hold = self.ahead_of(at).at(self.pass_bps(at), self.waits(at));
+        within(waiting_bits, hold.tcp_ns.max(hold.others_ns) + self.period_ns)
     }
 
     /// Divides packets first: a leaf with few packets/s can use few bits, and others can use the rest.
     fn decide(&mut self) -> Vec<Grant> {
         let wants = &self.wants;
         let packets = self.packets(wants);
-        let claims: Vec<Claim> = (0..self.leaves.len()).map(|at| self.claim(at, wants[at].bps, packets[at])).collect();
+        let claims: Vec<Claim> = (0..self.leaves.len()).map(|at| self.claim(at, wants[at], packets[at])).collect();
         let without_bits = |(leaf, pps): (&Leaf, Option<u64>)| {
             let burst_ns = leaf.config.burst_ns;
             let packet_burst_ns = pps.map_or(burst_ns, |pps| reserve_ns(leaf.assured_pps, pps, burst_ns, self.period_ns));
@@ -544,17 +572,17 @@ impl Rounds {
         let Wanted { rate, held_back, .. } = want;
         let demand = rate.max(trickle);
         let could_use = if held_back { ceiling } else { demand };
-        Claim { priority: leaf.priority, guarantee: assured, ceiling, demand, could_use }
+        Claim { priority: leaf.priority, guarantee: assured, ceiling, demand, draining: 0, could_use }
     }
 
-    fn claim(&self, at: usize, want: Wanted, packets: Option<u64>) -> Claim {
+    fn claim(&self, at: usize, Demand { bps: want, drains_bps: draining, .. }: Demand, packets: Option<u64>) -> Claim {
         let leaf = &self.leaves[at].config;
         let usable = packets.map_or(u64::MAX, |pps| pps.saturating_mul(self.leaves[at].packet_bits));
         let trickle = (leaf.guarantee_bps / TRICKLE_PART).max(TRICKLE_BPS);
         let pressed = if self.at_ns < self.leaves[at].pressed_until_ns { leaf.guarantee_bps } else { 0 };
         let demand = want.rate.max(pressed).min(usable).max(trickle);
         let could_use = if want.held_back { usable.max(demand) } else { demand };
-        Claim { priority: leaf.priority, guarantee: leaf.guarantee_bps, ceiling: leaf.ceiling_bps, demand, could_use }
+        Claim { priority: leaf.priority, guarantee: leaf.guarantee_bps, ceiling: leaf.ceiling_bps, demand, draining, could_use }
     }
 }
 
@@ -637,6 +665,16 @@ pub(crate) fn held_back_bps(bps: u64) -> u64 {
 /// Whether a bit rate is the binding limit, and the packets/s that follow from it are at most `most`.
 pub(crate) fn are_few(by_bits: u64, limit: Option<u64>, most: u64) -> bool {
     by_bits <= most && limit.is_none_or(|limit| by_bits < limit)
+}
+
+/// What a rate per second makes in some time.
+fn over(rate: u64, ns: Nanos) -> u64 {
+    (rate as f64 * ns as f64 * 1e-9) as u64
+}
+
+/// The rate per second that lets `count` go within some time.
+fn within(count: u64, ns: Nanos) -> u64 {
+    (count as f64 * 1e9 / ns as f64) as u64
 }
 
 /// Unused part of a leaf's grant, per second. A bucket never lags behind the clock by more than the burst. So its time advances by

@@ -7,9 +7,9 @@ pub struct Seen {
     pub offered: u64,
     /// Granted rate.
     pub granted: u64,
-    /// What still waits at the end of the period, as the rate at which it leaves within the next one. A sender whose packets wait
-    /// may offer nothing, and still wants at least what waits.
-    pub waiting: u64,
+    /// What waited at the start of the period, as the rate at which it leaves within one. A sender whose packets wait may offer
+    /// nothing, and still wants at least what waits.
+    pub waited: u64,
     /// Part of the grant that expired unused because the sender was silent. Not the rest at the end of the period: a sender that
     /// waits for a queue wakes up at intervals, and then sends much at once.
     pub unused: u64,
@@ -49,7 +49,7 @@ impl Wanted {
 impl Want {
     /// Headroom above the offered rate, in sixteenths.
     const HEADROOM: u64 = 1;
-    /// A leaf is held back if it leaves at most this part of its grant unused, and half of its grant was offered or still waits. A
+    /// A leaf is held back if it leaves at most this part of its grant unused, and half of its grant was offered or had waited. A
     /// leaf with a steady load below its grant leaves one part of 17 unused. A silent leaf also leaves nothing unused while its bucket
     /// recovers from a burst.
     const ALL: u64 = 32;
@@ -58,7 +58,7 @@ impl Want {
 
     /// The demand for the next period.
     pub fn update(&mut self, seen: Seen) -> Wanted {
-        let present = seen.offered.saturating_add(seen.waiting);
+        let present = seen.offered.saturating_add(seen.waited);
         let held_back = seen.elastic && present >= seen.granted / 2 && seen.unused <= seen.granted / Self::ALL;
         let wanted = if held_back { seen.granted.saturating_mul(2) } else { 0 };
         let wanted = wanted.max(present.saturating_add(seen.offered / 16 * Self::HEADROOM));
@@ -79,7 +79,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn offer(offered: u64) -> Seen {
-        Seen { offered, granted: u64::MAX, waiting: 0, unused: u64::MAX - offered, elastic: false }
+        Seen { offered, granted: u64::MAX, waited: 0, unused: u64::MAX - offered, elastic: false }
     }
 
     #[test]
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn an_elastic_sender_that_uses_its_whole_grant_is_assumed_to_want_more() {
         let mut want = Want::default();
-        let seen = Seen { offered: 100, granted: 100, waiting: 0, unused: 1, elastic: true };
+        let seen = Seen { offered: 100, granted: 100, waited: 0, unused: 1, elastic: true };
         assert_eq!(want.update(seen), Wanted { rate: 200, held_back: true, doubted: 0 });
         let modest = Want::default().update(Seen { offered: 50, unused: 50, ..seen });
         assert!(modest.rate < 60 && !modest.held_back);
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_sender_that_sends_much_now_and_then_and_lets_nothing_go_by_is_held_back_all_the_time() {
         let mut want = Want::default();
-        let seen = Seen { offered: 0, granted: 100, waiting: 0, unused: 0, elastic: true };
+        let seen = Seen { offered: 0, granted: 100, waited: 0, unused: 0, elastic: true };
         for offered in [93, 93, 111, 93] {
             assert!(want.update(Seen { offered, ..seen }).held_back);
         }
@@ -133,10 +133,10 @@ mod tests {
     #[test]
     fn who_offers_nothing_because_packets_wait_wants_at_least_these() {
         let mut want = Want::default();
-        want.update(Seen { offered: 500, granted: 500, waiting: 0, unused: 0, elastic: true });
+        want.update(Seen { offered: 500, granted: 500, waited: 0, unused: 0, elastic: true });
         // Its window is full of packets that wait, and each round must not lower its grant further.
         for granted in [500, 100, 20, 2] {
-            let seen = Seen { offered: 0, granted, waiting: 300, unused: 0, elastic: true };
+            let seen = Seen { offered: 0, granted, waited: 300, unused: 0, elastic: true };
             let wanted = want.update(seen);
             assert!(wanted.held_back && wanted.rate >= 300, "at {granted}: {wanted:?}");
         }
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_sender_that_did_not_get_to_run_for_a_moment_is_held_back_all_the_same() {
         let mut want = Want::default();
-        let seen = Seen { offered: 100, granted: 100, waiting: 0, unused: 1, elastic: true };
+        let seen = Seen { offered: 100, granted: 100, waited: 0, unused: 1, elastic: true };
         for unused in [1, 8, 1, 20] {
             assert!(want.update(Seen { offered: 100 - unused, unused, ..seen }).held_back);
         }
@@ -156,9 +156,9 @@ mod tests {
     fn who_was_granted_more_and_did_not_get_to_run_for_a_moment_is_held_back_all_the_same() {
         for (offered, rate) in [(160, 170), (110, 120)] {
             let mut want = Want::default();
-            let seen = Seen { offered: 60, granted: 60, waiting: 0, unused: 0, elastic: true };
+            let seen = Seen { offered: 60, granted: 60, waited: 0, unused: 0, elastic: true };
             assert_eq!(want.update(seen), Wanted { rate: 120, held_back: true, doubted: 0 });
-            let more = Seen { offered, granted: 200, waiting: 0, unused: 200 - offered, ..seen };
+            let more = Seen { offered, granted: 200, waited: 0, unused: 200 - offered, ..seen };
             assert_eq!(want.update(more), Wanted { rate, held_back: true, doubted: 0 });
             assert!(!want.update(more).held_back);
         }
@@ -167,8 +167,8 @@ mod tests {
     #[test]
     fn who_is_cut_is_held_back_at_once_also_while_its_want_is_doubted() {
         let mut want = Want::default();
-        want.update(Seen { offered: 900, granted: 2000, waiting: 0, unused: 1100, elastic: true });
-        let cut = want.update(Seen { offered: 300, granted: 300, waiting: 0, unused: 0, elastic: true });
+        want.update(Seen { offered: 900, granted: 2000, waited: 0, unused: 1100, elastic: true });
+        let cut = want.update(Seen { offered: 300, granted: 300, waited: 0, unused: 0, elastic: true });
         assert_eq!((cut.rate, cut.held_back), (956, true));
     }
 
@@ -177,7 +177,7 @@ mod tests {
         let mut want = Want::default();
         let mut granted = 0;
         for round in 0..20 {
-            let wanted = want.update(Seen { offered: 1_000_000, granted, waiting: 0, unused: granted.saturating_sub(1_000_000), elastic: true });
+            let wanted = want.update(Seen { offered: 1_000_000, granted, waited: 0, unused: granted.saturating_sub(1_000_000), elastic: true });
             granted = wanted.rate;
             assert!(round < 2 || !wanted.held_back, "in round {round}");
         }

@@ -1094,6 +1094,7 @@ impl Tender {
         let own: Vec<Option<Wait>> = self.vifs.iter_mut().map(|vif| vif.waits.take()).collect();
         let mut rows: Vec<GuardRow> = (0..self.start.leaves.len()).map(|leaf| self.row(leaf, at_ns - from_ns)).collect();
         for (at, own) in own.into_iter().enumerate() {
+            self.judge_wait(at, own);
             let seen = together(own, links[self.start.leaves[self.start.hooks[at].leaf].pool]);
             for leaf in leaves_of(&self.start, at) {
                 (rows[leaf].delay_ns, rows[leaf].jitter_ns) = (seen.map(|wait| wait.delay_ns), seen.map(|wait| wait.jitter_ns));
@@ -1110,6 +1111,18 @@ impl Tender {
         // Everything here is compared in kernel time; reports use the agent's time.
         let (from_ns, at_ns) = (clock::of_system(from_ns), clock::of_system(at_ns));
         Report { from_ns, at_ns, rows, pools, notes: std::mem::take(&mut self.notes), round_ns_max, decide_ns_max }
+    }
+
+    /// Reports packets that waited for longer than stated: the guard itself held them back.
+    fn judge_wait(&mut self, at: usize, own: Option<Wait>) {
+        let kept = self.core.kept();
+        let may_wait = |leaf: usize| kept.rounds.may_wait_ns(leaf);
+        let Some(most) = leaves_of(&self.start, at).map(may_wait).max() else { return };
+        let granted: u64 = leaves_of(&self.start, at).map(|leaf| kept.rounds.grants()[leaf].bps).sum();
+        drop(kept);
+        if let Some(finding) = own.and_then(|own| waited(own.delay_ns, most, granted)) {
+            self.note(at, finding);
+        }
     }
 
     fn row(&mut self, leaf: usize, elapsed: Nanos) -> GuardRow {
@@ -1136,6 +1149,17 @@ impl Tender {
 
 fn exceeded(amount: u64, unit: &'static str) -> Finding {
     Finding { kind: GuardFinding::Exceeded, amount, unit, text: "above the ceiling".into() }
+}
+
+/// The finding of packets that waited, in the mean, for more than twice as long as they may. A mean up to that may come from a rate
+/// that changed meanwhile.
+fn waited(delay_ns: Nanos, most_ns: Nanos, granted_bps: u64) -> Option<Finding> {
+    let (delay_ms, most_ms, mbps) = (delay_ns / 1_000_000, most_ns / 1_000_000, granted_bps as f64 / 1e6);
+    let text = format!(
+        "packets waited {delay_ms} ms on average, and may wait {most_ms} ms; {mbps:.3} Mbit/s are granted now: give the vif a guarantee, or a \
+         larger one"
+    );
+    (delay_ns > 2 * most_ns).then(|| Finding::of(GuardFinding::Waited, text))
 }
 
 fn renamed(place: &Place) -> String {
@@ -1176,7 +1200,7 @@ fn missed(goal: &GuardGoal, own: Wait, link: Wait, alone: bool) -> GuardNote {
 mod tests {
     use partywall_bpf::tc::Network;
     use partywall_bpf::Namespace;
-    use partywall_wire::{GuardDirection, GuardLeaf, GuardPool};
+    use partywall_wire::{GuardDemand, GuardDirection, GuardLeaf, GuardPool};
 
     use super::*;
 
@@ -1216,6 +1240,7 @@ mod tests {
             check_ns: 100_000_000,
             fallback_after_ns: Some(1_000_000_000),
             queue: Some(GuardQueue::Tbf),
+            demand: GuardDemand::default(),
             transient: false,
         }
     }

@@ -10,6 +10,8 @@ mod check;
 mod delay;
 mod error;
 mod fallback;
+#[cfg(test)]
+mod fluid;
 mod guard;
 mod place;
 mod plane;

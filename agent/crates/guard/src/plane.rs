@@ -93,7 +93,7 @@ impl Grant {
 
 /// The new due time of a bucket whose debt after `now` is converted from cost `old` to cost `new`. It stays `due` if there is no
 /// debt, or if either cost is unlimited.
-fn owed_at_new_cost(due: u64, now: u64, old: u64, new: u64) -> u64 {
+pub(crate) fn owed_at_new_cost(due: u64, now: u64, old: u64, new: u64) -> u64 {
     match due.checked_sub(now) {
         Some(ahead) if old != 0 && new != 0 && old != new => {
             now + u64::try_from(u128::from(ahead) * u128::from(new) / u128::from(old)).unwrap_or(u64::MAX / 2).min(u64::MAX / 2 - now)

@@ -3,7 +3,7 @@
 
 use partywall_allocation::{allocate, by_use, divide, Claim, Limit, Seen, Throttle, Want, Wanted};
 use partywall_clock::{self as clock, Nanos};
-use partywall_wire::{GuardDirection, GuardHook, GuardLeaf, GuardPool, GuardQueue, GuardStart, GuardTotal};
+use partywall_wire::{GuardDemand, GuardDirection, GuardHook, GuardLeaf, GuardPool, GuardQueue, GuardStart, GuardTotal};
 
 use crate::place::LARGEST;
 use crate::plane::{Counters, Grant, Hold, Plane};
@@ -21,6 +21,8 @@ const DROPS_FROM_PPS: u64 = 30_000;
 /// Maximum time to departure that TCP gets for its largest packet. The time does not shrink if the leaf is granted more
 /// meanwhile. The rate of a rate queue does change.
 const DEPARTS_WITHIN_NS: Nanos = 200_000_000;
+/// However low its rate, no leaf's packets should wait for longer. It is the largest `hold` of a policy.
+const WAITS_AT_MOST_NS: Nanos = 1_000_000_000;
 /// A leaf that lost packets below its guarantee is granted the full guarantee for this time. A TCP sender that loses everything in
 /// flight is silent for 200 ms, then twice as long, and so on. If that silence counted as no demand, it would find little
 /// capacity on its return and never recover.
@@ -40,9 +42,11 @@ struct Rates {
     /// Granted but not used.
     unused_bps: u64,
     unused_pps: u64,
-    /// What waits, in bits and packets.
+    /// What waited at the start, in bits and packets: as much to send as what arrived meanwhile.
+    waited_bits: u64,
+    waited_packets: u64,
+    /// What still waits, in bits.
     waiting_bits: u64,
-    waiting_packets: u64,
     any_tcp: bool,
     /// Most of the passed traffic.
     tcp: bool,
@@ -157,10 +161,43 @@ pub struct Rounds {
     wants: Vec<Demand>,
     /// Per leaf.
     grants: Vec<Grant>,
+    /// Bit/s of each leaf if all leaves want all they may have.
+    shares: Vec<u64>,
     look_again: bool,
     queue: GuardQueue,
+    demand: GuardDemand,
     period_ns: Nanos,
     at_ns: Nanos,
+}
+
+/// The buckets of all leaves, as the data plane keeps them. A trait, so that a model can take the place of the kernel.
+pub(crate) trait Buckets {
+    /// See [`Plane::counters`].
+    fn counters(&self, leaf: usize) -> Counters;
+    /// See [`Plane::due`].
+    fn due(&self, leaf: usize, now: Nanos, grant: Grant) -> [Nanos; 2];
+    /// See [`Plane::grant`].
+    fn grant(&self, leaf: usize, now: Nanos, grant: Grant);
+    /// See [`Plane::fill`].
+    fn fill(&self, leaf: usize, now: Nanos, grant: Grant);
+}
+
+impl Buckets for Plane {
+    fn counters(&self, leaf: usize) -> Counters {
+        Self::counters(self, leaf)
+    }
+
+    fn due(&self, leaf: usize, now: Nanos, grant: Grant) -> [Nanos; 2] {
+        Self::due(self, leaf, now, grant)
+    }
+
+    fn grant(&self, leaf: usize, now: Nanos, grant: Grant) {
+        Self::grant(self, leaf, now, grant);
+    }
+
+    fn fill(&self, leaf: usize, now: Nanos, grant: Grant) {
+        Self::fill(self, leaf, now, grant);
+    }
 }
 
 impl Rounds {
@@ -178,14 +215,17 @@ impl Rounds {
             narrow_first: Vec::new(),
             wants: Vec::new(),
             grants: Vec::new(),
+            shares: Vec::new(),
             look_again: false,
             queue,
+            demand: start.demand,
             period_ns: start.period_ns,
             at_ns: now,
         };
         rounds.settle_leaves(start);
         rounds.wants = vec![EVERYTHING; start.leaves.len()];
         rounds.grants = rounds.decide();
+        rounds.shares = rounds.grants.iter().map(|grant| grant.bps).collect();
         rounds
     }
 
@@ -226,7 +266,7 @@ impl Rounds {
     }
 
     /// Writes the grants that changed.
-    fn give(&mut self, plane: &Plane, now: Nanos, grants: Vec<Grant>) {
+    fn give(&mut self, plane: &impl Buckets, now: Nanos, grants: Vec<Grant>) {
         for at in cuts_first(&grants, &self.grants) {
             plane.grant(at, now, grants[at]);
         }
@@ -296,6 +336,14 @@ impl Rounds {
             GuardQueue::Tbf => [self.pass_bps(leaf); 2],
         };
         bits.map(|bps| ahead.at(bps, self.waits(leaf)))
+    }
+
+    /// The longest that packets of a leaf may wait, however many others want the link: at its share of the rate, and at most
+    /// [`WAITS_AT_MOST_NS`].
+    #[must_use]
+    pub fn may_wait_ns(&self, leaf: usize) -> Nanos {
+        let hold = self.ahead_of(leaf).at(self.shares[leaf].max(TRICKLE_BPS), true);
+        hold.tcp_ns.min(WAITS_AT_MOST_NS).max(hold.others_ns)
     }
 
     fn ahead_of(&self, leaf: usize) -> Ahead {
@@ -370,7 +418,7 @@ impl Rounds {
     }
 
     /// Reads the counters, decides, and writes the grants that changed. Returns the time to decide.
-    pub fn run(&mut self, plane: &Plane, now: Nanos) -> Nanos {
+    pub(crate) fn run(&mut self, plane: &impl Buckets, now: Nanos) -> Nanos {
         let elapsed = now.saturating_sub(self.at_ns).max(1);
         let rates = self.read(plane, now, elapsed);
         self.at_ns = now;
@@ -437,9 +485,9 @@ impl Rounds {
         }
     }
 
-    fn read(&mut self, plane: &Plane, now: Nanos, elapsed: Nanos) -> Vec<Rates> {
+    fn read(&mut self, plane: &impl Buckets, now: Nanos, elapsed: Nanos) -> Vec<Rates> {
         // Precise enough, and much faster than 128-bit integers.
-        let elapsed = elapsed as f64;
+        let (from, elapsed) = (self.at_ns, elapsed as f64);
         let per_second = |count: u64| (count as f64 * 1e9 / elapsed) as u64;
         let rates_of = |(at, (leaf, granted)): (usize, (&mut Leaf, &Grant))| {
             let (counted, due) = (plane.counters(at), plane.due(at, now, *granted));
@@ -452,15 +500,16 @@ impl Rounds {
             let tcp = tcp_bytes > passed / 2;
             let let_go =
                 |bucket: usize, passed: u64, granted: u64| unused(due[bucket].saturating_sub(leaf.due[bucket]), passed, granted, elapsed);
-            let waiting = |bucket: usize, granted: u64| over(granted, due[bucket].saturating_sub(now));
+            let waited = |bucket: usize, granted: u64| over(granted, leaf.due[bucket].saturating_sub(from));
             Rates {
                 offered_bps: per_second(offered * 8),
                 passed_bps: per_second(passed * 8),
                 offered_pps: per_second(packets),
                 unused_bps: let_go(0, passed * 8, granted.bps),
                 unused_pps: granted.pps.map_or(0, |pps| let_go(1, passed_packets, pps)),
-                waiting_bits: waiting(0, granted.bps),
-                waiting_packets: granted.pps.map_or(0, |pps| waiting(1, pps)),
+                waited_bits: waited(0, granted.bps),
+                waited_packets: granted.pps.map_or(0, |pps| waited(1, pps)),
+                waiting_bits: over(granted.bps, due[0].saturating_sub(now)),
                 any_tcp: tcp_bytes > 0,
                 tcp,
                 elastic: tcp || leaf.queued.waits || leaf.config.held_at_source,
@@ -473,30 +522,37 @@ impl Rounds {
         if let Some(bits) = rates.offered_bps.checked_div(rates.offered_pps) {
             self.leaves[at].packet_bits = bits.max(1);
         }
-        let Rates { offered_bps, offered_pps, unused_bps, unused_pps, waiting_bits, waiting_packets, elastic, .. } = rates;
+        let Rates { offered_bps, offered_pps, unused_bps, unused_pps, elastic, .. } = rates;
         let granted = self.grants[at];
-        let in_a_period = |waiting: u64| within(waiting, self.period_ns);
-        let (waiting_bps, waiting_pps) = (in_a_period(waiting_bits), in_a_period(waiting_packets));
-        let bits = Seen { offered: offered_bps, granted: granted.bps, waiting: waiting_bps, unused: unused_bps, elastic };
+        let [waited_bps, waited_pps, drains_bps] = match self.demand {
+            GuardDemand::Waiting => {
+                let in_a_period = |count: u64| within(count, self.period_ns);
+                [in_a_period(rates.waited_bits), in_a_period(rates.waited_packets), self.drains_bps(at, rates.waiting_bits)]
+            }
+            GuardDemand::Arrived => [0; 3],
+        };
+        let bits = Seen { offered: offered_bps, waited: waited_bps, granted: granted.bps, unused: unused_bps, elastic };
         let bps = self.leaves[at].wants.bps.update(bits);
         let pps = match granted.pps {
             Some(granted) => {
-                let packets = Seen { offered: offered_pps, granted, waiting: waiting_pps, unused: unused_pps, elastic };
+                let packets = Seen { offered: offered_pps, waited: waited_pps, granted, unused: unused_pps, elastic };
                 self.leaves[at].wants.pps.update(packets)
             }
             None => Wanted { rate: offered_pps, held_back: false, doubted: 0 },
         };
-        Demand { bps, pps, drains_bps: self.drains_bps(at, waiting_bits) }
+        Demand { bps, pps, drains_bps }
     }
 
     /// The rate at which what waits leaves within the time that it may wait, and a period. So a wait grows no faster than the clock,
-    /// however fast the grant falls. Without a queue, a debt waits, and no packets.
+    /// however far the grant falls. What waits beyond its hold does not count: the rate is always below the grant, and others get
+    /// their shares after a few rounds. Without a queue, a debt waits, and no packets.
     fn drains_bps(&self, at: usize, waiting_bits: u64) -> u64 {
         if !self.leaves[at].queued.there {
             return 0;
         }
         let hold = self.ahead_of(at).at(self.pass_bps(at), self.waits(at));
-        within(waiting_bits, hold.tcp_ns.max(hold.others_ns) + self.period_ns)
+        let hold_ns = hold.tcp_ns.max(hold.others_ns);
+        within(waiting_bits.min(over(self.grants[at].bps, hold_ns)), hold_ns + self.period_ns)
     }
 
     /// Divides packets first: a leaf with few packets/s can use few bits, and others can use the rest.
@@ -766,6 +822,7 @@ mod tests {
             check_ns: 1_000_000_000,
             fallback_after_ns: None,
             queue: None,
+            demand: GuardDemand::default(),
             transient: false,
         }
     }
@@ -848,6 +905,45 @@ mod tests {
         let rounds = Rounds::new(&policy, GuardQueue::Tbf, 0);
         assert_eq!(rounds.ahead(0)[0].tcp_ns / 1_000_000, 59);
         assert_eq!(rounds.ahead(1)[0].tcp_ns / 1_000_000, 118);
+    }
+
+    #[test]
+    fn the_longest_wait_is_that_of_a_leafs_share_whatever_it_is_granted_now() {
+        let capped = GuardLeaf { ceiling_bps: 5_000_000, hold_ns: 20_000_000, ..leaf("capped", 1, 0, None, &[]) };
+        let starved = GuardLeaf { hold_ns: 20_000_000, ..leaf("starved", 0, 0, None, &[]) };
+        let leaves = vec![leaf("greedy", 1, 150_000_000, None, &[]), capped, starved];
+        let mut rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
+        rounds.grants[1].bps = TRICKLE_BPS;
+        assert_eq!([0, 1, 2].map(|leaf| rounds.may_wait_ns(leaf) / 1_000_000), [0, 118, 1000]);
+    }
+
+    #[test]
+    fn a_leaf_whose_packets_wait_is_granted_its_share_though_it_offers_nothing() {
+        let ceiling = 5_000_000;
+        let capped = GuardLeaf { ceiling_bps: ceiling, ..leaf("capped", 1, 0, None, &[]) };
+        let mut rounds = Rounds::new(&start(vec![leaf("greedy", 1, 20_000_000, None, &[]), capped], vec![]), GuardQueue::Tbf, 0);
+        let greedy = Rates { elastic: true, ..offered(1_000_000_000, 12_000) };
+        let full = Rates { waited_bits: 1_700_000, waiting_bits: 1_500_000, elastic: true, ..Rates::default() };
+        for round in 0..20 {
+            rounds.grants = granted(&mut rounds, &[greedy, full]);
+            assert_eq!(rounds.grants[1].bps, ceiling, "in round {round}");
+        }
+    }
+
+    #[test]
+    fn a_cut_grant_lets_a_queue_drain_before_a_higher_class_borrows() {
+        let leaves = vec![leaf("low", 0, 0, None, &[]), leaf("high", 1, 600_000_000, None, &[])];
+        let mut rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
+        rounds.queued(0, true);
+        rounds.grants[0].bps = 1_000_000_000;
+        let high = offered(1_000_000_000, 12_000);
+        // Of 10 ms, 2 may wait, and are to leave within these and a period of 50 ms.
+        rounds.leaves[0].config.hold_ns = 2_000_000;
+        let low = Rates { waited_bits: 10_000_000, waiting_bits: 10_000_000, elastic: true, ..Rates::default() };
+        let cut = decided(&mut rounds, &[low, high]);
+        assert!(cut[0].abs_diff(38_461_538) < 1000 && cut[1] > 961_000_000, "{cut:?}");
+        rounds.queued(0, false);
+        assert!(decided(&mut rounds, &[low, high])[0] < 1_000_000, "without a queue, only a debt is left");
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub struct GuardStart {
     /// The kind of queue that holds packets back. Default: `fq` if the kernel has it.
     #[serde(default)]
     pub queue: Option<GuardQueue>,
+    /// What a leaf's demand is estimated from.
+    #[serde(default)]
+    pub demand: GuardDemand,
     /// Hooks and queues are removed when the guard ends, also if its controller is gone. Otherwise they stay, and keep guarantees.
     #[serde(default)]
     pub transient: bool,
@@ -204,6 +207,17 @@ pub enum GuardQueue {
     Tbf,
 }
 
+/// What a leaf's demand is estimated from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GuardDemand {
+    /// What arrived in the last period and what still waits: a sender with a full queue offers nothing.
+    #[default]
+    Waiting,
+    /// Only what arrived, as in DBA-VM. It starves senders that wait for their queue, and is here to compare with.
+    Arrived,
+}
+
 /// Treatment of excess packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -348,4 +362,6 @@ pub enum GuardFinding {
     Exceeded,
     /// A goal for delay or jitter is missed, although all capacity above the guarantees was withheld.
     Unmet,
+    /// Packets waited for longer than `hold`, or than TCP may wait at the vif's share of the link.
+    Waited,
 }

@@ -19,7 +19,7 @@ pub use envelope::{
     CODE_PARSE, CODE_PASSING, CODE_REQUEST, CODE_USAGE, LONG_LINE, MAX_LINE,
 };
 pub use guard::{
-    GuardAdjusted, GuardDirection, GuardExcess, GuardFinding, GuardGoal, GuardGrant, GuardGrants, GuardHook, GuardLeaf, GuardLink,
+    GuardAdjusted, GuardDemand, GuardDirection, GuardExcess, GuardFinding, GuardGoal, GuardGrant, GuardGrants, GuardHook, GuardLeaf, GuardLink,
     GuardMove, GuardMoves, GuardNote, GuardPool, GuardPoolRow, GuardQueue, GuardRemove, GuardRemoved, GuardRow, GuardRule, GuardStart,
     GuardStarted, GuardTotal,
 };

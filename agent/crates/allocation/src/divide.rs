@@ -130,8 +130,13 @@ mod tests {
 
     fn cases() -> impl Strategy<Value = Case> {
         let claim = (0u32..3, 0u64..300, 0u64..2000, 0u64..3000, 0u64..1000, 0u64..2000);
-        let claim = claim.prop_map(|(priority, guarantee, ceiling, demand, draining, more)| {
-            Claim { priority, guarantee, ceiling, demand, draining, could_use: demand + more }
+        let claim = claim.prop_map(|(priority, guarantee, ceiling, demand, draining, more)| Claim {
+            priority,
+            guarantee,
+            ceiling,
+            demand,
+            draining,
+            could_use: demand + more,
         });
         let each = proptest::collection::vec((claim, 0usize..3, 0usize..3), 1..12);
         (each, proptest::collection::vec(0u64..4000, 3), proptest::collection::vec(0u64..4000, 2)).prop_map(|(each, capacities, totals)| {

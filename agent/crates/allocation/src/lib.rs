@@ -176,8 +176,11 @@ mod tests {
     }
 
     fn claims() -> impl Strategy<Value = Vec<Claim>> {
-        let each = (0u32..4, 0u64..2000, 0u64..2000, 0u64..3000, 0u64..1000, 0u64..2000)
-            .prop_map(|(p, g, c, d, draining, more)| Claim { draining, could_use: d + more, ..claim(p, g, c, d) });
+        let each = (0u32..4, 0u64..2000, 0u64..2000, 0u64..3000, 0u64..1000, 0u64..2000).prop_map(|(p, g, c, d, draining, more)| Claim {
+            draining,
+            could_use: d + more,
+            ..claim(p, g, c, d)
+        });
         proptest::collection::vec(each, 0..24)
     }
 

@@ -177,7 +177,8 @@ mod tests {
         let mut want = Want::default();
         let mut granted = 0;
         for round in 0..20 {
-            let wanted = want.update(Seen { offered: 1_000_000, granted, waited: 0, unused: granted.saturating_sub(1_000_000), elastic: true });
+            let wanted =
+                want.update(Seen { offered: 1_000_000, granted, waited: 0, unused: granted.saturating_sub(1_000_000), elastic: true });
             granted = wanted.rate;
             assert!(round < 2 || !wanted.held_back, "in round {round}");
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use partywall_bpf::tc::{Backlog, Direction, Hook, Interface, Network, Queue, QueueKind, Root};
 use partywall_bpf::{Namespace, NAME_PREFIX};
-use partywall_clock::Nanos;
+use partywall_clock::{self as clock, Nanos};
 use partywall_wire::{GuardDirection, GuardExcess, GuardHook, GuardLeaf, GuardLink, GuardQueue, GuardRemove, GuardRemoved};
 
 use crate::check::Count;
@@ -31,6 +31,10 @@ const DETOUR: &str = "pwguard";
 /// Maximum characters of a policy's name in the names of its hooks.
 const NAME_CHARS: usize = 60;
 const STRICT_BURST_NS: Nanos = 2_000_000;
+/// A queue passes a packet of TCP whole if it leaves within this time. Above some 30 Mbit/s, none is segmented.
+const WHOLE_WITHIN_NS: Nanos = 20_000_000;
+/// The largest frame leaves within this time, also at the lowest rate.
+const STUCK_NS: Nanos = 500_000_000;
 /// A packet of 64 KiB that the network card segments, with the headers of all its segments.
 pub(crate) const LARGEST: u64 = (64 << 10) + 128 * 66;
 /// Bytes that TCP keeps in flight locally (TCP small queues: two packets, and one that is begun), with some room, also for few
@@ -136,9 +140,11 @@ pub(crate) struct Place {
     detour: Option<Detour>,
     kind: QueueKind,
     queued: Option<QueueRate>,
-    /// Burst of the existing queue. If the burst became smaller than a waiting packet, that packet would never leave, nor would
-    /// any behind it. So below the largest packet size the burst only grows. The queue segments packets larger than the burst.
+    /// Burst of the existing queue, which segments larger packets. If the burst became smaller than a waiting packet, that packet
+    /// would never leave, nor would any behind it. So it shrinks only while the queue is empty and its senders are idle.
     queue_burst: u64,
+    /// What waited since when, after the burst shrank: a large packet may have arrived at that moment.
+    shrunk: Option<(u64, Nanos)>,
     /// Largest size that the interface sends in one piece.
     frame: u64,
     veth: bool,
@@ -360,6 +366,7 @@ impl Place {
             kind: kind(queue),
             queued: taken_over.then_some(QueueRate::UNKNOWN),
             queue_burst: if taken_over { LARGEST } else { 0 },
+            shrunk: None,
             frame: frame(&interface),
             veth: interface.peer.is_some(),
             burst_ns: leaf.burst_ns,
@@ -463,7 +470,12 @@ impl Place {
     }
 
     fn repace(&mut self, pace: QueueRate, plane: Option<&Plane>) -> io::Result<()> {
-        if self.excess == GuardExcess::Dropped || self.queued.is_some_and(|queued| pace.is_near(queued)) {
+        if self.excess == GuardExcess::Dropped {
+            return Ok(());
+        }
+        let (wanted, stuck) = (self.burst_bytes(pace), self.is_stuck(clock::system()));
+        let shrinks = self.idle_rounds > 0 && wanted < self.queue_burst && !stuck && self.waiting_bytes() == Some(0);
+        if self.queued.is_some_and(|queued| pace.is_near(queued)) && !shrinks && !stuck {
             return Ok(());
         }
         if let (Direction::Ingress, None, Some(plane)) = (self.end.hook.direction, &self.detour, plane) {
@@ -471,9 +483,14 @@ impl Place {
         }
         match self.kind {
             QueueKind::Rate => {
-                let burst_bytes = self.burst_bytes(pace);
-                self.put_queue(&self.rated(pace, burst_bytes))?;
-                self.queue_burst = burst_bytes.into();
+                let burst_bytes = match (shrinks, stuck) {
+                    (true, _) => wanted,
+                    (_, true) => wanted.max(LARGEST),
+                    _ => wanted.max(self.queue_burst),
+                };
+                self.put_queue(&self.rated(pace, burst_bytes as u32))?;
+                self.queue_burst = burst_bytes;
+                self.shrunk = shrinks.then_some((0, clock::system()));
             }
             QueueKind::Departures if self.queued.is_none_or(|queued| queued == QueueRate::UNKNOWN) => self.put_queue(&self.departures())?,
             // It has no rate to change.
@@ -503,10 +520,32 @@ impl Place {
 
     /// A queue that only stays out of the way has the hook's burst. A queue that holds senders back has a small burst: its waiting
     /// packets cover moments in which the senders have no CPU, and each rate change lets a burst pass.
-    fn burst_bytes(&self, pace: QueueRate) -> u32 {
+    ///
+    /// A large packet of TCP is segmented where it alone would take longer than [`WHOLE_WITHIN_NS`]. The kernel wakes the queue when
+    /// its first packet may leave at the rate of before, or when another arrives: at a trickle, a packet of 64 KiB would block a
+    /// sender for 8 s, whatever it is granted next.
+    fn burst_bytes(&self, pace: QueueRate) -> u64 {
         let burst_ns = if pace.strict { self.burst_ns.min(STRICT_BURST_NS) } else { self.burst_ns };
-        let least = if pace.tcp { LARGEST } else { self.frame.max(self.queue_burst.min(LARGEST)) };
-        pace.bytes_during(burst_ns).clamp(least, 1 << 31) as u32
+        let least =
+            if pace.tcp { pace.bytes_during(WHOLE_WITHIN_NS).clamp(2 * self.frame, LARGEST.max(2 * self.frame)) } else { self.frame };
+        pace.bytes_during(burst_ns).clamp(least, 1 << 31)
+    }
+
+    /// Whether nothing has left a queue since its burst shrank: its first packet is larger than the burst.
+    fn is_stuck(&mut self, now: Nanos) -> bool {
+        let Some((before, since)) = self.shrunk else { return false };
+        match self.waiting_bytes() {
+            Some(bytes) if bytes > 0 && bytes == before => now > since + STUCK_NS,
+            Some(bytes) if bytes > 0 => {
+                self.shrunk = Some((bytes, now));
+                false
+            }
+            _ if now > since + STUCK_NS => {
+                self.shrunk = None;
+                false
+            }
+            _ => false,
+        }
     }
 
     /// Whether the queue had no traffic for `rounds` rounds. Packets in a removed queue would be lost.
@@ -521,7 +560,7 @@ impl Place {
             Some(detour) => detour.remove()?,
             None => self.end.network()?.unqueue(self.end.index)?,
         }
-        (self.queued, self.queue_burst) = (None, 0);
+        (self.queued, self.queue_burst, self.shrunk) = (None, 0, None);
         Ok(())
     }
 
@@ -608,7 +647,7 @@ impl Place {
         let grown = frame > std::mem::replace(&mut self.frame, frame);
         if let Some(pace) = self.queued.take_if(|_| !queued || moved || grown) {
             if !queued || moved {
-                self.queue_burst = 0;
+                (self.queue_burst, self.shrunk) = (0, None);
             }
             self.repace(pace, Some(plane))?;
         }

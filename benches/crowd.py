@@ -175,7 +175,8 @@ def _judged(
 ) -> Got:
     name, member = f"m{at}", crowd.members[at]
     share = share_of(crowd, member)
-    packets = 1 if member.place == "own end" else PACKETS_AFAR
+    # The last packet that enters adds its own time.
+    packets = 1 + (1 if member.place == "own end" else PACKETS_AFAR)
     may_wait_s = max(HOLD_S, min(packets * LARGEST * 8 / share, LONGEST_FQ_S if queue == "fq" else LONGEST_S))
     ceiling = member.ceiling or crowd.link
     most = fullest(readings, name, ceiling)

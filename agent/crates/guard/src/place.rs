@@ -175,6 +175,18 @@ impl QueueRate {
         (u128::from(self.bytes_per_second()) * u128::from(ns) / 1_000_000_000) as u64
     }
 
+    /// A queue that only stays out of the way has the hook's burst. A queue that holds senders back has a small burst: its waiting
+    /// packets cover moments in which the senders have no CPU, and each rate change lets a burst pass.
+    ///
+    /// A large packet of TCP is segmented where it alone would take longer than [`WHOLE_WITHIN_NS`]. The kernel wakes the queue when
+    /// its first packet may leave at the rate of before, or when another arrives: at a trickle, a packet of 64 KiB would block a
+    /// sender for 8 s, whatever it is granted next.
+    fn burst_bytes(self, frame: u64, burst_ns: Nanos) -> u64 {
+        let burst_ns = if self.strict { burst_ns.min(STRICT_BURST_NS) } else { burst_ns };
+        let least = if self.tcp { self.bytes_during(WHOLE_WITHIN_NS).min(LARGEST).max(2 * frame) } else { frame };
+        self.bytes_during(burst_ns).clamp(least, 1 << 31)
+    }
+
     /// Small changes are not worth a system call, and each change of a queue lets a burst pass.
     fn is_near(self, other: Self) -> bool {
         self.strict == other.strict && self.tcp <= other.tcp && self.bps.abs_diff(other.bps) <= other.bps / 500
@@ -473,7 +485,7 @@ impl Place {
         if self.excess == GuardExcess::Dropped {
             return Ok(());
         }
-        let (wanted, stuck) = (self.burst_bytes(pace), self.is_stuck(clock::system()));
+        let (wanted, stuck) = (pace.burst_bytes(self.frame, self.burst_ns), self.is_stuck(clock::system()));
         let shrinks = self.idle_rounds > 0 && wanted < self.queue_burst && !stuck && self.waiting_bytes() == Some(0);
         if self.queued.is_some_and(|queued| pace.is_near(queued)) && !shrinks && !stuck {
             return Ok(());
@@ -516,19 +528,6 @@ impl Place {
     fn rated(&self, pace: QueueRate, burst_bytes: u32) -> Queue {
         let limit_bytes = u32::try_from(pace.bytes_during(self.hold_ns).max(LIMIT_LEAST)).unwrap_or(u32::MAX);
         Queue::Rate { bytes_per_second: pace.bytes_per_second(), burst_bytes, limit_bytes }
-    }
-
-    /// A queue that only stays out of the way has the hook's burst. A queue that holds senders back has a small burst: its waiting
-    /// packets cover moments in which the senders have no CPU, and each rate change lets a burst pass.
-    ///
-    /// A large packet of TCP is segmented where it alone would take longer than [`WHOLE_WITHIN_NS`]. The kernel wakes the queue when
-    /// its first packet may leave at the rate of before, or when another arrives: at a trickle, a packet of 64 KiB would block a
-    /// sender for 8 s, whatever it is granted next.
-    fn burst_bytes(&self, pace: QueueRate) -> u64 {
-        let burst_ns = if pace.strict { self.burst_ns.min(STRICT_BURST_NS) } else { self.burst_ns };
-        let least =
-            if pace.tcp { pace.bytes_during(WHOLE_WITHIN_NS).clamp(2 * self.frame, LARGEST.max(2 * self.frame)) } else { self.frame };
-        pace.bytes_during(burst_ns).clamp(least, 1 << 31)
     }
 
     /// Whether nothing has left a queue since its burst shrank: its first packet is larger than the burst.
@@ -821,5 +820,22 @@ fn shown(hook: &GuardHook) -> String {
     match &hook.namespace {
         Some(namespace) => format!("{} of {} in {namespace}", way, hook.interface),
         None => format!("{} of {}", way, hook.interface),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_at_the_head_of_a_queue_leaves_soon_at_any_rate() {
+        for kbps in [64, 300, 1000, 5000, 30_000, 1_000_000] {
+            let pace = QueueRate { bps: kbps * 1000, strict: true, tcp: true };
+            let largest = pace.burst_bytes(FRAME, 10_000_000).min(LARGEST);
+            assert!(largest >= 2 * FRAME && largest * 8 / kbps <= 400, "{largest} bytes at {kbps} kbit/s");
+        }
+        let fast = QueueRate { bps: 30_000_000, strict: true, tcp: true };
+        assert_eq!(fast.burst_bytes(FRAME, 10_000_000), LARGEST, "TCP is segmented no more than needed");
+        assert_eq!(QueueRate { tcp: false, ..fast }.burst_bytes(FRAME, 10_000_000), 7500);
     }
 }

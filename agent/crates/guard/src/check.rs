@@ -92,6 +92,11 @@ impl Account {
         Self { last: first, unseen_bytes: -signed(waiting_bytes), above_bytes: 0, above_packets: 0 }
     }
 
+    /// Of an interface that carried so many bytes before it was hooked.
+    pub fn hooked_late(first: Reading, unseen_bytes: u64) -> Self {
+        Self { unseen_bytes: signed(unseen_bytes), ..Self::new(first, 0) }
+    }
+
     /// Judges only whether traffic bypassed the hook, and returns its bytes.
     pub fn bypassed(&mut self, now: Reading, held_bytes: u64) -> Option<u64> {
         self.until(now, held_bytes).and_then(|_| self.bypassed_bytes())
@@ -361,6 +366,13 @@ mod tests {
         let mut way = Unhooked::new(0, 0);
         assert_eq!(way.judge(1_000_000_000, 59 * MEGA / 8, 30 * MEGA), None);
         assert_eq!(way.judge(3_000_000_000, 61 * MEGA / 8, 30 * MEGA), None);
+    }
+
+    #[test]
+    fn what_an_interface_carried_before_it_was_hooked_counts_as_bypassed() {
+        let judged = |bytes| Account::hooked_late(reading(0, bytes, 0), bytes).judge(reading(1, bytes, 0), ALLOWED);
+        assert_eq!(judged(300_000), Judgement::Bypassed(300_000));
+        assert_eq!(judged(200_000), Judgement::Fine);
     }
 
     #[test]

@@ -38,6 +38,8 @@ const PUT_AT_ONCE: usize = 16;
 const FOLLOWED_AT_ONCE: usize = 16;
 /// Pause of the listener after each batch of changes, so that a flood of changes costs little.
 const LISTENER_RESTS_NS: Nanos = 5_000_000;
+/// Maximum time for which a new interface pays for what it sent before it was hooked. One that was in use elsewhere may have sent much.
+const OWED_NS_MAX: Nanos = 1_000_000_000;
 /// A queue is removed after this time without packets.
 const IDLE_NS: Nanos = 10_000_000_000;
 
@@ -635,6 +637,8 @@ struct Vif {
     unhooked: Option<Unhooked>,
     has_both_ways: bool,
     is_lost: bool,
+    /// Until when it pays for what passed before it was hooked. Its queue does not show that debt.
+    owes_until_ns: Nanos,
     /// Another interface with its name that was reported.
     decoy: Option<u32>,
     /// It has a goal, so its queue is checked in each turn.
@@ -693,6 +697,7 @@ impl Tender {
             unhooked: None,
             has_both_ways: both[at],
             is_lost: false,
+            owes_until_ns: 0,
             decoy: None,
             is_strict: strict.contains(&at),
         };
@@ -865,7 +870,11 @@ impl Tender {
                 }
         };
         for at in (0..self.vifs.len()).filter(|&at| touched(&self.vifs[at].place)) {
-            self.looks.want(at);
+            match change {
+                // What it sends until it is hooked is charged, but the less the better.
+                Change::Interface { index, name, .. } if self.vifs[at].place.may_replace(*index, name) => self.looks.want_now(at),
+                _ => self.looks.want(at),
+            }
         }
     }
 
@@ -914,7 +923,8 @@ impl Tender {
                 let hook = &self.start.hooks[at];
                 // The wait in a queue shared by flow classes says nothing about one class. Departure times already follow the account.
                 let mut kept = self.core.kept();
-                if hook.rules.is_empty() && kept.rounds.queue() == GuardQueue::Tbf {
+                let owes = clock::system() < self.vifs[at].owes_until_ns;
+                if hook.rules.is_empty() && kept.rounds.queue() == GuardQueue::Tbf && !owes {
                     let moved = self.core.plane.settle(hook.leaf, clock::system(), wait, self.start.leaves[hook.leaf].hold_ns);
                     kept.rounds.settled(hook.leaf, moved);
                 }
@@ -1023,7 +1033,7 @@ impl Tender {
         let mut repaired = |text: String| self.note(at, Finding::of(GuardFinding::Repaired, text));
         if matches!(look.whereabouts, Where::Replaced(_)) {
             repaired("the interface had been recreated; the hook is there again".into());
-            (self.vifs[at].account, self.vifs[at].unhooked) = (None, None);
+            self.hooked_late(at, look.unhooked_bytes);
             self.instruct_fallback_process();
         } else if !look.whole {
             // Traffic that passed without a hook counts against the vif, because the tenant may have removed the hook for that.
@@ -1034,6 +1044,23 @@ impl Tender {
         if is_new_decoy {
             let text = format!("the interface is called {called} now, and another one has its name; the hook stays at {called}");
             self.note(at, Finding::of(GuardFinding::Decoy, text));
+        }
+    }
+
+    /// Begins anew at another interface. What it carried before it was hooked is charged: its leaves wait for as long as these bytes
+    /// take at their rates, so that no more passes in the end.
+    fn hooked_late(&mut self, at: usize, bytes: u64) {
+        let first = self.vifs[at].place.counted().ok().map(|[way, _]| self.read(at, way));
+        let vif = &mut self.vifs[at];
+        (vif.account, vif.unhooked) = (first.map(|first| Account::hooked_late(first, bytes)), None);
+        let leaves: Vec<usize> = leaves_of(&self.start, at).collect();
+        let kept = self.core.kept();
+        let bps: u64 = leaves.iter().map(|&leaf| kept.rounds.grants()[leaf].bps).sum();
+        let owed_ns = (u128::from(bytes) * 8_000_000_000 / u128::from(bps.max(1))).min(u128::from(OWED_NS_MAX)) as Nanos;
+        if owed_ns > 0 {
+            let now = clock::system();
+            leaves.iter().for_each(|&leaf| self.core.plane.charge(leaf, now, owed_ns));
+            vif.owes_until_ns = now + owed_ns;
         }
     }
 
@@ -1358,7 +1385,7 @@ mod tests {
             assert_eq!(core.kept().rounds.fallback(0).bps, 3_000_000);
             assert_eq!(tender.allowed(0).ceiling_bps, 5_000_000);
             let looked = tender.vifs[0].place.look(&core.plane, &mut tender.networks);
-            assert!(matches!(looked, Ok(Look { whereabouts: Where::Same, renamed: false, whole: true })));
+            assert!(matches!(looked, Ok(Look { whereabouts: Where::Same, renamed: false, whole: true, .. })));
             Ok(())
         });
         outcome.unwrap();

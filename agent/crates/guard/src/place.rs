@@ -193,6 +193,8 @@ pub(crate) struct Look {
     pub renamed: bool,
     /// Whether no hook or queue was missing.
     pub whole: bool,
+    /// Bytes that a new interface carried before it was hooked.
+    pub unhooked_bytes: u64,
 }
 
 /// Networks by the file of their namespace, so that a thousand vifs in one namespace share a socket.
@@ -455,6 +457,11 @@ impl Place {
         index == self.end.index || self.detour() == Some(index) || name == Some(&self.interface)
     }
 
+    /// Whether interface `index`, of that name, is not the one that was hooked last.
+    pub fn may_replace(&self, index: u32, name: &str) -> bool {
+        index != self.end.index && name == self.interface
+    }
+
     /// Number of the interface at the last check.
     pub fn index(&self) -> u32 {
         self.end.index
@@ -604,14 +611,17 @@ impl Place {
     fn look_into(&mut self, plane: &Plane, networks: &mut Networks) -> io::Result<Look> {
         let network = networks.at(self.space.as_deref())?;
         let named = if_there(network.index(&self.interface))?;
-        let whereabouts = whereabouts(self.end.index, self.own(&network, networks)?, named);
+        let own = self.own(&network, networks)?;
+        let whereabouts = whereabouts(self.end.index, own, named);
         match whereabouts {
             Where::Same | Where::Renamed | Where::Imitated(_) => {}
-            Where::Away => return Ok(Look { whereabouts, renamed: false, whole: true }),
+            Where::Away => return Ok(Look { whereabouts, renamed: false, whole: true, unhooked_bytes: 0 }),
             Where::Replaced(index) => self.hook_at(network.clone(), index, plane)?,
             Where::Gone => return Err(io::Error::from_raw_os_error(NO_DEVICE)),
         }
         let interface = network.interface(self.end.index)?;
+        let is_new = own == Own::Gone;
+        let unhooked_bytes = if is_new { self.in_way(&interface)[0].bytes } else { 0 };
         let renamed = std::mem::replace(&mut self.called, interface.name.clone()) != interface.name;
         if self.peer != interface.peer {
             self.find_backstop(networks)?;
@@ -620,7 +630,7 @@ impl Place {
         self.veth = interface.peer.is_some();
         let hooked = self.restore_hooks(plane)?;
         let queued = self.restore_queue(plane, frame(&interface), matches!(whereabouts, Where::Replaced(_)))?;
-        Ok(Look { whereabouts, renamed, whole: hooked && queued })
+        Ok(Look { whereabouts, renamed, whole: hooked && queued, unhooked_bytes })
     }
 
     /// Where the interface is that had the hook, whatever its name.
@@ -708,13 +718,19 @@ impl Place {
 
     /// The interface's own counters: for the hook's direction, and for the other one.
     pub fn counted(&self) -> Result<[Count; 2], GuardError> {
-        let counters = self.end.network().and_then(|network| network.counters(self.end.index)).map_err(GuardError::kernel(&self.shown))?;
+        let interface =
+            self.end.network().and_then(|network| network.interface(self.end.index)).map_err(GuardError::kernel(&self.shown))?;
+        Ok(self.in_way(&interface))
+    }
+
+    fn in_way(&self, interface: &Interface) -> [Count; 2] {
+        let counters = interface.counters;
         let received = Count { bytes: counters.in_bytes, packets: counters.in_packets };
         let sent = Count { bytes: counters.out_bytes, packets: counters.out_packets };
-        Ok(match self.end.hook.direction {
+        match self.end.hook.direction {
             Direction::Ingress => [received, sent],
             Direction::Egress => [sent, received],
-        })
+        }
     }
 
     /// Whether the interface counts bytes as the hook does.

@@ -368,13 +368,13 @@ DECOY = ("link add eth0 type bridge", "link set eth0 up")
 AWAY = ("link set eth0 down", "link set eth0 name other", *DECOY, "link set other up")
 
 
-def flood(namespace: str, interface: str) -> None:
-    """Sends 1.5 MB as raw frames, which need no address."""
+def flood(namespace: str, interface: str, frames: int = 1000) -> None:
+    """Sends full raw frames, which need no address."""
 
     def fill() -> None:
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as out:
             out.bind((interface, 0))
-            for _ in range(1000):
+            for _ in range(frames):
                 # A dropped packet is an error here, or a full buffer.
                 with contextlib.suppress(OSError):
                     out.send(bytes.fromhex("02000000000102000000000a0800") + bytes(1486))
@@ -436,6 +436,27 @@ def test_more_than_the_link_carries_in_the_direction_without_a_hook_is_a_finding
         until(kept, lambda report: reports.append(report) or report.at_ns > until_ns)
     texts = [text for report in reports for _, kind, text in report.notes if kind == "wrong_side"]
     assert ["side: outside" in text for text in texts] == ([] if receive else [True])
+
+
+@pytest.mark.usefixtures("pairs")
+def test_an_interface_that_is_created_again_passes_no_more_than_its_ceiling() -> None:
+    """What passes before it has its hook is paid for after."""
+    flat = two("va", "edge")
+    leaves = [leaf | {"ceiling_bps": 10_000_000} for leaf in flat.start["leaves"]]
+    with guard.keep(dataclasses.replace(flat, start=flat.start | {"leaves": leaves})) as kept:
+        pair = "link add va type veth peer name va-peer"
+        at_once(INSIDE, "link del va", pair, "link set va-peer up", "link set va up")
+        began = time.monotonic()
+        # At most what it may send in a second, if the hook is late.
+        flood(INSIDE, "va", 700)
+        until(kept, heard("repaired"))
+        while time.monotonic() < began + 1.2:
+            flood(INSIDE, "va", 100)
+        shown = in_namespace(NETNS / INSIDE, Path("/proc/thread-self/net/dev").read_text)
+        took = time.monotonic() - began
+    passed = int(shown.partition("va:")[2].split()[8]) * 8
+    # A burst of 10 ms and a packet of 64 KiB.
+    assert 1e6 < passed <= 10e6 * (1.02 * took + 0.01) + 8 * 65_536
 
 
 @pytest.mark.usefixtures("pairs")

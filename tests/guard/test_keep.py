@@ -19,6 +19,8 @@ from typing import ClassVar
 import pytest
 
 from partywall import guard
+from partywall.agent.agents import Agents
+from partywall.agent.inbox import Inbox
 from partywall.cli import guard as cli
 from partywall.errors import AgentError, Exit, TrialError, UsageError
 from partywall.events import Event, Note, Started
@@ -444,8 +446,9 @@ def test_an_interface_that_is_created_again_passes_no_more_than_its_ceiling() ->
     flat = two("va", "edge")
     leaves = [leaf | {"ceiling_bps": 10_000_000} for leaf in flat.start["leaves"]]
     with guard.keep(dataclasses.replace(flat, start=flat.start | {"leaves": leaves})) as kept:
-        pair = "link add va type veth peer name va-peer"
-        at_once(INSIDE, "link del va", pair, "link set va-peer up", "link set va up")
+        at_once(INSIDE, "link del va")
+        until(kept, heard("lost"))
+        at_once(INSIDE, "link add va type veth peer name va-peer", "link set va-peer up", "link set va up")
         began = time.monotonic()
         # At most what it may send in a second, if the hook is late.
         flood(INSIDE, "va", 700)
@@ -475,6 +478,18 @@ def test_interfaces_that_swap_their_names_keep_their_hooks() -> None:
         # Beside the few packets of an interface that has just been set up.
         report = until(kept, lambda report: any(row["offered_bps"] > 1e6 for row in report.rows.values()))
         assert [vif for vif, row in report.rows.items() if row["offered_bps"] > 1e6] == ["va"]
+
+
+def test_a_transient_guard_leaves_nothing_at_an_interface_with_another_name(flat: Flat) -> None:
+    start = flat.start | {"transient": True, "fallback_after_ns": None}
+    with Agents(messages=Inbox(1 << 20, lossy=True)) as agents:
+        kept = Kept(dataclasses.replace(flat, start=start), agents)
+        kept.start()
+        rename("other")
+        until(kept, heard("repaired"))
+        assert hooks_at("other")
+        kept.client.call("guard.stop", id=start["id"])
+        assert "partywall" not in everything(INSIDE) + everything(OUTSIDE)
 
 
 def test_what_a_killed_guard_left_is_found_under_another_name(flat: Flat) -> None:

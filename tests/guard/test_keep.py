@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from typing import ClassVar
 import pytest
 
 from partywall import guard
+from partywall.agent.agents import Agents
+from partywall.agent.inbox import Inbox
 from partywall.cli import guard as cli
 from partywall.errors import AgentError, Exit, TrialError, UsageError
 from partywall.events import Event, Note, Started
@@ -28,6 +31,7 @@ from partywall.guard.run import Kept, Report
 from partywall.kinds.guard import GuardJob, Guards
 from partywall.kinds.kind import Options
 from partywall.model.policy import Policy
+from partywall.sandbox.networks import NETNS, in_namespace
 from partywall.store import control
 from partywall.testing import fake_host
 
@@ -357,6 +361,137 @@ def test_an_interface_with_another_name_keeps_its_hook_and_nothing_is_left_of_it
     assert "clsact" not in everything(INSIDE)
 
 
+def at_once(namespace: str, *commands: str) -> None:
+    """Runs commands of `ip` in one process, too fast for the guard to look in between."""
+    subprocess.run(["ip", "-n", namespace, "-batch", "-"], input="\n".join(commands), text=True, check=True)
+
+
+DECOY = ("link add eth0 type bridge", "link set eth0 up")
+AWAY = ("link set eth0 down", "link set eth0 name other", *DECOY, "link set other up")
+
+
+def flood(namespace: str, interface: str, frames: int = 1000) -> None:
+    """Sends full raw frames, which need no address."""
+
+    def fill() -> None:
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as out:
+            out.bind((interface, 0))
+            for _ in range(frames):
+                # A dropped packet is an error here, or a full buffer.
+                with contextlib.suppress(OSError):
+                    out.send(bytes.fromhex("02000000000102000000000a0800") + bytes(1486))
+
+    in_namespace(NETNS / namespace, fill)
+
+
+def heard(*kinds: str) -> Callable[[Report], bool]:
+    return lambda report: any(kind in kinds for _, kind, _ in report.notes)
+
+
+def hooks_at(interface: str) -> bool:
+    command = ["tc", "-n", INSIDE, "filter", "show", "dev", interface, "egress"]
+    return OURS in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_decoy_of_the_interfaces_name_draws_no_hook_away(flat: Flat) -> None:
+    with guard.keep(flat) as kept:
+        at_once(INSIDE, *AWAY)
+        subprocess.run(["tc", "-n", INSIDE, "filter", "del", "dev", "other", "egress"], check=True)
+        result = until(kept, heard("decoy"))
+        assert "called other now" in str(result.notes)
+        assert (hooks_at("other"), hooks_at("eth0")) == (True, False)
+        flood(INSIDE, "other")
+        until(kept, lambda report: report.rows["vm"]["passed_pps"] > 0)
+    assert "partywall" not in everything(INSIDE) + everything(OUTSIDE)
+
+
+def test_an_interface_that_leaves_its_namespace_is_lost_and_what_it_sends_is_found(flat: Flat) -> None:
+    hidden = f"{INSIDE}h"
+    ip("netns", "add", hidden)
+    try:
+        with guard.keep(flat) as kept:
+            at_once(INSIDE, f"link set eth0 netns {hidden}", *DECOY)
+            until(kept, heard("lost"))
+            assert not hooks_at("eth0")
+            ip("-n", hidden, "link", "set", "eth0", "up")
+            flood(hidden, "eth0")
+            result = until(kept, heard("bypassed"))
+            assert "no more than is granted" in str(result.notes)
+            at_once(INSIDE, "link del eth0")
+            ip("-n", hidden, "link", "set", "eth0", "netns", INSIDE)
+            until(kept, heard("repaired"))
+            assert hooks_at("eth0")
+    finally:
+        ip("netns", "del", hidden)
+
+
+@pytest.mark.parametrize("receive", [False, True])
+def test_more_than_the_link_carries_in_the_direction_without_a_hook_is_a_finding(flat: Flat, receive: bool) -> None:
+    vif = {"interface": "eth0", "namespace": INSIDE, "send": {"ceiling": "1Mbit/s"}}
+    limited = {"receive": {"ceiling": "1Mbit/s"}} if receive else {}
+    content = {"partywall_guard": 1, "name": flat.start["id"], "link": {"capacity": "1Mbit/s"}}
+    policy = Policy.model_validate(content | {"vifs": {"vm": vif | limited}})
+    with guard.keep(guard.flatten(policy, guard.resolve(policy), 50_000_000)) as kept:
+        flood(OUTSIDE, "eth0")
+        until_ns = time.monotonic_ns() + 3_000_000_000
+        reports = []
+        until(kept, lambda report: reports.append(report) or report.at_ns > until_ns)
+    texts = [text for report in reports for _, kind, text in report.notes if kind == "wrong_side"]
+    assert ["side: outside" in text for text in texts] == ([] if receive else [True])
+
+
+@pytest.mark.usefixtures("pairs")
+def test_an_interface_that_is_created_again_passes_no_more_than_its_ceiling() -> None:
+    """What passes before it has its hook is paid for after."""
+    flat = two("va", "edge")
+    leaves = [leaf | {"ceiling_bps": 10_000_000} for leaf in flat.start["leaves"]]
+    with guard.keep(dataclasses.replace(flat, start=flat.start | {"leaves": leaves})) as kept:
+        at_once(INSIDE, "link del va")
+        until(kept, heard("lost"))
+        at_once(INSIDE, "link add va type veth peer name va-peer", "link set va-peer up", "link set va up")
+        began = time.monotonic()
+        # At most what it may send in a second, if the hook is late.
+        flood(INSIDE, "va", 700)
+        until(kept, heard("repaired"))
+        while time.monotonic() < began + 1.2:
+            flood(INSIDE, "va", 100)
+        shown = in_namespace(NETNS / INSIDE, Path("/proc/thread-self/net/dev").read_text)
+        took = time.monotonic() - began
+    passed = int(shown.partition("va:")[2].split()[8]) * 8
+    # A burst of 10 ms and a packet of 64 KiB.
+    assert 1e6 < passed <= 10e6 * (1.02 * took + 0.01) + 8 * 65_536
+
+
+@pytest.mark.usefixtures("pairs")
+def test_interfaces_that_swap_their_names_keep_their_hooks() -> None:
+    with guard.keep(two("va vb", "edge")) as kept:
+        at_once(INSIDE, "link set va name x", "link set vb name va", "link set x name vb")
+        named: set[str] = set()
+
+        def told(report: Report) -> bool:
+            named.update(vif for vif, kind, _ in report.notes if kind == "decoy")
+            return named == {"va", "vb"}
+
+        until(kept, told)
+        at_once(INSIDE, *(f"link set {name} up" for name in ("va", "vb", "va-peer", "vb-peer")))
+        flood(INSIDE, "vb")
+        # Beside the few packets of an interface that has just been set up.
+        report = until(kept, lambda report: any(row["offered_bps"] > 1e6 for row in report.rows.values()))
+        assert [vif for vif, row in report.rows.items() if row["offered_bps"] > 1e6] == ["va"]
+
+
+def test_a_transient_guard_leaves_nothing_at_an_interface_with_another_name(flat: Flat) -> None:
+    start = flat.start | {"transient": True, "fallback_after_ns": None}
+    with Agents(messages=Inbox(1 << 20, lossy=True)) as agents:
+        kept = Kept(dataclasses.replace(flat, start=start), agents)
+        kept.start()
+        rename("other")
+        until(kept, heard("repaired"))
+        assert hooks_at("other")
+        kept.client.call("guard.stop", id=start["id"])
+        assert "partywall" not in everything(INSIDE) + everything(OUTSIDE)
+
+
 def test_what_a_killed_guard_left_is_found_under_another_name(flat: Flat) -> None:
     with guard.keep(flat, leave=True) as kept:
         kept.client.process.send_signal(signal.SIGKILL)
@@ -412,16 +547,13 @@ def joined() -> None:
 
 
 def test_a_namespace_that_is_deleted_goes_and_the_one_made_in_its_place_is_hooked(flat: Flat) -> None:
-    def has(*kinds: str) -> Callable[[Report], bool]:
-        return lambda report: any(kind in kinds for _, kind, _ in report.notes)
-
     with guard.keep(flat) as kept:
         ip("netns", "del", INSIDE)
-        until(kept, has("lost"))
+        until(kept, heard("lost"))
         wait_for_the_end_of_the_veth()
         ip("netns", "add", INSIDE)
         joined()
-        result = until(kept, has("repaired"))
+        result = until(kept, heard("repaired"))
         assert "recreated" in str(result.notes)
         assert hooks() == [OURS]
         assert "partywall_backstop" in everything(OUTSIDE)
@@ -451,7 +583,7 @@ def test_a_sandbox_that_is_started_again_is_hooked_where_it_is_now(flat: Flat, t
     result = guard.resolve(policy)
     follower = guard.Follower(policy, result)
 
-    def heard(wanted: str) -> Callable[[Report], bool]:
+    def listening(wanted: str) -> Callable[[Report], bool]:
         def hear(report: Report) -> bool:
             follower.hear(report)
             return any(kind == wanted for _, kind, _ in report.notes)
@@ -463,7 +595,7 @@ def test_a_sandbox_that_is_started_again_is_hooked_where_it_is_now(flat: Flat, t
         ip("netns", "del", INSIDE)
         first.kill()
         first.wait()
-        until(kept, heard("lost"))
+        until(kept, listening("lost"))
         wait_for_the_end_of_the_veth()
         assert follower.moved() == {}, "nothing stands for it yet"
         ip("netns", "add", INSIDE)
@@ -475,7 +607,7 @@ def test_a_sandbox_that_is_started_again_is_hooked_where_it_is_now(flat: Flat, t
         kept.move(moved)
         follower.went(moved)
         assert kept.hooks[-1]["namespace"] == moved["vm"].namespace
-        until(kept, heard("repaired"))
+        until(kept, listening("repaired"))
         assert hooks() == [OURS]
         assert "partywall_backstop" in everything(OUTSIDE)
         ip("-n", INSIDE, "addr", "add", "10.77.0.1/24", "dev", "eth0")
@@ -493,7 +625,7 @@ def test_a_namespace_replaced_at_once_is_followed(flat: Flat) -> None:
         ip("netns", "del", INSIDE)
         ip("netns", "add", INSIDE)
         ip("-n", INSIDE, "link", "add", "eth0", "type", "veth", "peer", "name", "other")
-        until(kept, lambda report: any(kind == "repaired" for _, kind, _ in report.notes))
+        until(kept, heard("repaired"))
         assert hooks() == [OURS]
     assert "partywall" not in everything(INSIDE)
 

@@ -48,8 +48,13 @@ PolicyPath = Annotated[Path, typer.Argument(help="A policy file.", metavar="POLI
 
 @app.command()
 def check(policy: PolicyPath) -> int:
-    """Check a policy. All mistakes are reported at once, with line, key and remedy. Does not look at the host."""
-    _show_policy(wide_console(), guard.load(policy))
+    """Check a policy. All mistakes are reported at once, with line, key and remedy.
+
+    The host need not have its vifs. If it has, the side of each is compared with the interface.
+    """
+    loaded = guard.load(policy)
+    guard.check_sides_here(loaded)
+    _show_policy(wide_console(), loaded)
     return Exit.HOLDS
 
 

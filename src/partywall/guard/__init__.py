@@ -4,6 +4,7 @@
 """
 
 from partywall.guard.change import changes, refuse
+from partywall.guard.ends import beside_hooks, check_sides, check_sides_here
 from partywall.guard.flatten import Flat, flatten
 from partywall.guard.follow import Follower
 from partywall.guard.left import reap
@@ -18,7 +19,10 @@ __all__ = [
     "Follower",
     "Report",
     "VifPlace",
+    "beside_hooks",
     "changes",
+    "check_sides",
+    "check_sides_here",
     "flatten",
     "keep",
     "load",

@@ -61,6 +61,7 @@ class Guards(NeverContinued):
         UsageError or CapabilityError if vifs are missing.
         """
         located, links = guard.places(job.policy)
+        guard.check_sides(job.policy, located)
         return located, guard.flatten(job.policy, located, job.every_ns, links)
 
     def outline(self, job: GuardJob, options: Options) -> Outline:
@@ -94,6 +95,8 @@ class Guards(NeverContinued):
             sinks(Started(record.path if record else None))
             for note in _notes(kept):
                 sinks(note)
+            for unmet in guard.beside_hooks(located, guard.resolve_links(job.policy)):
+                sinks(Note(unmet, is_warning=True))
             change = _Changes(job, located, kept, record).take if record else _nothing
             _watch(job, guard.Follower(job.policy, located), kept, sinks, change)
         return record

@@ -12,6 +12,7 @@ use crate::{tc, Namespace};
 
 const LINKS_AND_TC: u32 = 0x1 | 0x8;
 const NEW_LINK: u16 = 16;
+const DELETE_LINK: u16 = 17;
 const DELETE_QDISC: u16 = 37;
 const DELETE_FILTER: u16 = 45;
 
@@ -31,7 +32,7 @@ pub enum Change {
         /// Current name of the interface.
         name: String,
     },
-    /// A hook or queue was removed.
+    /// A hook or queue was removed, or the interface is gone.
     Unhooked {
         /// Place of the namespace.
         place: usize,
@@ -142,7 +143,7 @@ fn change(place: usize, kind: u16, body: &[u8]) -> Option<Change> {
     let index = u32_at(body, 4);
     match kind {
         NEW_LINK => Some(Change::Interface { place, index, name: tc::interface(body).name }),
-        DELETE_QDISC | DELETE_FILTER => Some(Change::Unhooked { place, index }),
+        DELETE_QDISC | DELETE_FILTER | DELETE_LINK => Some(Change::Unhooked { place, index }),
         _ => None,
     }
 }

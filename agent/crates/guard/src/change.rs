@@ -42,7 +42,7 @@ impl Changes {
 }
 
 /// Places to check because something changed there, in the order of the changes. Each place is checked at most once every
-/// [`LOOKS_APART_NS`].
+/// [`LOOKS_APART_NS`], unless there is a new interface, which has no hook yet.
 #[derive(Debug)]
 pub(crate) struct Looks {
     waiting: VecDeque<usize>,
@@ -60,6 +60,12 @@ impl Looks {
         if !std::mem::replace(&mut self.is_waiting[place], true) {
             self.waiting.push_back(place);
         }
+    }
+
+    /// As [`Looks::want`], without a delay.
+    pub fn want_now(&mut self, place: usize) {
+        self.want(place);
+        self.from_ns[place] = 0;
     }
 
     /// The next place to check now.
@@ -193,6 +199,17 @@ mod tests {
         }
         assert_eq!(looked, [10, 1]);
         assert_eq!(looks.due_ns(), Some(SECOND));
+    }
+
+    #[test]
+    fn a_new_interface_is_looked_at_though_its_place_was_looked_at_just_before() {
+        let mut looks = Looks::new(2);
+        looks.want(0);
+        assert_eq!(looks.next(SECOND), Some(0));
+        looks.want(0);
+        assert_eq!(looks.next(SECOND + 1), None);
+        looks.want_now(0);
+        assert_eq!((looks.next(SECOND + 1), looks.next(SECOND + 1)), (Some(0), None));
     }
 
     #[test]

@@ -20,6 +20,8 @@ const SLACK_BYTES: u64 = 256 << 10;
 const PACKET_SLACK_BYTES: u64 = 8;
 /// Slack for rates rounded to whole numbers. Kernel and agent use the same clock.
 const RATE_SLACK: u64 = 1000;
+/// How long the direction without a hook may carry as much again as the link before it is reported.
+const PATIENCE_NS: Nanos = 1_000_000_000;
 
 /// Bytes and packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,23 +92,43 @@ impl Account {
         Self { last: first, unseen_bytes: -signed(waiting_bytes), above_bytes: 0, above_packets: 0 }
     }
 
+    /// Of an interface that carried so many bytes before it was hooked.
+    pub fn hooked_late(first: Reading, unseen_bytes: u64) -> Self {
+        Self { unseen_bytes: signed(unseen_bytes), ..Self::new(first, 0) }
+    }
+
+    /// Judges only whether traffic bypassed the hook, and returns its bytes.
+    pub fn bypassed(&mut self, now: Reading, held_bytes: u64) -> Option<u64> {
+        self.until(now, held_bytes).and_then(|_| self.bypassed_bytes())
+    }
+
+    /// The traffic since the last reading. None if a counter restarted.
+    fn until(&mut self, now: Reading, held_bytes: u64) -> Option<Came> {
+        let before = std::mem::replace(&mut self.last, now);
+        let Some(came) = now.since(before) else {
+            // A new interface starts its counters at 0.
+            *self = Self::new(now, 0);
+            return None;
+        };
+        self.unseen_bytes = (self.unseen_bytes + signed(came.carried_bytes) - signed(came.seen_bytes)).max(-signed(held_bytes));
+        Some(came)
+    }
+
+    fn bypassed_bytes(&mut self) -> Option<u64> {
+        (self.unseen_bytes > signed(SLACK_BYTES)).then(|| std::mem::take(&mut self.unseen_bytes).unsigned_abs())
+    }
+
     /// Judges the traffic since the last reading.
     pub fn judge(&mut self, now: Reading, allowed: Allowed) -> Judgement {
-        let before = std::mem::replace(&mut self.last, now);
-        // A new interface starts its counters at 0.
-        let Some(came) = now.since(before) else {
-            *self = Self::new(now, 0);
-            return Judgement::Fine;
-        };
-        self.unseen_bytes = (self.unseen_bytes + signed(came.carried_bytes) - signed(came.seen_bytes)).max(-signed(allowed.held_bytes));
+        let Some(came) = self.until(now, allowed.held_bytes) else { return Judgement::Fine };
         self.above_bytes = above(self.above_bytes, came.through.bytes, allowed.ceiling_bps / 8, came.ns);
         // An interface counts a packet once before segmentation: its count is too low then, and the permitted head start too large.
         self.above_packets = match allowed.ceiling_pps {
             Some(pps) if !came.any_tcp => above(self.above_packets, came.through.packets, pps, came.ns),
             _ => 0,
         };
-        if self.unseen_bytes > signed(SLACK_BYTES) {
-            return Judgement::Bypassed(std::mem::take(&mut self.unseen_bytes).unsigned_abs());
+        if let Some(bytes) = self.bypassed_bytes() {
+            return Judgement::Bypassed(bytes);
         }
         if self.above_bytes > allowed.burst_bytes + allowed.held_bytes {
             return Judgement::Exceeded(std::mem::take(&mut self.above_bytes));
@@ -115,6 +137,47 @@ impl Account {
             return Judgement::ExceededPackets(std::mem::take(&mut self.above_packets));
         }
         Judgement::Fine
+    }
+}
+
+/// What passes in the direction that has no hook.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unhooked {
+    read_ns: Nanos,
+    bytes: u64,
+    /// Bytes above the link's capacity, and since when.
+    above_bytes: u64,
+    above_ns: Nanos,
+}
+
+impl Unhooked {
+    pub fn new(read_ns: Nanos, bytes: u64) -> Self {
+        Self { read_ns, bytes, above_bytes: 0, above_ns: 0 }
+    }
+
+    /// The mean rate in bit/s, once more has passed than a link of this capacity carries, by what it carries in [`PATIENCE_NS`].
+    pub fn judge(&mut self, now: Nanos, bytes: u64, capacity_bps: u64) -> Option<u64> {
+        let Some(came) = bytes.checked_sub(self.bytes) else {
+            // A new interface starts its counters at 0.
+            *self = Self::new(now, bytes);
+            return None;
+        };
+        let ns = now - self.read_ns;
+        (self.read_ns, self.bytes) = (now, bytes);
+        self.above_bytes = above(self.above_bytes, came, capacity_bps / 8, ns);
+        if self.above_bytes == 0 {
+            self.above_ns = 0;
+            return None;
+        }
+        self.above_ns += ns;
+        let per_second = |bytes: u64, ns: Nanos| (u128::from(bytes) * 8_000_000_000 / u128::from(ns.max(1))) as u64;
+        let patience_bytes = u128::from(capacity_bps / 8) * u128::from(PATIENCE_NS) / 1_000_000_000;
+        if u128::from(self.above_bytes) <= patience_bytes {
+            return None;
+        }
+        let mean_bps = capacity_bps + per_second(self.above_bytes, self.above_ns);
+        (self.above_bytes, self.above_ns) = (0, 0);
+        Some(mean_bps)
     }
 }
 
@@ -285,6 +348,31 @@ mod tests {
         let mut account = Account::new(reading(0, 0, 0), 0);
         assert_eq!(account.judge(reading(1, 0, 200_000), ALLOWED), Judgement::Fine);
         assert_eq!(account.judge(reading(2_000_000_000, 450_000, 200_000), ALLOWED), Judgement::Fine);
+    }
+
+    #[test]
+    fn a_direction_without_a_hook_that_carries_more_than_the_link_is_reported_with_its_rate() {
+        let judged = |bps: u64| {
+            let mut way = Unhooked::new(0, 0);
+            (1..=60).filter_map(|second| way.judge(second * 1_000_000_000, bps / 8 * second, 30 * MEGA)).collect::<Vec<_>>()
+        };
+        assert!(judged(30 * MEGA).is_empty());
+        assert_eq!(judged(31 * MEGA).len(), 1, "slowly, in half a minute");
+        assert!((15_999 * MEGA..=16_000 * MEGA).contains(&judged(16_000 * MEGA)[0]), "{:?}", judged(16_000 * MEGA));
+    }
+
+    #[test]
+    fn a_burst_in_the_direction_without_a_hook_is_not_reported() {
+        let mut way = Unhooked::new(0, 0);
+        assert_eq!(way.judge(1_000_000_000, 59 * MEGA / 8, 30 * MEGA), None);
+        assert_eq!(way.judge(3_000_000_000, 61 * MEGA / 8, 30 * MEGA), None);
+    }
+
+    #[test]
+    fn what_an_interface_carried_before_it_was_hooked_counts_as_bypassed() {
+        let judged = |bytes| Account::hooked_late(reading(0, bytes, 0), bytes).judge(reading(1, bytes, 0), ALLOWED);
+        assert_eq!(judged(300_000), Judgement::Bypassed(300_000));
+        assert_eq!(judged(200_000), Judgement::Fine);
     }
 
     #[test]

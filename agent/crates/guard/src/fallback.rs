@@ -34,6 +34,8 @@ pub(crate) struct Instructions {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct HeldPlace {
     pub hook: GuardHook,
+    /// Number of the interface, whose name may change.
+    pub index: u32,
     pub leaf: GuardLeaf,
     /// Leaves of the hook and its rules.
     pub leaves: Vec<usize>,
@@ -121,7 +123,8 @@ pub fn run(instructions: impl BufRead) -> Result<(), GuardError> {
 
 impl HeldPlace {
     fn queue(&self, instructions: &Instructions, memory: &Memory, networks: &mut Networks) -> Result<(), GuardError> {
-        let mut place = Place::find(networks, &instructions.policy, instructions.queue, &self.hook, &self.leaf, self.leaves[0])?;
+        let at = Some(self.index);
+        let mut place = Place::find(networks, &instructions.policy, instructions.queue, &self.hook, &self.leaf, self.leaves[0], at)?;
         // The hook belongs to a new guard, or another program's queue is there.
         if place.excess == GuardExcess::Dropped || !place.is_hooked_by(instructions.plane).map_err(GuardError::kernel(&self.leaf.name))? {
             return Ok(());

@@ -4,7 +4,7 @@
 //! The thread that keeps the rates only touches memory. A system call can take long, because a tenant that changes its own
 //! interfaces holds the kernel's single lock for all of them. Rates and heartbeat must not wait for that lock.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -13,18 +13,19 @@ use partywall_allocation::Throttle;
 use partywall_bpf::{Change, Watch};
 use partywall_clock::{self as clock, Nanos};
 use partywall_wire::{
-    GuardExcess, GuardFinding, GuardGoal, GuardGrant, GuardHook, GuardMove, GuardNote, GuardPoolRow, GuardQueue, GuardRemove, GuardRow,
+    GuardDirection, GuardExcess, GuardFinding, GuardGoal, GuardGrant, GuardHook, GuardMove, GuardNote, GuardPoolRow, GuardQueue, GuardRow,
     GuardStart,
 };
 
 use crate::change::{Changes, Finding, Looks, Repeats};
-use crate::check::{Account, Allowed, Count, Judgement, Reading};
+use crate::check::{Account, Allowed, Count, Judgement, Reading, Unhooked};
 use crate::delay::{Wait, Waits};
 use crate::error::GuardError;
 use crate::fallback::{FallbackProcess, HeldPlace, Instructions};
 use crate::place::{self, Link, Look, Networks, Place, QueueRate, LARGEST};
 use crate::plane::{Counters, Grant, Plane};
 use crate::round::Rounds;
+use crate::whereabouts::Where;
 
 /// Maximum datagrams in one segmented packet (`UDP_MAX_SEGMENTS`). A hook counts all of them at once.
 const SEGMENTS: u64 = 128;
@@ -37,6 +38,8 @@ const PUT_AT_ONCE: usize = 16;
 const FOLLOWED_AT_ONCE: usize = 16;
 /// Pause of the listener after each batch of changes, so that a flood of changes costs little.
 const LISTENER_RESTS_NS: Nanos = 5_000_000;
+/// Maximum time for which a new interface pays for what it sent before it was hooked. One that was in use elsewhere may have sent much.
+const OWED_NS_MAX: Nanos = 1_000_000_000;
 /// A queue is removed after this time without packets.
 const IDLE_NS: Nanos = 10_000_000_000;
 
@@ -232,6 +235,7 @@ impl Guard {
             // If no thread checks the hooks, the heartbeat must stop too.
             let _ends = Ends(&shared);
             tender.run(&shared);
+            tender.end();
         })?;
         let shared = self.shared.clone();
         self.spawn("guard-watch", move || listen(&watch, &shared))
@@ -312,11 +316,6 @@ impl Drop for Guard {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        if self.start.transient {
-            self.end_fallback_process();
-            // What cannot be removed here is found by `guard.remove`.
-            let _ = place::remove(&GuardRemove { id: None, hooks: self.start.hooks.clone() });
-        }
     }
 }
 
@@ -375,8 +374,9 @@ fn load(start: &GuardStart) -> Result<Plane, GuardError> {
 }
 
 fn places(start: &GuardStart, queue: GuardQueue, networks: &mut Networks) -> Result<Vec<Place>, GuardError> {
-    let find =
-        |(at, hook): (usize, &GuardHook)| Place::find(networks, &start.id, queue, hook, &start.leaves[hook.leaf], backstop_of(start, at));
+    let find = |(at, hook): (usize, &GuardHook)| {
+        Place::find(networks, &start.id, queue, hook, &start.leaves[hook.leaf], backstop_of(start, at), None)
+    };
     start.hooks.iter().enumerate().map(find).collect()
 }
 
@@ -465,7 +465,6 @@ fn put_all(start: &GuardStart, plane: &Plane, rounds: &Rounds, places: &mut [Pla
             }
             return Err(error);
         }
-        plane.detour(start.hooks[at].leaf, places[at].detour().unwrap_or(0));
     }
     Ok(())
 }
@@ -632,7 +631,16 @@ struct Vif {
     place: Place,
     waits: Waits,
     account: Option<Account>,
+    /// Of the packets that reach the other end of a veth, wherever its tenant's end is.
+    behind: Option<Account>,
+    /// Of the direction without a hook.
+    unhooked: Option<Unhooked>,
+    has_both_ways: bool,
     is_lost: bool,
+    /// Until when it pays for what passed before it was hooked. Its queue does not show that debt.
+    owes_until_ns: Nanos,
+    /// Another interface with its name that was reported.
+    decoy: Option<u32>,
     /// It has a goal, so its queue is checked in each turn.
     is_strict: bool,
 }
@@ -680,11 +688,17 @@ impl Tender {
     fn new(start: GuardStart, core: Arc<Core>, places: Vec<Place>, links: Vec<Option<Link>>) -> Self {
         let goals = goals(&start);
         let strict: HashSet<usize> = goals.iter().flat_map(|goal| goal.places.iter().copied()).collect();
+        let both = both_ways(&start);
         let vif = |(at, place): (usize, Place)| Vif {
             place,
             waits: Waits::default(),
             account: None,
+            behind: None,
+            unhooked: None,
+            has_both_ways: both[at],
             is_lost: false,
+            owes_until_ns: 0,
+            decoy: None,
             is_strict: strict.contains(&at),
         };
         let mut tender = Self {
@@ -724,7 +738,7 @@ impl Tender {
                 drop(state);
                 shared.changed.notify_all();
             }
-            for to in moves {
+            for to in &moves {
                 self.relocate(to);
             }
             for change in &changes {
@@ -763,11 +777,24 @@ impl Tender {
         }
     }
 
+    /// The end of a transient guard, which leaves nothing at the places that it can reach.
+    fn end(&mut self) {
+        if self.start.transient {
+            self.fallback_process.lock().unwrap_or_else(PoisonError::into_inner).kill();
+            self.vifs.iter_mut().for_each(|vif| vif.place.clear(&self.core.plane));
+        }
+    }
+
     /// Sends the fallback process its current instructions.
     fn instruct_fallback_process(&mut self) {
         let held = (0..self.vifs.len()).filter(|&at| self.vifs[at].place.excess != GuardExcess::Dropped);
+        let hook = |at: usize| {
+            let place = &self.vifs[at].place;
+            GuardHook { namespace: place.space.clone(), interface: place.called.clone(), ..self.start.hooks[at].clone() }
+        };
         let held_place = |at: usize| HeldPlace {
-            hook: self.start.hooks[at].clone(),
+            hook: hook(at),
+            index: self.vifs[at].place.index(),
             leaf: self.start.leaves[self.start.hooks[at].leaf].clone(),
             leaves: leaves_of(&self.start, at).collect(),
             tcp_packets: self.core.kept().rounds.tcp_packets(self.start.hooks[at].leaf),
@@ -785,10 +812,7 @@ impl Tender {
     }
 
     /// Replaces the policy. Returns a report of the time before, unless that was very short, and the time from which the policy holds.
-    fn adjust(&mut self, mut start: GuardStart) -> (Option<Report>, Nanos) {
-        for (hook, now) in start.hooks.iter_mut().zip(&self.start.hooks) {
-            (hook.namespace, hook.interface) = (now.namespace.clone(), now.interface.clone());
-        }
+    fn adjust(&mut self, start: GuardStart) -> (Option<Report>, Nanos) {
         // Traffic so far is judged by the old ceilings.
         (0..self.vifs.len()).for_each(|at| self.compare(at));
         let report = (clock::system() >= self.reported_ns + self.start.period_ns).then(|| self.report());
@@ -798,7 +822,7 @@ impl Tender {
         for (at, vif) in self.vifs.iter_mut().enumerate() {
             vif.is_strict = strict.contains(&at);
             vif.place.adjust(&start.leaves[start.hooks[at].leaf]);
-            vif.account = None;
+            (vif.account, vif.behind) = (None, None);
         }
         self.start = start;
         // Checks are spread over `check_ns`, whose rounds may have another length now.
@@ -809,16 +833,13 @@ impl Tender {
         (report, at_ns)
     }
 
-    fn relocate(&mut self, to: GuardMove) {
-        let hook = &mut self.start.hooks[to.hook];
-        let left = std::mem::replace(&mut hook.namespace, to.namespace);
-        hook.interface = to.interface;
-        self.vifs[to.hook].place.move_to(hook);
+    fn relocate(&mut self, to: &GuardMove) {
+        let left = self.vifs[to.hook].place.space.clone();
+        self.vifs[to.hook].place.move_to(to, &self.core.plane);
         // No traffic has bypassed the hook at the new place yet.
         self.core.widen(to.hook);
         self.repeats.forget(to.hook);
         self.watch_instead(left.as_deref(), to.hook);
-        self.instruct_fallback_process();
         // A hook that was already lost is not reported again if it is missing at the new place too.
         self.look(to.hook);
     }
@@ -849,7 +870,11 @@ impl Tender {
                 }
         };
         for at in (0..self.vifs.len()).filter(|&at| touched(&self.vifs[at].place)) {
-            self.looks.want(at);
+            match change {
+                // What it sends until it is hooked is charged, but the less the better.
+                Change::Interface { index, name, .. } if self.vifs[at].place.may_replace(*index, name) => self.looks.want_now(at),
+                _ => self.looks.want(at),
+            }
         }
     }
 
@@ -878,11 +903,9 @@ impl Tender {
             // The next check reports a queue that cannot be changed, with its error.
             let _ = self.vifs[at].place.pace(pace, Some(&self.core.plane));
             if self.vifs[at].place.is_unused(idle, patience) {
-                self.core.plane.detour(self.start.hooks[at].leaf, 0);
                 // It is tried again in the next turn.
-                let _ = self.vifs[at].place.unqueue();
+                let _ = self.vifs[at].place.unqueue(&self.core.plane);
             }
-            self.core.plane.detour(self.start.hooks[at].leaf, self.vifs[at].place.detour().unwrap_or(0));
             let mut kept = self.core.kept();
             kept.queued[at] = self.vifs[at].place.has_queue();
             hold(&self.start, &self.core.plane, &mut kept.rounds, at, self.vifs[at].place.has_queue());
@@ -900,7 +923,8 @@ impl Tender {
                 let hook = &self.start.hooks[at];
                 // The wait in a queue shared by flow classes says nothing about one class. Departure times already follow the account.
                 let mut kept = self.core.kept();
-                if hook.rules.is_empty() && kept.rounds.queue() == GuardQueue::Tbf {
+                let owes = clock::system() < self.vifs[at].owes_until_ns;
+                if hook.rules.is_empty() && kept.rounds.queue() == GuardQueue::Tbf && !owes {
                     let moved = self.core.plane.settle(hook.leaf, clock::system(), wait, self.start.leaves[hook.leaf].hold_ns);
                     kept.rounds.settled(hook.leaf, moved);
                 }
@@ -984,49 +1008,127 @@ impl Tender {
     }
 
     fn look(&mut self, at: usize) {
-        let repaired = |text: &str| Some(Finding::of(GuardFinding::Repaired, text));
         let looked = self.vifs[at].place.look(&self.core.plane, &mut self.networks);
-        self.core.plane.detour(self.start.hooks[at].leaf, self.vifs[at].place.detour().unwrap_or(0));
-        let finding = match looked {
-            Ok(Look::Whole) => None,
-            // Traffic that passed without a hook counts against the vif, because the tenant may have removed the hook for that.
-            Ok(Look::Repaired) => repaired("hook or queue had been removed; it is there again"),
-            Ok(Look::Moved) => {
-                self.vifs[at].account = None;
-                repaired("the interface had been recreated; the hook is there again")
+        let (was_lost, is_lost) = (self.vifs[at].is_lost, !matches!(&looked, Ok(look) if look.whereabouts != Where::Away));
+        self.vifs[at].is_lost = is_lost;
+        match looked {
+            Ok(look) if !is_lost => self.found(at, look),
+            // What is lost is reported once.
+            _ if was_lost => {}
+            Ok(_) => {
+                let text = format!("the interface left its namespace, where its hook ended{}", self.hold_at_other_end(at));
+                self.note(at, Finding::of(GuardFinding::Lost, text));
             }
-            Ok(Look::Renamed) => repaired(&renamed(&self.vifs[at].place)),
-            Err(error) => Some(Finding::of(GuardFinding::Lost, error.to_string())),
-        };
-        let lost = matches!(finding, Some(Finding { kind: GuardFinding::Lost, .. }));
-        if let Some(finding) = finding.filter(|_| !(lost && self.vifs[at].is_lost)) {
-            self.note(at, finding);
+            Err(error) => self.note(at, Finding::of(GuardFinding::Lost, error.to_string())),
         }
-        self.vifs[at].is_lost = lost;
-        if !lost {
-            self.compare(at);
+        self.compare(at);
+    }
+
+    /// Reports what a check found at an interface that is there.
+    fn found(&mut self, at: usize, look: Look) {
+        let vif = &mut self.vifs[at];
+        let called = vif.place.called.clone();
+        let decoy = if let Where::Imitated(index) = look.whereabouts { Some(index) } else { None };
+        let is_new_decoy = std::mem::replace(&mut vif.decoy, decoy) != decoy && decoy.is_some();
+        let mut repaired = |text: String| self.note(at, Finding::of(GuardFinding::Repaired, text));
+        if matches!(look.whereabouts, Where::Replaced(_)) {
+            repaired("the interface had been recreated; the hook is there again".into());
+            self.hooked_late(at, look.unhooked_bytes);
+            self.instruct_fallback_process();
+        } else if !look.whole {
+            // Traffic that passed without a hook counts against the vif, because the tenant may have removed the hook for that.
+            repaired("hook or queue had been removed; it is there again".into());
+        } else if look.renamed && !is_new_decoy {
+            repaired(format!("the interface is called {called} now; its hook went along"));
+        }
+        if is_new_decoy {
+            let text = format!("the interface is called {called} now, and another one has its name; the hook stays at {called}");
+            self.note(at, Finding::of(GuardFinding::Decoy, text));
+        }
+    }
+
+    /// Begins anew at another interface. What it carried before it was hooked is charged: its leaves wait for as long as these bytes
+    /// take at their rates, so that no more passes in the end.
+    fn hooked_late(&mut self, at: usize, bytes: u64) {
+        let first = self.vifs[at].place.counted().ok().map(|[way, _]| self.read(at, way));
+        let vif = &mut self.vifs[at];
+        (vif.account, vif.unhooked) = (first.map(|first| Account::hooked_late(first, bytes)), None);
+        let leaves: Vec<usize> = leaves_of(&self.start, at).collect();
+        let kept = self.core.kept();
+        let bps: u64 = leaves.iter().map(|&leaf| kept.rounds.grants()[leaf].bps).sum();
+        let owed_ns = (u128::from(bytes) * 8_000_000_000 / u128::from(bps.max(1))).min(u128::from(OWED_NS_MAX)) as Nanos;
+        if owed_ns > 0 {
+            let now = clock::system();
+            for leaf in leaves {
+                self.core.plane.charge(leaf, now, owed_ns);
+            }
+            vif.owes_until_ns = now + owed_ns;
         }
     }
 
     fn compare(&mut self, at: usize) {
-        let Some(now) = self.read(at) else { return };
+        // Of two counters, the one that a packet meets last is read first: the hook has already seen all bytes that it counts.
+        let from_ns = clock::system();
+        let counted = self.vifs[at].place.counted().ok();
         let allowed = self.allowed(at);
-        let Some(account) = &mut self.vifs[at].account else {
-            self.vifs[at].account = Some(Account::new(now, self.vifs[at].place.waiting_bytes().unwrap_or(0)));
-            return;
-        };
-        match account.judge(now, allowed) {
-            Judgement::Fine => {}
-            Judgement::Bypassed(bytes) => self.bypassed(at, bytes),
-            Judgement::Exceeded(bytes) => self.note(at, exceeded(bytes, "bytes")),
-            Judgement::ExceededPackets(packets) => self.note(at, exceeded(packets, "packets")),
+        let bypassed_bytes = self.bypassed_at_other_end(at, allowed.held_bytes);
+        let judgement = counted.map_or(Judgement::Fine, |[way, other]| {
+            self.compare_other_way(at, other.bytes);
+            self.judge(at, Reading { from_ns, ..self.read(at, way) }, allowed)
+        });
+        match (judgement, bypassed_bytes) {
+            // Both saw the same packets.
+            (Judgement::Bypassed(bytes), other) => self.bypassed(at, bytes.max(other.unwrap_or(0))),
+            (_, Some(bytes)) => self.bypassed(at, bytes),
+            (Judgement::Fine, None) => {}
+            (Judgement::Exceeded(bytes), None) => self.note(at, exceeded(bytes, "bytes")),
+            (Judgement::ExceededPackets(packets), None) => self.note(at, exceeded(packets, "packets")),
         }
     }
 
-    fn read(&self, at: usize) -> Option<Reading> {
+    fn judge(&mut self, at: usize, now: Reading, allowed: Allowed) -> Judgement {
+        let vif = &mut self.vifs[at];
+        let Some(account) = &mut vif.account else {
+            vif.account = Some(Account::new(now, vif.place.waiting_bytes().unwrap_or(0)));
+            return Judgement::Fine;
+        };
+        account.judge(now, allowed)
+    }
+
+    /// Bytes that reached the other end of a veth, and that the hook never saw: whatever the tenant did to its end.
+    fn bypassed_at_other_end(&mut self, at: usize, held_bytes: u64) -> Option<u64> {
+        if !self.vifs[at].place.has_backstop() {
+            return None;
+        }
+        let came = self.core.plane.counters(backstop_of(&self.start, at));
+        let carried = Count { bytes: came.passed_bytes + came.dropped_bytes, packets: came.passed_packets + came.dropped_packets };
+        let now = Reading { counts_dropped: false, exact: true, ..self.read(at, carried) };
+        let vif = &mut self.vifs[at];
+        let Some(account) = &mut vif.behind else {
+            vif.behind = Some(Account::new(now, vif.place.waiting_bytes().unwrap_or(0)));
+            return None;
+        };
+        account.bypassed(now, held_bytes)
+    }
+
+    /// Compares what passes in the direction without a hook with the link: more than it carries cannot be what the policy is about.
+    fn compare_other_way(&mut self, at: usize, bytes: u64) {
+        if self.vifs[at].has_both_ways {
+            return;
+        }
+        let hook = &self.start.hooks[at];
+        let capacity_bps = self.start.pools[self.start.leaves[hook.leaf].pool].capacity_bps;
+        let now = clock::system();
+        let way = self.vifs[at].unhooked.get_or_insert_with(|| Unhooked::new(now, bytes));
+        if let Some(bps) = way.judge(now, bytes, capacity_bps) {
+            let text = wrong_side(hook.direction, bps, capacity_bps);
+            self.note(at, Finding::of(GuardFinding::WrongSide, text));
+        }
+    }
+
+    /// The counters of the hook, beside those of an interface that were read before.
+    fn read(&self, at: usize, interface: Count) -> Reading {
         let from_ns = clock::system();
-        // Read the interface first: the hook has already seen all bytes that it counts.
-        let interface = self.vifs[at].place.counted().ok()?;
         let (mut passed, mut dropped, mut tcp_bytes) = (Count::default(), Count::default(), 0);
         for counted in leaves_of(&self.start, at).map(|leaf| self.core.plane.counters(leaf)) {
             passed.bytes += counted.passed_bytes;
@@ -1037,18 +1139,21 @@ impl Tender {
         }
         let counts_dropped = self.vifs[at].place.counts_dropped();
         let exact = self.vifs[at].place.counts_exactly();
-        Some(Reading { from_ns, at_ns: clock::system(), interface, passed, dropped, tcp_bytes, counts_dropped, exact })
+        Reading { from_ns, at_ns: clock::system(), interface, passed, dropped, tcp_bytes, counts_dropped, exact }
     }
 
     fn bypassed(&mut self, at: usize, bytes: u64) {
-        let held = if self.vifs[at].place.has_backstop() {
-            self.core.tighten(at);
-            "; from now on the interface's other end lets pass no more than is granted"
-        } else {
-            ""
-        };
-        let text = format!("bypassed the hook{held}");
+        let text = format!("bypassed the hook{}", self.hold_at_other_end(at));
         self.note(at, Finding { kind: GuardFinding::Bypassed, amount: bytes, unit: "bytes", text });
+    }
+
+    /// Holds what passes no hook at the interface's other end, and says so.
+    fn hold_at_other_end(&self, at: usize) -> &'static str {
+        if !self.vifs[at].place.has_backstop() {
+            return "";
+        }
+        self.core.tighten(at);
+        "; from now on the interface's other end lets pass no more than is granted"
     }
 
     fn note(&mut self, at: usize, finding: Finding) {
@@ -1162,8 +1267,21 @@ fn waited(delay_ns: Nanos, most_ns: Nanos, granted_bps: u64) -> Option<Finding> 
     (delay_ns > 2 * most_ns).then(|| Finding::of(GuardFinding::Waited, text))
 }
 
-fn renamed(place: &Place) -> String {
-    format!("the interface is called {} now; its hook went along", place.interface)
+fn wrong_side(hooked: GuardDirection, bps: u64, capacity_bps: u64) -> String {
+    let (went, side) = match hooked {
+        GuardDirection::Egress => ("came in", "outside"),
+        GuardDirection::Ingress => ("left", "inside"),
+    };
+    let mega = |bps: u64| bps as f64 / 1e6;
+    let seen = format!("{:.0} Mbit/s {went} through the interface, more than the {:.0} Mbit/s of the link", mega(bps), mega(capacity_bps));
+    format!("{seen}, and no hook limits that direction; if the tenant sends them, give the vif `side: {side}`, else limit `receive`")
+}
+
+/// Places of interfaces that have a hook in each direction.
+fn both_ways(start: &GuardStart) -> Vec<bool> {
+    let mut ways: HashMap<(&Option<String>, &String), usize> = HashMap::new();
+    start.hooks.iter().for_each(|hook| *ways.entry((&hook.namespace, &hook.interface)).or_default() += 1);
+    start.hooks.iter().map(|hook| ways[&(&hook.namespace, &hook.interface)] > 1).collect()
 }
 
 /// The sum of the waits in two successive queues. A queue without a reading adds nothing.
@@ -1200,7 +1318,7 @@ fn missed(goal: &GuardGoal, own: Wait, link: Wait, alone: bool) -> GuardNote {
 mod tests {
     use partywall_bpf::tc::Network;
     use partywall_bpf::Namespace;
-    use partywall_wire::{GuardDemand, GuardDirection, GuardLeaf, GuardPool};
+    use partywall_wire::{GuardDemand, GuardLeaf, GuardPool};
 
     use super::*;
 
@@ -1293,9 +1411,30 @@ mod tests {
             assert!(core.kept().rounds.grants()[0].bps <= 5_000_000, "before another round");
             assert_eq!(core.kept().rounds.fallback(0).bps, 3_000_000);
             assert_eq!(tender.allowed(0).ceiling_bps, 5_000_000);
-            assert_eq!(tender.start.hooks[0].interface, "lo");
             let looked = tender.vifs[0].place.look(&core.plane, &mut tender.networks);
-            assert!(matches!(looked, Ok(Look::Whole)));
+            assert!(matches!(looked, Ok(Look { whereabouts: Where::Same, renamed: false, whole: true, .. })));
+            Ok(())
+        });
+        outcome.unwrap();
+    }
+
+    #[test]
+    fn packets_of_a_new_interface_are_not_sent_through_the_detour_of_the_old_one() {
+        let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
+        let network = Network::of(&namespace).unwrap();
+        // Any interface that can be removed: an ifb.
+        let Ok(index) = network.add_detour("vif") else { return eprintln!("skipped: ifb") };
+        let mut start = request();
+        (start.hooks[0].interface, start.hooks[0].direction) = ("vif".into(), GuardDirection::Ingress);
+        let outcome = namespace.inside(|| {
+            let Ok((core, mut tender, _)) = parts(&start).map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
+            let place = &mut tender.vifs[0].place;
+            place.pace(QueueRate { bps: 10_000_000, strict: true, tcp: true }, Some(&core.plane)).unwrap();
+            assert_eq!(core.plane.detour_of(0), u64::from(place.detour().unwrap()));
+            network.remove_detour(index)?;
+            // Nothing is there to be hooked, so what was done before the hook is seen.
+            assert!(place.hook_at(Arc::new(Network::of(&namespace)?), index, &core.plane).is_err());
+            assert_eq!(core.plane.detour_of(0), 0);
             Ok(())
         });
         outcome.unwrap();

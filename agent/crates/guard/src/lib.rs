@@ -16,6 +16,7 @@ mod guard;
 mod place;
 mod plane;
 mod round;
+mod whereabouts;
 
 pub use error::GuardError;
 pub use fallback::run as run_fallback;

@@ -6,15 +6,16 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 
-use partywall_bpf::tc::{Backlog, Direction, Hook, Interface, Network, Queue, QueueKind, Root};
+use partywall_bpf::tc::{Backlog, Direction, Hook, Interface, Network, Peer, Queue, QueueKind, Root};
 use partywall_bpf::{Namespace, NAME_PREFIX};
 use partywall_clock::{self as clock, Nanos};
-use partywall_wire::{GuardDirection, GuardExcess, GuardHook, GuardLeaf, GuardLink, GuardQueue, GuardRemove, GuardRemoved};
+use partywall_wire::{GuardDirection, GuardExcess, GuardHook, GuardLeaf, GuardLink, GuardMove, GuardQueue, GuardRemove, GuardRemoved};
 
 use crate::check::Count;
 use crate::error::GuardError;
 use crate::plane::{number, Handle, Plane};
 use crate::round::holds_datagrams;
+use crate::whereabouts::{whereabouts, Own, Where};
 
 /// Name of the hooks, so that `remove` distinguishes them from those of a trace.
 const NAME: &str = "guard";
@@ -28,6 +29,8 @@ const LEAD: &str = "lead";
 const LEAD_PRIORITY: u16 = 22;
 /// Name of the interface through which packets of interface `index` make a detour: this, and `index`.
 const DETOUR: &str = "pwguard";
+/// `ENODEV`.
+const NO_DEVICE: i32 = 19;
 /// Maximum characters of a policy's name in the names of its hooks.
 const NAME_CHARS: usize = 60;
 const STRICT_BURST_NS: Nanos = 2_000_000;
@@ -128,14 +131,21 @@ impl Detour {
 }
 
 pub(crate) struct Place {
+    /// The leaf of its hook.
+    leaf: usize,
     end: End,
-    /// The other end of a veth that its tenant can access.
+    /// The other end of a veth that its tenant can access. Both ends exist equally long, so this one shows where the tenant's is.
     backstop: Option<End>,
     backstop_hook: Option<Hook>,
+    /// The other end of the veth, as seen when the backstop was last looked for.
+    peer: Option<Peer>,
     /// File of the namespace.
     pub space: Option<String>,
     shown: String,
-    pub interface: String,
+    /// Name of the interface in the policy.
+    interface: String,
+    /// Its current name.
+    pub called: String,
     pub excess: GuardExcess,
     detour: Option<Detour>,
     kind: QueueKind,
@@ -195,11 +205,14 @@ impl QueueRate {
 
 /// Result of a check of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
-    Whole,
-    Repaired,
-    Moved,
-    Renamed,
+pub(crate) struct Look {
+    pub whereabouts: Where,
+    /// Whether it has another name than at the last check.
+    pub renamed: bool,
+    /// Whether no hook or queue was missing.
+    pub whole: bool,
+    /// Bytes that a new interface carried before it was hooked.
+    pub unhooked_bytes: u64,
 }
 
 /// Networks by the file of their namespace, so that a thousand vifs in one namespace share a socket.
@@ -328,7 +341,8 @@ impl Link {
 
 impl Place {
     /// Finds the interface, and its other end if requested; changes nothing. `backstop`: the leaf of its backstop.
-    /// `policy`: the owner of the hook. `queue`: the kind of queue that holds packets back.
+    /// `policy`: the owner of the hook. `queue`: the kind of queue that holds packets back. `index`: the number of the interface, if
+    /// it is known; its name may have changed.
     pub fn find(
         networks: &mut Networks,
         policy: &str,
@@ -336,10 +350,11 @@ impl Place {
         hook: &GuardHook,
         leaf: &GuardLeaf,
         backstop: usize,
+        index: Option<u32>,
     ) -> Result<Self, GuardError> {
         let network = networks.of(hook)?;
         let failure = || GuardError::kernel(shown(hook));
-        let index = network.index(&hook.interface).map_err(failure())?;
+        let index = index.map_or_else(|| network.index(&hook.interface), Ok).map_err(failure())?;
         let root = network.root(index).map_err(failure())?;
         let interface = network.interface(index).map_err(failure())?;
         // A queue works on egress only, and must never replace another program's queue. On ingress, packets can make a detour.
@@ -367,12 +382,15 @@ impl Place {
             Direction::Ingress => detour.is_some(),
         };
         let mut place = Self {
+            leaf: hook.leaf,
             end,
             backstop: None,
             backstop_hook: hook.backstop.then(|| backstop_hook(policy, number(backstop))),
+            peer: interface.peer,
             space: hook.namespace.clone(),
             shown: shown(hook),
             interface: hook.interface.clone(),
+            called: interface.name.clone(),
             excess,
             detour,
             kind: kind(queue),
@@ -390,16 +408,20 @@ impl Place {
         Ok(place)
     }
 
+    /// Keeps the backstop that there is if the interface has no other end that can be found: its tenant may still use the old one.
     fn find_backstop(&mut self, networks: &mut Networks) -> io::Result<()> {
         let Some(hook) = self.backstop_hook.clone() else { return Ok(()) };
-        let other = networks.other_end(self.end.network()?, self.end.index)?;
-        self.backstop = other.map(|(network, index)| End::new(network, index, hook)).transpose()?;
+        if let Some((network, index)) = networks.other_end(self.end.network()?, self.end.index)? {
+            self.backstop = Some(End::new(network, index, hook)?);
+        }
         Ok(())
     }
 
     /// Adds the hooks. Replaces those of an earlier guard without a gap.
     pub fn put(&self, plane: &Plane) -> Result<(), GuardError> {
-        self.ends().try_for_each(|end| end.put(plane)).map_err(GuardError::kernel(&self.shown))
+        self.ends().try_for_each(|end| end.put(plane)).map_err(GuardError::kernel(&self.shown))?;
+        plane.detour(self.leaf, self.detour().unwrap_or(0));
+        Ok(())
     }
 
     /// Its hooks, in the order in which they are put.
@@ -407,7 +429,7 @@ impl Place {
         self.detour.iter().flat_map(Detour::ends).chain(&self.backstop).chain([&self.end])
     }
 
-    /// Undoes [`Place::put`].
+    /// Undoes [`Place::put`], wherever the interface is now.
     pub fn take_away(&self) {
         let ends = self.backstop.iter().chain([&self.end]);
         for end in ends {
@@ -440,13 +462,28 @@ impl Place {
         self.backstop.is_some()
     }
 
-    /// Whether a change of interface `index` in its namespace may concern this place.
-    pub fn may_be(&self, index: u32, name: Option<&str>) -> bool {
-        match name {
-            // A new interface, or one that was renamed.
-            Some(name) => index != self.end.index && name == self.interface,
-            None => index == self.end.index || self.detour() == Some(index),
+    /// Removes hooks and queue.
+    pub fn clear(&mut self, plane: &Plane) {
+        self.take_away();
+        if self.has_queue() {
+            // The interface may be gone or unreachable.
+            let _ = self.unqueue(plane);
         }
+    }
+
+    /// Whether a change of interface `index` in its namespace may concern this place. `name`: the name that it has now.
+    pub fn may_be(&self, index: u32, name: Option<&str>) -> bool {
+        index == self.end.index || self.detour() == Some(index) || name == Some(&self.interface)
+    }
+
+    /// Whether interface `index`, of that name, is not the one that was hooked last.
+    pub fn may_replace(&self, index: u32, name: &str) -> bool {
+        index != self.end.index && name == self.interface
+    }
+
+    /// Number of the interface at the last check.
+    pub fn index(&self) -> u32 {
+        self.end.index
     }
 
     /// Whether a queue of this guard is behind the hook.
@@ -470,7 +507,15 @@ impl Place {
         let detour = Detour::new(&self.end, index)?;
         detour.ends().into_iter().try_for_each(|end| end.put(plane))?;
         self.detour = Some(detour);
+        // Not before its hooks are there: a packet that is sent through it meets no other.
+        plane.detour(self.leaf, index);
         Ok(())
+    }
+
+    /// Stops sending packets through the detour, and forgets it.
+    fn leave_detour(&mut self, plane: &Plane) -> Option<Detour> {
+        plane.detour(self.leaf, 0);
+        self.detour.take()
     }
 
     /// Where the queue is.
@@ -554,8 +599,8 @@ impl Place {
     }
 
     /// Removes the queue, and the interface for a detour. No packet may be on its way there.
-    pub fn unqueue(&mut self) -> io::Result<()> {
-        match self.detour.take() {
+    pub fn unqueue(&mut self, plane: &Plane) -> io::Result<()> {
+        match self.leave_detour(plane) {
             Some(detour) => detour.remove()?,
             None => self.end.network()?.unqueue(self.end.index)?,
         }
@@ -585,18 +630,15 @@ impl Place {
     }
 
     /// Moves the place. The next check adds hook and queue there; the old place keeps nothing.
-    pub fn move_to(&mut self, hook: &GuardHook) {
+    pub fn move_to(&mut self, to: &GuardMove, plane: &Plane) {
         let pace = self.queued;
-        self.take_away();
-        if self.has_queue() {
-            // The old interface may be gone or unreachable.
-            let _ = self.unqueue();
-        }
+        self.clear(plane);
         // A queue on egress is put at the new place by the next check. A detour is added when a packet needs it.
         self.queued = pace.filter(|_| self.end.hook.direction == Direction::Egress);
-        self.backstop = None;
+        (self.backstop, self.peer) = (None, None);
         self.end.network = None;
-        (self.space, self.interface, self.shown) = (hook.namespace.clone(), hook.interface.clone(), shown(hook));
+        (self.space, self.interface, self.called) = (to.namespace.clone(), to.interface.clone(), to.interface.clone());
+        self.shown = shown_at(self.end.hook.direction, &self.interface, self.space.as_deref());
     }
 
     /// Checks hook and queue, and restores missing ones.
@@ -606,32 +648,75 @@ impl Place {
 
     fn look_into(&mut self, plane: &Plane, networks: &mut Networks) -> io::Result<Look> {
         let network = networks.at(self.space.as_deref())?;
-        let is_other_namespace = !self.end.is_in(&network);
-        let (index, renamed) = match network.index(&self.interface) {
-            Ok(index) => (index, false),
-            Err(error) if is_other_namespace => return Err(error),
-            // An interface that is renamed keeps its hooks.
-            Err(error) => {
-                self.interface = network.interface(self.end.index).map_err(|_| error)?.name;
-                (self.end.index, true)
-            }
-        };
-        // The interface was recreated: its counters restarted, and it has no hook of this guard.
-        let moved = is_other_namespace || index != self.end.index;
-        if moved {
-            if let Some(detour) = self.detour.take() {
-                // It leads back to an interface that is gone.
-                let _ = detour.remove();
-                self.queued = None;
-            }
-            self.end = End::new(network.clone(), index, self.end.hook.clone())?;
-            self.end.put(plane)?;
-            self.find_backstop(networks)?;
+        let named = if_there(network.index(&self.interface))?;
+        let own = self.own(&network, networks)?;
+        let whereabouts = whereabouts(self.end.index, own, named);
+        match whereabouts {
+            Where::Same | Where::Renamed | Where::Imitated(_) => {}
+            Where::Away => return Ok(Look { whereabouts, renamed: false, whole: true, unhooked_bytes: 0 }),
+            Where::Replaced(index) => self.hook_at(network.clone(), index, plane)?,
+            Where::Gone => return Err(io::Error::from_raw_os_error(NO_DEVICE)),
         }
+        let interface = network.interface(self.end.index)?;
+        let is_new = own == Own::Gone;
+        let unhooked_bytes = if is_new { self.in_way(&interface)[0].bytes } else { 0 };
+        let renamed = std::mem::replace(&mut self.called, interface.name.clone()) != interface.name;
+        if self.peer != interface.peer {
+            self.find_backstop(networks)?;
+            self.peer = interface.peer;
+        }
+        self.veth = interface.peer.is_some();
+        let hooked = self.restore_hooks(plane)?;
+        let queued = self.restore_queue(plane, frame(&interface), matches!(whereabouts, Where::Replaced(_)))?;
+        Ok(Look { whereabouts, renamed, whole: hooked && queued, unhooked_bytes })
+    }
+
+    /// Where the interface is that had the hook, whatever its name.
+    fn own(&mut self, network: &Arc<Network>, networks: &mut Networks) -> io::Result<Own> {
+        if !self.end.is_in(network) {
+            return Ok(Own::Gone);
+        }
+        let Some(other) = &self.backstop else { return self.own_by_number() };
+        let Some(peer) = if_there(other.network()?.interface(other.index))?.and_then(|end| end.peer) else {
+            // It ended with the tenant's end, or is somewhere else.
+            (self.backstop, self.peer) = (None, None);
+            return self.own_by_number();
+        };
+        let is_here = match (peer.namespace, networks.namespace(self.space.as_deref())) {
+            (None, _) => other.is_in(network),
+            (Some(number), Some(namespace)) => other.network()?.number_of(&namespace)? == Some(number),
+            (Some(_), None) => false,
+        };
+        Ok(if is_here { Own::Here(peer.index) } else { Own::Away })
+    }
+
+    fn own_by_number(&self) -> io::Result<Own> {
+        let interface = if_there(self.end.network()?.interface(self.end.index))?;
+        Ok(interface.map_or(Own::Gone, |_| Own::Here(self.end.index)))
+    }
+
+    /// Hooks another interface instead, which has neither hook nor queue.
+    pub fn hook_at(&mut self, network: Arc<Network>, index: u32, plane: &Plane) -> io::Result<()> {
+        if let Some(detour) = self.leave_detour(plane) {
+            // It leads back to an interface that is gone.
+            let _ = detour.remove();
+            self.queued = None;
+        }
+        (self.queue_burst, self.shrunk) = (0, None);
+        self.peer = None;
+        self.end = End::new(network, index, self.end.hook.clone())?;
+        self.end.put(plane)
+    }
+
+    /// Puts hooks back that are missing. False if any was.
+    fn restore_hooks(&mut self, plane: &Plane) -> io::Result<bool> {
         let mut whole = true;
-        if self.detour().is_some_and(|detour| network.index(&detour_name(index)).ok() != Some(detour)) {
-            (self.detour, whole) = (None, false);
-            self.add_detour(plane)?;
+        if let Some(detour) = self.detour() {
+            if if_there(self.end.network()?.interface(detour))?.is_none() {
+                self.leave_detour(plane);
+                self.add_detour(plane)?;
+                whole = false;
+            }
         }
         for end in self.ends() {
             if !end.is_there(plane.handle())? {
@@ -639,23 +724,21 @@ impl Place {
                 whole = false;
             }
         }
-        let queued = !self.has_queue() || network.root(self.queue_end()?.index)? == Root::Ours(self.kind);
-        let interface = network.interface(index)?;
-        self.veth = interface.peer.is_some();
-        let frame = frame(&interface);
+        Ok(whole)
+    }
+
+    /// Puts the queue back if it is missing, or sets it for another size of frames. False if it was missing. `moved`: the interface
+    /// is another one.
+    fn restore_queue(&mut self, plane: &Plane, frame: u64, moved: bool) -> io::Result<bool> {
+        let queued = !self.has_queue() || self.end.network()?.root(self.queue_end()?.index)? == Root::Ours(self.kind);
         let grown = frame > std::mem::replace(&mut self.frame, frame);
         if let Some(pace) = self.queued.take_if(|_| !queued || moved || grown) {
-            if !queued || moved {
+            if !queued {
                 (self.queue_burst, self.shrunk) = (0, None);
             }
             self.repace(pace, Some(plane))?;
         }
-        Ok(match (moved, renamed, whole && queued) {
-            (true, _, _) => Look::Moved,
-            (_, true, true) => Look::Renamed,
-            (false, false, true) => Look::Whole,
-            (false, _, false) => Look::Repaired,
-        })
+        Ok(queued)
     }
 
     /// The wait of the next packet in the queue behind the hook. None without a queue.
@@ -671,13 +754,21 @@ impl Place {
         Some(end.network().ok()?.backlog(end.index).ok()??.bytes)
     }
 
-    /// The interface's own counters for the hook's direction.
-    pub fn counted(&self) -> Result<Count, GuardError> {
-        let counters = self.end.network().and_then(|network| network.counters(self.end.index)).map_err(GuardError::kernel(&self.shown))?;
-        Ok(match self.end.hook.direction {
-            Direction::Ingress => Count { bytes: counters.in_bytes, packets: counters.in_packets },
-            Direction::Egress => Count { bytes: counters.out_bytes, packets: counters.out_packets },
-        })
+    /// The interface's own counters: for the hook's direction, and for the other one.
+    pub fn counted(&self) -> Result<[Count; 2], GuardError> {
+        let interface =
+            self.end.network().and_then(|network| network.interface(self.end.index)).map_err(GuardError::kernel(&self.shown))?;
+        Ok(self.in_way(&interface))
+    }
+
+    fn in_way(&self, interface: &Interface) -> [Count; 2] {
+        let counters = interface.counters;
+        let received = Count { bytes: counters.in_bytes, packets: counters.in_packets };
+        let sent = Count { bytes: counters.out_bytes, packets: counters.out_packets };
+        match self.end.hook.direction {
+            Direction::Ingress => [received, sent],
+            Direction::Egress => [sent, received],
+        }
     }
 
     /// Whether the interface counts bytes as the hook does.
@@ -812,15 +903,25 @@ fn direction(direction: GuardDirection) -> Direction {
     }
 }
 
-fn shown(hook: &GuardHook) -> String {
-    let way = match hook.direction {
-        GuardDirection::Ingress => "ingress",
-        GuardDirection::Egress => "egress",
-    };
-    match &hook.namespace {
-        Some(namespace) => format!("{} of {} in {namespace}", way, hook.interface),
-        None => format!("{} of {}", way, hook.interface),
+/// None if there is no such interface.
+fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(NO_DEVICE) => Ok(None),
+        other => other.map(Some),
     }
+}
+
+fn shown(hook: &GuardHook) -> String {
+    shown_at(direction(hook.direction), &hook.interface, hook.namespace.as_deref())
+}
+
+fn shown_at(direction: Direction, interface: &str, namespace: Option<&str>) -> String {
+    let way = match direction {
+        Direction::Ingress => "ingress",
+        Direction::Egress => "egress",
+    };
+    let place = namespace.map_or(String::new(), |namespace| format!(" in {namespace}"));
+    format!("{way} of {interface}{place}")
 }
 
 #[cfg(test)]

@@ -339,6 +339,13 @@ impl Plane {
         }
     }
 
+    /// Charges a leaf for bytes that take `owed_ns` at its rate, and that its hook did not see. A burst pays for them first.
+    pub fn charge(&self, leaf: usize, now: Nanos, owed_ns: Nanos) {
+        let burst = self.limits.read(limits_word(leaf, GRANTED + TOLERANCE));
+        let least = (now << TIME_SHIFT).saturating_sub(burst);
+        self.state.update(state_word(leaf, DUE), TRIES, |due| Some(due.max(least) + (owed_ns << TIME_SHIFT)));
+    }
+
     /// Sets the rates of a leaf for the time after the heartbeat stops.
     pub fn fall_back_to(&self, leaf: usize, grant: Grant) {
         self.write(leaf, FALLBACK, &grant.words());
@@ -439,6 +446,12 @@ impl Plane {
             tcp_bytes,
             marked_packets: at(MARKED_PACKETS),
         }
+    }
+
+    /// See [`Plane::detour`].
+    #[cfg(test)]
+    pub(crate) fn detour_of(&self, leaf: usize) -> u64 {
+        self.limits.read(limits_word(leaf, DETOUR))
     }
 
     /// Time of the last heartbeat.
@@ -580,6 +593,19 @@ mod tests {
         // Saved credit stays.
         assert_eq!(owed_at_new_cost(now - 7, now, nothing, ten), now - 7);
         assert_eq!(owed_at_new_cost(now + 7, now, 0, ten), now + 7);
+    }
+
+    #[test]
+    fn what_passed_no_hook_is_paid_by_the_burst_and_then_by_time() {
+        let Ok(plane) = Plane::load(1, 0) else { return eprintln!("skipped: eBPF") };
+        let (now, burst_ns) = (5_000_000_000, 10_000_000);
+        let grant = Grant { bps: 8_000_000, pps: None, burst_ns, packet_burst_ns: burst_ns };
+        plane.state.release(state_word(0, DUE), 0);
+        plane.grant(0, now, grant);
+        plane.charge(0, now, 4_000_000);
+        assert_eq!(plane.due(0, now, grant)[0], now - 6_000_000);
+        plane.charge(0, now, 50_000_000);
+        assert_eq!(plane.due(0, now, grant)[0], now + 44_000_000);
     }
 
     /// An empty TCP frame over IPv4.

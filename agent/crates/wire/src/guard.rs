@@ -354,8 +354,10 @@ pub enum GuardFinding {
     Repaired,
     /// Hook or queue had been removed, and could not be restored.
     Lost,
-    /// The interface is gone.
-    Gone,
+    /// Another interface has the name of the vif's, which is called otherwise now. The hook stays where it was.
+    Decoy,
+    /// The direction without a hook carries more than the link, so the hook may be on the wrong side.
+    WrongSide,
     /// More bytes passed the interface than the hook counted.
     Bypassed,
     /// More bytes passed the interface than the ceiling and a burst allow.

@@ -23,8 +23,11 @@ class ComparedCell(Frozen):
     """One cell of both runs.
 
     ratio: isolation factor divided by the reference's. latency: (1 + impact) divided by the reference's, by percentile.
-    effect, reference_effect: whether each side shows an effect of the treatment. runs: number of runs that the spread
-    between runs is derived from; 0 if the spread is unknown and not in the interval. emulated: of either side.
+    effect, reference_effect: whether each side shows an effect of the treatment. reason: of the change, for people;
+    why: what keeps a change from being told, in words that many cells may share. runs: number of runs that the spread
+    between runs is derived from; 0 if the spread is unknown and not in the interval. found_from: the smallest further
+    loss that nine of ten comparisons as precise as this call worse; None if the spread is unknown. emulated: of either
+    side.
     """
 
     victim: str
@@ -39,7 +42,9 @@ class ComparedCell(Frozen):
     latency: dict[str, Estimate] = Field(default_factory=dict)
     change: Change
     reason: str
+    why: tuple[str, ...] = ()
     runs: int = 0
+    found_from: float | None = None
     emulated: bool = False
 
 

@@ -329,7 +329,9 @@ def _judge(
 ) -> Judgement:
     """Judges one figure of a cell. found: whether it differs by more than chance over all cells allows."""
     tolerance = judged.tolerance
-    shown = f"{judged.name} {wording.multiple(ratio)} times the reference's"
+    times = wording.multiple(ratio)
+    known_times = f"{times} times the reference's"
+    shown = f"{judged.name} {'beside the reference not known' if times == wording.UNTOLD else known_times}"
     within = f"±{100 * tolerance:g} %"
     if known is None:
         return Judgement(Change.INCONCLUSIVE, shown, (UNKNOWN,))
@@ -342,9 +344,9 @@ def _judge(
     if 1 - tolerance <= ratio.low and ratio.high <= 1 + tolerance:
         return Judgement(Change.SAME, f"{shown}: all of it within {within}")
     if ratio.high < 1 - tolerance or ratio.low > 1 + tolerance:
-        why = f"outside {within}, but of so many cells one may be there by chance"
+        why = f"{judged.name} outside {within}, but of so many cells one may be there by chance"
     else:
-        why = f"only in part within {within}; longer or more runs would narrow it"
+        why = f"{judged.name} only in part within {within}; longer or more runs would narrow it"
     return Judgement(Change.INCONCLUSIVE, shown, (why,))
 
 

@@ -26,6 +26,8 @@ WIDE = 96
 """Terminal width, in columns, from which latencies, and what the comparison finds, are shown too."""
 
 REASONS_SHOWN = 8
+FOUND_MOST = 0.9
+"""A loss of more than this share says only that the comparison finds hardly anything."""
 
 
 def show(comparison: Comparison, console: Console) -> None:
@@ -121,7 +123,8 @@ def _table(comparison: Comparison, *, latency: bool) -> Table:
         table.add_column(name, no_wrap=name != "cell", overflow="fold")
     for cell in _ordered(comparison):
         impact = cell.latency.get("p99")
-        finds = "–" if cell.found_from is None else f"−{figures.bare_percent(cell.found_from, 0)}"
+        is_known = cell.found_from is not None and cell.found_from < FOUND_MOST
+        finds = f"−{figures.bare_percent(cell.found_from or 0.0, 0)}" if is_known else "–"
         more = [figures.multiple(impact) if impact else "", finds] if latency else []
         shown = [
             figures.ratio(cell.reference_isolation) + _effect_mark(cell.reference_effect),

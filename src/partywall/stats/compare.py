@@ -338,9 +338,9 @@ def _judge(
     if found:
         rises = ratio.value > 1
         change = Change.WORSE if rises == judged.more_is_worse else Change.BETTER
-        why = tuple(_undecidable(judged, now, before))
+        doubts = tuple(_undecidable(judged, now, before))
         reason = f"{shown}: {'more' if rises else 'less'} than {within} and chance explain"
-        return Judgement(Change.INCONCLUSIVE if why else change, reason, why)
+        return Judgement(Change.INCONCLUSIVE if doubts else change, reason, doubts)
     if 1 - tolerance <= ratio.low and ratio.high <= 1 + tolerance:
         return Judgement(Change.SAME, f"{shown}: all of it within {within}")
     if ratio.high < 1 - tolerance or ratio.low > 1 + tolerance:

@@ -96,9 +96,9 @@ def judge(pairs: Iterator[Pair], what: str) -> None:
         if (cell := best_known(same)) is not None:
             single.append(is_worse(compare(worse(run, cell), reference, earlier=past)))
     figure = (
-        f"{total} pairs of {what}: worse or better in {wrong} ({wrong / total:.1%}); a planted 10 % is found in {found} "
-        f"({found / total:.1%}) if all cells have it, and in {sum(single)} of {len(single)} if the best known cell has "
-        f"it; {sum(known) / max(1, len(known)):.0%} of cells are known so well"
+        f"{total} pairs of {what}: worse or better in {wrong} ({wrong / total:.1%}); a planted 10 % is found in "
+        f"{found} ({found / total:.1%}) if all cells have it, and in {sum(single)} of {len(single)} if the best known "
+        f"cell has it; {sum(known) / max(1, len(known)):.0%} of cells are known so well"
     )
     met = wrong <= WRONG_MOST * total and found >= FOUND_LEAST * total
     conclude("compare_demos", figure, met=met and bool(single) and sum(single) >= FOUND_LEAST * len(single))

@@ -74,6 +74,13 @@ def test_a_figure_of_one_record_alone_is_shown_without_a_ratio(tmp_path):
     assert rows["vm: offered"] == ["1 bit/s", "1 bit/s", "1.00"]
 
 
+def test_what_is_0_in_all_records_is_left_out_unless_it_is_a_count(tmp_path):
+    both = side_by_side(*(MAKERS["watch"](tmp_path / name) for name in ("one", "two")))
+    names = [of for of, _ in both.rows]
+    assert "sda, all: written" not in names
+    assert {"sda, all: read", "sda, all: times that it was slow"} <= {*names}
+
+
 def test_records_of_different_kinds_are_refused(tmp_path):
     with pytest.raises(UsageError, match="choose records of one kind"):
         side_by_side(MAKERS["guard"](tmp_path / "one"), MAKERS["watch"](tmp_path / "two"))
@@ -92,6 +99,7 @@ def test_records_of_different_kinds_are_refused(tmp_path):
         (Figure("", 0.995, "%"), "99.5 %"),
         (Figure("", 0, ""), "0"),
         (Figure("", 0, "B"), "0 B"),
+        (Figure("", 0, "s"), "0 s"),
         (Figure("", 1234567, ""), "1 234 567"),
         (Figure("", 0.0000792, ""), "0.0000792"),
     ],

@@ -103,7 +103,7 @@ def _side_by_side(both: SideBySide, format_: output.Format) -> int:
         table.add_row(*row)
     console.print(table)
     notes = [both.note] if both.note else []
-    for note in (*notes, f"whether a difference matters is judged for runs, not for a {both.kind}"):
+    for note in (*notes, "whether a difference matters is judged for runs alone"):
         console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     return Exit.INCONCLUSIVE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def side_by_side(*records: Record) -> SideBySide:
         merged(kinds.of(record).files().compared(findings))
         for record, findings in zip(records, every_findings, strict=True)
     ]
-    names = list(dict.fromkeys(name for table in tables for name in table))
+    names = [name for name in dict.fromkeys(name for table in tables for name in table) if _matters(name, tables)]
     rows = tuple((name, tuple(table.get(name) for table in tables)) for name in names[:ROWS_MAX])
     return SideBySide(
         records[0].KIND,
@@ -82,6 +82,12 @@ def side_by_side(*records: Record) -> SideBySide:
         _hosts(*every_findings),
         max(0, len(names) - ROWS_MAX),
     )
+
+
+def _matters(name: str, tables: Sequence[Mapping[str, Figure]]) -> bool:
+    """False for a rate, a time or a size that is 0 in all records. Counts and shares, as of errors, matter if 0 too."""
+    figures = [table[name] for table in tables if name in table]
+    return any(figure.value or figure.unit in ("", "%") for figure in figures)
 
 
 def merged(figures: Sequence[Figure]) -> dict[str, Figure]:

@@ -38,6 +38,8 @@ class Figure:
     @property
     def text(self) -> str:
         """'12.3 ms ± 0.4', '28 610 responses/s', '5 Mbit/s'."""
+        if self.value == 0 and not self.low and not self.high:
+            return f"0 {self.unit}".strip()
         if self.unit == "s":
             low, high = (None if end is None else end * 1e9 for end in (self.low, self.high))
             return replace(self, value=self.value * 1e9, unit="ns", low=low, high=high).text

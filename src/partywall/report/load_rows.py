@@ -45,7 +45,7 @@ def compared(run: LoadRun) -> list[Figure]:
         about = label.name if label.sort == "http" else f"{label.sort} {label.name}"
         figures += _times(f"{about}: ", label.corrected, lambda of, _name, *rest: Figure(of, *rest))
     return figures + [
-        Figure(f"{series.host}: {series.group}, {series.name}", series.mean, series.unit)
+        Figure(f"{series.host}: {series.group}, {series.name}", series.mean, series.unit.replace("1/s", "/s"))
         for series in run.monitors
         if series.mean is not None
     ]

@@ -37,6 +37,7 @@ def test_what_got_worse_comes_first():
     assert text.startswith("▼ worse")
     assert "of 2 cells 1 worse, 1 same" in text
     assert text.index("memory-copy 100 %") < text.index("copy, null")
+    assert "of 1 cell 1 same" in shown(cell("null", 1.0, Change.SAME))
 
 
 def test_each_cell_shows_both_factors_and_their_ratio_with_intervals():

@@ -13,6 +13,7 @@ from partywall.plan import Topology, make
 from partywall.store import RunDirectory
 from partywall.testing import SimulatedHost
 from partywall.web.compared import RECORDS_MAX, several
+from tests.test_kinds import MAKERS
 from tests.web.web_site import record
 
 CONTENT = {
@@ -72,6 +73,17 @@ def test_without_past_runs_nothing_is_called_worse_and_a_note_for_all_is_shown_o
     assert text.count("The variation between runs is unknown") == 1
     assert not re.search(r'class="change (worse|better)"', text)
     assert "--also" not in text
+
+
+def test_figures_of_another_kind_have_a_column_for_each_record_and_a_ratio_of_two(folder, page):
+    for name in ("one", "two", "three"):
+        MAKERS["guard"](folder.root / name)
+    two = page.get("/compare?record=one&record=two").text
+    assert two.index(">one</th>") < two.index(">two</th>") < two.index(">ratio</th>")
+    assert re.search(r'vm: passed</th><td class="figure nowrap">1 bit/s</td>', two)
+    three = page.get("/compare?record=one&record=two&record=three").text
+    assert ">three</th>" in three
+    assert ">ratio</th>" not in three
 
 
 def test_one_record_twice_is_said_to_be_the_same(folder, page):

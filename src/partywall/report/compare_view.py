@@ -8,6 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from partywall import units
 from partywall.model.comparison import NAMED, Change, ComparedCell, Comparison
 from partywall.model.finding import Effect, Outcome
 from partywall.report import figures
@@ -80,7 +81,9 @@ def headline(comparison: Comparison) -> str:
         within += f", p99 latency within {figures.bare_percent(comparison.latency_tolerance)},"
     lost = {"missing": len(comparison.only_reference), "not comparable": len(comparison.incomparable)}
     missing = "".join(f"; of the reference's {count} {what}" for what, count in lost.items() if count)
-    return f"of {len(comparison.cells)} cells {texts} (same: within {within} of the reference){missing}"
+    return (
+        f"of {units.counted(len(comparison.cells), 'cell')} {texts} (same: within {within} of the reference){missing}"
+    )
 
 
 def _reasons(comparison: Comparison) -> Iterator[RenderableType]:

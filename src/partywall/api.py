@@ -42,6 +42,7 @@ from partywall.model.study import Length, Machines, StudyRequest
 from partywall.power import profiles as power_profiles
 from partywall.sandbox import WORK_ROOT
 from partywall.scenario.decode import key_text
+from partywall.store import RunDirectory
 from partywall.store.record import Record
 from partywall.trace import ask
 
@@ -382,17 +383,12 @@ def run_study(
 
 
 def compare_runs(run: Result | str | Path, reference: Result | str | Path, *, tolerance: float = 0.02) -> Comparison:
-    """Compares a run with an earlier one, cell by cell.
+    """Compares a run with an earlier one, cell by cell. UsageError if one is no run, or both are the same.
 
     tolerance: the largest change of the isolation factor that does not matter.
     """
-    from partywall.stats import compare_runs as compared  # noqa: PLC0415 - slow to import
-
-    evidence = []
-    for given in (run, reference):
-        findings, read = (given if isinstance(given, Result) else open_record(given)).findings
-        evidence.append((read, findings))
-    return compared(evidence[0], evidence[1], tolerance)
+    paths = [given.path if isinstance(given, Result) else Path(given) for given in (run, reference)]
+    return pipeline.compared(RunDirectory.open(paths[0]), RunDirectory.open(paths[1]), tolerance)
 
 
 def print_event(event: Event) -> None:

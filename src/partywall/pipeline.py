@@ -13,7 +13,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partywall import processor, units
 from partywall.agent import binary, memory_check
@@ -60,6 +60,10 @@ from partywall.sandbox import WORK_ROOT, Label, Reaped, privileges, reap, reaper
 from partywall.scenario import located
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
+from partywall.store.record import Record
+
+if TYPE_CHECKING:
+    from partywall.model.comparison import Comparison
 
 
 def catalogue() -> Catalogue:
@@ -309,15 +313,51 @@ def analyse(run: RunDirectory) -> tuple[Evidence, Findings]:
     return evidence, stats.analyse(evidence)
 
 
-def earlier_runs(reference: RunDirectory, apart_from: Sequence[Path] = ()) -> list[Findings]:
-    """Findings of finished runs of the same scenario and host, next to the reference. They show how much runs vary.
+def compared(
+    run: RunDirectory, reference: RunDirectory, tolerance: float = 0.02, *,
+    latency_tolerance: float | None = 0.25, also: Sequence[RunDirectory] = (),
+    also_reference: Sequence[RunDirectory] = (),
+) -> Comparison:  # fmt: skip
+    """Compares runs, with what earlier ones beside them show of the variation between runs. Only reads directories.
+
+    also, also_reference: further runs on either side. UsageError if a run is given twice.
+    """
+    from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
+
+    given = [run, reference, *also, *also_reference]
+    distinct(*given)
+    measured = [analyse(each) for each in given]
+    findings = [each for _, each in measured[2:]]
+    return stats.compare_runs(
+        measured[0],
+        measured[1],
+        tolerance,
+        latency_tolerance=latency_tolerance,
+        also=findings[: len(also)],
+        also_reference=findings[len(also) :],
+        earlier=earlier_runs(reference, given),
+    )
+
+
+def distinct(*records: Record) -> None:
+    """UsageError if a record is given twice."""
+    paths = [record.path.resolve() for record in records]
+    if twice := [str(path) for path in dict.fromkeys(paths) if paths.count(path) > 1]:
+        which = "both are" if len(paths) == 2 else "two of them are"
+        raise UsageError(Problem(f"{which} the same record: {twice[0]}", "choose another one to compare with"))
+
+
+def earlier_runs(reference: RunDirectory, given: Sequence[RunDirectory] = ()) -> list[Findings]:
+    """Findings of other finished runs of the same scenario and host, in the folders of the given ones.
+
+    They show how much runs vary.
 
     A run without findings, or with unreadable ones, is ignored.
     """
-    others = {path.resolve() for path in apart_from} | {reference.path.resolve()}
+    apart = {run.path.resolve() for run in (reference, *given)}
     runs = []
-    for file in sorted(reference.path.resolve().parent.glob("*/findings.json")):
-        if file.parent not in others:
+    for file in sorted(file for folder in {path.parent for path in apart} for file in folder.glob("*/findings.json")):
+        if file.parent not in apart:
             with contextlib.suppress(PartywallError, ValueError, OSError):
                 run = RunDirectory(file.parent)
                 if run.ended and _same_kind(run, reference):

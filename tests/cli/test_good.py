@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,11 +109,15 @@ def test_a_report_made_again_finds_the_same(folder: Path):
     assert {"done/cells.csv", "done/observations.parquet"} <= set(outcome.half_done)
 
 
-def test_a_run_compared_with_itself_has_not_got_worse(folder: Path):
-    outcome = corpus.run(folder, "compare", "done", "done")
-    # Uncertain it may be: the run is short.
-    assert outcome.exit in (0, 3), outcome.text
+def test_a_run_compared_with_a_copy_of_itself_is_inconclusive_and_with_itself_refused(folder: Path):
+    shutil.copytree(folder / "done", folder / "copy")
+    outcome = corpus.run(folder, "compare", "done", "copy")
+    assert outcome.exit == 3, outcome.text
     assert "integer" in outcome.text
+    assert "variation between runs is unknown" in " ".join(outcome.text.split())
+    same = corpus.run(folder, "compare", "done", "done")
+    assert same.exit == 2
+    assert "both are the same record" in same.text
 
 
 def test_a_finished_run_is_not_measured_again(folder: Path):

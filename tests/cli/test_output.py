@@ -188,10 +188,11 @@ def test_values_become_plain_json():
         (("scenario", "check", "tiny.yaml"), "trials"),
         (("report", "done"), "cells"),
         (("report", "done", "-f", "csv"), "cells"),
-        (("compare", "done", "done"), "cells"),
+        (("compare", "done", "copy"), "cells"),
     ],
 )
 def test_figures_of_a_host_and_of_a_run_are_one_document(folder: Path, arguments: tuple[str, ...], key: str):
+    shutil.copytree(folder / "done", folder / "copy")
     outcome = corpus.run(folder, *arguments, "--format", "json")
     document = json.loads(outcome.output)
     assert list(document) == SHAPE

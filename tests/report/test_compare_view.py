@@ -37,6 +37,7 @@ def test_what_got_worse_comes_first():
     assert text.startswith("▼ worse")
     assert "of 2 cells 1 worse, 1 same" in text
     assert text.index("memory-copy 100 %") < text.index("copy, null")
+    assert "of 1 cell 1 same" in shown(cell("null", 1.0, Change.SAME))
 
 
 def test_each_cell_shows_both_factors_and_their_ratio_with_intervals():
@@ -75,3 +76,29 @@ def test_why_a_cell_got_worse_is_reported():
 def test_emulated_cells_say_so():
     emulated = cell("memory-copy 100 %", 1.0, Change.SAME).model_copy(update={"emulated": True})
     assert "copy, memory-copy 100 % (emulated)" in " ".join(shown(emulated).split())
+
+
+def test_all_that_a_run_did_not_finish_is_one_line():
+    unfinished = tuple(f"new: trial t{number}: died" for number in range(7))
+    text = " ".join(shown(cell("null", 1.0, Change.SAME), incomplete=unfinished).split())
+    assert text.count("Not finished") == 1
+    assert "new: trial t0: died; trial t1: died; trial t2: died; and 4 more" in text
+
+
+def test_each_reason_of_inconclusive_cells_is_shown_once():
+    cells = [
+        cell(f"n{number}", 1.0, Change.INCONCLUSIVE).model_copy(update={"why": ("other programs disturbed the run",)})
+        for number in range(9)
+    ]
+    text = " ".join(shown(*cells, cell("null", 1.0, Change.SAME)).split())
+    assert text.count("disturbed the run") == 1
+    assert "copy, n0; copy, n1; copy, n2; 6 more: other programs disturbed the run" in text
+
+
+def test_a_comparison_is_printed_in_a_line():
+    cells = tuple(cell(f"n{number}", 0.9, change) for number, change in enumerate([Change.WORSE, Change.SAME] * 20))
+    comparison = Comparison(run="new", reference="old", tolerance=0.02, cells=cells)
+    assert str(comparison) == repr(comparison)
+    assert str(comparison) == "<Comparison of new with old: violated; cells: 20 worse, 20 same>"
+    empty = Comparison(run="new", reference="old", tolerance=0.02, cells=())
+    assert str(empty) == "<Comparison of new with old: inconclusive; cells: none in common>"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from partywall.model.comparison import Change
-from partywall.model.finding import Estimate, Outcome, Warn
+from partywall.model.finding import Effect, Estimate, Outcome, Warn
 from partywall.model.scenario import Aggressor
 from partywall.stats import analyse, compare
 from partywall.stats.compare import UNKNOWN_SPREAD, compare_runs, ratio_of
@@ -17,6 +17,11 @@ def run(factor, seed=1, of=SINGLE, blocks=60):
     return analyse(evidence(plan(of), Host(seed).measure(of, blocks, {"memory-copy": factor})))
 
 
+def past(factor=0.8, of=SINGLE, runs=6, seed=500):
+    """Earlier runs of a host whose runs differ by their own noise alone."""
+    return [run(factor, seed + number, of) for number in range(runs)]
+
+
 @pytest.mark.parametrize(
     ("now", "before", "change", "outcome"),
     [
@@ -27,7 +32,7 @@ def run(factor, seed=1, of=SINGLE, blocks=60):
     ],
 )
 def test_a_change_needs_a_whole_interval_beyond_the_tolerance(now, before, change, outcome):
-    result = compare(run(now), run(before, seed=2), tolerance=0.02)
+    result = compare(run(now), run(before, seed=2), tolerance=0.02, earlier=past(before))
     assert result.cells[0].change is change
     assert result.outcome is outcome
     assert result.cells[0].ratio.low < now / before < result.cells[0].ratio.high
@@ -35,7 +40,7 @@ def test_a_change_needs_a_whole_interval_beyond_the_tolerance(now, before, chang
 
 def test_cells_without_a_counterpart_are_named():
     more = trial(treatment("memory-copy"), treatment("disk-write"))
-    result = compare(run(0.8, of=more), run(0.8))
+    result = compare(run(0.8, of=more), run(0.8), earlier=past())
     assert result.only_run == ("copy under disk-write",)
     assert result.only_reference == ()
     assert result.outcome is Outcome.HOLDS
@@ -48,7 +53,8 @@ def test_cells_without_a_counterpart_are_named():
 def test_a_trial_that_failed_on_either_side_is_no_pass(failed):
     good = run(0.8)
     bad = run(0.8, seed=2).model_copy(update={"incomplete": ("trial t2: the victim died",)})
-    result = compare(bad, good) if failed == "run" else compare(good, bad)
+    sides = (bad, good) if failed == "run" else (good, bad)
+    result = compare(*sides, earlier=past())
     assert result.cells[0].change is Change.SAME
     assert result.outcome is Outcome.INCONCLUSIVE
     assert result.incomplete == ("r1: trial t2: the victim died",)
@@ -74,21 +80,23 @@ def warned(result, *warnings):
 )
 def test_a_figure_in_warning_on_either_side_is_neither_better_nor_the_same(now, side, warning):
     first, second = run(now), run(0.8, seed=2)
-    result = compare(warned(first, warning), second) if side == "run" else compare(first, warned(second, warning))
+    sides = (warned(first, warning), second) if side == "run" else (first, warned(second, warning))
+    result = compare(*sides, earlier=past())
     assert result.cells[0].change is Change.INCONCLUSIVE
     assert result.outcome is Outcome.INCONCLUSIVE
     assert "; but " in result.cells[0].reason
 
 
 def test_worse_stays_worse_where_the_run_may_only_be_worse_still():
-    result = compare(warned(run(0.7), Warn.CARRY_OVER), run(0.8, seed=2))
+    result = compare(warned(run(0.7), Warn.CARRY_OVER), run(0.8, seed=2), earlier=past())
     assert result.cells[0].change is Change.WORSE
     assert "but in the run the effect still changed" in result.cells[0].reason
-    assert compare(run(0.7), warned(run(0.8), Warn.CARRY_OVER)).cells[0].change is Change.INCONCLUSIVE
+    other = compare(run(0.7), warned(run(0.8), Warn.CARRY_OVER), earlier=past())
+    assert other.cells[0].change is Change.INCONCLUSIVE
 
 
 def test_emulated_runs_compare_with_each_other_and_the_cell_says_so():
-    result = compare(warned(run(0.8), Warn.EMULATED), warned(run(0.8, seed=2), Warn.EMULATED))
+    result = compare(warned(run(0.8), Warn.EMULATED), warned(run(0.8, seed=2), Warn.EMULATED), earlier=past())
     assert result.cells[0].change is Change.SAME
     assert result.cells[0].emulated
 
@@ -97,6 +105,10 @@ def late(longer, seed=1, factor=0.8):
     return analyse(evidence(plan(SINGLE), with_latency(
         Host(seed).measure(SINGLE, 60, {"memory-copy": factor}), {"memory-copy": longer}, seed,
     )))  # fmt: skip
+
+
+def calm():
+    return [late(1.0, seed) for seed in range(600, 604)]
 
 
 @pytest.mark.long
@@ -110,7 +122,7 @@ def late(longer, seed=1, factor=0.8):
     ],
 )
 def test_a_longer_p99_at_equal_throughput_is_judged(longer, change, outcome):
-    result = compare(late(longer), late(1.0, seed=2))
+    result = compare(late(longer), late(1.0, seed=2), earlier=calm())
     assert result.cells[0].change is change
     assert result.outcome is outcome
     assert "p99 latency" in result.cells[0].reason
@@ -119,7 +131,7 @@ def test_a_longer_p99_at_equal_throughput_is_judged(longer, change, outcome):
 
 @pytest.mark.long
 def test_latencies_that_are_not_to_be_judged_are_shown():
-    result = compare(late(2.0), late(1.0, seed=2), latency_tolerance=None)
+    result = compare(late(2.0), late(1.0, seed=2), latency_tolerance=None, earlier=calm())
     assert result.cells[0].change is Change.SAME
     assert result.cells[0].latency["p99"].low > 1.5
 
@@ -164,10 +176,39 @@ def several(factors, seed=10):
     return [run(factor, seed + number) for number, factor in enumerate(factors)]
 
 
-def test_one_run_each_says_that_the_spread_between_runs_is_not_known():
-    result = compare(run(0.8), run(0.8, seed=2))
-    assert result.notes == (UNKNOWN_SPREAD,)
-    assert result.cells[0].runs == 0
+@pytest.mark.parametrize("now", [0.4, 0.8, 0.95])
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_without_enough_past_runs_nothing_is_told(now, earlier):
+    """One run a side: the variation between runs is unknown, so even a large change may be no more than that."""
+    result = compare(run(now), run(0.8, seed=2), earlier=past(runs=earlier))
+    assert result.notes[0] == UNKNOWN_SPREAD
+    assert (result.cells[0].runs, result.cells[0].found_from) == (0, None)
+    assert result.cells[0].change is Change.INCONCLUSIVE
+    assert result.outcome is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("warning", [Warn.STEAL, Warn.FOREIGN_LOAD, Warn.SWAPPING])
+@pytest.mark.parametrize("side", ["run", "reference"])
+@pytest.mark.parametrize("now", [0.6, 0.95])
+def test_a_disturbed_cell_is_neither_worse_nor_better(side, warning, now):
+    first, second = run(now), run(0.8, seed=2)
+    sides = (warned(first, warning), second) if side == "run" else (first, warned(second, warning))
+    cell = compare(*sides, earlier=past()).cells[0]
+    assert cell.change is Change.INCONCLUSIVE
+    assert f"disturbed the {side}" in cell.reason
+
+
+@pytest.mark.parametrize("side", ["run", "reference"])
+def test_a_cell_whose_effect_is_not_known_is_not_worse(side):
+    first, second = run(0.6), run(0.8, seed=2)
+    unknown = [
+        cell.model_copy(update={"effect": Effect.NOT_KNOWN}) for cell in (first if side == "run" else second).cells
+    ]
+    sides = {"run": first, "reference": second}
+    sides[side] = sides[side].model_copy(update={"cells": tuple(unknown)})
+    cell = compare(*sides.values(), earlier=past()).cells[0]
+    assert cell.change is Change.INCONCLUSIVE
+    assert f"the effect in the {side} is not known" in cell.reason
 
 
 def test_earlier_runs_that_differ_widen_what_two_runs_say_and_equal_ones_do_not_narrow_it():
@@ -186,7 +227,7 @@ def test_with_several_runs_a_side_the_run_is_the_unit():
     now, before = several([0.70, 0.72, 0.71]), several([0.80, 0.82, 0.81], seed=20)
     result = compare(now[0], before[0], also=now[1:], also_reference=before[1:])
     (cell,) = result.cells
-    assert result.notes == ()
+    assert result.notes[0].startswith("6 runs show how much runs vary")
     assert (cell.ratio.n, cell.runs) == (6, 6)
     assert cell.ratio.value == pytest.approx(0.71 / 0.81, rel=0.01)
     assert cell.ratio.low < 0.71 / 0.81 < cell.ratio.high
@@ -255,5 +296,4 @@ def test_a_victim_that_drifted_between_runs_is_named():
     result = compare(now.model_copy(update={"cells": tuple(slower)}), before)
     assert result.drifted["copy"].value == pytest.approx(0.7, rel=0.05)
     assert any("without a neighbour, the rate of copy was 0.7" in text for text in result.notes)
-    assert result.cells[0].change is Change.SAME
     assert not compare(now, before).drifted

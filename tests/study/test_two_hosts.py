@@ -53,10 +53,11 @@ def test_two_studies_show_both_hosts_and_every_point_of_every_figure_of_both(rec
     assert "Processor of 4" in facts["processors"][1]
     points = [point for beside in all_studies.report(records[0]).comparisons for point in beside.measured]
     assert len(both.rows) == len(points) > 0
-    assert both.columns == ("value", "low", "high")
     figures = dict(both.rows)
-    ((first, second), *_) = figures["fig 4a: physical at 25"]
-    assert first == pytest.approx(2 * second)
+    first, second = figures["fig 4a: physical at 25"]
+    assert first.value == pytest.approx(2 * second.value)
+    assert first.low < first.value < first.high
+    assert both.ratios[list(figures).index("fig 4a: physical at 25")] == pytest.approx(2)
 
 
 def test_the_command_prints_both_hosts_and_exits_with_3(records, capsys, monkeypatch):
@@ -158,7 +159,7 @@ def test_rows_that_are_not_compared_are_counted(records, monkeypatch, capsys):
     both = side_by_side(*records)
     assert len(both.rows) == 5
     assert both.left_out > 0
-    note = f"only the first 5 rows of each record are compared, {both.left_out} are left out"
+    note = f"only the first 5 figures are shown, {both.left_out} are left out"
     assert both.note == note
     compare(*(record.path for record in records))
     assert note in capsys.readouterr().out
@@ -173,6 +174,6 @@ def test_cells_of_two_hosts_have_the_same_label_whatever_was_found_in_them():
         assert rows
         about = dict.fromkeys(("name", "description"), "x") | {"notes": (), "facts": (), "how": "", "host": {}}
         report = StudyReport(run="r", length="short", comparisons=(), rows=rows, incomplete=(), **about)
-        labels.append({row["of"] for row in study_page.FILES.compared(report)})
+        labels.append({figure.of for figure in study_page.FILES.compared(report)})
     assert labels[0] == labels[1]
     assert any("beside a@1" in label for label in labels[0])

@@ -6,11 +6,13 @@ import io
 import json
 import os
 import re
+import shutil
 import tracemalloc
 import zipfile
 
 import pytest
 
+from partywall.errors import UsageError
 from partywall.scenario import loads
 from partywall.web import deleted, documents, live, pages, publish, stream
 from partywall.web.interface import openapi
@@ -398,6 +400,55 @@ def test_histories_of_comparable_runs_name_a_shift():
     assert _shift([run(f"a{n}", 1.0) for n in range(4)] + [run(f"b{n}", 0.9) for n in range(3)]) == "b0"
     assert _shift([run(f"a{n}", 1.0 - 0.01 * (n % 2)) for n in range(9)]) == ""
     assert _shift([run("a", 1.0), run("b", 0.5)]) == ""
+
+
+def test_the_button_that_compares_is_above_the_list(page, folder):
+    record(folder, "load-1")
+    assert "Compare the selected" not in page.get("/").text
+    record(folder, "load-2")
+    text = page.get("/").text
+    assert text.count("Compare the selected") == 1
+    assert text.index("Compare the selected") < text.index("<table")
+
+
+def test_published_pages_are_updated_and_other_folders_left_alone(folder, tmp_path):
+    site = tmp_path / "site"
+    record(folder, "load-1", report_html="one", findings_json="{}")
+    record(folder, "load-2", report_html="two", findings_json="{}")
+    assert publish.write(folder, site) == 2
+    (site / "CNAME").write_text("mine")
+    shutil.rmtree(folder.root / "load-1")
+    (folder.root / "load-2" / "report.html").write_text("changed")
+    record(folder, "load-3", report_html="three")
+    assert publish.write(folder, site) == 2
+    assert not (site / "load-1").exists()
+    assert (site / "load-2" / "report.html").read_text() == "changed"
+    assert (site / "load-3" / "report.html").read_text() == "three"
+    assert "load-1" not in (site / "index.html").read_text()
+    assert (site / "CNAME").read_text() == "mine"
+    assert not list(site.rglob("*.new"))
+
+
+def test_a_folder_that_publish_did_not_make_is_not_written_to(folder, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "index.html").write_text("mine")
+    with pytest.raises(UsageError, match=r"files that publish did not write — give another --out"):
+        publish.write(folder, other)
+    with pytest.raises(UsageError, match="is a file"):
+        publish.write(folder, other / "index.html")
+    assert (other / "index.html").read_text() == "mine"
+    (tmp_path / "empty").mkdir()
+    assert publish.write(folder, tmp_path / "empty") == 0
+
+
+def test_a_changed_list_of_published_files_removes_nothing_elsewhere(folder, tmp_path):
+    kept = tmp_path / "kept.txt"
+    kept.write_text("mine")
+    publish.write(folder, tmp_path / "site")
+    (tmp_path / "site" / publish.LIST).write_text("../kept.txt\n/etc/no-such\n")
+    publish.write(folder, tmp_path / "site")
+    assert kept.read_text() == "mine"
 
 
 def test_published_records_are_an_archive_of_reports_without_hidden_files(page, folder):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -17,7 +17,6 @@ from partywall.cli.live import wide_console
 from partywall.errors import Exit, Problem, UsageError, parsed
 from partywall.kinds import EXITS
 from partywall.kinds.compared import SideBySide, side_by_side
-from partywall.stats import compare_runs
 from partywall.store import RunDirectory
 
 
@@ -40,14 +39,14 @@ def compare(
 ) -> int:
     """Compare a run with an earlier one, cell by cell; or show two records of another kind side by side.
 
-    Two runs of the same scenario differ by more than the interval of one run shows. If you give several runs a side,
-    the run becomes the unit of comparison. Otherwise, finished runs of the same scenario and host in the directory of
-    REFERENCE show how much runs vary. Cells with different kernels or parameters are not compared. Differences between
-    the hosts are named.
+    Two runs of the same scenario differ by more than the interval of one run shows. Other finished runs of the scenario
+    on this host, in the folders of the given ones, show by how much; so do several runs a side. All cells together are
+    called worse or better by chance in at most 5 % of comparisons. Cells with different kernels or parameters are not
+    compared. Differences between the hosts are named.
 
-    Exit code: 0 no cell got worse; 1 a cell got worse; 3 inconclusive: an interval is too wide, a cell of REFERENCE is
-    missing or has other parameters, a run is incomplete, or a warning of either side (too few blocks, an inactive
-    aggressor …) makes a figure unreliable, or the records are no runs.
+    Exit code: 0 no cell got worse; 1 a cell got worse; 3 inconclusive: it is unknown how much runs vary, an interval is
+    too wide, a cell of REFERENCE is missing or has other parameters, a run is incomplete, a cell was disturbed or
+    carries another warning, or the records are no runs.
     """
     from partywall.report import compare_view  # noqa: PLC0415 - what draws is slow to import
 
@@ -67,16 +66,15 @@ def compare(
         )
     if not also and not also_reference and not RunDirectory.is_one(run):
         return _side_by_side(side_by_side(kinds.opened(run), kinds.opened(reference)), format_)
-    given = [run, reference, *(also or ()), *(also_reference or ())]
-    measured = {path: pipeline.analyse(directory) for path, directory in _opened(given).items()}
-    comparison = compare_runs(
-        measured[run],
-        measured[reference],
+    opened = _opened([run, reference, *(also or ()), *(also_reference or ())])
+    sides = 2 + len(also or ())
+    comparison = pipeline.compared(
+        opened[0],
+        opened[1],
         share,
         latency_tolerance=latency,
-        also=[measured[path][1] for path in also or ()],
-        also_reference=[measured[path][1] for path in also_reference or ()],
-        earlier=pipeline.earlier_runs(RunDirectory(reference), given),
+        also=opened[2:sides],
+        also_reference=opened[sides:],
     )
     if format_ == output.Format.JSON:
         about = {"outcome": comparison.outcome} | output.plain(comparison)
@@ -97,30 +95,26 @@ def _side_by_side(both: SideBySide, format_: output.Format) -> int:
         for fact in both.hosts:
             hosts.add_row(*fact)
         console.print(hosts)
-    table = Table(title=f"{both.names[0]} | {both.names[1]}", title_justify="left")
-    for heading in ("", *both.columns):
-        table.add_column(heading, justify="right" if heading else "left")
-    for label, pairs in both.rows:
-        table.add_row(label, *(" | ".join(map(_figure, pair)) for pair in pairs))
+    table = Table(title="The figures", title_justify="left")
+    table.add_column("", overflow="fold")
+    for heading in (*both.names, "ratio"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for row in both.texts:
+        table.add_row(*row)
     console.print(table)
-    if both.note:
-        console.print(f"note: {both.note}", highlight=False, markup=False, soft_wrap=True)
-    note = f"whether a difference matters is judged for runs, not for a {both.kind}"
-    console.print(note, highlight=False, markup=False, soft_wrap=True)
+    notes = [both.note] if both.note else []
+    for note in (*notes, "whether a difference matters is judged for runs alone"):
+        console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     return Exit.INCONCLUSIVE
 
 
-def _figure(value: Any) -> str:
-    return "–" if value is None else f"{value:.6g}" if isinstance(value, int | float) else str(value)
-
-
-def _opened(paths: Sequence[Path]) -> dict[Path, RunDirectory]:
+def _opened(paths: Sequence[Path]) -> list[RunDirectory]:
     """Opens the run directories. Reports all paths that are not run directories at once."""
-    opened: dict[Path, RunDirectory] = {}
+    opened: list[RunDirectory] = []
     problems: list[Problem] = []
     for path in paths:
         try:
-            opened[path] = RunDirectory.open(path)
+            opened.append(RunDirectory.open(path))
         except UsageError as error:
             problems += error.problems
     if problems:

@@ -79,11 +79,13 @@ def serve(
 
 def publish(
     runs: Annotated[Path, typer.Argument(help="The folder of records.")] = Path("runs"),
-    out: Annotated[Path, typer.Option(help="Folder to create.")] = Path("published"),
+    out: Annotated[Path, typer.Option(help="Folder to create, or to update if publish made it.")] = Path("published"),
 ) -> int:
     """Write the reports of a folder of records as static pages, with a page that lists them.
 
     partywall publish runs --out site
+
+    Repeat it to update the pages, for example every night. Pages of records that are gone are removed.
     """
     from partywall.web.jobs import Folder  # noqa: PLC0415 - slow to import
     from partywall.web.publish import write  # noqa: PLC0415

@@ -2,43 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from partywall import kinds
+from partywall import kinds, pipeline, units
 from partywall.errors import Problem, UsageError
 from partywall.kinds.study import StudyJob
 from partywall.model.paper import Beside
 from partywall.model.study import Section, StudyReport
+from partywall.report.compared import MISSING, Figure
+from partywall.stats.quantile import student_reach
 from partywall.store.record import Record
 from partywall.store.study import StudyDirectory
 
 ROWS_MAX = 500
-COLUMNS_MAX = 8
+LEVEL = 0.95
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """The figures of some records. rows: a label, and for each column the figure of each record.
+    """The figures of some records. rows: what a figure is of, and the figure of each record; None if it lacks it.
 
-    hosts: a fact, and its value for each record. left_out: rows of the longest record that are not shown.
+    ratios: the first record's figure over the second's, of each row, if there are two records; None if either lacks it.
+    hosts: a fact, and its value for each record. left_out: rows that are not shown.
     """
 
     kind: str
     names: tuple[str, ...]
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, tuple[tuple[Any, ...], ...]], ...] = ()
+    rows: tuple[tuple[str, tuple[Figure | None, ...]], ...] = ()
+    ratios: tuple[float | None, ...] = ()
     hosts: tuple[tuple[str, ...], ...] = ()
     left_out: int = 0
 
     @property
     def note(self) -> str:
         """What is not shown; empty if all is."""
-        if not self.left_out:
-            return ""
-        return f"only the first {ROWS_MAX} rows of each record are compared, {self.left_out} are left out"
+        return f"only the first {ROWS_MAX} figures are shown, {self.left_out} are left out" if self.left_out else ""
+
+    @property
+    def texts(self) -> tuple[tuple[str, ...], ...]:
+        """Each row as texts: what it is of, the figure of each record, and the ratio if there is one."""
+        ratios = self.ratios or (None,) * len(self.rows)
+        return tuple(
+            (of, *(MISSING if figure is None else figure.text for figure in figures), *self._ratio(ratio))
+            for (of, figures), ratio in zip(self.rows, ratios, strict=True)
+        )
+
+    def _ratio(self, ratio: float | None) -> tuple[str, ...]:
+        return () if not self.ratios else (MISSING if ratio is None else units.format_number(ratio, 3),)
 
 
 def same_kind(*records: Record) -> None:
@@ -49,26 +64,49 @@ def same_kind(*records: Record) -> None:
 
 
 def side_by_side(*records: Record) -> SideBySide:
-    """The rows that all records have, with their first figures. UsageError if they are of different kinds."""
+    """The figures of records. UsageError if they are of different kinds, or one is given twice."""
     same_kind(*records)
-    tables: list[dict[str, dict[str, Any]]] = []
-    every_findings = []
-    most = 0
-    for record in records:
-        kind = kinds.of(record)
-        files, findings = kind.files(), kind.findings(record)
-        rows = (files.compared or files.rows)(findings)
-        tables.append({_label(row): row for row in rows[:ROWS_MAX]})
-        every_findings.append(findings)
-        most = max(most, len(rows))
-    shared = [label for label in tables[0] if all(label in table for table in tables)]
-    figures = [key for key, value in next(iter(tables[0].values()), {}).items() if isinstance(value, int | float)]
-    columns = tuple(figures[:COLUMNS_MAX])
-    compared = tuple(
-        (label, tuple(tuple(table[label].get(column) for table in tables) for column in columns)) for label in shared
+    pipeline.distinct(*records)
+    every_findings = [kinds.of(record).findings(record) for record in records]
+    tables = [
+        merged(kinds.of(record).files().compared(findings))
+        for record, findings in zip(records, every_findings, strict=True)
+    ]
+    names = [name for name in dict.fromkeys(name for table in tables for name in table) if _matters(name, tables)]
+    rows = tuple((name, tuple(table.get(name) for table in tables)) for name in names[:ROWS_MAX])
+    return SideBySide(
+        records[0].KIND,
+        _distinct_names(*(record.path for record in records)),
+        rows,
+        tuple(_ratio(*figures) for _, figures in rows) if len(records) == 2 else (),
+        _hosts(*every_findings),
+        max(0, len(names) - ROWS_MAX),
     )
-    names = tuple(record.name for record in records)
-    return SideBySide(records[0].KIND, names, columns, compared, _hosts(*every_findings), max(0, most - ROWS_MAX))
+
+
+def _matters(name: str, tables: Sequence[Mapping[str, Figure]]) -> bool:
+    """False for a rate, a time or a size that is 0 in all records. Counts and shares, as of errors, matter if 0 too."""
+    figures = [table[name] for table in tables if name in table]
+    return any(figure.value or figure.unit in ("", "%") for figure in figures)
+
+
+def merged(figures: Sequence[Figure]) -> dict[str, Figure]:
+    """Figures by what they are of. Several of the same, such as of repeated moves, become their mean, with interval."""
+    alike: dict[str, list[Figure]] = {}
+    for figure in figures:
+        alike.setdefault(figure.of, []).append(figure)
+    return {of: group[0] if len(group) == 1 else _mean(group) for of, group in alike.items()}
+
+
+def _mean(figures: Sequence[Figure]) -> Figure:
+    values = [figure.value for figure in figures]
+    mean, freedom = statistics.fmean(values), len(values) - 1
+    half = student_reach(LEVEL, freedom) * statistics.stdev(values) / math.sqrt(len(values))
+    return replace(figures[0], value=mean, low=mean - half, high=mean + half, n=len(values))
+
+
+def _ratio(first: Figure | None, second: Figure | None) -> float | None:
+    return first.value / second.value if first and second and second.value else None
 
 
 def beside(record: Record, other: Record) -> StudyReport:
@@ -132,7 +170,3 @@ def _host(findings: Any) -> dict[str, str]:
     from partywall.report.host import summary  # noqa: PLC0415 - what draws is slow to import
 
     return dict(summary(getattr(findings, "host", None) or {}))
-
-
-def _label(row: Mapping[str, Any]) -> str:
-    return " ".join(str(value) for value in row.values() if isinstance(value, str))[:120] or "all"

@@ -14,6 +14,7 @@ from partywall.errors import TrialError
 from partywall.load import monitors
 from partywall.load.availability import availability
 from partywall.load.health import ADVICE, Health, Reason
+from partywall.load.intervals import intervals
 from partywall.load.second import HISTOGRAMS, Error, Second, Timing, add_pairs, histogram
 from partywall.load.store import SHARED, LoadDirectory
 from partywall.load.summary import Summary, summarise
@@ -38,6 +39,7 @@ def load_run(directory: LoadDirectory) -> LoadRun:
     plan = LoadPlan.model_validate(about["plan"]) if about.get("plan") else None
     kept = judge(plan.thresholds if plan else (), summary, about["started"]["labels"])
     labels = about["started"]["labels"]
+    requests = [number for number, label in enumerate(labels) if label["sort"] == "http"]
     return LoadRun(
         run=directory.path.resolve().name,
         title=about.get("title", ""),
@@ -68,7 +70,8 @@ def load_run(directory: LoadDirectory) -> LoadRun:
         facts=tuple(_facts(about)),
         notes=(*memory_check.warnings(about.get("memory_checked", ())), *_early(summary), *about.get("notes", ())),
         program=about["program"],
-        available=availability(summary.full, [n for n, label in enumerate(labels) if label["sort"] == "http"]),
+        available=availability(summary.full, requests),
+        intervals=intervals(summary.full, requests),
         generators=tuple(_generators(directory, about, begin_ns, summary.length_s)),
         late_effects=tuple(
             Late(late.share, late.reported_ns, late.undelayed_ns) for late in summary.late_effects if late.matters

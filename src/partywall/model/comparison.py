@@ -9,6 +9,9 @@ from pydantic import Field
 from partywall.model.finding import Effect, Estimate, Outcome
 from partywall.model.scenario import Frozen, Level
 
+NAMED = 3
+"""The most cells, or parts of a run, that are named in one line."""
+
 
 class Change(StrEnum):
     """How a cell differs from the reference. `same`: the whole interval is within the tolerance."""
@@ -23,8 +26,11 @@ class ComparedCell(Frozen):
     """One cell of both runs.
 
     ratio: isolation factor divided by the reference's. latency: (1 + impact) divided by the reference's, by percentile.
-    effect, reference_effect: whether each side shows an effect of the treatment. runs: number of runs that the spread
-    between runs is derived from; 0 if the spread is unknown and not in the interval. emulated: of either side.
+    effect, reference_effect: whether each side shows an effect of the treatment. reason: of the change, for people;
+    why: what keeps a change from being told, in words that many cells may share. runs: number of runs that the spread
+    between runs is derived from; 0 if the spread is unknown and not in the interval. found_from: the smallest further
+    loss that nine of ten comparisons as precise as this call worse; None if the spread is unknown. emulated: of either
+    side.
     """
 
     victim: str
@@ -39,7 +45,9 @@ class ComparedCell(Frozen):
     latency: dict[str, Estimate] = Field(default_factory=dict)
     change: Change
     reason: str
+    why: tuple[str, ...] = ()
     runs: int = 0
+    found_from: float | None = None
     emulated: bool = False
 
 
@@ -65,6 +73,34 @@ class Comparison(Frozen):
     host: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     drifted: dict[str, Estimate] = Field(default_factory=dict)
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """What could not be measured, a line for each run."""
+        by_run: dict[str, list[str]] = {}
+        for run, _, text in (entry.partition(": ") for entry in self.incomplete):
+            by_run.setdefault(run, []).append(text)
+        return tuple(
+            f"{run}: {'; '.join(texts[:NAMED])}{f'; and {len(texts) - NAMED} more' if len(texts) > NAMED else ''}"
+            for run, texts in by_run.items()
+        )
+
+    @property
+    def doubts(self) -> dict[str, tuple[ComparedCell, ...]]:
+        """The inconclusive cells by each reason for it, the most frequent reason first."""
+        by_reason: dict[str, list[ComparedCell]] = {}
+        for cell in self.cells:
+            if cell.change is Change.INCONCLUSIVE:
+                for text in cell.why:
+                    by_reason.setdefault(text, []).append(cell)
+        return {text: tuple(cells) for text, cells in sorted(by_reason.items(), key=lambda pair: -len(pair[1]))}
+
+    def __repr__(self) -> str:
+        changes = [cell.change for cell in self.cells]
+        counts = ", ".join(f"{changes.count(change)} {change}" for change in Change if change in changes)
+        return f"<Comparison of {self.run} with {self.reference}: {self.outcome}; cells: {counts or 'none in common'}>"
+
+    __str__ = __repr__
 
     @property
     def outcome(self) -> Outcome:

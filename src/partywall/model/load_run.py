@@ -116,7 +116,8 @@ class LoadRun:
 
     length_s: how much of its stages was carried out; less than all if it ended early. judged: seconds in the stages;
     good, of these; doubtful: (what, remedy, seconds), of these. available: the share of full seconds in which at least
-    half of the requests that ended succeeded.
+    half of the requests that ended succeeded. intervals: 95 % intervals of the rate (per s) and of response times (ns)
+    of the whole load, by name: rate, p50, p90, p99; those that are known.
     """
 
     run: str
@@ -151,6 +152,7 @@ class LoadRun:
     late_effects: tuple[Late, ...] = ()
     available: float | None = None
     generators: tuple[GeneratorRow, ...] = ()
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def failure(self) -> str:

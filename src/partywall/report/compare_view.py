@@ -8,7 +8,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from partywall.model.comparison import Change, ComparedCell, Comparison
+from partywall import units
+from partywall.model.comparison import NAMED, Change, ComparedCell, Comparison
 from partywall.model.finding import Effect, Outcome
 from partywall.report import figures
 from partywall.report.matrix import Severity
@@ -23,9 +24,11 @@ EFFECTS = {Effect.NONE: f" {Severity.NONE.mark}", Effect.NOT_KNOWN: f" {Severity
 STYLES = {Change.WORSE: "bold red", Change.BETTER: "bold green", Change.INCONCLUSIVE: "magenta", Change.SAME: "dim"}
 ORDER = tuple(MARKS)
 WIDE = 96
-"""Terminal width, in columns, from which latencies are shown too."""
+"""Terminal width, in columns, from which latencies, and what the comparison finds, are shown too."""
 
 REASONS_SHOWN = 8
+FOUND_MOST = 0.9
+"""A loss of more than this share says only that the comparison finds hardly anything."""
 
 
 def show(comparison: Comparison, console: Console) -> None:
@@ -45,14 +48,14 @@ def parts(comparison: Comparison, width: int) -> Iterator[RenderableType]:
         yield _remark(f"{text[0].upper()}{text[1:]}.")
     if comparison.cells:
         yield Group(Text(), _table(comparison, latency=width >= WIDE))
-        yield from _legend(comparison)
+        yield from _legend(comparison, wide=width >= WIDE)
         yield from _reasons(comparison)
     for name, cells in ((comparison.run, comparison.only_run), (comparison.reference, comparison.only_reference)):
         if cells:
             yield Text(f"\nOnly in {name}: {', '.join(cells)}", overflow="fold")
     for text in comparison.incomparable:
         yield _remark(f"Not compared, {text}")
-    for text in comparison.incomplete:
+    for text in comparison.unfinished:
         yield _remark(f"Not finished, {text}")
 
 
@@ -78,27 +81,37 @@ def headline(comparison: Comparison) -> str:
         within += f", p99 latency within {figures.bare_percent(comparison.latency_tolerance)},"
     lost = {"missing": len(comparison.only_reference), "not comparable": len(comparison.incomparable)}
     missing = "".join(f"; of the reference's {count} {what}" for what, count in lost.items() if count)
-    return f"of {len(comparison.cells)} cells {texts} (same: within {within} of the reference){missing}"
+    return (
+        f"of {units.counted(len(comparison.cells), 'cell')} {texts} (same: within {within} of the reference){missing}"
+    )
 
 
 def _reasons(comparison: Comparison) -> Iterator[RenderableType]:
-    """The reasons for changes that are worse or inconclusive. The table's figures show only a part of them."""
-    cells = [cell for cell in _ordered(comparison) if cell.change in (Change.WORSE, Change.INCONCLUSIVE)]
-    for number, cell in enumerate(cells[:REASONS_SHOWN]):
-        mark = (f"{MARKS[cell.change].split()[0]} ", STYLES[cell.change])
-        yield Text.assemble("" if number else "\n", mark, f"{_name(cell)}: {cell.reason}", overflow="fold")
-    if len(cells) > REASONS_SHOWN:
-        yield Text(f"and {len(cells) - REASONS_SHOWN} more", style="dim")
+    """Why cells changed, then each reason why cells are inconclusive, with the cells."""
+    changed = [cell for cell in _ordered(comparison) if cell.change in (Change.WORSE, Change.BETTER)]
+    texts = [(cell.change, f"{_name(cell)}: {cell.reason}") for cell in changed[:REASONS_SHOWN]]
+    if len(changed) > REASONS_SHOWN:
+        texts.append((changed[-1].change, f"and {len(changed) - REASONS_SHOWN} more"))
+    for reason, cells in comparison.doubts.items():
+        names = [_name(cell) for cell in cells[:NAMED]]
+        more = [f"{len(cells) - NAMED} more"] if len(cells) > NAMED else []
+        who = "every cell" if len(cells) == len(comparison.cells) > 1 else "; ".join([*names, *more])
+        texts.append((Change.INCONCLUSIVE, f"{who}: {reason}"))
+    for number, (change, text) in enumerate(texts):
+        mark = (f"{MARKS[change].split()[0]} ", STYLES[change])
+        yield Text.assemble("" if number else "\n", mark, text, overflow="fold")
 
 
 def _effect_mark(effect: Effect | None) -> str:
     return EFFECTS.get(effect, "") if effect else ""
 
 
-def _legend(comparison: Comparison) -> Iterator[RenderableType]:
-    """The meaning of the marks behind the factors of both runs."""
+def _legend(comparison: Comparison, *, wide: bool) -> Iterator[RenderableType]:
+    """The meaning of a column, and of the marks behind the factors of both runs."""
     used = {effect for cell in comparison.cells for effect in (cell.effect, cell.reference_effect)}
     words = {Effect.NONE: "no effect in that run", Effect.NOT_KNOWN: "not known whether that run shows an effect"}
+    if wide and any(cell.found_from is not None for cell in comparison.cells):
+        yield Text("finds: a further loss that nine of ten comparisons like this call worse", style="dim")
     if texts := [f"{EFFECTS[effect].strip()} {text}" for effect, text in words.items() if effect in used]:
         yield Text("   ".join(texts), style="dim")
 
@@ -109,18 +122,20 @@ def _ordered(comparison: Comparison) -> list[ComparedCell]:
 
 def _table(comparison: Comparison, *, latency: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for name in ("", "cell", "reference", "run", "ratio", *(["p99 ratio"] if latency else [])):
+    for name in ("", "cell", "reference", "run", "ratio", *(["p99 ratio", "finds"] if latency else [])):
         table.add_column(name, no_wrap=name != "cell", overflow="fold")
     for cell in _ordered(comparison):
         impact = cell.latency.get("p99")
-        p99 = [figures.multiple(impact) if impact else ""] if latency else []
+        is_known = cell.found_from is not None and cell.found_from < FOUND_MOST
+        finds = f"−{figures.bare_percent(cell.found_from or 0.0, 0)}" if is_known else "–"
+        more = [figures.multiple(impact) if impact else "", finds] if latency else []
         shown = [
             figures.ratio(cell.reference_isolation) + _effect_mark(cell.reference_effect),
             figures.ratio(cell.isolation) + _effect_mark(cell.effect),
             figures.ratio(cell.ratio),
         ]
         mark = Text(MARKS[cell.change].split()[0], style=STYLES[cell.change])
-        table.add_row(mark, _name(cell), *shown, *p99)
+        table.add_row(mark, _name(cell), *shown, *more)
     return table
 
 

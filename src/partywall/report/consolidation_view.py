@@ -25,6 +25,7 @@ from partywall.model.consolidation import (
 from partywall.model.migration import Span
 from partywall.report import charts, page
 from partywall.report.charts import BASELINE, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
+from partywall.report.compared import figures_of
 from partywall.report.files import Files
 
 POINTS_MAX = 300
@@ -549,6 +550,29 @@ def _charts(findings: ConsolidationFindings) -> dict[str, dict[str, Any]]:
 RAW: Any = {"evidence": {"seen": True, "simulations": {"__all__": {"results": {"__all__": {"samples"}}}}}}
 """Left out of findings: the record has it."""
 
+COMPARED = {
+    "time_s": ("time", "s"),
+    "blackout_s": ("blackout", "s"),
+    "energy_j": ("energy", "J"),
+    "on": ("on", "%"),
+    "guests": ("guests", ""),
+    "demand": ("CPU demand", "cores"),
+    "watts": ("power", "W"),
+    "energy_kwh": ("energy", "kWh"),
+    "boots_kwh": ("energy of boots", "kWh"),
+    "moves_kwh": ("energy of moves", "kWh"),
+    "bound_kwh": ("least possible energy", "kWh"),
+    "moves": ("moves", ""),
+    "boots": ("boots", ""),
+    "slatah": ("SLATAH", "%"),
+    "pdm": ("PDM", "%"),
+    "unserved": ("demand not served", "%"),
+    "hosts_on": ("hosts on", ""),
+    "ping_pongs": ("guests that came back", ""),
+    "short_cycles": ("hosts woken too early", ""),
+}
+ABOUT = ("action", "guest", "source", "host", "policy", "trace")
+
 FILES: Files[ConsolidationFindings] = Files(
     of="a consolidation",
     show=show,
@@ -559,5 +583,6 @@ FILES: Files[ConsolidationFindings] = Files(
     rows=rows,
     table="rows.csv",
     charts=_charts,
+    compared=lambda findings: figures_of(rows(findings), ABOUT, COMPARED),
 )
 """Formats; adding one is one function and one entry."""

@@ -21,6 +21,7 @@ import vl_convert
 from rich.console import Console
 
 from partywall.errors import Problem, UsageError
+from partywall.report.compared import Figure
 from partywall.report.page import written
 
 PNG_SCALE = 2.0
@@ -43,8 +44,8 @@ class Files(Generic[T]):
     """One kind of report. of: the kind. show: prints it as text. charts: stand-alone specifications by file name.
 
     rows: the findings as flat rows of plain values, for other programs; unknown values are None. table: the name of
-    their CSV file. compared: rows to show beside those of another record, if `rows` do not suit: their texts are the
-    same in both records, and their numbers are what is compared.
+    their CSV file. compared: the figures to show beside those of another record, where several may be of the same
+    thing; none for runs, whose cells are judged.
     """
 
     of: str
@@ -54,7 +55,7 @@ class Files(Generic[T]):
     table: str
     charts: Callable[[T], Mapping[str, dict[str, Any]]]
     usual: tuple[str, ...] = ("html", "json")
-    compared: Callable[[T], list[dict[str, Any]]] | None = None
+    compared: Callable[[T], list[Figure]] = lambda _: []
 
     @property
     def formats(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from partywall import units
 from partywall.model.guard_run import GuardRun
 from partywall.report import charts, page
 from partywall.report.charts import HEIGHT, WIDTH, AnyChart
+from partywall.report.compared import figures_of
 from partywall.report.files import Files
 
 POINTS_MAX = 600
@@ -192,6 +193,18 @@ def rows(run: GuardRun) -> list[dict[str, Any]]:
     return [{"vif": vif, **means} for vif, means in figures(run)["vifs"].items()] if run.reports else []
 
 
+COMPARED = {
+    "offered_bps": ("offered", "bit/s"),
+    "passed_bps": ("passed", "bit/s"),
+    "granted_bps": ("granted", "bit/s"),
+    "guarantee_bps": ("guaranteed", "bit/s"),
+    "offered_pps": ("packets offered", "p/s"),
+    "passed_pps": ("packets passed", "p/s"),
+    "dropped_packets": ("packets dropped", ""),
+    "delay_ns": ("mean wait", "ns"),
+    "jitter_ns": ("jitter", "ns"),
+}
+
 FILES: Files[GuardRun] = Files(
     of="a guard",
     show=show,
@@ -202,5 +215,6 @@ FILES: Files[GuardRun] = Files(
     rows=rows,
     table="vifs.csv",
     charts=_charts,
+    compared=lambda run: figures_of(rows(run), ("vif",), COMPARED),
 )
 """Formats."""

@@ -15,7 +15,15 @@ from partywall.model.load_run import LoadRun
 from partywall.report import charts, load_charts, load_text, page
 from partywall.report.figures import bare_percent
 from partywall.report.files import Files, parquet
-from partywall.report.load_rows import GENERATOR_HEADS, generator_rows, headline, other_rows, second_rows, time_rows
+from partywall.report.load_rows import (
+    GENERATOR_HEADS,
+    compared,
+    generator_rows,
+    headline,
+    other_rows,
+    second_rows,
+    time_rows,
+)
 
 CAPTIONS = {
     "percentiles": "From the intended start to the last byte; raw: from the actual start. Logarithmic.",
@@ -66,5 +74,6 @@ FILES: Files[LoadRun] = Files(
     rows=second_rows,
     table="seconds.csv",
     charts=_charts,
+    compared=compared,
 )
 """The formats. A new one needs one function and one entry."""

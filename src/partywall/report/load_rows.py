@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from partywall import units
 from partywall.model.load_run import LabelRow, LoadRun
 from partywall.model.observation import Histogram, bucket_bounds
+from partywall.report.compared import Figure
 from partywall.report.latency import known_quantiles
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
@@ -22,6 +23,44 @@ def headline(run: LoadRun) -> str:
     failed = f", {units.counted(errors, 'error')}" if errors else ", no errors"
     early = ", ended early" if run.ended_early else ""
     return f"{units.format_number(run.rate)} responses/s{times}{failed}{early}"
+
+
+def compared(run: LoadRun) -> list[Figure]:
+    """The whole load in figures, to show beside those of another."""
+
+    def figure(of: str, name: str, value: float, unit: str) -> Figure:
+        return Figure(of, value, unit, *run.intervals.get(name, (None, None)))
+
+    errors = sum(count for _, _, count in run.errors)
+    figures = [
+        figure("responses", "rate", run.rate, "/s"),
+        Figure("errors", errors),
+        Figure("errors, of all requests", errors / max(run.requests, errors, 1), "%"),
+        Figure("seconds with a good generator", run.good / run.judged if run.judged else 0.0, "%"),
+        *([] if run.available is None else [Figure("seconds in which the service was available", run.available, "%")]),
+        Figure("length", run.length_s, "s"),
+        *_times("", _merged(label.corrected for label in run.labels if label.sort == "http").counts, figure),
+    ]
+    for label in run.labels if len(run.labels) > 1 else ():
+        about = label.name if label.sort == "http" else f"{label.sort} {label.name}"
+        figures += _times(f"{about}: ", label.corrected, lambda of, _name, *rest: Figure(of, *rest))
+    return figures + [
+        Figure(f"{series.host}: {series.group}, {series.name}", series.mean, series.unit.replace("1/s", "/s"))
+        for series in run.monitors
+        if series.mean is not None
+    ]
+
+
+COMPARED = ("p50", "p90", "p99")
+
+
+def _times(about: str, counts: Mapping[int, int], figure: Callable[[str, str, float, str], Figure]) -> list[Figure]:
+    values = known_quantiles(counts, [SHARES[name] for name in COMPARED])
+    return [
+        figure(f"{about}response time {name}", name, value, "ns")
+        for name, value in zip(COMPARED, values, strict=True)
+        if value is not None
+    ]
 
 
 def _merged(histograms: Iterable[Mapping[int, int]]) -> Histogram:

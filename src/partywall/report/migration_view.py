@@ -29,6 +29,7 @@ from partywall.model.migration import (
     rate_text,
 )
 from partywall.report import charts, migration_charts, page
+from partywall.report.compared import figures_of
 from partywall.report.files import Files
 
 COLUMNS = (
@@ -346,6 +347,12 @@ def _charts(report: MigrationReport) -> dict[str, dict[str, Any]]:
 RAW: Any = {"moves": {"__all__": {"timeline": True, "move": {"progress", "passes"}}}}
 """What is left out of findings: the record has it."""
 
+UNITS = {"s": "s", "bytes": "B", "ratio": "times"}
+COMPARED = {
+    name: (text.removesuffix(", s").replace(", s:", ":"), UNITS.get(name.rpartition("_")[2], ""))
+    for name, text in METRICS.items()
+}
+
 FILES: Files[MigrationReport] = Files(
     of="a migration",
     show=lambda report, console: show(report.findings, console),
@@ -356,6 +363,6 @@ FILES: Files[MigrationReport] = Files(
     rows=lambda report: move_rows(report.findings),
     table="moves.csv",
     charts=_charts,
-    usual=("html", "json"),
+    compared=lambda report: figures_of(move_rows(report.findings), ("workload", "method", "outcome"), COMPARED),
 )
 """Formats; adding one is one function and one entry."""

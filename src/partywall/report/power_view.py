@@ -11,6 +11,7 @@ from partywall import units
 from partywall.model.finding import Estimate
 from partywall.model.power import Attribution, Fit, MeterFinding, NodeModel, PowerFindings, PowerReport, Timing
 from partywall.report import charts, page, power_charts
+from partywall.report.compared import figures_of
 from partywall.report.files import Files
 from partywall.report.listed import listed
 
@@ -233,6 +234,23 @@ DRAWS: Any = {"model": {"draws"}}
 RAW: Any = {"timeline": True, "busy": True, "fit": DRAWS, "attribution": DRAWS}
 """What is left out of findings: the record and model.json have it."""
 
+COMPARED = {
+    "watts": ("power", "W"),
+    "watts_by_use": ("power with idle by use", "W"),
+    "watts_evenly": ("power with idle evenly", "W"),
+    "watts_common": ("common power", "W"),
+    "cpu_s": ("CPU time", "s"),
+    "busy": ("busy", "cores"),
+    "mean_watts": ("power", "W"),
+    "predicted": ("predicted power", "W"),
+    "joules": ("energy", "J"),
+    "missing_s": ("time without readings", "s"),
+    "refresh_ms": ("time between refreshes", "ms"),
+    "lag_ms": ("lag", "ms"),
+    "readings": ("readings", ""),
+    "faults": ("faults", ""),
+}
+
 FILES: Files[PowerReport] = Files(
     of="a power record",
     show=lambda report, console: show(report.findings, console),
@@ -245,5 +263,6 @@ FILES: Files[PowerReport] = Files(
     table="rows.csv",
     charts=_charts,
     usual=("html", "json", "model"),
+    compared=lambda report: figures_of(rows(report.findings), ("consumer", "level", "meter"), COMPARED),
 )
 """Formats; adding one is one function and one entry."""

@@ -14,6 +14,7 @@ from partywall.model.agreement import Likeness, best_text, judge
 from partywall.model.paper import Beside
 from partywall.model.study import Section, StudyReport
 from partywall.report import board, charts, page, paper
+from partywall.report.compared import Figure, figures_of
 from partywall.report.files import Files
 
 
@@ -104,10 +105,15 @@ def _charts(report: StudyReport) -> dict[str, dict[str, Any]]:
     }
 
 
-def _compared(report: StudyReport) -> list[dict[str, Any]]:
+def _compared(report: StudyReport) -> list[Figure]:
     """Every measured point of a table or figure, then the isolation factor of every cell."""
     points = [
-        {"of": f"{beside.table.id}: {point.place}", "value": point.value, "low": point.low, "high": point.high}
+        {
+            "of": f"{beside.table.id}: {point.place}",
+            "value": point.value,
+            "value_low": point.low,
+            "value_high": point.high,
+        }
         for beside in report.comparisons
         for point in beside.measured
     ]
@@ -116,10 +122,14 @@ def _compared(report: StudyReport) -> list[dict[str, Any]]:
         for row in report.rows
         if row.keys() >= {"victim", "treatment", *CELL.values()}
     ]
-    return points + cells
+    return figures_of(points + cells, ("of",), {"value": ("", "")})
 
 
-CELL = {"value": "isolation_factor", "low": "isolation_factor_low", "high": "isolation_factor_high"}
+CELL = {
+    "value": "isolation_factor",
+    "value_low": "isolation_factor_low",
+    "value_high": "isolation_factor_high",
+}
 
 
 def _cell(row: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 from partywall import units
 from partywall.model.trace import HopFinding, TraceEvidence, TraceFindings, WayFinding, merged
 from partywall.report import charts, page, trace_charts
+from partywall.report.compared import Figure, figures_of
 from partywall.report.files import Files
 from partywall.report.pcapng import pcapng
 
@@ -135,6 +136,23 @@ def rows(trace: Traced) -> list[dict[str, Any]]:
     ]
 
 
+COMPARED = {
+    "packets": ("packets", ""),
+    "lost": ("lost", ""),
+    "lost_share": ("share lost", "%"),
+    "delay_ns_p50": ("delay p50", "ns"),
+    "delay_ns_p90": ("delay p90", "ns"),
+    "delay_ns_p99": ("delay p99", "ns"),
+    "reordered": ("reordered", ""),
+    "duplicates": ("duplicates", ""),
+}
+
+
+def _between(trace: Traced) -> list[Figure]:
+    steps = [row | {"at": f"{row['way']}, {row['origin']} to {row['hop']}"} for row in rows(trace)]
+    return figures_of(steps, ("at",), COMPARED)
+
+
 FILES: Files[Traced] = Files(
     of="a trace",
     show=lambda trace, console: show(trace[0], console),
@@ -147,5 +165,6 @@ FILES: Files[Traced] = Files(
     table="steps.csv",
     charts=_charts,
     usual=("html", "json", "pcapng"),
+    compared=_between,
 )
 """The formats. A new one needs one function and one entry."""

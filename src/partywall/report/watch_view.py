@@ -14,6 +14,7 @@ from partywall import units
 from partywall.model.watch import HOST, WAYS, Disk, Share, Span, WatchFindings, shares
 from partywall.report import charts, page, watch_text
 from partywall.report.charts import BAND, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
+from partywall.report.compared import figures_of
 from partywall.report.files import Files
 from partywall.report.listed import listed
 
@@ -249,12 +250,25 @@ def _json(findings: WatchFindings) -> str:
     return json.dumps(content | more, indent=2) + "\n"
 
 
+COMPARED = {
+    "read_bps": ("read", "B/s"),
+    "write_bps": ("written", "B/s"),
+    "operations_per_s": ("operations", "/s"),
+    "busy": ("busy", "%"),
+    "queued": ("queued", ""),
+    "read_latency_ns": ("time of a read", "ns"),
+    "write_latency_ns": ("time of a write", "ns"),
+    "slow_s": ("slow", "s"),
+    "slow_times": ("times that it was slow", ""),
+}
+
 FILES: Files[WatchFindings] = Files(
     of="a watch",
     show=show,
     documents={"html": ("report.html", render), "json": ("findings.json", _json)},
     rows=rows,
     table="uses.csv",
+    compared=lambda findings: figures_of(rows(findings), ("disk", "tenant"), COMPARED),
     charts=lambda findings: {
         identity: charts.titled(chart, title) for identity, (title, _, chart) in all_charts(findings).items()
     },

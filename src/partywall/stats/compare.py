@@ -2,7 +2,11 @@
 
 A run's own intervals show how precise its mean is. They do not include differences between runs, for example in the
 placement of memory or the state of the host. With several runs a side, or earlier ones of the same kind, that spread is
-measured, and the run is the unit. With one run each and no earlier one it is unknown, and the comparison says so.
+measured (`partywall.stats.between`). With one run each and no earlier ones it is unknown, and no cell is judged.
+
+All cells and figures are one family: the probability that any of them is called worse or better by chance is at most
+5 % (Holm). No correction is needed for *same*: a comparison holds only if every cell is the same or better, so one
+cell that is not suffices to prevent it (an intersection-union test).
 """
 
 from __future__ import annotations
@@ -11,29 +15,27 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from partywall.model import wording
 from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.model.evidence import Evidence
-from partywall.model.finding import Cell, Estimate, Findings, Warn
+from partywall.model.finding import Cell, Effect, Estimate, Findings, Warn
+from partywall.stats.between import FEWEST_FREE, SMALLEST, Difference, Logged, spreads
 from partywall.stats.latency import JUDGED
-from partywall.stats.quantile import student_reach
-from partywall.stats.reliability import understated
+from partywall.stats.quantile import ALPHA, holm
+from partywall.stats.reliability import disturbed, understated
 from partywall.stats.sameness import hosts_differ, workloads_differ
 from partywall.stats.states import LATENCY_BOUND
-
-_SMALLEST = 1e-6
-"""Substitute for a stalled victim's factor of 0, which has no logarithm."""
-
-FEWEST_FREE = 2
-"""Least degrees of freedom for a spread between runs: with one, an interval is thirteen times its standard error."""
+from partywall.units import counted
 
 METHOD = "ratio of independent estimates; interval from both intervals' own bounds (MOVER, Zou & Donner 2008)"
-METHOD_RUNS = "ratio of means over runs; interval from the spread between runs (pooled, Student's t)"
 
+UNKNOWN = "the variation between runs is unknown"
 UNKNOWN_SPREAD = (
-    "each side is one run, and the variation between runs is unknown: a change may be no more than that; "
-    "give more runs of each side (--also, --also-reference)"
+    f"{UNKNOWN}, so no change can be told from it: at least {FEWEST_FREE + 2} finished runs of this scenario on this "
+    "host are needed, both compared ones included"
 )
 
 LATENCY_TOLERANCE = LATENCY_BOUND
@@ -42,7 +44,24 @@ Key = tuple[str, str, tuple[tuple[str, str], ...]]
 Measured = tuple[Evidence, Findings]
 Figure = Callable[[Cell], Estimate | None]
 """The compared figure of a cell: a positive factor with its interval, or None if it was not measured."""
-Judgement = tuple[Change, str]
+
+
+class Judged(NamedTuple):
+    """A figure that decides whether a cell got worse. tolerance: a change of it that does not matter."""
+
+    name: str
+    figure: Figure
+    state: Callable[[Cell], Effect]
+    tolerance: float
+    more_is_worse: bool = False
+
+
+class Judgement(NamedTuple):
+    """why: what keeps a change from being told, in words that many cells may share."""
+
+    change: Change
+    shown: str
+    why: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,14 +71,18 @@ class Side:
     runs: tuple[Findings, ...]
     earlier: tuple[Findings, ...] = ()
 
+    @cached_property
+    def _keyed(self) -> list[dict[Key, Cell]]:
+        return [_by_key(run) for run in (*self.runs, *self.earlier)]
+
     def cells(self, key: Key) -> list[Cell]:
         """The cell with this key in each run that has it."""
-        return [cell for run in self.runs if (cell := _by_key(run).get(key))]
+        return [cells[key] for cells in self._keyed[: len(self.runs)] if key in cells]
 
-    def spread(self, key: Key, figure: Figure) -> list[float]:
-        """Logarithms of the figure in all runs that differ only by being different runs."""
-        both = [cell for run in (*self.runs, *self.earlier) if (cell := _by_key(run).get(key))]
-        return [_log(estimate.value) for cell in both if (estimate := figure(cell))]
+    def alike(self, key: Key, figure: Figure) -> list[Logged]:
+        """The figure in all runs that differ only by being different runs."""
+        both = [figure(cells[key]) for cells in self._keyed if key in cells]
+        return [Logged.of(estimate) for estimate in both if estimate]
 
 
 def compare(
@@ -80,8 +103,10 @@ def compare(
     new, old = _by_key(run), _by_key(reference)
     shared = [key for key in new if key in old]
     changed = {key: why for key in shared if (why := _changed(new[key], workloads or {}))}
-    cells = tuple(_compared(first, second, key, tolerance, latency_tolerance) for key in shared if key not in changed)
-    known = any(cell.runs > 0 for cell in cells)
+    judged = [Judged("isolation factor", _isolation, _effect, tolerance)]
+    if latency_tolerance is not None:
+        judged.append(Judged(f"{JUDGED} latency", _times(JUDGED), _latency_effect, latency_tolerance, True))
+    cells = tuple(_compared(first, second, [key for key in shared if key not in changed], judged))
     drifted = dict(_drifted([(new[key], old[key]) for key in shared], tolerance))
     return Comparison(
         run=_named(first),
@@ -99,9 +124,21 @@ def compare(
             )
         ),
         host=tuple(host),
-        notes=(*(() if known or not cells else (UNKNOWN_SPREAD,)), *map(_drift_in_words, drifted.items())),
+        notes=(*_precision(cells), *map(_drift_in_words, drifted.items())),
         drifted=drifted,
     )
+
+
+def _precision(cells: Sequence[ComparedCell]) -> Iterator[str]:
+    """What the comparison is able to find."""
+    known = sorted(cell.found_from for cell in cells if cell.found_from is not None)
+    if known:
+        runs = counted(max(cell.runs for cell in cells), "run")
+        best, usual = (f"{100 * loss:.0f} %" for loss in (known[0], statistics.median(known)))
+        half = "" if best == usual else f" in the best known cell, and of {usual} in half of the cells"
+        yield f"{runs} show how much runs vary; nine of ten comparisons like this find a loss of {best}{half}"
+    elif cells:
+        yield UNKNOWN_SPREAD
 
 
 def _drifted(pairs: Iterable[tuple[Cell, Cell]], tolerance: float) -> Iterator[tuple[str, Estimate]]:
@@ -161,16 +198,21 @@ def ratio_of(first: Estimate, second: Estimate) -> Estimate:
     )
 
 
-def _log(value: float) -> float:
-    return math.log(max(value, _SMALLEST))
-
-
 def _log_bounds(estimate: Estimate) -> tuple[float, float, float]:
-    return _log(estimate.low), _log(estimate.value), _log(estimate.high)
+    low, value, high = (math.log(max(end, SMALLEST)) for end in (estimate.low, estimate.value, estimate.high))
+    return low, value, high
 
 
 def _isolation(cell: Cell) -> Estimate:
     return cell.isolation
+
+
+def _effect(cell: Cell) -> Effect:
+    return cell.effect
+
+
+def _latency_effect(cell: Cell) -> Effect:
+    return cell.latency_effect.get(JUDGED, Effect.NOT_KNOWN)
 
 
 def _times(percentile: str) -> Figure:
@@ -215,110 +257,133 @@ def _changed(cell: Cell, workloads: Mapping[tuple[str, str], str]) -> str:
     return "; ".join(f"{role} {name}: {why}" for role, name in concerned if (why := workloads.get((role, name))))
 
 
-def _compared(first: Side, second: Side, key: Key, tolerance: float, latency_tolerance: float | None) -> ComparedCell:
-    now, before = first.cells(key), second.cells(key)
-    cell, reference = now[0], before[0]
-    ratio, runs = _ratio(first, second, key, _isolation)
-    both = [name for name in cell.latency if name in reference.latency]
-    latency = {name: _ratio(first, second, key, _times(name))[0] for name in both}
-    judged = [_judge("isolation factor", ratio, tolerance)]
-    if latency_tolerance is not None and JUDGED in latency:
-        judged.append(_judge(f"{JUDGED} latency", latency[JUDGED], latency_tolerance, more_is_worse=True))
-    change, reason = _doubted(*_joined(judged), now, before)
-    return ComparedCell(
-        victim=cell.victim,
-        label=cell.label,
-        treatment=cell.treatment,
-        levels=cell.levels,
-        isolation=cell.isolation,
-        reference_isolation=reference.isolation,
-        effect=cell.effect,
-        reference_effect=reference.effect,
-        ratio=ratio,
-        latency=latency,
-        change=change,
-        reason=reason,
-        runs=runs,
-        emulated=any(Warn.EMULATED in cell_run.warnings for cell_run in (*now, *before)),
-    )
+def _compared(first: Side, second: Side, keys: Sequence[Key], judged: Sequence[Judged]) -> Iterator[ComparedCell]:
+    """Compares all cells together, since they share the estimate of the spread and the probability of an error."""
+    differences = {each.name: _differences(first, second, keys, each.figure) for each in judged}
+    p_values = {
+        (each.name, key): difference.p_value(each.tolerance)
+        for each in judged
+        for key, difference in differences[each.name].items()
+    }
+    significant = set(holm(p_values))
+    shown = dict.fromkeys(name for key in keys for cell in first.cells(key)[:1] for name in cell.latency)
+    latencies = {name: _differences(first, second, keys, _times(name)) for name in shown}
+    for key in keys:
+        now, before = first.cells(key), second.cells(key)
+        cell, reference = now[0], before[0]
+        judgements = [
+            _judge(each, ratio, now, before, differences[each.name].get(key), (each.name, key) in significant)
+            for each in judged
+            if (ratio := _ratio(first, second, key, each.figure, differences[each.name].get(key))) is not None
+        ]
+        change, reason, why = _joined(judgements, now, before)
+        known = differences[judged[0].name].get(key)
+        ratios = {name: _ratio(first, second, key, _times(name), latencies[name].get(key)) for name in shown}
+        isolation = _ratio(first, second, key, _isolation, known)
+        assert isolation is not None  # noqa: S101 - every cell has one
+        yield ComparedCell(
+            victim=cell.victim,
+            label=cell.label,
+            treatment=cell.treatment,
+            levels=cell.levels,
+            isolation=cell.isolation,
+            reference_isolation=reference.isolation,
+            effect=cell.effect,
+            reference_effect=reference.effect,
+            ratio=isolation,
+            latency={name: ratio for name, ratio in ratios.items() if ratio is not None},
+            change=change,
+            reason=reason,
+            why=why,
+            runs=known.runs if known else 0,
+            found_from=known.found_from(judged[0].tolerance, ALPHA / len(p_values)) if known else None,
+            emulated=any(Warn.EMULATED in cell_run.warnings for cell_run in (*now, *before)),
+        )
 
 
-def _ratio(first: Side, second: Side, key: Key, figure: Figure) -> tuple[Estimate, int]:
-    """The ratio of a figure that both first runs have, and the number of runs behind its spread."""
+def _sides(first: Side, second: Side, key: Key, figure: Figure) -> tuple[list[Estimate], list[Estimate]]:
     now, before = ([estimate for cell in side.cells(key) if (estimate := figure(cell))] for side in (first, second))
-    within = ratio_of(now[0], before[0])
-    between, runs = _between(now, before, [side.spread(key, figure) for side in (first, second)])
-    if between is None:
-        return within, 0
-    # With one run on each side, earlier runs can only widen the two runs' own intervals.
-    return (between if len(now) + len(before) > 2 else _wider(within, between)), runs
+    return now, before
 
 
-def _between(
-    now: Sequence[Estimate], before: Sequence[Estimate], groups: Sequence[Sequence[float]]
-) -> tuple[Estimate | None, int]:
-    """The ratio with the run as the unit, and the number of runs behind its spread; None if too few runs have it."""
-    free = sum(len(group) - 1 for group in groups)
-    if free < FEWEST_FREE:
-        return None, 0
-    variance = sum(statistics.variance(group) * (len(group) - 1) for group in groups if len(group) > 1) / free
-    level = now[0].level
-    error = math.sqrt(variance * (1 / len(now) + 1 / len(before)))
-    half = student_reach(level, free) * error
-    centre = statistics.fmean(_log(e.value) for e in now) - statistics.fmean(_log(e.value) for e in before)
-    low, value, high = (math.exp(centre + side * half) for side in (-1, 0, 1))
-    runs = sum(len(group) for group in groups)
-    return Estimate(value=value, low=low, high=high, level=level, n=len(now) + len(before), method=METHOD_RUNS), runs
+def _differences(first: Side, second: Side, keys: Sequence[Key], figure: Figure) -> dict[Key, Difference]:
+    """The differences of a figure, where it is known how much it varies between runs."""
+    sides = {key: _sides(first, second, key, figure) for key in keys}
+    both = {key: pair for key, pair in sides.items() if all(pair)}
+    # Cells of one victim share its baseline, so they do not vary independently.
+    victims = len({(key[0], key[2]) for key in both})
+    known = spreads({key: [side.alike(key, figure) for side in (first, second)] for key in both}, victims)
+    return {key: Difference.of(*both[key], spread) for key, spread in known.items()}
 
 
-def _wider(within: Estimate, between: Estimate) -> Estimate:
-    low, high = min(within.low, between.low), max(within.high, between.high)
-    return within.model_copy(
-        update={"low": low, "high": high, "method": f"{METHOD}; not narrower than the spread between runs"}
-    )
+def _ratio(first: Side, second: Side, key: Key, figure: Figure, known: Difference | None) -> Estimate | None:
+    """The ratio of a figure; None if a side lacks it. The interval of an unknown spread is that of the first runs."""
+    now, before = _sides(first, second, key, figure)
+    if not now or not before:
+        return None
+    return known.ratio if known else ratio_of(now[0], before[0])
 
 
-def _judge(name: str, ratio: Estimate, tolerance: float, *, more_is_worse: bool = False) -> Judgement:
-    shown = f"{name} {ratio.value:.4g} times the reference's, interval {ratio.low:.4g} to {ratio.high:.4g}"
-    less, more = (Change.BETTER, Change.WORSE) if more_is_worse else (Change.WORSE, Change.BETTER)
-    if ratio.high < 1 - tolerance:
-        return less, f"{shown}: all of it below {1 - tolerance:g}"
-    if ratio.low > 1 + tolerance:
-        return more, f"{shown}: all of it above {1 + tolerance:g}"
+def _judge(
+    judged: Judged, ratio: Estimate, now: Sequence[Cell], before: Sequence[Cell], known: Difference | None, found: bool
+) -> Judgement:
+    """Judges one figure of a cell. found: whether it differs by more than chance over all cells allows."""
+    tolerance = judged.tolerance
+    times = wording.multiple(ratio)
+    known_times = f"{times} times the reference's"
+    shown = f"{judged.name} {'beside the reference not known' if times == wording.UNTOLD else known_times}"
+    within = f"±{100 * tolerance:g} %"
+    if known is None:
+        return Judgement(Change.INCONCLUSIVE, shown, (UNKNOWN,))
+    if found:
+        rises = ratio.value > 1
+        change = Change.WORSE if rises == judged.more_is_worse else Change.BETTER
+        doubts = tuple(_undecidable(judged, now, before))
+        reason = f"{shown}: {'more' if rises else 'less'} than {within} and chance explain"
+        return Judgement(Change.INCONCLUSIVE if doubts else change, reason, doubts)
     if 1 - tolerance <= ratio.low and ratio.high <= 1 + tolerance:
-        return Change.SAME, f"{shown}: all of it within ±{100 * tolerance:g} %"
-    return Change.INCONCLUSIVE, f"{shown}: only in part within ±{100 * tolerance:g} %; longer runs would narrow it"
+        return Judgement(Change.SAME, f"{shown}: all of it within {within}")
+    if ratio.high < 1 - tolerance or ratio.low > 1 + tolerance:
+        why = f"{judged.name} outside {within}, but of so many cells one may be there by chance"
+    else:
+        why = f"{judged.name} only in part within {within}; longer or more runs would narrow it"
+    return Judgement(Change.INCONCLUSIVE, shown, (why,))
 
 
-def _joined(judged: Sequence[Judgement]) -> Judgement:
-    """The most important judgement of several figures of one cell."""
-    changes = {change for change, _ in judged}
-    change = next(
-        change for change in (Change.WORSE, Change.INCONCLUSIVE, Change.BETTER, Change.SAME) if change in changes
-    )
-    return change, "; ".join(reason for kind, reason in judged if kind is change)
+def _undecidable(judged: Judged, now: Sequence[Cell], before: Sequence[Cell]) -> Iterator[str]:
+    """Why a difference that is more than chance is not called a change."""
+    for side, cells in (("run", now), ("reference", before)):
+        if names := dict.fromkeys(name for cell in cells for name in disturbed(cell)):
+            yield f"{' and '.join(names)} disturbed the {side}"
+        if all(judged.state(cell) is Effect.NOT_KNOWN for cell in cells):
+            yield f"the effect in the {side} is not known"
 
 
-def _doubted(change: Change, reason: str, now: Sequence[Cell], before: Sequence[Cell]) -> Judgement:
-    """Makes a change inconclusive if either side is unreliable. It stays worse if only the run may be even worse."""
-    run, reference = (list(dict.fromkeys(_cautions(cells))) for cells in (now, before))
+def _joined(judged: Sequence[Judgement], now: Sequence[Cell], before: Sequence[Cell]) -> Judgement:
+    """The most important judgement of several figures of one cell, made inconclusive if a side is unreliable.
+
+    It stays worse if only the run may be even worse.
+    """
+    order = (Change.WORSE, Change.INCONCLUSIVE, Change.BETTER, Change.SAME)
+    change = min((one.change for one in judged), key=order.index)
+    chosen = [one for one in judged if one.change is change]
+    why = tuple(dict.fromkeys(text for one in chosen for text in one.why))
+    run, reference = ([*dict.fromkeys(text for cell in side for text in understated(cell))] for side in (now, before))
     either = list(dict.fromkeys(_unusable(now, before)))
     stands = change is Change.WORSE and not reference and not either
-    cautions = [f"but in the run {text}" for text in run] + [f"but in the reference {text}" for text in reference]
-    doubted = change if stands or not (cautions or either) else Change.INCONCLUSIVE
-    return doubted, "; ".join([reason, *cautions, *either])
-
-
-def _cautions(cells: Sequence[Cell]) -> Iterator[str]:
-    for cell in cells:
-        yield from understated(cell)
+    cautions = [f"in the run {text}" for text in run] + [f"in the reference {text}" for text in reference] + either
+    if cautions and not stands:
+        change = Change.INCONCLUSIVE
+    shown = "; ".join(one.shown for one in chosen)
+    reason = "; ".join([shown, *why, *(f"but {text}" for text in cautions)])
+    return Judgement(change, reason, (*why, *cautions))
 
 
 def _unusable(now: Sequence[Cell], before: Sequence[Cell]) -> Iterator[str]:
     for side, cells in (("run", now), ("reference", before)):
         for cell in cells:
             if Warn.FEW_BLOCKS in cell.warnings:
-                yield f"but the {side} has only {cell.isolation.n} blocks"
+                yield f"the {side} has only {cell.isolation.n} blocks"
     emulated = {Warn.EMULATED in cell.warnings for cell in (*now, *before)}
     if len(emulated) > 1:
-        yield "but one is emulated and the other is not, so their figures cannot be compared"
+        yield "one is emulated and the other is not, so their figures cannot be compared"

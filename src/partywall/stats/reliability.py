@@ -20,6 +20,19 @@ UNDERSTATED = {
 """Why the harm may be greater than the interval shows. With one of these, no goal holds, but it may be violated."""
 
 
+DISTURBED = {
+    Warn.STEAL: "stolen CPU time",
+    Warn.FOREIGN_LOAD: "other programs",
+    Warn.SWAPPING: "swapping",
+}
+"""What others did to the host in a part of the slots that matters."""
+
+
+def disturbed(cell: Cell) -> tuple[str, ...]:
+    """What disturbed the measurement of the cell; empty if nothing did."""
+    return tuple(what for warn, what in DISTURBED.items() if warn in cell.warnings)
+
+
 def understated(cell: Cell) -> tuple[str, ...]:
     """Why there may be more harm than the cell shows; empty if there is no reason."""
     return tuple(reason for warn, reason in UNDERSTATED.items() if warn in cell.warnings)

@@ -83,9 +83,9 @@ def several(*paths: Path) -> Compared:
 def _runs(names: tuple[str, ...], *runs: RunDirectory) -> Compared:
     from partywall.stats import compare_runs  # noqa: PLC0415 - slow to import
 
+    pipeline.distinct(*runs)
     *others, reference = runs
-    base = pipeline.analyse(reference)
-    earlier = pipeline.earlier_runs(reference, [run.path for run in runs])
+    base, earlier = pipeline.analyse(reference), pipeline.earlier_runs(reference, runs)
     comparisons = tuple(compare_runs(pipeline.analyse(run), base, TOLERANCE, earlier=earlier) for run in others)
     by_run = [{(cell.victim, cell.label): cell for cell in comparison.cells} for comparison in comparisons]
     cells = {key: cell for by_key in reversed(by_run) for key, cell in by_key.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from io import RawIOBase
 from pathlib import Path
@@ -15,6 +15,9 @@ from partywall.web import pages, records
 from partywall.web.jobs import Folder
 
 FILES = ("report.html", "findings.json")
+LIST = ".partywall-published"
+"""The names of all files that were written, one a line. It marks a folder that may be updated."""
+
 PUBLISHED_MAX = 2000
 PIECE_BYTES = 1 << 16
 
@@ -48,24 +51,52 @@ def _style() -> str:
 
 
 def write(folder: Folder, out: Path, show: Callable[[str, int, int], None] = lambda *_: None) -> int:
-    """Writes the files to a new folder. Returns the number of records. UsageError if something exists there.
+    """Writes the files to a new folder, or to one that this function made before. Returns the number of records.
 
-    show: gets the current file, the number of records written, and their total.
+    An update removes what an earlier one wrote and this one does not. UsageError if the folder has other content, or
+    cannot be written. show: gets the current file, the number of records written, and their total.
     """
+    count, total, names = 0, min(PUBLISHED_MAX, len(records.named(folder.root))), []
     try:
-        out.mkdir(parents=True)
-    except FileExistsError:
-        raise UsageError(Problem(f"{out} exists already", "give another --out")) from None
+        before = _made_before(out)
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in files(folder):
+            show(f"writing {name}", count, total)
+            (out / name).parent.mkdir(exist_ok=True)
+            unfinished = out / f"{name}.new"
+            with unfinished.open("wb") as stream:
+                stream.writelines(content)
+            unfinished.replace(out / name)
+            names.append(name)
+            # At once, so that an update after an interruption knows its files.
+            with (out / LIST).open("a", encoding="utf-8") as listed:
+                listed.write(f"{name}\n")
+            count += name.endswith(f"/{FILES[0]}")
+        _remove(out, before - {*names})
+        (out / LIST).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
     except OSError as error:
-        raise UsageError(Problem(f"{out} cannot be created: {error.strerror}", "give another --out")) from None
-    count, total = 0, min(PUBLISHED_MAX, len(records.named(folder.root)))
-    for name, content in files(folder):
-        show(f"writing {name}", count, total)
-        (out / name).parent.mkdir(exist_ok=True)
-        with (out / name).open("wb") as stream:
-            stream.writelines(content)
-        count += name.endswith(f"/{FILES[0]}")
+        problem = f"{error.filename or out} cannot be written: {error.strerror}"
+        raise UsageError(Problem(problem, "give another --out")) from None
     return count
+
+
+def _made_before(out: Path) -> set[str]:
+    """The files that an earlier call wrote. UsageError if the folder has content that is not from one."""
+    if (out / LIST).is_file():
+        return {*(out / LIST).read_text(encoding="utf-8").split("\n")} - {""}
+    if (out.is_dir() and not any(out.iterdir())) or not out.exists():
+        return set()
+    what = "has files that publish did not write" if out.is_dir() else "is a file"
+    raise UsageError(Problem(f"{out} {what}", "give another --out: a new folder, or one that publish made"))
+
+
+def _remove(out: Path, names: Iterable[str]) -> None:
+    """Removes files of records that are gone. A list that someone changed removes nothing elsewhere."""
+    for file in (out / name for name in names):
+        if file.resolve().is_relative_to(out.resolve()):
+            file.unlink(missing_ok=True)
+            if file.parent != out and file.parent.is_dir() and not any(file.parent.iterdir()):
+                file.parent.rmdir()
 
 
 def packed(folder: Folder) -> Iterator[bytes]:

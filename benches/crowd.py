@@ -223,8 +223,9 @@ def _guarded(
     def read(kept: Kept) -> None:
         while not over.is_set():
             if report := kept.report(0.2):
-                for leaf, row in report.rows.items():
-                    waits[leaf.split(" ")[0].split(":")[0]].append((row["delay_ns"] or 0) / 1e9)
+                for name, member in zip(names, crowd.members, strict=True):
+                    row = report.rows[f"{name} (receives)" if member.place == "received" else name]
+                    waits[name].append((row["delay_ns"] or 0) / 1e9)
 
     with guard.keep(flat) as kept:
         reader = threading.Thread(target=read, args=(kept,))

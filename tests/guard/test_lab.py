@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -401,8 +402,10 @@ def test_a_death_leaves_tcp_a_queue_at_its_guarantee_and_no_process_stays(queue:
 
 
 @contextlib.contextmanager
-def stream(made: Lab, name: str, address: str | None = None, mss: int | None = None) -> Iterator[None]:
-    """A TCP connection from a tenant to its sink that sends as fast as it can."""
+def stream(
+    made: Lab, name: str, address: str | None = None, mss: int | None = None, control: str | None = None
+) -> Iterator[None]:
+    """A TCP connection from a tenant to its sink that sends as fast as it can. control: its congestion control."""
     inside, sink = (NETNS / made.namespace(space) for space in (name, f"{name}-sink"))
     end = (address or made.address(name, counted=False), 5001)
     listener = in_namespace(sink, lambda: socket.create_server(end))
@@ -424,6 +427,8 @@ def stream(made: Lab, name: str, address: str | None = None, mss: int | None = N
     receiver = threading.Thread(target=receive)
     receiver.start()
     sending = in_namespace(inside, lambda: socket.create_connection(end, 10))
+    if control:
+        sending.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
     sending.settimeout(5)
     sender_ = threading.Thread(target=send)
     sender_.start()
@@ -434,6 +439,59 @@ def stream(made: Lab, name: str, address: str | None = None, mss: int | None = N
         sender_.join()
         receiver.join()
         listener.close()
+
+
+def has_control(name: str) -> bool:
+    with socket.socket() as tried, contextlib.suppress(OSError):
+        tried.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        return True
+    return False
+
+
+def capped_beside_guarantee(made: Lab, queue: str) -> guard.Flat:
+    """Two vifs whose shares of 30 Mbit/s are 25 and 5, if both want all they may have."""
+    promises = {"large": {"guarantee": "20Mbit/s"}, "small": {"ceiling": "5Mbit/s"}}
+    switch = made.namespace("switch")
+    vifs = {
+        name: {"interface": made.port(name), "namespace": switch, "side": "outside", "send": promise}
+        for name, promise in promises.items()
+    }
+    return flat(made, vifs, "30Mbit/s", queue=queue)
+
+
+@pytest.mark.parametrize("control", ["reno", "cubic", "bbr"])
+def test_tcp_below_a_ceiling_gets_it_beside_a_guarantee(control: str, queue: str) -> None:
+    """BBR got 0.3 of 5 Mbit/s, and its packets waited for half a minute, because only arrivals counted as demand."""
+    if not has_control(control):
+        pytest.skip(f"the kernel has no {control}")
+    seconds, shares, waited = 2, {"large": 25e6, "small": 5e6}, []
+    recent: list[Report] = []
+
+    def all_served(report: Report) -> bool:
+        recent.append(report)
+        waited.extend(text for _, kind, text in report.notes if kind == "waited")
+        last = recent[-seconds * 1_000_000_000 // REPORT_NS :]
+        means = {name: sum(each.rows[name]["passed_bps"] for each in last) / len(last) for name in shares}
+        return len(recent) > len(last) and all(0.9 < means[name] / share < 1.1 for name, share in shares.items())
+
+    with lab(["large", "small"]) as made, guard.keep(capped_beside_guarantee(made, queue)) as kept:
+        with stream(made, "large", control=control), stream(made, "small", control=control):
+            until(kept, all_served)
+    assert not waited
+
+
+def test_packets_that_wait_for_too_long_are_a_finding() -> None:
+    """The rule of arrivals holds a sender back for seconds; the check of waits does not depend on the rule."""
+    if not has_control("bbr"):
+        pytest.skip("the kernel has no bbr")
+    with lab(["large", "small"]) as made:
+        requested = capped_beside_guarantee(made, "tbf")
+        requested = dataclasses.replace(requested, start={**requested.start, "demand": "arrived"})
+        with guard.keep(requested) as kept:
+            with stream(made, "large", control="bbr"), stream(made, "small", control="bbr"):
+                seen = until(kept, lambda report: any(kind == "waited" for _, kind, _ in report.notes))
+    (text,) = {text for name, kind, text in seen.notes if kind == "waited" and name == "small"}
+    assert "may wait 355 ms" in text
 
 
 FAR = "10.10.0.2"

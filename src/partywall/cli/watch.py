@@ -77,7 +77,7 @@ def watch(
     It changes nothing on the host. What the host does not count is named at the start (docs/watch.md).
 
     Exit code: 0 watched, 1 a saturated disk exceeded --latency three periods in a row, 2 bad disk, tenant or option,
-    4 there is no disk, 130 interrupted before the end of --for.
+    3 a saturated disk could not be judged, 4 there is no disk, 130 interrupted before the end of --for.
     """  # noqa: D301 - Click keeps the lines after a backspace
     console, document = wide_console(format_), output.document("watch", format_)
     options = Options(context.obj(), out)
@@ -126,6 +126,7 @@ class _View(Drawn):
 
     def __init__(self, console: Console, for_ns: int | None) -> None:
         self._elapsed, self._shown = Elapsed(for_ns), 0.0
+        self._tenants: list[str] = []
         self._live = Live(console=console, auto_refresh=False, transient=True)
         super().__init__(console, self._live)
 
@@ -145,11 +146,15 @@ class _View(Drawn):
         if self._console.is_terminal and time.monotonic() - self._shown >= DRAW_S:
             self._shown = time.monotonic()
             disks = _padded(watch_text.DISKS, [watch_text.disk_cells(disk, span.length_ns) for disk in span.disks])
-            tenants = _padded(watch_text.TENANTS, watch_text.tenant_cells(span, TENANTS))
-            lines = (*disks, "", *tenants, "", f"watching {self._elapsed}")
+            # Bytes of processes are read every two seconds: until then, those of the last time are shown.
+            if not span.unread or not self._tenants:
+                self._tenants = _padded(watch_text.TENANTS, watch_text.tenant_cells(span, TENANTS))
+            lines = (*disks, "", *self._tenants, "", f"watching {self._elapsed}")
             self._live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
         slow = ", ".join(f"{each.disk} slow for {units.format_duration(each.length_ns)}" for each in seen.slow)
-        self.line(lambda: f"watching {self._elapsed}: {slow or 'no disk is slow'}")
+        unjudged = ", ".join(disk.disk for disk in span.disks if disk.unjudged_ns)
+        blind = f"; not judged, because its usual latency is not known yet: {unjudged}" if unjudged else ""
+        self.line(lambda: f"watching {self._elapsed}: {slow or 'no disk is slow'}{blind}")
 
 
 def _padded(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from partywall import units
-from partywall.model.watch import HOST, WAYS, Disk, Share, Span, WatchFindings, shares
+from partywall.model.watch import HOST, REST, WAYS, Disk, Share, Span, WatchFindings, parts, shares
 from partywall.report import charts, page, watch_text
 from partywall.report.charts import BAND, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
 from partywall.report.files import Files
@@ -27,6 +27,10 @@ NOBODY, OTHERS = "no watched tenant", "other tenants"
 def headline(findings: WatchFindings) -> str:
     """The result in one line."""
     length = units.format_duration(findings.whole.length_ns if findings.whole else 0)
+    blind = watch_text.unjudged(findings)
+    if not findings.slow and blind:
+        others = "; no other disk was slow" if len(findings.whole.disks if findings.whole else ()) > len(blind) else ""
+        return f"Watched for {length}: {', '.join(blind)} could not be judged{others}"
     if not findings.slow:
         return f"Watched for {length}: no disk was slow"
     disks = list(dict.fromkeys(slow.disk for slow in findings.slow))
@@ -39,6 +43,9 @@ def notes(findings: WatchFindings) -> Iterator[str]:
     """What a reader must know about the figures."""
     if findings.slow:
         yield watch_text.HINT
+    yield from _unjudged(findings)
+    if findings.whole and any(use.disk in (HOST, REST) for use in findings.whole.uses):
+        yield watch_text.AT_MOST
     yield from (f"missing: {text}" for text in findings.lacks)
     if findings.gaps:
         yield f"it was interrupted and continued {units.counted(findings.gaps, 'time')}; the pauses are not in it"
@@ -48,6 +55,17 @@ def notes(findings: WatchFindings) -> Iterator[str]:
         yield f"in some spans up to {units.counted(findings.whole.left_out, 'tenant')} with the fewest bytes left out"
     if findings.dropped:
         yield f"of {findings.dropped} slow times only the number is known, because there were too many"
+
+
+def _unjudged(findings: WatchFindings) -> Iterator[str]:
+    for disk in findings.whole.disks if findings.whole else ():
+        if disk.unjudged_ns:
+            yield (
+                f"{disk.disk} was saturated for {units.format_duration(disk.saturated_ns)}, and for "
+                f"{units.format_duration(disk.unjudged_ns)} of that its usual latency was not known yet, so it was not "
+                "judged; state a limit with --latency, or watch longer: it is known after 60 periods in which the disk "
+                "was used"
+            )
 
 
 def show(findings: WatchFindings, console: Console) -> None:
@@ -72,7 +90,7 @@ def all_charts(findings: WatchFindings) -> dict[str, tuple[str, str, AnyChart]]:
         name = disk.disk
         caption = "Mean time of a request, on a logarithmic axis. Shaded: the disk was slow. Dashed: the stated limit."
         drawn[f"latency-{number}"] = (f"{name}: how long a request takes", caption, latency(findings, name))
-        caption = "Bytes read and written, one tenant upon the other. Hover for the tenant."
+        caption = "Bytes read and written, stacked by tenant. Hover for the tenant."
         drawn[f"tenants-{number}"] = (f"{name}: who uses it", caption, tenants(findings, name))
     return drawn
 
@@ -220,18 +238,23 @@ def rows(findings: WatchFindings) -> list[dict[str, Any]]:
             "write_latency_ns": disk.latency_ns("writes"),
             "slow_s": sum(slow.length_ns for slow in findings.slow_of(disk.disk)) / 1e9,
             "slow_times": len(findings.slow_of(disk.disk)),
+            "saturated_s": disk.saturated_ns / 1e9,
+            "unjudged_s": disk.unjudged_ns / 1e9,
         }
         for disk in whole.disks
     ]
     every += [
         {
-            "disk": use.disk if use.disk in {disk.disk for disk in whole.disks} else "all",
-            "tenant": use.tenant,
-            "read_bps": use.read_bytes / seconds,
-            "write_bps": use.write_bytes / seconds,
-            "operations_per_s": None if use.operations is None else use.operations / seconds,
+            "disk": part.disk if part.disk in {disk.disk for disk in whole.disks} else "all",
+            "tenant": part.tenant,
+            "read_bps": part.read_bytes / seconds,
+            "write_bps": part.write_bytes / seconds,
+            "operations_per_s": None if part.operations is None else part.operations / seconds,
+            "at_most": part.at_most,
+            "read_bps_most": part.read_bytes_most / seconds,
+            "write_bps_most": part.write_bytes_most / seconds,
         }
-        for use in whole.uses
+        for part in parts(whole)
     ]
     return every
 

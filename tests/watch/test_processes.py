@@ -1,9 +1,10 @@
-"""Bytes of processes, counted once: a model of what the kernel counts, in random trees that are read at random times."""
+"""Bytes of processes, counted once: a model of what the kernel counts, in random trees, read at random times."""
 
-import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -196,3 +197,90 @@ def test_nothing_is_lost_while_parents_wait_for_their_children(before, steps):
     assert {tenant: count for tenant, count in finder.booked.items() if count} == {
         tenant: count for tenant, count in kernel.truth.items() if count
     }
+
+
+WRITER = """
+import os, signal, sys
+def write(count):
+    with open(sys.argv[1], "ab", buffering=0) as file:
+        file.write(b"x" * count)
+        os.fsync(file.fileno())
+def step():
+    print("done", flush=True)
+    sys.stdin.readline()
+if sys.argv[2] == "ignores":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+write(1 << 20)
+step()
+begin, go = os.pipe()
+child = os.fork()
+if not child:
+    write(2 << 20)
+    os.write(go, b"x")
+    os.close(go)
+    sys.stdin.readline()
+    write(4 << 20)
+    os._exit(0)
+os.read(begin, 1)
+print("done", flush=True)
+try:
+    os.waitpid(child, 0)
+except ChildProcessError:
+    pass
+write(8 << 20)
+step()
+"""
+
+
+@pytest.mark.parametrize(("how", "mib"), [("waits", 2 + 4 + 8), ("ignores", 2 + 8)])
+def test_real_processes_are_counted_once(folder_on_disk, how, mib):
+    """The kernel forgets what children did if their end is ignored: then their last bytes are unknown."""
+    argv = [sys.executable, "-c", WRITER, str(folder_on_disk / "file"), how]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+
+        def step():
+            assert writer.stdout.readline() == "done\n"
+
+        def on():
+            writer.stdin.write("\n")
+            writer.stdin.flush()
+
+        def read():
+            processes.look({int(pid): "t" for pid in _family(writer.pid)}, {})
+            processes.read()
+
+        processes = Processes("/proc")
+        step()
+        read()
+        on()
+        step()
+        read()
+        on()
+        step()
+        for _ in range(3):
+            read()
+        on()
+    assert writer.returncode == 0
+    assert processes.bytes_of(UNKNOWN) == (0, 0)
+    # File systems write some blocks of their own.
+    assert mib << 20 <= processes.bytes_of("t")[1] <= (mib << 20) + (256 << 10)
+
+
+def _family(pid):
+    return [pid, *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.fixture
+def folder_on_disk():
+    """A folder whose bytes the kernel counts, unlike those of a tmpfs."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        before = _written()
+        (Path(folder) / "probe").write_bytes(b"x" * (1 << 20))
+        if _written() - before < 1 << 20:
+            pytest.skip("a file system in /var/tmp whose bytes the kernel counts")
+        yield Path(folder)
+
+
+def _written():
+    text = Path("/proc/self/io").read_text()
+    return int(next(line for line in text.splitlines() if line.startswith("write_bytes")).split()[1])

@@ -14,11 +14,10 @@ from rich.text import Text
 
 from partywall import units
 from partywall.cli import output
-from partywall.cli.arguments import PrometheusFile, check_metrics_file, duration_ns
+from partywall.cli.arguments import PrometheusFile, check_metrics_file, duration_ns, write_metrics
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.live import Drawn, Elapsed, wide_console
 from partywall.events import Event, Note, Report, Started, reports
-from partywall.files import write_whole
 from partywall.kinds.kind import Options
 from partywall.kinds.watch import Watches, WatchJob
 from partywall.model.watch import Seen
@@ -110,7 +109,7 @@ def watch(
 
         def write(seen: Seen) -> None:
             totals.add(seen)
-            write_whole(metrics, totals.text())
+            write_metrics(metrics, totals.text())
 
         sinks[str(metrics)] = reports(write)
     view = _View(console, job.for_ns)
@@ -157,9 +156,14 @@ class _View(Drawn):
         self.line(lambda: f"watching {self._elapsed}: {slow or 'no disk is slow'}{blind}")
 
 
+def _short(name: str) -> str:
+    """A name without its middle: the names of containers often differ at the end, or only in it."""
+    return name if len(name) <= NAME else f"{name[: NAME // 2]}…{name[1 - NAME // 2 :]}"
+
+
 def _padded(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A table as lines. Rich's own takes ten times as long, which is more than reading the counters."""
-    every = [columns, *([row[0] if len(row[0]) <= NAME else f"{row[0][: NAME - 1]}…", *row[1:]] for row in rows)]
+    every = [columns, *([_short(row[0]), *row[1:]] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*every, strict=True)]
     return [
         "  ".join(

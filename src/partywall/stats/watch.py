@@ -100,9 +100,8 @@ class Rule:
         """
         if disk.busy_ns < SATURATED * length_ns:
             return disk
-        is_known = self._limit_ns is not None or all(
-            self._usual[way].known() for way in WAYS if disk.work(way)[0] >= OPERATIONS
-        )
+        ways = [way for way in WAYS if disk.work(way)[0]]
+        is_known = self._limit_ns is not None or not ways or any(self._usual[way].known() for way in ways)
         return disk.model_copy(update={"saturated_ns": length_ns, "unjudged_ns": 0 if is_known else length_ns})
 
     @property

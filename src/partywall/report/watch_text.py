@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from partywall import units
-from partywall.model.watch import UNKNOWN, WAYS, Disk, Part, Share, Slow, Span, WatchFindings, parts, shares
+from partywall.model.watch import REST, UNKNOWN, WAYS, Disk, Part, Share, Slow, Span, WatchFindings, parts, shares
 
 HINT = (
     "Shares say who used a slow disk at that time. They do not prove who made it slow; "
@@ -105,7 +105,7 @@ def tenant_cells(span: Span, most: int) -> list[list[str]]:
         rows.append(
             [
                 part.tenant,
-                part.disk if part.disk in known else "all disks",
+                part.disk if part.disk in known else "other disks" if part.disk == REST else "all disks",
                 *(_most(count / seconds, part) for count in (part.read_bytes_most, part.write_bytes_most)),
                 "–" if part.operations is None else f"{units.format_number(part.operations / seconds, 3)}/s",
                 "–" if share is None else f"{100 * share.bytes:.0f} %",

@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from partywall.files import kernel_text
 from partywall.model.watch import UNKNOWN
@@ -20,8 +21,7 @@ INIT = 1
 WAYS = (0, 1)
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """What a process and all children that it waited for have read and written.
 
     tenant: None for a process of no watched tenant, whose bytes may come to one of a tenant. is_new: it has started
@@ -37,11 +37,9 @@ class Reading:
 
     def goes_on_as(self, later: Reading | None) -> bool:
         """False if the process has ended, or another one has its number."""
-        return (
-            later is not None
-            and later.start == self.start
-            and all(b <= n for b, n in zip(self.bytes, later.bytes, strict=True))
-        )
+        if later is None or later.start != self.start:
+            return False
+        return self.bytes[0] <= later.bytes[0] and self.bytes[1] <= later.bytes[1]
 
 
 @dataclass
@@ -94,8 +92,10 @@ class Ledger:
         takes_over: whether a process takes over the counters of its children.
         """
         now = {reading.pid: reading for reading in readings}
-        jumps = {pid: self._jump(reading) for pid, reading in now.items()}
         ended = {pid: was for pid, was in self._known.items() if not was.goes_on_as(now.get(pid))}
+        jumps = {
+            pid: self._jump(reading, None if pid in ended else self._known.get(pid)) for pid, reading in now.items()
+        }
         before, self._known = self._ended | self._known, now
         fresh = [_Debt(was, self._payers(was, before, takes_over), list(was.bytes)) for was in ended.values()]
         # A payer that has ended too passes everything on. Its own debt is only what was known of it.
@@ -116,9 +116,8 @@ class Ledger:
                     sums[way] += jump.bytes[way]
         return booked
 
-    def _jump(self, reading: Reading) -> _Jump:
-        before = self._known.get(reading.pid)
-        if before is not None and before.goes_on_as(reading):
+    def _jump(self, reading: Reading, before: Reading | None) -> _Jump:
+        if before is not None:
             grown = [reading.bytes[way] - before.bytes[way] for way in WAYS]
             return _Jump(reading.tenant if reading.tenant == before.tenant else UNKNOWN, grown)
         if not reading.is_new:
@@ -238,9 +237,9 @@ class Processes:
         """None if it has ended, or is not ours to read."""
         # A thread's own file has nothing of children.
         text = kernel_text(f"{self._proc}/{pid}/task/{pid}/io" if pid == INIT else f"{self._proc}/{pid}/io")
-        values = dict(line.partition(": ")[::2] for line in (text or "").splitlines())
-        counts = [values.get(name, "") for name in ("read_bytes", "write_bytes")]
-        return (int(counts[0]), int(counts[1])) if all(count.isdigit() for count in counts) else None
+        read, _, more = (text or "").partition("\nread_bytes: ")[2].partition("\nwrite_bytes: ")
+        written = more.partition("\n")[0]
+        return (int(read), int(written)) if read.isdigit() and written.isdigit() else None
 
     def _takes_over(self, pid: int) -> bool:
         """False if a process ignores its children's ends: the kernel then forgets what they did."""

@@ -199,6 +199,15 @@ def test_nothing_is_lost_while_parents_wait_for_their_children(before, steps):
     }
 
 
+def test_only_the_parent_pays_for_a_child_while_it_lives():
+    """The child ends after its parent was read, so its bytes come with the parent's next reading."""
+    ledger = Ledger()
+    top, parent, child = (Reading(pid, pid, pid - 1, "a", (0, 100)) for pid in (2, 3, 4))
+    ledger.take([top, parent, child])
+    assert ledger.take([top._replace(bytes=(0, 150)), parent]) == {"a": [0, 50]}
+    assert ledger.take([top._replace(bytes=(0, 150)), parent._replace(bytes=(0, 230))]) == {"a": [0, 30]}
+
+
 WRITER = """
 import os, signal, sys
 def write(count):

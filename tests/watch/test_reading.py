@@ -4,7 +4,7 @@ import os
 import shutil
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from partywall.errors import CapabilityError, UsageError
@@ -284,6 +284,50 @@ def test_switching_on_the_counters_of_a_group_does_not_count_its_past_again(v2):
     shutil.rmtree(v2.root / "sys/fs/cgroup/docker/a1")
     after = reader.read(SOON_NS + 2 * LOOK_NS)
     assert span(before, middle, 0).uses == span(middle, after, 0).uses == ()
+
+
+NUMBERS = st.sampled_from(["8:0", "8:16", "9:9", "(unknown)", "", "Total", "8", "x"])
+VALUES = st.sampled_from(["0", "5", "-1", "18446744073709551615", "", "inf", "x", "½", "²"])
+KEYS = st.sampled_from(["rbytes", "wbytes", "rios", "wios", "dbytes", "cost.usage", ""])
+STAT = st.lists(
+    st.builds(
+        lambda names, pairs: " ".join([*names, *(f"{k}={v}" for k, v in pairs)]),
+        st.lists(NUMBERS, max_size=3),
+        st.lists(st.tuples(KEYS, VALUES), max_size=5),
+    ),
+    max_size=4,
+).map("\n".join)
+V1 = st.lists(
+    st.lists(st.one_of(NUMBERS, VALUES, st.sampled_from(["Read", "Write", "Discard"])), max_size=4).map(" ".join),
+    max_size=5,
+).map("\n".join)
+LINE = st.lists(st.one_of(VALUES, st.sampled_from(["8", "0", "16", "sda", "a b"])), max_size=24).map(" ".join)
+DISKSTATS = st.lists(LINE.map("8 0 {}".format), max_size=4).map("\n".join)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_the_kernel_prints_is_read_without_an_error(v1, v2, data):
+    """Both fixtures have the same folder, so each is given its own mounts."""
+    for machine, mounts in ((v2, [("", "cgroup2", "nsdelegate")]), (v1, [("blkio", "cgroup", "blkio")])):
+        machine.mounts(*mounts)
+        machine.disks()
+        reader = Reader(machine.host)
+        before = reader.read(0)
+        for round_ in range(1, 4):
+            machine.write("proc/diskstats", data.draw(DISKSTATS))
+            stat, rows = data.draw(STAT), data.draw(V1)
+            machine.group("sys/fs/cgroup/docker/a1", [7], io__stat=stat)
+            for file in ("io_serviced_recursive", "io_service_bytes_recursive"):
+                for group in ("", "web"):
+                    machine.write(f"sys/fs/cgroup/blkio/{group}/blkio.throttle.{file}", rows)
+            after = reader.read(round_ * LOOK_NS)
+            list(reader.lacks())
+            seen = span(before, after, 0)
+            assert {use.disk for use in seen.uses} <= {"sda", "sdb", HOST, REST}
+            assert all(use.read_bytes >= 0 and use.write_bytes >= 0 for use in seen.uses)
+            assert all(disk.reads >= 0 and disk.in_flight >= 0 for disk in seen.disks)
+            before = after
 
 
 COUNTS = st.integers(0, 1000)

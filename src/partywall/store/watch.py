@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
+from partywall.files import write_whole
 from partywall.model.watch import Slow, Span, parts
 from partywall.store.lines import decoded
 from partywall.store.record import Record, first_line
@@ -47,7 +48,7 @@ class WatchDirectory(Record):
         """Creates a record. UsageError if something exists at `path`."""
         made = cls.make(path, f", or continue it: partywall watch --resume {path}")
         (path / "host.json").write_text(json.dumps(host, indent=1))
-        (path / cls.MARK).write_text(json.dumps(about, indent=1))
+        write_whole(path / cls.MARK, json.dumps(about, indent=1))
         return made
 
     @property

@@ -183,7 +183,7 @@ class Processes:
 
     def _found(self, alone: Iterable[int]) -> Iterator[tuple[int, _Process]]:
         """All processes. Files of known ones are only read again if in `alone`, or if their parent has ended."""
-        is_first, pids = not self._all, {int(entry.name) for entry in os.scandir(self._proc) if entry.name.isdigit()}
+        is_first, pids = not self._all, {int(entry.name) for entry in os.scandir(self._proc) if entry.name.isdecimal()}
         for pid in pids:
             known = self._all.get(pid)
             if known is None:
@@ -239,7 +239,7 @@ class Processes:
         text = kernel_text(f"{self._proc}/{pid}/task/{pid}/io" if pid == INIT else f"{self._proc}/{pid}/io")
         read, _, more = (text or "").partition("\nread_bytes: ")[2].partition("\nwrite_bytes: ")
         written = more.partition("\n")[0]
-        return (int(read), int(written)) if read.isdigit() and written.isdigit() else None
+        return (int(read), int(written)) if read.isdecimal() and written.isdecimal() else None
 
     def _takes_over(self, pid: int) -> bool:
         """False if a process ignores its children's ends: the kernel then forgets what they did."""

@@ -215,7 +215,7 @@ class Reader:
         """Processes of virtual machines that no tenant's cgroup contains."""
         looks, self._looks = self._looks, {}
         for name in [entry.name for entry in os.scandir(self._proc)]:
-            if name.isdigit():
+            if name.isdecimal():
                 pid = int(name)
                 # A process gets its name and its cgroup soon after its start, and keeps them.
                 self._looks[pid] = seen = looks.get(pid, 0)
@@ -278,7 +278,7 @@ class Reader:
 
 
 def _last_numbers(words: Sequence[str]) -> list[int]:
-    first = next((at for at in range(len(words), 0, -1) if not words[at - 1].lstrip("-").isdigit()), 0)
+    first = next((at for at in range(len(words), 0, -1) if not words[at - 1].lstrip("-").isdecimal()), 0)
     return [int(word) for word in words[first:]]
 
 
@@ -412,7 +412,7 @@ def _v1(folder: str, policy: str, what: str) -> dict[str, tuple[int, int]]:
         text = "\n".join(filter(None, texts))
     every: dict[str, tuple[int, int]] = {}
     for words in map(str.split, text.splitlines()):
-        if len(words) == 3 and words[1] in ("Read", "Write") and words[2].isdigit():
+        if len(words) == 3 and words[1] in ("Read", "Write") and words[2].isdecimal():
             reads, writes = every.get(words[0], (0, 0))
             count = int(words[2])
             every[words[0]] = (reads + count, writes) if words[1] == "Read" else (reads, writes + count)
@@ -428,14 +428,14 @@ def _device(line: str) -> tuple[str, dict[str, int]]:
 
 def _keyed(text: str) -> dict[str, int]:
     pairs = (word.partition("=") for word in text.split())
-    return {key: int(value) for key, _, value in pairs if value.isdigit()}
+    return {key: int(value) for key, _, value in pairs if value.isdecimal()}
 
 
 def _waited_ns(path: str) -> int | None:
     """How long some task waited (PSI); None if the kernel does not say."""
     text = kernel_text(path) or ""
     total = text.partition("\n")[0].rpartition("total=")[2] if text.startswith("some ") else ""
-    return int(total) * 1000 if total.isdigit() else None
+    return int(total) * 1000 if total.isdecimal() else None
 
 
 def _disks(host: Host) -> dict[str, str]:

@@ -18,8 +18,8 @@ from partywall.kinds import watch as kind_module
 from partywall.kinds.journal import Journal
 from partywall.kinds.kind import Options
 from partywall.kinds.watch import SPANS_SHOWN, Watches, WatchJob
-from partywall.model.watch import HOST, UNKNOWN, USES_MAX, Seen, Span, Use
-from partywall.report.watch_view import FILES, headline, notes, render
+from partywall.model.watch import HOST, UNKNOWN, USES_MAX, Disk, Seen, Span, Use
+from partywall.report.watch_view import FILES, _parts, headline, notes, render
 from partywall.store.watch import WatchDirectory
 from partywall.testing.hosts import fake_host
 from partywall.watch import watching
@@ -204,6 +204,15 @@ def test_every_table_says_at_most_and_its_sum_is_never_more_than_the_disks(watch
     assert all(row["at_most"] for row in table)
 
 
+def test_areas_of_a_chart_add_up_to_what_the_disk_did_and_are_not_scaled(watched):
+    record, _ = watched(10, Lately())
+    # Of what the disk did, /b asked for half a percent, and /a for four times as much as there is.
+    for span in record.spans():
+        areas = _parts(span, span.disks[0], ["/a", "/b"])
+        assert sum(areas.values()) == pytest.approx(1)
+        assert {name: round(area, 9) for name, area in areas.items() if area > 1e-9} == {"/a": 0.995, UNKNOWN: 0.005}
+
+
 def test_long_names_that_differ_at_their_end_stay_different_while_it_watches():
     names = [f"/service/9cc1{'0' * 40}{end}" for end in ("a", "b")]
     assert len({_short(name) for name in names}) == 2
@@ -349,6 +358,14 @@ def test_metrics_are_running_totals():
     assert 'partywall_watch_reads_total{disk="sda"} 400\n' in text
     assert 'partywall_watch_tenant_written_bytes_total{tenant="/writer",disk="sda"} 7372800\n' in text
     assert 'partywall_watch_slow{disk="sda"} 0\n' in text
+
+
+def test_names_with_quotes_backslashes_and_newlines_are_escaped_in_metrics():
+    use = Use(tenant='/a"b\\x2dc d=e\n', disk="cciss/c0d0", operations=1, read_bytes=7, write_bytes=0)
+    totals, disk = Totals(), Disk(disk="cciss/c0d0", read_bytes=7)
+    totals.add(Seen(span=Span(at_ns=1, length_ns=1, disks=(disk,), uses=(use,), counted=("cciss/c0d0",))))
+    name = 'tenant="/a\\"b\\\\x2dc d=e\\n",disk="cciss/c0d0"'
+    assert f"partywall_watch_tenant_read_bytes_total{{{name}}} 7\n" in totals.text()
 
 
 def test_metrics_have_the_tenants_with_the_most_bytes_and_count_the_others():

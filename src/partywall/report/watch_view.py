@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from partywall import units
-from partywall.model.watch import HOST, REST, WAYS, Disk, Share, Span, WatchFindings, parts, shares
+from partywall.model.watch import HOST, REST, UNKNOWN, WAYS, Disk, Share, Span, WatchFindings, parts, shares
 from partywall.report import charts, page, watch_text
 from partywall.report.charts import BAND, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
 from partywall.report.files import Files
@@ -22,6 +22,8 @@ TENANTS_DRAWN = 5
 TENANTS_LISTED = 30
 SLOW_LISTED = 100
 NOBODY, OTHERS = "no watched tenant", "other tenants"
+LEAST_EXCESS = 1e-9
+"""Sums of shares are wrong by less."""
 
 
 def headline(findings: WatchFindings) -> str:
@@ -82,15 +84,21 @@ def show(findings: WatchFindings, console: Console) -> None:
         console.print(Text(f"note: {note}"), soft_wrap=True)
 
 
+_BOUNDS = f"These are at most what a tenant did here; {UNKNOWN}: which of them did it is not known."
+
+
 def all_charts(findings: WatchFindings) -> dict[str, tuple[str, str, AnyChart]]:
     """(title, caption, chart) by id: two of each disk that did something, the busiest disks first."""
     drawn: dict[str, tuple[str, str, AnyChart]] = {}
+    counted = findings.whole.counted if findings.whole else ()
     disks = [disk for disk in (findings.whole.disks if findings.whole else ()) if disk.operations]
     for number, disk in enumerate(sorted(disks, key=lambda each: -each.busy_ns)[:DISKS_DRAWN]):
         name = disk.disk
         caption = "Mean time of a request, on a logarithmic axis. Shaded: the disk was slow. Dashed: the stated limit."
         drawn[f"latency-{number}"] = (f"{name}: how long a request takes", caption, latency(findings, name))
-        caption = "Bytes read and written, stacked by tenant. Hover for the tenant."
+        caption = (
+            f"Bytes read and written, stacked by tenant. Hover for the tenant. {_BOUNDS if name not in counted else ''}"
+        )
         drawn[f"tenants-{number}"] = (f"{name}: who uses it", caption, tenants(findings, name))
     return drawn
 
@@ -154,8 +162,9 @@ def tenants(findings: WatchFindings, name: str) -> AnyChart:
     for span, disk in of:
         for share in _drawn(span, disk):
             sums[share.tenant] = sums.get(share.tenant, 0.0) + share.bytes * disk.bytes
+    sums.pop(UNKNOWN, None)
     known = sorted(sums, key=lambda tenant: -sums[tenant])[:TENANTS_DRAWN]
-    order = [*known, OTHERS, NOBODY]
+    order = [*known, OTHERS, UNKNOWN, NOBODY]
     rows = [
         {"at": _when(span.at_ns - span.length_ns / 2), "tenant": tenant, "mb": disk.bytes * part / span.length_ns * 1e3}
         for span, disk in of
@@ -191,12 +200,15 @@ def _drawn(span: Span, disk: Disk) -> list[Share]:
 
 def _parts(span: Span, disk: Disk, known: list[str]) -> dict[str, float]:
     """The parts of a disk's bytes by tenant. All of them, so that areas do not lean into a gap."""
-    parts = dict.fromkeys((*known, OTHERS), 0.0)
-    for share in _drawn(span, disk):
-        parts[share.tenant if share.tenant in known else OTHERS] += share.bytes
-    # Bytes of tenants on all disks may be more than those of this disk.
-    whole = max(1.0, sum(parts.values()))
-    return {tenant: part / whole for tenant, part in parts.items()} | {NOBODY: max(0.0, 1 - sum(parts.values()))}
+    drawn = _drawn(span, disk)
+    parts = dict.fromkeys((*known, OTHERS, UNKNOWN, NOBODY), 0.0)
+    # Bytes of tenants on all disks may be more than those of this disk: see `model.watch.parts`.
+    excess = sum(share.bytes for share in drawn) - 1
+    for share in drawn:
+        place = share.tenant if share.tenant in parts else OTHERS
+        parts[place] += max(0.0, share.bytes - max(0.0, excess))
+    parts[UNKNOWN if excess > LEAST_EXCESS else NOBODY] += max(0.0, 1 - sum(parts.values()))
+    return parts
 
 
 def render(findings: WatchFindings) -> str:

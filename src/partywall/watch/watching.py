@@ -40,7 +40,8 @@ class Course:
     def take(self, span: Span) -> Seen:
         """One period. Returns what those who watch see of it."""
         rules = [(self._rules.setdefault(disk.disk, Rule(self._limit_ns, self._every_ns)), disk) for disk in span.disks]
-        span = span.model_copy(update={"disks": tuple(rule.judged(disk, span.length_ns) for rule, disk in rules)})
+        disks = tuple(rule.judged(disk, span.length_ns) for rule, disk in rules)
+        span = span.model_copy(update={"disks": disks}) if any(disk.saturated_ns for disk in disks) else span
         for rule, disk in rules:
             if (slow := rule.take(disk, span)) is not None:
                 self._tell(slow)

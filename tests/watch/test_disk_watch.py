@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from partywall import kinds
+from partywall.cli import watch as command
 from partywall.cli.execution import carry_out
 from partywall.cli.watch import NAME, _short
 from partywall.errors import Exit, UsageError
@@ -202,6 +203,22 @@ def test_every_table_says_at_most_and_its_sum_is_never_more_than_the_disks(watch
     disks = pq.read_table(record.path / "disks.parquet").to_pylist()
     assert sum(row["read_bytes"] for row in table) == sum(row["read_bytes"] for row in disks)
     assert all(row["at_most"] for row in table)
+
+
+def test_the_tables_on_a_terminal_are_of_the_same_time(watched, monkeypatch):
+    _, events = watched(10, Lately())
+    console = Console(file=io.StringIO(), width=200, force_terminal=True)
+    monkeypatch.setattr(command, "DRAW_S", 0.0)
+    drawn = []
+    with command._View(console, None) as view:
+        monkeypatch.setattr(view._live, "update", lambda text, **_: drawn.append(text.plain))
+        for event in events:
+            view(event)
+    assert len(drawn) == 5
+    for text in drawn:
+        lines = text.splitlines()
+        assert next(line for line in lines if line.startswith("sda")).split()[3:5] == ["400", "KiB/s"]
+        assert next(line for line in lines if line.startswith("/a")).split()[3:7] == ["at", "most", "400", "KiB/s"]
 
 
 def test_areas_of_a_chart_add_up_to_what_the_disk_did_and_are_not_scaled(watched):

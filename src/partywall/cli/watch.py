@@ -125,7 +125,6 @@ class _View(Drawn):
 
     def __init__(self, console: Console, for_ns: int | None) -> None:
         self._elapsed, self._shown = Elapsed(for_ns), 0.0
-        self._tenants: list[str] = []
         self._live = Live(console=console, auto_refresh=False, transient=True)
         super().__init__(console, self._live)
 
@@ -142,13 +141,12 @@ class _View(Drawn):
 
     def _show(self, seen: Seen) -> None:
         span = seen.span
-        if self._console.is_terminal and time.monotonic() - self._shown >= DRAW_S:
+        # Both tables are of the same time, which ends when processes are read.
+        if self._console.is_terminal and not span.unread and time.monotonic() - self._shown >= DRAW_S:
             self._shown = time.monotonic()
             disks = _padded(watch_text.DISKS, [watch_text.disk_cells(disk, span.length_ns) for disk in span.disks])
-            # Bytes of processes are read every two seconds: until then, those of the last time are shown.
-            if not span.unread or not self._tenants:
-                self._tenants = _padded(watch_text.TENANTS, watch_text.tenant_cells(span, TENANTS))
-            lines = (*disks, "", *self._tenants, "", f"watching {self._elapsed}")
+            tenants = _padded(watch_text.TENANTS, watch_text.tenant_cells(span, TENANTS))
+            lines = (*disks, "", *tenants, "", f"watching {self._elapsed}")
             self._live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
         slow = ", ".join(f"{each.disk} slow for {units.format_duration(each.length_ns)}" for each in seen.slow)
         unjudged = ", ".join(disk.disk for disk in span.disks if disk.unjudged_ns)

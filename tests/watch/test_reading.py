@@ -57,8 +57,8 @@ class Machine:
         for name, text in files.items():
             self.write(f"{path}/{name.replace('__', '.')}", text)
 
-    def process(self, pid, comm="sleep", cgroup="/", read=0, write=0, start=100, parent=0):
-        self.write(f"proc/{pid}/stat", f"{pid} ({comm}) S {parent} {'0 ' * 17}{start} 0 0\n")
+    def process(self, pid, comm="sleep", cgroup="/", read=0, write=0, start=100, parent=0, state="S"):
+        self.write(f"proc/{pid}/stat", f"{pid} ({comm}) {state} {parent} {'0 ' * 17}{start} 0 0\n")
         self.write(f"proc/{pid}/comm", f"{comm}\n")
         self.write(f"proc/{pid}/cgroup", f"9:blkio:{cgroup}\n0::{cgroup}\n")
         self.write(f"proc/{pid}/io", IO.format(read=read, write=write))
@@ -262,6 +262,52 @@ def test_bytes_of_a_child_that_has_ended_are_not_counted_again_with_its_parent(v
     after = reader.read(2 * SOON_NS)
     assert [use.write_bytes for use in span(before, middle, 0).uses] == [1000]
     assert [use.write_bytes for use in span(middle, after, 0).uses] == [34]
+
+
+def test_a_process_that_nobody_has_waited_for_still_belongs_to_its_tenant(v1):
+    """Groups no longer list it then."""
+    v1.group("sys/fs/cgroup/memory/web", [7, 8])
+    v1.process(7)
+    v1.process(8, write=5000, parent=7, start=101)
+    reader = Reader(v1.host)
+    before = reader.read(0)
+    v1.group("sys/fs/cgroup/memory/web", [7])
+    v1.process(8, write=5600, parent=7, start=101, state="Z")
+    middle = reader.read(LOOK_NS)
+    shutil.rmtree(v1.root / "proc/8")
+    v1.process(7, write=5600)
+    after = reader.read(2 * LOOK_NS)
+    assert [use.write_bytes for use in span(before, middle, 0).uses] == [600]
+    assert span(middle, after, 0).uses == ()
+
+
+def test_what_process_1_takes_over_from_orphans_is_not_its_own(v1):
+    v1.group("sys/fs/cgroup/memory/init.scope", [1])
+    v1.process(1)
+    v1.write("proc/1/task/1/io", IO.format(read=0, write=0))
+
+    def change():
+        v1.process(1, write=10**9)
+        v1.write("proc/1/task/1/io", IO.format(read=0, write=512))
+
+    (use,) = of(Reader(v1.host), change).uses
+    assert (use.tenant, use.write_bytes) == ("/init.scope", 512)
+
+
+def test_a_process_that_moves_to_another_tenant_or_waits_for_one_of_another_is_booked_to_neither(v1):
+    for group, pids in (("web", [7]), ("db", [8, 9])):
+        v1.group(f"sys/fs/cgroup/memory/{group}", pids)
+    v1.process(7, start=100)
+    v1.process(8, start=101)
+    v1.process(9, parent=7, write=4000, start=102)
+    reader = Reader(v1.host)
+    before = reader.read(0)
+    v1.group("sys/fs/cgroup/memory/web", [7, 8])
+    v1.process(8, start=101, write=30)
+    shutil.rmtree(v1.root / "proc/9")
+    v1.process(7, start=100, write=4000 + 200)
+    seen = span(before, reader.read(LOOK_NS), 0)
+    assert [(use.tenant, use.write_bytes) for use in seen.uses] == [(UNKNOWN, 230)]
 
 
 def test_children_of_a_named_process_belong_to_it(v1):

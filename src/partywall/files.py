@@ -27,12 +27,17 @@ def cache_root() -> Path:
         return Path(tempfile.gettempdir()) / f"partywall-cache-{os.geteuid()}"
 
 
-def write_whole(path: Path, content: str) -> None:
-    """Replaces a file atomically. Readers, and a crash at any point, see either the old content or the new."""
+def write_whole(path: Path, content: str, mode: int | None = None) -> None:
+    """Replaces a file atomically. Readers, and a crash at any point, see either the old content or the new.
+
+    mode: permissions whatever the umask, for a file that other users read.
+    """
     # The temporary name is unique to the thread, so two threads can write the same file at once.
     fresh = path.with_name(f".{path.name}.{threading.get_native_id()}")
     try:
         fresh.write_text(content, encoding="utf-8")
+        if mode is not None:
+            fresh.chmod(mode)
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)

@@ -3,20 +3,24 @@
 import contextlib
 import io
 import json
+from dataclasses import replace
 
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from partywall import kinds
+from partywall.cli import watch as command
 from partywall.cli.execution import carry_out
+from partywall.cli.watch import NAME, _short
 from partywall.errors import Exit, UsageError
 from partywall.events import Note, Report, Started, silent
 from partywall.kinds import watch as kind_module
 from partywall.kinds.journal import Journal
 from partywall.kinds.kind import Options
 from partywall.kinds.watch import SPANS_SHOWN, Watches, WatchJob
-from partywall.model.watch import USES_MAX, Seen, Span, Use
-from partywall.report.watch_view import FILES, headline, render
+from partywall.model.watch import HOST, UNKNOWN, USES_MAX, Disk, Seen, Span, Use
+from partywall.report.watch_view import FILES, _parts, headline, notes, render
 from partywall.store.watch import WatchDirectory
 from partywall.testing.hosts import fake_host
 from partywall.watch import watching
@@ -122,6 +126,114 @@ def test_a_slow_disk_is_said_twice_and_stored_once(watched):
     assert (slow.length_ns, slow.neighbour.tenant, findings.ended) == (30 * SECOND, "/writer", True)
     assert headline(findings) == "Watched for 5 min: sda was slow 1 time, 30 s in all"
     assert Watches().outcome(findings) is Exit.HOLDS
+
+
+def test_a_watch_that_is_too_short_to_judge_a_saturated_disk_is_inconclusive(watched):
+    record, _ = watched(20, Reader(range(1, 30)))
+    findings = Watches().findings(record)
+    (disk,) = findings.whole.disks
+    assert disk.saturated_ns == disk.unjudged_ns == 20 * SECOND
+    assert headline(findings) == "Watched for 20 s: sda could not be judged"
+    assert Watches().outcome(findings) is Exit.INCONCLUSIVE
+    (said,) = [note for note in notes(findings) if "judged" in note]
+    assert "its usual latency was not known yet" in said
+    assert "--latency" in said
+    assert "watch longer" in said
+    assert said in render(findings)
+
+
+@pytest.mark.parametrize(
+    ("for_s", "slow_s", "limit_ns"),
+    [(20, (), None), (20, range(1, 30), 10**9), (300, [*range(1, 5), *range(200, 202)], None)],
+    ids=["never saturated", "a limit", "later it is known"],
+)
+def test_a_disk_that_could_be_judged_was_not_slow(watched, for_s, slow_s, limit_ns):
+    record, _ = watched(for_s, Reader(slow_s), limit_ns=limit_ns)
+    findings = Watches().findings(record)
+    assert headline(findings).endswith(": no disk was slow")
+    assert Watches().outcome(findings) is Exit.HOLDS
+
+
+class Lately(Reader):
+    """Processes are read every second period only, and two tenants asked for more than the disk did."""
+
+    def read(self, now_ns):
+        snapshot = super().read(now_ns)
+        second = now_ns // SECOND
+        is_read = second % 2 == 0
+        self._asked = 400 * 4096 * second if is_read else self._asked
+        uses = {("/a", HOST): (0, self._asked, 0), ("/b", HOST): (0, self._asked // 800, 0)}
+        unread = frozenset() if is_read else frozenset({"sda"})
+        return replace(
+            snapshot, counted=frozenset(), uses=uses, tenants=frozenset({"/a", "/b", UNKNOWN}), unread=unread
+        )
+
+
+def test_bytes_of_processes_are_compared_with_what_disks_did_in_the_same_time(watched):
+    record, events = watched(10, Lately())
+    spans = list(record.spans())
+    assert [span.length_ns // SECOND for span in spans] == [2] * 5
+    totals = Totals()
+    for event in events:
+        if isinstance(event, Report):
+            totals.add(event.report)
+    table = [line for line in totals.text().splitlines() if line.startswith("partywall_watch_tenant_read_bytes_total")]
+    assert sum(int(line.split()[-1]) for line in table) == 10 * 100 * 4096
+    assert any(f'tenant="{UNKNOWN}"' in line for line in table)
+    assert 'partywall_watch_read_bytes_total{disk="sda"} 4096000' in totals.text()
+
+
+def test_every_table_says_at_most_and_its_sum_is_never_more_than_the_disks(watched):
+    record, _ = watched(10, Lately())
+    findings = Watches().findings(record)
+    console = Console(file=io.StringIO(), width=200)
+    FILES.show(findings, console)
+    said = console.file.getvalue()
+    assert "at most 400 KiB/s" in said
+    assert "note: at most: the kernel counts only the bytes that a tenant's processes ask for" in said
+    assert "at most 400 KiB/s" in render(findings)
+    rows = FILES.rows(findings)
+    disk = next(row for row in rows if row["tenant"] == "all")
+    tenants = [row for row in rows if row["tenant"] != "all"]
+    assert {row["tenant"] for row in tenants} == {"/a", "/b", UNKNOWN}
+    assert sum(row["read_bps"] for row in tenants) == pytest.approx(disk["read_bps"])
+    assert all(row["at_most"] and row["read_bps"] <= row["read_bps_most"] <= disk["read_bps"] for row in tenants)
+    record.settle()
+    table = pq.read_table(record.path / "tenants.parquet").to_pylist()
+    disks = pq.read_table(record.path / "disks.parquet").to_pylist()
+    assert sum(row["read_bytes"] for row in table) == sum(row["read_bytes"] for row in disks)
+    assert all(row["at_most"] for row in table)
+
+
+def test_the_tables_on_a_terminal_are_of_the_same_time(watched, monkeypatch):
+    _, events = watched(10, Lately())
+    console = Console(file=io.StringIO(), width=200, force_terminal=True)
+    monkeypatch.setattr(command, "DRAW_S", 0.0)
+    drawn = []
+    with command._View(console, None) as view:
+        monkeypatch.setattr(view._live, "update", lambda text, **_: drawn.append(text.plain))
+        for event in events:
+            view(event)
+    assert len(drawn) == 5
+    for text in drawn:
+        lines = text.splitlines()
+        assert next(line for line in lines if line.startswith("sda")).split()[3:5] == ["400", "KiB/s"]
+        assert next(line for line in lines if line.startswith("/a")).split()[3:7] == ["at", "most", "400", "KiB/s"]
+
+
+def test_areas_of_a_chart_add_up_to_what_the_disk_did_and_are_not_scaled(watched):
+    record, _ = watched(10, Lately())
+    # Of what the disk did, /b asked for half a percent, and /a for four times as much as there is.
+    for span in record.spans():
+        areas = _parts(span, span.disks[0], ["/a", "/b"])
+        assert sum(areas.values()) == pytest.approx(1)
+        assert {name: round(area, 9) for name, area in areas.items() if area > 1e-9} == {"/a": 0.995, UNKNOWN: 0.005}
+
+
+def test_long_names_that_differ_at_their_end_stay_different_while_it_watches():
+    names = [f"/service/9cc1{'0' * 40}{end}" for end in ("a", "b")]
+    assert len({_short(name) for name in names}) == 2
+    assert all(len(_short(name)) <= NAME for name in names)
 
 
 def test_a_tenant_that_is_gone_is_said_once(watched):
@@ -263,6 +375,14 @@ def test_metrics_are_running_totals():
     assert 'partywall_watch_reads_total{disk="sda"} 400\n' in text
     assert 'partywall_watch_tenant_written_bytes_total{tenant="/writer",disk="sda"} 7372800\n' in text
     assert 'partywall_watch_slow{disk="sda"} 0\n' in text
+
+
+def test_names_with_quotes_backslashes_and_newlines_are_escaped_in_metrics():
+    use = Use(tenant='/a"b\\x2dc d=e\n', disk="cciss/c0d0", operations=1, read_bytes=7, write_bytes=0)
+    totals, disk = Totals(), Disk(disk="cciss/c0d0", read_bytes=7)
+    totals.add(Seen(span=Span(at_ns=1, length_ns=1, disks=(disk,), uses=(use,), counted=("cciss/c0d0",))))
+    name = 'tenant="/a\\"b\\\\x2dc d=e\\n",disk="cciss/c0d0"'
+    assert f"partywall_watch_tenant_read_bytes_total{{{name}}} 7\n" in totals.text()
 
 
 def test_metrics_have_the_tenants_with_the_most_bytes_and_count_the_others():

@@ -4,9 +4,11 @@ import os
 import shutil
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from partywall.errors import CapabilityError, UsageError
-from partywall.model.watch import HOST, REST
+from partywall.model.watch import HOST, REST, UNKNOWN, Disk, Span, Use, parts
 from partywall.testing.hosts import fake_host
 from partywall.watch.reading import LOOK_NS, SOON_NS, Reader, span
 
@@ -55,8 +57,8 @@ class Machine:
         for name, text in files.items():
             self.write(f"{path}/{name.replace('__', '.')}", text)
 
-    def process(self, pid, comm="sleep", cgroup="/", read=0, write=0, start=100):
-        self.write(f"proc/{pid}/stat", f"{pid} ({comm}) S {'0 ' * 18}{start} 0 0\n")
+    def process(self, pid, comm="sleep", cgroup="/", read=0, write=0, start=100, parent=0, state="S"):
+        self.write(f"proc/{pid}/stat", f"{pid} ({comm}) {state} {parent} {'0 ' * 17}{start} 0 0\n")
         self.write(f"proc/{pid}/comm", f"{comm}\n")
         self.write(f"proc/{pid}/cgroup", f"9:blkio:{cgroup}\n0::{cgroup}\n")
         self.write(f"proc/{pid}/io", IO.format(read=read, write=write))
@@ -105,10 +107,10 @@ def test_times_that_wrap_after_49_days_go_on(v2):
     assert (sda.read_ns, sda.write_ns, sda.busy_ns) == (100 * 10**6, 0, 900 * 10**6)
 
 
-def test_another_disk_of_the_same_name_does_not_count_back(v2):
-    v2.disks(reads=10, ms=5000, busy=9000)
-    sda, _ = of(Reader(v2.host), lambda: v2.disks(reads=1, ms=3, busy=3)).disks
-    assert (sda.reads, sda.read_ns, sda.busy_ns) == (0, 0, 0)
+def test_another_disk_of_the_same_name_counts_nothing_of_what_either_did_before(v2):
+    v2.disks(reads=10, sectors=8, ms=5000, busy=9000)
+    sda, _ = of(Reader(v2.host), lambda: v2.disks(reads=1, sectors=10**9, ms=3, busy=3, writes=7)).disks
+    assert (sda.reads, sda.read_bytes, sda.writes, sda.read_ns, sda.busy_ns) == (0, 0, 0, 0, 0)
 
 
 def test_discards_and_flushes_are_counted(v2):
@@ -135,6 +137,281 @@ def test_cgroups_of_version_2_are_read_by_disk(v2):
     (use,) = seen.uses
     assert (use.tenant, use.disk, use.operations, use.read_bytes, use.write_bytes) == ("/docker/a1", "sda", 3, 200, 50)
     assert list(reader.lacks()) == []
+
+
+OLD = "104 0 cciss/c0d0 {reads} 0 8 1 0 0 0 0 {flight} 3 0\n"
+
+
+def test_a_disk_whose_name_has_a_slash_is_read_and_can_be_named(v2):
+    v2.write("sys/block/cciss!c0d0/dev", "104:0\n")
+    v2.write("sys/block/cciss!c0d0/size", "1000\n")
+    v2.write("proc/diskstats", OLD.format(reads=5, flight=0))
+    v2.group("sys/fs/cgroup/docker/a1", [7], io__stat="104:0 rbytes=0 wbytes=0 rios=0 wios=0\n")
+    for name in ("cciss/c0d0", "/dev/cciss/c0d0", "cciss!c0d0"):
+        assert Reader(v2.host, [name]).disks == ("cciss/c0d0",)
+    reader = Reader(v2.host)
+
+    def change():
+        v2.write("proc/diskstats", OLD.format(reads=9, flight=0))
+        v2.group("sys/fs/cgroup/docker/a1", [7], io__stat="104:0 rbytes=512 wbytes=0 rios=1 wios=0\n")
+
+    seen = of(reader, change)
+    assert [(disk.disk, disk.reads) for disk in seen.disks] == [("cciss/c0d0", 4)]
+    assert [(use.disk, use.read_bytes) for use in seen.uses] == [("cciss/c0d0", 512)]
+
+
+@pytest.mark.parametrize(
+    ("row", "in_flight"),
+    [
+        ("8 0 sda 7 0 8 1 0 0 0 0 -1 3 0\n", 0),
+        ("8 0 sda 7 0 8 1 0 0 0 0 4294967295 3 0\n", 0),
+        ("8 0 sda 7 0 8 1 0 0 0 0 2 3 0 0 0 0 0 0 0 5 6 7\n", 2),
+        ("8 0 a disk 7 0 8 1 0 0 0 0 2 3 0\n", 2),
+        # An old kernel's line of a partition, a cut one, and one that is no line of disks at all.
+        ("8 1 sda1 1 2 3 4\n8\n\nx y z 1\n8 0 sda 7 0 8 1 0 0 0 0 2 3 0\n", 2),
+    ],
+)
+def test_every_form_of_a_disks_line_is_read(v2, row, in_flight):
+    v2.write("proc/diskstats", "8 0 sda 5 0 8 1 0 0 0 0 0 3 0\n")
+    (sda,) = of(Reader(v2.host), lambda: v2.write("proc/diskstats", row)).disks
+    assert (sda.disk, sda.reads, sda.in_flight) == ("sda", 2, in_flight)
+
+
+def test_a_disk_without_counters_is_named(v2):
+    v2.write("proc/diskstats", "8 0 sda 5 0 8 1\n")
+    said = [text for text in Reader(v2.host).lacks() if "diskstats" in text]
+    assert len(said) == 1
+    assert said[0].startswith("sda, sdb: /proc/diskstats does not have it")
+
+
+@pytest.mark.parametrize(
+    ("stat", "expected"),
+    [
+        ("8:0 rbytes=300 wbytes=0 rios=3 wios=0 cost.usage=7 cost.vrate=100.00\n", {"sda": 200}),
+        # A kernel that prints devices without counters before one that has some.
+        ("8:0 8:16 rbytes=50 wbytes=0 rios=1 wios=0\n", {"sdb": 50}),
+        ("8:0 \n", {}),
+        ("8:0", {}),
+        ("(unknown) rbytes=9 wbytes=0 rios=6 wios=0\n(unknown) rbytes=9\n8:0 rbytes=101 rios=1\n", {"sda": 1}),
+        ("8:0 rbytes=x\n", {}),
+        ("", {}),
+    ],
+)
+def test_every_form_of_io_stat_is_read_and_booked_to_its_own_disk(v2, stat, expected):
+    before = "8:0 rbytes=100 wbytes=0 rios=1 wios=0\n"
+    v2.group("sys/fs/cgroup/docker/a1", [7], io__stat=before)
+    reader = Reader(v2.host)
+    seen = of(reader, lambda: v2.group("sys/fs/cgroup/docker/a1", [7], io__stat=stat))
+    assert {use.disk: use.read_bytes for use in seen.uses} == expected
+    # What was left out for a moment is not counted from 0 when it comes back.
+    now = reader.read(2 * SOON_NS)
+    v2.group("sys/fs/cgroup/docker/a1", [7], io__stat="8:0 rbytes=400 wbytes=0 rios=4 wios=0\n")
+    uses = span(now, reader.read(3 * SOON_NS), 0).uses
+    assert [use.read_bytes for use in uses if use.disk == "sda"] == [300 - expected.get("sda", 0)]
+
+
+def test_a_device_that_the_kernel_does_not_name_is_said(v2):
+    v2.group("sys/fs/cgroup/docker/a1", [7], io__stat="(unknown) rbytes=9 wbytes=0 rios=6 wios=0\n")
+    reader = Reader(v2.host)
+    reader.look(0)
+    assert any("a device that the kernel does not name" in text for text in reader.lacks())
+
+
+def test_what_a_group_did_on_a_disk_before_the_disk_was_found_is_not_counted(v2):
+    v2.group("sys/fs/cgroup/docker/a1", [7], io__stat="65:0 rbytes=900 wbytes=0 rios=9 wios=0\n")
+    reader = Reader(v2.host)
+    before = reader.read(0)
+    v2.write("sys/block/sdq/dev", "65:0\n")
+    v2.write("sys/block/sdq/size", "1000\n")
+    v2.write("proc/diskstats", "65 0 sdq 9 0 8 1 0 0 0 0 0 3 0\n")
+    assert span(before, reader.read(LOOK_NS), 0).uses == ()
+
+
+@pytest.mark.parametrize("policy", ["throttle.", "bfq.", ""])
+def test_version_1_of_old_kernels_is_read_with_the_groups_below(v1, policy):
+    """Without files that include the groups below; and CFQ, whose files have no policy in their names."""
+    top = v1.root / "sys/fs/cgroup/blkio"
+    (top / "blkio.throttle.io_serviced_recursive").unlink()
+
+    def write(count):
+        for group in ("", "web", "web/inner"):
+            for file, scale in (("io_serviced", 1), ("io_service_bytes", 512)):
+                rows = f"(unknown) Read 5\n8:0 Read {count * scale}\n8:0 Discard 9\n8:0 Total 9\nTotal 9\n"
+                v1.write(f"sys/fs/cgroup/blkio/{group}/blkio.{policy}{file}", rows)
+
+    v1.group("sys/fs/cgroup/blkio/web", [7])
+    v1.group("sys/fs/cgroup/blkio/web/inner", [8])
+    write(1)
+    reader = Reader(v1.host, ["sda"])
+    (use,) = of(reader, lambda: write(4)).uses
+    assert (use.tenant, use.disk, use.operations, use.read_bytes) == ("/web", "sda", 6, 3072)
+
+
+def test_bytes_of_a_child_that_has_ended_are_not_counted_again_with_its_parent(v1):
+    v1.group("sys/fs/cgroup/memory/web", [7, 8])
+    v1.process(7, write=100)
+    v1.process(8, write=5000, parent=7, start=101)
+    reader = Reader(v1.host)
+    before = reader.read(0)
+    v1.process(8, write=6000, parent=7, start=101)
+    middle = reader.read(SOON_NS)
+    # The child writes 30 more and ends; its parent writes 4, and waits for it.
+    shutil.rmtree(v1.root / "proc/8")
+    v1.group("sys/fs/cgroup/memory/web", [7])
+    v1.process(7, write=100 + 6030 + 4)
+    after = reader.read(2 * SOON_NS)
+    assert [use.write_bytes for use in span(before, middle, 0).uses] == [1000]
+    assert [use.write_bytes for use in span(middle, after, 0).uses] == [34]
+
+
+def test_a_process_that_nobody_has_waited_for_still_belongs_to_its_tenant(v1):
+    """Groups no longer list it then."""
+    v1.group("sys/fs/cgroup/memory/web", [7, 8])
+    v1.process(7)
+    v1.process(8, write=5000, parent=7, start=101)
+    reader = Reader(v1.host)
+    before = reader.read(0)
+    v1.group("sys/fs/cgroup/memory/web", [7])
+    v1.process(8, write=5600, parent=7, start=101, state="Z")
+    middle = reader.read(LOOK_NS)
+    shutil.rmtree(v1.root / "proc/8")
+    v1.process(7, write=5600)
+    after = reader.read(2 * LOOK_NS)
+    assert [use.write_bytes for use in span(before, middle, 0).uses] == [600]
+    assert span(middle, after, 0).uses == ()
+
+
+def test_what_process_1_takes_over_from_orphans_is_not_its_own(v1):
+    v1.group("sys/fs/cgroup/memory/init.scope", [1])
+    v1.process(1)
+    v1.write("proc/1/task/1/io", IO.format(read=0, write=0))
+
+    def change():
+        v1.process(1, write=10**9)
+        v1.write("proc/1/task/1/io", IO.format(read=0, write=512))
+
+    (use,) = of(Reader(v1.host), change).uses
+    assert (use.tenant, use.write_bytes) == ("/init.scope", 512)
+
+
+def test_a_process_that_moves_to_another_tenant_or_waits_for_one_of_another_is_booked_to_neither(v1):
+    for group, pids in (("web", [7]), ("db", [8, 9])):
+        v1.group(f"sys/fs/cgroup/memory/{group}", pids)
+    v1.process(7, start=100)
+    v1.process(8, start=101)
+    v1.process(9, parent=7, write=4000, start=102)
+    reader = Reader(v1.host)
+    before = reader.read(0)
+    v1.group("sys/fs/cgroup/memory/web", [7, 8])
+    v1.process(8, start=101, write=30)
+    shutil.rmtree(v1.root / "proc/9")
+    v1.process(7, start=100, write=4000 + 200)
+    seen = span(before, reader.read(LOOK_NS), 0)
+    assert [(use.tenant, use.write_bytes) for use in seen.uses] == [(UNKNOWN, 230)]
+
+
+def test_children_of_a_named_process_belong_to_it(v1):
+    v1.process(7, "postgres")
+    v1.process(8, "postgres", parent=7, start=101)
+    reader = Reader(v1.host, chosen=("db=pid:7",))
+    (use,) = of(reader, lambda: v1.process(8, "postgres", write=512, parent=7, start=101)).uses
+    assert (use.tenant, use.write_bytes) == ("db", 512)
+
+
+def test_switching_on_the_counters_of_a_group_does_not_count_its_past_again(v2):
+    v2.group("sys/fs/cgroup/docker/a1", [7])
+    v2.process(7)
+    reader = Reader(v2.host)
+    reader.read(0)
+    v2.process(7, write=4096)
+    before = reader.read(SOON_NS)
+    v2.group("sys/fs/cgroup/docker/a1", [7], io__stat="8:0 rbytes=0 wbytes=0 rios=0 wios=0\n")
+    middle = reader.read(SOON_NS + LOOK_NS)
+    shutil.rmtree(v2.root / "sys/fs/cgroup/docker/a1")
+    after = reader.read(SOON_NS + 2 * LOOK_NS)
+    assert span(before, middle, 0).uses == span(middle, after, 0).uses == ()
+
+
+NUMBERS = st.sampled_from(["8:0", "8:16", "9:9", "(unknown)", "", "Total", "8", "x"])
+VALUES = st.sampled_from(["0", "5", "-1", "18446744073709551615", "", "inf", "x", "½", "²"])
+KEYS = st.sampled_from(["rbytes", "wbytes", "rios", "wios", "dbytes", "cost.usage", ""])
+STAT = st.lists(
+    st.builds(
+        lambda names, pairs: " ".join([*names, *(f"{k}={v}" for k, v in pairs)]),
+        st.lists(NUMBERS, max_size=3),
+        st.lists(st.tuples(KEYS, VALUES), max_size=5),
+    ),
+    max_size=4,
+).map("\n".join)
+V1 = st.lists(
+    st.lists(st.one_of(NUMBERS, VALUES, st.sampled_from(["Read", "Write", "Discard"])), max_size=4).map(" ".join),
+    max_size=5,
+).map("\n".join)
+LINE = st.lists(st.one_of(VALUES, st.sampled_from(["8", "0", "16", "sda", "a b"])), max_size=24).map(" ".join)
+DISKSTATS = st.lists(LINE.map("8 0 {}".format), max_size=4).map("\n".join)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_the_kernel_prints_is_read_without_an_error(v1, v2, data):
+    """Both fixtures have the same folder, so each is given its own mounts."""
+    for machine, mounts in ((v2, [("", "cgroup2", "nsdelegate")]), (v1, [("blkio", "cgroup", "blkio")])):
+        machine.mounts(*mounts)
+        machine.disks()
+        reader = Reader(machine.host)
+        before = reader.read(0)
+        for round_ in range(1, 4):
+            machine.write("proc/diskstats", data.draw(DISKSTATS))
+            stat, rows = data.draw(STAT), data.draw(V1)
+            machine.group("sys/fs/cgroup/docker/a1", [7], io__stat=stat)
+            for file in ("io_serviced_recursive", "io_service_bytes_recursive"):
+                for group in ("", "web"):
+                    machine.write(f"sys/fs/cgroup/blkio/{group}/blkio.throttle.{file}", rows)
+            after = reader.read(round_ * LOOK_NS)
+            list(reader.lacks())
+            seen = span(before, after, 0)
+            assert {use.disk for use in seen.uses} <= {"sda", "sdb", HOST, REST}
+            assert all(use.read_bytes >= 0 and use.write_bytes >= 0 for use in seen.uses)
+            assert all(disk.reads >= 0 and disk.in_flight >= 0 for disk in seen.disks)
+            before = after
+
+
+COUNTS = st.integers(0, 1000)
+DISKS = st.lists(st.builds(Disk, disk=st.just(""), read_bytes=COUNTS, write_bytes=COUNTS), min_size=1, max_size=3)
+CLAIMS = st.lists(st.tuples(COUNTS, COUNTS, st.sampled_from([HOST, REST])), max_size=6)
+
+
+@given(DISKS, CLAIMS, st.integers(0, 3))
+def test_parts_never_exceed_what_the_disks_did_and_bounds_hold(disks, claims, counted):
+    disks = [disk.model_copy(update={"disk": f"sd{number}"}) for number, disk in enumerate(disks)]
+    uses = tuple(
+        Use(tenant=f"/{number}", disk=disk, operations=None, read_bytes=read, write_bytes=written)
+        for number, (read, written, disk) in enumerate(claims)
+    )
+    names = tuple(disk.disk for disk in disks[:counted])
+    every = {part.tenant: part for part in parts(Span(at_ns=0, length_ns=1, disks=disks, uses=uses, counted=names))}
+    unknown = every.pop(UNKNOWN, None)
+    for field in ("read_bytes", "write_bytes"):
+        done = sum(getattr(disk, field) for disk in disks)
+        left = getattr(unknown, field) if unknown else 0
+        assert sum(getattr(part, field) for part in every.values()) + left <= done
+        for use in uses:
+            part = every[use.tenant]
+            most = getattr(part, f"{field}_most")
+            assert getattr(part, field) <= most <= min(getattr(use, field), done)
+            # Whatever it really did is not above its figure and that of the unknown together.
+            assert most <= getattr(part, field) + left
+
+
+def test_two_that_wrote_more_to_files_than_the_disk_did_are_bounded_and_their_sum_is_of_an_unknown_tenant():
+    disk = Disk(disk="sda", write_bytes=5000)
+    use = Use(tenant="/a", disk=HOST, operations=None, read_bytes=0, write_bytes=10_000)
+    uses = (use, use.model_copy(update={"tenant": "/b", "write_bytes": 4}))
+    every = {part.tenant: part for part in parts(Span(at_ns=0, length_ns=1, disks=(disk,), uses=uses))}
+    a, b, unknown = every["/a"], every["/b"], every[UNKNOWN]
+    assert (a.write_bytes, a.write_bytes_most) == (4996, 5000)
+    assert (b.write_bytes, b.write_bytes_most) == (0, 4)
+    assert (unknown.write_bytes, sum(part.write_bytes for part in every.values())) == (4, 5000)
 
 
 def test_pressure_is_that_of_the_host_and_of_each_group(v2):

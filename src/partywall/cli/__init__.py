@@ -14,7 +14,7 @@ import typer
 
 from partywall.cli import output
 from partywall.cli.app import app
-from partywall.errors import Exit, PartywallError, Problem, ProblemsError
+from partywall.errors import Exit, PartywallError, Problem, ProblemsError, UsageError
 from partywall.processor import check_baseline
 
 INTERRUPTED = 130
@@ -23,9 +23,10 @@ CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 def main() -> NoReturn:
     """Runs the command line and ends the process with an exit code (see `partywall.errors`)."""
-    # A terminal without line-drawing characters shows question marks instead of an error.
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
+        _expect_streams()
+        # A terminal without line-drawing characters shows question marks instead of an error.
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
         check_baseline()
         # Shells request completion under this name, whatever name the program was started under.
         outcome = app(prog_name="partywall", standalone_mode=False)
@@ -48,6 +49,17 @@ def main() -> NoReturn:
     except Exception as error:  # noqa: BLE001 - the last stop
         sys.exit(_unexpected(error))
     sys.exit(_flushed(outcome if isinstance(outcome, int) else Exit.HOLDS))
+
+
+def _expect_streams() -> None:
+    """UsageError if standard output is closed: what is printed would be lost, or end up in another file."""
+    is_closed = sys.stdout is None
+    for name, flags, mode in (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_WRONLY, "w"), ("stderr", os.O_WRONLY, "w")):
+        if getattr(sys, name) is None:
+            # The lowest free number, which is that of the stream.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode, encoding="utf-8"))
+    if is_closed:
+        raise UsageError(Problem("standard output is closed", "redirect it to a file or to /dev/null"))
 
 
 def _failed(code: int, *problems: Problem) -> int:

@@ -10,6 +10,7 @@ import typer
 
 from partywall import units
 from partywall.errors import Problem, UsageError, parsed, parsed_above_zero
+from partywall.files import write_whole
 
 SEED_MOST = 2**63 - 1
 """The same limit as in a scenario."""
@@ -57,6 +58,11 @@ def allowed_cpus(text: str | None) -> tuple[int, ...]:
             Problem(f"CPU {min(missing)} is not online or not allowed here", f"there are {there}", key="--cpus")
         )
     return chosen
+
+
+def write_metrics(file: Path, text: str) -> None:
+    """Replaces the metrics file. node_exporter runs as another user, so it may read the file whatever the umask."""
+    write_whole(file, text, mode=0o644)
 
 
 def check_metrics_file(file: Path) -> None:

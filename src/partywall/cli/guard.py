@@ -17,14 +17,13 @@ from rich.table import Table
 from partywall import events, guard, units
 from partywall.agent.commands import commands_or_error
 from partywall.cli import output
-from partywall.cli.arguments import PrometheusFile, check_metrics_file, duration_ns
+from partywall.cli.arguments import PrometheusFile, check_metrics_file, duration_ns, write_metrics
 from partywall.cli.execution import carry_out
 from partywall.cli.group import group
 from partywall.cli.live import Elapsed, wide_console
 from partywall.cli.report import show_record
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Event, Note, reports
-from partywall.files import write_whole
 from partywall.guard import prometheus
 from partywall.guard.flatten import RECEIVES, on_link
 from partywall.guard.left import owner
@@ -105,7 +104,7 @@ def run(
     sinks = {"the findings": reports(totals.add)}
     if prometheus_file is not None:
         metrics, name = prometheus_file, job.policy.name
-        sinks[str(metrics)] = reports(lambda place: write_whole(metrics, prometheus.text(name, place, totals)))
+        sinks[str(metrics)] = reports(lambda place: write_metrics(metrics, prometheus.text(name, place, totals)))
     view = _View(console, job)
     code = carry_out(lambda emit: Guards().measure(job, options, emit), options, view, console, KEEPS, sinks, document)
     return Exit.VIOLATED if totals.wrong else code

@@ -14,11 +14,10 @@ from rich.text import Text
 
 from partywall import units
 from partywall.cli import output
-from partywall.cli.arguments import PrometheusFile, check_metrics_file, duration_ns
+from partywall.cli.arguments import PrometheusFile, check_metrics_file, duration_ns, write_metrics
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.live import Drawn, Elapsed, wide_console
 from partywall.events import Event, Note, Report, Started, reports
-from partywall.files import write_whole
 from partywall.kinds.kind import Options
 from partywall.kinds.watch import Watches, WatchJob
 from partywall.model.watch import Seen
@@ -77,7 +76,7 @@ def watch(
     It changes nothing on the host. What the host does not count is named at the start (docs/watch.md).
 
     Exit code: 0 watched, 1 a saturated disk exceeded --latency three periods in a row, 2 bad disk, tenant or option,
-    4 there is no disk, 130 interrupted before the end of --for.
+    3 a saturated disk could not be judged, 4 there is no disk, 130 interrupted before the end of --for.
     """  # noqa: D301 - Click keeps the lines after a backspace
     console, document = wide_console(format_), output.document("watch", format_)
     options = Options(context.obj(), out)
@@ -110,7 +109,7 @@ def watch(
 
         def write(seen: Seen) -> None:
             totals.add(seen)
-            write_whole(metrics, totals.text())
+            write_metrics(metrics, totals.text())
 
         sinks[str(metrics)] = reports(write)
     view = _View(console, job.for_ns)
@@ -142,19 +141,27 @@ class _View(Drawn):
 
     def _show(self, seen: Seen) -> None:
         span = seen.span
-        if self._console.is_terminal and time.monotonic() - self._shown >= DRAW_S:
+        # Both tables are of the same time, which ends when processes are read.
+        if self._console.is_terminal and not span.unread and time.monotonic() - self._shown >= DRAW_S:
             self._shown = time.monotonic()
             disks = _padded(watch_text.DISKS, [watch_text.disk_cells(disk, span.length_ns) for disk in span.disks])
             tenants = _padded(watch_text.TENANTS, watch_text.tenant_cells(span, TENANTS))
             lines = (*disks, "", *tenants, "", f"watching {self._elapsed}")
             self._live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
         slow = ", ".join(f"{each.disk} slow for {units.format_duration(each.length_ns)}" for each in seen.slow)
-        self.line(lambda: f"watching {self._elapsed}: {slow or 'no disk is slow'}")
+        unjudged = ", ".join(disk.disk for disk in span.disks if disk.unjudged_ns)
+        blind = f"; not judged, because its usual latency is not known yet: {unjudged}" if unjudged else ""
+        self.line(lambda: f"watching {self._elapsed}: {slow or 'no disk is slow'}{blind}")
+
+
+def _short(name: str) -> str:
+    """A name without its middle: the names of containers often differ at the end, or only in it."""
+    return name if len(name) <= NAME else f"{name[: NAME // 2]}…{name[1 - NAME // 2 :]}"
 
 
 def _padded(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A table as lines. Rich's own takes ten times as long, which is more than reading the counters."""
-    every = [columns, *([row[0] if len(row[0]) <= NAME else f"{row[0][: NAME - 1]}…", *row[1:]] for row in rows)]
+    every = [columns, *([_short(row[0]), *row[1:]] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*every, strict=True)]
     return [
         "  ".join(

@@ -12,6 +12,7 @@ from partywall.events import Emit, Note, Started
 from partywall.kinds.kind import Options, finished
 from partywall.model.study import Outline
 from partywall.model.watch import Slow, Span, WatchFindings
+from partywall.report.watch_text import unjudged
 from partywall.store.record import stamped
 from partywall.store.watch import WatchDirectory
 from partywall.watch.reading import Reader
@@ -132,7 +133,9 @@ class Watches:
         )
 
     def outcome(self, findings: WatchFindings) -> Exit:
-        return Exit.VIOLATED if any(slow.by == "limit" for slow in findings.slow) else Exit.HOLDS
+        if any(slow.by == "limit" for slow in findings.slow):
+            return Exit.VIOLATED
+        return Exit.INCONCLUSIVE if unjudged(findings) and not findings.slow else Exit.HOLDS
 
     def files(self) -> Files[WatchFindings]:
         from partywall.report.watch_view import FILES  # noqa: PLC0415 - what draws is slow to import

@@ -5,7 +5,7 @@ A span contains raw sums, so spans that follow each other can be added. Means an
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -16,6 +16,8 @@ HOST = ""
 """The name of the whole host among tenants, and of all disks together among disks."""
 USES_MAX = 200
 """The most uses of a sum of spans. Others are only in the sums of their disks."""
+UNKNOWN = "(unknown)"
+"""In place of a tenant: bytes of some watched tenant, of which is not known."""
 REST = "*"
 """All disks together, of a group whose requests the kernel counts for some disks only."""
 
@@ -28,7 +30,8 @@ class Disk(_Value):
     """What one disk did in a span: completed requests, their bytes and the sum of their times, and its busy time.
 
     peak_ns: the highest mean latency of a period, by way. in_flight: requests at the end of the span. others: completed
-    discards and flushes, which are not among the operations.
+    discards and flushes, which are not among the operations. saturated_ns: the length of the periods in which it was
+    saturated; unjudged_ns: of those in which no bound on its latency was known yet.
     """
 
     disk: str
@@ -41,6 +44,8 @@ class Disk(_Value):
     busy_ns: int = 0
     in_flight: int = 0
     others: int = 0
+    saturated_ns: int = 0
+    unjudged_ns: int = 0
     read_peak_ns: int | None = None
     write_peak_ns: int | None = None
 
@@ -71,14 +76,17 @@ class Disk(_Value):
         return self.model_copy(update=changed | {"in_flight": later.in_flight})
 
 
-_SUMS = ("reads", "writes", "read_bytes", "write_bytes", "read_ns", "write_ns", "busy_ns", "others")
+_SUMS = (
+    *("reads", "writes", "read_bytes", "write_bytes", "read_ns", "write_ns", "busy_ns", "others"),
+    *("saturated_ns", "unjudged_ns"),
+)
 
 
 class Use(_Value):
     """What one tenant did on one disk in a span.
 
     disk: HOST or REST for all disks together, which is all that the kernel counts of a process. Its operations are None
-    then.
+    then. These are bytes that processes have asked for: they may have been written to a file and not to a disk yet.
     """
 
     tenant: str
@@ -244,8 +252,96 @@ def shares(span: Span, disk: Disk) -> tuple[Share, ...]:
     return tuple(sorted(every, key=lambda share: (share.at_most, -_weight(share))))
 
 
+class Part(_Value):
+    """A tenant's part of what the disks did in a span. The parts of all tenants are never more than that.
+
+    disk, operations: as in `Use`. at_most: only the bytes of its processes on all disks together are known. most: the
+    highest figures that are possible. read_bytes, write_bytes are lower if several tenants asked for more than the
+    disks did: what no other watched tenant can have done. The difference is the part of UNKNOWN.
+    """
+
+    tenant: str
+    disk: str
+    operations: int | None
+    read_bytes: int
+    write_bytes: int
+    read_bytes_most: int
+    write_bytes_most: int
+    at_most: bool = False
+
+    @property
+    def bytes_most(self) -> int:
+        return self.read_bytes_most + self.write_bytes_most
+
+
+def parts(span: Span) -> tuple[Part, ...]:
+    """The tenants' parts, the largest first."""
+    claims = [use for use in span.uses if use.disk in (HOST, REST)]
+    reads, writes = _bounded(span, claims, "read_bytes"), _bounded(span, claims, "write_bytes")
+    every = [
+        Part.model_construct(
+            **use.model_dump(), read_bytes_most=use.read_bytes, write_bytes_most=use.write_bytes, at_most=False
+        )
+        for use in span.uses
+        if use.disk not in (HOST, REST)
+    ]
+    every += [
+        Part.model_construct(
+            tenant=use.tenant,
+            disk=use.disk,
+            operations=None,
+            read_bytes=read,
+            write_bytes=written,
+            read_bytes_most=read_most,
+            write_bytes_most=written_most,
+            at_most=True,
+        )
+        for use, (read, read_most), (written, written_most) in zip(claims, reads[0], writes[0], strict=True)
+    ]
+    if reads[1] or writes[1]:
+        every.append(_unknown(every, reads[1], writes[1]))
+    return tuple(sorted(every, key=lambda part: -part.bytes_most))
+
+
+def _bounded(span: Span, claims: Sequence[Use], field: str) -> tuple[list[tuple[int, int]], int]:
+    """Of each claim on all disks: what no other can have done, and the most; and what is left of the disks' bytes.
+
+    If claims are more than the disks did by some excess, each may be too high by all of it. So what is left plus a
+    tenant's first figure is never below what the tenant did.
+    """
+    counted = sum(getattr(use, field) for use in span.uses if use.disk not in (HOST, REST))
+    uncounted = sum(getattr(disk, field) for disk in span.disks if disk.disk not in span.counted)
+    free = max(0, sum(getattr(disk, field) for disk in span.disks) - counted)
+    most = [min(getattr(use, field), free, *([uncounted] if use.disk == REST else [])) for use in claims]
+    excess = max(0, sum(most) - free)
+    sure = [max(0, each - excess) for each in most]
+    return list(zip(sure, most, strict=True)), free - sum(sure) if excess else 0
+
+
+def _unknown(every: list[Part], read: int, written: int) -> Part:
+    """Bytes of one of several tenants, with those that are known to be so already, which leave `every`."""
+    known = next((part for part in every if part.tenant == UNKNOWN), None)
+    if known is not None:
+        every.remove(known)
+        read, written = read + known.read_bytes, written + known.write_bytes
+    return Part(
+        tenant=UNKNOWN,
+        disk=HOST,
+        operations=None,
+        read_bytes=read,
+        write_bytes=written,
+        read_bytes_most=read,
+        write_bytes_most=written,
+        at_most=True,
+    )
+
+
 class Seen(_Value):
-    """One period, for those who watch: the disks that are slow, and whether it ends a span of the record."""
+    """One period, for those who watch: the disks that are slow, and whether it ends a span of the record.
+
+    span: begins with the first period after processes were last read, and has uses of processes only once they are
+    read again.
+    """
 
     span: Span
     slow: tuple[Slow, ...] = ()

@@ -12,6 +12,9 @@ from rich.text import Text
 def listed(columns: Sequence[str], rows: Iterable[Sequence[str]], **look: Any) -> Table:
     """Rows of texts under their columns, of which the first is a name. look: further arguments of rich's Table."""
     table = Table(*columns, **look)
+    if table.columns:
+        # Names that differ only at their ends stay different.
+        table.columns[0].overflow = "fold"
     for column in table.columns[1:]:
         column.justify = "right"
     for row in rows:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from partywall import units
-from partywall.model.watch import WAYS, Disk, Share, Slow, Span, shares
+from partywall.model.watch import REST, UNKNOWN, WAYS, Disk, Part, Share, Slow, Span, WatchFindings, parts, shares
 
 HINT = (
     "Shares say who used a slow disk at that time. They do not prove who made it slow; "
@@ -18,6 +18,10 @@ MOST_OF_NOBODY = (
 NOT_YET = "It is not known yet who used it: bytes of processes are read every two seconds."
 NAMED = 3
 REST_LEAST = 0.05
+AT_MOST = (
+    "at most: the kernel counts only the bytes that a tenant's processes ask for on all disks together; "
+    f"{UNKNOWN} is what one of these tenants did, but which is not known"
+)
 DISKS = ("disk", "busy", "read", "written", "reads", "writes", "a read takes", "a write takes", "queued")
 TENANTS = ("tenant", "disk", "read", "written", "operations", "share of bytes", "share of operations", "waited")
 
@@ -91,24 +95,36 @@ def disk_cells(disk: Disk, length_ns: int) -> list[str]:
 
 
 def tenant_cells(span: Span, most: int) -> list[list[str]]:
-    """The tenants with the most bytes in a span, under TENANTS."""
+    """The tenants with the most bytes in a span, under TENANTS. What is of an unknown tenant is always among them."""
     seconds, known = span.length_ns / 1e9, {disk.disk: shares(span, disk) for disk in span.disks}
+    every = parts(span)
     rows = []
-    for use in sorted(span.uses, key=lambda each: -each.bytes)[:most]:
-        share = _share(known.get(use.disk, ()), use.tenant)
-        waited = span.waited_ns.get(use.tenant)
+    for part in [*every[:most], *(part for part in every[most:] if part.tenant == UNKNOWN)]:
+        share = _share(known.get(part.disk, ()), part.tenant)
+        waited = span.waited_ns.get(part.tenant)
         rows.append(
             [
-                use.tenant,
-                use.disk if use.disk in known else "all disks",
-                *(f"{units.format_bytes(count / seconds)}/s" for count in (use.read_bytes, use.write_bytes)),
-                "–" if use.operations is None else f"{units.format_number(use.operations / seconds, 3)}/s",
+                part.tenant,
+                part.disk if part.disk in known else "other disks" if part.disk == REST else "all disks",
+                *(_most(count / seconds, part) for count in (part.read_bytes_most, part.write_bytes_most)),
+                "–" if part.operations is None else f"{units.format_number(part.operations / seconds, 3)}/s",
                 "–" if share is None else f"{100 * share.bytes:.0f} %",
                 "–" if share is None or share.operations is None else f"{100 * share.operations:.0f} %",
                 "–" if waited is None else f"{100 * waited / span.length_ns:.0f} %",
             ]
         )
     return rows
+
+
+def _most(per_second: float, part: Part) -> str:
+    text = f"{units.format_bytes(per_second)}/s"
+    return f"at most {text}" if part.at_most and part.tenant != UNKNOWN else text
+
+
+def unjudged(findings: WatchFindings) -> list[str]:
+    """The disks of which nothing can be said: whenever they were saturated, their usual latency was not known yet."""
+    disks = findings.whole.disks if findings.whole else ()
+    return [disk.disk for disk in disks if 0 < disk.saturated_ns == disk.unjudged_ns]
 
 
 def _share(every: Sequence[Share], tenant: str) -> Share | None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from partywall import units
-from partywall.model.watch import HOST, WAYS, Disk, Share, Span, WatchFindings, shares
+from partywall.model.watch import HOST, REST, UNKNOWN, WAYS, Disk, Share, Span, WatchFindings, parts, shares
 from partywall.report import charts, page, watch_text
 from partywall.report.charts import BAND, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
 from partywall.report.compared import figures_of
@@ -23,11 +23,17 @@ TENANTS_DRAWN = 5
 TENANTS_LISTED = 30
 SLOW_LISTED = 100
 NOBODY, OTHERS = "no watched tenant", "other tenants"
+LEAST_EXCESS = 1e-9
+"""Sums of shares are wrong by less."""
 
 
 def headline(findings: WatchFindings) -> str:
     """The result in one line."""
     length = units.format_duration(findings.whole.length_ns if findings.whole else 0)
+    blind = watch_text.unjudged(findings)
+    if not findings.slow and blind:
+        others = "; no other disk was slow" if len(findings.whole.disks if findings.whole else ()) > len(blind) else ""
+        return f"Watched for {length}: {', '.join(blind)} could not be judged{others}"
     if not findings.slow:
         return f"Watched for {length}: no disk was slow"
     disks = list(dict.fromkeys(slow.disk for slow in findings.slow))
@@ -40,6 +46,9 @@ def notes(findings: WatchFindings) -> Iterator[str]:
     """What a reader must know about the figures."""
     if findings.slow:
         yield watch_text.HINT
+    yield from _unjudged(findings)
+    if findings.whole and any(use.disk in (HOST, REST) for use in findings.whole.uses):
+        yield watch_text.AT_MOST
     yield from (f"missing: {text}" for text in findings.lacks)
     if findings.gaps:
         yield f"it was interrupted and continued {units.counted(findings.gaps, 'time')}; the pauses are not in it"
@@ -49,6 +58,17 @@ def notes(findings: WatchFindings) -> Iterator[str]:
         yield f"in some spans up to {units.counted(findings.whole.left_out, 'tenant')} with the fewest bytes left out"
     if findings.dropped:
         yield f"of {findings.dropped} slow times only the number is known, because there were too many"
+
+
+def _unjudged(findings: WatchFindings) -> Iterator[str]:
+    for disk in findings.whole.disks if findings.whole else ():
+        if disk.unjudged_ns:
+            yield (
+                f"{disk.disk} was saturated for {units.format_duration(disk.saturated_ns)}, and for "
+                f"{units.format_duration(disk.unjudged_ns)} of that its usual latency was not known yet, so it was not "
+                "judged; state a limit with --latency, or watch longer: it is known after 60 periods in which the disk "
+                "was used"
+            )
 
 
 def show(findings: WatchFindings, console: Console) -> None:
@@ -65,15 +85,21 @@ def show(findings: WatchFindings, console: Console) -> None:
         console.print(Text(f"note: {note}"), soft_wrap=True)
 
 
+_BOUNDS = f"These are at most what a tenant did here; {UNKNOWN}: which of them did it is not known."
+
+
 def all_charts(findings: WatchFindings) -> dict[str, tuple[str, str, AnyChart]]:
     """(title, caption, chart) by id: two of each disk that did something, the busiest disks first."""
     drawn: dict[str, tuple[str, str, AnyChart]] = {}
+    counted = findings.whole.counted if findings.whole else ()
     disks = [disk for disk in (findings.whole.disks if findings.whole else ()) if disk.operations]
     for number, disk in enumerate(sorted(disks, key=lambda each: -each.busy_ns)[:DISKS_DRAWN]):
         name = disk.disk
         caption = "Mean time of a request, on a logarithmic axis. Shaded: the disk was slow. Dashed: the stated limit."
         drawn[f"latency-{number}"] = (f"{name}: how long a request takes", caption, latency(findings, name))
-        caption = "Bytes read and written, one tenant upon the other. Hover for the tenant."
+        caption = (
+            f"Bytes read and written, stacked by tenant. Hover for the tenant. {_BOUNDS if name not in counted else ''}"
+        )
         drawn[f"tenants-{number}"] = (f"{name}: who uses it", caption, tenants(findings, name))
     return drawn
 
@@ -137,8 +163,9 @@ def tenants(findings: WatchFindings, name: str) -> AnyChart:
     for span, disk in of:
         for share in _drawn(span, disk):
             sums[share.tenant] = sums.get(share.tenant, 0.0) + share.bytes * disk.bytes
+    sums.pop(UNKNOWN, None)
     known = sorted(sums, key=lambda tenant: -sums[tenant])[:TENANTS_DRAWN]
-    order = [*known, OTHERS, NOBODY]
+    order = [*known, OTHERS, UNKNOWN, NOBODY]
     rows = [
         {"at": _when(span.at_ns - span.length_ns / 2), "tenant": tenant, "mb": disk.bytes * part / span.length_ns * 1e3}
         for span, disk in of
@@ -174,12 +201,15 @@ def _drawn(span: Span, disk: Disk) -> list[Share]:
 
 def _parts(span: Span, disk: Disk, known: list[str]) -> dict[str, float]:
     """The parts of a disk's bytes by tenant. All of them, so that areas do not lean into a gap."""
-    parts = dict.fromkeys((*known, OTHERS), 0.0)
-    for share in _drawn(span, disk):
-        parts[share.tenant if share.tenant in known else OTHERS] += share.bytes
-    # Bytes of tenants on all disks may be more than those of this disk.
-    whole = max(1.0, sum(parts.values()))
-    return {tenant: part / whole for tenant, part in parts.items()} | {NOBODY: max(0.0, 1 - sum(parts.values()))}
+    drawn = _drawn(span, disk)
+    parts = dict.fromkeys((*known, OTHERS, UNKNOWN, NOBODY), 0.0)
+    # Bytes of tenants on all disks may be more than those of this disk: see `model.watch.parts`.
+    excess = sum(share.bytes for share in drawn) - 1
+    for share in drawn:
+        place = share.tenant if share.tenant in parts else OTHERS
+        parts[place] += max(0.0, share.bytes - max(0.0, excess))
+    parts[UNKNOWN if excess > LEAST_EXCESS else NOBODY] += max(0.0, 1 - sum(parts.values()))
+    return parts
 
 
 def render(findings: WatchFindings) -> str:
@@ -221,18 +251,23 @@ def rows(findings: WatchFindings) -> list[dict[str, Any]]:
             "write_latency_ns": disk.latency_ns("writes"),
             "slow_s": sum(slow.length_ns for slow in findings.slow_of(disk.disk)) / 1e9,
             "slow_times": len(findings.slow_of(disk.disk)),
+            "saturated_s": disk.saturated_ns / 1e9,
+            "unjudged_s": disk.unjudged_ns / 1e9,
         }
         for disk in whole.disks
     ]
     every += [
         {
-            "disk": use.disk if use.disk in {disk.disk for disk in whole.disks} else "all",
-            "tenant": use.tenant,
-            "read_bps": use.read_bytes / seconds,
-            "write_bps": use.write_bytes / seconds,
-            "operations_per_s": None if use.operations is None else use.operations / seconds,
+            "disk": part.disk if part.disk in {disk.disk for disk in whole.disks} else "all",
+            "tenant": part.tenant,
+            "read_bps": part.read_bytes / seconds,
+            "write_bps": part.write_bytes / seconds,
+            "operations_per_s": None if part.operations is None else part.operations / seconds,
+            "at_most": part.at_most,
+            "read_bps_most": part.read_bytes_most / seconds,
+            "write_bps_most": part.write_bytes_most / seconds,
         }
-        for use in whole.uses
+        for part in parts(whole)
     ]
     return every
 

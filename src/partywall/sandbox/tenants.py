@@ -148,9 +148,16 @@ def _has_processes(folder: Path) -> bool:
     return bool(processes(folder))
 
 
+def all_groups(folder: Path) -> Iterator[Path]:
+    """A cgroup and those below it."""
+    yield folder
+    for child in _folders(folder):
+        yield from all_groups(child)
+
+
 def all_processes(folder: Path) -> list[int]:
     """The processes of a cgroup and of those below it."""
-    return [*processes(folder), *(pid for child in _folders(folder) for pid in all_processes(child))]
+    return [pid for group in all_groups(folder) for pid in processes(group)]
 
 
 def processes(folder: Path) -> list[int]:

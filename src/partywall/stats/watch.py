@@ -93,6 +93,17 @@ class Rule:
         self._so_far: _Sum | None = None
         self._is_slow, self._others = False, 0
 
+    def judged(self, disk: Disk, length_ns: int) -> Disk:
+        """The disk with how long it was saturated, and how much of that nothing can be said about yet.
+
+        Called before `take`. Without a limit, and while the usual latency is unknown, only a stuck disk is noticed.
+        """
+        if disk.busy_ns < SATURATED * length_ns:
+            return disk
+        ways = [way for way in WAYS if disk.work(way)[0]]
+        is_known = self._limit_ns is not None or not ways or any(self._usual[way].known() for way in ways)
+        return disk.model_copy(update={"saturated_ns": length_ns, "unjudged_ns": 0 if is_known else length_ns})
+
     @property
     def now(self) -> Slow | None:
         """The slow time that goes on; None if the disk is not slow."""

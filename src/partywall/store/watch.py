@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from partywall.model.watch import Slow, Span
+from partywall.files import write_whole
+from partywall.model.watch import Slow, Span, parts
 from partywall.store.lines import decoded
 from partywall.store.record import Record, first_line
 
@@ -22,11 +23,17 @@ ROWS = 50_000
 """Rows that are converted at a time."""
 _SPAN = [("at_ns", pa.int64()), ("length_ns", pa.int64())]
 _SUMS = [(name, pa.int64()) for name in ("reads", "writes", "read_bytes", "write_bytes", "read_ns", "write_ns")]
-_MORE = [(name, pa.int64()) for name in ("busy_ns", "in_flight", "read_peak_ns", "write_peak_ns")]
+_MORE = [
+    (name, pa.int64())
+    for name in ("busy_ns", "in_flight", "read_peak_ns", "write_peak_ns", "saturated_ns", "unjudged_ns")
+]
 _BYTES = [("read_bytes", pa.int64()), ("write_bytes", pa.int64())]
+_MOST = [("at_most", pa.bool_()), ("read_bytes_most", pa.int64()), ("write_bytes_most", pa.int64())]
 TABLES = {
     "disks": pa.schema([*_SPAN, ("disk", pa.string()), *_SUMS, *_MORE]),
-    "tenants": pa.schema([*_SPAN, ("tenant", pa.string()), ("disk", pa.string()), ("operations", pa.int64()), *_BYTES]),
+    "tenants": pa.schema(
+        [*_SPAN, ("tenant", pa.string()), ("disk", pa.string()), ("operations", pa.int64()), *_BYTES, *_MOST]
+    ),
     "waits": pa.schema([*_SPAN, ("tenant", pa.string()), ("waited_ns", pa.int64())]),
 }
 
@@ -41,7 +48,7 @@ class WatchDirectory(Record):
         """Creates a record. UsageError if something exists at `path`."""
         made = cls.make(path, f", or continue it: partywall watch --resume {path}")
         (path / "host.json").write_text(json.dumps(host, indent=1))
-        (path / cls.MARK).write_text(json.dumps(about, indent=1))
+        write_whole(path / cls.MARK, json.dumps(about, indent=1))
         return made
 
     @property
@@ -111,6 +118,6 @@ def _rows(name: str, span: Span) -> list[dict[str, Any]]:
         case "disks":
             return [disk.model_dump() for disk in span.disks]
         case "tenants":
-            return [use.model_dump() for use in span.uses]
+            return [part.model_dump() for part in parts(span)]
         case _:
             return [{"tenant": tenant, "waited_ns": waited_ns} for tenant, waited_ns in span.waited_ns.items()]

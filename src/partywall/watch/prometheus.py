@@ -5,13 +5,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
-from partywall.model.watch import HOST, REST, Seen, Span
+from partywall.model.watch import HOST, REST, UNKNOWN, Seen, Span, parts
 from partywall.report.prometheus import family
 
 USES_WRITTEN = 200
 """The most pairs of a tenant and a disk in the text: those with the most bytes."""
 USES_KEPT = 2000
 """The most pairs whose sums are kept, so that one of the others can come back with its whole sum."""
+USES = (
+    'Bytes of a tenant, in all never more than those of the disks. disk="all": at most these and those of tenant '
+    f'"{UNKNOWN}", of which it is not known whose they are.'
+)
 DISKS = {
     "reads": ("reads_total", "Requests completed.", 1),
     "writes": ("writes_total", "Requests completed.", 1),
@@ -20,6 +24,7 @@ DISKS = {
     "read_ns": ("read_seconds_total", "Sum of the times of reads.", 1e9),
     "write_ns": ("write_seconds_total", "Sum of the times of writes.", 1e9),
     "busy_ns": ("busy_seconds_total", "Time with a request in flight.", 1e9),
+    "unjudged_ns": ("unjudged_seconds_total", "Time of saturation in which no bound was known yet.", 1e9),
 }
 
 
@@ -34,16 +39,18 @@ class Totals:
         self._is_slow: frozenset[str] = frozenset()
 
     def add(self, seen: Seen) -> None:
-        """Adds one period."""
+        """Adds one period. Those after which processes are not read yet come later, with the one that ends them."""
         span: Span = seen.span
+        if span.unread:
+            return
         for disk in span.disks:
             sums = self._disks.setdefault(disk.disk, [0] * len(DISKS))
             for place, field in enumerate(DISKS):
                 sums[place] += getattr(disk, field)
-        for use in span.uses:
-            key = (use.tenant, "all" if use.disk in (HOST, REST) else use.disk)
+        for part in parts(span):
+            key = (part.tenant, "all" if part.disk in (HOST, REST) else part.disk)
             read, written = self._uses.get(key, (0, 0))
-            self._uses[key] = read + use.read_bytes, written + use.write_bytes
+            self._uses[key] = read + part.read_bytes, written + part.write_bytes
         self._forgotten = max(0, len(self._uses) - USES_KEPT)
         if self._forgotten:
             self._uses = dict(self._largest(USES_KEPT))
@@ -69,7 +76,7 @@ class Totals:
         uses = self._largest(USES_WRITTEN)
         for place, name in enumerate(("read", "written")):
             samples = [({"tenant": who, "disk": disk}, v[place]) for (who, disk), v in uses]
-            yield from family(f"partywall_watch_tenant_{name}_bytes_total", "Bytes of a tenant.", "counter", samples)
+            yield from family(f"partywall_watch_tenant_{name}_bytes_total", USES, "counter", samples)
         about = "Pairs of a tenant and a disk without samples, because others have more bytes."
         left_out = len(self._uses) - len(uses) + self._forgotten
         yield from family("partywall_watch_tenants_left_out", about, "gauge", [({}, left_out)])

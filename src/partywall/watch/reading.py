@@ -1,25 +1,27 @@
 """Reads the kernel's counters of disks, and of the work that tenants do on them. Changes nothing on the host.
 
 Of cgroups the kernel counts requests of each disk: in `io.stat` (version 2) or in files of the blkio controller
-(version 1), and there only for some disks. Of processes it counts bytes of all disks together. Sources: iostats.rst,
-cgroup-v2.rst, cgroup-v1/blkio-controller.rst, accounting/psi.rst, proc_pid_io(5).
+(version 1), and there only for some disks. Of processes it counts bytes of all disks together: see `processes`.
+Sources: iostats.rst, cgroup-v2.rst, cgroup-v1/blkio-controller.rst, accounting/psi.rst, proc_pid_io(5).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.files import kernel_text
 from partywall.host import Host
-from partywall.model.watch import HOST, REST, Disk, Span, Use
+from partywall.model.watch import HOST, REST, UNKNOWN, Disk, Span, Use
 from partywall.sandbox import cgroups, tenants
 from partywall.sandbox.label import start_ticks
 from partywall.sandbox.tenants import Tenant
+from partywall.watch.processes import Processes
 
 SECTOR = 512
 """Bytes of a sector in /proc/diskstats, whatever the disk's own are."""
@@ -27,7 +29,14 @@ OTHERS = (11, 15)
 """Places of completed discards (since Linux 4.18) and flushes (since 5.5) among a disk's counters."""
 TIMES, TIME_WRAP = (3, 7, 9, 10, 14, 16), 2**32
 """Places of times in ms, which the kernel prints as 32-bit numbers that wrap."""
-V1_POLICIES = ("throttle", "bfq")
+IN_FLIGHT, IN_FLIGHT_MAX = 8, 2**31
+"""The only place that is no sum. Some kernels print -1, also as an unsigned number."""
+FEWEST_COUNTERS = 11
+"""Of a disk. Old kernels print 4 of a partition."""
+V1_POLICIES = ("throttle.", "bfq.", "")
+"""The beginnings of names of version 1; the last is that of CFQ, until Linux 4.20."""
+NO_DEVICE = "(unknown)"
+"""What the kernel prints for a device without a name, such as a path of an NVMe disk with several."""
 LOOK_NS = 5_000_000_000
 """How often new tenants, processes and disks are looked for, which costs as much as several periods."""
 SOON_NS = 2_000_000_000
@@ -75,13 +84,13 @@ class Reader:
         self._only = frozenset(_disk(name, self._disks) for name in disks)
         self._io = _Groups.of(cgroups.read(host.root))
         self._tenants: dict[str, Tenant] = {}
-        self._pids: dict[str, list[int]] = {}
+        self._uncounted: set[str] = set()
+        self._processes = Processes(self._proc)
+        self._counts: dict[tuple[str, str], Counts] = {}
         self._links: list[int] = []
         self._with_counters: set[str] = set()
         self._counted: frozenset[str] = frozenset()
         self._looks: dict[int, int] = {}
-        self._own: dict[int, tuple[int, int]] = {}
-        self._sums: dict[str, list[int]] = {}
         self._starts: dict[str, int | None] = {}
         self._gone: dict[str, bool] = {}
         self._looked_ns = self._summed_ns = -LOOK_NS
@@ -116,6 +125,17 @@ class Reader:
 
     def lacks(self) -> Iterator[str]:
         """What this host does not count, what that costs, and the remedy."""
+        rows = self._diskstats()
+        if unseen := [name for name in self.disks if name not in rows]:
+            yield (
+                f"{', '.join(unseen)}: /proc/diskstats does not have it, so it is not watched; "
+                "in a container, run it on the host, or wait until the disk is used"
+            )
+        if self._io.has_unnamed(self._tenants.values()):
+            yield (
+                "requests of a device that the kernel does not name (such as a path of an NVMe disk with several) "
+                "are left out; if it is a path, they are also counted for its disk"
+            )
         missing = {n: name for n, name in self._disks.items() if name in self.disks and name not in self._counted}
         bytes_only = "of its tenants only bytes on all disks together are known, from /proc/PID/io"
         remedy = "mount its blkio controller"
@@ -133,7 +153,7 @@ class Reader:
             yield f"{', '.join(without[:3])}: no io controller; {bytes_only}; {remedy}"
         if not self._io.is_v2:
             yield "cgroup version 1 counts most buffered writes as those of no tenant; boot with cgroup version 2"
-        if self._host.euid and self._pids:
+        if self._host.euid and self._uncounted:
             yield "bytes of processes of other users are unknown to an ordinary user; run it as root"
         if kernel_text(self._psi) is None:
             yield "the kernel does not say how long tasks wait for disks (PSI); boot with psi=1"
@@ -170,34 +190,32 @@ class Reader:
                 with contextlib.suppress(UsageError):
                     guest = tenants.named(f"pid:{pid}", self._host)
                     self._tenants[guest.name] = guest
-                    self._meet(guest)
+                    self._starts[guest.name] = self._start(guest)
         self._links = self._io.links()
         self._with_counters = {name for name, tenant in self._tenants.items() if self._io.has_counters(tenant)}
         counted = self._with_counters if self._counted.issuperset(self.disks) else set()
-        self._pids = {name: list(self._processes_of(t)) for name, t in self._tenants.items() if name not in counted}
-        self._sums = {name: sums for name, sums in self._sums.items() if name in self._pids}
-        known = {pid for pids in self._pids.values() for pid in pids}
-        self._own = {pid: counts for pid, counts in self._own.items() if pid in known}
+        self._uncounted = self._tenants.keys() - counted
+        self._counts = {key: counts for key, counts in self._counts.items() if key[0] in self._tenants}
+        if self._uncounted:
+            self._find_processes()
         self._find_gone()
 
-    def _meet(self, guest: Tenant) -> None:
-        """A guest's process. What an earlier one with the same number did is not its own."""
-        start = self._start(guest)
-        if guest.pid is not None and self._starts.get(guest.name, start) != start:
-            self._own.pop(guest.pid, None)
-        self._starts[guest.name] = start
-
-    def _processes_of(self, tenant: Tenant) -> Iterator[int]:
-        if tenant.cgroup is None:
-            yield tenant.pid or 0
-        elif (folder := self._io.folder(tenant.cgroup)) is not None:
-            yield from tenants.all_processes(folder)
+    def _find_processes(self) -> None:
+        groups: dict[int, str] = {}
+        alone: dict[int, str] = {}
+        for name in sorted(self._uncounted):
+            tenant = self._tenants[name]
+            if tenant.pid is not None:
+                alone |= {} if self._has_ended(tenant) else {tenant.pid: name}
+            elif tenant.cgroup is not None and (folder := self._io.folder(tenant.cgroup)) is not None:
+                groups |= dict.fromkeys(tenants.all_processes(folder), name)
+        self._processes.look(groups, alone)
 
     def _guests_outside(self) -> Iterator[int]:
         """Processes of virtual machines that no tenant's cgroup contains."""
         looks, self._looks = self._looks, {}
         for name in [entry.name for entry in os.scandir(self._proc)]:
-            if name.isdigit():
+            if name.isdecimal():
                 pid = int(name)
                 # A process gets its name and its cgroup soon after its start, and keeps them.
                 self._looks[pid] = seen = looks.get(pid, 0)
@@ -216,43 +234,52 @@ class Reader:
     def read(self, now_ns: int) -> Snapshot:
         """All counters now."""
         self.look(now_ns)
-        rows = (line.split() for line in (kernel_text(f"{self._proc}/diskstats") or "").splitlines())
-        watched = set(self.disks)
-        disks = {row[2]: [int(value) for value in row[3:]] for row in rows if len(row) >= 14 and row[2] in watched}
-        uses: dict[tuple[str, str], Counts] = {}
-        waited = {HOST: value} if (value := _waited_ns(self._psi)) is not None else {}
         is_due = now_ns - self._summed_ns >= SOON_NS
         self._summed_ns = now_ns if is_due else self._summed_ns
+        # Before the disks, which count a request when it is completed: later than its process.
+        if is_due and self._uncounted:
+            self._processes.read()
+        disks = self._diskstats()
+        uses: dict[tuple[str, str], Counts] = {}
+        waited = {HOST: value} if (value := _waited_ns(self._psi)) is not None else {}
         for name, tenant in self._tenants.items():
-            by_disk = self._io.counts(tenant.cgroup, self._disks) if name in self._with_counters else None
-            uses |= {(name, disk): counts for disk, counts in (by_disk or {}).items() if disk in disks}
-            if name in self._pids:
-                uses[name, HOST if by_disk is None else REST] = self._processes(name, is_due=is_due)
+            if name in self._with_counters and tenant.cgroup is not None:
+                uses |= self._of_group(name, tenant.cgroup, disks)
             if (value := _waited_ns(self._io.pressure(tenant))) is not None:
                 waited[name] = value
+        for name in (*self._uncounted, UNKNOWN) if self._uncounted else ():
+            place = REST if name in self._with_counters else HOST
+            uses[name, place] = (0, *self._processes.bytes_of(name))
         unread = frozenset() if is_due else self._of_processes()
-        return Snapshot(now_ns, disks, self._counted, uses, waited, frozenset(self._tenants), unread)
+        return Snapshot(now_ns, disks, self._counted, uses, waited, frozenset({*self._tenants, UNKNOWN}), unread)
+
+    def _of_group(self, name: str, cgroup: str, disks: Mapping[str, object]) -> dict[tuple[str, str], Counts]:
+        """A group's counters by tenant and disk. Those that the kernel leaves out for a moment are as before."""
+        by_disk = self._io.counts(cgroup, self._disks)
+        self._counts |= {(name, disk): counts for disk, counts in (by_disk or {}).items()}
+        known = ((name, disk) for disk in disks)
+        return {key: self._counts[key] for key in known if key in self._counts}
+
+    def _diskstats(self) -> dict[str, list[int]]:
+        """The counters of the watched disks. By number, because names have other letters in /sys, and even spaces."""
+        every, watched = {}, set(self.disks)
+        for words in (line.split() for line in (kernel_text(f"{self._proc}/diskstats") or "").splitlines()):
+            name = self._disks.get(":".join(words[:2]))
+            if name in watched and len(counters := _last_numbers(words[3:])) >= FEWEST_COUNTERS:
+                every[name] = counters
+        return every
 
     def _of_processes(self) -> frozenset[str]:
         """The disks of which some tenant's bytes are known from its processes only."""
-        if not self._pids:
+        if not self._uncounted:
             return frozenset()
-        are_counted = self._with_counters.issuperset(self._pids)
+        are_counted = self._with_counters >= self._uncounted
         return frozenset(self.disks) - (self._counted if are_counted else frozenset())
 
-    def _processes(self, name: str, *, is_due: bool) -> Counts:
-        """Bytes of processes since they were first seen, so those of ended ones stay counted."""
-        sums = self._sums.setdefault(name, [0, 0])
-        for pid in self._pids[name] if is_due and not self._has_ended(self._tenants[name]) else ():
-            if (text := kernel_text(f"{self._proc}/{pid}/io")) is None:
-                continue
-            values = dict(line.split(": ") for line in text.splitlines())
-            now = int(values["read_bytes"]), int(values["write_bytes"])
-            before = self._own.get(pid, now)
-            for place in (0, 1):
-                sums[place] += max(0, now[place] - before[place])
-            self._own[pid] = now
-        return 0, sums[0], sums[1]
+
+def _last_numbers(words: Sequence[str]) -> list[int]:
+    first = next((at for at in range(len(words), 0, -1) if not words[at - 1].lstrip("-").isdecimal()), 0)
+    return [int(word) for word in words[first:]]
 
 
 @dataclass
@@ -321,14 +348,30 @@ class _Groups:
         return "" if tenant.cgroup is None else f"{self.unified}/{tenant.cgroup}/io.pressure"
 
     def has_counters(self, tenant: Tenant) -> bool:
-        file = "io.stat" if self.is_v2 else "blkio.throttle.io_serviced_recursive"
-        return None not in (tenant.cgroup, self.counting) and Path(f"{self.counting}/{tenant.cgroup}/{file}").exists()
+        if None in (tenant.cgroup, self.counting):
+            return False
+        files = ["io.stat"] if self.is_v2 else [f"blkio.{policy}io_serviced" for policy in V1_POLICIES]
+        return any(
+            Path(f"{self.counting}/{tenant.cgroup}/{file}{suffix}").exists()
+            for file in files
+            for suffix in ("", "_recursive")
+        )
+
+    def has_unnamed(self, every: Iterable[Tenant]) -> bool:
+        """True if some group has requests of a device without a name."""
+        folders = [f"{self.counting}/{tenant.cgroup or ''}" for tenant in every] if self.counting else []
+        if self.is_v2:
+            texts = (kernel_text(f"{folder}/io.stat") or "" for folder in folders)
+            rows = (_device(line) for text in texts for line in text.splitlines())
+            return any(number == NO_DEVICE and any(row.values()) for number, row in rows)
+        counts = (_v1(folder, policy, "io_serviced") for folder in folders for policy in self.policies)
+        return any(any(row.get(NO_DEVICE, ())) for row in counts)
 
     def counted(self, disks: Mapping[str, str]) -> frozenset[str]:
         """The disks whose requests are counted for each group. Also finds the policies that count any."""
         if self.is_v2:
             return frozenset(disks.values())
-        known = {policy: _v1(f"{self.counting}/blkio.{policy}.io_serviced_recursive") for policy in V1_POLICIES}
+        known = {policy: _v1(str(self.counting), policy, "io_serviced") for policy in V1_POLICIES}
         self.policies = [policy for policy, rows in known.items() if rows]
         return frozenset(disks[number] for rows in known.values() for number in rows if number in disks)
 
@@ -338,16 +381,15 @@ class _Groups:
         if self.is_v2:
             if (text := kernel_text(f"{folder}/io.stat")) is None:
                 return None
-            rows = ((number, _keyed(rest)) for number, _, rest in (line.partition(" ") for line in text.splitlines()))
             return {
-                disks[number]: (row.get("rios", 0) + row.get("wios", 0), row.get("rbytes", 0), row.get("wbytes", 0))
-                for number, row in rows
-                if number in disks
+                disks[number]: (row.get("rios", 0) + row.get("wios", 0), row["rbytes"], row.get("wbytes", 0))
+                for number, row in map(_device, text.splitlines())
+                if number in disks and "rbytes" in row
             }
         every: dict[str, Counts] = {}
         for policy in self.policies:
-            operations = _v1(f"{folder}/blkio.{policy}.io_serviced_recursive")
-            sizes = _v1(f"{folder}/blkio.{policy}.io_service_bytes_recursive") if operations else {}
+            operations = _v1(folder, policy, "io_serviced")
+            sizes = _v1(folder, policy, "io_service_bytes") if operations else {}
             for number in operations.keys() & disks.keys():
                 every.setdefault(disks[number], (sum(operations[number]), *sizes.get(number, (0, 0))))
         return every
@@ -358,26 +400,42 @@ def _outer(path: str) -> list[str]:
     return [path[:at] for at, letter in enumerate(path) if letter == "/"]
 
 
-def _v1(path: str) -> dict[str, tuple[int, int]]:
-    """Reads and writes by the number of a disk. Empty if the file cannot be read."""
-    reads: dict[str, int] = {}
-    writes: dict[str, int] = {}
-    for words in (line.split() for line in (kernel_text(path) or "").splitlines()):
-        if len(words) == 3 and words[1] in ("Read", "Write"):
-            (reads if words[1] == "Read" else writes)[words[0]] = int(words[2])
-    return {number: (reads.get(number, 0), writes.get(number, 0)) for number in reads | writes}
+def _v1(folder: str, policy: str, what: str) -> dict[str, tuple[int, int]]:
+    """Reads and writes of a group by the number of a disk. Empty if no file can be read.
+
+    Old kernels have no file that includes the groups below, so theirs are added.
+    """
+    name = f"blkio.{policy}{what}"
+    text = kernel_text(f"{folder}/{name}_recursive")
+    if text is None:
+        texts = [kernel_text(f"{each}/{name}") for each in tenants.all_groups(Path(folder))]
+        text = "\n".join(filter(None, texts))
+    every: dict[str, tuple[int, int]] = {}
+    for words in map(str.split, text.splitlines()):
+        if len(words) == 3 and words[1] in ("Read", "Write") and words[2].isdecimal():
+            reads, writes = every.get(words[0], (0, 0))
+            count = int(words[2])
+            every[words[0]] = (reads + count, writes) if words[1] == "Read" else (reads, writes + count)
+    return every
+
+
+def _device(line: str) -> tuple[str, dict[str, int]]:
+    """A line of io.stat. Some kernels print devices without counters before another, or before the end of the file."""
+    words = line.split()
+    names = [word for word in words if "=" not in word]
+    return names[-1] if names else "", _keyed(line)
 
 
 def _keyed(text: str) -> dict[str, int]:
     pairs = (word.partition("=") for word in text.split())
-    return {key: int(value) for key, _, value in pairs if value.isdigit()}
+    return {key: int(value) for key, _, value in pairs if value.isdecimal()}
 
 
 def _waited_ns(path: str) -> int | None:
     """How long some task waited (PSI); None if the kernel does not say."""
     text = kernel_text(path) or ""
     total = text.partition("\n")[0].rpartition("total=")[2] if text.startswith("some ") else ""
-    return int(total) * 1000 if total.isdigit() else None
+    return int(total) * 1000 if total.isdecimal() else None
 
 
 def _disks(host: Host) -> dict[str, str]:
@@ -387,14 +445,19 @@ def _disks(host: Host) -> dict[str, str]:
         for folder in sorted(host.path("/sys/block").iterdir()):
             size, number = (host.text(f"/sys/block/{folder.name}/{name}") for name in ("size", "dev"))
             if size and number and size != "0":
-                every[number] = folder.name
+                every[number] = _slashed(folder.name)
     return every
 
 
+def _slashed(name: str) -> str:
+    """A disk's name as /dev has it. In /sys, `!` stands for a slash: cciss!c0d0."""
+    return name.replace("!", "/")
+
+
 def _disk(text: str, disks: Mapping[str, str]) -> str:
-    name = text.removeprefix("/dev/")
+    name = _slashed(text.removeprefix("/dev/"))
     if name not in disks.values():
-        part = next((disk for disk in disks.values() if name.startswith(disk)), None)
+        part = next((disk for disk in disks.values() if re.fullmatch(rf"{re.escape(disk)}p?\d+", name)), None)
         remedy = f"give the whole disk, {part}" if part else f"there are {', '.join(sorted(disks.values()))}"
         raise UsageError(Problem(f"there is no disk {text!r}", remedy, key="--device"))
     return name
@@ -421,7 +484,12 @@ def span(before: Snapshot, after: Snapshot, at_ns: int, late: int = 0) -> Span:
 
 
 def _difference(name: str, before: Sequence[int], now: Sequence[int]) -> Disk:
-    changes = [_change(*pair, is_time=n in TIMES) for n, pair in enumerate(zip(before, now, strict=True))]
+    # Whoever prints them may change, as in a container, and print more of them.
+    pairs = list(zip(before, now, strict=False))
+    changes = [_change(*pair, is_time=n in TIMES) for n, pair in enumerate(pairs)]
+    if any(n not in TIMES and n != IN_FLIGHT and b > a for n, (b, a) in enumerate(pairs)):
+        # Another disk of the same name.
+        changes = [0] * len(pairs)
     reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms, _, busy_ms = changes[:10]
     return Disk(
         disk=name,
@@ -432,7 +500,7 @@ def _difference(name: str, before: Sequence[int], now: Sequence[int]) -> Disk:
         read_ns=10**6 * read_ms,
         write_ns=10**6 * write_ms,
         busy_ns=10**6 * busy_ms,
-        in_flight=now[8],
+        in_flight=now[IN_FLIGHT] if 0 <= now[IN_FLIGHT] < IN_FLIGHT_MAX else 0,
         others=sum(changes[place] for place in OTHERS if place < len(changes)),
         read_peak_ns=round(10**6 * read_ms / reads) if reads else None,
         write_peak_ns=round(10**6 * write_ms / writes) if writes else None,
@@ -440,26 +508,28 @@ def _difference(name: str, before: Sequence[int], now: Sequence[int]) -> Disk:
 
 
 def _change(before: int, now: int, *, is_time: bool) -> int:
-    """How far a counter went; 0 if it went back, as that of another disk of the same name."""
+    """How far a counter went; 0 if a time went back."""
     if not is_time:
-        return max(0, now - before)
+        return now - before
     change = (now - before) % TIME_WRAP
     return change if change < TIME_WRAP // 2 else 0
 
 
 def _used(before: Snapshot, after: Snapshot) -> Iterator[Use]:
     for (tenant, disk), now in after.uses.items():
-        # What it did before it was found cannot be said to be of this time.
-        if tenant not in before.tenants:
+        of_processes = disk in (HOST, REST)
+        old = before.uses.get((tenant, disk), now if of_processes else (0, 0, 0))
+        # What it did before it was found, or before its disk was, cannot be said to be of this time.
+        if tenant not in before.tenants or not (of_processes or disk in before.disks):
             continue
-        old = before.uses.get((tenant, disk), (0, 0, 0))
         # A group of the same name that was created again counts from 0.
-        operations, read, written = (n - o if n >= o else n for n, o in zip(now, old, strict=True))
+        is_same = all(n >= o for n, o in zip(now, old, strict=True))
+        operations, read, written = (n - o if is_same else n for n, o in zip(now, old, strict=True))
         if operations > 0 or read or written:
             yield Use(
                 tenant=tenant,
                 disk=disk,
-                operations=None if disk in (HOST, REST) else operations,
+                operations=None if of_processes else operations,
                 read_bytes=read,
                 write_bytes=written,
             )

@@ -1,7 +1,8 @@
 """Watches disks for some time: reads counters each period, applies the rule to each disk, and keeps a record.
 
 Its memory does not grow with time. The first spans of a record are single periods; after each SPANS of them a span is
-twice as long. While a disk is slow, single periods are kept, up to DETAILS.
+twice as long. While a disk is slow, single periods are kept, up to DETAILS. Where processes are read, which happens
+every two seconds, a span ends with such a reading.
 """
 
 from __future__ import annotations
@@ -32,18 +33,26 @@ class Course:
         self._record, self._every_ns, self._limit_ns, self._emit = record, every_ns, limit_ns, emit
         self._rules: dict[str, Rule] = {}
         self._sum: Span | None = None
+        self._open: Span | None = None
         self._periods = self._details = self._slow = self.dropped = 0
         self._written = sum(1 for _ in record.spans())
 
     def take(self, span: Span) -> Seen:
         """One period. Returns what those who watch see of it."""
         rules = [(self._rules.setdefault(disk.disk, Rule(self._limit_ns, self._every_ns)), disk) for disk in span.disks]
+        disks = tuple(rule.judged(disk, span.length_ns) for rule, disk in rules)
+        span = span.model_copy(update={"disks": disks}) if any(disk.saturated_ns for disk in disks) else span
         for rule, disk in rules:
             if (slow := rule.take(disk, span)) is not None:
                 self._tell(slow)
         now = tuple(slow for rule, _ in rules if (slow := rule.now))
-        self._sum = span if self._sum is None else self._sum + span
+        span = span if self._open is None else self._open + span
+        # Bytes of processes are of the time since they were last read, and so must be those of the disks beside them.
+        self._open = span if span.unread else None
         self._periods += 1
+        if span.unread:
+            return Seen(span=span, slow=now)
+        self._sum = span if self._sum is None else self._sum + span
         is_detail = bool(now) and self._details < DETAILS
         self._details += is_detail
         kept = is_detail or self._periods >= 2 ** (self._written // SPANS)
@@ -60,6 +69,8 @@ class Course:
 
     def end(self) -> None:
         """Writes what is not written yet. A disk that is slow stays without an end."""
+        if self._open is not None:
+            self._sum = self._open if self._sum is None else self._sum + self._open
         self.flush()
 
     def _tell(self, slow: Slow) -> None:

@@ -24,9 +24,9 @@ CASES_LEAST = 60
 PLANTS = {
     "lost": ("what a recording's plan leaves out is not said", """
 import dataclasses
-import partywall.load.har as har
-plan_of = har.plan_of
-har.plan_of = lambda *given: dataclasses.replace(plan_of(*given), notes=())
+import partywall.load.recorded as recorded
+plan_of = recorded.plan_of
+recorded.plan_of = lambda *given: dataclasses.replace(plan_of(*given), notes=())
 """),
     "mute": ("errors that do not say what is wrong", MUTE),
 }  # fmt: skip

@@ -240,7 +240,8 @@ class Reader:
             given = _fields(content) if content else [(_text(p.get("name")), _text(p.get("value"))) for p in params]
             fields = [(self._mended(name), self._mended(value)) for name, value in given or ()]
             form = dict(fields)
-            if form and len(form) == len(fields) and all(map(_is_key, form)) and all(map(_plain, form.values())):
+            is_form = len(form) == len(fields) > 0 and all(map(_is_key, form)) and all(map(_plain, form.values()))
+            if is_form and not _is_document(fields):
                 return {"form": {name: literal(value) for name, value in fields}}, ""
             content = content or (fields[0][0] if _is_document(fields) else urlencode(fields))
         if not content:

@@ -219,7 +219,7 @@ def _columns(feeder: Feeder, folder: Path) -> tuple[str, ...]:
                 raise ValueError(f"{feeder.csv} has no header line followed by rows")
             return head
     if feeder.json_lines is not None:
-        for line in (folder / feeder.json_lines).read_text(encoding="utf-8").splitlines():
+        for line in (folder / feeder.json_lines).read_text(encoding="utf-8-sig").splitlines():
             if line.strip():
                 first = json.loads(line)
                 if not isinstance(first, dict):
@@ -459,7 +459,7 @@ def _base64(path: At, text: str) -> Iterator[Mistake]:
 def think_times(path: Path) -> list[int]:
     """Durations in a file in ns, one on each line. ValueError with the wrong line."""
     times = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
         if not line.strip():
             continue
         try:

@@ -800,7 +800,8 @@ def program_form(name: str) -> st.SearchStrategy[dict]:
             "headers": st.lists(st.sampled_from([
                 {"name": ":authority", "value": "a.test"}, {"name": "Cookie", "value": "a=1; c"},
                 {"name": "Content-Type", "value": FILES}, {"name": "accept", "value": "x"},
-                {"name": "Accept", "value": "y"}, {"name": "Content-Length", "value": "9"}, {"name": "X", "value": "a\r\nb"},
+                {"name": "Accept", "value": "y"}, {"name": "Content-Length", "value": "9"},
+                {"name": "X", "value": "a\r\nb"},
             ]), max_size=3),
         },
         optional={"postData": data, "bodySize": st.sampled_from([-1, 0, 9]), "queryString": params, "cookies": params},

@@ -666,6 +666,12 @@ def test_a_file_in_another_form_is_one_clear_message(content: bytes, expected: s
         plan_of(content, "s.har")
 
 
+def test_a_recording_whose_plan_would_be_too_long_says_so():
+    data = {"mimeType": "text/plain", "text": "x" * plan.BYTES_MAX}
+    with pytest.raises(UsageError, match=r"its plan would have \d+ bytes, and 4194304 are the most — record a shorter"):
+        plan_of(har(entry("00.0", "http://a.test/", method="POST", data=data)), "s.har")
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
 def test_a_recording_is_read_in_the_encoding_that_a_shell_gave_it(encoding: str):
     assert plan_of(har(entry("00.0", "http://a.test/ä")).encode(encoding), "s.har").hosts == {"a.test": 1}

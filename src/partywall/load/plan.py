@@ -37,6 +37,7 @@ from partywall.model.load_plan import (
     User,
 )
 from partywall.scenario.check import ADDRESSES, wrong_address
+from partywall.scenario.decode import BYTES_MAX as SCENARIO_BYTES_MAX
 from partywall.scenario.decode import Document, decode
 from partywall.scenario.decode import Path as At
 from partywall.scenario.explain import Mistake, did_you_mean
@@ -45,6 +46,7 @@ from partywall.scenario.load import read
 
 # A plan may contain a browser's whole session.
 LARGER = 64
+BYTES_MAX = LARGER * SCENARIO_BYTES_MAX
 ALWAYS = ("user", "iteration")
 _DOLLAR = re.compile(r"\$(?:\$|\{([^}]*)\}|)")
 _STAND_INS: dict[str, Any] = {"partywall_load": 1, "name": "unnamed"}

@@ -24,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 from partywall.errors import Problem, UsageError
 from partywall.load.correlation import Correlations, Exchange, correlate, generated, replaced
 from partywall.load.har import NOT_MODIFIED, REDIRECTS, Entry, Reader, literal
+from partywall.load.plan import BYTES_MAX as PLAN_BYTES_MAX
 
 THINK_LEAST_S = 0.1
 """Shorter gaps come from the browser, not its user."""
@@ -89,6 +90,9 @@ def plan_of(
     correlations = correlate([_exchange(entry) for entry in kept])
     plan = _Writer(kept, titles, correlations, dict(tls or {})).plan(file)
     text = "".join(f"{line}\n" for line in (*(f"# {line}" for line in ABOUT), *_yaml(plan)))
+    if (size := len(text.encode())) > PLAN_BYTES_MAX:
+        said = f"its plan would have {size} bytes, and {PLAN_BYTES_MAX} are the most"
+        raise UsageError(Problem(said, "record a shorter session, or leave out hosts", file))
     notes += _unknown_cookies(kept)
     if correlations.variables:
         notes.append(f"{correlations.variables} × a value of an earlier response, extracted there into a variable")

@@ -474,9 +474,13 @@ def test_tcp_below_a_ceiling_gets_it_beside_a_guarantee(control: str, queue: str
         means = {name: sum(each.rows[name]["passed_bps"] for each in last) / len(last) for name in shares}
         return len(recent) > len(last) and all(0.9 < means[name] / share < 1.1 for name, share in shares.items())
 
-    with lab(["large", "small"]) as made, guard.keep(capped_beside_guarantee(made, queue)) as kept:
-        with stream(made, "large", control=control), stream(made, "small", control=control):
-            until(kept, all_served)
+    with (
+        lab(["large", "small"]) as made,
+        guard.keep(capped_beside_guarantee(made, queue)) as kept,
+        stream(made, "large", control=control),
+        stream(made, "small", control=control),
+    ):
+        until(kept, all_served)
     assert not waited
 
 
@@ -487,9 +491,12 @@ def test_packets_that_wait_for_too_long_are_a_finding() -> None:
     with lab(["large", "small"]) as made:
         requested = capped_beside_guarantee(made, "tbf")
         requested = dataclasses.replace(requested, start={**requested.start, "demand": "arrived"})
-        with guard.keep(requested) as kept:
-            with stream(made, "large", control="bbr"), stream(made, "small", control="bbr"):
-                seen = until(kept, lambda report: any(kind == "waited" for _, kind, _ in report.notes))
+        with (
+            guard.keep(requested) as kept,
+            stream(made, "large", control="bbr"),
+            stream(made, "small", control="bbr"),
+        ):
+            seen = until(kept, lambda report: any(kind == "waited" for _, kind, _ in report.notes))
     (text,) = {text for name, kind, text in seen.notes if kind == "waited" and name == "small"}
     assert "may wait 355 ms" in text
 

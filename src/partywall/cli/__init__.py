@@ -23,6 +23,7 @@ CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 def main() -> NoReturn:
     """Runs the command line and ends the process with an exit code (see `partywall.errors`)."""
+    _open_streams()
     # A terminal without line-drawing characters shows question marks instead of an error.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
@@ -50,6 +51,25 @@ def main() -> NoReturn:
     sys.exit(_flushed(outcome if isinstance(outcome, int) else Exit.HOLDS))
 
 
+def _open_streams() -> None:
+    """Opens standard streams that the caller has closed, so that no other file gets their numbers.
+
+    Reading finds nothing and messages are lost. Output fails, because somebody may rely on it.
+    """
+    for number, name, mode, flags in (
+        (0, "stdin", "r", os.O_RDONLY),
+        (1, "stdout", "w", os.O_RDONLY),
+        (2, "stderr", "w", os.O_WRONLY),
+    ):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, flags)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
+
+
 def _failed(code: int, *problems: Problem) -> int:
     """Prints the error as JSON if the command line asks for JSON. Returns the exit code."""
     if output.requested(sys.argv[1:]):
@@ -72,7 +92,9 @@ def _flushed(outcome: int) -> int:
 
 def _unwritten(error: OSError) -> int:
     _stop_output()
-    sys.stderr.write(f"partywall: cannot write: {error.strerror}; free some space, or send the output elsewhere\n")
+    closed = error.errno == errno.EBADF
+    why = "standard output is closed; send it" if closed else f"{error.strerror}; free some space, or send the output"
+    sys.stderr.write(f"partywall: cannot write: {why} elsewhere\n")
     return Exit.FAILED
 
 

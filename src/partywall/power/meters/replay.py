@@ -48,7 +48,7 @@ def check(address: Address) -> None:
 def make(address: Address, host: Host) -> Replay:
     del host
     try:
-        with Path(address.path).open(encoding="utf-8", newline="") as stream:
+        with Path(address.path).open(encoding="utf-8-sig", newline="") as stream:
             table = csv.DictReader(stream)
             if not set(COLUMNS) <= set(table.fieldnames or ()):
                 raise unusable(address.text, f"its columns are {table.fieldnames}", "it needs the columns s and watts")

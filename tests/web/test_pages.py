@@ -12,7 +12,7 @@ import zipfile
 import pytest
 
 from partywall.scenario import loads
-from partywall.web import deleted, documents, live, pages, publish, stream
+from partywall.web import deleted, documents, live, pages, publish, records, stream
 from partywall.web.interface import openapi
 from partywall.web.jobs import Job, Order, State
 from partywall.web.security import Role, Secrets
@@ -422,3 +422,26 @@ def test_an_archive_is_sent_in_pieces_and_never_held_in_memory(folder):
     tracemalloc.stop()
     assert sum(sizes) > 32 << 20
     assert peak < 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("mark", "findings", "badge"),
+    [
+        ("load.json", {"bounds": [], "evidence": {"verdicts": [1]}}, "✓ measured"),
+        ("load.json", {"bounds": [{"of": "p99"}]}, "✓ holds"),
+        ("plan.json", {"verdicts": []}, "✓ measured"),
+        ("plan.json", {"verdicts": [{"goal": "p99"}]}, "✓ holds"),
+        ("migration.json", {"cells": [{"reaches_goal": None}]}, "✓ measured"),
+        ("migration.json", {"cells": [{"reaches_goal": True}]}, "✓ holds"),
+        ("trace.json", {"verdicts": [1]}, "✓ measured"),
+        ("guard.jsonl", {}, "✓ holds"),
+        ("load.json", [1], "✓ measured"),
+        ("load.json", None, "✓ measured"),
+    ],
+)
+def test_a_record_holds_only_if_it_had_a_goal(tmp_path, mark, findings, badge):
+    (tmp_path / mark).write_text("{}")
+    if findings is not None:
+        (tmp_path / "findings.json").write_text(json.dumps(findings, indent=1))
+    assert records.kind_of(tmp_path) is not None
+    assert records.outcome(tmp_path, 0) == ("holds" if "holds" in badge else "done", badge)

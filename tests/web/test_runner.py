@@ -44,6 +44,26 @@ def test_the_same_key_makes_one_job(runner, folder):
     assert folder.document("key-00001").read_text() == DOCUMENT
 
 
+def test_a_bug_inside_an_action_is_not_called_bad_input_and_leaves_its_traceback(runner, folder, monkeypatch, capfd):
+    for raised in (KeyError("inside"), ValueError("inside"), TypeError("inside")):
+
+        def fails(*_, raised=raised):
+            raise raised
+
+        monkeypatch.setattr(Folder, "put", fails)
+        answer = ask(runner, "start", key="key-00001", order={"kind": "run", "shipped": "demo"})
+        assert answer["error"] == f"this is a bug: {raised!r}; {folder.own / 'runner.txt'} has the details"
+        said = capfd.readouterr().err
+        assert "Traceback" in said
+        assert "inside" in said
+
+
+@pytest.mark.parametrize("line", [b"", b"7", b"[]", b"{}", b'{"action": 7}', b'{"action": "none"}', b"[" * 100_000])
+def test_what_is_no_request_is_refused_without_a_traceback(runner, capfd, line):
+    assert runner.answer(line) == {"error": "this is not a request"}
+    assert capfd.readouterr().err == ""
+
+
 def test_jobs_survive_in_the_order_of_their_creation(runner, folder):
     for number in range(5):
         ask(runner, "start", key=f"key-0000{number}", order={"kind": "run", "shipped": "demo"})

@@ -28,6 +28,7 @@ from partywall.load.second import SECOND_NS, Beside, Second, Seconds
 from partywall.model.backend import Name as BackendName
 from partywall.model.load_plan import Generator
 from partywall.sandbox import Label, Sandbox, Settings, Spent, qemu, reap, reaper
+from partywall.sandbox.own_threads import keep_on
 from partywall.sandbox.qemu.machine import Nic
 from partywall.session import Session
 
@@ -243,8 +244,8 @@ class PreparedLoad:
         """
         others = allowed - set(self.setup.cpus)
         if others:
-            os.sched_setaffinity(0, others)
-            self._agents.at_end(os.sched_setaffinity, 0, allowed)
+            keep_on(others)
+            self._agents.at_end(keep_on, allowed)
 
     def _watch(self, name: str, **targets: Any) -> None:
         """Reads the counters of an agent beside the server at this host's full seconds."""

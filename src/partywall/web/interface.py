@@ -66,7 +66,7 @@ class Interface:
         if not is_key(key):
             raise HTTPException(400, "Idempotency-Key is missing, or is not 8 to 64 letters, digits, - or _.")
         if not request.state.bearer and not self._server.secrets.is_ours(key):
-            raise HTTPException(403, "A browser's key must come from a page of this self._server.")
+            raise HTTPException(403, "A browser's key must come from a page of this server.")
         return key
 
     async def _act(self, action: str, **fields: Any) -> Response:

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -126,17 +127,21 @@ class Runner:
         """Carries out a request. Returns {"ok": true, ...}, or {"error": text} with "problems" if it has several."""
         try:
             request = json.loads(line)
-            action, fields = request.pop("action"), request
-            model, carry_out = ACTIONS[action]
-            return {"ok": True} | carry_out(self, model.model_validate(fields))
+            model, carry_out = ACTIONS[request.pop("action")]
+            asked = model.model_validate(request)
         except ValidationError as error:
             return {"error": "; ".join(_said(each) for each in error.errors(include_url=False)[:10])}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return {"error": "this is not a request"}
+        try:
+            return {"ok": True} | carry_out(self, asked)
         except ProblemsError as error:
             return {"error": str(error), "problems": [plain(problem) for problem in error.problems]}
         except (PartywallError, OSError) as error:
             return {"error": str(error)}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return {"error": "this is not a request"}
+        except Exception as error:  # noqa: BLE001 - one request must not end the runner
+            traceback.print_exc()
+            return {"error": f"this is a bug: {error!r}; {self._folder.own / 'runner.txt'} has the details"}
 
     def start(self, request: Start) -> dict[str, Any]:
         """Puts a job in the queue. The same key never makes a second job."""

@@ -7,8 +7,8 @@ import pytest
 from partywall.sandbox import Label, reaper
 
 
-@pytest.fixture
-def runtime(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def _runtime(tmp_path, monkeypatch):
     """An OCI runtime that fails to delete the container `stuck`."""
     program = tmp_path / "crun-stub"
     program.write_text('#!/bin/sh\nfor last; do :; done\n[ "$last" != stuck ] || { echo "device busy" >&2; exit 1; }\n')
@@ -17,7 +17,7 @@ def runtime(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
 
 
-def test_a_container_that_cannot_be_deleted_is_left_and_its_notes_are_kept(runtime, tmp_path):
+def test_a_container_that_cannot_be_deleted_is_left_and_its_notes_are_kept(tmp_path):
     label = Label.create("reaped", tmp_path / "work")
     for name in ("stuck", "gone"):
         (label.state / "runtime" / name).mkdir(parents=True)

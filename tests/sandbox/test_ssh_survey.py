@@ -63,5 +63,3 @@ def test_a_child_of_ssh_that_keeps_its_streams_open_holds_up_nothing(ssh, monkey
         assert "no answer within 7 s" in made._why_silent(b"", 7)
     assert time.monotonic() - begun < 4
     assert made.process.returncode is not None
-
-

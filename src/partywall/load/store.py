@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from partywall.errors import TrialError
-from partywall.files import write_whole
 from partywall.load.health import Health
 from partywall.load.second import HISTOGRAMS, Second
 from partywall.store.record import Record
@@ -100,7 +99,7 @@ class LoadDirectory(Record):
     def create(cls, path: Path, about: Mapping[str, Any]) -> LoadDirectory:
         """A new directory with the facts known before the start. UsageError if something exists at `path`."""
         load = cls.make(path)
-        (path / cls.MARK).write_text(json.dumps(about, indent=1))
+        load.put(cls.MARK, json.dumps(about, indent=1))
         return load
 
     def begin(self, begin_ns: int) -> None:
@@ -113,7 +112,7 @@ class LoadDirectory(Record):
         self._write(about | {"notes": [*about.get("notes", ()), text]})
 
     def _write(self, about: Mapping[str, Any]) -> None:
-        write_whole(self.path / self.MARK, json.dumps(about, indent=1))
+        self.put(self.MARK, json.dumps(about, indent=1))
 
     def append(self, second: Second, health: Health) -> None:
         """Stores a second immediately."""

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import ValidationError
 
 from partywall.errors import Problem, UsageError
+from partywall.files import write_whole
 from partywall.store.lines import decoded
 
 T = TypeVar("T")
@@ -56,6 +57,13 @@ class Record:
         except OSError as error:
             raise UsageError(f"{path} cannot be created: {error.strerror}; give another --out") from None
         return cls(path)
+
+    def put(self, name: str, content: str | bytes) -> None:
+        """Writes a file of the record whole, so that it is there after a power failure, or not at all.
+
+        The file that identifies a record is written last: a directory with it can be continued.
+        """
+        write_whole(self.path / name, content, durable=True)
 
     @staticmethod
     def expect_none(path: Path) -> None:

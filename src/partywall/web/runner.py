@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import struct
@@ -46,6 +47,8 @@ REQUEST_S = 5.0
 STEP_S = 0.2
 IDLE_S = 600.0
 PURGE_S = 3600.0
+BESIDE_S = 1800.0
+"""A report or a clean-up that takes longer is killed, so that the queue goes on."""
 """Time between two looks for deleted records that are no longer kept."""
 PURGED_AT_A_TIME = 1000
 KILL_AFTER_S = 10.0
@@ -118,7 +121,7 @@ class Runner:
         self._allow_commands = allow_commands
         self._lock: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._reports: list[subprocess.Popen[bytes]] = []
+        self._reports: dict[subprocess.Popen[bytes], float] = {}
         self._purge_at = 0.0
         self._removed: set[str] = set()
         self.active_at = time.monotonic()
@@ -306,7 +309,7 @@ class Runner:
     def step(self) -> None:
         """Takes note of a job that has ended, and starts the next one if the host is free."""
         going = self._folder.waiting()
-        self._reports = [report for report in self._reports if report.poll() is None]
+        self._reports = {report: until for report, until in self._reports.items() if not self._is_over(report, until)}
         if going or self._reports:
             self.active_at = time.monotonic()
         for job in going:
@@ -343,7 +346,7 @@ class Runner:
         paths = [path for path in deleted.hidden(self._folder) if path not in self._removed][:PURGED_AT_A_TIME]
         if paths:
             self._removed.update(paths)
-            self._reports.append(subprocess.Popen(["rm", "-rf", "--", *paths], stdin=subprocess.DEVNULL))
+            self._follow(subprocess.Popen(["rm", "-rf", "--", *paths], stdin=subprocess.DEVNULL))
 
     def _record(self, name: str) -> Path:
         path = self._folder.record(name)
@@ -456,9 +459,18 @@ class Runner:
     def _beside(self, *words: str) -> None:
         """Starts a short command. The next job waits for it."""
         output, command = subprocess.DEVNULL, [sys.executable, "-P", "-m", "partywall", *words]
-        self._reports.append(
-            subprocess.Popen(command, stdin=output, stdout=output, stderr=output, cwd=self._folder.root)
-        )
+        self._follow(subprocess.Popen(command, stdin=output, stdout=output, stderr=output, cwd=self._folder.root))
+
+    def _follow(self, process: subprocess.Popen[bytes]) -> None:
+        self._reports[process] = time.monotonic() + BESIDE_S
+
+    def _is_over(self, process: subprocess.Popen[bytes], until: float) -> bool:
+        """Whether a short command has ended. One that hangs must not hold up the queue for ever."""
+        if process.poll() is None and time.monotonic() >= until:
+            process.kill()
+            print(f"killed after {BESIDE_S:g} s: {shlex.join(map(str, process.args))}", file=sys.stderr)  # noqa: T201
+            process.wait()
+        return process.poll() is not None
 
 
 ACTIONS: Mapping[str, tuple[type[BaseModel], Callable[[Runner, Any], dict[str, Any]]]] = {

@@ -120,9 +120,9 @@ class Record:
                     line = "\n" + line
             stream.write(line.encode() + b"\n")
 
-    def lines(self) -> Iterator[tuple[int, bytes]]:
-        """The lines with their numbers, including incomplete ones."""
-        file = self.path / self.LINES
+    def lines(self, name: str = "") -> Iterator[tuple[int, bytes]]:
+        """The lines with their numbers, including incomplete ones. name: of another file of lines."""
+        file = self.path / (name or self.LINES)
         if file.exists():
             with file.open("rb") as stream:
                 for number, line in enumerate(stream, start=1):
@@ -130,13 +130,17 @@ class Record:
 
     def whole_lines(self) -> list[dict[str, Any]]:
         """The decoded lines without incomplete ones. UsageError for a line that is not the beginning of JSON."""
-        every = []
-        for number, line in self.lines():
+        return list(self.each_line())
+
+    def each_line(self, name: str = "") -> Iterator[dict[str, Any]]:
+        """As `whole_lines`, one after the other. name: of another file of lines."""
+        for number, line in self.lines(name):
             try:
-                every.append(decoded(line))
+                content = decoded(line)
             except ValueError as error:
-                raise self.damaged(self.LINES, str(error), number) from None
-        return [content for content in every if content is not None]
+                raise self.damaged(name or self.LINES, str(error), number) from None
+            if content is not None:
+                yield content
 
     def decoded(self, name: str, decode: Callable[[str], T]) -> T:
         """A file's decoded content. UsageError if it is unreadable or invalid."""

@@ -5,6 +5,7 @@ The golden files were written by fio 3.33, sysbench 1.0.20, vmstat and stress-ng
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,57 @@ def test_a_json_document_that_does_not_parse_is_counted_and_the_next_is_read():
     slices = [result for at, line in enumerate(lines) for result in extractor.feed(at, line)]
     assert slices == [(1, 5, 3.0)]
     assert (extractor.counts.malformed, extractor.counts.bad) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "readings", "malformed"),
+    [
+        (["[INFO] begun {", '{"v": 1}', '{"v": 2}'], 2, 1),
+        (["{ not yet", '{"v": 1}'], 1, 1),
+        (["[", '{"v": 1}', '{"v": 2}', '{"v": 3}'], 2, 1),
+        (["{", '{"v": 1}'], 1, 1),
+        (["[ 10s ] 4 threads", ' {"v": 1}'], 1, 1),
+        (["{", '  "v": 1,', "warning: slow", '  "w": {"v": 7}', "}", "{", '  "v": 2', "}"], 1, 1),
+        (["  {", '    "v": 1', "oops", '    {"v": 7}', "  }", "  {", '    "v": 2', "  }"], 1, 1),
+        (['{"v": 1} done', '{"v": 2}'], 2, 1),
+        (['{"v": 1}, {"v": 2}', "[]"], 2, 0),
+        (['{"v": -nan}', '{"v": 5.9e 06}', '{"v": 1}'], 1, 2),
+        (['{"v": "\\q"}', '{"v": 01}', '{"v": 1}'], 1, 2),
+        (['\ufeff{"v": 1}', "plain text"], 1, 0),
+        (['{"v": "a', '{"v": 2}'], 1, 1),
+        (["[" * 5000, '{"v": 2}'], 0, 0),
+    ],
+)
+def test_noise_costs_at_most_the_document_that_it_spoils_and_is_counted(
+    lines: list[str], readings: int, malformed: int
+):
+    extractor = Extractor(metric(json="$.v"))
+    for at, line in enumerate(lines):
+        extractor.feed(at, line)
+    assert (extractor.counts.readings, extractor.counts.malformed) == (readings, malformed)
+
+
+DOCUMENTS = st.builds(
+    lambda value, more, indent: json.dumps({"v": value, **more}, indent=indent).splitlines(),
+    st.integers(0, 9),
+    st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(0, 9), max_size=2) | st.text(max_size=3), max_size=2),
+    st.sampled_from([None, 1, 4]),
+)
+NOISE = st.sampled_from(["[INFO] x", "[ 10s ] thds: 4", "{ x", "{", "[", "}", "]", ",", '"', "fio: ok", "", "  {"]).map(
+    lambda line: [line]
+)
+
+
+@given(st.lists(st.tuples(st.booleans(), DOCUMENTS, NOISE), max_size=12))
+def test_each_line_of_noise_costs_at_most_one_document(parts: list[tuple[bool, list[str], list[str]]]):
+    extractor, documents, noises, at = Extractor(metric(json="$.v")), 0, 0, 0
+    for is_noise, document, noise in parts:
+        documents, noises = documents + (not is_noise), noises + is_noise
+        for line in noise if is_noise else document:
+            at += 1
+            extractor.feed(at, line)
+    assert documents - noises <= extractor.counts.readings + extractor.counts.bad
+    assert noises or not extractor.counts.malformed
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,10 @@ import stat
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 PARTYWALL = (sys.executable, "-m", "partywall")
@@ -123,21 +125,29 @@ def prepare(folder: Path, case: Case, finished: Path) -> None:
 
 def run(folder: Path, *arguments: str, case: Case | None = None, timeout_s: float = 120) -> Outcome:
     """Runs `partywall ARGUMENTS` in `folder` to its end, and looks at what is left of it."""
-    environment, evidence = surroundings(folder, case.environment if case else {})
     argv = [*(AS_NOBODY if case and case.nobody else ()), *PARTYWALL, *arguments]
-    before = listing(folder)
     with Path(case.stdout).open("wb") if case and case.stdout else contextlib.nullcontext(subprocess.PIPE) as stdout:
-        done = subprocess.run(
-            argv,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        return ended(folder, argv, case.environment if case else {}, timeout_s, stdout)
+
+
+def ended(
+    folder: Path, argv: Sequence[str], more: dict[str, str], timeout_s: float = 120, stdout: Any = subprocess.PIPE
+) -> Outcome:
+    """Runs a command in `folder` to its end, with `more` in its environment, and looks at what is left of it."""
+    environment, evidence = surroundings(folder, more)
+    before = listing(folder)
+    done = subprocess.run(
+        argv,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+    )
     half_done = tuple(sorted(listing(folder) - before))
     return Outcome(done.returncode, done.stdout or "", done.stderr, left(folder, evidence), half_done)
 

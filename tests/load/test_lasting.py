@@ -98,6 +98,7 @@ def feeders(tmp_path, name, content):
     [
         ("a.csv", b"\xef\xbb\xbfword,n\na,1\n\nb,2\n\n"),
         ("a.jsonl", b'{"word": "a", "n": 1}\n\n{"word": "b", "n": "2"}\n'),
+        ("a.jsonl", b'\xef\xbb\xbf{"word": "a", "n": 1}\r\n{"word": "b", "n": "2"}\r\n'),
     ],
 )
 def test_rows_that_go_with_a_program_are_those_that_the_agent_reads(tmp_path, name, content):

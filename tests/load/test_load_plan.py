@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from partywall.errors import UsageError
 from partywall.load import plan
 from partywall.load.compiling import program, whole_url
+from partywall.load.plan import think_times
 from partywall.load.schema import json_schema
 
 HERE = Path(__file__).parent
@@ -72,6 +73,11 @@ def test_a_level_with_ramps_becomes_stages_and_the_first_is_a_jump_without_a_ram
 def test_urls_that_begin_with_a_slash_are_below_the_bases_host():
     assert whole_url("/a?b", "http://h:1/x/") == "http://h:1/a?b"
     assert whole_url("http://g/", "http://h:1/x/") == "http://g/"
+
+
+def test_files_of_a_plan_may_begin_with_a_byte_order_mark(tmp_path: Path):
+    (tmp_path / "thinks.txt").write_bytes(b"\xef\xbb\xbf1s\r\n2s\r\n")
+    assert think_times(tmp_path / "thinks.txt") == [10**9, 2 * 10**9]
 
 
 def test_bare_values_stand_for_the_key_that_matters_most():

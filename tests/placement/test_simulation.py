@@ -159,6 +159,27 @@ def test_a_trace_is_read_from_a_folder_and_from_an_archive(tmp_path):
     assert traces.read(tmp_path / "day.tar.gz").tolist() == traces.read(folder).tolist()
 
 
+def test_traces_of_other_systems_are_read(tmp_path):
+    """A byte-order mark, files that macOS puts beside others, a value that was rounded up."""
+    (tmp_path / "a").write_bytes(b"\xef\xbb\xbf10\r\n20\r\n")
+    (tmp_path / "b").write_text("100.0000001\n7")
+    (tmp_path / "._a").write_bytes(b"\0\5\26\7")
+    (tmp_path / ".DS_Store").write_bytes(b"\0")
+    with tarfile.open(tmp_path.parent / "odd.tar", "w") as archive:
+        archive.add(tmp_path, "day")
+    assert traces.read(tmp_path).tolist() == [[0.1, 0.2], [1.0, 0.07]]
+    assert traces.read(tmp_path.parent / "odd.tar").tolist() == [[0.1, 0.2], [1.0, 0.07]]
+
+
+def test_a_folder_of_days_and_a_value_that_is_just_too_large_say_what_is_wrong(tmp_path):
+    (tmp_path / "20110303").mkdir()
+    with pytest.raises(UsageError, match=r"holds no traces, but 1 folder — give one day: .*/20110303"):
+        traces.read(tmp_path)
+    (tmp_path / "a").write_text("100.2\n7")
+    with pytest.raises(UsageError, match=r"line 1 is 100\.2, not between 0 and 100"):
+        traces.read(tmp_path)
+
+
 def test_mistakes_in_traces_are_reported_at_once(tmp_path):
     folder = tmp_path / "day"
     folder.mkdir()

@@ -21,7 +21,14 @@ from partywall.model.scenario import Metric
 WorkSlice = tuple[int, int, float]
 
 DOCUMENT_CHARS_MAX = 4 << 20
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+_JSON_TOKEN = re.compile(
+    r'[ \t\r]*(?:(?P<text>"(?:[^"\\\x00-\x1f]|\\.)*")'
+    r"|(?P<value>-?(?:[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|Infinity)|NaN|true|false|null)|(?P<mark>[{}\[\]:,]))"
+)
+_SPACE, _FILL = re.compile(r"\s*"), re.compile(r"[\s,]*")
+_VALUE = ("text", "value", "{", "[")
+_FIRST_VALUE = (*_VALUE, "]")
+_FIRST_KEY = ("key", "}")
 
 
 class MetricError(ValueError):
@@ -73,6 +80,8 @@ class Extractor:
     def feed(self, at_ns: int, line: str) -> list[WorkSlice]:
         """The slices completed by `line`, which arrived at `at_ns`."""
         self.counts.lines += 1
+        if self.counts.lines == 1:
+            line = line.removeprefix("\ufeff")
         readings = self._reader.read(line, self.counts)
         return [piece for reading in readings if (piece := self._slice(at_ns, reading)) is not None]
 
@@ -121,6 +130,12 @@ def _sources(metric: Metric) -> dict[str, Any]:
     return {"regex": metric.regex, "json": metric.json_path, "csv_column": metric.csv_column}
 
 
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Where a pattern that matches nothing too ends."""
+    match = pattern.match(text, at)
+    return match.end() if match else at
+
+
 def _number(text: Any) -> float | None:
     """Parses numbers such as 12 or 1.5e3, but not nan, true or '1,234', which is ambiguous."""
     if isinstance(text, bool) or not isinstance(text, str | int | float):
@@ -150,7 +165,11 @@ class _Regex:
 
 
 class _Json:
-    """Collects lines until brackets balance. Text outside documents is ignored."""
+    """Reads documents that begin on a line of their own, and may have several lines. Text between them is ignored.
+
+    A document is given up on the line where it can no longer become valid, and counted. The next one begins there or
+    on a later line.
+    """
 
     def __init__(self, path: str) -> None:
         try:
@@ -162,33 +181,48 @@ class _Json:
             raise MetricError(
                 "json", f"not a JSONPath: {error}"[:200], "write for example $.jobs[0].read.iops"
             ) from None
+        self._form = _Form()
         self._lines: list[str] = []
-        self._depth = 0
         self._chars = 0
+        self._indent = 0
+        self._indent_most: int | None = None
 
     def read(self, line: str, counts: Counts) -> list[float | None]:
-        if not self._lines and not line.lstrip().startswith(("{", "[")):
-            return []
-        self._lines.append(line)
-        self._chars += len(line)
-        for token in _JSON_TOKEN.findall(line):
-            self._depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token, 0)
-        if self._depth > 0 and self._chars <= DOCUMENT_CHARS_MAX:
-            return []
-        text, self._lines, self._depth, self._chars = "\n".join(self._lines), [], 0, 0
-        return self._readings(text, counts)
+        readings: list[float | None] = []
+        at = 0
+        while self._lines or self._begins(line, at):
+            end = self._form.follow(line, at)
+            self._lines.append(line[at:end])
+            self._chars += len(self._lines[-1])
+            if end is None and self._chars <= DOCUMENT_CHARS_MAX:
+                return readings
+            parts, self._lines, self._chars, self._form = self._lines, [], 0, _Form()
+            if not end:
+                counts.malformed += 1
+                # The line that spoils a document may be the first of the next one.
+                if len(parts) == 1 or end is None:
+                    return readings
+                self._indent_most = self._indent
+                continue
+            readings += self._readings("\n".join(parts), counts)
+            at = _end(_FILL, line, end)
+            counts.malformed += at < len(line) and line[at] not in "{["
+        return readings
+
+    def _begins(self, line: str, at: int) -> bool:
+        """True if a document begins here: not below one that was given up, whose other lines are indented more."""
+        start = _end(_SPACE, line, at)
+        if line[start : start + 1] not in ("{", "[") or (self._indent_most is not None and start > self._indent_most):
+            return False
+        self._indent, self._indent_most = start, None
+        return True
 
     def _readings(self, text: str, counts: Counts) -> list[float | None]:
-        decoder, at, readings = json.JSONDecoder(), 0, []
-        while at < len(text):
-            try:
-                document, at = decoder.raw_decode(text, at)
-            except (ValueError, RecursionError):
-                counts.malformed += 1
-                break
-            readings += self._values(document)
-            at += len(text[at:]) - len(text[at:].lstrip(" \t\r\n,"))
-        return readings
+        try:
+            return self._values(json.loads(text))
+        except (ValueError, RecursionError):
+            counts.malformed += 1
+            return []
 
     def _values(self, document: Any) -> list[float | None]:
         """Several matches, for example of several jobs, are one reading: their sum."""
@@ -197,6 +231,38 @@ class _Json:
             return []
         known = [number for number in numbers if number is not None]
         return [math.fsum(known) if len(known) == len(numbers) else None]
+
+
+class _Form:
+    """Follows a JSON document from line to line, without keeping it. It is an object or a list."""
+
+    def __init__(self) -> None:
+        self._open = ""
+        self._next: tuple[str, ...] = ("{", "[")
+
+    def follow(self, line: str, at: int) -> int | None:
+        """Where the document ends on this line; None if it goes on, and 0 if it cannot become valid."""
+        while match := _JSON_TOKEN.match(line, at):
+            at = match.end()
+            sort = match["mark"] or ("value" if match["value"] else "key" if "key" in self._next else "text")
+            if sort not in self._next:
+                return 0
+            if sort in "{[":
+                self._open += sort
+            elif sort in "}]":
+                self._open = self._open[:-1]
+            if not self._open:
+                return at
+            self._next = _after(sort, self._open[-1])
+        return None if not line[at:].strip(" \t\r") else 0
+
+
+def _after(sort: str, inside: str) -> tuple[str, ...]:
+    """What may follow a token in an object or a list."""
+    if sort == ",":
+        return ("key",) if inside == "{" else _VALUE
+    follows: dict[str, tuple[str, ...]] = {"{": _FIRST_KEY, "[": _FIRST_VALUE, "key": (":",), ":": _VALUE}
+    return follows.get(sort, (",", "}" if inside == "{" else "]"))
 
 
 class _Csv:

@@ -17,11 +17,12 @@ from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
 from partywall.errors import Exit, Problem, UsageError
 from partywall.load import plan as plans
-from partywall.load.har import plan_of
+from partywall.load.recorded import plan_of
 from partywall.load.recording import OWN_HOSTS, Recording
 from partywall.load.recording import record as recorded
 from partywall.load.urls import wrong_with
 from partywall.sandbox import WORK_ROOT
+from partywall.scenario.decode import Document
 
 
 def import_har(
@@ -41,7 +42,7 @@ def import_har(
     """
     _refuse_existing(out, force=force)
     with _files():
-        content = recording.read_text(encoding="utf-8", errors="replace")
+        content = recording.read_bytes()
     return _write_plan(content, str(recording), out, leave_out or ())
 
 
@@ -124,11 +125,11 @@ def _files() -> Iterator[None]:
 
 
 def _write_plan(
-    content: str, source: str, out: Path, leave_out: Sequence[str], tls: Mapping[str, Any] | None = None
+    content: str | bytes, source: str, out: Path, leave_out: Sequence[str], tls: Mapping[str, Any] | None = None
 ) -> int:
     """Writes the plan of a recording, and shows what is in it."""
     imported = plan_of(content, source, leave_out, tls)
-    plans.loads(imported.text.encode(), str(out), out.resolve().parent)
+    plans.of_document(Document(imported.plan, {}), str(out), out.resolve().parent)
     with _files():
         out.write_text(imported.text, encoding="utf-8")
     console = Console()

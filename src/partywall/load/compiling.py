@@ -242,7 +242,7 @@ def _rows(rows: Json) -> Json:
     if "json_lines" in rows:
         file = Path(rows["json_lines"])
         with _read(file):
-            numbered = [(n, line) for n, line in enumerate(file.read_text("utf-8").splitlines(), 1) if line.strip()]
+            numbered = [(n, line) for n, line in enumerate(file.read_text("utf-8-sig").splitlines(), 1) if line.strip()]
         objects = [_object(file, number, line) for number, line in numbered]
         columns = list(objects[0])
         for (number, _), line in zip(numbered, objects, strict=True):

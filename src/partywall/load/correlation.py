@@ -1,5 +1,8 @@
 """Correlation: finds values that a recorded user received and sent back later, and how to extract them. Pure.
 
+Takes time in proportion to the recording: each response is read once for the words of all values, and once more for
+those that came in it.
+
 A session's identifiers and tokens differ in the next session. A value that looks generated and came in an earlier
 response is therefore extracted from that response, and replaced by a variable where it was sent. Cookies are not
 handled here: each user's cookie jar sends them back.
@@ -8,8 +11,10 @@ handled here: each user's cookie jar sends them back.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -21,6 +26,8 @@ SHORTEST = 8
 CONTEXT = 32
 """Characters before a value that a regular expression looks for."""
 
+_WORD = re.compile(r"[^\W_]+")
+_ESCAPES = re.compile(r"\\u[0-9A-Fa-f]{4}|\\[a-z]|%[0-9A-Fa-f]{2}")
 _PIECE = re.compile(r"[A-Za-z0-9._~+/=-]{8,}")
 _NAMING = ("name", "id", "property", "class")
 
@@ -64,41 +71,76 @@ class Correlations:
 def correlate(exchanges: Sequence[Exchange]) -> Correlations:
     """All values that came in a response and were sent later, but not before."""
     correlations = Correlations()
+    sent = [list(dict.fromkeys(sent_values(exchange))) for exchange in exchanges]
+    sources = _sources(exchanges, sent)
+    responses: dict[int, Response] = {}
     names: dict[str, str] = {}
-    for number, exchange in enumerate(exchanges):
-        for value in dict.fromkeys(sent_values(exchange)):
-            source = _source(value, exchanges[:number])
-            if source is None:
+    numbers: Counter[str] = Counter()
+    for number, values in enumerate(sent):
+        for value in values:
+            source = sources.get(value, number)
+            if source >= number:
                 continue
             if value not in names:
-                names[value] = _named(value, source, exchanges[source], correlations, set(names.values()))
+                response = responses.setdefault(source, Response(exchanges[source]))
+                names[value] = _named(response.extraction_of(value), source, correlations, numbers)
             correlations.uses.setdefault(number, []).append(Use(value, names[value], source))
     return correlations
 
 
-def _source(value: str, earlier: Sequence[Exchange]) -> int | None:
-    """The first response with the value; None if the user had sent it before, or it never came."""
-    for number, exchange in enumerate(earlier):
-        if value in list(sent_values(exchange)):
-            return None
-        if value in exchange.received or any(value in content for _, content in exchange.received_headers):
-            return number
-    return None
+def _sources(exchanges: Sequence[Exchange], sent: Sequence[Sequence[str]]) -> dict[str, int]:
+    """The first response with each value. Values that the user had sent before it, or with it, are left out.
+
+    A value is found if the longest of its words is a word of the response, not a part of one.
+    """
+    by_word: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    first_sent: dict[str, int] = {}
+    for number, values in enumerate(sent):
+        for value in values:
+            if first_sent.setdefault(value, number) == number:
+                by_word[max(_WORD.findall(value), key=_rarity)][value] = None
+    sources: dict[str, int] = {}
+    for number, exchange in enumerate(exchanges):
+        text = "\0".join((exchange.received, *(content for _, content in exchange.received_headers)))
+        for word in _words(text) & by_word.keys():
+            for value in [value for value in by_word[word] if value in text]:
+                # Whichever came first decides, so the value need not be looked for again.
+                del by_word[word][value]
+                if number < first_sent[value]:
+                    sources[value] = number
+            if not by_word[word]:
+                del by_word[word]
+    return sources
 
 
-def _named(value: str, source: int, exchange: Exchange, correlations: Correlations, taken: set[str]) -> str:
-    """The variable for a value, after adding its extraction; empty if it cannot be extracted."""
-    extraction = extraction_of(value, exchange)
+def _rarity(word: str) -> int:
+    """How unlikely a word is in another value: longer ones, and those with digits."""
+    return len(word) + (SHORTEST if any(char.isdigit() for char in word) else 0)
+
+
+def _words(text: str) -> set[str]:
+    """The words of a response, also beside characters that JSON or a URL escapes."""
+    words = set(_WORD.findall(text))
+    return words | set(_WORD.findall(_ESCAPES.sub(" ", text))) if "\\" in text or "%" in text else words
+
+
+def _named(
+    extraction: tuple[str, dict[str, str]] | None, source: int, correlations: Correlations, numbers: Counter[str]
+) -> str:
+    """The variable for a value, after adding its extraction; empty if it cannot be extracted.
+
+    numbers: of each name, the last one given.
+    """
     if extraction is None:
         return ""
     hint, extract = extraction
     base = re.sub(r"[^A-Za-z0-9]+", "_", hint).strip("_").lower() or "value"
     base = f"value_{base}" if base[0].isdigit() else base[:40]
-    name = next(
-        name
-        for number in range(1, len(taken) + 2)
-        if (name := base if number == 1 else f"{base}_{number}") not in taken
-    )
+    name = ""
+    while not name or (name != base and name in numbers):
+        numbers[base] += 1
+        name = base if numbers[base] == 1 else f"{base}_{numbers[base]}"
+    numbers[name] = max(numbers[name], 1)
     correlations.extracts.setdefault(source, {})[name] = extract
     return name
 
@@ -149,32 +191,54 @@ def generated(value: str) -> bool:
 # How to extract a value from a response
 
 
-def extraction_of(value: str, exchange: Exchange) -> tuple[str, dict[str, str]] | None:
-    """(a name for it, keys of `extract`) that give this value for the recorded response; None if there are none."""
-    finders = (_from_json, _from_html, _from_text)
-    extraction = next((extraction for finder in finders if (extraction := finder(value, exchange.received))), None)
-    if extraction is not None:
-        return extraction
-    return next(((name, {"header": name}) for name, content in exchange.received_headers if content == value), None)
+@dataclass(frozen=True)
+class Response:
+    """A response, read once for all values that are extracted from it."""
+
+    exchange: Exchange
+
+    def extraction_of(self, value: str) -> tuple[str, dict[str, str]] | None:
+        """(a name for it, keys of `extract`) that give this value for the recorded response; None if there are none."""
+        finders = (self._from_json, self._from_html, lambda value: _from_text(value, self.exchange.received))
+        extraction = next((extraction for finder in finders if (extraction := finder(value))), None)
+        if extraction is not None:
+            return extraction
+        headers = self.exchange.received_headers
+        return next(((name, {"header": name}) for name, content in headers if content == value), None)
+
+    @functools.cached_property
+    def _paths(self) -> dict[str, str]:
+        """The first JSON path of each text and number."""
+        text = self.exchange.received
+        paths: dict[str, str] = {}
+        for value, path in _paths(_json(text) if text.lstrip()[:1] in ("{", "[") else None, "$"):
+            paths.setdefault(value, path)
+        return paths
+
+    def _from_json(self, value: str) -> tuple[str, dict[str, str]] | None:
+        if (path := self._paths.get(value)) is None:
+            return None
+        keys = re.findall(r"[A-Za-z_]\w*", path)
+        return (keys[-1] if keys else "value"), {"json": path}
+
+    @functools.cached_property
+    def _selectors(self) -> dict[str, tuple[str, dict[str, str]]]:
+        """How to extract the values of attributes."""
+        return _selectors(self.exchange.received)
+
+    def _from_html(self, value: str) -> tuple[str, dict[str, str]] | None:
+        return self._selectors.get(value)
 
 
-def _from_json(value: str, text: str) -> tuple[str, dict[str, str]] | None:
-    body = _json(text) if text.lstrip()[:1] in ("{", "[") else None
-    path = next(_paths(body, value, "$"), None)
-    if path is None:
-        return None
-    keys = re.findall(r"[A-Za-z_]\w*", path)
-    return (keys[-1] if keys else "value"), {"json": path}
-
-
-def _paths(body: Any, value: str, path: str) -> Iterator[str]:
+def _paths(body: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Texts and numbers of a JSON value, with their paths."""
     items = body.items() if isinstance(body, dict) else enumerate(body) if isinstance(body, list) else ()
     for key, inner in items:
         plain = isinstance(key, str) and re.fullmatch(r"[A-Za-z_]\w*", key)
         at = f"{path}.{key}" if plain else f"{path}[{json.dumps(key)}]"
-        if isinstance(inner, str | int) and str(inner) == value:
-            yield at
-        yield from _paths(inner, value, at)
+        if isinstance(inner, str | int):
+            yield str(inner), at
+        yield from _paths(inner, at)
 
 
 class _Tags(HTMLParser):
@@ -188,19 +252,25 @@ class _Tags(HTMLParser):
         self.tags.append((tag, {name: content or "" for name, content in attrs}))
 
 
-def _from_html(value: str, text: str) -> tuple[str, dict[str, str]] | None:
+def _selectors(text: str) -> dict[str, tuple[str, dict[str, str]]]:
+    """By value of an attribute, a name and the selector whose first match has it."""
     if "<" not in text:
-        return None
+        return {}
     parser = _Tags()
     parser.feed(text)
+    selectors: dict[str, tuple[str, dict[str, str]]] = {}
+    seen: set[tuple[str, str, str]] = set()
     for tag, attributes in parser.tags:
-        at = next((name for name, content in attributes.items() if content == value), None)
-        for by in _NAMING if at is not None else ():
-            own = attributes.get(by, "")
-            like = [other for kind, other in parser.tags if kind == tag and other.get(by) == own]
-            if own and own != value and '"' not in own and like[0].get(at or "") == value:
-                return own, {"css": f'{tag}[{by}="{own}"]', "attribute": at or ""}
-    return None
+        naming = [(by, own) for by in _NAMING if (own := attributes.get(by, ""))]
+        for by, own in naming:
+            # A selector gives the first of the tags that it matches.
+            if (tag, by, own) in seen or '"' in own:
+                continue
+            for at, content in attributes.items():
+                if content != own and content not in selectors:
+                    selectors[content] = own, {"css": f'{tag}[{by}="{own}"]', "attribute": at}
+        seen |= {(tag, by, own) for by, own in naming}
+    return selectors
 
 
 def _from_text(value: str, text: str) -> tuple[str, dict[str, str]] | None:

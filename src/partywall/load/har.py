@@ -1,55 +1,47 @@
-"""Converts a browser's recording (HAR 1.2) to a load plan with thinking times. Pure, from text to text.
+"""Reads a browser's recording (HAR 1.2) as one list of requests with their responses. Pure.
 
-The recording is one session of one user. Values from an earlier response, which differ in the next session, are
-extracted (`load.correlation`); comments mark those that are left. Cookies are handled by the user's cookie jar. The
-generator follows redirects itself. Images, scripts, styles and fonts of a page are a group of their own.
+Recorders differ: the forms of Chromium, Firefox, Safari, Charles, mitmproxy, Playwright, Insomnia and others are read.
+What cannot be sent, and what the browser did by itself, is left out, and counted with the reason.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import dataclasses
 import datetime
-import io
-import itertools
+import hashlib
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
-from pathlib import PurePath
 from typing import Any
-from urllib.parse import quote, unquote, urljoin, urlsplit
-
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urljoin, urlsplit, urlunsplit
 
 from partywall.errors import Problem, UsageError
-from partywall.load.correlation import Correlations, Exchange, correlate, generated, replaced
+from partywall.load.urls import ascii_host
 
-THINK_LEAST_S = 0.1
-"""Shorter gaps come from the browser, not its user."""
-ACTION_LEAST_S = 0.5
-"""After a longer gap, a request without a page is taken for an action of the user."""
-STATIC = "static files"
-"""Name of requests for images, scripts, styles and fonts, in reports. No transaction has a name with a space."""
+KEY_MOST = 200
+"""Characters of the name of a header or a field."""
+REDIRECTS = (301, 302, 303, 307, 308)
+"""Statuses that the generator follows."""
+NOT_MODIFIED = 304
+FORM, FORM_WITH_FILES = "application/x-www-form-urlencoded", "multipart/form-data"
 
 _STATIC_USES = ("style", "script", "image", "font", "audio", "video", "track", "manifest")
 _STATIC_KINDS = re.compile(
     r"(text/css|image/.*|font/.*|audio/.*|video/.*|.*javascript|application/font.*)", re.IGNORECASE
 )
-_TITLE = re.compile(r"<title[^>]*>([^<]*)", re.IGNORECASE)
-
 _OWN = re.compile(  # headers handled by generator, jar and cache; a browser's hints about itself
     r"host|cookie|connection|content-length|transfer-encoding|accept-encoding|upgrade.*|if-.*|cache-control|pragma|te"
     r"|sec-.*|dnt|priority|proxy-.*|:.*|keep-alive",
     re.IGNORECASE,
 )
-_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-REDIRECTS = range(300, 400)
+_HEADER = re.compile(rf"[!#$%&'*+.^_`|~0-9A-Za-z-]{{1,{KEY_MOST}}}")
+_TEXTS = re.compile(r"text/.*|.*(json|xml|javascript|x-www-form-urlencoded).*", re.IGNORECASE)
+_UPLOAD_HEADERS = re.compile(r"\A(?:Content-[A-Za-z-]+:[^\r\n]*\r?\n)+\r?\n")
+"""Some recorders write a form's own headers before its body."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +49,8 @@ class Entry:
     """One exchange. start_s: seconds since the first one; end_s: when its response was complete.
 
     kind: the content type of the response. use: what the browser wanted it for (Sec-Fetch-Dest), if known.
+    cached: why no server was asked for it, if none was. cookies: names that it sent. set_cookies: names that its
+    response set. follows: the generator follows its redirect. quiet_s: how long nothing happened before it.
     """
 
     start_s: float
@@ -72,6 +66,11 @@ class Entry:
     use: str
     received: str
     received_headers: tuple[tuple[str, str], ...]
+    cached: bool = False
+    cookies: tuple[str, ...] = ()
+    set_cookies: tuple[str, ...] = ()
+    follows: bool = False
+    quiet_s: float = 0.0
 
     @property
     def is_static(self) -> bool:
@@ -86,121 +85,36 @@ class Entry:
         return urlsplit(self.url).hostname or ""
 
 
-@dataclass(frozen=True)
-class Imported:
-    """The plan's text, and notes for people. hosts: number of included requests to each host."""
-
-    text: str
-    notes: tuple[str, ...]
-    hosts: dict[str, int]
-
-
-def plan_of(content: str, file: str, leave_out: Sequence[str] = (), tls: Mapping[str, Any] | None = None) -> Imported:
-    """The plan. UsageError for a file that is not a HAR file, or has nothing to send.
-
-    leave_out: hosts, which may contain `*`. tls: the plan's settings for certificates.
-    """
-    reader = _Reader(file)
-    everything = reader.entries(content)
-    unwanted = [entry for entry in everything if any(fnmatch(entry.host, pattern) for pattern in leave_out)]
-    entries = [entry for entry in everything if entry not in unwanted]
-    kept = list(_without_redirected(entries))
-    if not kept:
-        seen = ", ".join(sorted({entry.host for entry in everything})) or "none"
-        remedy = "record again with the network panel open, or leave out fewer hosts"
-        raise UsageError(Problem(f"there is no request to send; hosts in it: {seen}", remedy, file))
-    notes = [f"{number} × {why}" for why, number in reader.skipped.items()]
-    if unwanted:
-        notes.append(f"{len(unwanted)} × to hosts left out")
-    if len(entries) > len(kept):
-        notes.append(f"{len(entries) - len(kept)} × targets of redirects, which the generator follows itself")
-    if not any(entry.page for entry in kept):
-        kept, reader.titles = _paged(kept)
-    correlations = correlate([_exchange(entry) for entry in kept])
-    text = _Writer(kept, reader.titles, correlations, dict(tls or {})).text(file)
-    if correlations.variables:
-        notes.append(f"{correlations.variables} × a value of an earlier response, extracted there into a variable")
-    if correlations.unknown:
-        notes.append(f"{correlations.unknown} × a value of an earlier response; extract it there, see comments")
-    return Imported(text, tuple(notes), dict(Counter(entry.host for entry in kept)))
-
-
-def _without_redirected(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """All entries except targets of a redirect in the previous entry, whose response takes the redirect's place."""
-    waiting: Entry | None = None
-    expected = ""
-    for entry in entries:
-        if waiting is not None and expected and entry.url == expected and entry.method == "GET":
-            answer = {name: getattr(entry, name) for name in ("received", "received_headers", "kind", "end_s")}
-            location = ("location", waiting.redirect)
-            answer["received_headers"] = (*entry.received_headers, location)
-            waiting = dataclasses.replace(waiting, **answer)
-        else:
-            yield from [waiting] if waiting is not None else []
-            waiting = entry
-        expected = entry.redirect if _followed(entry) else ""
-    yield from [waiting] if waiting is not None else []
-
-
-def _paged(entries: Sequence[Entry]) -> tuple[list[Entry], dict[str, str]]:
-    """Entries with pages, and the titles of these, for a recording without any.
-
-    A document begins a page. So does a request after a pause of the user, such as a script's call after a click.
-    """
-    made: list[Entry] = []
-    titles: dict[str, str] = {}
-    until_s = -math.inf
-    for entry in entries:
-        acted = not entry.is_static and entry.start_s - until_s >= ACTION_LEAST_S
-        if entry.is_page or acted or not made:
-            titles[f"page-{len(titles)}"] = _title(entry)
-        made.append(dataclasses.replace(entry, page=f"page-{len(titles) - 1}"))
-        until_s = max(until_s, entry.end_s)
-    return made, titles
-
-
-def _title(entry: Entry) -> str:
-    """The title of a document; for others, the method and path."""
-    match = _TITLE.search(entry.received) if entry.is_page else None
-    segments = urlsplit(entry.url).path.strip("/").split("/")
-    path = "/".join("id" if generated(unquote(segment)) else segment for segment in segments) or "home"
-    return (match and match.group(1).strip()) or (path if entry.method == "GET" else f"{entry.method} {path}")
-
-
-def _exchange(entry: Entry) -> Exchange:
-    """Static files are requested by their own names, which are not values of a session."""
-    url = "" if entry.is_static else entry.url
-    return Exchange(url, entry.headers, entry.body, entry.received, entry.received_headers)
-
-
-def _followed(entry: Entry) -> bool:
-    """True if the generator follows the redirect: it knows the servers of the plan's own requests."""
-    return entry.status in REDIRECTS and _origin(entry.redirect) == _origin(entry.url)
-
-
 @dataclass
-class _Reader:
+class Reader:
     """Reads entries. skipped: number of unusable entries, by reason. titles: titles of pages, by their id."""
 
     file: str
     skipped: Counter[str] = field(default_factory=Counter)
     titles: dict[str, str] = field(default_factory=dict)
+    creator: str = ""
 
-    def entries(self, content: str) -> list[Entry]:
+    def entries(self, content: str | bytes) -> list[Entry]:
         log = self._log(content)
+        self.creator = _text(_dict(log.get("creator")).get("name"))
         for page in _list(log.get("pages")):
             self.titles[_text(page.get("id"))] = _text(page.get("title"))
         entries = [entry for raw in _list(log.get("entries")) if (entry := self._entry(raw))]
         entries.sort(key=lambda entry: entry.start_s)
         return entries
 
-    def _log(self, content: str) -> dict[str, Any]:
+    def _log(self, content: str | bytes) -> dict[str, Any]:
         remedy = "save it from the browser's network panel: 'Save all as HAR'"
+        if isinstance(content, bytes):
+            if content.startswith((b"PK\x03\x04", b"\x1f\x8b")):
+                raise UsageError(Problem("this is compressed", "unpack it, and give the HAR file in it", self.file))
+            # Browsers write UTF-8; a shell that copies it may not.
+            content = content.decode(json.detect_encoding(content), "replace")
         try:
             whole = json.loads(content.removeprefix("\ufeff"))
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             line = getattr(error, "lineno", None)
-            said = getattr(error, "msg", "nested too deeply")
+            said = getattr(error, "msg", "nested too deeply" if isinstance(error, RecursionError) else str(error))
             raise UsageError(Problem(f"this is not JSON: {said}", remedy, self.file, line)) from None
         log = whole.get("log") if isinstance(whole, dict) else None
         if not isinstance(log, dict) or not isinstance(log.get("entries"), list):
@@ -211,77 +125,174 @@ class _Reader:
 
     def _entry(self, raw: dict[str, Any]) -> Entry | None:
         request, response = _dict(raw.get("request")), _dict(raw.get("response"))
-        url, method = _text(request.get("url")), _text(request.get("method")).upper()
-        start_s, status = _moment(raw.get("startedDateTime")), _number(response.get("status"))
-        if why := self._unusable(url, method, start_s, status):
+        url, method = self._url(request), _text(request.get("method")).upper()
+        start_s = _moment(raw.get("startedDateTime"))
+        if why := _unusable(raw, url, method, start_s):
             self.skipped[why] += 1
             return None
-        content = _dict(response.get("content"))
-        data = _dict(request.get("postData"))
-        body = _body(data) or self._form_with_files(data)
-        headers = tuple(self._headers(request))
-        if body and "multipart" in body:
-            # Its boundary belongs to the original body.
-            headers = tuple((name, value) for name, value in headers if name.lower() != "content-type")
+        content, status = _dict(response.get("content")), int(_number(response.get("status")))
+        headers, body = self._sent(request)
+        location = _text(response.get("redirectURL")) or _header(response, "location")
         return Entry(
             start_s=start_s or 0.0,
             end_s=(start_s or 0.0) + max(_number(raw.get("time")), 0.0) / 1e3,
             method=method,
-            url=_clean(url),
+            url=url,
             headers=headers,
             body=body,
-            status=int(status),
-            redirect=_absolute(url, _text(response.get("redirectURL"))),
+            status=status,
+            redirect=_absolute(url, location) if status in REDIRECTS else "",
             page=_text(raw.get("pageref")),
-            kind=_text(content.get("mimeType")).partition(";")[0].strip().lower(),
-            use=_sent_header(request, "sec-fetch-dest"),
-            received=_text(content.get("text")) if content.get("encoding") != "base64" else "",
-            received_headers=tuple(
-                (_text(header.get("name")), _text(header.get("value"))) for header in _list(response.get("headers"))
-            ),
+            kind=_kind(_text(content.get("mimeType"))),
+            use=_header(request, "sec-fetch-dest"),
+            received=_received(content),
+            received_headers=tuple(_pairs(response.get("headers"))),
+            cached=self._is_cached(raw, response),
+            cookies=tuple(_cookies(request, "cookie", ";")),
+            set_cookies=tuple(_cookies(response, "set-cookie", "\n")),
         )
 
-    def _form_with_files(self, data: dict[str, Any]) -> dict[str, Any] | None:
-        """Form fields. Browsers record these, but usually not the content of files."""
-        if not _text(data.get("mimeType")).lower().startswith("multipart/form-data"):
-            return None
-        parts = {}
-        for param in _list(data.get("params")):
-            name, value = _text(param.get("name")), _text(param.get("value"))
-            if name in parts or not _plain(name + value):
-                self.skipped["a field of a form with files that cannot be sent"] += 1
-                continue
-            if param.get("fileName") and not value:
-                self.skipped["a file that was sent, whose content the recording lacks: name one in the plan"] += 1
-            parts[name] = _literal(value)
-        return {"multipart": parts} if parts else None
+    def _url(self, request: dict[str, Any]) -> str:
+        """The URL with its parameters, as it can be sent; empty if it cannot."""
+        url = self._mended(_text(request.get("url")).strip())
+        if "?" not in url.partition("#")[0] and (parameters := list(_pairs(request.get("queryString")))):
+            url = f"{url.partition('#')[0]}?{urlencode([(self._mended(n), self._mended(v)) for n, v in parameters])}"
+        return _clean(url)
 
-    @staticmethod
-    def _unusable(url: str, method: str, start_s: float | None, status: float) -> str:
-        try:
-            parts = urlsplit(url)
-            whole = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0
-        except ValueError:
-            whole = False
-        if not whole or "$" in urlsplit(url).netloc or not urlsplit(url).netloc.isprintable():
-            return "not of http or https"
-        if not re.fullmatch(r"[A-Z]+", method):
-            return "without a method that can be sent"
-        if start_s is None:
-            return "without a time"
-        return "an upgrade to another protocol" if status == 101 else ""
+    def _mended(self, text: str) -> str:
+        """A text that can be encoded. Half a character becomes what browsers send for it."""
+        mended = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if not text.isascii() else text
+        self._note(
+            "a text with half a character (a lone surrogate), sent as U+FFFD, as browsers do", when=mended != text
+        )
+        return mended
+
+    def _note(self, what: str, *, when: bool = True) -> None:
+        self.skipped[what] += when
+
+    def _is_cached(self, raw: dict[str, Any], response: dict[str, Any]) -> bool:
+        """True if the browser, or a test that drives it, answered by itself. A response 304 came from the server."""
+        kept = "cache" in _text(raw.get("_fetchType")).lower() or raw.get("_fromCache") or raw.get("_wasFulfilled")
+        # Firefox writes this key only for what its cache answered; others write what the cache held afterwards.
+        kept = kept or (self.creator == "Firefox" and "afterRequest" in _dict(raw.get("cache")))
+        source = _text(response.get("_serviceWorkerResponseSource"))
+        worker = bool(response.get("_fetchedViaServiceWorker")) and source not in ("", "network")
+        return bool(kept or worker) and response.get("status") != NOT_MODIFIED
+
+    # What was sent
+
+    def _sent(self, request: dict[str, Any]) -> tuple[tuple[tuple[str, str], ...], dict[str, Any] | None]:
+        """Headers and body as keys of an http step. A body has the type that the recording says."""
+        headers = dict(self._headers(request))
+        data = _dict(request.get("postData"))
+        given = next((name for name in headers if name.lower() == "content-type"), "")
+        mime = headers.get(given) or _text(data.get("mimeType"))
+        body, own = self._body(data, mime)
+        self._note(
+            "a body that the recording lacks",
+            when=body is None and (_number(request.get("bodySize")) > 0 or _header(request, "content-length") > "0"),
+        )
+        if body and "multipart" in body:
+            # Its boundary belongs to the original body.
+            headers.pop(given, None)
+        elif own:
+            headers[given or "Content-Type"] = own
+        elif body and "form" not in body and not given and mime and mime.isprintable():
+            headers["Content-Type"] = mime
+        return tuple(headers.items()), body
 
     def _headers(self, request: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        seen = set()
-        for header in _list(request.get("headers")):
-            name, value = _text(header.get("name")), _text(header.get("value"))
-            if _OWN.fullmatch(name) or name.lower() in seen:
+        """Names and values; several of one name are one, with commas, as HTTP has it (RFC 9110, 5.3)."""
+        found: dict[str, tuple[str, str]] = {}
+        for name, value in _pairs(request.get("headers")):
+            if _OWN.fullmatch(name):
                 continue
             if not _HEADER.fullmatch(name) or not value.isprintable():
-                self.skipped["a header that cannot be sent"] += 1
+                self._note("a header that cannot be sent")
                 continue
-            seen.add(name.lower())
-            yield name, value
+            first, before = found.get(name.lower(), (name, ""))
+            found[name.lower()] = first, f"{before}, {value}" if before else value
+        with contextlib.suppress(ValueError):
+            parts = urlsplit(_text(request.get("url")))
+            if parts.username is not None and "authorization" not in found:
+                secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+                found["authorization"] = "Authorization", f"Basic {_base64(secret)}"
+                self._note("a name and password in a URL, sent as the header Authorization")
+        yield from found.values()
+
+    def _body(self, data: dict[str, Any], mime: str) -> tuple[dict[str, Any] | None, str]:
+        """The body, and its content type if that is another than the recorded one."""
+        content = _text(data.get("text"))
+        if data.get("encoding") == "base64" and content:
+            raw = _bytes(content)
+            if (decoded := _utf8(raw)) is None:
+                return ({"base64": base64.b64encode(raw).decode()}, "") if raw else (None, "")
+            content = decoded
+        kind = _kind(mime)
+        if kind == FORM:
+            content = _UPLOAD_HEADERS.sub("", content)
+        self._note("a body with bytes that the recording lost; U+FFFD is in their place", when="\ufffd" in content)
+        content = self._mended(content)
+        params = [p for p in _list(data.get("params")) if _text(p.get("name")) or _text(p.get("value"))]
+        if kind == FORM_WITH_FILES and params and not content:
+            return self._form_with_files(params)
+        if kind == FORM and (content or params):
+            given = _fields(content) if content else [(_text(p.get("name")), _text(p.get("value"))) for p in params]
+            fields = [(self._mended(name), self._mended(value)) for name, value in given or ()]
+            form = dict(fields)
+            is_form = len(form) == len(fields) > 0 and all(map(_is_key, form)) and all(map(_plain, form.values()))
+            if is_form and not _is_document(fields):
+                return {"form": {name: literal(value) for name, value in fields}}, ""
+            content = content or (fields[0][0] if _is_document(fields) else urlencode(fields))
+        if not content:
+            return None, ""
+        return ({"text": literal(content)} if _plain(content) else {"base64": _base64(content)}), ""
+
+    def _form_with_files(self, params: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], str]:
+        """Form fields. Browsers record these, but usually not the content of files."""
+        parts = [(self._mended(_text(p.get("name"))), self._mended(_text(p.get("value"))), p) for p in params]
+        for _, value, param in parts:
+            self._note(
+                "a file that was sent, whose content the recording lacks: name one in the plan",
+                when=bool(param.get("fileName")) and not value,
+            )
+        as_keys = len({name for name, _, _ in parts}) == len(parts) and all(
+            _is_key(name + _text(param.get("contentType"))) and _plain(value) and not (param.get("fileName") and value)
+            for name, value, param in parts
+        )
+        if as_keys:
+            return {"multipart": {name: _part(value, param) for name, value, param in parts}}, ""
+        # What the plan's keys cannot say, such as a file's name, is sent as it would be on the wire (RFC 7578).
+        lines = []
+        for name, value, param in parts:
+            file = f'; filename="{_quoted(_text(param.get("fileName")))}"' if param.get("fileName") else ""
+            kind = _text(param.get("contentType"))
+            typed = f"Content-Type: {kind}\r\n" if kind and kind.isprintable() else ""
+            lines.append(f'Content-Disposition: form-data; name="{_quoted(name)}"{file}\r\n{typed}\r\n{value}\r\n')
+        boundary = "partywall-" + hashlib.sha256("".join(lines).encode("utf-8", "replace")).hexdigest()[:24]
+        content = "".join(f"--{boundary}\r\n{line}" for line in lines) + f"--{boundary}--\r\n"
+        body = {"text": literal(content)} if _plain(content) else {"base64": _base64(content)}
+        return body, f"{FORM_WITH_FILES}; boundary={boundary}"
+
+
+def _unusable(raw: dict[str, Any], url: str, method: str, start_s: float | None) -> str:
+    """Why an entry is no request that users can send; empty if it is one."""
+    request, response = _dict(raw.get("request")), _dict(raw.get("response"))
+    status, kind = _number(response.get("status")), _kind(_text(_dict(response.get("content")).get("mimeType")))
+    internal = _header(response, "non-authoritative-reason") or response.get("statusText") == "Internal Redirect"
+    stream = kind == "text/event-stream" or raw.get("_resourceType") == "eventsource"
+    reasons = {
+        "tunnels through a proxy (CONNECT)": method == "CONNECT",
+        "not of http or https": not re.match(r"https?://", _text(request.get("url")).strip(), re.IGNORECASE),
+        "with a URL that cannot be sent": not url,
+        "without a method that can be sent": not re.fullmatch(r"[A-Z]+", method),
+        "without a time": start_s is None,
+        "an upgrade to another protocol": status == 101 or raw.get("_resourceType") == "websocket",
+        "redirects inside the browser": internal and status in REDIRECTS,
+        "without a response: blocked, aborted or failed": status <= 0 or raw.get("_wasAborted"),
+        "streams of events, which last as long as their page": method == "GET" and stream,
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -294,6 +305,35 @@ def _list(value: Any) -> list[dict[str, Any]]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _pairs(value: Any) -> Iterator[tuple[str, str]]:
+    """Names and values of a list of headers, cookies or parameters."""
+    return ((_text(item.get("name")), _text(item.get("value"))) for item in _list(value))
+
+
+def _header(message: dict[str, Any], wanted: str) -> str:
+    return next((value for name, value in _pairs(message.get("headers")) if name.lower() == wanted), "")
+
+
+def _cookies(message: dict[str, Any], header: str, between: str) -> Iterator[str]:
+    """Names of cookies. Recorders have them in a list, in headers, or in both."""
+    yield from (name for name, _ in _pairs(message.get("cookies")))
+    for name, value in _pairs(message.get("headers")):
+        if name.lower() == header:
+            yield from (part.partition("=")[0].strip() for part in value.split(between) if "=" in part)
+
+
+def _kind(mime: str) -> str:
+    return mime.partition(";")[0].strip().lower()
+
+
+def _received(content: dict[str, Any]) -> str:
+    """A response's text. Some recorders have every one in base 64."""
+    text = _text(content.get("text"))
+    if content.get("encoding") != "base64":
+        return text
+    return (_utf8(_bytes(text)) or "") if _TEXTS.fullmatch(_text(content.get("mimeType"))) else ""
 
 
 def _number(value: Any) -> float:
@@ -311,8 +351,22 @@ def _moment(value: Any) -> float | None:
 
 
 def _clean(url: str) -> str:
-    """Removes the fragment, and encodes characters that a URL may not contain."""
-    return quote(url.partition("#")[0], safe="%/:?#[]@!$&'()*+,;=-._~")
+    """A URL as browsers send it, so that equal ones are the same text; empty if it cannot be sent.
+
+    Without fragment, name and password, with a host in ASCII, and with encoded characters that a URL may not contain.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = ascii_host(unquote(parts.hostname or "")), parts.port
+    except ValueError:
+        return ""
+    scheme = parts.scheme.lower()
+    if scheme not in ("http", "https") or not host or port == 0:
+        return ""
+    usual = {"http": 80, "https": 443}[scheme]
+    place = host if port in (None, usual) else f"{host}:{port}"
+    path, query = (quote(part, safe="%/:?#[]@!$&'()*+,;=-._~") for part in (parts.path or "/", parts.query))
+    return urlunsplit((scheme, place, path, query, ""))
 
 
 def _absolute(url: str, redirect: str) -> str:
@@ -323,193 +377,59 @@ def _absolute(url: str, redirect: str) -> str:
         return ""
 
 
-def _body(data: dict[str, Any]) -> dict[str, Any] | None:
-    text, mime = _text(data.get("text")), _text(data.get("mimeType")).partition(";")[0].strip().lower()
-    params = [(_text(p.get("name")), _text(p.get("value"))) for p in _list(data.get("params"))]
-    plain = all(_plain(name) and _plain(value) for name, value in params)
-    if mime == "application/x-www-form-urlencoded" and params and plain and len(dict(params)) == len(params):
-        # Browsers differ in whether these values are encoded. The text of the body resolves it.
-        form = {unquote(n.replace("+", " ")): unquote(v.replace("+", " ")) for n, v in params} if text else dict(params)
-        if all(_plain(part) for pair in form.items() for part in pair):
-            return {"form": {name: _literal(value) for name, value in form.items()}}
-    if not text:
+def _fields(text: str) -> list[tuple[str, str]] | None:
+    """Names and values of a form's body; None if writing them again would give another body."""
+    parts = text.split("&")
+    if re.search(r"%(?![0-9A-Fa-f]{2})|[\r\n]", text) or not all("=" in part for part in parts):
         return None
-    return {"text": _literal(text)} if _plain(text) else {"base64": _base64(text)}
+    try:
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=None)
+    except ValueError:
+        return None
+
+
+def _is_document(fields: Sequence[tuple[str, str]]) -> bool:
+    """True for JSON that a recorder took for the name of the only field of a form."""
+    return len(fields) == 1 and not fields[0][1] and fields[0][0].lstrip().startswith(("{", "["))
+
+
+def _bytes(text: str) -> bytes:
+    """Decodes base 64, which may have line ends; empty if it is damaged."""
+    with contextlib.suppress(ValueError):
+        return base64.b64decode("".join(text.split()), validate=True)
+    return b""
+
+
+def _utf8(raw: bytes) -> str | None:
+    with contextlib.suppress(UnicodeDecodeError):
+        return raw.decode()
+    return None
+
+
+def _part(value: str, param: dict[str, Any]) -> str | dict[str, str]:
+    """A part of a form with files, as the plan has it."""
+    kind = _text(param.get("contentType"))
+    return {"text": literal(value), "content_type": kind} if kind else literal(value)
+
+
+def _quoted(text: str) -> str:
+    """A name in a header of a part, as the HTML standard escapes it."""
+    return text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _base64(text: str) -> str:
-    return base64.b64encode(text.encode("utf-8", "replace")).decode()
+    return base64.b64encode(text.encode()).decode()
+
+
+def _is_key(name: str) -> bool:
+    """True for a name that can be a key of a plan."""
+    return len(name) <= KEY_MOST and name.isprintable()
 
 
 def _plain(text: str) -> bool:
     """True if it can be in a plan as text."""
-    return all(char.isprintable() or char == "\n" for char in text)
+    return all(char.isprintable() or char in "\n\r\t" for char in text)
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     return text.replace("$", "$$")
-
-
-def _sent_header(request: dict[str, Any], name: str) -> str:
-    headers = _list(request.get("headers"))
-    return next((_text(h.get("value")) for h in headers if _text(h.get("name")).lower() == name), "")
-
-
-@dataclass
-class _Writer:
-    """Writes the plan."""
-
-    entries: Sequence[Entry]
-    titles: dict[str, str]
-    values: Correlations
-    tls: dict[str, Any]
-
-    def text(self, file: str) -> str:
-        origin = Counter(_origin(entry.url) for entry in self.entries).most_common(1)[0][0]
-        plan = CommentedMap(
-            partywall_load=1,
-            name="recorded",
-            description=f"recorded in {_shown(PurePath(file).name)}",
-            base=origin,
-            users={"visitor": {"actions": self._actions(origin)}},
-            closed={"users": 1, "hold": "1min"},
-            **({"tls": self.tls} if self.tls else {}),
-        )
-        plan.yaml_set_start_comment(
-            "Made by Partywall from one recorded session. Set the number of users under closed, read every comment\n"
-            "that begins with 'dynamic', and check the plan: partywall load check PLAN"
-        )
-        out = io.StringIO()
-        yaml = YAML()
-        yaml.width = 10_000
-        yaml.allow_unicode = True
-        yaml.dump(plan, out)
-        return out.getvalue()
-
-    def _actions(self, origin: str) -> CommentedSeq:
-        actions = CommentedSeq()
-        names: Counter[str] = Counter()
-        until_s = self.entries[0].start_s
-        for page, group in itertools.groupby(enumerate(self.entries), key=lambda pair: pair[1].page):
-            members = list(group)
-            if think := _think(members[0][1].start_s - until_s):
-                actions.append(think)
-            name = _slug(_titled(self.titles.get(page) or page))
-            names[name] += 1
-            name = name if names[name] == 1 else f"{name}-{names[name]}"
-            steps, until_s = self._steps(members, origin, until_s, name)
-            if not page:
-                for step in range(len(steps)):
-                    self._move(steps, step, actions)
-                continue
-            actions.append({"transaction": {"name": name, "steps": steps}})
-        return actions
-
-    @staticmethod
-    def _move(steps: CommentedSeq, number: int, into: CommentedSeq) -> None:
-        into.append(steps[number])
-        if comment := steps.ca.items.get(number):
-            into.ca.items[len(into) - 1] = comment
-
-    def _steps(
-        self, members: Sequence[tuple[int, Entry]], origin: str, until_s: float, page: str
-    ) -> tuple[CommentedSeq, float]:
-        """The steps of one page with the thinking times between them, and when its last response was complete."""
-        steps = CommentedSeq()
-        first = True
-        for is_static, group in itertools.groupby(members, key=lambda member: member[1].is_static):
-            own = CommentedSeq() if is_static else steps
-            for number, entry in group:
-                # A browser requests a page's files by itself, whatever the gap.
-                if not first and not is_static and (think := _think(entry.start_s - until_s)):
-                    own.append(think)
-                first = False
-                own.append({"http": self._request(number, entry, origin)})
-                self._remark(number, own)
-                until_s = max(until_s, entry.end_s)
-            if is_static:
-                steps.append({"transaction": {"name": f"{page}-static", "steps": own}})
-        return steps, until_s
-
-    def _request(self, number: int, entry: Entry, origin: str) -> dict[str, Any]:
-        """Keys of an http step, with variables for values of earlier responses."""
-        made = _request(entry, origin)
-        if entry.is_static:
-            made["name"] = STATIC
-        elif uses := self.values.uses.get(number):
-            scheme, separator, rest = made["url"].partition("://")
-            host, slash, path = rest.partition("/") if separator else ("", "", scheme)
-            fixed = f"{scheme}://{host}{slash}" if separator else ""
-            made |= {"url": fixed + replaced(path, uses)}
-            # A session's values would make another name of the same request in each recording.
-            named = replaced(_shown(urlsplit(entry.url).path or "/"), uses).replace("${", "{")
-            made["name"] = f"{entry.method} {named}"[:120]
-            made |= {key: replaced(made[key], uses) for key in ("headers", "body") if key in made}
-        if extracts := self.values.extracts.get(number):
-            made["extract"] = extracts
-        return made
-
-    def _remark(self, number: int, steps: CommentedSeq) -> None:
-        for use in self.values.uses.get(number, ()):
-            source = self.entries[use.source]
-            came = f"dynamic: {use.value[:60]!r} came in the response to {source.method} "
-            came += _shown(urlsplit(source.url).path or "/")
-            remark = (
-                f"{came}; extracted there as ${{{use.variable}}}" if use.variable else f"{came}; {_hint(use.value)}"
-            )
-            steps.yaml_set_comment_before_after_key(len(steps) - 1, before=remark, indent=6)
-
-
-def _hint(value: str) -> str:
-    kind = "[0-9]+" if value.isdigit() else "[0-9a-f]+" if re.fullmatch("[0-9a-f]+", value) else "[A-Za-z0-9._-]+"
-    return f"there extract: {{token: {{regex: 'BEFORE({kind})AFTER'}}}}, here write ${{token}}"
-
-
-def _origin(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return ""
-    return f"{parts.scheme}://{parts.netloc}"
-
-
-def _request(entry: Entry, origin: str) -> dict[str, Any]:
-    """Keys of an http step, without defaults."""
-    own = _origin(entry.url) == origin
-    rest = entry.url.removeprefix(origin) if own else entry.url
-    url = _literal(rest if not own or rest.startswith("/") else f"/{rest}")
-    request: dict[str, Any] = {"url": url}
-    if "?" in url or len(url) > 80:
-        request["name"] = f"{entry.method} {_shown(urlsplit(entry.url).path or '/')}"[:120]
-    if entry.method != "GET":
-        request["method"] = entry.method
-    if entry.redirect and entry.status in REDIRECTS and not _followed(entry):
-        request["redirects"] = 0
-    if entry.headers:
-        request["headers"] = {name: _literal(value) for name, value in entry.headers}
-    if entry.body:
-        request["body"] = entry.body
-    # Redirects are followed. 'Not modified' answers a cache, which virtual users do not have.
-    if 200 <= entry.status <= 599 and entry.status not in REDIRECTS:
-        request["checks"] = [{"status": entry.status}]
-    return request
-
-
-def _think(seconds: float) -> dict[str, str] | None:
-    return {"think": f"{round(seconds * 1e3)}ms"} if seconds >= THINK_LEAST_S else None
-
-
-def _titled(title: str) -> str:
-    """A page's title. Browsers use the URL of a page without a title; its path is shorter."""
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(title)
-        return parts.path if parts.scheme in ("http", "https") and parts.netloc else title
-    return title
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:48] or "page"
-
-
-def _shown(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)

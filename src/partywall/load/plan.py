@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,6 +78,11 @@ def loads(raw: bytes, file: str, folder: Path) -> Loaded:
     if not isinstance(document.data, dict):
         remedy = "begin with partywall_load: 1; see docs/load-plan.md"
         raise UsageError(*document.problems, Problem("a plan is keys with values", remedy, file, document.line(())))
+    return of_document(document, file, folder)
+
+
+def of_document(document: Document, file: str, folder: Path) -> Loaded:
+    """Like `load`, for values whose lines are known, or do not matter because the plan was made here."""
     plan = checked(LoadPlan, document, file, lambda plan: check(plan, folder), stand_ins=_STAND_INS, one_each=True)
     return Loaded(plan, folder, file, document)
 
@@ -213,7 +219,7 @@ def _columns(feeder: Feeder, folder: Path) -> tuple[str, ...]:
                 raise ValueError(f"{feeder.csv} has no header line followed by rows")
             return head
     if feeder.json_lines is not None:
-        for line in (folder / feeder.json_lines).read_text(encoding="utf-8").splitlines():
+        for line in (folder / feeder.json_lines).read_text(encoding="utf-8-sig").splitlines():
             if line.strip():
                 first = json.loads(line)
                 if not isinstance(first, dict):
@@ -328,7 +334,7 @@ class _User:
         if not any(step.http or step.think or step.compress for step in _all_steps(self.user.actions)):
             yield Mistake((*path, "actions"), "they take no time", "give a request, a pause or a compression")
 
-    @property
+    @functools.cached_property
     def variables(self) -> set[str]:
         """All variables that a step of this kind may use."""
         steps = list(_all_steps((*self.user.init, *self.user.actions, *self.user.end)))
@@ -336,7 +342,7 @@ class _User:
         fed = {column for step in steps if step.feed for column in self.columns.get(step.feed, ())}
         return {*ALWAYS, *self.user.variables, *extracted, *fed}
 
-    @property
+    @functools.cached_property
     def feeds_unread(self) -> bool:
         """True if it uses a feeder that could not be read, which may have any column."""
         steps = _all_steps((*self.user.init, *self.user.actions, *self.user.end))
@@ -453,7 +459,7 @@ def _base64(path: At, text: str) -> Iterator[Mistake]:
 def think_times(path: Path) -> list[int]:
     """Durations in a file in ns, one on each line. ValueError with the wrong line."""
     times = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
         if not line.strip():
             continue
         try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
+import unicodedata
 from urllib.parse import urlsplit
 
 EXAMPLE = "http://127.0.0.1:8080/"
@@ -22,3 +25,18 @@ def wrong_with(url: str) -> tuple[str, str] | None:
     if "$" in parts.netloc:
         return f"{url!r} has a variable in its host", "use variables only after the host"
     return None
+
+
+def ascii_host(host: str) -> str:
+    """A host as it is looked up: in ASCII, with an IPv6 address in brackets. ValueError if it cannot be one.
+
+    Names in other scripts are converted as browsers do (UTS 46, non-transitional): `bücher.example` is
+    `xn--bcher-kva.example`.
+    """
+    if ":" in host:
+        return f"[{ipaddress.IPv6Address(host)}]"
+    labels = unicodedata.normalize("NFKC", host).lower().replace("。", ".").split(".")
+    name = ".".join(label if label.isascii() else f"xn--{label.encode('punycode').decode()}" for label in labels)
+    if not re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?", name):
+        raise ValueError(f"{host!r} is not a host")
+    return name

@@ -1,22 +1,27 @@
 """CPU load of guests over time: traces in PlanetLab's format, or generated ones with a daily shape.
 
-A trace is a file for each guest, with its CPU utilisation in percent, a line for every five minutes.
+A trace is a file for each guest, with its CPU utilisation in percent, a line for every five minutes. Hidden files, such
+as those that macOS puts beside others, are no traces.
 """
 
 from __future__ import annotations
 
+import codecs
 import tarfile
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from partywall import units
 from partywall.errors import Problem, UsageError
 from partywall.placement.state import Floats
 
 INTERVAL_S = 300.0
 SAMPLES = 288
 """A day."""
+ROUNDING = 0.1
+"""Percentage points above 100 that are taken for rounding."""
 
 
 def read(path: Path) -> Floats:
@@ -29,7 +34,10 @@ def read(path: Path) -> Floats:
         except ValueError as error:
             problems.append(Problem(str(error), "a line is a percentage, e.g. 24", f"{path}/{name}"))
     if not problems and not series:
-        problems.append(Problem("holds no traces", "give a folder or archive with a file a guest", str(path)))
+        folders = sorted(each.name for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
+        said = f"holds no traces, but {units.counted(len(folders), 'folder')}" if folders else "holds no traces"
+        remedy = f"give one day: {path}/{folders[0]}" if folders else "give a folder or archive with a file a guest"
+        problems.append(Problem(said, remedy, str(path)))
     lengths = {len(each) for each in series.values()}
     if not problems and len(lengths) > 1:
         said = f"traces have different lengths: {min(lengths)} to {max(lengths)} samples"
@@ -40,33 +48,39 @@ def read(path: Path) -> Floats:
 
 
 def _parsed(content: bytes) -> Floats:
-    lines = content.split()
+    lines = content.removeprefix(codecs.BOM_UTF8).split()
     for number, line in enumerate(lines, start=1):
         try:
             value = float(line)
         except ValueError:
             raise ValueError(f"line {number} is {line.decode(errors='replace')[:40]!r}, not a number") from None
-        if not 0 <= value <= 100:
-            raise ValueError(f"line {number} is {value:g}, not between 0 and 100")
+        if not 0 <= value <= 100 + ROUNDING:
+            raise ValueError(f"line {number} is {line.decode()}, not between 0 and 100")
     if len(lines) < 2:
         raise ValueError(f"it has {len(lines)} samples, and two are the least")
-    return np.array([float(line) for line in lines]) / 100
+    return np.minimum([float(line) for line in lines], 100) / 100
 
 
 def _files(path: Path) -> Iterator[tuple[str, bytes]]:
     try:
         if path.is_dir():
-            yield from ((each.name, each.read_bytes()) for each in sorted(path.iterdir()) if each.is_file())
+            files = (each for each in sorted(path.iterdir()) if each.is_file() and not _is_hidden(each.name))
+            yield from ((each.name, each.read_bytes()) for each in files)
             return
         with tarfile.open(path) as archive:
             for member in archive:
-                file = archive.extractfile(member) if member.isfile() else None
+                wanted = member.isfile() and not _is_hidden(member.name)
+                file = archive.extractfile(member) if wanted else None
                 if file is not None:
                     yield member.name, file.read()
     except (OSError, tarfile.TarError) as error:
         raise UsageError(
             Problem(f"cannot be read: {error}", "give a folder or a tar archive of traces", str(path))
         ) from None
+
+
+def _is_hidden(name: str) -> bool:
+    return PurePosixPath(name).name.startswith(".")
 
 
 def generated(guests: int, seed: int, samples: int = SAMPLES) -> Floats:

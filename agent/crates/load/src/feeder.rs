@@ -85,6 +85,8 @@ fn csv(path: &Path) -> Result<Read, String> {
 fn json_lines(path: &Path) -> Result<Read, String> {
     let shown = path.display();
     let content = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
+    // Some editors begin a file with a byte-order mark.
+    let content = content.strip_prefix('\u{feff}').unwrap_or(&content);
     let (mut columns, mut rows) = (Vec::new(), Vec::new());
     for (number, line) in content.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |why: String| format!("{shown}, line {}: {why}", number + 1);

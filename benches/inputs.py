@@ -1,0 +1,61 @@
+"""Inputs as the world's programs write them: whether Partywall does with each what is written beside it.
+
+Each folder of tests/inputs is an input from a public report about a program like this one, with what must become of
+it: the right result, or one message that says why not and what to do. Each command runs in a process of its own, two
+cases at a time. The short form tries all cases too.
+
+Bar: at least 60 cases, each as written beside it, no traceback, none untried because the host lacks something.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common import MUTE, arguments, conclude, spoilt_python
+from tests.inputs import cases
+
+CASES_LEAST = 60
+PLANTS = {
+    "lost": ("what a recording's plan leaves out is not said", """
+import dataclasses
+import partywall.load.recorded as recorded
+plan_of = recorded.plan_of
+recorded.plan_of = lambda *given: dataclasses.replace(plan_of(*given), notes=())
+"""),
+    "mute": ("errors that do not say what is wrong", MUTE),
+}  # fmt: skip
+
+
+def tried(names: list[str]) -> dict[str, list[str]]:
+    """What is wrong with the answer to each case."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, ThreadPoolExecutor(2) as pool:
+        return dict(zip(names, pool.map(lambda name: cases.complaints(name, Path(folder) / name), names), strict=True))
+
+
+def main() -> None:
+    options = arguments(__doc__ or "", plants={name: what for name, (what, _) in PLANTS.items()})
+    untried = {name: lacks for name in cases.names() if (lacks := cases.case(name).missing)}
+    with spoilt_python(PLANTS[options.plant][1]) if options.plant else contextlib.nullcontext():
+        answers = tried([name for name in cases.names() if name not in untried])
+    wrong = {name: answer for name, answer in answers.items() if answer}
+    for name, answer in wrong.items():
+        print(f"{name}: {'; '.join(answer)}", flush=True)
+    for name, lacks in untried.items():
+        print(f"{name}: not tried, this host lacks {lacks}", flush=True)
+    tracebacks = sum("Traceback" in text for answer in wrong.values() for text in answer)
+    conclude(
+        "inputs",
+        f"{len(answers) - len(wrong)} of {len(answers) + len(untried)} inputs did what is written beside them, "
+        f"{tracebacks} tracebacks, {len(untried)} not tried",
+        met=not wrong and not untried and len(answers) >= CASES_LEAST,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -482,7 +482,7 @@ def test_a_report_that_hangs_is_killed_and_the_queue_goes_on(runner, folder, mon
         runner.step()
         time.sleep(0.02)
     assert launched == ["job-00001"]
-    assert "killed after 0.2 s: sleep 60" in capfd.readouterr().err
+    assert "killed after 0.2 s: ['sleep', '60']" in capfd.readouterr().err
 
 
 def test_a_job_whose_record_was_removed_for_good_leaves_nothing(folder):

@@ -175,10 +175,6 @@ def locate(vif: Vif, netns: Path = NETNS) -> VifPlace:
     return VifPlace(_named(vif.interface or "eth0", namespace), namespace, inside)
 
 
-def _named(interface: str, namespace: str | None) -> str:
-    return _inside(namespace, lambda: own_name(interface))
-
-
 def _namespace(text: str, netns: Path) -> str:
     path = Path(f"/proc/{text[4:]}/ns/net") if text.startswith("pid:") else netns / text
     if not _exists(path):

@@ -132,7 +132,7 @@ class LoadDirectory(Record):
 
     def add_readings(self, readings: Readings) -> None:
         """Stores counters as they are read, so that a load of any length needs no memory for them."""
-        lines = []
+        lines: list[dict[str, Any]] = []
         if readings.host not in self._hosts:
             self._hosts.add(readings.host)
             lines.append({"host": readings.host, "counters": [dict(info) for info in readings.counters]})

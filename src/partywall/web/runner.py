@@ -15,7 +15,6 @@ import fcntl
 import json
 import os
 import re
-import shlex
 import signal
 import socket
 import struct
@@ -468,7 +467,7 @@ class Runner:
         """Whether a short command has ended. One that hangs must not hold up the queue for ever."""
         if process.poll() is None and time.monotonic() >= until:
             process.kill()
-            print(f"killed after {BESIDE_S:g} s: {shlex.join(map(str, process.args))}", file=sys.stderr)  # noqa: T201
+            print(f"killed after {BESIDE_S:g} s: {process.args!r}", file=sys.stderr)  # noqa: T201 - runner.txt
             process.wait()
         return process.poll() is not None
 

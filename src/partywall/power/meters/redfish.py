@@ -113,9 +113,11 @@ class Redfish:
             page = self._get(collection)
             members = page.get("Members")
             yield from members if isinstance(members, list) else ()
-            collection = page.get("Members@odata.nextLink")
-            if not isinstance(collection, str):
-                return
+            match page:
+                case {"Members@odata.nextLink": str(following)}:
+                    collection = following
+                case _:
+                    return
 
     @staticmethod
     def _linked(link: Any, otherwise: str | None = None) -> str:

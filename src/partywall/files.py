@@ -1,4 +1,4 @@
-"""Small files that are replaced atomically, so that readers never see half a file; and the cache folder.
+"""Small files that are replaced atomically, so that readers never see half a file.
 
 Files that only grow are written line by line. A kill may lose at most their last line.
 """
@@ -6,41 +6,44 @@ Files that only grow are written line by line. A kill may lose at most their las
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from pathlib import Path
 from typing import IO
 
 
-def cache_root() -> Path:
-    """The cache folder: $PARTYWALL_CACHE, /var/cache/partywall for root, or the user's own cache."""
-    if given := os.environ.get("PARTYWALL_CACHE"):
-        return Path(given)
-    if os.geteuid() == 0:
-        return Path("/var/cache/partywall")
-    if own := os.environ.get("XDG_CACHE_HOME"):
-        return Path(own) / "partywall"
-    try:
-        return Path.home() / ".cache" / "partywall"
-    except RuntimeError:
-        # A user without an entry in passwd, as in many containers, has no home.
-        return Path(tempfile.gettempdir()) / f"partywall-cache-{os.geteuid()}"
+def write_whole(path: Path, content: str | bytes, mode: int | None = None, *, durable: bool = False) -> None:
+    """Replaces a file atomically. Readers, and a kill at any point, see either the old content or the new.
 
-
-def write_whole(path: Path, content: str, mode: int | None = None) -> None:
-    """Replaces a file atomically. Readers, and a crash at any point, see either the old content or the new.
-
-    mode: permissions whatever the umask, for a file that other users read.
+    mode: permissions whatever the umask, for a file that other users read. durable: also after a power failure. This
+    waits for the disk, so it is for files that decide something later.
     """
     # The temporary name is unique to the thread, so two threads can write the same file at once.
     fresh = path.with_name(f".{path.name}.{threading.get_native_id()}")
     try:
-        fresh.write_text(content, encoding="utf-8")
+        fresh.write_bytes(content.encode() if isinstance(content, str) else content)
         if mode is not None:
             fresh.chmod(mode)
-        fresh.replace(path)
+        if durable:
+            replace_durably(fresh, path)
+        else:
+            fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def replace_durably(fresh: Path, path: Path) -> None:
+    """Renames a file that was just written. Afterwards it is on the disk under its name, with all of its content."""
+    _sync(fresh)
+    fresh.replace(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def whole_lines(file: Path) -> IO[bytes]:

@@ -99,6 +99,18 @@ CORPUS = {
     "a power control of an unknown kind": (host(b"control: {kind: magic}"), "kind"),
     "redfish without an address": (host(b"control: {kind: redfish, system: x}"), "redfish needs address"),
     "redfish without a URL": (host(b"control: {kind: redfish, system: x, address: bmc1}"), "is not a URL"),
+    "redfish with a cipher suite": (
+        host(b"control: {kind: redfish, system: x, address: 'https://b', cipher: 17}"),
+        "redfish has no cipher",
+    ),
+    "ipmi with a certificate": (
+        host(b"control: {kind: ipmi, address: b, user: u, password_file: f, certificate: c.pem}"),
+        "ipmi has no certificate",
+    ),
+    "a certificate that is not checked": (
+        host(b"control: {kind: redfish, system: x, address: 'https://b', tls: insecure, certificate: c.pem}"),
+        "no certificate is checked",
+    ),
     "ipmi without a password": (host(b"control: {kind: ipmi, address: b, user: u}"), "a user needs a password"),
     "wake-on-LAN to no address": (
         host(b"control: {kind: wol, mac: 'no', 'off': [x], state: [x]}"),

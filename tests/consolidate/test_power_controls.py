@@ -8,6 +8,7 @@ import pytest
 from partywall.consolidate.control import CONTROLS
 from partywall.errors import TrialError
 from partywall.model.cluster import Control
+from tests.bmc import Service, ipmitool, self_signed
 
 
 @pytest.fixture
@@ -65,13 +66,50 @@ def test_ipmitool_that_says_neither_on_nor_off_is_an_error(tmp_path, monkeypatch
     tool.write_text('#!/bin/sh\necho "$SAID"\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    control = CONTROLS["ipmi"](Control(kind="ipmi", address="bmc", user="u", password_file="f"))  # noqa: S106 - a path
+    control = ipmi(tmp_path)
     for said, is_on in (("Chassis Power is on", True), ("Chassis Power is off", False)):
         monkeypatch.setenv("SAID", said)
         assert control.is_on() is is_on
     monkeypatch.setenv("SAID", "Unspecified error")
     with pytest.raises(TrialError, match="neither on nor off"):
         control.is_on()
+
+
+def test_a_control_finds_the_cipher_suite_and_reads_its_password_from_the_file(tmp_path, monkeypatch):
+    calls = ipmitool(tmp_path, monkeypatch, 17, "Chassis Power is on\n")
+    assert ipmi(tmp_path).is_on()
+    assert calls.read_text().splitlines()[-1].startswith("hunter2: -I lanplus -C 17 -H ::1 -p 6230 -U u -E")
+    with pytest.raises(TrialError, match="suites tried: 3"):
+        ipmi(tmp_path, cipher=3).is_on()
+    control = ipmi(tmp_path)
+    (tmp_path / "password").unlink()
+    with pytest.raises(TrialError, match="password cannot be read"):
+        control.is_on()
+
+
+@pytest.mark.parametrize("slash", [False, True])
+def test_a_reset_goes_to_the_target_that_the_system_names_and_keeps_its_content(slash):
+    target = "/redfish/v1/Systems/1/Actions/Own.Reset"
+    system = {"PowerState": "Off", "Actions": {"#ComputerSystem.Reset": {"target": target}}}
+    with Service({"/redfish/v1/Systems/1": (200, system), target: (204, b"")}, slash=slash) as own:
+        CONTROLS["redfish"](Control(kind="redfish", address=f"http://{own.place}/", system="1")).switch_on()
+        assert own.seen[-1] == ("POST", target + "/" * slash, b'{"ResetType": "On"}')
+
+
+def test_a_control_of_a_cluster_file_accepts_the_certificate_that_the_file_names(tmp_path):
+    own = self_signed(tmp_path)
+    with Service({"/redfish/v1/Systems/1": (200, {"PowerState": "On"})}, certificate=own) as service:
+        address = f"https://{service.place}"
+        for options in ({"certificate": str(own)}, {"tls": "insecure"}):
+            assert CONTROLS["redfish"](Control(kind="redfish", address=address, system="1", **options)).is_on()
+        with pytest.raises(TrialError, match="set `certificate` to a file with it, or `tls` to insecure"):
+            CONTROLS["redfish"](Control(kind="redfish", address=address, system="1")).is_on()
+
+
+def ipmi(folder, **options):
+    (folder / "password").write_text("hunter2\n")
+    file = str(folder / "password")
+    return CONTROLS["ipmi"](Control(kind="ipmi", address="[::1]:6230", user="u", password_file=file, **options))
 
 
 def redfish(service):

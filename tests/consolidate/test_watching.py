@@ -11,7 +11,7 @@ from partywall.consolidate.watch import Watching
 from partywall.errors import TrialError, UsageError
 from partywall.events import Note, silent
 from partywall.host import Host
-from partywall.kinds.consolidation import Consolidations, WatchJob, watched
+from partywall.kinds.consolidation import Consolidations, WatchJob, _Watch, watched
 from partywall.kinds.kind import Options
 from partywall.model.consolidation import Acted, Seen, Solver
 from partywall.model.finding import Outcome
@@ -377,3 +377,25 @@ def test_a_guest_on_a_host_that_stays_silent_is_named_with_it(cluster):
     plan_of._hypervisor = Silent(files, "a", back=None)
     with pytest.raises(StoppedError, match="web runs on no host that answers, and a does not answer; start it only if"):
         plan_of._at("web")
+
+
+def test_a_look_that_cannot_be_kept_is_told_and_ends_nothing(cluster):
+    """A full disk ended the thread, and the record ended early without a note."""
+    taken, notes = [], []
+
+    def take(seen):
+        taken.append(seen)
+        if len(taken) == 1:
+            raise OSError(28, "No space left on device")
+
+    hypervisor = connect.hypervisor_of(cluster)
+    with Seeing(cluster, hypervisor, Host.here(), take, 60.0) as seeing:
+        assert "No space left" in repr(seeing.failed)
+        watch = _Watch(
+            WatchJob(cluster, 60.0, dry_run=True), hypervisor, Options(Host.here()), notes.append, None, None
+        )
+        watch._keeping = (seeing, None)
+        watch._tell_failed()
+        watch._tell_failed()
+    assert [note.text for note in notes] == [f"the record lacks looks at the cluster: {seeing.failed!r}"]
+    assert len(taken) == 2

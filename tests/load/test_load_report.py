@@ -11,6 +11,7 @@ from partywall.errors import TrialError
 from partywall.load import monitors
 from partywall.load.evidence import load_run
 from partywall.load.health import Health, Reason
+from partywall.load.prepared import KEPT, Monitor
 from partywall.load.second import Second
 from partywall.load.store import LoadDirectory, Readings
 from partywall.model.finding import Outcome
@@ -55,7 +56,8 @@ def kept(tmp_path, a_record):
         warnings = {Reason.STEAL: "30% of its CPUs"} if number == 1 else {}
         directory.append(second, Health(warnings))
     values = {at: [at * 1.5e9, at * 1.5e9, at * 6e6, at * 3.0, 2e9] for at in range(4)}
-    directory.finish(LABELS, [Readings("generator's host", COUNTERS, values)], 0)
+    directory.add_readings(Readings("generator's host", COUNTERS, values))
+    directory.finish(LABELS, 0)
     return directory
 
 
@@ -73,7 +75,15 @@ def test_a_load_that_was_killed_is_reported_from_what_it_had_written(kept, tmp_p
     second = Second(0, SECOND)
     second.add(a_record(start_ns=0, end_ns=SECOND))
     killed.append(second, Health({}))
+    for at in range(2):
+        killed.add_readings(
+            Readings("generator's host", COUNTERS, {at: [at * 1.5e9, at * 1.5e9, at * 6e6, at * 3.0, 2e9]})
+        )
+    with (killed.path / killed.COUNTERS).open("a") as stream:
+        stream.write('{"host": "generator')
     killed.settle()
+    assert {(s.group, s.name): s.mean for s in load_run(killed).monitors}["CPU", "programs"] == pytest.approx(1.5)
+    assert not (killed.path / killed.COUNTERS).exists()
     run = load_run(killed)
     assert (run.responses, run.rate, run.length_s, run.ended_early) == (4, 4, 1, True)
     assert run.outcome is not Outcome.HOLDS
@@ -95,7 +105,7 @@ def test_a_killed_load_counts_from_its_beginning_and_not_from_before(kept, tmp_p
 
 def test_a_load_that_ended_before_its_first_second_is_no_load(kept, tmp_path):
     empty = LoadDirectory.create(tmp_path / "empty", kept.about())
-    empty.finish(LABELS, [], None)
+    empty.finish(LABELS, None)
     with pytest.raises(TrialError, match="within its first second"):
         load_run(empty)
 
@@ -169,3 +179,18 @@ def test_the_findings_of_a_load_are_printed_as_json(kept, capsys):
     document = json.loads(said.out)
     assert (document["command"], document["exit"], said.err) == ("report", code, "")
     assert document["result"] == output.plain(json.loads((kept.path / "findings.json").read_text()))
+
+
+def test_a_load_of_any_length_needs_no_more_memory_for_its_counters(tmp_path, kept):
+    """Every counter of every second of every host stayed in memory until the end, and was lost with it."""
+    monitor = Monitor(COUNTERS)
+    long = LoadDirectory.create(tmp_path / "long", kept.about())
+    for number in range(5000):
+        monitor.add({"at_ns": number * SECOND, "values": [0.0] * len(COUNTERS)})
+        long.add_readings(Readings("a host", monitor.counters, monitor.take()))
+        assert len(monitor.readings) + len(monitor.fresh) <= KEPT + 1
+        assert number == 0 or monitor.host(number - 1) is not None
+    long.finish(LABELS, 0)
+    samples = long.table("samples")
+    assert len(samples) == 5000 * len(COUNTERS)
+    assert {row["at_ns"] for row in samples} == {number * SECOND for number in range(5000)}

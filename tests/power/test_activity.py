@@ -90,6 +90,27 @@ def test_a_cpu_that_goes_offline_keeps_its_time_and_a_new_one_is_added(tmp_path)
     assert cpus() == pytest.approx((1.2, 2.05, 3.2, 0.07))
 
 
+def test_cpus_that_a_host_could_have_but_never_had_online_are_left_out(tmp_path):
+    """The group lists a value for each CPU that a socket has room for."""
+    stat = Stat(tmp_path)
+    for path, text in {
+        "proc/self/mountinfo": "30 23 0:26 / /sys/fs/cgroup/cpuacct rw - cgroup cgroup rw,cpuacct\n",
+        "proc/cgroups": "cpuacct 1 1 1\n",
+        "sys/devices/system/cpu/possible": "0,2-5\n",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    usage = tmp_path / "sys/fs/cgroup/cpuacct/cpuacct.usage_percpu"
+    usage.parent.mkdir(parents=True)
+    usage.write_text("1000000000 2000000000 0 4000000000 0 \n")
+    stat.write(cpu0=1, cpu2=1)
+    cpus = HostCpus(stat.host)
+    assert cpus() == (1.0, 2.0)
+    stat.write(cpu0=1, cpu4=1)
+    usage.write_text("1500000000 2000000000 0 4000000000 0 \n")
+    assert cpus() == (1.5, 2.0, 4.0)
+
+
 def changing():
     """Activity of two CPUs, of which one appears after two readings, with time that it used before."""
     rows = [(1.0,), (1.5,), (2.0, 9.0), (2.5, 9.25)]

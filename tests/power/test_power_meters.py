@@ -12,7 +12,7 @@ from partywall.errors import UsageError
 from partywall.host import Host
 from partywall.model.meter import PASSWORD, PASSWORD_FILE, Address
 from partywall.model.power import Activity, MeterFacts, MeterFault, Reading
-from partywall.power import meters
+from partywall.power import bmc, meters
 from partywall.power.meters import ipmi, nut, redfish, wattsup
 from partywall.power.meters.base import Counter, MeterError, Watts, password_of
 from partywall.power.sampling import Sampler
@@ -61,6 +61,7 @@ def test_a_name_with_a_password_is_refused_without_repeating_it():
         ("nut://ups1@localhost/ups.power", "ups.power is not in watts"),
         ("nut://ups1@localhost/ups.realpower.nominal", "is not in watts"),
         ("redfish://bmc/Chassis/1?tls=maybe", "tls=maybe"),
+        ("redfish://bmc/Chassis/1?tls=insecure&certificate=x.pem", "no certificate is checked"),
     ],
 )
 def test_a_name_that_cannot_be_used_has_one_clear_error(name, says, tmp_path):
@@ -74,7 +75,7 @@ def test_a_password_comes_from_the_environment_or_a_file(monkeypatch, tmp_path):
     with pytest.raises(UsageError, match=PASSWORD_FILE):
         password_of(address)
     file = tmp_path / "password"
-    file.write_text("from-file\n")
+    file.write_bytes(b"\xef\xbb\xbffrom-file\r\n")
     monkeypatch.setenv(PASSWORD_FILE, str(file))
     assert password_of(address) == "from-file"
     monkeypatch.setenv(PASSWORD, "from-environment")
@@ -113,6 +114,44 @@ def test_a_counter_that_wraps_is_reported_as_reset_if_no_power_explains_it():
     with pytest.raises(MeterError, match="reset"):
         counter.add(SECOND, 5.0)
     assert counter.add(2 * SECOND, 105.0) == 100.0
+
+
+def test_a_counter_that_stands_still_counts_nothing():
+    counter = Counter(wrap=1000.0, moves=True)
+    assert [counter.add(n * SECOND, 5.0) for n in range(2)] == [0.0, 0.0]
+    for still in (2, 3):
+        with pytest.raises(MeterError, match=f"stands at 5 J for {still} s: it counts nothing"):
+            counter.add(still * SECOND, 5.0)
+    assert counter.add(4 * SECOND, 6.0) == 1.0
+    idle = Counter(wrap=None)
+    assert [idle.add(n * SECOND, 5.0) for n in range(9)] == [0.0] * 9
+
+
+@pytest.mark.parametrize("name", ["rapl", "rapl:psys"])
+def test_counters_of_a_processor_that_stand_still_are_faults_and_an_unused_one_of_memory_is_not(
+    name, tmp_path, monkeypatch
+):
+    now = [0]
+    monkeypatch.setattr("partywall.power.meters.rapl.now_ns", lambda: now[0])
+    zones = {"0": "package-0", "0:0": "dram", "1": "psys", "2": "package-1"}
+    base = tmp_path / "sys/class/powercap"
+    for number, zone in zones.items():
+        folder = base / f"intel-rapl:{number}"
+        folder.mkdir(parents=True)
+        (folder / "name").write_text(zone)
+        (folder / "energy_uj").write_text("1000000")
+        (folder / "max_energy_range_uj").write_text("262143328850")
+    meter = meters.make(name, Host({}, root=tmp_path))
+    meter.read()
+    moving = {"rapl": ("0", "2"), "rapl:psys": ("1",)}[name]
+    for second in range(1, 6):
+        now[0] = second * SECOND
+        for number in moving:
+            (base / f"intel-rapl:{number}/energy_uj").write_text(f"{1000000 + second * 10_000_000}")
+        assert meter.read().joules == pytest.approx(10.0 * second * len(moving))
+    now[0] = 8 * SECOND
+    with pytest.raises(MeterError, match=f"{zones[moving[0]]}: the counter stands at"):
+        meter.read()
 
 
 class Scripted:
@@ -201,7 +240,11 @@ def test_a_file_without_a_number_and_a_lost_file_are_reported_apart(make, tmp_pa
     ],
 )
 def test_each_form_of_a_redfish_reading_is_understood(resource, watts):
-    assert redfish.raw(resource) == watts
+    if watts is not None:
+        assert redfish.watts_of(resource, "Power") == watts
+        return
+    with pytest.raises(MeterError, match="Power has no power reading"):
+        redfish.watts_of(resource, "Power")
 
 
 def test_answers_of_ipmitool_are_understood():
@@ -351,7 +394,7 @@ def test_each_protocol_is_read_from_its_real_server(name, tmp_path):
 
 
 def test_the_password_of_a_server_is_no_part_of_a_command_line():
-    meter = ipmi.Ipmi(Address.parse("ipmi://admin@bmc"), "hunter2")
-    assert not any("hunter2" in word for word in meter._argv)
-    assert "hunter2" in meter._environment.values()
+    tool = bmc.Ipmitool("bmc", user="admin", password="hunter2")  # noqa: S106 - no password of anything
+    assert not any("hunter2" in word for word in tool._place)
+    assert "hunter2" in tool._environment.values()
     assert "IPMI_PASSWORD" not in os.environ

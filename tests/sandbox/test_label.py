@@ -187,7 +187,7 @@ def test_whatever_ends_us_while_state_is_written_leaves_what_was_there_before(ro
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_text", killed)
+        patched.setattr(Path, "write_bytes", killed)
         with pytest.raises(KeyboardInterrupt):
             writes[what]()
     assert on_the_disk(root) == before

@@ -102,3 +102,16 @@ def test_wrong_choices_are_refused(folder, page):
         several(*chosen)
     assert page.get("/compare?record=load-1&record=no-such").status_code == 404
     assert page.get("/compare?record=load-1").status_code == 200
+
+
+def test_a_comparison_writes_nothing_and_says_which_record_needs_a_report(folder, viewer):
+    """Served as another user, a page of a killed run was an error of the server."""
+    for number, name in enumerate(("killed", "whole"), start=1):
+        run(folder, name, number, moves=0.5)
+    lines = folder.root / "killed" / "pending" / "x~0.jsonl"
+    lines.parent.mkdir(exist_ok=True)
+    lines.write_text('{"workload": "v", "slices": []}\n')
+    answer = viewer.get("/compare?record=killed&record=whole")
+    assert answer.status_code == 400
+    assert f"partywall report {folder.root / 'killed'}" in answer.text
+    assert lines.exists()

@@ -9,12 +9,13 @@ import re
 import shutil
 import tracemalloc
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from partywall.errors import UsageError
 from partywall.scenario import loads
-from partywall.web import deleted, documents, live, pages, publish, stream
+from partywall.web import deleted, documents, live, pages, publish, records, security, stream
 from partywall.web.interface import openapi
 from partywall.web.jobs import Job, Order, State
 from partywall.web.security import Role, Secrets
@@ -473,3 +474,80 @@ def test_an_archive_is_sent_in_pieces_and_never_held_in_memory(folder):
     tracemalloc.stop()
     assert sum(sizes) > 32 << 20
     assert peak < 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("mark", "findings", "badge"),
+    [
+        ("load.json", {"bounds": [], "evidence": {"verdicts": [1]}}, "✓ measured"),
+        ("load.json", {"bounds": [{"of": "p99"}]}, "✓ holds"),
+        ("plan.json", {"verdicts": []}, "✓ measured"),
+        ("plan.json", {"verdicts": [{"goal": "p99"}]}, "✓ holds"),
+        ("migration.json", {"cells": [{"reaches_goal": None}]}, "✓ measured"),
+        ("migration.json", {"cells": [{"reaches_goal": True}]}, "✓ holds"),
+        ("trace.json", {"verdicts": [1]}, "✓ measured"),
+        ("guard.jsonl", {}, "✓ holds"),
+        ("load.json", [1], "✓ measured"),
+        ("load.json", None, "✓ measured"),
+    ],
+)
+def test_a_record_holds_only_if_it_had_a_goal(tmp_path, mark, findings, badge):
+    (tmp_path / mark).write_text("{}")
+    if findings is not None:
+        (tmp_path / "findings.json").write_text(json.dumps(findings, indent=1))
+    assert records.kind_of(tmp_path) is not None
+    assert records.outcome(tmp_path, 0) == ("holds" if "holds" in badge else "done", badge)
+
+
+def test_a_login_with_too_many_fields_is_bad_input(server):
+    page = Page(server, login=False)
+    answer = page.post("/login", data={f"f{number}": "x" for number in range(300)}, headers={"origin": ORIGIN})
+    assert answer.status_code == 400
+    assert "too many fields" in answer.text
+
+
+def test_a_secret_is_made_whole_and_two_servers_that_start_at_once_share_it(tmp_path, monkeypatch):
+    file = tmp_path / "secret"
+    first = security._kept(file)
+    assert (len(first), file.stat().st_mode & 0o777) == (32, 0o600)
+    # The other server finds none, and is then too late.
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+    assert security._kept(file) == first
+    monkeypatch.undo()
+    assert [each.name for each in tmp_path.iterdir()] == ["secret"]
+    file.unlink()
+    monkeypatch.setattr(security.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+    with pytest.raises(OSError, match="Input/output"):
+        security._kept(file)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pages_do_not_read_records_on_the_event_loop(page, folder, monkeypatch):
+    """A record with many files, or a lock that another page holds, must not stop all pages."""
+    record(folder, "load-1")
+    put = Job(
+        id="job-00001", order=Order(kind="load", url="http://x"), record="load-1", created=1.0, state=State.RUNNING
+    )
+    folder.put(put)
+    loops = []
+
+    def watched(owner, name):
+        call = getattr(owner, name)
+
+        def wrapped(*arguments, **fields):
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                pass
+            else:
+                loops.append(name)
+            return call(*arguments, **fields)
+
+        monkeypatch.setattr(owner, name, wrapped)
+
+    for owner, name in ((records, "files"), (records, "named"), (records, "row"), (records, "headline"),
+                        (page.server, "matrix"), (page.server, "watched"), (type(folder), "all")):  # fmt: skip
+        watched(owner, name)
+    for path in ("/", "/records/load-1", "/api/records/load-1", "/api/jobs", "/api/records"):
+        assert page.get(path).status_code == 200, path
+    assert loops == []

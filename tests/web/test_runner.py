@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -11,9 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partywall.model.load_plan import LoadPlan
+from partywall.model.migration import MigrationPlan
+from partywall.model.policy import Policy
+from partywall.model.scenario import Scenario
 from partywall.sandbox.label import start_ticks
 from partywall.store.guard import GuardDirectory
-from partywall.web import deleted, live, pages
+from partywall.web import deleted, documents, live, pages
 from partywall.web import runner as running
 from partywall.web.jobs import Folder, Force, Job, Order, State, Want
 from partywall.web.runner import ACTIONS, Runner, command
@@ -42,6 +47,26 @@ def test_the_same_key_makes_one_job(runner, folder):
     assert all(answer == answers[0] for answer in answers)
     assert len(folder.all()) == 1
     assert folder.document("key-00001").read_text() == DOCUMENT
+
+
+def test_a_bug_inside_an_action_is_not_called_bad_input_and_leaves_its_traceback(runner, folder, monkeypatch, capfd):
+    for raised in (KeyError("inside"), ValueError("inside"), TypeError("inside")):
+
+        def fails(*_, raised=raised):
+            raise raised
+
+        monkeypatch.setattr(Folder, "put", fails)
+        answer = ask(runner, "start", key="key-00001", order={"kind": "run", "shipped": "demo"})
+        assert answer["error"] == f"this is a bug: {raised!r}; {folder.own / 'runner.txt'} has the details"
+        said = capfd.readouterr().err
+        assert "Traceback" in said
+        assert "inside" in said
+
+
+@pytest.mark.parametrize("line", [b"", b"7", b"[]", b"{}", b'{"action": 7}', b'{"action": "none"}', b"[" * 100_000])
+def test_what_is_no_request_is_refused_without_a_traceback(runner, capfd, line):
+    assert runner.answer(line) == {"error": "this is not a request"}
+    assert capfd.readouterr().err == ""
 
 
 def test_jobs_survive_in_the_order_of_their_creation(runner, folder):
@@ -349,6 +374,10 @@ SCENARIO = "partywall: 1\nname: x\nvictims:\n  a: {%s}\naggressors:\n  b: {stres
             "may not name the libvirt address",
         ),
         ("partywall_migration: 1\nname: x\nhosts: {a: {qmp: /run/docker.sock}}\n", "the file '/run/docker.sock'"),
+        (SCENARIO % ("probe: pipe, sandbox: {backend: libvirt, uri: 'qemu:///system', boot: /any}", ""), "file '/any'"),
+        (SCENARIO % ("probe: pipe", "factors: {victim.sandbox.boot: [any]}\n"), "may not name the file 'any'"),
+        ("partywall_power_study: 1\nname: x\nmeter: replay:/etc/shadow\n", "the file 'replay:/etc/shadow'"),
+        ("partywall_power_study: 1\nmeter: 'snmp://h/1?password=file:/etc/shadow'\n", "password=file:/etc/shadow'"),
         ("partywall_migration: 1\nname: x\nguest: {service: [id, -u]}\n", "may not contain the command 'id'"),
     ],
 )
@@ -417,3 +446,57 @@ def test_another_user_gets_no_answer(runner):
     running._serve_one(runner, theirs, {os.geteuid() + 1})
     with ours:
         assert ours.recv(1) == b""
+
+
+def test_every_key_that_is_described_as_a_path_of_the_host_is_marked_as_one():
+    """A new key that names a file must be marked in its model, or be named here with the reason."""
+    elsewhere = {
+        "to": "inside a sandbox",
+        "from": "below `files`, which is refused whole",
+        "uri": "an address of libvirt, see `_has_program`",
+        "network": "a kind of network",
+        "namespace": "a namespace, which whoever may start a guard may name",
+    }
+    words = re.compile(
+        r"\b(PEM|CSV|JSON object on each line|file with|a file,|folder there|Unix socket|block device of)\b"
+    )
+    found = set()
+    for model in (Scenario, LoadPlan, MigrationPlan, Policy):
+        for schema in [model.model_json_schema(), *model.model_json_schema().get("$defs", {}).values()]:
+            for key, field in schema.get("properties", {}).items():
+                if words.search(field.get("description", "")):
+                    found.add(key)
+    assert {"boot", "csv", "device", "authorities", "qmp"} <= found
+    assert found - set(documents.FILE_KEYS) - set(elsewhere) == set()
+
+
+def test_a_report_that_hangs_is_killed_and_the_queue_goes_on(runner, folder, monkeypatch, capfd):
+    monkeypatch.setattr(running, "BESIDE_S", 0.2)
+    runner._follow(subprocess.Popen(["sleep", "60"]))
+    put(folder)
+    launched = []
+    monkeypatch.setattr(Runner, "_launch", lambda _, job: launched.append(job.id))
+    monkeypatch.setattr(Runner, "_locked", lambda _: True)
+    deadline = time.monotonic() + 10
+    while not launched and time.monotonic() < deadline:
+        runner.step()
+        time.sleep(0.02)
+    assert launched == ["job-00001"]
+    assert "killed after 0.2 s: ['sleep', '60']" in capfd.readouterr().err
+
+
+def test_a_job_whose_record_was_removed_for_good_leaves_nothing(folder):
+    for number, state in enumerate((State.ENDED, State.ENDED, State.RUNNING), start=1):
+        job = put(folder, f"job-0000{number}", state=state)
+        record(folder, job.record)
+        folder.document(job.id).write_text("secret")
+        folder.output(job.id).write_text("secret")
+        folder.exit_file(job).write_text("0")
+    for name in ("job-00001-r", "job-00003-r"):
+        deleted.put(folder, folder.root / name)
+    old = put(folder, "job-00004", state=State.CANCELLED, created=time.time() - 40 * 86400)
+    deleted.hide(folder, time.time() + 60)
+    assert [job.id for job in Folder(folder.root).all()] == ["job-00002", "job-00003"]
+    left = {file.name for part in ("jobs", "documents", "output") for file in (folder.own / part).iterdir()}
+    assert not any("job-00001" in name or old.id in name for name in left)
+    assert folder.document("job-00002").exists()

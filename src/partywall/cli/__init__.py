@@ -23,10 +23,10 @@ CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 def main() -> NoReturn:
     """Runs the command line and ends the process with an exit code (see `partywall.errors`)."""
+    _open_streams()
+    # A terminal without line-drawing characters shows question marks instead of an error.
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        _expect_streams()
-        # A terminal without line-drawing characters shows question marks instead of an error.
-        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
         check_baseline()
         # Shells request completion under this name, whatever name the program was started under.
         outcome = app(prog_name="partywall", standalone_mode=False)
@@ -51,15 +51,23 @@ def main() -> NoReturn:
     sys.exit(_flushed(outcome if isinstance(outcome, int) else Exit.HOLDS))
 
 
-def _expect_streams() -> None:
-    """UsageError if standard output is closed: what is printed would be lost, or end up in another file."""
-    is_closed = sys.stdout is None
-    for name, flags, mode in (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_WRONLY, "w"), ("stderr", os.O_WRONLY, "w")):
+def _open_streams() -> None:
+    """Opens standard streams that the caller has closed, so that no other file gets their numbers.
+
+    Reading finds nothing and messages are lost. Output fails, because somebody may rely on it.
+    """
+    for number, name, mode, flags in (
+        (0, "stdin", "r", os.O_RDONLY),
+        (1, "stdout", "w", os.O_RDONLY),
+        (2, "stderr", "w", os.O_WRONLY),
+    ):
         if getattr(sys, name) is None:
-            # The lowest free number, which is that of the stream.
-            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode, encoding="utf-8"))
-    if is_closed:
-        raise UsageError(Problem("standard output is closed", "redirect it to a file or to /dev/null"))
+            descriptor = os.open(os.devnull, flags)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
 
 
 def _failed(code: int, *problems: Problem) -> int:
@@ -84,7 +92,9 @@ def _flushed(outcome: int) -> int:
 
 def _unwritten(error: OSError) -> int:
     _stop_output()
-    sys.stderr.write(f"partywall: cannot write: {error.strerror}; free some space, or send the output elsewhere\n")
+    closed = error.errno == errno.EBADF
+    why = "standard output is closed; send it" if closed else f"{error.strerror}; free some space, or send the output"
+    sys.stderr.write(f"partywall: cannot write: {why} elsewhere\n")
     return Exit.FAILED
 
 

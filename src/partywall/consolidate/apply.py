@@ -108,7 +108,7 @@ class Applying:
         self._record, self._emit = record, emit
         self._timing = timing or Timing()
         self._at_first = at or {}
-        self._writing = threading.Lock()
+        self._writing, self._switching = threading.Lock(), threading.Lock()
         self._off: frozenset[str] = frozenset()
         self._last = {entry.number: entry.outcome for entry in journal}
         self._failed = next((entry.reason for entry in journal if entry.outcome == "failed"), "")
@@ -177,7 +177,14 @@ class Applying:
     def _wake(self, host: str) -> None:
         self._powers[host].switch_on()
         self._await(lambda: self._hypervisor.observe().up[host], f"{host} was switched on but does not answer")
-        self._off -= {host}
+        self._note(host, off=False)
+
+    def _note(self, host: str, *, off: bool, requested: bool = False) -> None:
+        """Hosts are switched by several threads at once."""
+        with self._switching:
+            self._off = self._off | {host} if off else self._off - {host}
+            if requested:
+                self._requested |= {host}
 
     def _sleep(self, host: str) -> None:
         """A host that does not answer gets no request: what runs on it is not known. It may be off already."""
@@ -185,11 +192,10 @@ class Applying:
         if self._hypervisor.observe().up[host]:
             if guests := sorted(self._hypervisor.active(host)):
                 raise TrialError(f"{host} is not switched off, because it runs {', '.join(guests)}")
-            self._off |= {host}
-            self._requested |= {host}
+            self._note(host, off=True, requested=True)
             self._powers[host].switch_off()
             said = f"{host} was switched off"
-        self._off |= {host}
+        self._note(host, off=True)
         self._await(lambda: not self._powers[host].is_on(), f"{said} but is on by its power control")
         self._await(
             lambda: not self._hypervisor.observe().up[host],

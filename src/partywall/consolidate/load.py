@@ -123,6 +123,9 @@ _NEEDED = {
     "command": ("on", "off", "state"),
 }
 
+_OPTIONAL = {"certificate": "redfish", "tls": "redfish", "cipher": "ipmi"}
+"""Keys with a default, and the kind of control that has them."""
+
 
 def _control(control: Control, at: tuple[str, ...]) -> Iterator[Mistake]:
     for key in _NEEDED[control.kind]:
@@ -132,6 +135,12 @@ def _control(control: Control, at: tuple[str, ...]) -> Iterator[Mistake]:
         yield Mistake((*at, "mac"), f"{control.mac!r} is not a hardware address", "write for example 52:54:00:12:34:56")
     if control.kind == "redfish" and control.address and not control.address.startswith(("http://", "https://")):
         yield Mistake((*at, "address"), f"{control.address!r} is not a URL", "begin with https://")
+    for key, kind in _OPTIONAL.items():
+        if getattr(control, key) is not None and control.kind != kind:
+            yield Mistake((*at, key), f"{control.kind} has no {key}", f"leave it out; it is for {kind}")
+    if control.tls is not None and control.certificate is not None:
+        said = "with tls: insecure no certificate is checked"
+        yield Mistake((*at, "certificate"), said, "leave out tls, or certificate")
     if control.user is not None and control.password_file is None:
         yield Mistake((*at, "user"), "a user needs a password", "add password_file: with a file that holds it")
 

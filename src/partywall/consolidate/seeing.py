@@ -6,7 +6,6 @@ Decisions do not use any of this.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -32,6 +31,7 @@ class Seeing:
 
     The first look is taken at the start and the last one at the end, so that the energy between is that of all the
     time. unknown: hosts that do not answer and may be on, whose watts are not modelled; set by who decides that.
+    failed: the first error that is not one of the cluster's; its look, and others like it, are missing.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Seeing:
             name: Watts(make(spec.meter, host)) for name, spec in cluster.hosts.items() if spec.meter is not None
         }
         self.unknown: Collection[str] = ()
+        self.failed: Exception | None = None
         self._before: tuple[float, Mapping[str, float], Mapping[str, str]] | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="seeing", daemon=True)
@@ -85,8 +86,13 @@ class Seeing:
             self._take_look()
 
     def _take_look(self) -> None:
-        with contextlib.suppress(PartywallError):
+        """One that fails leaves a gap. What is not the cluster's fault, such as a full disk, is kept for the end."""
+        try:
             self._take(self.look())
+        except PartywallError:
+            return
+        except Exception as error:  # noqa: BLE001 - the manager goes on, and whoever started this is told
+            self.failed = self.failed or error
 
     def _demand(self, at_s: float, places: Mapping[str, str]) -> dict[str, float]:
         """Cores of guests that stayed where they were since the last look."""

@@ -6,18 +6,21 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from partywall.errors import CapabilityError, Failures, Problem, UsageError
 from partywall.model.policy import Link, Policy, Vif, link_path
 from partywall.sandbox.label import state_root
-from partywall.sandbox.networks import in_namespace
+from partywall.sandbox.networks import in_namespace, own_name
 from partywall.sandbox.vif import HostVif, find
 
 NETNS = Path("/run/netns")
 VIRSH_S = 10.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ def resolve_links(policy: Policy, netns: Path = NETNS) -> Mapping[str, VifPlace]
 
 
 def _link(link: Link, netns: Path) -> VifPlace:
-    return VifPlace(link.interface, _namespace(link.namespace, netns) if link.namespace else None, inside=False)
+    namespace = _namespace(link.namespace, netns) if link.namespace else None
+    return VifPlace(_named(link.interface, namespace), namespace, inside=False)
 
 
 def identity(namespace: str | None) -> tuple[int, int] | str:
@@ -138,13 +142,22 @@ def _key(vif: Vif) -> str:
 
 
 def _interfaces(namespace: str | None) -> list[str]:
-    def names() -> list[str]:
-        return [name for _, name in socket.if_nameindex()]
-
     try:
-        return names() if namespace is None else in_namespace(Path(namespace), names)
+        return _inside(namespace, lambda: [name for _, name in socket.if_nameindex()])
     except PermissionError:
         raise CapabilityError(f"looking into {namespace} needs root; run with sudo") from None
+
+
+def _named(interface: str, namespace: str | None) -> str:
+    """The kernel's name of an interface. If it cannot be seen, the given one: `look` says what is wrong."""
+    try:
+        return _inside(namespace, lambda: own_name(interface))
+    except OSError:
+        return interface
+
+
+def _inside(namespace: str | None, ask: Callable[[], T]) -> T:
+    return ask() if namespace is None else in_namespace(Path(namespace), ask)
 
 
 def locate(vif: Vif, netns: Path = NETNS) -> VifPlace:
@@ -159,7 +172,7 @@ def locate(vif: Vif, netns: Path = NETNS) -> VifPlace:
         namespace = _sandbox(vif.sandbox)
     inside = vif.side == "inside" if vif.side else namespace is not None
     # The interface inside a sandbox always has this name.
-    return VifPlace(vif.interface or "eth0", namespace, inside)
+    return VifPlace(_named(vif.interface or "eth0", namespace), namespace, inside)
 
 
 def _namespace(text: str, netns: Path) -> str:

@@ -177,10 +177,10 @@ def keep(flat: Flat, *, leave: bool = False, sources: Mapping[str, AtSource] | N
         kept = Kept(flat, agents)
         _write(name, [*flat.start["hooks"], *stale])
         _start(kept, name, earlier)
-        # Removes hooks that an edited policy no longer contains.
-        kept.client.call("guard.remove", timeout_s=120, hooks=stale)
-        _write(name, flat.start["hooks"])
         try:
+            # Removes hooks that an edited policy no longer contains.
+            kept.client.call("guard.remove", timeout_s=120, hooks=stale)
+            _write(name, flat.start["hooks"])
             kept.hold_at_source(sources or {})
             yield kept
         finally:

@@ -317,6 +317,7 @@ class _Watch:
         self._fruitless, self._has_looked = 0, False
         self._unknown: tuple[str, ...] = ()
         self._all_done = True
+        self._told = ""
 
     def run(self) -> bool:
         begun, job = time.monotonic(), self._job
@@ -331,6 +332,7 @@ class _Watch:
 
     def _once(self) -> None:
         """One look, and what follows from it."""
+        self._tell_failed()
         try:
             look = self._watching.look()
             self._say(look)
@@ -348,6 +350,13 @@ class _Watch:
         else:
             self._fruitless = 0
         self._has_looked = True
+
+    def _tell_failed(self) -> None:
+        """Reports why the record lacks what was seen, once for each reason."""
+        failed = None if self._keeping is None else self._keeping[0].failed
+        if failed is not None and repr(failed) != self._told:
+            self._told = repr(failed)
+            self._emit(Note(f"the record lacks looks at the cluster: {failed!r}", is_warning=True))
 
     def _say(self, look: Look) -> None:
         for host in sorted({*look.unknown} - {*self._unknown}):

@@ -185,6 +185,11 @@ def _tell_counters(prepared: PreparedLoad, emit: Emit) -> None:
             emit(Counters(columns, before, after, 1.0, "" if host == GENERATOR else host))
 
 
+def _store_counters(prepared: PreparedLoad, record: LoadDirectory) -> None:
+    for host, monitor in prepared.monitors.items():
+        record.add_readings(Readings(host, monitor.counters, monitor.take()))
+
+
 def _follow(prepared: PreparedLoad, record: LoadDirectory, emit: Emit) -> None:
     """Stores and reports every second as it comes, also those before an interruption."""
     begun = False
@@ -199,9 +204,10 @@ def _follow(prepared: PreparedLoad, record: LoadDirectory, emit: Emit) -> None:
                 record.append(second, health)
                 emit(Second(second, health))
                 _tell_counters(prepared, emit)
+                _store_counters(prepared, record)
                 for request in control.take():
                     _adjust(prepared, record, emit, request)
             emit(Left(prepared.left_s))
     finally:
-        readings = [Readings(host, m.counters, m.readings) for host, m in prepared.monitors.items()]
-        record.finish(prepared.started["labels"], readings, prepared.begin_ns)
+        _store_counters(prepared, record)
+        record.finish(prepared.started["labels"], prepared.begin_ns)

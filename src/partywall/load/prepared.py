@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import os
 import secrets
@@ -28,6 +29,7 @@ from partywall.load.second import SECOND_NS, Beside, Second, Seconds
 from partywall.model.backend import Name as BackendName
 from partywall.model.load_plan import Generator
 from partywall.sandbox import Label, Sandbox, Settings, Spent, qemu, reap, reaper
+from partywall.sandbox.own_threads import keep_on
 from partywall.sandbox.qemu.machine import Nic
 from partywall.session import Session
 
@@ -58,6 +60,8 @@ COUNTERS = {
     "tcp_listen_drops_count": "listen_drops",
 }
 """Counters for judging health, summed over their subjects."""
+KEPT = 120
+"""Readings of a host that stay in memory: a second is judged when all of its generators have reported it."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +115,19 @@ class Monitor:
     offset_ns: int = 0
     guests: bool = False
     readings: dict[int, list[float | None]] = field(default_factory=dict)
+    fresh: dict[int, list[float | None]] = field(default_factory=dict)
+    """Those that `take` has not returned yet."""
 
     def add(self, sample: Mapping[str, Any]) -> None:
-        self.readings[round((sample["at_ns"] + self.offset_ns) / SECOND_NS)] = sample["values"]
+        number = round((sample["at_ns"] + self.offset_ns) / SECOND_NS)
+        self.readings[number] = self.fresh[number] = sample["values"]
+
+    def take(self) -> dict[int, list[float | None]]:
+        """What was read since the last call. Of all readings only the latest are kept, by which seconds are judged."""
+        fresh, self.fresh = self.fresh, {}
+        for number in list(itertools.islice(self.readings, max(0, len(self.readings) - KEPT))):
+            del self.readings[number]
+        return fresh
 
     def knows(self, number: int) -> bool:
         """True if the counters at the end of the second that begins at `number` have been read."""
@@ -243,8 +257,8 @@ class PreparedLoad:
         """
         others = allowed - set(self.setup.cpus)
         if others:
-            os.sched_setaffinity(0, others)
-            self._agents.at_end(os.sched_setaffinity, 0, allowed)
+            keep_on(others)
+            self._agents.at_end(keep_on, allowed)
 
     def _watch(self, name: str, **targets: Any) -> None:
         """Reads the counters of an agent beside the server at this host's full seconds."""

@@ -6,21 +6,23 @@ Lines are appended immediately, so a kill loses at most the current second. Parq
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from partywall.errors import TrialError
-from partywall.files import write_whole
+from partywall.files import append_whole, replace_durably
 from partywall.load.health import Health
 from partywall.load.second import HISTOGRAMS, Second
 from partywall.store.record import Record
 
+T = TypeVar("T")
 _HISTOGRAM = pa.list_(pa.struct([("bucket", pa.int32()), ("count", pa.int64())]))
 # Facts that one thread reports for all.
 SHARED = ("throttled_ns", "ports_waiting", "ports_most")
@@ -95,12 +97,18 @@ class LoadDirectory(Record):
 
     KIND, MARK, MADE_BY = "load", "load.json", "partywall load"
     LINES = "pending.jsonl"
+    COUNTERS = "counters.jsonl"
+    """Counters until the end: a line for each host that names them, and then one for each reading."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._hosts: set[str] = set()
 
     @classmethod
     def create(cls, path: Path, about: Mapping[str, Any]) -> LoadDirectory:
         """A new directory with the facts known before the start. UsageError if something exists at `path`."""
         load = cls.make(path)
-        (path / cls.MARK).write_text(json.dumps(about, indent=1))
+        load.put(cls.MARK, json.dumps(about, indent=1))
         return load
 
     def begin(self, begin_ns: int) -> None:
@@ -113,7 +121,7 @@ class LoadDirectory(Record):
         self._write(about | {"notes": [*about.get("notes", ()), text]})
 
     def _write(self, about: Mapping[str, Any]) -> None:
-        write_whole(self.path / self.MARK, json.dumps(about, indent=1))
+        self.put(self.MARK, json.dumps(about, indent=1))
 
     def append(self, second: Second, health: Health) -> None:
         """Stores a second immediately."""
@@ -122,41 +130,49 @@ class LoadDirectory(Record):
             record["generators"] = {name: _part(part, health.parts[name]) for name, part in second.parts.items()}
         self.append_line(json.dumps(record))
 
-    def finish(
-        self,
-        labels: Sequence[Mapping[str, Any]],
-        monitors: Sequence[Readings],
-        begin_ns: int | None,
-    ) -> None:
+    def add_readings(self, readings: Readings) -> None:
+        """Stores counters as they are read, so that a load of any length needs no memory for them."""
+        lines: list[dict[str, Any]] = []
+        if readings.host not in self._hosts:
+            self._hosts.add(readings.host)
+            lines.append({"host": readings.host, "counters": [dict(info) for info in readings.counters]})
+        lines += [{"host": readings.host, "at": at, "values": values} for at, values in readings.values.items()]
+        if lines:
+            append_whole(self.path / self.COUNTERS, b"\n".join(json.dumps(line).encode() for line in lines))
+
+    def finish(self, labels: Sequence[Mapping[str, Any]], begin_ns: int | None) -> None:
         """Converts the stored lines to Parquet, one file for each table. begin_ns: None if the load never started."""
         self._write(self.about() | {"begin_ns": begin_ns})
-        records = self.whole_lines()
-        tables = {
-            "seconds": (SECONDS, [_second_row(record) for record in records]),
-            "timings": (TIMINGS, [row for record in records for row in _timing_rows(record, labels)]),
-            "errors": (ERRORS, [row for record in records for row in _error_rows(record, labels)]),
-            "statuses": (STATUSES, [row for record in records for row in _status_rows(record)]),
-            "samples": (SAMPLES, [row for monitor in monitors for row in sample_rows(monitor)]),
-        }
-        if parts := [row for record in records for row in _generator_rows(record, labels)]:
-            tables["generators"] = (GENERATORS, parts)
-        for name, (schema, rows) in tables.items():
-            table = pa.Table.from_pylist(rows, schema=schema)
-            pq.write_table(table, self.path / f"{name}.parquet", compression="zstd")
-        (self.path / self.LINES).unlink(missing_ok=True)
+        with _Tables(self.path) as tables:
+            for records in _batches(self.each_line()):
+                tables.add("seconds", [_second_row(record) for record in records])
+                tables.add("timings", [row for record in records for row in _timing_rows(record, labels)])
+                tables.add("errors", [row for record in records for row in _error_rows(record, labels)])
+                tables.add("statuses", [row for record in records for row in _status_rows(record)])
+                tables.add("generators", [row for record in records for row in _generator_rows(record, labels)])
+            for readings in _batches(self._readings()):
+                tables.add("samples", [row for each in readings for row in sample_rows(each)])
+        for name in (self.COUNTERS, self.LINES):
+            (self.path / name).unlink(missing_ok=True)
+
+    def _readings(self) -> Iterator[Readings]:
+        counters: dict[str, Sequence[Mapping[str, Any]]] = {}
+        for line in self.each_line(self.COUNTERS):
+            match line:
+                case {"host": host, "counters": known}:
+                    counters[host] = known
+                case {"host": host, "at": at, "values": values} if host in counters:
+                    yield Readings(host, counters[host], {at: values})
 
     def about(self) -> dict[str, Any]:
         """The facts known before the start, and the start time if it has started."""
         return self.decoded(self.MARK, lambda text: dict(json.loads(text)))
 
     def settle(self) -> None:
-        """Creates the tables of a killed load. The counters of its hosts are lost.
-
-        UsageError while it still runs.
-        """
+        """Creates the tables of a killed load. UsageError while it still runs."""
         with self.exclusive():
             if (self.path / self.LINES).exists():
-                self.finish(self.about()["started"]["labels"], [], self.about().get("begin_ns"))
+                self.finish(self.about()["started"]["labels"], self.about().get("begin_ns"))
 
     def has(self, name: str) -> bool:
         """True if the load has this table."""
@@ -172,6 +188,56 @@ class LoadDirectory(Record):
 
 
 Rows = list[dict[str, Any]]
+TABLES = {
+    "seconds": SECONDS,
+    "timings": TIMINGS,
+    "errors": ERRORS,
+    "statuses": STATUSES,
+    "samples": SAMPLES,
+    "generators": GENERATORS,
+}
+BATCH = 1000
+"""Lines that are in memory at once."""
+
+
+class _Tables:
+    """Parquet files that are written piece by piece, and appear whole. `generators` appears only if it has rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writers: dict[str, pq.ParquetWriter] = {}
+
+    def __enter__(self) -> Self:
+        for name in TABLES:
+            if name != "generators":
+                self._writer(name)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for name, writer in self._writers.items():
+            writer.close()
+            if kind is None:
+                replace_durably(self._fresh(name), self._folder / f"{name}.parquet")
+            else:
+                self._fresh(name).unlink(missing_ok=True)
+
+    def add(self, name: str, rows: Rows) -> None:
+        if rows:
+            self._writer(name).write_table(pa.Table.from_pylist(rows, schema=TABLES[name]))
+
+    def _writer(self, name: str) -> pq.ParquetWriter:
+        if name not in self._writers:
+            self._writers[name] = pq.ParquetWriter(self._fresh(name), TABLES[name], compression="zstd")
+        return self._writers[name]
+
+    def _fresh(self, name: str) -> Path:
+        return self._folder / f".{name}.parquet"
+
+
+def _batches(every: Iterable[T]) -> Iterator[list[T]]:
+    every = iter(every)
+    while batch := list(itertools.islice(every, BATCH)):
+        yield batch
 
 
 @dataclass(frozen=True)

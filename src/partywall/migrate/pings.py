@@ -220,6 +220,9 @@ def _receive(talk: socket.socket, answered: dict[int, int], offset_ns: int, own:
             if reply is None:
                 continue
             data = reply
+        if len(data) < NUMBER.size:
+            # Whoever else answers from that address.
+            continue
         for at_ns in _stamps(extra):
             answered.setdefault(NUMBER.unpack_from(data)[0], at_ns + offset_ns)
 

@@ -22,6 +22,7 @@ from partywall.host import Host, install
 from partywall.migrate.network import STORAGE, Network
 from partywall.model.migration import Progress
 from partywall.sandbox.label import Label
+from partywall.sandbox.qemu.launch import unread
 from partywall.sandbox.qemu.monitor import Monitor
 
 DEVICE = "root"
@@ -48,16 +49,19 @@ class Server:
         # It must not outlive the process that started it. Both hosts have it open during a move.
         options = ["--persistent", "--shared=0", "--cache=none", "--aio=threads", "--format=qcow2"]
         where = [f"--bind={STORAGE['server']}", f"--port={PORT}", f"--export-name={DEVICE}", f"--pid-file={started}"]
-        self._process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", *network.enter("storage"), SERVER, *options, *where, str(image)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            env=os.environ | label.environment, process_group=0,
-        )  # fmt: skip
+        with unread(image.parent) as (written, self._said):
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *network.enter("storage"), SERVER, *options, *where, str(image)],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=written,
+                env=os.environ | label.environment, process_group=0,
+            )  # fmt: skip
         deadline = time.monotonic() + STARTED_S
         while not started.exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
+                self._process.kill()
+                self._process.wait()
+                said = self._said.read().decode(errors="replace").strip()
                 self.stop()
-                said = self._process.stderr.read().decode(errors="replace").strip() if self._process.stderr else ""
                 raise TrialError(f"{SERVER} did not start: {said or 'it said nothing'}")
             time.sleep(LOOK_S)
 
@@ -65,6 +69,7 @@ class Server:
         """Ends it. May be called twice."""
         self._process.kill()
         self._process.wait()
+        self._said.close()
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,15 @@ class Control(Frozen):
     system: str | None = Field(None, description="redfish: identifier of the system")
     user: str | None = None
     password_file: str | None = Field(None, description="a file with the password in its first line")
+    certificate: str | None = Field(
+        None,
+        description="redfish: a PEM file with the controller's certificate, or that of its authority",
+        min_length=1,
+    )
+    tls: Literal["insecure"] | None = Field(
+        None, description="redfish: insecure accepts any certificate, and old versions of TLS"
+    )
+    cipher: int | None = Field(None, description="ipmi: the cipher suite, e.g. 17; default: 3, else 17", ge=0, le=17)
     mac: str | None = Field(None, description="wol: hardware address, e.g. 52:54:00:12:34:56")
     on: tuple[str, ...] | None = Field(None, description="command: switches the host on", min_length=1)
     off: tuple[str, ...] | None = Field(None, description="command, wol: switches the host off", min_length=1)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from partywall import units
+from partywall.model.host_path import HostPath
 from partywall.model.scenario import Bytes, Cpus, DurationNs, Frozen, Name, Share
 
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64)]
@@ -49,7 +50,7 @@ class Part(Frozen):
     """One part of a form with files."""
 
     text: Text | None = Field(None, description="its content; may contain ${variables}")
-    file: str | None = Field(None, description="a file with its content, relative to the plan")
+    file: HostPath | None = Field(None, description="a file with its content, relative to the plan")
     content_type: str | None = None
 
 
@@ -59,7 +60,7 @@ class Body(Frozen):
     text: Text | None = Field(None, description="sent unchanged; may contain ${variables}")
     json_: Any = Field(None, alias="json", description="sent as JSON; its texts may contain ${variables}")
     base64: str | None = Field(None, description="bytes in base 64, sent decoded")
-    file: str | None = Field(None, description="a file, relative to the plan")
+    file: HostPath | None = Field(None, description="a file, relative to the plan")
     form: dict[str, Text] | None = Field(None, description="fields of a form; values may contain ${variables}")
     multipart: dict[str, Annotated[Part, at_key("text")]] | None = Field(None, description="a form with files")
 
@@ -135,7 +136,7 @@ class Think(Frozen):
     uniform: tuple[DurationNs, DurationNs] | None = Field(None, description="[shortest, longest]")
     exponential: DurationNs | None = Field(None, description="its mean")
     log_normal: LogNormal | None = None
-    file: str | None = Field(None, description="one duration on each line, equally likely; relative to the plan")
+    file: HostPath | None = Field(None, description="one duration on each line, equally likely; relative to the plan")
 
 
 class Compress(Frozen):
@@ -226,8 +227,10 @@ class Open(Frozen):
 class Feeder(Frozen):
     """Data that users read; exactly one of csv, json_lines and rows."""
 
-    csv: str | None = Field(None, description="a CSV file with a header line, relative to the plan")
-    json_lines: str | None = Field(None, description="a file with one JSON object on each line, relative to the plan")
+    csv: HostPath | None = Field(None, description="a CSV file with a header line, relative to the plan")
+    json_lines: HostPath | None = Field(
+        None, description="a file with one JSON object on each line, relative to the plan"
+    )
     rows: tuple[dict[Variable, Text], ...] | None = Field(None, min_length=1, description="rows in the plan itself")
     order: Literal["sequential", "random"] = "sequential"
     shared: bool = Field(True, description="all users share one sequence; false: each has its own")
@@ -247,7 +250,9 @@ class Connections(Frozen):
 
 class Trust(Frozen):
     verify: bool = Field(True, description="verify certificates")
-    authorities: str | None = Field(None, description="a PEM file of certificates to trust in addition to the host's")
+    authorities: HostPath | None = Field(
+        None, description="a PEM file of certificates to trust in addition to the host's"
+    )
     resume: bool = Field(True, description="resume earlier sessions, as browsers do")
 
 

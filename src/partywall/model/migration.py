@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from partywall import units
 from partywall.model import finding
 from partywall.model.finding import Estimate
+from partywall.model.host_path import HostPath
 from partywall.model.scenario import Bytes, DurationNs, Frozen, Metric, Name, Package, Rate
 
 Place = Literal["a", "b"]
@@ -25,7 +26,9 @@ class HostSpec(Frozen):
     """One of the user's own hosts: a libvirt daemon, or a QEMU by its monitor."""
 
     uri: str | None = Field(None, min_length=1, description="of its libvirt daemon, e.g. qemu+ssh://one/system")
-    qmp: str | None = Field(None, pattern="^/", description="the Unix socket of its QEMU's monitor, e.g. /run/web.qmp")
+    qmp: HostPath | None = Field(
+        None, pattern="^/", description="the Unix socket of its QEMU's monitor, e.g. /run/web.qmp"
+    )
     ssh: str | None = Field(None, min_length=1, description="the machine with that socket, as ssh names it")
     address: str | None = Field(None, min_length=1, description="where it takes a guest that arrives, e.g. 10.0.0.2")
 

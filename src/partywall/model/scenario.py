@@ -14,6 +14,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from partywall import units
 from partywall.model.backend import Name as BackendName
+from partywall.model.host_path import HostPath
 
 Bytes = Annotated[int, BeforeValidator(units.parse_bytes), Field(ge=0)]
 BytesPerSecond = Annotated[int, BeforeValidator(units.parse_bps), Field(gt=0)]
@@ -61,7 +62,7 @@ class Disk(Throttle):
         None, description="qemu: how the host caches the guest's disk; default none: it bypasses the host's page cache"
     )
     size: Bytes | None = Field(None, description="qemu: size of the guest's disk; default 1GiB")
-    device: str | None = Field(
+    device: HostPath | None = Field(
         None,
         description="qemu: a block device of the host as the guest's disk, e.g. /dev/sdb, in place of a file. A file "
         "system is created on it; refused if it is in use or not empty",
@@ -135,7 +136,7 @@ class Sandbox(Frozen):
         None, description="libvirt: the daemon, e.g. qemu:///system (the default) or xen+tcp://name/system"
     )
     domain: str | None = Field(None, description="libvirt: your own running domain; default: one is made for the run")
-    boot: str | None = Field(
+    boot: HostPath | None = Field(
         None,
         description="libvirt on another host: the folder there with kernel and initramfs, see 'partywall vm export'",
     )

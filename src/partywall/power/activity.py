@@ -14,6 +14,7 @@ from partywall.errors import CapabilityError
 from partywall.host import Host
 from partywall.sandbox import cgroups, tenants
 from partywall.sandbox.tenants import Tenant
+from partywall.units import parse_cpus
 
 Read = Callable[[], float]
 """CPU seconds since some fixed moment."""
@@ -28,7 +29,8 @@ GUEST = (8, 9)
 class HostCpus:
     """Busy seconds of each CPU: from the cgroup accounting in nanoseconds if there is one, else from /proc/stat.
 
-    A CPU that goes offline keeps its last value. One that appears later is added at the end.
+    CPUs that have never been online are left out. A CPU that goes offline keeps its last value. One that appears later
+    is added at the end.
     """
 
     def __init__(self, host: Host) -> None:
@@ -36,14 +38,28 @@ class HostCpus:
         self._fine = mounted / "cpuacct.usage_percpu" if mounted else None
         if self._fine is not None and not self._fine.exists():
             self._fine = None
-        self._stat = host.path("/proc/stat")
+        self._stat, self._possible = host.path("/proc/stat"), host.path("/sys/devices/system/cpu/possible")
         self._busy: dict[str, float] = {}
 
     def __call__(self) -> tuple[float, ...]:
+        online = stat_cpus(self._stat.read_text(encoding="ascii"))
+        self._busy |= online
         if self._fine is not None:
-            return tuple(int(text) / 1e9 for text in self._fine.read_text(encoding="ascii").split())
-        self._busy |= stat_cpus(self._stat.read_text(encoding="ascii"))
+            # All CPUs that the host could have are listed there, as many as a socket has room for.
+            values = self._fine.read_text(encoding="ascii").split()
+            fine = {
+                f"cpu{number}": int(text) / 1e9
+                for number, text in zip(self._numbers(len(values)), values, strict=False)
+            }
+            self._busy |= {name: fine[name] for name in self._busy if name in fine}
         return tuple(self._busy.values())
+
+    def _numbers(self, count: int) -> Sequence[int]:
+        """The numbers of the CPUs that this host could have."""
+        try:
+            return parse_cpus(self._possible.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return range(count)
 
 
 def stat_cpus(text: str) -> dict[str, float]:

@@ -18,7 +18,8 @@ import vl_convert
 from markupsafe import Markup
 
 from partywall import __version__, units
-from partywall.files import cache_root, write_whole
+from partywall.files import write_whole
+from partywall.host.cache import cache_root
 from partywall.model.finding import Outcome
 from partywall.report import charts
 
@@ -155,5 +156,5 @@ def _digest(script: str) -> str:
 def written(path: Path, data: bytes) -> Path:
     """Writes a file, creating its folder, and returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+    write_whole(path, data)
     return path

@@ -31,6 +31,7 @@ from partywall.run.recorder import Recorder
 from partywall.run.stage import MONITOR, Stage, staged
 from partywall.sandbox import Label
 from partywall.sandbox.clock import Looks
+from partywall.sandbox.own_threads import keep_on
 from partywall.session import Session
 from partywall.store import Blocks, RunDirectory, observations_of
 
@@ -200,7 +201,7 @@ def execute(
                 taker.take_turn(round_, progress_by_trial[trial.id])
     finally:
         # The controller had left each victim's CPU; its caller may need all CPUs again.
-        os.sched_setaffinity(0, all_cpus())
+        keep_on(all_cpus())
     run.append("run_ended")
 
 
@@ -293,7 +294,7 @@ class Turns:
         trial = progress.trial
         self.emit(Doing(f"{trial.id}: starting {len(trial.aggressors) + 3} sandboxes"))
         host_cpus = controller_cpus(trial)
-        os.sched_setaffinity(0, host_cpus)
+        keep_on(host_cpus)
         slice_ns = self.plan.timing.slice
         with (
             settings.held(trial.host, self.label.work, Host.here()),

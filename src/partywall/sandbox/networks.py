@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterable
@@ -56,6 +57,19 @@ def in_namespace(namespace: Path, make: Callable[[], T]) -> T:
     if failed:
         raise failed[0]
     return made[0]
+
+
+def own_name(interface: str) -> str:
+    """The kernel's name of an interface in the caller's namespace; the given one if there is none.
+
+    An interface may be named by its alternative name, or as `ip link` shows it, with its peer (eth0@if7).
+    """
+    for name in (interface, interface.partition("@")[0]):
+        try:
+            return socket.if_indextoname(socket.if_nametoindex(name))
+        except OSError:
+            continue
+    return interface
 
 
 def _enter(namespace: Path) -> None:

@@ -124,10 +124,15 @@ def _delete_containers(label: Label) -> tuple[list[str], list[str]]:
     except CapabilityError as error:
         # Must not prevent the clean-up of other runs, or any command.
         return [], [f"container {name} ({error})" for name in names]
+    deleted, left = [], []
     for name in names:
-        with contextlib.suppress(TrialError):
+        try:
             runtime.run("delete", "--force", name)
-    return [f"container {name}" for name in names], []
+        except TrialError as error:
+            left.append(f"container {name} ({error})")
+        else:
+            deleted.append(f"container {name}")
+    return deleted, left
 
 
 def _cgroups(label: Label) -> list[Path]:

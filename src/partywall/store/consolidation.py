@@ -36,14 +36,14 @@ class ConsolidationDirectory(Record):
     ) -> Self:
         """A new one. UsageError if something exists at `path`."""
         made = cls.make(path)
-        (path / "host.json").write_text(json.dumps(host, indent=1))
+        made.put("host.json", json.dumps(host, indent=1))
         content = {
             "mode": mode,
             "about": dict(about),
             "cluster": cluster.model_dump(mode="json", exclude_unset=True),
             "plan": None if plan is None else plan.model_dump(mode="json"),
         }
-        (path / cls.MARK).write_text(json.dumps(content, indent=1))
+        made.put(cls.MARK, json.dumps(content, indent=1))
         return made
 
     def add_simulation(self, simulation: Simulation) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from partywall.errors import UsageError
-from partywall.files import write_whole
 from partywall.model.plan import Plan
 from partywall.store import blocks, event
 from partywall.store.blocks import Blocks
@@ -32,10 +31,9 @@ class RunDirectory(Record):
     def create(cls, path: Path, scenario_text: str, plan: Plan, host: dict[str, Any]) -> RunDirectory:
         """Creates a run directory. UsageError if something exists at `path`."""
         run = cls.make(path, f", or continue it: partywall run --resume {path}")
-        (path / "scenario.yaml").write_text(scenario_text, encoding="utf-8")
-        (path / "host.json").write_text(json.dumps(host, indent=1))
-        # The plan is written last, because a directory with a plan can be resumed.
-        (path / "plan.json").write_text(plan.model_dump_json(indent=1))
+        run.put("scenario.yaml", scenario_text)
+        run.put("host.json", json.dumps(host, indent=1))
+        run.put("plan.json", plan.model_dump_json(indent=1))
         return run
 
     @classmethod
@@ -131,7 +129,7 @@ class RunDirectory(Record):
         with self.exclusive():
             for trial in plan.trials:
                 self.append("extended", trial=trial.id, budget=plan.scenario.budget, precision=plan.scenario.precision)
-            write_whole(self.path / self.MARK, plan.model_dump_json(indent=1))
+            self.put(self.MARK, plan.model_dump_json(indent=1))
 
     @property
     def ended(self) -> bool:
@@ -161,6 +159,11 @@ class RunDirectory(Record):
         """Converts the pending lines of finished or killed turns to Parquet."""
         for file in sorted((self.path / "pending").glob("*.jsonl")):
             compact(file, self.path)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if no lines of a turn wait to be converted, so that reading the record changes nothing in it."""
+        return not any((self.path / "pending").glob("*.jsonl"))
 
     def settle(self) -> None:
         """See `Record.settle`. UsageError while the run is being measured."""

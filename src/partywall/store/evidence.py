@@ -34,8 +34,8 @@ _COLUMNS = ["workload", "thread", "start_ns", "end_ns", "work", "cpu_ns"]
 
 def evidence(run: RunDirectory) -> Evidence:
     """Everything about a run except its findings. Of blocks with slots of several lengths, those of one are taken."""
-    with run.exclusive():
-        run.compact()
+    if not run.is_settled:
+        run.settle()
     plan, host = run.plan, run.host
     observations: dict[str, Observations] = {}
     timeline: dict[str, tuple[SlicePoint, ...]] = {}

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from partywall.files import append_whole
+from partywall.files import append_whole, replace_durably
 from partywall.store.lines import decoded
 from partywall.store.record import Record
 
@@ -50,7 +50,7 @@ class GuardDirectory(Record):
     def create(cls, path: Path, policy: str) -> GuardDirectory:
         """Creates a record. UsageError if something exists at `path`. policy: the text of its file."""
         guard = cls.make(path)
-        (path / POLICY).write_text(policy, encoding="utf-8")
+        guard.put(POLICY, policy)
         (path / cls.MARK).touch()
         return guard
 
@@ -94,4 +94,4 @@ class GuardDirectory(Record):
             # Replaced atomically, because it may be read or written at any time.
             fresh = self.path / f".{SERIES}"
             pq.write_table(pa.Table.from_pylist(rows), fresh)
-            fresh.replace(self.path / SERIES)
+            replace_durably(fresh, self.path / SERIES)

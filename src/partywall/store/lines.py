@@ -11,7 +11,8 @@ def decoded(line: bytes, begin: bytes = b"{") -> dict[str, Any] | None:
 
     begin: the beginning of every line, which identifies an incomplete one.
     """
-    if not line.strip():
+    # After a power failure, a file system may have reserved space for a line that it never wrote.
+    if not line.strip(b" \t\r\n\0"):
         return None
     try:
         value = json.loads(line)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from partywall.files import replace_durably
 from partywall.model.migration import MigrationEvidence, MigrationPlan, Move, Survey
 from partywall.store.arrow import values
 from partywall.store.record import Record
@@ -47,9 +48,9 @@ class MigrationDirectory(Record):
     def create(cls, path: Path, plan: MigrationPlan, host: Mapping[str, Any], about: Mapping[str, Any]) -> Self:
         """A new one; UsageError if there is something at `path` already."""
         made = cls.make(path)
-        (path / "host.json").write_text(json.dumps(host, indent=1))
+        made.put("host.json", json.dumps(host, indent=1))
         content = {"plan": plan.model_dump(mode="json", exclude_unset=True), **about}
-        (path / cls.MARK).write_text(json.dumps(content, indent=1))
+        made.put(cls.MARK, json.dumps(content, indent=1))
         return made
 
     def append(self, move: Move, tables: Mapping[str, Table], kind: str = MOVE) -> None:
@@ -95,7 +96,9 @@ class MigrationDirectory(Record):
         file.parent.mkdir(exist_ok=True)
         columns = {column: table[:, place] for place, column in enumerate(COLUMNS[name])}
         move = np.full(len(table), number, np.int32)
-        pq.write_table(pa.table({"move": move, **columns}), file, compression="zstd")
+        fresh = file.with_name(f".{file.name}")
+        pq.write_table(pa.table({"move": move, **columns}), fresh, compression="zstd")
+        replace_durably(fresh, file)
 
     def _file(self, name: str, number: int) -> Path:
         return self.path / name / f"{number:05}.parquet"

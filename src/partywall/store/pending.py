@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from partywall.errors import Problem, UsageError
+from partywall.files import replace_durably
 from partywall.store.lines import decoded
 
 SLICES = pa.schema(
@@ -138,4 +139,4 @@ def _write(target: Path, table: pa.Table) -> None:
     target.parent.mkdir(exist_ok=True)
     temporary = target.with_suffix(".tmp")
     pq.write_table(table, temporary, compression="zstd", row_group_size=_GROUP_ROWS)
-    temporary.rename(target)
+    replace_durably(temporary, target)

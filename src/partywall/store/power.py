@@ -48,11 +48,11 @@ class PowerDirectory(Record):
     ) -> Self:
         """A new one; UsageError if there is something at `path` already."""
         made = cls.make(path)
-        (path / "host.json").write_text(json.dumps(host, indent=1))
+        made.put("host.json", json.dumps(host, indent=1))
         facts = [meter.model_dump(mode="json") for meter in meters]
         if model is not None:
-            (path / "used-model.json").write_text(model.model_dump_json(indent=1))
-        (path / cls.MARK).write_text(json.dumps({"task": task, "meters": facts, **about}, indent=1))
+            made.put("used-model.json", model.model_dump_json(indent=1))
+        made.put(cls.MARK, json.dumps({"task": task, "meters": facts, **about}, indent=1))
         return made
 
     def add(self, value: Reading | MeterFault | Activity | Slot | DisturbedCalibration) -> None:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import ValidationError
 
 from partywall.errors import Problem, UsageError
+from partywall.files import write_whole
 from partywall.store.lines import decoded
 
 T = TypeVar("T")
@@ -56,6 +57,13 @@ class Record:
         except OSError as error:
             raise UsageError(f"{path} cannot be created: {error.strerror}; give another --out") from None
         return cls(path)
+
+    def put(self, name: str, content: str | bytes) -> None:
+        """Writes a file of the record whole, so that it is there after a power failure, or not at all.
+
+        The file that identifies a record is written last: a directory with it can be continued.
+        """
+        write_whole(self.path / name, content, durable=True)
 
     @staticmethod
     def expect_none(path: Path) -> None:
@@ -112,9 +120,9 @@ class Record:
                     line = "\n" + line
             stream.write(line.encode() + b"\n")
 
-    def lines(self) -> Iterator[tuple[int, bytes]]:
-        """The lines with their numbers, including incomplete ones."""
-        file = self.path / self.LINES
+    def lines(self, name: str = "") -> Iterator[tuple[int, bytes]]:
+        """The lines with their numbers, including incomplete ones. name: of another file of lines."""
+        file = self.path / (name or self.LINES)
         if file.exists():
             with file.open("rb") as stream:
                 for number, line in enumerate(stream, start=1):
@@ -122,13 +130,17 @@ class Record:
 
     def whole_lines(self) -> list[dict[str, Any]]:
         """The decoded lines without incomplete ones. UsageError for a line that is not the beginning of JSON."""
-        every = []
-        for number, line in self.lines():
+        return list(self.each_line())
+
+    def each_line(self, name: str = "") -> Iterator[dict[str, Any]]:
+        """As `whole_lines`, one after the other. name: of another file of lines."""
+        for number, line in self.lines(name):
             try:
-                every.append(decoded(line))
+                content = decoded(line)
             except ValueError as error:
-                raise self.damaged(self.LINES, str(error), number) from None
-        return [content for content in every if content is not None]
+                raise self.damaged(name or self.LINES, str(error), number) from None
+            if content is not None:
+                yield content
 
     def decoded(self, name: str, decode: Callable[[str], T]) -> T:
         """A file's decoded content. UsageError if it is unreadable or invalid."""

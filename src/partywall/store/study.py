@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from partywall.files import write_whole
 from partywall.model.study import StudyRequest
 from partywall.store.record import Record
 
@@ -29,8 +28,8 @@ class StudyDirectory(Record):
     def create(cls, path: Path, content: bytes, request: StudyRequest, about: Mapping[str, Any]) -> StudyDirectory:
         """Creates a record. about: facts to store. Raises UsageError if the folder exists or cannot be created."""
         study = cls.make(path, f", or continue it: partywall study --resume {path}")
-        (path / FILE).write_bytes(content)
-        (path / cls.MARK).write_text(json.dumps({"asked": request.model_dump(), **about}, indent=1))
+        study.put(FILE, content)
+        study.put(cls.MARK, json.dumps({"asked": request.model_dump(), **about}, indent=1))
         return study
 
     @property
@@ -50,7 +49,7 @@ class StudyDirectory(Record):
     def wait_for_memory(self, wait_ns: int) -> None:
         """Changes how long the rest of the study waits for free memory."""
         request = self.request.model_copy(update={"memory_wait_ns": wait_ns})
-        write_whole(self.path / self.MARK, json.dumps(self.about | {"asked": request.model_dump()}, indent=1))
+        self.put(self.MARK, json.dumps(self.about | {"asked": request.model_dump()}, indent=1))
 
     def append(self, observation: str) -> None:
         """Appends one observation, given as JSON."""

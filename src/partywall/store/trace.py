@@ -26,8 +26,8 @@ class TraceDirectory(Record):
     def create(cls, path: Path, start: Start, host: dict[str, Any]) -> Self:
         """Creates a record. UsageError if something exists at `path`."""
         trace = cls.make(path)
-        (path / "host.json").write_text(json.dumps(host, indent=1))
-        (path / cls.MARK).write_text(start.model_dump_json(indent=1))
+        trace.put("host.json", json.dumps(host, indent=1))
+        trace.put(cls.MARK, start.model_dump_json(indent=1))
         return trace
 
     def append(self, kind: str, content: BaseModel | dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from partywall.files import write_whole
+from partywall.files import replace_durably
 from partywall.model.watch import Slow, Span, parts
 from partywall.store.lines import decoded
 from partywall.store.record import Record, first_line
@@ -47,8 +47,8 @@ class WatchDirectory(Record):
     def create(cls, path: Path, about: Mapping[str, Any], host: Mapping[str, Any]) -> Self:
         """Creates a record. UsageError if something exists at `path`."""
         made = cls.make(path, f", or continue it: partywall watch --resume {path}")
-        (path / "host.json").write_text(json.dumps(host, indent=1))
-        write_whole(path / cls.MARK, json.dumps(about, indent=1))
+        made.put("host.json", json.dumps(host, indent=1))
+        made.put(cls.MARK, json.dumps(about, indent=1))
         return made
 
     @property
@@ -100,7 +100,7 @@ class WatchDirectory(Record):
             with pq.ParquetWriter(fresh, TABLES[name], compression="zstd") as writer:
                 for table in _tables(name, self.spans()):
                     writer.write_table(table)
-            fresh.replace(self.path / f"{name}.parquet")
+            replace_durably(fresh, self.path / f"{name}.parquet")
 
 
 def _tables(name: str, spans: Iterator[Span]) -> Iterator[pa.Table]:

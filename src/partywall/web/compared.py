@@ -76,6 +76,10 @@ def several(*paths: Path) -> Compared:
     opened = [kinds.opened(path) for path in paths]
     same_kind(*opened)
     runs = [record for record in opened if isinstance(record, RunDirectory)]
+    # Pages only read. Whoever may look may not have the right to write.
+    if unsettled := [run for run in runs if not run.is_settled]:
+        message = f"{unsettled[0].name} is being measured, or was killed and has no report yet"
+        raise UsageError(Problem(message, f"wait for it, or write one: partywall report {unsettled[0].path}"))
     names = tuple(record.name for record in opened)
     return _runs(names, *runs) if runs else Compared(names, figures=side_by_side(*opened))
 

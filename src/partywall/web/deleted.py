@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.web import records
-from partywall.web.jobs import Folder
+from partywall.web.jobs import Folder, State
 
 KEPT_DAYS = 30
 """How long deleted records are kept."""
@@ -105,7 +105,17 @@ def hide(folder: Folder, before: float) -> int:
     for name in {each.name for each in gone} - left:
         if folder.record(name) is None:
             (folder.notes / f"{name}.json").unlink(missing_ok=True)
+    _forget_jobs(folder, {each.name for each in gone}, left)
     return len(gone)
+
+
+def _forget_jobs(folder: Folder, gone: set[str], left: set[str]) -> None:
+    """Forgets jobs whose record was removed for good, and old ones that never left a record."""
+    oldest = time.time() - KEPT_DAYS * 86400
+    for job in folder.all():
+        is_over = job.state in (State.ENDED, State.CANCELLED) and (job.record in gone or job.created < oldest)
+        if is_over and job.record not in left and folder.record(job.record) is None:
+            folder.forget(job)
 
 
 def hidden(folder: Folder) -> list[str]:

@@ -29,7 +29,12 @@ from partywall.load.compiling import program as compiled
 from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
 from partywall.migrate import plan as migration_plans
+from partywall.model.host_path import host_path_keys
+from partywall.model.load_plan import LoadPlan
+from partywall.model.migration import MigrationPlan
 from partywall.model.plan import Plan
+from partywall.model.policy import Policy
+from partywall.model.scenario import Scenario
 from partywall.model.study import Outline, StudyRequest
 from partywall.scenario import load
 from partywall.scenario import names as scenario_names
@@ -40,7 +45,9 @@ from partywall.trace import ask
 from partywall.web.jobs import Order
 
 FIRST_KEYS = {"partywall": "run", "partywall_load": "load", "partywall_guard": "guard"}
-FILE_KEYS = ("file", "csv", "json_lines", "authorities", "device", "kernel_folder", "folder", "qmp")
+FILE_KEYS = host_path_keys(Scenario, LoadPlan, MigrationPlan, Policy)
+METER_FILES = re.compile(r"^(replay|wattsup):|[?&]password=file:|[?&]certificate=")
+"""Meters whose names name files."""
 PLAN_KEYS = ("load", "plan")
 """Keys with a URL or the path of a load plan."""
 NAME = "document.yaml"
@@ -149,7 +156,10 @@ def _forbidden(path: tuple[Any, ...], text: str) -> str:
         return f"contain the command {text[:80]!r}"
     if not is_url and "uri" in keys and _has_program(text):
         return f"name the libvirt address {text[:80]!r}"
-    named = any(name in FILE_KEYS or (name in PLAN_KEYS and not is_url) for name in keys)
+    named = any(
+        name in FILE_KEYS or (name in PLAN_KEYS and not is_url) or (name == "meter" and METER_FILES.search(text))
+        for name in keys
+    )
     return f"name the file {text[:80]!r}" if named or "files" in path or _is_path(path, text) else ""
 
 

@@ -62,13 +62,18 @@ async def form(secrets: Secrets, request: Request) -> Form:
     """The form of a request. HTTPException if its key was not signed here."""
     if request.headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
         raise HTTPException(415, "This is not a form.")
-    try:
-        checked = Form(form_of(await body_of(request)))
-    except ValueError:
-        raise HTTPException(400, "The form has too many fields.") from None
+    checked = await unsigned_form(request)
     if not secrets.is_ours(checked.get("key")):
         raise HTTPException(403, "This form did not come from a page of this server. Reload the page.")
     return checked
+
+
+async def unsigned_form(request: Request) -> Form:
+    """The fields that somebody sent, who may not have logged in. HTTPException if they are too many."""
+    try:
+        return Form(form_of(await body_of(request)))
+    except ValueError:
+        raise HTTPException(400, "The form has too many fields.") from None
 
 
 def order_of(form: Form) -> Order:

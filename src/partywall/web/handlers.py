@@ -19,10 +19,10 @@ from partywall.kinds.journal import FILE
 from partywall.plain import plain
 from partywall.store.guard import GuardDirectory
 from partywall.web import compared, deleted, documents, pages, publish, records, stream
-from partywall.web.forms import Form, body_of, form, order_of
+from partywall.web.forms import body_of, form, order_of, unsigned_form
 from partywall.web.jobs import Job, State
 from partywall.web.runner import FIELDS
-from partywall.web.security import RECORD_POLICY, Role, form_of
+from partywall.web.security import RECORD_POLICY, Role
 from partywall.web.simple import BACKENDS, Simple
 from partywall.web.simple import FIELDS as FIELDS_OF_SIMPLE
 from partywall.web.site import Server
@@ -64,13 +64,14 @@ class Handlers:
         matching = await threaded(records.matching, named, query, self._server.folder)
         shown = matching[(number - 1) * records.PAGE : number * records.PAGE]
         rows = await threaded(lambda: [records.row(self._server.folder, named_record) for named_record in shown])
-        jobs = [job for job in self._server.folder.all() if job.state in (State.RUNNING, State.QUEUED, State.PAUSED)]
+        every = await threaded(self._server.folder.all)
+        jobs = [job for job in every if job.state in (State.RUNNING, State.QUEUED, State.PAUSED)]
         gone = await threaded(deleted.entries, self._server.folder)
         name = request.query_params.get("deleted", "")
         return self._page(
             "home.html.j2", request, rows=rows, query=query, number=number, total=len(named), matching=len(matching),
             pages=max(1, -(-len(matching) // records.PAGE)), jobs=jobs,
-            live={job.id: self._server.watched(job.record).state for job in jobs},
+            live=await threaded(lambda: {job.id: self._server.watched(job.record).state for job in jobs}),
             deleted=name if any(each.name == name for each in gone) else "", doctor=self._server.known_doctor,
             in_bin=len(gone), disk=shutil.disk_usage(self._server.folder.root),
         )  # fmt: skip
@@ -155,7 +156,7 @@ class Handlers:
             if sent.document.strip():
                 return self._page("start.html.j2", request, 400, **await self._editor(sent.document, "run", problems))
             return self._wrong(request, error)
-        queue = self._server.folder.waiting()
+        queue = await threaded(self._server.folder.waiting)
         return self._page("dry_run.html.j2", request, order=order, forecast=forecast, queue=queue)
 
     async def start(self, request: Request) -> Response:
@@ -169,7 +170,7 @@ class Handlers:
 
     async def record(self, request: Request) -> Response:
         name = request.path_params["name"]
-        path, job = self._server.folder.record(name), self._server.folder.of_record(name)
+        path, job = self._server.folder.record(name), await threaded(self._server.folder.of_record, name)
         if (path is None or records.kind_of(path) is None) and job is None:
             raise HTTPException(404, f"There is no record {name[:100]!r}.")
         note, tags = records.annotation(self._server.folder, name)
@@ -177,17 +178,18 @@ class Handlers:
         kind = records.kind_of(path) if path else None
         return self._page(
             "record.html.j2", request, name=name, kind=kind or (job.order.kind if job else ""), job=job,
-            parts=parts, matrix=self._server.matrix(name),
-            token=self._server.token(version), files=records.files(self._server.folder, name), note=note, tags=tags,
+            parts=parts, matrix=await threaded(self._server.matrix, name), token=self._server.token(version),
+            files=await threaded(records.files, self._server.folder, name), note=note, tags=tags,
             has_page=path is not None and (path / "report.html").is_file(),
             formats=await threaded(records.formats, path) if path and kind else (),
-            watching=self._server.is_open(name), headline=records.headline(path) if path else "",
+            watching=await threaded(self._server.is_open, name),
+            headline=await threaded(records.headline, path) if path else "",
         )  # fmt: skip
 
     async def policy(self, request: Request) -> Response:
         """The policy of a running guard, to be changed."""
         name = request.path_params["name"]
-        path, job = self._server.folder.record(name), self._server.folder.of_record(name)
+        path, job = self._server.folder.record(name), await threaded(self._server.folder.of_record, name)
         if request.state.role is not Role.FULL or path is None or job is None or not pages.buttons(job).policy:
             raise HTTPException(404, f"No guard of this page runs as {name[:100]!r}.")
         try:
@@ -203,7 +205,7 @@ class Handlers:
 
     async def live(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if self._server.folder.record(name) is None and self._server.folder.of_record(name) is None:
+        if self._server.folder.record(name) is None and await threaded(self._server.folder.of_record, name) is None:
             raise HTTPException(404, f"There is no record {name[:100]!r}.")
         token = request.headers.get("last-event-id") or request.query_params.get("from", "")
         may_change = request.state.role is Role.FULL
@@ -292,7 +294,7 @@ class Handlers:
 
     async def login(self, request: Request) -> Response:
         if request.method == "POST":
-            token = Form(form_of(await body_of(request))).get("token")
+            token = (await unsigned_form(request)).get("token")
         else:
             token = request.query_params.get("token", "")
         if token and (cookie := self._server.secrets.redeem(token)):

@@ -66,7 +66,7 @@ class Interface:
         if not is_key(key):
             raise HTTPException(400, "Idempotency-Key is missing, or is not 8 to 64 letters, digits, - or _.")
         if not request.state.bearer and not self._server.secrets.is_ours(key):
-            raise HTTPException(403, "A browser's key must come from a page of this self._server.")
+            raise HTTPException(403, "A browser's key must come from a page of this server.")
         return key
 
     async def _act(self, action: str, **fields: Any) -> Response:
@@ -87,14 +87,14 @@ class Interface:
         if path is None or (kind := records.kind_of(path)) is None:
             raise HTTPException(404, "There is no such record.")
         row = await threaded(records.row, self._server.folder, records.Named(name, kind, path.stat().st_mtime))
-        files = [{"path": file, "bytes": size} for file, size in records.files(self._server.folder, name)]
+        listed = await threaded(records.files, self._server.folder, name)
+        files = [{"path": file, "bytes": size} for file, size in listed]
         return JSONResponse(plain(asdict(row)) | {"files": files})
 
     async def jobs(self, request: Request) -> Response:
         del request
-        return JSONResponse(
-            {"jobs": [job.model_dump(mode="json", exclude={"done"}) for job in self._server.folder.all()]}
-        )
+        jobs = await threaded(self._server.folder.all)
+        return JSONResponse({"jobs": [job.model_dump(mode="json", exclude={"done"}) for job in jobs]})
 
     async def job(self, request: Request) -> Response:
         job = self._server.folder.job(request.path_params["id"])

@@ -152,6 +152,16 @@ class Folder:
         write_whole(self.jobs / f"{job.id}.json", job.model_dump_json())
         return job
 
+    def forget(self, job: Job) -> None:
+        """Removes everything that is kept of a job: its document and output too, which only its record could need."""
+        (self.jobs / f"{job.id}.json").unlink(missing_ok=True)
+        self.document(job.id).unlink(missing_ok=True)
+        self.output(job.id).unlink(missing_ok=True)
+        for file in (self.own / "output").glob(f"{job.id}.*.exit"):
+            file.unlink(missing_ok=True)
+        self._known.pop(job.id, None)
+        self._made_by.pop(job.record, None)
+
     def job(self, id_: str) -> Job | None:
         """A job by its identity. None if there is none, or its file is damaged. Unchanged files are not read again."""
         if not re.fullmatch(KEY, id_):

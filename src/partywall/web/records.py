@@ -24,6 +24,11 @@ from partywall.web.jobs import Folder
 PAGE = 50
 TAIL_BYTES = 65536
 FILES_SHOWN = 500
+GOALS = {"run": "verdicts", "load": "bounds", "migration": "reaches_goal"}
+"""Kinds of record that may have goals, and the key of their findings, or of each cell, that judges them.
+
+A guard always has promises to keep. The others have no goals.
+"""
 OUTCOMES = {
     int(Exit.HOLDS): ("holds", "✓ holds"),
     int(Exit.VIOLATED): ("violated", "✗ violated"),
@@ -121,12 +126,20 @@ def outcome(path: Path | None, code: Any) -> tuple[str, str] | None:
 
 
 def _has_goals(path: Path) -> bool:
-    """True if the findings contain a verdict. Without goals, a run that holds has only been measured."""
+    """True if a record had goals. One without goals that holds has only been measured."""
+    kind = kind_of(path)
+    if kind not in GOALS:
+        return kind == "guard"
     try:
         with opened(path / "findings.json") as stream:
-            return b'"verdicts":[]' not in stream.read().replace(b" ", b"").replace(b"\n", b"")
-    except OSError:
+            match json.load(stream):
+                case {"cells": list(cells)} if kind == "migration":
+                    return any(isinstance(cell, dict) and cell.get(GOALS[kind]) is not None for cell in cells)
+                case dict(findings):
+                    return bool(findings.get(GOALS[kind]))
+    except (OSError, ValueError, RecursionError):
         return False
+    return False
 
 
 def opened(file: Path) -> IO[bytes]:

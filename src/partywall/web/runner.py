@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,6 +46,8 @@ REQUEST_S = 5.0
 STEP_S = 0.2
 IDLE_S = 600.0
 PURGE_S = 3600.0
+BESIDE_S = 1800.0
+"""A report or a clean-up that takes longer is killed, so that the queue goes on."""
 """Time between two looks for deleted records that are no longer kept."""
 PURGED_AT_A_TIME = 1000
 KILL_AFTER_S = 10.0
@@ -117,7 +120,7 @@ class Runner:
         self._allow_commands = allow_commands
         self._lock: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._reports: list[subprocess.Popen[bytes]] = []
+        self._reports: dict[subprocess.Popen[bytes], float] = {}
         self._purge_at = 0.0
         self._removed: set[str] = set()
         self.active_at = time.monotonic()
@@ -126,17 +129,21 @@ class Runner:
         """Carries out a request. Returns {"ok": true, ...}, or {"error": text} with "problems" if it has several."""
         try:
             request = json.loads(line)
-            action, fields = request.pop("action"), request
-            model, carry_out = ACTIONS[action]
-            return {"ok": True} | carry_out(self, model.model_validate(fields))
+            model, carry_out = ACTIONS[request.pop("action")]
+            asked = model.model_validate(request)
         except ValidationError as error:
             return {"error": "; ".join(_said(each) for each in error.errors(include_url=False)[:10])}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return {"error": "this is not a request"}
+        try:
+            return {"ok": True} | carry_out(self, asked)
         except ProblemsError as error:
             return {"error": str(error), "problems": [plain(problem) for problem in error.problems]}
         except (PartywallError, OSError) as error:
             return {"error": str(error)}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return {"error": "this is not a request"}
+        except Exception as error:  # noqa: BLE001 - one request must not end the runner
+            traceback.print_exc()
+            return {"error": f"this is a bug: {error!r}; {self._folder.own / 'runner.txt'} has the details"}
 
     def start(self, request: Start) -> dict[str, Any]:
         """Puts a job in the queue. The same key never makes a second job."""
@@ -301,7 +308,7 @@ class Runner:
     def step(self) -> None:
         """Takes note of a job that has ended, and starts the next one if the host is free."""
         going = self._folder.waiting()
-        self._reports = [report for report in self._reports if report.poll() is None]
+        self._reports = {report: until for report, until in self._reports.items() if not self._is_over(report, until)}
         if going or self._reports:
             self.active_at = time.monotonic()
         for job in going:
@@ -338,7 +345,7 @@ class Runner:
         paths = [path for path in deleted.hidden(self._folder) if path not in self._removed][:PURGED_AT_A_TIME]
         if paths:
             self._removed.update(paths)
-            self._reports.append(subprocess.Popen(["rm", "-rf", "--", *paths], stdin=subprocess.DEVNULL))
+            self._follow(subprocess.Popen(["rm", "-rf", "--", *paths], stdin=subprocess.DEVNULL))
 
     def _record(self, name: str) -> Path:
         path = self._folder.record(name)
@@ -451,9 +458,18 @@ class Runner:
     def _beside(self, *words: str) -> None:
         """Starts a short command. The next job waits for it."""
         output, command = subprocess.DEVNULL, [sys.executable, "-P", "-m", "partywall", *words]
-        self._reports.append(
-            subprocess.Popen(command, stdin=output, stdout=output, stderr=output, cwd=self._folder.root)
-        )
+        self._follow(subprocess.Popen(command, stdin=output, stdout=output, stderr=output, cwd=self._folder.root))
+
+    def _follow(self, process: subprocess.Popen[bytes]) -> None:
+        self._reports[process] = time.monotonic() + BESIDE_S
+
+    def _is_over(self, process: subprocess.Popen[bytes], until: float) -> bool:
+        """Whether a short command has ended. One that hangs must not hold up the queue for ever."""
+        if process.poll() is None and time.monotonic() >= until:
+            process.kill()
+            print(f"killed after {BESIDE_S:g} s: {process.args!r}", file=sys.stderr)  # noqa: T201 - runner.txt
+            process.wait()
+        return process.poll() is not None
 
 
 ACTIONS: Mapping[str, tuple[type[BaseModel], Callable[[Runner, Any], dict[str, Any]]]] = {

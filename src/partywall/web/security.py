@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -127,16 +128,27 @@ def _same(given: str, right: str) -> bool:
 
 def _kept(file: Path) -> bytes:
     """The content of a secret file, which is created if it does not exist."""
+    if not file.exists():
+        _make(file)
+    secret = file.read_bytes()
+    if len(secret) < 32 or file.stat().st_mode & 0o077 or file.is_symlink():
+        raise PartywallError(f"{file} can be read by others, or is damaged; remove it and start again") from None
+    return secret
+
+
+def _make(file: Path) -> None:
+    """Makes a secret whole or not at all. If another server makes it at the same time, its secret counts."""
+    fresh = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    except FileExistsError:
-        secret = file.read_bytes()
-        if len(secret) < 32 or file.stat().st_mode & 0o077:
-            raise PartywallError(f"{file} can be read by others, or is damaged; remove it and start again") from None
-        return secret
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(made := secrets.token_bytes(32))
-    return made
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(secrets.token_bytes(32))
+            stream.flush()
+            os.fsync(descriptor)
+        with contextlib.suppress(FileExistsError):
+            file.hardlink_to(fresh)
+    finally:
+        fresh.unlink()
 
 
 @dataclass(frozen=True)

@@ -109,11 +109,13 @@ class Server:
         file = self.folder.root / name / RunDirectory.MARK
         try:
             stamp = file.stat().st_mtime_ns
-            if self._matrices.get(name, (0, None))[0] != stamp:
-                self._matrices[name] = stamp, Matrix.of(RunDirectory(file.parent).plan)
+            kept = self._matrices.get(name)
+            if kept is None or kept[0] != stamp:
+                self._matrices.pop(name, None)
+                kept = _kept(self._matrices, name, lambda: (stamp, Matrix.of(RunDirectory(file.parent).plan)))
         except (OSError, PartywallError):
             return None
-        return self._matrices[name][1]
+        return kept[1]
 
     def look(self, name: str) -> Shown:
         """The parts of the watching page that change, as they are now. Rendered once for all watchers."""

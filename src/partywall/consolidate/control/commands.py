@@ -6,9 +6,11 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from partywall.errors import CapabilityError, TrialError
 from partywall.model.cluster import Control
+from partywall.power import bmc
 
 TIMEOUT_S = 60.0
 WAKE_PORT = 9
@@ -34,11 +36,12 @@ class Commands:
 
 @dataclass(frozen=True)
 class Ipmi:
-    """A board management controller, through ipmitool. The password is in a file, so no process list shows it."""
+    """A board management controller, through ipmitool. cipher: as for `partywall.power.bmc.Ipmitool`."""
 
     address: str
     user: str
     password_file: str
+    cipher: int | None = None
 
     def switch_on(self) -> None:
         self._chassis("on")
@@ -47,16 +50,18 @@ class Ipmi:
         self._chassis("soft")
 
     def is_on(self) -> bool:
-        said = self._chassis("status").stdout.strip()
+        said = self._chassis("status").strip()
         if not said.endswith((" is on", " is off")):
             # An answer that is not understood must not pass for "off".
             raise TrialError(f"ipmitool says neither on nor off for {self.address}: {said[:60]!r}")
         return said.endswith(" is on")
 
-    def _chassis(self, action: str) -> subprocess.CompletedProcess[str]:
-        host, _, port = self.address.partition(":")
-        place = ["-H", host, "-p", port or "623", "-U", self.user, "-f", self.password_file]
-        return _run(["ipmitool", "-I", "lanplus", "-C", "3", *place, "chassis", "power", action], (0,))
+    def _chassis(self, action: str) -> str:
+        # Two slashes, so that it is read as host and port; IPv6 addresses have brackets.
+        place = urlsplit(f"//{self.address}")
+        password = bmc.first_line(self.password_file)
+        tool = bmc.Ipmitool(place.hostname or "", place.port, user=self.user, password=password, cipher=self.cipher)
+        return tool.run("chassis", "power", action, timeout_s=TIMEOUT_S)
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ def of(control: Control) -> Commands | Ipmi | WakeOnLan:
     """The power control that a checked document describes."""
     match control.kind:
         case "ipmi":
-            return Ipmi(control.address or "", control.user or "", control.password_file or "")
+            return Ipmi(control.address or "", control.user or "", control.password_file or "", control.cipher)
         case "wol":
             return WakeOnLan(control.mac or "", control.off or (), control.state or ())
         case _:

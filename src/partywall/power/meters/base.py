@@ -21,6 +21,8 @@ LEAST_MEAN_S = 0.5
 """The shortest time over which the power of a counter is averaged."""
 LATE_S = 1.0
 """Readings may be this much later than their time stamps say."""
+STILL_S = 2.0
+"""A counter of something that always takes power has moved after this time."""
 
 
 class MeterError(TrialError):
@@ -99,7 +101,7 @@ def password_of(address: Address, otherwise: str | None = None) -> str:
 
 def _from_file(path: str, meter: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8").rstrip("\n")
+        return Path(path).read_text(encoding="utf-8-sig").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise unusable(meter, f"its password file {path} cannot be read: {error}") from None
 
@@ -114,8 +116,9 @@ def now_ns() -> int:
 def number(text: str | float, what: str, most: float = 1e6) -> float:
     """A reading as a number. MeterError if it is not a plausible one."""
     try:
-        value = float(text)
-    except (TypeError, ValueError):
+        # Python counts with truth values; a meter does not.
+        value = float("" if isinstance(text, bool) else text)
+    except (TypeError, ValueError, OverflowError):
         raise MeterError("garbage", f"{what} is {str(text)[:40]!r}, which is not a number") from None
     if not 0 <= value <= most:
         raise MeterError("garbage", f"{what} is {value:g}, which is not between 0 and {most:g}")
@@ -128,16 +131,28 @@ class Counter:
 
     least_wrap_s: the shortest time in which it can wrap. After a longer time without a reading the energy between is
     not known. A reset of a counter is distinguished from its wrap by the power that the wrap would have taken.
+    moves: whether what it counts always takes power. Then a counter that stands still counts nothing, as some do that
+    firmware or a hypervisor only shows.
     """
 
     wrap: float | None
     least_wrap_s: float | None = None
+    moves: bool = False
     total: float = 0.0
     _last: tuple[int, float] | None = None
+    _moved_ns: int = 0
 
     def add(self, time_ns: int, value: float) -> float:
-        """The total after this value. MeterError if the counter may have wrapped more than once, or was reset."""
+        """The total after this value.
+
+        MeterError if the counter may have wrapped more than once, was reset, or stands still.
+        """
         last, self._last = self._last, (time_ns, value)
+        if last is None or value != last[1]:
+            self._moved_ns = time_ns
+        still_s = (time_ns - self._moved_ns) / 1e9
+        if self.moves and still_s >= STILL_S:
+            raise MeterError("garbage", f"the counter stands at {value:g} J for {still_s:.0f} s: it counts nothing")
         if last is None:
             return self.total
         passed_s = (time_ns - last[0]) / 1e9

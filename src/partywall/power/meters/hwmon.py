@@ -38,7 +38,7 @@ class Hwmon:
     """One sensor."""
 
     def __init__(self, address: Address, sensor: Sensor) -> None:
-        self._sensor, self._counter = sensor, Counter(wrap=None)
+        self._sensor, self._counter = sensor, Counter(wrap=None, moves=True)
         is_whole = sensor.device in WHOLE
         self.facts = MeterFacts(
             meter=address.text,

@@ -2,18 +2,17 @@
 
 `ipmi` is the controller of this host, `ipmi://USER@HOST` one in the network. Without a path the DCMI power reading is
 used (1 W steps); with one, the sensor of that name, such as ipmi://admin@bmc/Total_Power. The steps of a sensor depend
-on its controller. The password is passed in the environment, where other users cannot see it.
+on its controller. Options: `cipher=NUMBER`, the cipher suite; `password`.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 
 from partywall.host import Host
 from partywall.model.meter import Address, unusable
 from partywall.model.power import MeterFacts, Reading
+from partywall.power import bmc
 from partywall.power.meters.base import TIMEOUT_S, MeterError, Place, now_ns, number, password_of
 
 SCHEMES = ("ipmi",)
@@ -22,7 +21,13 @@ STATE = re.compile(r"Power reading state is:\s+(\w+)")
 SENSOR = re.compile(r"Sensor Reading\s*:\s*(\S+)(?:\s*\(\+/-[^)\n]*\))?[ \t]*(.*)")
 UNIT = "Watts"
 DEVICE = "/dev/ipmi0"
-PACKAGE = "apt-get install ipmitool"
+PACKAGE = bmc.INSTALL
+NO_FIGURE = 0xFFFF
+"""Watts of a controller that has no figure: all bits of the field are set."""
+ONE_TRY = ("-N", "1", "-R", "1")
+"""A reading that is repeated would be late: wait a second for an answer, once."""
+CIPHERS = range(18)
+"""Cipher suites of IPMI 2.0, table 22-20."""
 
 
 class Ipmi:
@@ -30,17 +35,19 @@ class Ipmi:
 
     def __init__(self, address: Address, password: str) -> None:
         self._sensor = address.path
-        self._environment = os.environ | {"IPMI_PASSWORD": password}
-        remote = ["-I", "lanplus", "-C", "3", "-H", address.host, "-p", str(address.port or 623), "-E"]
-        remote += ["-U", address.user, "-N", "1", "-R", "1"]
-        what = ["sensor", "get", self._sensor] if self._sensor else ["dcmi", "power", "reading"]
-        self._argv = ["ipmitool", *(remote if address.host else []), *what]
+        self._tool = bmc.Ipmitool(
+            address.host, address.port, user=address.user, password=password, cipher=_cipher(address), more=ONE_TRY
+        )
         step = None if self._sensor else 1.0
         self.facts = MeterFacts(meter=address.text, step=step, about=self._sensor or "DCMI power reading")
 
     def read(self) -> Reading:
+        what = ("sensor", "get", self._sensor) if self._sensor else ("dcmi", "power", "reading")
         begin_ns = now_ns()
-        output = self._output()
+        try:
+            output = self._tool.run(*what, timeout_s=TIMEOUT_S)
+        except bmc.ControllerError as error:
+            raise MeterError(error.kind, str(error)) from None
         end_ns = now_ns()
         watts = sensor_watts(output, self._sensor) if self._sensor else dcmi_watts(output)
         # Most of the time passes before the request is sent: the program starts, and opens a session.
@@ -49,31 +56,25 @@ class Ipmi:
     def close(self) -> None:
         pass
 
-    def _output(self) -> str:
-        try:
-            done = subprocess.run(
-                self._argv, env=self._environment, capture_output=True, text=True, errors="replace",
-                timeout=TIMEOUT_S, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise MeterError("silent", f"ipmitool did not end within {TIMEOUT_S:g} s") from None
-        except OSError as error:
-            raise MeterError("gone", f"ipmitool cannot be started: {error.strerror}; {PACKAGE}") from None
-        if done.returncode != 0:
-            said = (done.stderr or done.stdout).strip().partition("\n")[0]
-            raise MeterError("gone", f"ipmitool failed: {said or done.returncode}")
-        return done.stdout
-
 
 def dcmi_watts(output: str) -> float:
-    """The reading of `ipmitool dcmi power reading`. MeterError if there is none."""
+    """The reading of `ipmitool dcmi power reading`. MeterError if there is none.
+
+    Some controllers measure and never say so: all that they report is real, but the state is `deactivated` (OpenBMC).
+    So the state decides only about 0 W.
+    """
     match = DCMI.search(output)
     if match is None:
         raise MeterError("garbage", f"ipmitool printed no power reading: {output.strip()[:60]!r}")
+    watts = number(match.group(1), "the DCMI power reading")
     state = STATE.search(output)
-    if state is not None and state.group(1) != "activated":
+    if watts == 0 and state is not None and state.group(1) != "activated":
         raise MeterError("garbage", f"the DCMI power reading is {state.group(1)}: its controller measures nothing")
-    return number(match.group(1), "the DCMI power reading")
+    if watts == NO_FIGURE:
+        raise MeterError(
+            "garbage", f"the DCMI power reading is {NO_FIGURE} W, with which controllers say that they have none"
+        )
+    return watts
 
 
 def sensor_watts(output: str, sensor: str) -> float:
@@ -88,7 +89,22 @@ def sensor_watts(output: str, sensor: str) -> float:
 
 
 def check(address: Address) -> None:
-    address.option("password")
+    address.option("password", "cipher")
+    _cipher(address)
+    if address.options and not address.host:
+        raise unusable(address.text, "options are for a controller in the network", "give ipmi://USER@HOST")
+
+
+def _cipher(address: Address) -> int | None:
+    """The cipher suite that a name demands; None if any may be used."""
+    text = address.options.get("cipher")
+    if text is None:
+        return None
+    if text not in map(str, CIPHERS):
+        raise unusable(
+            address.text, f"cipher={text} is not known", f"give a suite of IPMI, {CIPHERS[0]} to {CIPHERS[-1]}"
+        )
+    return int(text)
 
 
 def make(address: Address, host: Host) -> Ipmi:

@@ -49,7 +49,7 @@ class Rapl:
             try:
                 total += zone.counter.add(now_ns(), microjoules / 1e6)
             except MeterError as error:
-                faults.append(error)
+                faults.append(MeterError(error.kind, f"{zone.name}: {error}"))
         if faults:
             raise faults[0]
         end_ns = now_ns()
@@ -82,7 +82,9 @@ def zones_of(host: Host) -> list[Zone]:
         if name.startswith(("package", "dram", "psys")):
             most = _text(folder / "max_energy_range_uj")
             wrap = float(most) / 1e6 if most.isdigit() else None
-            zones.append(Zone(name, folder / "energy_uj", Counter(wrap, wrap / MOST_WATTS if wrap else None)))
+            # Many processors show a counter of memory that they do not have, and it stays 0.
+            counter = Counter(wrap, wrap / MOST_WATTS if wrap else None, moves=not name.startswith("dram"))
+            zones.append(Zone(name, folder / "energy_uj", counter))
     return zones
 
 

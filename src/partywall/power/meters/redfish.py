@@ -1,44 +1,40 @@
 """Redfish: the power of a chassis as its management controller reports it.
 
-redfish://USER@HOST/Chassis/1 reads the new form (`EnvironmentMetrics`, or the power supplies of `PowerSubsystem`) and
-else the old one (`Power`). Options: `tls=insecure` for a certificate that cannot be checked, `tls=off` for plain HTTP.
-DMTF DSP0266, DSP0268.
+redfish://USER@HOST/Chassis/1 reads the new form (`EnvironmentMetrics`), the old one (`Power`, with the figure that
+Fujitsu's controllers have in its `Oem` part), or the power supplies of `PowerSubsystem`: the first that has a figure. A
+longer path names one resource, such as redfish://admin@bmc/Chassis/1/Sensors/total_power. Options: `certificate=FILE`
+and `tls=insecure` as in `partywall.power.bmc`, `tls=off` for plain HTTP, `password`. DMTF DSP0266, DSP0268.
 """
 
 from __future__ import annotations
 
-import base64
-import http.client
-import json
-import ssl
-import urllib.error
-import urllib.request
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from partywall.host import Host
 from partywall.model.meter import Address, unusable
 from partywall.model.power import MeterFacts, Reading
+from partywall.power import bmc
 from partywall.power.meters.base import TIMEOUT_S, MeterError, Place, now_ns, number, password_of
 
 SCHEMES = ("redfish",)
-MOST_BYTES = 1 << 20
+NOT_THERE = ("Absent", "UnavailableOffline")
+"""States (DSP0268, `Status`) of parts that have no power to measure, whatever figure is beside them."""
+MOST_PAGES = 20
 
 
 class Redfish:
     """One chassis. The form of its power reading is looked up at the first reading."""
 
     def __init__(self, address: Address, password: str) -> None:
-        tls = address.options.get("tls", "")
-        port = f":{address.port}" if address.port else ""
-        self._chassis = f"/redfish/v1/{address.path or 'Chassis/1'}"
-        self._base = f"{'http' if tls == 'off' else 'https'}://{address.host}{port}"
-        self._context = _unverified() if tls == "insecure" else None
-        credentials = base64.b64encode(f"{address.user}:{password}".encode()).decode()
-        self._headers = {"Accept": "application/json"} | (
-            {"Authorization": f"Basic {credentials}"} if address.user else {}
-        )
+        tls, host = address.options.get("tls", ""), f"[{address.host}]" if ":" in address.host else address.host
+        base = f"{'http' if tls == 'off' else 'https'}://{host}" + (f":{address.port}" if address.port else "")
+        certificate = address.options.get("certificate", "")
+        self._service = bmc.Redfish(base, address.user, password, timeout_s=TIMEOUT_S, tls=tls, certificate=certificate)
+        path = address.path or "Chassis/1"
+        self._resource, self._is_chassis = f"/redfish/v1/{path}", path.count("/") < 2
         self._places: tuple[str, ...] = ()
-        self.facts = MeterFacts(meter=address.text, step=1.0, about=self._base + self._chassis)
+        self.facts = MeterFacts(meter=address.text, step=1.0, about=base + self._resource)
 
     def read(self) -> Reading:
         begin_ns = now_ns()
@@ -53,77 +49,159 @@ class Redfish:
     def _watts(self) -> float:
         if not self._places:
             self._places = self._look_up()
-        return sum(watts_of(self._get(place), place) for place in self._places)
+        return sum(self._watts_at(place) for place in self._places)
 
     def _look_up(self) -> tuple[str, ...]:
         """The resources whose readings add up to the power of the chassis."""
-        for place in (f"{self._chassis}/EnvironmentMetrics", f"{self._chassis}/Power"):
-            if is_reading(self._get(place, needed=False)):
-                return (place,)
-        supplies = self._get(f"{self._chassis}/PowerSubsystem/PowerSupplies", needed=False).get("Members", ())
-        places = tuple(f"{supply['@odata.id']}/Metrics" for supply in supplies if "@odata.id" in supply)
-        if places and all(is_reading(self._get(place, needed=False)) for place in places):
-            return places
-        raise MeterError("garbage", f"{self._base}{self._chassis} reports no power")
+        if not self._is_chassis:
+            return (self._measured(self._resource),)
+        ways: tuple[Callable[[], tuple[str, ...]], ...] = (
+            lambda: (self._measured(f"{self._resource}/EnvironmentMetrics"),),
+            lambda: (self._measured(f"{self._resource}/Power"),),
+            self._supplies,
+        )
+        lacking = []
+        for way in ways:
+            try:
+                return way()
+            except MeterError as error:
+                # Whatever it answers, it may have what comes next. Only a wrong password is not tried again: after a
+                # few, controllers lock the user out.
+                if error.kind != "garbage":
+                    raise
+                lacking.append(str(error))
+        raise MeterError("garbage", f"{self.facts.about} reports no power{self._others()}: {'; '.join(lacking)}")
 
-    def _get(self, path: str, *, needed: bool = True) -> dict[str, Any]:
-        request = urllib.request.Request(self._base + path, headers=self._headers)  # noqa: S310 - http or https only
+    def _others(self) -> str:
+        """A hint at the controller's chassis, if the named one is not among them."""
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._context) as answer:  # noqa: S310
-                document = json.loads(answer.read(MOST_BYTES))
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code == http.client.NOT_FOUND and not needed:
-                return {}
-            why = "user or password is wrong" if error.code == http.client.UNAUTHORIZED else f"HTTP {error.code}"
-            raise MeterError("gone", f"{path}: {why}") from None
-        except TimeoutError:
-            raise MeterError("silent", f"{path}: no answer within {TIMEOUT_S:g} s") from None
-        except (OSError, http.client.HTTPException) as error:
-            silent = "timed out" in str(error)
-            raise MeterError("silent" if silent else "gone", f"{path}: {error}") from None
-        except ValueError:
-            raise MeterError("garbage", f"{path} is not JSON") from None
-        if not isinstance(document, dict):
-            raise MeterError("garbage", f"{path} is not a JSON object")
-        return document
+            known = [self._linked(each) for each in self._members("/redfish/v1/Chassis")]
+        except MeterError:
+            return ""
+        if self._resource in known or not known:
+            return ""
+        return f" (there is {', '.join(place.removeprefix('/redfish/v1/') for place in known)[:200]})"
 
+    def _measured(self, place: str) -> str:
+        """The resource with the figure of a place: itself, or the sensor to which it refers. MeterError if none has."""
+        resource = self._get(place)
+        match resource:
+            case {"PowerWatts": {"Reading": _}}:
+                pass
+            case {"PowerWatts": {"DataSourceUri": str(sensor)} | {"@odata.id": str(sensor)}}:
+                place, resource = sensor, self._get(sensor)
+        watts_of(resource, place)
+        return place
 
-def _unverified() -> ssl.SSLContext:
-    """TLS without checking the certificate, as management controllers with their own certificates need."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
+    def _supplies(self) -> tuple[str, ...]:
+        """The metrics of all power supplies. MeterError if one that is there has no figure: the sum would be short."""
+        places = []
+        for member in self._members(f"{self._resource}/PowerSubsystem/PowerSupplies"):
+            supply = self._get(self._linked(member))
+            if not _is_there(supply):
+                continue
+            place = self._linked(supply.get("Metrics"), f"{self._linked(member)}/Metrics")
+            self._watts_at(place)
+            places.append(place)
+        if not places:
+            raise MeterError("garbage", f"{self._resource}/PowerSubsystem has no power supplies")
+        return tuple(places)
 
+    def _members(self, collection: str) -> Iterator[Any]:
+        """All members of a collection, which may come in pages."""
+        for _ in range(MOST_PAGES):
+            page = self._get(collection)
+            members = page.get("Members")
+            yield from members if isinstance(members, list) else ()
+            match page:
+                case {"Members@odata.nextLink": str(following)}:
+                    collection = following
+                case _:
+                    return
 
-def is_reading(resource: dict[str, Any]) -> bool:
-    """True if a resource has a power reading."""
-    return raw(resource) is not None
+    @staticmethod
+    def _linked(link: Any, otherwise: str | None = None) -> str:
+        """The path of a link. MeterError if it has none, and there is no other."""
+        match link:
+            case {"@odata.id": str(path)}:
+                return path.rstrip("/")
+        if otherwise is None:
+            raise MeterError("garbage", f"a link has no @odata.id: {str(link)[:60]}")
+        return otherwise
+
+    def _watts_at(self, place: str) -> float:
+        return watts_of(self._get(place), place)
+
+    def _get(self, path: str) -> dict[str, Any]:
+        try:
+            return self._service.get(path)
+        except bmc.ControllerError as error:
+            raise MeterError(error.kind, str(error)) from None
 
 
 def watts_of(resource: dict[str, Any], place: str) -> float:
-    """The watts of a resource. MeterError if it has none."""
-    value = raw(resource)
-    if value is None:
-        raise MeterError("garbage", f"{place} has no power reading")
-    return number(value, place)
+    """The watts of a resource. MeterError if it has none.
+
+    A controller may list the server beside its parts (processors, memory) without saying which entry includes the
+    others. A part takes less than the whole, so the largest figure counts, and entries are not added.
+    """
+    wrong = MeterError("garbage", f"{place} has no power reading")
+    for alternatives in _figures(resource):
+        watts = []
+        for figure in alternatives:
+            try:
+                watts.append(number(figure, place))
+            except MeterError as error:
+                wrong = error
+        if watts:
+            return max(watts)
+    raise wrong
 
 
-def raw(resource: dict[str, Any]) -> Any:
-    """The reading in any of the three forms; None if there is none."""
+def _figures(resource: dict[str, Any]) -> Iterator[list[Any]]:
+    """The figures of a resource in each form that it may have, most trusted form first. Parts without one are left out.
+
+    `Power` has the list PowerControl; old controllers of HPE repeat its figure outside, and those of Fujitsu have it
+    in `Oem` alone.
+    """
     match resource:
-        case {"PowerWatts": {"Reading": value}} | {"InputPowerWatts": {"Reading": value}}:
-            return value
-        case {"PowerControl": [{"PowerConsumedWatts": value}, *_]}:
-            return value
-    return None
+        case {"PowerWatts": {"Reading": figure}} | {"InputPowerWatts": {"Reading": figure}}:
+            yield _known(figure)
+        case {"Reading": figure, "ReadingUnits": "W"}:
+            yield _known(figure) if _is_there(resource) else []
+    match resource:
+        case {"PowerControl": list(entries)}:
+            there = (entry for entry in entries if isinstance(entry, dict) and _is_there(entry))
+            yield _known(*(entry.get("PowerConsumedWatts") for entry in there))
+    match resource:
+        case {"PowerConsumedWatts": figure}:
+            yield _known(figure)
+    match resource:
+        case {"Oem": dict(vendors)}:
+            for vendor in vendors.values():
+                match vendor:
+                    case {"ChassisPowerConsumption": {"CurrentPowerConsumptionW": figure}}:
+                        yield _known(figure)
+
+
+def _known(*figures: Any) -> list[Any]:
+    return [figure for figure in figures if figure is not None]
+
+
+def _is_there(part: dict[str, Any]) -> bool:
+    match part:
+        case {"Status": {"State": state}}:
+            return state not in NOT_THERE
+    return True
 
 
 def check(address: Address) -> None:
-    address.option("tls", "password")
+    address.option("tls", "certificate", "password")
     tls = address.options.get("tls", "")
     if tls not in ("", "insecure", "off"):
         raise unusable(address.text, f"tls={tls} is not known", "give tls=insecure or tls=off")
+    if tls and "certificate" in address.options:
+        raise unusable(address.text, f"with tls={tls} no certificate is checked", "leave out tls, or certificate")
     if not address.host:
         raise unusable(address.text, "it names no host", "give for example redfish://admin@bmc/Chassis/1")
 

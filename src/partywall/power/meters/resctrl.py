@@ -22,7 +22,8 @@ class Resctrl:
     """The sum over packages."""
 
     def __init__(self, address: Address, files: list[Path]) -> None:
-        self._counters = [(file, Counter(wrap=None)) for file in files]
+        # The tasks of a group may all sleep; the host's never do.
+        self._counters = [(file, Counter(wrap=None, moves=not address.path)) for file in files]
         about = ", ".join(str(file) for file in files)
         self.facts = MeterFacts(
             meter=address.text, quantity="joules", step=1e-6, covers="cores", is_whole=False, about=about

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError
-from partywall.files import cache_root
+from partywall.host.cache import cache_root
 from partywall.sandbox import reaper
 from partywall.sandbox.label import Label
 from partywall.sandbox.qemu import modules

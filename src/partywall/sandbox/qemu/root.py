@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError
-from partywall.files import cache_root
 from partywall.host import Host, install
+from partywall.host.cache import cache_root
 from partywall.sandbox import reaper
 from partywall.sandbox.label import Label
 

@@ -15,6 +15,7 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,8 @@ VARIABLE = "PARTYWALL_SSH"
 CONNECT_S = 15
 # Time from the start of ssh to the first answer: connecting, logging in, and slow login scripts.
 GREETING_S = 40.0
+# After its end, a child of ssh may keep its streams open.
+STREAMS_S = 5.0
 # For a link of 100 KB/s.
 COPY_S = 120.0
 # The other side disconnects after the same time; we send messages much more often.
@@ -148,8 +151,8 @@ class Connection:
 
     def end(self) -> None:
         """Ends it, before an agent has taken over the streams."""
-        self.process.kill()
-        self.process.communicate()
+        _kill(self.process)
+        self._last_words()
 
     def _folder(self) -> str:
         answer = self._answer(GREETING_S)
@@ -184,11 +187,25 @@ class Connection:
         raise CapabilityError(self._named(too_much))
 
     def _why_silent(self, noise: bytes, timeout_s: float) -> str:
-        errors = cast("IO[bytes]", self.process.stderr).read().decode(errors="replace").strip()
+        errors = self._last_words()
         status = self.process.wait()
         if status == -9 and not errors:
             return f"no answer within {timeout_s:g} s; check if it is overloaded, or if its login shell waits for input"
         return explained(errors or noise.decode(errors="replace").strip(), self.destination)
+
+    def _last_words(self) -> str:
+        """What is left of its messages. Its child may keep the streams open for ever, so their end is not awaited."""
+        try:
+            _, errors = self.process.communicate(timeout=STREAMS_S)
+        except subprocess.TimeoutExpired as expired:
+            _kill(self.process)
+            errors = expired.stderr or b""
+            for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()
+            self.process.wait()
+        return errors.decode(errors="replace").strip()
 
     def _named(self, why: str) -> str:
         return f"{self.destination}, by ssh: {why}"
@@ -203,10 +220,16 @@ def explained(said: str, destination: str) -> str:
     return f"no shell answered; the last line of output was: {last}"
 
 
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kills ssh with its children, such as a ProxyCommand."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 @contextlib.contextmanager
 def _ended_after(process: subprocess.Popen[bytes], timeout_s: float) -> Iterator[None]:
     """Kills the process when the time is up. Its streams then end, and readers return."""
-    timer = threading.Timer(timeout_s, process.kill)
+    timer = threading.Timer(timeout_s, _kill, [process])
     timer.daemon = True
     timer.start()
     try:
@@ -255,21 +278,25 @@ def survey(destination: str, base: str, programs: Sequence[str]) -> dict[str, An
     return facts
 
 
+LOOK_FOR = 'for program; do command -v "$program" >/dev/null && echo there || echo lacking; done'
+
+
 def _lacking(destination: str, programs: Sequence[str]) -> list[str]:
     if not programs:
         return []
-    tests = "; ".join(f"command -v {shlex.quote(program)} >/dev/null && echo there" for program in programs)
-    commands = [f"{test} || echo lacking" for test in tests.split("; ")]
-    done = subprocess.run(
-        argv(destination, shlex.join(["sh", "-c", "; ".join(commands)])),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=GREETING_S,
-        check=False,
-    )
+    command = shlex.join(["sh", "-c", LOOK_FOR, "sh", *programs])
+    try:
+        done = subprocess.run(
+            argv(destination, command), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=GREETING_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        why = f"no answer within {GREETING_S:g} s, while it looked for {', '.join(programs)}; check the connection"
+        raise CapabilityError(f"{destination}, by ssh: {why}") from None
     said = [line for line in done.stdout.splitlines() if line in ("there", "lacking")]
-    return [program for program, word in zip(programs, said, strict=False) if word == "lacking"]
+    if done.returncode != 0 or len(said) != len(programs):
+        raise CapabilityError(f"{destination}, by ssh: {explained(done.stderr.strip(), destination)}")
+    return [program for program, word in zip(programs, said, strict=True) if word == "lacking"]
 
 
 @contextlib.contextmanager

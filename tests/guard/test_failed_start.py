@@ -1,0 +1,39 @@
+"""A guard that fails between attaching its hooks and its first round leaves nothing in the kernel."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+
+from partywall.errors import AgentError
+from partywall.guard import run
+
+
+@pytest.mark.parametrize("fails", ["guard.remove", "write"])
+def test_hooks_that_are_attached_are_removed_if_the_start_fails(monkeypatch, tmp_path, fails):
+    calls, writes = [], []
+
+    def call(method, **_):
+        calls.append(method)
+        if method == fails:
+            raise AgentError("it died")
+
+    def write(name, hooks, *, kept=True):
+        writes.append((name, tuple(hooks), kept))
+        if fails == "write" and len(writes) == 2:
+            raise OSError(28, "No space left on device")
+
+    kept = SimpleNamespace(client=SimpleNamespace(call=call), sources=[], hooks=["hook"], hold_at_source=lambda _: None)
+    monkeypatch.setattr(run, "Agents", lambda **_: contextlib.nullcontext())
+    monkeypatch.setattr(run, "Kept", lambda *_: kept)
+    monkeypatch.setattr(run, "left", SimpleNamespace(
+        reap=lambda: None, located=lambda *_: [], hooks=lambda _: [], state=lambda _: tmp_path / "state",
+    ))  # fmt: skip
+    monkeypatch.setattr(run, "_write", write)
+    for name in ("_refuse", "_start"):
+        monkeypatch.setattr(run, name, lambda *_: calls.append("start"))
+    monkeypatch.setattr(run, "_remove", lambda _, name, hooks: calls.append(("removed", name, tuple(hooks))))
+    flat = SimpleNamespace(start={"id": "edge", "hooks": ["hook"]})
+    with pytest.raises((AgentError, OSError)), run.keep(flat):
+        pytest.fail("it began")
+    assert calls[-2:] == ["guard.stop", ("removed", "edge", ("hook",))]

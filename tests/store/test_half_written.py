@@ -1,0 +1,111 @@
+"""Files that decide something later are whole or absent, after a kill and after a power failure."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from partywall import files
+from partywall.errors import UsageError
+from partywall.report.page import written
+from partywall.store.lines import decoded
+from partywall.store.study import StudyDirectory
+from partywall.store.watch import WatchDirectory
+from tests.store.test_directory import SLICE, run  # noqa: F401 - a fixture
+
+SOURCES = Path(files.__file__).parent
+WHOLE = ("store", "load/store.py", "report/page.py", "web/jobs.py")
+"""Code whose files other processes and later starts read."""
+
+
+def test_the_stores_write_no_file_in_pieces():
+    sources = [file for part in WHOLE for file in (SOURCES / part).rglob("*.py")] + [
+        SOURCES / part for part in WHOLE if part.endswith(".py")
+    ]
+    assert len(sources) > 10
+    for source in sources:
+        for number, line in enumerate(source.read_text().splitlines(), start=1):
+            assert not any(call in line for call in (".write_text(", ".write_bytes(")), f"{source}:{number}: {line}"
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """What reaches the disk, in order: the names that are synced and renamed."""
+    seen = []
+    sync, rename = os.fsync, Path.replace
+
+    def synced(descriptor):
+        seen.append(("sync", Path(f"/proc/self/fd/{descriptor}").readlink().name))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", lambda path, to: seen.append(("rename", to.name)) or rename(path, to))
+    return seen
+
+
+def test_the_file_that_identifies_a_record_is_on_the_disk_last(steps, tmp_path):
+    WatchDirectory.create(tmp_path / "w", {"for": 1}, {"cpu": {}})
+    names = [name.split(".")[1] if name.startswith(".") else name for _, name in steps]
+    assert names == ["host", "host.json", "w", "watch", "watch.json", "w"]
+    assert [what for what, _ in steps] == ["sync", "rename", "sync"] * 2
+
+
+def test_tables_are_on_the_disk_before_the_lines_that_they_replace_are_removed(run, steps):  # noqa: F811
+    pending = run.pending("t", "0")
+    pending.write({"workload": "v", "slices": [SLICE]})
+    pending.close()
+    steps.clear()
+    run.compact()
+    assert steps == [("sync", "t~0.tmp"), ("rename", "t~0.parquet"), ("sync", "slices")]
+    assert not list((run.path / "pending").iterdir())
+
+
+@pytest.mark.parametrize("stops_at", ["write", "rename"])
+def test_a_record_that_was_being_created_when_its_process_was_killed_is_none(tmp_path, monkeypatch, stops_at):
+    """A half plan made a whole study impossible to continue."""
+
+    def killed(path, to):
+        if to.name == StudyDirectory.MARK:
+            raise KeyboardInterrupt
+        return rename(path, to)
+
+    rename = Path.replace
+    if stops_at == "rename":
+        monkeypatch.setattr(Path, "replace", killed)
+    else:
+        write = Path.write_bytes
+
+        def half(path, content):
+            write(path, content[: len(content) // 2])
+            if StudyDirectory.MARK in path.name:
+                raise KeyboardInterrupt
+            return write(path, content)
+
+        monkeypatch.setattr(Path, "write_bytes", half)
+    request = type("Request", (), {"model_dump": lambda self: {}})()
+    with pytest.raises(KeyboardInterrupt):
+        StudyDirectory.create(tmp_path / "s", b"x", request, {})
+    assert not StudyDirectory.is_one(tmp_path / "s")
+    with pytest.raises(UsageError, match=r"no study\.json"):
+        StudyDirectory.open(tmp_path / "s")
+
+
+def test_a_page_that_is_written_again_is_never_half(tmp_path, monkeypatch):
+    written(tmp_path / "report.html", b"old")
+    write = Path.write_bytes
+
+    def half(path, content):
+        write(path, content[:1])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(OSError, match="No space"):
+        written(tmp_path / "report.html", b"new page")
+    assert (tmp_path / "report.html").read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_space_that_was_reserved_for_a_line_is_no_damage():
+    assert decoded(b"\0" * 40) is None
+    assert decoded(b'{"kind": "o\0\0\0') is None
+    assert decoded(b'{"kind": "one"}') == {"kind": "one"}

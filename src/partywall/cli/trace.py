@@ -75,7 +75,8 @@ def trace(
     Partywall's own senders, or a hash of the unchanging fields. Both directions are traced. The report shows the delay
     and loss of each step. packets.pcapng opens in Wireshark. All hooks are removed at the end.
 
-    Needs root. Exit code: 0 traced, 2 bad hop or option, 4 the host or a permission lacks something, 5 an agent ended.
+    Needs root. Exit code: 0 traced, 3 no packet was seen or the hops are in the wrong order, 2 bad hop or option, 4 the
+    host or a permission lacks something, 5 an agent ended.
     """
     console, document = wide_console(format_), output.document("trace", format_)
     request = ask(

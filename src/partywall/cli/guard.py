@@ -17,10 +17,10 @@ from rich.table import Table
 from partywall import events, guard, units
 from partywall.agent.commands import commands_or_error
 from partywall.cli import output
-from partywall.cli.arguments import PrometheusFile, check_metrics_file, duration_ns
+from partywall.cli.arguments import PrometheusFile, Wait, check_metrics_file, duration_ns
 from partywall.cli.execution import carry_out
 from partywall.cli.group import group
-from partywall.cli.live import Elapsed, wide_console
+from partywall.cli.live import Elapsed, show_note, wide_console
 from partywall.cli.report import show_record
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Event, Note, reports
@@ -68,6 +68,7 @@ def run(
         bool,
         typer.Option("--leave", help="Keep hooks and rates in the kernel at the end; 'guard remove' removes them."),
     ] = False,
+    wait: Wait = False,
     agent: Annotated[
         list[str] | None,
         typer.Option(
@@ -88,7 +89,7 @@ def run(
     every_ns = duration_ns("--every", every, "1s")
     agents = commands_or_error(agent or ())
     job = replace(GuardJob.read(policy), every_ns=every_ns, for_ns=kept_for, leave=leave, agents=agents)
-    options, console = Options(context.obj(), out), wide_console(format_)
+    options, console = Options(context.obj(), out, waits=wait), wide_console(format_)
     document = output.document("guard run", format_)
     if document and out is None and not dry_run:
         remedy = "add --out FOLDER: the document holds the findings of a record"
@@ -211,9 +212,8 @@ class _View:
     def __call__(self, event: Event) -> None:
         self._elapsed(event)
         match event:
-            case Note(text, is_warning):
-                style = "yellow" if is_warning else ""
-                self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+            case Note():
+                show_note(self._console, event)
             case events.Report(report):
                 for hook, kind, text in report.notes:
                     self._console.print(f"{hook}: {kind}: {text}", style="yellow", highlight=False)

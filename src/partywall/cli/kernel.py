@@ -28,8 +28,10 @@ from partywall.agent.inbox import Inbox
 from partywall.cli import leftovers, output, show
 from partywall.cli.arguments import allowed_cpus
 from partywall.errors import Exit, Problem, TrialError, UsageError, parsed
+from partywall.events import Event, Note
 from partywall.report import figures
 from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, reaper
+from partywall.sandbox.measuring import measuring
 from partywall.scenario.explain import did_you_mean
 
 ID = "workload"
@@ -245,11 +247,17 @@ def _sandbox(cpus: str | None, work_dir: Path) -> Iterator[tuple[Sandbox, Inbox]
     messages = Inbox()
     sandbox = make(Settings(name=ID, backend="process", cpus=chosen), label)
     try:
-        sandbox.start(lambda method, params: messages.put(ID, method, params))
-        yield sandbox, messages
+        with measuring("a kernel of 'partywall probe' or 'partywall stress'", _warn):
+            sandbox.start(lambda method, params: messages.put(ID, method, params))
+            yield sandbox, messages
     finally:
         sandbox.stop()
         reaper.clean(label)
+
+
+def _warn(event: Event) -> None:
+    if isinstance(event, Note):
+        sys.stderr.write(f"partywall: warning: {event.text}\n")
 
 
 def _start(sandbox: Sandbox, info: KernelInfo, params: dict[str, Any], threads: int, pace: str) -> AgentClient:

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from partywall.cli import leftovers, output
-from partywall.cli.arguments import duration_ns
+from partywall.cli.arguments import Wait, duration_ns
 from partywall.cli.execution import carry_out
 from partywall.cli.live import Drawn, Elapsed, wide_console
 from partywall.events import Event, Left, Report
@@ -65,6 +65,7 @@ def trace(
         int, typer.Option(help="Packets a second, in each direction, to keep in the pcapng file.")
     ] = 2000,
     out: Annotated[Path | None, typer.Option(help="Directory to create. Default: runs/trace-TIME-CHANCE.")] = None,
+    wait: Wait = False,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Follow packets along a path of interfaces: delay, loss and reordering from hop to hop.
@@ -93,7 +94,7 @@ def trace(
     )
     job = TraceJob(request, None if for_ is None else duration_ns("--for", for_))
     leftovers.clean_up()
-    options = Options(context.obj(), out)
+    options = Options(context.obj(), out, waits=wait)
     view = _View(console, job)
     return carry_out(lambda emit: Traces().measure(job, options, emit), options, view, console, document=document)
 
@@ -118,6 +119,8 @@ class _View(Drawn):
             case Report(_, so_far):
                 self._whole = so_far
                 self._show()
+            case _:
+                super().__call__(event)
 
     def _show(self) -> None:
         status = f"tracing {self._elapsed}"

@@ -29,6 +29,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from partywall.errors import Problem, UsageError
 from partywall.load.correlation import Correlations, Exchange, correlate, generated, replaced
+from partywall.scenario.documents import refuse_other
 
 THINK_LEAST_S = 0.1
 """Shorter gaps come from the browser, not its user."""
@@ -196,6 +197,7 @@ class _Reader:
 
     def _log(self, content: str) -> dict[str, Any]:
         remedy = "save it from the browser's network panel: 'Save all as HAR'"
+        refuse_other(content, ("log",), self.file)
         try:
             whole = json.loads(content.removeprefix("\ufeff"))
         except (json.JSONDecodeError, RecursionError) as error:

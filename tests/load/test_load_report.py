@@ -32,6 +32,7 @@ COUNTERS = [
     {"name": "disk_write_wait_ns", "subject": "vda"},
     {"name": "disk_writes_count", "subject": "vda"},
     {"name": "memory_available_bytes", "subject": None},
+    {"name": "tcp_listen_drops_count", "subject": None},
 ]
 
 
@@ -54,7 +55,7 @@ def kept(tmp_path, a_record):
         second.add(a_record(start_ns=number * SECOND, end_ns=(number + 1) * SECOND))
         warnings = {Reason.STEAL: "30% of its CPUs"} if number == 1 else {}
         directory.append(second, Health(warnings))
-    values = {at: [at * 1.5e9, at * 1.5e9, at * 6e6, at * 3.0, 2e9] for at in range(4)}
+    values = {at: [at * 1.5e9, at * 1.5e9, at * 6e6, at * 3.0, 2e9, max(0, at - 1.0)] for at in range(4)}
     directory.finish(LABELS, [Readings("generator's host", COUNTERS, values)], 0)
     return directory
 
@@ -98,6 +99,14 @@ def test_a_load_that_ended_before_its_first_second_is_no_load(kept, tmp_path):
     empty.finish(LABELS, [], None)
     with pytest.raises(TrialError, match="within its first second"):
         load_run(empty)
+
+
+def test_connections_that_a_full_server_dropped_are_a_note_about_the_service(kept):
+    run = load_run(kept)
+    (note,) = run.notes
+    assert note.startswith("Connections were dropped before they were accepted in 2 of 3 seconds (generator's host)")
+    assert "Raise its listen backlog" in note
+    assert "listen backlog" not in "".join(remedy for _, remedy, _ in run.doubtful)
 
 
 def test_counters_become_figures_and_each_cpu_counts_once(kept):

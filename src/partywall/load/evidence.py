@@ -19,7 +19,7 @@ from partywall.load.store import SHARED, LoadDirectory
 from partywall.load.summary import Summary, summarise
 from partywall.load.thresholds import judge, overall
 from partywall.model.load_plan import LoadPlan
-from partywall.model.load_run import GeneratorRow, LabelRow, Late, LoadRun, SecondPoint
+from partywall.model.load_run import GeneratorRow, LabelRow, Late, LoadRun, SecondPoint, Series
 from partywall.report.latency import quantiles
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
@@ -38,6 +38,7 @@ def load_run(directory: LoadDirectory) -> LoadRun:
     plan = LoadPlan.model_validate(about["plan"]) if about.get("plan") else None
     kept = judge(plan.thresholds if plan else (), summary, about["started"]["labels"])
     labels = about["started"]["labels"]
+    read = monitors.series(directory.table("samples"), begin_ns)
     return LoadRun(
         run=directory.path.resolve().name,
         title=about.get("title", ""),
@@ -59,14 +60,19 @@ def load_run(directory: LoadDirectory) -> LoadRun:
         late=summary.late,
         errors=tuple(_errors(summary, labels)),
         statuses=summary.statuses,
-        monitors=monitors.series(directory.table("samples"), begin_ns),
+        monitors=read,
         bounds=tuple(kept),
         outcome=overall(kept, summary, plan.good_seconds if plan else 0.5),
         good=summary.good,
         judged=summary.seconds,
         doubtful=tuple((*ADVICE[reason], n) for reason, n in sorted(summary.doubtful.items(), key=lambda p: -p[1])),
         facts=tuple(_facts(about)),
-        notes=(*memory_check.warnings(about.get("memory_checked", ())), *_early(summary), *about.get("notes", ())),
+        notes=(
+            *memory_check.warnings(about.get("memory_checked", ())),
+            *_early(summary),
+            *_dropped(read),
+            *about.get("notes", ()),
+        ),
         program=about["program"],
         available=availability(summary.full, [n for n, label in enumerate(labels) if label["sort"] == "http"]),
         generators=tuple(_generators(directory, about, begin_ns, summary.length_s)),
@@ -74,6 +80,17 @@ def load_run(directory: LoadDirectory) -> LoadRun:
             Late(late.share, late.reported_ns, late.undelayed_ns) for late in summary.late_effects if late.matters
         ),
     )
+
+
+def _dropped(read: Iterable[Series]) -> Iterable[str]:
+    """The hosts whose listeners dropped connections, and how long."""
+    for series in read:
+        if series.name == monitors.LISTEN_DROPS and (seconds := sum(value > 0 for _, value in series.points)):
+            yield (
+                f"Connections were dropped before they were accepted in {seconds} of {len(series.points)} seconds "
+                f"({series.host}): the server's listen backlog was full. Its clients tried again after a second or "
+                "more; that time is the service's. Raise its listen backlog, or use fewer users"
+            )
 
 
 def _early(summary: Summary) -> Iterable[str]:

@@ -5,6 +5,7 @@ import re
 
 from rich.console import Console
 
+from partywall.cli import kernel
 from partywall.cli.live import Live, Steps
 from partywall.events import Block, Doing, Left, Note
 
@@ -44,3 +45,10 @@ def test_steps_on_a_terminal_show_a_bar_and_the_time_left():
         for done in range(3):
             steps.show("writing report.html", done, 3)
     assert re.search(r"writing report\.html.*2/3.*about \d+ s left", file.getvalue())
+
+
+def test_a_stressor_that_does_not_reach_its_intensity_says_so(capsys):
+    kernel._conclude("", kernel.known("memory-copy"), [33.0], most=100.0, cpu=0.4, requested=0.5)
+    assert "50% of its maximum was requested, and 33% was reached" in capsys.readouterr().err
+    kernel._conclude("", kernel.known("memory-copy"), [46.0], most=100.0, cpu=0.5, requested=0.5)
+    assert capsys.readouterr().err == ""

@@ -31,6 +31,7 @@ from partywall.guard.left import owner
 from partywall.guard.run import Report
 from partywall.kinds.guard import KEEPS, GuardJob, Guards
 from partywall.kinds.kind import Options
+from partywall.model.guard_run import Means
 from partywall.model.policy import Link, Policy, Promise, Total, Vif
 from partywall.pipeline import check_hooks
 from partywall.sandbox.label import state_root
@@ -104,6 +105,8 @@ def run(
         sinks[str(metrics)] = reports(lambda place: write_whole(metrics, prometheus.text(name, place, totals)))
     view = _View(console, job)
     code = carry_out(lambda emit: Guards().measure(job, options, emit), options, view, console, KEEPS, sinks, document)
+    if out is None:
+        view.show_result()
     return Exit.VIOLATED if totals.wrong else code
 
 
@@ -190,13 +193,15 @@ def _left(policy: str) -> tuple[str, list[object]]:
 
 
 class _View:
-    """A table of all vifs, redrawn at each report. Notes are printed above it."""
+    """A table of all vifs, redrawn at each report, at the end with means. Notes are printed above it."""
 
     def __init__(self, console: Console, job: GuardJob) -> None:
         self._console = console
         self._job = job
         self._elapsed = Elapsed(job.for_ns)
         self._live = Live(console=console, auto_refresh=False)
+        self._means = Means()
+        self._last: Report | None = None
 
     def __enter__(self) -> Self:
         with contextlib.suppress(OSError):
@@ -205,6 +210,10 @@ class _View:
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
+            if self._last is not None:
+                means = replace(self._last, rows=self._means.rows())
+                length = units.format_duration(self._means.length_ns)
+                self._live.update(_table(self._job.policy, means, f"means over {length}"), refresh=True)
             self._live.stop()
             if not self._console.is_terminal:
                 self._console.print()
@@ -217,7 +226,16 @@ class _View:
             case events.Report(report):
                 for hook, kind, text in report.notes:
                     self._console.print(f"{hook}: {kind}: {text}", style="yellow", highlight=False)
+                self._last = report
+                self._means.add(report.at_ns - report.from_ns, report.rows)
                 self._live.update(_table(self._job.policy, report, f"kept {self._elapsed}"), refresh=True)
+
+    def show_result(self) -> None:
+        """Shows what each vif got, for a guard without a record."""
+        from partywall.report.guard_view import got  # noqa: PLC0415 - what draws is slow to import
+
+        for said in got(self._means):
+            self._console.print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 def _table(policy: Policy, report: Report, extent: str) -> Table:

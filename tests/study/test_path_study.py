@@ -250,6 +250,17 @@ def test_guests_have_the_figure_marked_and_no_cpu_time(tmp_path):
     assert measured == {"fig 10": {Place("target", 256.0), Place("target", 16384.0)}}
 
 
+def test_a_report_of_chosen_parts_leaves_out_what_was_not_requested(tmp_path):
+    tables = {}
+    for parts in ((), ("256*",)):
+        request = StudyRequest(backends=("qemu",), parts=parts)
+        record = StudyDirectory.create(tmp_path / f"study-{len(parts)}", SMALL, request, {})
+        for size, bps in ((None, 100.0), (256, 90.0)):
+            record.append(cell(0, size, bps).model_copy(update={"emulated": True}).model_dump_json())
+        tables[parts] = [bool(beside.measured) for beside in study.report(record).comparisons]
+    assert tables == {(): [True, False], ("256*",): [True]}
+
+
 class Tenants:
     """A lab whose target is in a guest or in a namespace, and has sent 100 packets."""
 

@@ -63,10 +63,13 @@ def kind_of(file: Path) -> Kind[Any]:
 
 
 def report(directory: StudyDirectory) -> StudyReport:
-    """The findings of a study, from its directory alone."""
+    """The findings of a study, from its directory alone. If parts were chosen, only exhibits with figures are in it."""
     file = directory.path / "study.yaml"
     kind = kind_of(file)
     plain = kind.report(kind.read(directory.content, str(file)), directory)
+    if directory.request.parts:
+        # The others were not requested, which is no news.
+        plain = replace(plain, comparisons=tuple(beside for beside in plain.comparisons if beside.measured))
     checks = directory.memory_checks()
     if not checks:
         return plain

@@ -255,8 +255,8 @@ def test_a_report_of_chosen_parts_leaves_out_what_was_not_requested(tmp_path):
     for parts in ((), ("256*",)):
         request = StudyRequest(backends=("qemu",), parts=parts)
         record = StudyDirectory.create(tmp_path / f"study-{len(parts)}", SMALL, request, {})
-        for size, bps in ((None, 100.0), (256, 90.0)):
-            record.append(cell(0, size, bps).model_copy(update={"emulated": True}).model_dump_json())
+        for block, size, bps in ((0, None, 100.0), (0, 256, 90.0), (1, None, 101.0), (1, 256, 91.0)):
+            record.append(cell(block, size, bps).model_copy(update={"emulated": True}).model_dump_json())
         tables[parts] = [bool(beside.measured) for beside in study.report(record).comparisons]
     assert tables == {(): [True, False], ("256*",): [True]}
 

@@ -113,7 +113,7 @@ def simulate(
     partywall consolidate simulate data-centre --traces 20110303.tar.gz --orders 3
 
     Every policy starts from the same placement. Exit code: 1 if a published policy takes less energy, or violates
-    less, than Partywall's.
+    less, than Partywall's by more than 1 %.
     """
     console, document = wide_console(format_), output.document("consolidate simulate", format_)
     if resume is not None:

@@ -29,6 +29,7 @@ from partywall.store.study import StudyDirectory
 from partywall.study.promises import findings as stats
 from partywall.study.promises import slots as guard_study
 from partywall.study.promises.model import Cell, Study, TenantCell
+from partywall.web.records import headline as headline_of
 
 SECOND = 1_000_000_000
 
@@ -357,3 +358,10 @@ def test_the_last_table_of_a_guard_shows_means_of_the_run(capsys: pytest.Capture
     last = shown.rpartition("means over")[2]
     assert last.count("10 Mbit/s") >= 2
     assert "A got 15 Mbit/s while it sent, for 2 s; guaranteed: 20 Mbit/s" in last
+
+
+def test_the_findings_begin_with_a_headline_for_lists_of_records(tmp_path: Path) -> None:
+    log = logged(tmp_path / "series")
+    log.settle()
+    guard_view.FILES.write(Guards().findings(log), tmp_path, ["json"])
+    assert headline_of(tmp_path) == "Kept for 5 s: no problem was found"

@@ -15,6 +15,7 @@ from partywall.load.second import Second
 from partywall.load.store import LoadDirectory, Readings
 from partywall.model.finding import Outcome
 from partywall.report import charts, load_charts, load_page
+from partywall.web.records import headline as headline_of
 
 SECOND = 1_000_000_000
 LABELS = [{"name": "GET /", "sort": "http"}, {"name": "buy", "sort": "transaction"}]
@@ -178,3 +179,8 @@ def test_the_findings_of_a_load_are_printed_as_json(kept, capsys):
     document = json.loads(said.out)
     assert (document["command"], document["exit"], said.err) == ("report", code, "")
     assert document["result"] == output.plain(json.loads((kept.path / "findings.json").read_text()))
+
+
+def test_the_findings_begin_with_a_headline_for_lists_of_records(kept, tmp_path):
+    load_page.FILES.write(load_run(kept), tmp_path, ["json"])
+    assert "4 responses/s, " in headline_of(tmp_path)

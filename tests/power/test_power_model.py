@@ -306,12 +306,11 @@ def test_without_a_meter_watts_are_marked_modelled_with_the_profiles_name():
 
 def test_the_headline_of_an_attribution_names_a_consumer_and_not_the_rest():
     for names, said in ((("web",), "web adds "), (("web", "db"), "web adds the most of the consumers, ")):
-        use = {name: 0.02 / place for place, name in enumerate(names, start=1)}
         activity = tuple(
             Activity(
                 time_ns=n * SECOND,
                 cpus_s=(0.9 * n, 0.5 * n),
-                consumers_s={name: each * n for name, each in use.items()},
+                consumers_s=dict.fromkeys(names, 0.02 * n),
             )
             for n in range(12)
         )

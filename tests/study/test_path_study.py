@@ -17,6 +17,7 @@ from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
 from partywall.model.trace import ClockBound, Hop, Missed, Report, Start, Step, TraceEvidence, Way
 from partywall.model.trace import TraceRequest as Hops
+from partywall.report import study_page
 from partywall.sandbox import qemu
 from partywall.sandbox.lab import Counted
 from partywall.scenario import papers
@@ -27,6 +28,7 @@ from partywall.study.path import slots
 from partywall.study.path.model import Cell, Extent, Study, Traced
 from partywall.testing import fake_host
 from partywall.trace import Present
+from partywall.web.records import headline as headline_of
 
 SMALL = b"""partywall_path_study: 1
 name: vits-network
@@ -259,6 +261,8 @@ def test_a_report_of_chosen_parts_leaves_out_what_was_not_requested(tmp_path):
             record.append(cell(block, size, bps).model_copy(update={"emulated": True}).model_dump_json())
         tables[parts] = [bool(beside.measured) for beside in study.report(record).comparisons]
     assert tables == {(): [True, False], ("256*",): [True]}
+    study_page.FILES.write(study.report(record), tmp_path, ["json"])
+    assert headline_of(tmp_path)
 
 
 class Tenants:

@@ -183,4 +183,4 @@ def test_the_findings_of_a_load_are_printed_as_json(kept, capsys):
 
 def test_the_findings_begin_with_a_headline_for_lists_of_records(kept, tmp_path):
     load_page.FILES.write(load_run(kept), tmp_path, ["json"])
-    assert "4 responses/s, " in headline_of(tmp_path)
+    assert "4.000 responses/s, " in headline_of(tmp_path)

@@ -61,7 +61,10 @@ def make(
         rounds=rounds,
         timing=scenario.timing,
         estimate_ns=scenario.budget + set_up_ns,
-        warnings=(*_notes(scenario), *dict.fromkeys(text for trial in trials for text in (*_crowded(trial), *_pressed(trial)))),
+        warnings=(
+            *_notes(scenario),
+            *dict.fromkeys(text for trial in trials for text in (*_crowded(trial), *_pressed(trial))),
+        ),
     )
 
 

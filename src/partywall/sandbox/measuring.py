@@ -1,7 +1,7 @@
 """The lock that says whether this host is being measured, and by whom. It ends with the processes that hold it.
 
-Every measurement shares the lock: of a terminal, of a queue of jobs and of the Python interface. Who wants to be alone
-gets it only while nobody else holds it. A small file for each measurement says what it is. The lock and the files are
+Every measurement shares the lock: of a terminal, of a queue of jobs and of the Python interface. A measurement that
+waits for the others gets it only while nobody else holds it. A small file for each measurement says what it is. The lock and the files are
 those of one user.
 """
 
@@ -51,7 +51,7 @@ def lock_alone() -> int | None:
     if descriptor is None:
         return None
     try:
-        # Others may begin beside it, but nobody who wants to be alone.
+        # Others may begin beside it, but none that waits for others.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         # The kernel releases the lock for a moment, in which somebody else took it.
@@ -82,7 +82,7 @@ class Other:
 
 def others() -> list[Other]:
     """The measurements of this host by other processes. Removes the files of processes that have died."""
-    found = []
+    running = []
     for file in sorted(state_root().glob("measuring-*.json")):
         try:
             written = json.loads(file.read_text(encoding="utf-8"))
@@ -92,8 +92,8 @@ def others() -> list[Other]:
         if start_ticks(other.pid) != ticks:
             file.unlink(missing_ok=True)
         elif other.pid != os.getpid():
-            found.append(other)
-    return found
+            running.append(other)
+    return running
 
 
 class _Mark:

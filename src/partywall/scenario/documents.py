@@ -89,8 +89,8 @@ def refuse_other(text: str | bytes, own: Collection[str], file: str) -> None:
         text = text[:BYTES_MAX].decode("utf-8", "replace")
     key = format_key(text) or next((key for key in _json_keys(text) if key in _JSON_FORMATS), "")
     if key and key not in own:
-        found = (FORMATS | _JSON_FORMATS)[key]
-        raise UsageError(Problem(f"this is {found.what}", f"use {found.use.format(file=shlex.quote(file))}", file))
+        other = (FORMATS | _JSON_FORMATS)[key]
+        raise UsageError(Problem(f"this is {other.what}", f"use {other.use.format(file=shlex.quote(file))}", file))
 
 
 def refuse_document(file: Path, own: Collection[str] = ()) -> None:

@@ -71,17 +71,19 @@ def findings(evidence: TraceEvidence) -> TraceFindings:
 
 def _order(whole: Report, ways: Sequence[WayFinding]) -> tuple[str, ...]:
     """The hops as packets passed them, in forward order; empty if that is the given order."""
-    for number, (way, found) in enumerate(zip(whole.ways, ways, strict=False)):
-        delays = [
-            (step.delay, finding.clock_bound_ns) for step, finding in zip(way.steps[1:], found.steps, strict=True)
-        ]
+    for number, (way, finding) in enumerate(zip(whole.ways, ways, strict=False)):
         swapped = [
-            delay.negative > delay.count and (bound is None or delay.negative_max_ns > bound) for delay, bound in delays
+            _is_swapped(step.delay, of.clock_bound_ns) for step, of in zip(way.steps[1:], finding.steps, strict=True)
         ]
         if any(swapped):
-            names = tuple(found.hops[place] for place in _passed(way, swapped))
+            names = tuple(finding.hops[place] for place in _passed(way, swapped))
             return names if number == 0 else names[::-1]
     return ()
+
+
+def _is_swapped(delay: Delay, bound_ns: int | None) -> bool:
+    """True if most packets passed a hop before the one that was given before it, beyond the error of the clocks."""
+    return delay.negative > delay.count and (bound_ns is None or delay.negative_max_ns > bound_ns)
 
 
 def _passed(way: Way, swapped: Sequence[bool]) -> list[int]:

@@ -103,16 +103,16 @@ def _crowded(trial: Trial) -> Iterator[str]:
 
 
 def _pressed(trial: Trial) -> Iterator[str]:
-    """Warnings about neighbours on the CPUs of virtual users. The users' waits would look like those of the service."""
+    """Warnings about neighbours on the CPUs of virtual users, whose waits would look like the service's."""
     if trial.victim.load is None:
         return
     for name, cpus in trial.aggressor_cpus.items():
         shared = sorted(set(cpus) & set(trial.victim_cpus))
         if shared and trial.aggressors[name].sandbox.machine == trial.victim.sandbox.machine:
+            cpus_text = ", ".join(map(str, shared))
             yield (
-                f"victims.{trial.victim_name}: its virtual users share CPU {', '.join(map(str, shared))} with aggressor "
-                f"{name}, so what it costs them counts as the service's; put neighbours on the service's CPUs "
-                "(docs/recipes.md)"
+                f"victims.{trial.victim_name}: its virtual users share CPU {cpus_text} with aggressor {name}, so what "
+                "it costs them counts as the service's; put neighbours on the service's CPUs (docs/recipes.md)"
             )
 
 

@@ -1,8 +1,8 @@
 """The lock that says whether this host is being measured, and by whom. It ends with the processes that hold it.
 
-Every measurement shares the lock: of a terminal, of a queue of jobs and of the Python interface. A measurement that
-waits for the others gets it only while nobody else holds it. A small file for each measurement says what it is. The lock and the files are
-those of one user.
+Every measurement shares the lock: of a terminal, of a queue of jobs and of the Python interface. One that waits for the
+others gets it only while nobody else holds it. A small file for each measurement says what it is. The lock and the
+files are those of one user.
 """
 
 from __future__ import annotations

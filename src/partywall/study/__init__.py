@@ -63,7 +63,7 @@ def kind_of(file: Path) -> Kind[Any]:
 
 
 def report(directory: StudyDirectory) -> StudyReport:
-    """The findings of a study, from its directory alone. If parts were chosen, only tables and figures with values are in it."""
+    """The findings of a study, from its directory alone. If parts were chosen, tables without values are left out."""
     file = directory.path / "study.yaml"
     kind = kind_of(file)
     plain = kind.report(kind.read(directory.content, str(file)), directory)

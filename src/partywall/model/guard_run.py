@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,8 +29,8 @@ class Means:
         self.length_ns = 0
         self.sent_ns: Counter[str] = Counter()
         """The time of the reports in which a vif offered anything."""
-        self._sums: dict[str, Counter[str]] = {}
-        self._known_ns: dict[str, Counter[str]] = {}
+        self._sums: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self._known_ns: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._last: dict[str, Mapping[str, Any]] = {}
 
     def add(self, length_ns: int, rows: Mapping[str, Mapping[str, Any]]) -> None:
@@ -38,7 +38,7 @@ class Means:
         self.length_ns += length_ns
         for vif, row in rows.items():
             self._last[vif] = row
-            sums, known = self._sums.setdefault(vif, Counter()), self._known_ns.setdefault(vif, Counter())
+            sums, known = self._sums[vif], self._known_ns[vif]
             for key, value in row.items():
                 if isinstance(value, int | float):
                     sums[key] += value if key.endswith("_packets") else value * length_ns

@@ -101,7 +101,8 @@ class _Mark:
 
     def __init__(self, what: str) -> None:
         self._file = state_root() / f"measuring-{os.getpid()}-{secrets.token_hex(2)}.json"
-        self._written = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid()), "what": what}
+        pid = os.getpid()
+        self._written: dict[str, str | float | None] = {"pid": pid, "start_ticks": start_ticks(pid), "what": what}
         self._ends_s = float("-inf")
         self._put()
 

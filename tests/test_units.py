@@ -30,6 +30,23 @@ def test_durations_as_people_write_them_are_read_in_proportion(count, unit):
     assert units.parse_duration_ns(f"{count}{unit}") == count * units.parse_duration_ns(f"1{unit}")
 
 
+@pytest.mark.parametrize(
+    ("parse", "largest", "too_large", "said"),
+    [
+        (units.parse_duration_ns, "8784h", "8785h", "is longer than a year"),
+        (units.parse_bytes, "1048576TiB", "1048577TiB", "is more than 1 EiB"),
+        (units.parse_bps, "1048576TiB/s", "1e30MB/s", "is more than 1 EiB"),
+        (units.parse_share, "1e6", "1e30", "is more than 100000000%"),
+        (units.parse_bit_rate, "1000Tbit/s", "1001Tbit/s", "is more than 1000 Tbit/s"),
+        (units.parse_packet_rate, "1T/s", "1e30", "is more than 1 Tp/s"),
+    ],
+)
+def test_what_no_host_can_have_is_refused_with_the_largest_value(parse, largest, too_large, said):
+    assert parse(largest) > 0
+    with pytest.raises(ValueError, match=f"{said}.*; write for example"):
+        parse(too_large)
+
+
 @pytest.mark.parametrize("text", ["3", "3 parsecs", "ms", "", "1..5s"])
 def test_a_duration_without_a_unit_that_is_known_is_refused_with_an_example(text):
     with pytest.raises(ValueError, match=r"for example .*100ms"):

@@ -41,6 +41,7 @@ from partywall.model.plan import Plan
 from partywall.model.study import Length, Machines, StudyRequest
 from partywall.power import profiles as power_profiles
 from partywall.sandbox import WORK_ROOT
+from partywall.sandbox.measuring import alone, measuring
 from partywall.scenario.decode import key_text
 from partywall.store import RunDirectory
 from partywall.store.record import Record
@@ -68,6 +69,7 @@ __all__ = [
     "Started",
     "TrialError",
     "UsageError",
+    "alone",
     "attribute_power",
     "calibrate_power",
     "compare_runs",
@@ -187,7 +189,7 @@ def run_scenario(
     if resume is not None:
         return _resumed(resume, options, on_event)
     job = RunJob.read(scenario, changes(budget or None, precision or None), seed)
-    return _measured(lambda: Runs().measure(job, options, on_event))
+    return _measured(lambda emit: Runs().measure(job, options, emit), on_event)
 
 
 def resume_record(
@@ -219,7 +221,7 @@ def run_load(
         loaded = load_plans.load(Path(target))
         job = LoadJob(f"{loaded.plan.name} ({target})", compiled(loaded), loaded)
     options = replace(_options(out), memory_wait_ns=_wait_ns(wait_for_memory))
-    return _measured(lambda: Loads().measure(job, options, on_event))
+    return _measured(lambda emit: Loads().measure(job, options, emit), on_event)
 
 
 def run_trace(
@@ -227,7 +229,7 @@ def run_trace(
 ) -> Result:
     """Follows packets along interfaces. only: keyword arguments of `partywall.trace.ask`, such as protocol="tcp"."""
     job = TraceJob(ask(list(hops), **only), _ns("for_", for_))
-    return _measured(lambda: Traces().measure(job, _options(out), on_event))
+    return _measured(lambda emit: Traces().measure(job, _options(out), emit), on_event)
 
 
 def watch_disks(
@@ -243,7 +245,7 @@ def watch_disks(
     """Watches disks of this host: when one is slow, and which tenants use it then. disks, tenants: all if empty."""
     limit_ns = _ns("latency", latency) if latency else None
     job = WatchJob(_ns("for_", for_), _ns("every", every), limit_ns, tuple(disks), tuple(tenants))
-    return _measured(lambda: Watches().measure(job, _options(out), on_event))
+    return _kept(Watches().measure(job, _options(out), on_event))
 
 
 def run_migration(
@@ -251,7 +253,7 @@ def run_migration(
 ) -> Result:
     """Moves a guest as a migration plan says: a file, or the name of a shipped plan. advise: predictions alone."""
     job = MigrationJob.read(migration_plans.find(str(plan)), only_advise=advise)
-    return _measured(lambda: Migrations().measure(job, _options(out), on_event))
+    return _measured(lambda emit: Migrations().measure(job, _options(out), emit), on_event)
 
 
 def read_power(
@@ -264,7 +266,7 @@ def read_power(
 ) -> Result:
     """Reads power meters, with the CPU time of the host beside them. meters: such as rapl, or nut://ups1@localhost."""
     job = PowerJob("read", tuple(meters), _ns("for_", for_), _ns("every", every))
-    return _measured(lambda: Powers().measure(job, _options(out), on_event))
+    return _measured(lambda emit: Powers().measure(job, _options(out), emit), on_event)
 
 
 def calibrate_power(
@@ -278,7 +280,7 @@ def calibrate_power(
 ) -> Result:
     """Fits a power model of this host to a meter, on a load that Partywall runs. The record has it as model.json."""
     job = PowerJob("calibrate", (meter,), slot_ns=_ns("slot", slot), blocks=blocks, seed=seed)
-    return _measured(lambda: Powers().measure(job, _options(out), on_event))
+    return _measured(lambda emit: Powers().measure(job, _options(out), emit), on_event)
 
 
 def attribute_power(
@@ -298,7 +300,7 @@ def attribute_power(
         consumers=tuple(consumers),
         model=power_profiles.find(model),
     )
-    return _measured(lambda: Powers().measure(job, _options(out), on_event))
+    return _measured(lambda emit: Powers().measure(job, _options(out), emit), on_event)
 
 
 def plan_consolidation(cluster: str | Path, *, solver: str = "auto", out: str | Path | None = None) -> Result:
@@ -307,7 +309,7 @@ def plan_consolidation(cluster: str | Path, *, solver: str = "auto", out: str | 
     solver: auto, exact or heuristic.
     """
     job = PlanJob.read(clusters.find(str(cluster)), solver)
-    return _measured(lambda: Consolidations().measure(job, _options(out), silent))
+    return _kept(Consolidations().measure(job, _options(out), silent))
 
 
 def simulate_consolidation(
@@ -325,7 +327,7 @@ def simulate_consolidation(
     job = SimulationJob.read(
         clusters.find(str(cluster)), tuple(Path(each) for each in traces), tuple(policies), days, orders, seed
     )
-    return _measured(lambda: Consolidations().measure(job, _options(out), on_event))
+    return _kept(Consolidations().measure(job, _options(out), on_event))
 
 
 def run_guard(
@@ -344,7 +346,7 @@ def run_guard(
     known = commands_or_error(agents)
     job = GuardJob.read(Path(policy))
     job = replace(job, for_ns=_ns("for_", for_), every_ns=_ns("every", every), agents=known)
-    return _measured(lambda: Guards().measure(job, _options(out), on_event))
+    return _measured(lambda emit: Guards().measure(job, _options(out), emit), on_event)
 
 
 def run_study(
@@ -379,7 +381,7 @@ def run_study(
         machines=None if machines is None else _machines(machines),
     )
     job, options = StudyJob.read(name, request), _options(out, allow_commands=allow_commands)
-    return _measured(lambda: Studies().measure(job, options, on_event))
+    return _measured(lambda emit: Studies().measure(job, options, emit), on_event)
 
 
 def compare_runs(run: Result | str | Path, reference: Result | str | Path, *, tolerance: float = 0.02) -> Comparison:
@@ -400,8 +402,16 @@ def print_event(event: Event) -> None:
             print(f"about {units.format_duration(round(seconds) * 10**9)} left", flush=True)  # noqa: T201
 
 
-def _measured(measure: Callable[[], Record | None]) -> Result:
-    record = measure()
+def _measured(measure: Callable[[Emit], Record | None], emit: Emit) -> Result:
+    def heard(event: Event) -> None:
+        mark(event)
+        emit(event)
+
+    with measuring("a Python program", emit, wait="partywall.alone() waits for it") as mark:
+        return _kept(measure(heard))
+
+
+def _kept(record: Record | None) -> Result:
     if record is None:
         raise TrialError("the job kept no record, because `out` is not set; give for example out='record'")
     return Result(record)
@@ -409,8 +419,12 @@ def _measured(measure: Callable[[], Record | None]) -> Result:
 
 def _resumed(path: str | Path, options: Options, emit: Emit) -> Result:
     record = kinds.opened(Path(path))
-    kinds.of(record).resume(record, options, emit)
-    return Result(record)
+
+    def measure(heard: Emit) -> Record:
+        kinds.of(record).resume(record, options, heard)
+        return record
+
+    return _measured(measure, emit)
 
 
 def _options(out: str | Path | None, work_dir: str | Path = WORK_ROOT, *, allow_commands: bool = False) -> Options:

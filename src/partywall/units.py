@@ -1,13 +1,15 @@
 """Conversion of durations, sizes, rates and shares between text and numbers. Pure.
 
-`parse_*` raise ValueError with the given text and a valid example.
+`parse_*` raise ValueError with the given text and a valid example, also for values that no host can have.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, TypeVar
+
+N = TypeVar("N", int, float)
 
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:[_\d]*)(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/%]*)\s*$")
 
@@ -24,6 +26,11 @@ _BYTES = {"": 1, "B": 1}
 for _power, _prefix in enumerate("kMGT", start=1):
     _BYTES |= {f"{_prefix}B": 1000**_power, f"{_prefix.upper()}iB": 1024**_power}
 _BYTES["KB"] = 1000
+DURATION_NS_MOST = 366 * 24 * 3600 * 10**9
+BYTES_MOST = 2**60
+BIT_RATE_MOST = 10**15
+PACKET_RATE_MOST = 10**12
+SHARE_MOST = 10**6
 DURATION_UNITS = tuple(_SECONDS)
 BYTE_UNITS = tuple(unit for unit in _BYTES if unit)
 
@@ -41,13 +48,20 @@ def _split(text: str, what: str, example: str) -> tuple[float, str]:
     return number, match[2]
 
 
+def _within(value: N, most: float, text: str | float, more: str, example: str) -> N:
+    """The value, if no more than any host can have. more: what it is otherwise."""
+    if abs(value) > most:
+        raise ValueError(f"{text!r} is {more}; write for example {example}")
+    return value
+
+
 def parse_duration_ns(value: str | float) -> int:
     """'100ms', '2.5s', '3min' → nanoseconds. A number without a unit is refused, because the unit would be a guess."""
     number, unit = _split(str(value), "a duration", "100ms, 2s or 3min")
     if unit not in _SECONDS:
         units = ", ".join(_SECONDS)
         raise ValueError(f"{value!r} is not a duration; write a number and one of {units}, for example 100ms")
-    return round(number * _SECONDS[unit])
+    return _within(round(number * _SECONDS[unit]), DURATION_NS_MOST, value, "longer than a year", "10min or 24h")
 
 
 def parse_bytes(value: str | float) -> int:
@@ -55,7 +69,7 @@ def parse_bytes(value: str | float) -> int:
     number, unit = _split(str(value), "a size", "64MiB, 8kB or 4096")
     if unit not in _BYTES:
         raise ValueError(f"{value!r} is not a size; units are {', '.join(u for u in _BYTES if u)}, for example 64MiB")
-    return round(number * _BYTES[unit])
+    return _within(round(number * _BYTES[unit]), BYTES_MOST, value, "more than 1 EiB", "64MiB or 2TiB")
 
 
 def parse_share(value: str | float) -> float:
@@ -63,7 +77,8 @@ def parse_share(value: str | float) -> float:
     number, unit = _split(str(value), "a share", "25% or 0.25")
     if unit not in ("", "%"):
         raise ValueError(f"{value!r} is not a share; write for example 25% or 0.25")
-    return number / 100 if unit == "%" else number
+    share = number / 100 if unit == "%" else number
+    return _within(share, SHARE_MOST, value, f"more than {100 * SHARE_MOST}%", "25% or 0.25")
 
 
 def parse_bps(value: str | float) -> int:
@@ -78,7 +93,8 @@ def parse_bit_rate(value: str | float) -> int:
     known = unit.removesuffix("/s").endswith("bit") or unit.endswith("bps")
     if not known or prefix not in _DECIMAL:
         raise ValueError(f"{value!r} is not a bit rate; write bit/s, kbit/s, Mbit/s or Gbit/s, for example 150Mbit/s")
-    return round(number * _DECIMAL[prefix])
+    rate = round(number * _DECIMAL[prefix])
+    return _within(rate, BIT_RATE_MOST, value, "more than 1000 Tbit/s", "150Mbit/s or 1Gbit/s")
 
 
 def parse_packet_rate(value: str | float) -> int:
@@ -87,7 +103,8 @@ def parse_packet_rate(value: str | float) -> int:
     prefix = unit.removesuffix("/s").removesuffix("ps").removesuffix("p")
     if prefix not in _DECIMAL:
         raise ValueError(f"{value!r} is not a packet rate; write for example 20k/s or 20000")
-    return round(number * _DECIMAL[prefix])
+    rate = round(number * _DECIMAL[prefix])
+    return _within(rate, PACKET_RATE_MOST, value, "more than 1 Tp/s", "20k/s or 20000")
 
 
 def format_bit_rate(bps: float) -> str:

@@ -43,6 +43,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("stress cache --intensity", "x", SHARE),
     ("stress cache --intensity", "2", "must be from 0.1% to 100%, not 2"),
     ("load model done --users", "0", "must be at least 1, not 0"),
+    ("load model done --users", "1000001", "must be at most 1000000, not 1000001"),
     (f"load record {URL} -o new.yaml --for", "x", DURATION),
     (f"load record {URL} -o new.yaml --for", "0s", "must be greater than 0, not 0s"),
     (f"load record {URL} -o new.yaml --port", "65536", "must be at most 65535, not 65536"),
@@ -157,6 +158,8 @@ WRONG: list[tuple[str, str, str]] = [
     ),
     ("vm prepare --root", "x y", "'x y' cannot be the name of a package"),
 ]
+WRONG += [(line, "1e30h", "'1e30h' is longer than a year") for line, value, said in WRONG if said == DURATION]
+WRONG += [(line, "1e30", "'1e30' is ") for line, value, said in WRONG if said == SHARE]
 
 ELSEWHERE = {
     # Paths, and free text.

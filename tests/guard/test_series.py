@@ -12,11 +12,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
+from partywall import events, guard
 from partywall import study as studies
+from partywall.cli.guard import _View
 from partywall.errors import UsageError
 from partywall.guard.run import Report
-from partywall.kinds.guard import Guards
+from partywall.kinds.guard import GuardJob, Guards
 from partywall.model.agreement import judge
 from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
@@ -26,6 +29,7 @@ from partywall.store.study import StudyDirectory
 from partywall.study.promises import findings as stats
 from partywall.study.promises import slots as guard_study
 from partywall.study.promises.model import Cell, Study, TenantCell
+from partywall.web.records import headline as headline_of
 
 SECOND = 1_000_000_000
 
@@ -316,3 +320,48 @@ def test_a_guard_whose_policy_never_changed_has_one_part(tmp_path: Path) -> None
     run = Guards().findings(logged(tmp_path / "series"))
     assert [(at_ns, changes) for at_ns, changes, _ in run.parts] == [(0, ())]
     assert "Changes of the policy" not in (guard_view.render(run) or "")
+
+
+def test_each_vif_gets_a_sentence_with_what_it_got_while_it_sent_and_its_promise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = GuardDirectory.create(tmp_path / "series", "name: edge\n")
+    for at, sent in enumerate((24, 24, 0)):
+        a = row(sent * 10**6, guarantee_bps=20 * 10**6, ceiling_bps=30 * 10**6)
+        b = row(0, offered_bps=sent * 10**6, passed_bps=sent * 2 * 10**5, guarantee_bps=None, ceiling_bps=5 * 10**6)
+        c = row(sent * 10**5, guarantee_bps=10**7, ceiling_bps=30 * 10**6)
+        rows = {"A": a, "B": b, "C": c, "idle": row(0)}
+        log.add(Report(at * SECOND, (at + 1) * SECOND, rows, {"send": {"divided_bps": 10**9}}, (), 0, 0))
+    log.settle()
+    guard_view.show(Guards().findings(log), Console())
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "A got 24 Mbit/s while it sent, for 2 s; guaranteed: 20 Mbit/s",
+        "B got 4.8 Mbit/s while it sent, for 2 s; at most: 5 Mbit/s",
+        "C got 2.4 Mbit/s while it sent, for 2 s; guaranteed: 10 Mbit/s; it offered 4.8 Mbit/s",
+    ]
+
+
+def test_the_last_table_of_a_guard_shows_means_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    policy = guard.loads(
+        "partywall_guard: 1\nname: edge\nlink: {capacity: 30Mbit/s}\n"
+        "vifs:\n  A: {interface: va, send: {guarantee: 20Mbit/s}}\n  B: {interface: vb, send: {ceiling: 30Mbit/s}}\n"
+    )
+    view = _View(Console(width=160), GuardJob(policy, Path("edge.yaml")))
+    pools = {"send": {"divided_bps": 30 * 10**6}}
+    with view:
+        for at, sent in enumerate((20, 10, 0)):
+            rows = {name: row(sent * 10**6, guarantee_bps=20 * 10**6, ceiling_bps=3 * 10**7) for name in "AB"}
+            view(events.Report(Report(at * SECOND, (at + 1) * SECOND, rows, pools, (), 0, 0)))
+    view.show_result()
+    shown = capsys.readouterr().out
+    assert "means over 3 s" in shown
+    last = shown.rpartition("means over")[2]
+    assert last.count("10 Mbit/s") >= 2
+    assert "A got 15 Mbit/s while it sent, for 2 s; guaranteed: 20 Mbit/s" in last
+
+
+def test_the_findings_begin_with_a_headline_for_lists_of_records(tmp_path: Path) -> None:
+    log = logged(tmp_path / "series")
+    log.settle()
+    guard_view.FILES.write(Guards().findings(log), tmp_path, ["json"])
+    assert headline_of(tmp_path) == "Kept for 5 s: no problem was found"

@@ -112,7 +112,7 @@ CASES = (
     ),
     Case("plan is a folder", ("check", "/tmp"), ("a directory",)),
     Case("no such plan", ("nothing.yaml",), ("nothing.yaml: cannot be read",)),
-    Case("HAR is none", ("import", "{bad_plan}", "-o", "{out}"), ("this is not JSON", "save it from the browser")),
+    Case("HAR is none", ("import", "{bad_plan}", "-o", "{out}"), ("this is a load plan", "partywall load check")),
     Case("no such sandbox", ("http://127.0.0.1:1/", "--sandbox", "moon"), ("'moon' is not a sandbox",)),
     Case("generator is an option", ("http://127.0.0.1:1/", "--generator", "-x"), ("'-x' is not a host for ssh",)),
     Case(

@@ -75,13 +75,17 @@ def test_what_the_generator_says_of_itself_is_doubted_by_name(a_record, changed,
         ({"steal_ns": 0.2 * SECOND}, Reason.STEAL),
         ({"throttled_ns": 1e6}, Reason.THROTTLED),
         ({"retransmitted_segments": 2e3}, Reason.RETRANSMITTED),
-        ({"listen_drops": 1}, Reason.LISTEN_DROPS),
         ({"guest_wait_ns": 12e6}, Reason.STARVED),
     ],
 )
 def test_what_its_host_says_is_doubted_by_name(a_record, changed, warning):
     host = HostSecond(**(vars(QUIET) | changed))
     assert list(judge(second(a_record), host).doubts) == [warning]
+
+
+def test_connections_that_a_server_drops_are_no_fault_of_the_generator(a_record):
+    full = HostSecond(**(vars(QUIET) | {"listen_drops": 40, "retransmitted_segments": 2e3}))
+    assert judge(second(a_record), full).good
 
 
 def answered(a_record, bucket_of, reported_ns, undelayed_ns):

@@ -16,6 +16,7 @@ from partywall.load.second import Second
 from partywall.load.store import LoadDirectory, Readings
 from partywall.model.finding import Outcome
 from partywall.report import charts, load_charts, load_page
+from partywall.web.records import headline as headline_of
 
 SECOND = 1_000_000_000
 LABELS = [{"name": "GET /", "sort": "http"}, {"name": "buy", "sort": "transaction"}]
@@ -33,6 +34,7 @@ COUNTERS = [
     {"name": "disk_write_wait_ns", "subject": "vda"},
     {"name": "disk_writes_count", "subject": "vda"},
     {"name": "memory_available_bytes", "subject": None},
+    {"name": "tcp_listen_drops_count", "subject": None},
 ]
 
 
@@ -55,7 +57,7 @@ def kept(tmp_path, a_record):
         second.add(a_record(start_ns=number * SECOND, end_ns=(number + 1) * SECOND))
         warnings = {Reason.STEAL: "30% of its CPUs"} if number == 1 else {}
         directory.append(second, Health(warnings))
-    values = {at: [at * 1.5e9, at * 1.5e9, at * 6e6, at * 3.0, 2e9] for at in range(4)}
+    values = {at: [at * 1.5e9, at * 1.5e9, at * 6e6, at * 3.0, 2e9, max(0, at - 1.0)] for at in range(4)}
     directory.add_readings(Readings("generator's host", COUNTERS, values))
     directory.finish(LABELS, 0)
     return directory
@@ -108,6 +110,14 @@ def test_a_load_that_ended_before_its_first_second_is_no_load(kept, tmp_path):
     empty.finish(LABELS, None)
     with pytest.raises(TrialError, match="within its first second"):
         load_run(empty)
+
+
+def test_connections_that_a_full_server_dropped_are_a_note_about_the_service(kept):
+    run = load_run(kept)
+    (note,) = run.notes
+    assert note.startswith("Connections were dropped before they were accepted in 2 of 3 seconds (generator's host)")
+    assert "Raise its listen backlog" in note
+    assert "listen backlog" not in "".join(remedy for _, remedy, _ in run.doubtful)
 
 
 def test_counters_become_figures_and_each_cpu_counts_once(kept):
@@ -194,3 +204,8 @@ def test_a_load_of_any_length_needs_no_more_memory_for_its_counters(tmp_path, ke
     samples = long.table("samples")
     assert len(samples) == 5000 * len(COUNTERS)
     assert {row["at_ns"] for row in samples} == {number * SECOND for number in range(5000)}
+
+
+def test_the_findings_begin_with_a_headline_for_lists_of_records(kept, tmp_path):
+    load_page.FILES.write(load_run(kept), tmp_path, ["json"])
+    assert "4.000 responses/s, " in headline_of(tmp_path)

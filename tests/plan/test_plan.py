@@ -366,3 +366,14 @@ def test_a_containers_memory_varies_between_trials_and_the_plan_says_why():
     assert [t for trial in plan.trials for t in trial.treatments if t.victim_limits] == []
     assert "memory that the kernel reclaims under a lower ceiling does not return within a slot" in plan.warnings[0]
     assert make(scenario(), TWO, shipped()).warnings == ()
+
+
+def test_neighbours_on_the_cpus_of_virtual_users_are_reported():
+    def warned(cpus):
+        victims = {"shop": {"load": {"url": "http://127.0.0.1/"}, "sandbox": {"cpus": "0"}}}
+        aggressors = {"hog": {"stressor": "integer", "sandbox": {"cpus": cpus}}}
+        return make(scenario(victims=victims, aggressors=aggressors), TWO, shipped()).warnings
+
+    (said,) = warned("same")
+    assert said.startswith("victims.shop: its virtual users share CPU 0 with aggressor hog")
+    assert warned("1") == warned("next") == ()

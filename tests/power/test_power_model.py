@@ -304,6 +304,20 @@ def test_without_a_meter_watts_are_marked_modelled_with_the_profiles_name():
     assert any(PAPER.name in note for note in found.notes)
 
 
+def test_the_headline_of_an_attribution_names_a_consumer_and_not_the_rest():
+    for names, said in ((("web",), "web adds "), (("web", "db"), "web adds the most of the consumers, ")):
+        activity = tuple(
+            Activity(
+                time_ns=n * SECOND,
+                cpus_s=(0.9 * n, 0.5 * n),
+                consumers_s=dict.fromkeys(names, 0.02 * n),
+            )
+            for n in range(12)
+        )
+        found = findings(evidence(task="attribute", meters=(), readings=(), model=PAPER, activity=activity))
+        assert f"in total; {said}" in found.headline
+
+
 def test_a_simulated_meter_is_named_in_every_finding():
     found = findings(evidence(meters=(FACTS,)))
     assert found.origin == "simulated"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from partywall import pipeline
+from partywall.agent.calibration import Calibration
 from partywall.agent.catalogue import shipped
 from partywall.errors import AgentError
 from partywall.events import Left, Note
@@ -180,3 +181,18 @@ def test_slots_are_not_lengthened_where_void_blocks_leave_too_little_time(tmp_pa
         SimulatedHost(TRUE, reports_ns=SELDOM_NS, loses=losses).carry_out(run)
         assert bool(list(run.events("stretched"))) == lengthened
         assert half(run).isolation.value == pytest.approx(0.5, abs=0.1)
+
+
+def test_disturbed_calibrations_are_one_warning_and_a_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(Calibration, "warning", "other processes used its CPU")
+    notes = []
+    run = planned(tmp_path, victims={"v": {"probe": "integer"}, "w": {"probe": "memory-copy"}})
+    SimulatedHost(TRUE).carry_out(run, emit=lambda event: notes.append(event.text) if isinstance(event, Note) else None)
+    told = [note for note in notes if "disturbed" in note or "used its CPU" in note]
+    count = sum(len(event["disturbed"]) for event in run.events("visit"))
+    trials = len(run.plan.trials)
+    assert told[0].endswith("other processes used its CPU")
+    assert told[1:] == [
+        f"other processes disturbed {count} calibrations of aggressors, in {trials} trials; the report says where "
+        "intensities are off"
+    ]

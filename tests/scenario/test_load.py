@@ -132,6 +132,7 @@ def test_the_demo_takes_less_than_three_minutes_and_needs_no_root():
     ("page", "scenarios"),
     [
         ("docs/scenario.md", ["smallest", "cache-neighbours", "own-program", "neighbours-of-a-move", "disk-limits"]),
+        ("docs/recipes.md", ["shop", "limit"]),
         ("README.md", ["checkout"]),
     ],
 )

@@ -17,6 +17,7 @@ from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
 from partywall.model.trace import ClockBound, Hop, Missed, Report, Start, Step, TraceEvidence, Way
 from partywall.model.trace import TraceRequest as Hops
+from partywall.report import study_page
 from partywall.sandbox import qemu
 from partywall.sandbox.lab import Counted
 from partywall.scenario import papers
@@ -27,6 +28,7 @@ from partywall.study.path import slots
 from partywall.study.path.model import Cell, Extent, Study, Traced
 from partywall.testing import fake_host
 from partywall.trace import Present
+from partywall.web.records import headline as headline_of
 
 SMALL = b"""partywall_path_study: 1
 name: vits-network
@@ -248,6 +250,19 @@ def test_guests_have_the_figure_marked_and_no_cpu_time(tmp_path):
     kind = study.kind_of(study.find("vits-network"))
     measured = kind.places(small(), record.request, fake_host())
     assert measured == {"fig 10": {Place("target", 256.0), Place("target", 16384.0)}}
+
+
+def test_a_report_of_chosen_parts_leaves_out_what_was_not_requested(tmp_path):
+    tables = {}
+    for parts in ((), ("256*",)):
+        request = StudyRequest(backends=("qemu",), parts=parts)
+        record = StudyDirectory.create(tmp_path / f"study-{len(parts)}", SMALL, request, {})
+        for block, size, bps in ((0, None, 100.0), (0, 256, 90.0), (1, None, 101.0), (1, 256, 91.0)):
+            record.append(cell(block, size, bps).model_copy(update={"emulated": True}).model_dump_json())
+        tables[parts] = [bool(beside.measured) for beside in study.report(record).comparisons]
+    assert tables == {(): [True, False], ("256*",): [True]}
+    study_page.FILES.write(study.report(record), tmp_path, ["json"])
+    assert headline_of(tmp_path)
 
 
 class Tenants:

@@ -67,7 +67,7 @@ def test_every_paper_ships_with_numbers_of_a_kind_that_its_study_names():
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("partywall: 1\n", "begins with 'partywall'"), ("", "it is empty"), ("\xff", "begins with")],
+    [("partywall: 1\n", "this is a scenario"), ("", "begin with one of"), ("name: a\n", "begin with one of")],
 )
 def test_what_is_no_study_is_reported(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "a.yaml"

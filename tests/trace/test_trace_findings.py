@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partywall.errors import Exit
+from partywall.kinds.trace import Traces
 from partywall.model.observation import bucket_of
 from partywall.model.trace import ClockBound, Delay, Missed, added_delays, merged
 from partywall.report.charts import spec_of
@@ -15,7 +17,7 @@ from partywall.report.trace_view import render
 from partywall.stats.trace import findings, quantiles
 from partywall.store.trace import TraceDirectory
 from partywall.trace.follow import _Log
-from tests.trace.synthetic_trace import NOTHING, delay, evidence, forward, report
+from tests.trace.synthetic_trace import NOTHING, PACKET, delay, evidence, forward, report
 
 
 def test_the_headline_names_the_loss_its_place_and_where_time_goes():
@@ -100,6 +102,70 @@ def test_nothing_seen_is_no_loss():
     assert "only 25 % of the flows were traced" in sampled
     assert "--budget" in sampled
     assert findings(evidence(report(NOTHING))).ways[0].steps[0].lost_share is None
+
+
+def outcome(stored):
+    return Traces().outcome((findings(stored), stored))
+
+
+def swapped(**changes):
+    """A path whose second hop is passed before its first one."""
+    steps = list(forward().steps)
+    steps[1] = steps[1].model_copy(update={"delay": Delay(negative=10, negative_max_ns=400)})
+    packet = PACKET.model_copy(update={"at_ns": (1_020, 1_000, 1_050)})
+    return report(forward(steps=tuple(steps), slowest=(packet,), packets=(packet,)), **changes)
+
+
+def test_hops_in_the_wrong_order_name_no_place_and_say_the_right_order():
+    stored = evidence(swapped())
+    result = findings(stored)
+    assert result.headline == (
+        "The hops are in the wrong order: packets passed va before a/eth0. Losses and delays have no place. "
+        "Repeat with: va a/eth0 vm/eth0"
+    )
+    assert result.order == ("va", "a/eth0", "vm/eth0")
+    assert outcome(stored) is Exit.INCONCLUSIVE
+
+
+def test_the_right_order_is_found_without_kept_packets_too():
+    way = swapped().ways[0].model_copy(update={"packets": (), "slowest": ()})
+    assert findings(evidence(report(way))).order == ("va", "a/eth0", "vm/eth0")
+
+
+def test_the_right_order_of_a_trace_of_the_other_direction_is_forward():
+    assert findings(evidence(report(ways=(NOTHING, swapped().ways[0])))).order == ("a/eth0", "vm/eth0", "va")
+
+
+def test_delays_that_the_clocks_explain_are_no_wrong_order():
+    steps = list(forward().steps)
+    steps[2] = steps[2].model_copy(update={"delay": Delay(negative=8, negative_max_ns=400)})
+    clocks = (ClockBound(agent="vm", offset_ns=5, bound_ns=900),)
+    stored = evidence(report(forward(steps=tuple(steps))), clocks=clocks)
+    assert findings(stored).order == ()
+    assert outcome(stored) is Exit.HOLDS
+
+
+def test_a_trace_that_saw_no_packet_is_inconclusive():
+    assert outcome(evidence(report(NOTHING))) is Exit.INCONCLUSIVE
+    assert outcome(evidence(report(NOTHING.model_copy(update={"other": 4})))) is Exit.INCONCLUSIVE
+    assert outcome(evidence()) is Exit.HOLDS
+
+
+def test_a_percentile_that_is_not_shown_has_its_reason():
+    notes = " ".join(findings(evidence()).notes)
+    assert "p99 needs 1\u202f000 packets with a delay" in notes
+    many = forward(steps=tuple(s.model_copy(update={"delay": delay(*[20] * 1000)}) for s in forward().steps))
+    assert "p99 needs" not in " ".join(
+        findings(evidence(report(many.model_copy(update={"total": delay(*[50] * 1000)})))).notes
+    )
+
+
+def test_the_place_of_losses_or_delays_comes_with_the_command_that_shows_its_queue():
+    assert findings(evidence()).notes[-1] == "To see the queue of va, use: tc -s qdisc show dev va"
+    steps = list(forward().steps)
+    steps[1] = steps[1].model_copy(update={"lost": 5})
+    inside = findings(evidence(report(forward(steps=tuple(steps)))))
+    assert "To see the queue of a/eth0, use: ip netns exec a tc -s qdisc show dev eth0" in inside.notes
 
 
 def test_percentiles_need_packets_beyond_them():

@@ -364,6 +364,8 @@ def test_hops_in_the_wrong_order_come_out_negative_and_are_reported(label):
     assert "100 delays are negative" in traced.notes
     assert "check the order of hops" in traced.notes
     assert "p50" not in traced.findings.ways[0].total_ns
+    assert traced.findings.order == (HOPS[0], HOPS[3])
+    assert traced.findings.headline.startswith("The hops are in the wrong order")
 
 
 @pytest.mark.usefixtures("wires")

@@ -14,7 +14,7 @@ import typer
 
 from partywall.cli import output
 from partywall.cli.app import app
-from partywall.errors import Exit, PartywallError, Problem, ProblemsError, UsageError
+from partywall.errors import Exit, PartywallError, Problem, ProblemsError
 from partywall.processor import check_baseline
 
 INTERRUPTED = 130

@@ -32,6 +32,14 @@ WaitForMemory = Annotated[
 ]
 
 
+Wait = Annotated[
+    bool,
+    typer.Option(
+        "--wait", help="Wait until no other measurement runs on this host. Without it, a warning names the other one."
+    ),
+]
+
+
 PrometheusFile = Annotated[
     Path | None,
     typer.Option("--prometheus", help="Write metrics to this file, for node_exporter's textfile collector."),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -20,6 +22,8 @@ from partywall.kinds.kind import Options
 from partywall.sandbox import WORK_ROOT
 from partywall.sandbox.measuring import measuring
 from partywall.store.record import Record
+
+WAIT = "--wait begins after it"
 
 
 class View(contextlib.AbstractContextManager[object], Protocol):
@@ -58,12 +62,12 @@ def carry_out(
     sinks: Mapping[str, Emit] | None = None,
     document: str = "",
     *,
-    alone: bool = True,
+    measures: bool = True,
 ) -> int:
     """Calls `measure` with a listener, shows the report, and returns the exit code.
 
     keeps: what continues if a listener fails. sinks: further listeners by name. document: the command whose JSON
-    document is printed instead of text. alone: whether a queue of jobs waits for it.
+    document is printed instead of text. measures: whether it and other measurements of this host disturb each other.
     """
     course, every, journal = _Course(), Sinks(keeps), Journal()
     every.add("the course", course)
@@ -71,9 +75,13 @@ def carry_out(
     every.add("the terminal", view)
     for name, sink in (sinks or {}).items():
         every.add(name, sink)
-    with journal, measuring() if alone else contextlib.nullcontext():
+    # Held until the report is written, because that takes CPU time too.
+    with journal, contextlib.ExitStack() as held:
         try:
             with pipeline.terminated_as_interrupt(), view:
+                if measures:
+                    mark = measuring(_command(), every, wait=WAIT, is_waiting=options.waits)
+                    every.add("the lock", held.enter_context(mark))
                 record = measure(every)
         except KeyboardInterrupt:
             if course.path is not None:
@@ -86,6 +94,12 @@ def carry_out(
     return journal.exit
 
 
+def _command() -> str:
+    """The command of this process without its options and paths."""
+    words = itertools.takewhile(lambda word: re.fullmatch(r"[a-z][a-z-]*", word), sys.argv[1:4])
+    return f"'{' '.join(['partywall', *words])}'"
+
+
 def go_on(
     kind: kinds.Kind[Any, Any, Any],
     record: Record,
@@ -95,7 +109,7 @@ def go_on(
     document: str = "",
     given: Mapping[str, object] | None = None,
     *,
-    alone: bool = True,
+    measures: bool = True,
 ) -> int:
     """Continues an interrupted record, as `carry_out` does.
 
@@ -109,7 +123,7 @@ def go_on(
         kind.resume(record, options, emit)
         return record
 
-    return carry_out(measure, options, view, console, document=document, alone=alone)
+    return carry_out(measure, options, view, console, document=document, measures=measures)
 
 
 def _interrupted(record: Record, options: Options, console: Console) -> None:

@@ -17,10 +17,10 @@ from rich.table import Table
 from partywall import events, guard, units
 from partywall.agent.commands import commands_or_error
 from partywall.cli import output
-from partywall.cli.arguments import PrometheusFile, check_metrics_file, duration_ns, write_metrics
+from partywall.cli.arguments import PrometheusFile, Wait, check_metrics_file, duration_ns, write_metrics
 from partywall.cli.execution import carry_out
 from partywall.cli.group import group
-from partywall.cli.live import Elapsed, wide_console
+from partywall.cli.live import Elapsed, show_note, wide_console
 from partywall.cli.report import show_record
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Event, Note, reports
@@ -30,6 +30,7 @@ from partywall.guard.left import owner
 from partywall.guard.run import Report
 from partywall.kinds.guard import KEEPS, GuardJob, Guards
 from partywall.kinds.kind import Options
+from partywall.model.guard_run import Means
 from partywall.model.policy import Link, Policy, Promise, Total, Vif
 from partywall.pipeline import check_hooks
 from partywall.sandbox.label import state_root
@@ -72,6 +73,7 @@ def run(
         bool,
         typer.Option("--leave", help="Keep hooks and rates in the kernel at the end; 'guard remove' removes them."),
     ] = False,
+    wait: Wait = False,
     agent: Annotated[
         list[str] | None,
         typer.Option(
@@ -92,7 +94,7 @@ def run(
     every_ns = duration_ns("--every", every, "1s")
     agents = commands_or_error(agent or ())
     job = replace(GuardJob.read(policy), every_ns=every_ns, for_ns=kept_for, leave=leave, agents=agents)
-    options, console = Options(context.obj(), out), wide_console(format_)
+    options, console = Options(context.obj(), out, waits=wait), wide_console(format_)
     document = output.document("guard run", format_)
     if document and out is None and not dry_run:
         remedy = "add --out FOLDER: the document holds the findings of a record"
@@ -107,6 +109,8 @@ def run(
         sinks[str(metrics)] = reports(lambda place: write_metrics(metrics, prometheus.text(name, place, totals)))
     view = _View(console, job)
     code = carry_out(lambda emit: Guards().measure(job, options, emit), options, view, console, KEEPS, sinks, document)
+    if out is None:
+        view.show_result()
     return Exit.VIOLATED if totals.wrong else code
 
 
@@ -193,13 +197,15 @@ def _left(policy: str) -> tuple[str, list[object]]:
 
 
 class _View:
-    """A table of all vifs, redrawn at each report. Notes are printed above it."""
+    """A table of all vifs, redrawn at each report, at the end with means. Notes are printed above it."""
 
     def __init__(self, console: Console, job: GuardJob) -> None:
         self._console = console
         self._job = job
         self._elapsed = Elapsed(job.for_ns)
         self._live = Live(console=console, auto_refresh=False)
+        self._means = Means()
+        self._last: Report | None = None
 
     def __enter__(self) -> Self:
         with contextlib.suppress(OSError):
@@ -208,6 +214,10 @@ class _View:
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
+            if self._last is not None:
+                means = replace(self._last, rows=self._means.rows())
+                length = units.format_duration(self._means.length_ns)
+                self._live.update(_table(self._job.policy, means, f"means over {length}"), refresh=True)
             self._live.stop()
             if not self._console.is_terminal:
                 self._console.print()
@@ -215,13 +225,21 @@ class _View:
     def __call__(self, event: Event) -> None:
         self._elapsed(event)
         match event:
-            case Note(text, is_warning):
-                style = "yellow" if is_warning else ""
-                self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+            case Note():
+                show_note(self._console, event)
             case events.Report(report):
                 for hook, kind, text in report.notes:
                     self._console.print(f"{hook}: {kind}: {text}", style="yellow", highlight=False)
+                self._last = report
+                self._means.add(report.at_ns - report.from_ns, report.rows)
                 self._live.update(_table(self._job.policy, report, f"kept {self._elapsed}"), refresh=True)
+
+    def show_result(self) -> None:
+        """Shows what each vif got, for a guard without a record."""
+        from partywall.report.guard_view import got  # noqa: PLC0415 - what draws is slow to import
+
+        for said in got(self._means):
+            self._console.print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 def _table(policy: Policy, report: Report, extent: str) -> Table:

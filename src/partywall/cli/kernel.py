@@ -28,13 +28,17 @@ from partywall.agent.inbox import Inbox
 from partywall.cli import leftovers, output, show
 from partywall.cli.arguments import allowed_cpus
 from partywall.errors import Exit, Problem, TrialError, UsageError, parsed
+from partywall.events import Event, Note
 from partywall.report import figures
 from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, reaper
+from partywall.sandbox.measuring import measuring
 from partywall.scenario.explain import did_you_mean
 
 ID = "workload"
 CALIBRATION_NS = 300_000_000
 LEAST_INTENSITY = 0.001
+REACHED_SHARE = 0.9
+"""Of a requested intensity. Less is a warning."""
 
 KernelName = Annotated[str, typer.Argument(help="See: partywall kernels.", metavar="KERNEL")]
 ForOption = Annotated[str, typer.Option("--for", help="How long, e.g. 10s.")]
@@ -105,7 +109,7 @@ def stress(
         client.call("workload.schedule", id=ID, switches=switches)
         cpu = CpuTime()
         rates = _watch(info, messages, duration_ns, f"{info.name} at intensity {share:g}", most, share, cpu)
-    return _conclude(output.document("stress", format_), info, rates, most, cpu.share)
+    return _conclude(output.document("stress", format_), info, rates, most, cpu.share, share)
 
 
 @dataclass
@@ -245,11 +249,17 @@ def _sandbox(cpus: str | None, work_dir: Path) -> Iterator[tuple[Sandbox, Inbox]
     messages = Inbox()
     sandbox = make(Settings(name=ID, backend="process", cpus=chosen), label)
     try:
-        sandbox.start(lambda method, params: messages.put(ID, method, params))
-        yield sandbox, messages
+        with measuring("a kernel of 'partywall probe' or 'partywall stress'", _warn):
+            sandbox.start(lambda method, params: messages.put(ID, method, params))
+            yield sandbox, messages
     finally:
         sandbox.stop()
         reaper.clean(label)
+
+
+def _warn(event: Event) -> None:
+    if isinstance(event, Note):
+        sys.stderr.write(f"partywall: warning: {event.text}\n")
 
 
 def _start(sandbox: Sandbox, info: KernelInfo, params: dict[str, Any], threads: int, pace: str) -> AgentClient:
@@ -324,14 +334,19 @@ def _of_cpu(share: float | None) -> str:
 
 
 def _conclude(
-    document: str, info: KernelInfo, rates: Sequence[float], most: float | None = None, cpu: float | None = None
+    document: str,
+    info: KernelInfo,
+    rates: Sequence[float],
+    most: float | None = None,
+    cpu: float | None = None,
+    requested: float = 1.0,
 ) -> int:
     if not rates:
         raise TrialError(f"{info.name} finished no work in that time; give a longer --for")
     middle = statistics.median(rates)
     if document:
         spread_of = {"median": middle, "least": min(rates), "most": max(rates)}
-        unthrottled = {"calibrated": most, "cpu_share": cpu}
+        unthrottled = {"calibrated": most, "cpu_share": cpu, "intensity": requested if most else None}
         return output.write(document, {"kernel": info.name, "unit": f"{info.unit}/s", "rate": spread_of} | unthrottled)
     low, high = (max(rates), min(rates)) if figures.scale_of_kernel(info.figure).inverse else (min(rates), max(rates))
     share = f", {middle / most:.1%} of its maximum{_of_cpu(cpu)}" if most else ""
@@ -340,7 +355,17 @@ def _conclude(
     Console().print(
         f"{info.name}: {_shown(info, middle)}{also}{share}{spread}", highlight=False, markup=False, soft_wrap=True
     )
+    if most and (said := _missed(middle / most, requested)):
+        sys.stderr.write(f"partywall: warning: {info.name}: {said}\n")
     return Exit.HOLDS
+
+
+def _missed(reached: float, requested: float) -> str:
+    """What to say of an intensity that was not reached; empty if it was."""
+    if reached >= REACHED_SHARE * requested:
+        return ""
+    said = f"{requested:.0%} of its maximum was requested, and {reached:.0%} was reached"
+    return f"{said}: other processes used its CPUs; keep them free, or choose others with --cpus"
 
 
 def _shown(info: KernelInfo, rate: float) -> str:

@@ -43,6 +43,12 @@ def _left(seconds: float) -> str:
     return f"about {units.format_duration(max(1, round(seconds)) * 10**9)} left"
 
 
+def show_note(console: Console, note: Note) -> None:
+    """Prints a note above what is drawn."""
+    style = "yellow" if note.is_warning else ""
+    console.print(note.text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
 class Drawn:
     """Draws on a terminal while its `with` block runs. In a pipe, a line from time to time takes its place."""
 
@@ -61,6 +67,11 @@ class Drawn:
         # Without a terminal, this would print an empty line.
         if self._console.is_terminal:
             self._drawing.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Shows a note, which stays on the screen."""
+        if isinstance(event, Note):
+            show_note(self._console, event)
 
     def line(self, text: Callable[[], str], *, force: bool = False) -> None:
         """Prints a line if there is no terminal and it is time for one."""
@@ -121,8 +132,8 @@ class Live(Drawn):
                     self._task, total=self._whole_s or 1.0, completed=self._whole_s - seconds, left_s=seconds
                 )
                 self._show()
-            case Note(text, is_warning):
-                self._console.print(text, style="yellow" if is_warning else "", highlight=False, markup=False)
+            case _:
+                super().__call__(event)
 
     def _show(self, *, force: bool = False) -> None:
         description = ", ".join(part for part in (self._doing, self._text) if part)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from partywall import preflight, units
 from partywall.cli import leftovers, machine, output
-from partywall.cli.arguments import SEED_MOST, WaitForMemory, allowed_cpus, memory_wait_ns
+from partywall.cli.arguments import SEED_MOST, Wait, WaitForMemory, allowed_cpus, memory_wait_ns
 from partywall.cli.execution import carry_out
 from partywall.cli.group import Group, group
 from partywall.cli.kernel import Cpus, WorkDir
@@ -52,6 +52,7 @@ WITH_PLAN = (
     "cpu_limit",
     "generator",
     "wait_for_memory",
+    "wait",
 )
 
 
@@ -213,6 +214,7 @@ def run(
         ),
     ] = None,
     wait_for_memory: WaitForMemory = None,
+    wait: Wait = False,
     work_dir: WorkDir = WORK_ROOT,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
@@ -220,7 +222,7 @@ def run(
 
     With a plan (docs/load-plan.md), users do what the plan says, and its thresholds decide the exit code. Only these
     options apply to a plan: --threads, --cpus, --sandbox, --sandboxes, --cpu-limit, --generator, --seed, --watch,
-    --server-host, --wait-for-memory, --out and --work-dir.
+    --server-host, --wait-for-memory, --wait, --out and --work-dir.
 
     Without --rate, each user sends a request, waits for the response, and sends the next one (closed model). With
     --rate, requests are sent at their times whether or not earlier ones were answered (open model). Latency then counts
@@ -288,7 +290,7 @@ def run(
         job = dataclasses.replace(job, program=inlined(job.program) | {"addresses": resolved})
     job = dataclasses.replace(job, setup=setup)
     leftovers.clean_up()
-    console, options = output.console(format_), Options(host, out, work_dir, memory_wait_ns=wait_ns)
+    console, options = output.console(format_), Options(host, out, work_dir, memory_wait_ns=wait_ns, waits=wait)
     view, document = View(console, job.title), output.document("load", format_)
     return carry_out(lambda emit: Loads().measure(job, options, emit), options, view, console, document=document)
 

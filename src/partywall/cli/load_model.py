@@ -18,7 +18,9 @@ MAKE = "partywall study papers/load-generation-netto"
 
 def model(
     run: Annotated[Path, typer.Argument(help="The directory of the study to fit models to.", metavar="STUDY_RUN")],
-    users: Annotated[int | None, typer.Option(help="Number of users of the load to predict from.", min=1)] = None,
+    users: Annotated[
+        int | None, typer.Option(help="Number of users of the load to predict from.", min=1, max=1_000_000)
+    ] = None,
     response: Annotated[str | None, typer.Option(help="Mean response time measured in the sandbox, e.g. 45ms.")] = None,
     used: Annotated[str | None, typer.Option(help="Share of its CPUs' time that the sandbox used, e.g. 40%.")] = None,
     format_: output.FormatOption = output.Format.TEXT,

@@ -46,6 +46,8 @@ class View(Drawn):
                     self._rows.append(_row(self.seconds, second, health, self._requests))
             case Left(seconds):
                 self._show(seconds)
+            case _:
+                super().__call__(event)
 
     def _show(self, left_s: float) -> None:
         left = f"{units.format_duration(round(left_s) * 1e9)} left" if left_s > 0.5 else "ending"

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from partywall.cli import leftovers, output
+from partywall.cli.arguments import Wait
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.live import Live, wide_console
 from partywall.errors import Exit, Problem, UsageError
@@ -60,6 +61,7 @@ def migrate(
     out: Annotated[
         Path | None, typer.Option(help="Directory to make. Default: runs/migration-NAME-TIME-CHANCE.")
     ] = None,
+    wait: Wait = False,
     work_dir: Annotated[Path, typer.Option(help="Folder for temporary files.")] = WORK_ROOT,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
@@ -82,7 +84,7 @@ def migrate(
     no method reaches the goal, 2 bad plan or option, 3 inconclusive, 4 a host lacks something.
     """  # noqa: D301 - Click keeps the lines after a backspace
     console, document = wide_console(format_), output.document("migrate", format_)
-    kind, options = Migrations(), Options(context.obj(), out, work_dir)
+    kind, options = Migrations(), Options(context.obj(), out, work_dir, waits=wait)
     if resume is not None:
         record = MigrationDirectory.open(resume)
         leftovers.clean_up()

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from partywall import units
 from partywall.cli import leftovers, output
-from partywall.cli.arguments import SEED_MOST, duration_ns
+from partywall.cli.arguments import SEED_MOST, Wait, duration_ns
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.group import group
 from partywall.cli.live import Live, wide_console
@@ -84,6 +84,7 @@ def read(
     for_: For = "10s",
     every: Every = "100ms",
     out: Out = None,
+    wait: Wait = False,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Read one or more meters for some time, with the host's CPU time beside them.
@@ -93,7 +94,7 @@ def read(
     Exit code: 0 every meter was read, 3 one was not, 2 bad name or option.
     """
     job = PowerJob("read", tuple(meter), duration_ns("--for", for_), duration_ns("--every", every, "100ms"))
-    return _carried_out(job, Options(context.obj(), out), format_)
+    return _carried_out(job, Options(context.obj(), out, waits=wait), format_)
 
 
 @app.command()
@@ -113,6 +114,7 @@ def calibrate(
         typer.Option(help="Continue an interrupted calibration with the levels that it lacks.", metavar="DIR"),
     ] = None,
     out: Out = None,
+    wait: Wait = False,
     work_dir: WorkDir = WORK_ROOT,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
@@ -125,7 +127,7 @@ def calibrate(
 
     Exit code: 0 left-out levels are predicted within 3 %, 3 they are not, 2 bad name or option.
     """
-    options = Options(context.obj(), out, work_dir)
+    options = Options(context.obj(), out, work_dir, waits=wait)
     if resume is not None:
         record = PowerDirectory.open(resume)
         leftovers.clean_up()
@@ -169,6 +171,7 @@ def attribute(
     for_: For = "10s",
     every: Every = "100ms",
     out: Out = None,
+    wait: Wait = False,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Show each consumer's watts: containers, guests, services or processes.
@@ -195,7 +198,7 @@ def attribute(
         consumers=chosen,
         model=profiles.find(model),
     )
-    return _carried_out(job, Options(host, out), format_)
+    return _carried_out(job, Options(host, out, waits=wait), format_)
 
 
 @app.command()

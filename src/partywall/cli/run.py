@@ -10,7 +10,7 @@ from rich.console import Console
 
 from partywall import preflight
 from partywall.cli import leftovers, output, show
-from partywall.cli.arguments import SEED_MOST, WaitForMemory, memory_wait_ns
+from partywall.cli.arguments import SEED_MOST, Wait, WaitForMemory, memory_wait_ns
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
@@ -58,6 +58,7 @@ def run(
         bool, typer.Option("--allow-commands", help="Run the commands that the scenario contains.")
     ] = False,
     wait_for_memory: WaitForMemory = None,
+    wait: Wait = False,
     work_dir: WorkDir = WORK_ROOT,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
@@ -75,13 +76,13 @@ def run(
         directory = RunDirectory.open(resume)
         if changed := changes(budget, precision, "--"):
             runs.extend(directory, changed)
-        options = Options(context.obj(), out, work_dir, allow_commands, wait_ns)
+        options = Options(context.obj(), out, work_dir, allow_commands, wait_ns, wait)
         return go_on(runs, directory, options, Live(console), console, document)
     if scenario is None:
         raise UsageError(MISSING)
     leftovers.clean_up()
     job = RunJob.read(scenario, changes(budget, precision, "--"), seed)
-    options = Options(context.obj(), out, work_dir, allow_commands, wait_ns)
+    options = Options(context.obj(), out, work_dir, allow_commands, wait_ns, wait)
     say_if_kvm_is_tried(job.scenario, options.host, console)
     if dry_run:
         plan, _ = runs.plan(job, options)

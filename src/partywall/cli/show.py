@@ -23,8 +23,11 @@ from partywall.plan import forecasts, order, shares
 from partywall.report import figures
 from partywall.scenario import Expected
 
+WIDEST = 100_000
+"""Columns of a console on which no table is cut."""
 HOW = (
-    "In a block, each treatment gets one slot, in random order; a guard time after each switch is not counted. Short "
+    "A trial repeats blocks until it is precise enough. In a block, each treatment (a neighbour at an intensity, or "
+    "none) gets one slot of time, in random order; a short time after each switch (guard) is not counted. Short "
     "blocks contain the treatments whose slots can be short, slow blocks the others, and both contain the baseline. "
     "Counters are read in long and slow blocks. A treatment is judged by the blocks listed beside it."
 )
@@ -219,11 +222,22 @@ def scenarios(console: Console, by_name: Mapping[str, Scenario]) -> None:
 
 
 def table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Shows the result of a query."""
+    """Shows the result of a query. If a terminal is too narrow for a row, each value gets a line of its own."""
+    texts = [["" if value is None else str(value) for value in row] for row in rows]
     shown = Table(*columns)
-    for row in rows:
-        shown.add_row(*("" if value is None else str(value) for value in row))
-    console.print(shown)
+    for row in texts:
+        shown.add_row(*map(Text, row))
+    natural = shown.__rich_measure__(console, console.options.update_width(WIDEST)).maximum
+    if not console.is_terminal:
+        console.width = max(natural, console.width)
+    if natural <= console.width:
+        console.print(shown)
+        return
+    left = max(map(len, columns), default=0)
+    for number, row in enumerate(texts, start=1):
+        console.rule(f"row {number}", align="left", characters="─")
+        for name, text in zip(columns, row, strict=True):
+            console.print(Text(f"{name:<{left}}  {text}"), soft_wrap=True)
 
 
 def written(console: Console, files: Sequence[Path]) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from partywall import study as studies
 from partywall import units
 from partywall.cli import leftovers, output
-from partywall.cli.arguments import SEED_MOST, WaitForMemory, memory_wait_ns
+from partywall.cli.arguments import SEED_MOST, Wait, WaitForMemory, memory_wait_ns
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
@@ -96,6 +96,7 @@ def study(
         bool, typer.Option("--allow-commands", help="Run the commands that the study's scenarios contain.")
     ] = False,
     wait_for_memory: WaitForMemory = None,
+    wait: Wait = False,
     work_dir: WorkDir = WORK_ROOT,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
@@ -112,7 +113,7 @@ def study(
     """  # noqa: D301 - Click keeps the lines after a backspace
     console, document = output.console(format_), output.document("study", format_)
     kept, wait_ns = Studies(), memory_wait_ns(wait_for_memory)
-    options = Options(context.obj(), out, work_dir, allow_commands, wait_ns) if name or resume else None
+    options = Options(context.obj(), out, work_dir, allow_commands, wait_ns, wait) if name or resume else None
     if resume is not None and options:
         if name is not None:
             raise UsageError(f"--resume continues {resume} with its own study; leave out {name!r}")

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from partywall.cli import leftovers, output
-from partywall.cli.arguments import duration_ns
+from partywall.cli.arguments import Wait, duration_ns
 from partywall.cli.execution import carry_out
 from partywall.cli.live import Drawn, Elapsed, wide_console
 from partywall.events import Event, Left, Report
@@ -65,6 +65,7 @@ def trace(
         int, typer.Option(help="Packets a second, in each direction, to keep in the pcapng file.")
     ] = 2000,
     out: Annotated[Path | None, typer.Option(help="Directory to create. Default: runs/trace-TIME-CHANCE.")] = None,
+    wait: Wait = False,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Follow packets along a path of interfaces: delay, loss and reordering from hop to hop.
@@ -75,7 +76,8 @@ def trace(
     Partywall's own senders, or a hash of the unchanging fields. Both directions are traced. The report shows the delay
     and loss of each step. packets.pcapng opens in Wireshark. All hooks are removed at the end.
 
-    Needs root. Exit code: 0 traced, 2 bad hop or option, 4 the host or a permission lacks something, 5 an agent ended.
+    Needs root. Exit code: 0 traced, 3 no packet was seen or the hops are in the wrong order, 2 bad hop or option, 4 the
+    host or a permission lacks something, 5 an agent ended.
     """
     console, document = wide_console(format_), output.document("trace", format_)
     request = ask(
@@ -92,7 +94,7 @@ def trace(
     )
     job = TraceJob(request, None if for_ is None else duration_ns("--for", for_))
     leftovers.clean_up()
-    options = Options(context.obj(), out)
+    options = Options(context.obj(), out, waits=wait)
     view = _View(console, job)
     return carry_out(lambda emit: Traces().measure(job, options, emit), options, view, console, document=document)
 
@@ -117,6 +119,8 @@ class _View(Drawn):
             case Report(_, so_far):
                 self._whole = so_far
                 self._show()
+            case _:
+                super().__call__(event)
 
     def _show(self) -> None:
         status = f"tracing {self._elapsed}"

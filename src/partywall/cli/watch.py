@@ -17,7 +17,7 @@ from partywall.cli import output
 from partywall.cli.arguments import PrometheusFile, check_metrics_file, duration_ns, write_metrics
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.live import Drawn, Elapsed, wide_console
-from partywall.events import Event, Note, Report, Started, reports
+from partywall.events import Event, Report, Started, reports
 from partywall.kinds.kind import Options
 from partywall.kinds.watch import Watches, WatchJob
 from partywall.model.watch import Seen
@@ -93,7 +93,7 @@ def watch(
         }
         given |= {"--every": every != EVERY, "--out": out, "--prometheus": prometheus_file}
         view = _View(console, WatchJob.of(record.about).for_ns)
-        return go_on(Watches(), record, options, view, console, document, given, alone=False)
+        return go_on(Watches(), record, options, view, console, document, given, measures=False)
     job = WatchJob(
         None if for_ is None else duration_ns("--for", for_, "10m"),
         duration_ns("--every", every, "1s"),
@@ -114,7 +114,14 @@ def watch(
         sinks[str(metrics)] = reports(write)
     view = _View(console, job.for_ns)
     return carry_out(
-        lambda emit: Watches().measure(job, options, emit), options, view, console, KEEPS, sinks, document, alone=False
+        lambda emit: Watches().measure(job, options, emit),
+        options,
+        view,
+        console,
+        KEEPS,
+        sinks,
+        document,
+        measures=False,
     )
 
 
@@ -133,11 +140,10 @@ class _View(Drawn):
         match event:
             case Started(path):
                 self._console.print(f"watching; Ctrl-C ends it; record: {path}", highlight=False, soft_wrap=True)
-            case Note(text, is_warning):
-                style = "yellow" if is_warning else ""
-                self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
             case Report(seen):
                 self._show(seen)
+            case _:
+                super().__call__(event)
 
     def _show(self, seen: Seen) -> None:
         span = seen.span

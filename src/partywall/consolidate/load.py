@@ -14,6 +14,7 @@ from partywall.model.meter import OF_THIS_HOST
 from partywall.power import meters
 from partywall.sandbox.libvirt.domain import is_local
 from partywall.scenario.decode import decode
+from partywall.scenario.documents import refuse_other
 from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import checked
 from partywall.scenario.load import find as find_file
@@ -46,6 +47,7 @@ def load(path: Path, *, placed: bool = True) -> Cluster:
 
 def loads(raw: bytes, file: str, *, placed: bool = True) -> Cluster:
     """Like `load`, for bytes. file: its name in messages."""
+    refuse_other(raw, ("partywall_cluster",), file)
     document = decode(raw, file)
     if not isinstance(document.data, dict):
         remedy = "begin with partywall_cluster: 1; see docs/consolidate.md"

@@ -18,6 +18,7 @@ from partywall.errors import Problem, UsageError, one_line
 from partywall.model.policy import ONLY_LINK, Ceilings, Flow, Link, Policy, Promise, Vif, link_path
 from partywall.scenario import text as read_text
 from partywall.scenario.decode import Document, Path, decode, key_text
+from partywall.scenario.documents import refuse_other
 from partywall.scenario.explain import Mistake, did_you_mean, shown
 
 FLOWS_MAX = 6
@@ -33,6 +34,7 @@ def load(path: str | FilePath) -> Policy:
 
 def loads(content: str, file: str = "<text>") -> Policy:
     """Like `load`, for text. `file` is its name in messages."""
+    refuse_other(content, ("partywall_guard",), file)
     document = decode(content.encode("utf-8", "surrogatepass"), file)
     if not isinstance(document.data, dict):
         message = f"a policy must be keys with values, not {shown(document.data)}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from partywall.errors import Problem, UsageError
 from partywall.kinds.kind import EXITS, Kind
+from partywall.scenario.documents import refuse_document
 from partywall.store.record import Record
 
 __all__ = ["EXITS", "KINDS", "Kind", "kind", "of", "opened"]
@@ -50,6 +51,7 @@ def opened(path: Path) -> Record:
         if kind(name).record.is_one(path):
             record: Record = kind(name).record.open(path)
             return record
+    refuse_document(path)
     why = "none of their files is in it" if path.is_dir() else "it is a file" if path.exists() else "it does not exist"
     names = ", ".join(list(KINDS)[:-1])
     message = f"{path} is not a record of a {names} or {list(KINDS)[-1]} ({why})"

@@ -32,7 +32,7 @@ class Options:
 
     out: the record to create; None for runs/NAME-TIME-CHANCE. work_root: the folder for a temporary folder of the job.
     allow_commands: whether commands in a document may run. memory_wait_ns: how long to wait for free memory, if longer
-    than usual.
+    than usual. waits: whether to wait for other measurements of this host first.
     """
 
     host: Host
@@ -40,6 +40,7 @@ class Options:
     work_root: Path = WORK_ROOT
     allow_commands: bool = False
     memory_wait_ns: int = 0
+    waits: bool = False
 
     def folder(self, stamped: str) -> Path:
         """The path of the record to create."""

@@ -65,8 +65,8 @@ class Traces(NeverContinued):
         return findings(evidence), evidence
 
     def outcome(self, findings: Derived) -> Exit:
-        del findings
-        return Exit.HOLDS
+        seen = any(way.sent for way in findings[0].ways)
+        return Exit.HOLDS if seen and not findings[0].order else Exit.INCONCLUSIVE
 
     def files(self) -> Files[Derived]:
         from partywall.report.trace_view import FILES  # noqa: PLC0415 - what draws is slow to import

@@ -20,7 +20,7 @@ from partywall.load.store import SHARED, LoadDirectory
 from partywall.load.summary import Summary, summarise
 from partywall.load.thresholds import judge, overall
 from partywall.model.load_plan import LoadPlan
-from partywall.model.load_run import GeneratorRow, LabelRow, Late, LoadRun, SecondPoint
+from partywall.model.load_run import GeneratorRow, LabelRow, Late, LoadRun, SecondPoint, Series
 from partywall.report.latency import quantiles
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
@@ -39,6 +39,7 @@ def load_run(directory: LoadDirectory) -> LoadRun:
     plan = LoadPlan.model_validate(about["plan"]) if about.get("plan") else None
     kept = judge(plan.thresholds if plan else (), summary, about["started"]["labels"])
     labels = about["started"]["labels"]
+    read = monitors.series(directory.table("samples"), begin_ns)
     requests = [number for number, label in enumerate(labels) if label["sort"] == "http"]
     return LoadRun(
         run=directory.path.resolve().name,
@@ -61,14 +62,19 @@ def load_run(directory: LoadDirectory) -> LoadRun:
         late=summary.late,
         errors=tuple(_errors(summary, labels)),
         statuses=summary.statuses,
-        monitors=monitors.series(directory.table("samples"), begin_ns),
+        monitors=read,
         bounds=tuple(kept),
         outcome=overall(kept, summary, plan.good_seconds if plan else 0.5),
         good=summary.good,
         judged=summary.seconds,
         doubtful=tuple((*ADVICE[reason], n) for reason, n in sorted(summary.doubtful.items(), key=lambda p: -p[1])),
         facts=tuple(_facts(about)),
-        notes=(*memory_check.warnings(about.get("memory_checked", ())), *_early(summary), *about.get("notes", ())),
+        notes=(
+            *memory_check.warnings(about.get("memory_checked", ())),
+            *_early(summary),
+            *_dropped(read),
+            *about.get("notes", ()),
+        ),
         program=about["program"],
         available=availability(summary.full, requests),
         intervals=intervals(summary.full, requests),
@@ -77,6 +83,17 @@ def load_run(directory: LoadDirectory) -> LoadRun:
             Late(late.share, late.reported_ns, late.undelayed_ns) for late in summary.late_effects if late.matters
         ),
     )
+
+
+def _dropped(read: Iterable[Series]) -> Iterable[str]:
+    """The hosts whose listeners dropped connections, and how long."""
+    for series in read:
+        if series.name == monitors.LISTEN_DROPS and (seconds := sum(value > 0 for _, value in series.points)):
+            yield (
+                f"Connections were dropped before they were accepted in {seconds} of {len(series.points)} seconds "
+                f"({series.host}): the server's listen backlog was full. Its clients tried again after a second or "
+                "more; that time is the service's. Raise its listen backlog, or use fewer users"
+            )
 
 
 def _early(summary: Summary) -> Iterable[str]:

@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urljoin, urlsplit
 
 from partywall.errors import Problem, UsageError
 from partywall.load.urls import ascii_host
+from partywall.scenario.documents import refuse_other
 
 KEY_MOST = 200
 """Characters of the name of a header or a field."""
@@ -110,6 +111,7 @@ class Reader:
                 raise UsageError(Problem("this is compressed", "unpack it, and give the HAR file in it", self.file))
             # Browsers write UTF-8; a shell that copies it may not.
             content = content.decode(json.detect_encoding(content), "replace")
+        refuse_other(content, ("log",), self.file)
         try:
             whole = json.loads(content.removeprefix("\ufeff"))
         except (ValueError, RecursionError) as error:

@@ -45,6 +45,7 @@ class Reason(StrEnum):
     BACK_PRESSURE = "back_pressure"
     RETRANSMITTED = "retransmitted"
     LISTEN_DROPS = "listen_drops"
+    """Only in records of earlier versions. What a server drops is the service's doing: a note says so."""
     FEW_PORTS = "few_ports"
     NO_PORTS = "no_ports"
     FEW_USERS = "few_users"
@@ -60,7 +61,7 @@ ADVICE: Mapping[Reason, tuple[str, str]] = {
         "the generator's threads had no time left",
         "give it more --threads and CPUs, or more generators",
     ),
-    Reason.STARVED: ("the generator waited for a CPU", "keep other work off its CPUs (--cpus)"),
+    Reason.STARVED: ("the generator waited for a CPU", "run nothing else on its CPUs; --cpus chooses others"),
     Reason.STALLED: (
         "the generator stood still",
         "keep other work off its CPUs, or find out what stopped its host",
@@ -129,7 +130,7 @@ def judge(
     return Health(reasons, parts if second.parts else {})
 
 
-_OF_HOSTS = frozenset((Reason.STEAL, Reason.RETRANSMITTED, Reason.LISTEN_DROPS, Reason.THROTTLED, Reason.STARVED))
+_OF_HOSTS = frozenset((Reason.STEAL, Reason.RETRANSMITTED, Reason.THROTTLED, Reason.STARVED))
 
 
 Judged = Iterator[tuple[Reason, str]]
@@ -223,7 +224,6 @@ def _hosts(host: HostSecond) -> Judged:
         yield Reason.THROTTLED, f"for {host.throttled_ns / 1e6:.0f} ms"
     if host.retransmitted_segments is not None and host.sent_segments:
         share = host.retransmitted_segments / host.sent_segments
-        if share > RETRANSMITTED_SHARE:
+        # A client sends again what a server with a full backlog dropped. That is the service's doing.
+        if share > RETRANSMITTED_SHARE and not host.listen_drops:
             yield Reason.RETRANSMITTED, f"{share:.1%} of them"
-    if host.listen_drops:
-        yield Reason.LISTEN_DROPS, f"{host.listen_drops:.0f} times"

@@ -30,6 +30,10 @@ LOOPBACK, VIRTUAL, OUTWARD = "loopback", "virtual", "outward"
 """Kinds of interface. A packet that passes virtual ones counts again at each."""
 
 
+LISTEN_DROPS = "connections dropped by listeners"
+"""The figure's name."""
+
+
 @dataclass(frozen=True)
 class Figure:
     """of: the counters whose differences (totals) or values (gauges) are summed, over the given subjects."""
@@ -75,7 +79,7 @@ FIGURES = (
         for direction in ("received", "sent")
     ),
     Figure("Network trouble", "segments sent again", "1/s", ("tcp_retransmitted_segments_count",)),
-    Figure("Network trouble", "connections dropped by listeners", "1/s", ("tcp_listen_drops_count",)),
+    Figure("Network trouble", LISTEN_DROPS, "1/s", ("tcp_listen_drops_count",)),
     Figure("Network trouble", "packets dropped", "1/s", ("network_receive_drops_count", "network_send_drops_count")),
     Figure("Memory", "available", "GB", ("memory_available_bytes",), 1e-9, gauge=True),
     Figure("Memory", "page cache", "GB", ("memory_cached_bytes",), 1e-9, gauge=True),

@@ -40,6 +40,7 @@ from partywall.scenario.check import ADDRESSES, wrong_address
 from partywall.scenario.decode import BYTES_MAX as SCENARIO_BYTES_MAX
 from partywall.scenario.decode import Document, decode
 from partywall.scenario.decode import Path as At
+from partywall.scenario.documents import refuse_other
 from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import checked, problem
 from partywall.scenario.load import read
@@ -76,6 +77,7 @@ def load(path: Path) -> Loaded:
 
 def loads(raw: bytes, file: str, folder: Path) -> Loaded:
     """Like `load`, for bytes. `file` is their name in messages."""
+    refuse_other(raw, ("partywall_load",), file)
     document = decode(raw, file, larger=LARGER)
     if not isinstance(document.data, dict):
         remedy = "begin with partywall_load: 1; see docs/load-plan.md"

@@ -13,6 +13,7 @@ from partywall.errors import Problem, UsageError
 from partywall.model.migration import Activity, Bystander, GuestSpec, HostSpec, HostsSpec, Method, MigrationPlan
 from partywall.plan.order import rounds
 from partywall.scenario.decode import decode
+from partywall.scenario.documents import refuse_other
 from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import checked
 from partywall.scenario.load import find as find_file
@@ -40,6 +41,7 @@ def load(path: Path, catalogue: Catalogue) -> MigrationPlan:
 
 def loads(raw: bytes, file: str, catalogue: Catalogue) -> MigrationPlan:
     """Like `load`, of bytes at hand; `file` is what messages call it."""
+    refuse_other(raw, ("partywall_migration",), file)
     document = decode(raw, file)
     if not isinstance(document.data, dict):
         remedy = "begin with partywall_migration: 1; see docs/migrate.md"

@@ -36,6 +36,7 @@ Joules = Annotated[
 ]
 Cores = Annotated[float, Field(ge=0, le=8192, allow_inf_nan=False)]
 Portion = Annotated[float, BeforeValidator(units.parse_share), Field(ge=0, lt=1)]
+Factor = Annotated[float, BeforeValidator(units.parse_share), Field(gt=0, le=1.5)]
 Risk = Annotated[float, BeforeValidator(units.parse_share), Field(gt=0, lt=0.5)]
 Watts = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
@@ -135,8 +136,8 @@ class HostSpec(Frozen):
 class Loss(Frozen):
     """A guest's measured isolation factor while neighbours use a resource fully. 1: no loss."""
 
-    factor: Annotated[float, Field(gt=0, le=1.5)]
-    low: Annotated[float, Field(gt=0, le=1.5)] | None = Field(None, description="lower end of its 95 % interval")
+    factor: Factor
+    low: Factor | None = Field(None, description="lower end of its 95 % interval")
 
 
 class Slo(Frozen):
@@ -167,7 +168,7 @@ class GuestSpec(Frozen):
     responses: str | None = Field(
         None, description="the record of a partywall load that goes on; watch shows its p99", min_length=1
     )
-    uses: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
+    uses: dict[str, Annotated[float, BeforeValidator(units.parse_share), Field(ge=0, le=1)]] = Field(
         default_factory=dict, description="share of a host's resource that it uses, e.g. memory_bandwidth: 0.3"
     )
     suffers: dict[str, Loss] = Field(default_factory=dict, description="its isolation factor by resource")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,45 @@ def unread_ns(until_ns: int, from_ns: int) -> int:
     """The time of the reports that were lost between one that ended and the next that began."""
     apart_ns = from_ns - until_ns
     return apart_ns if apart_ns > UNREAD_NS else 0
+
+
+class Means:
+    """Figures of every vif over reports that are added one by one: means over time, and sums of counts."""
+
+    def __init__(self) -> None:
+        self.length_ns = 0
+        self.sent_ns: Counter[str] = Counter()
+        """The time of the reports in which a vif offered anything."""
+        self._sums: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self._known_ns: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._last: dict[str, Mapping[str, Any]] = {}
+
+    def add(self, length_ns: int, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        """Adds one report. rows: by vif."""
+        self.length_ns += length_ns
+        for vif, row in rows.items():
+            self._last[vif] = row
+            sums, known = self._sums[vif], self._known_ns[vif]
+            for key, value in row.items():
+                if isinstance(value, int | float):
+                    sums[key] += value if key.endswith("_packets") else value * length_ns
+                    known[key] += length_ns
+            if row["offered_bps"]:
+                self.sent_ns[vif] += length_ns
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """A row of means for each vif. What is not a number is as in its last report; None: never known."""
+        return {vif: {key: self._mean(vif, key, last[key]) for key in last} for vif, last in self._last.items()}
+
+    def while_sending(self, vif: str, key: str) -> float:
+        """The mean of a rate over the time in which the vif offered anything, which must not be 0."""
+        return self._sums[vif][key] / self.sent_ns[vif]
+
+    def _mean(self, vif: str, key: str, last: Any) -> Any:
+        known_ns = self._known_ns[vif][key]
+        if not known_ns:
+            return last
+        return self._sums[vif][key] if key.endswith("_packets") else self._sums[vif][key] / known_ns
 
 
 @dataclass(frozen=True)
@@ -98,6 +138,14 @@ class GuardRun:
         known = [(report["rows"][vif].get(key), report["at_ns"] - report["from_ns"]) for report in self.reports]
         weighted = [(value * ns, ns) for value, ns in known if value is not None]
         return sum(value for value, _ in weighted) / sum(ns for _, ns in weighted) if weighted else None
+
+    @property
+    def means(self) -> Means:
+        """The same for all vifs."""
+        means = Means()
+        for report in self.reports:
+            means.add(report["at_ns"] - report["from_ns"], report["rows"])
+        return means
 
     def dropped(self, vif: str) -> int:
         """Number of dropped packets of a vif."""

@@ -169,5 +169,6 @@ class LoadRun:
         doubtful = self.judged - self.good
         if not doubtful:
             return f"The generator was good in all {self.judged} seconds: the figures are the service's"
-        whose = "the generator's own" if doubtful * 2 > self.judged else "the service's, except in those seconds"
-        return f"The generator was doubtful in {doubtful} of {self.judged} seconds: the figures are {whose}"
+        most = doubtful * 2 > self.judged
+        figures = "include the generator's own delays" if most else "are the service's, except in those seconds"
+        return f"The generator was doubtful in {doubtful} of {self.judged} seconds: the figures {figures}"

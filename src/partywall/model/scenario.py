@@ -28,7 +28,9 @@ DurationNs = Annotated[
     PlainSerializer(lambda ns: f"{ns}ns", return_type=str, when_used="json"),
     Field(ge=0),
 ]
-Share = Annotated[float, BeforeValidator(units.parse_share), Field(gt=0, le=1)]
+Ratio = Annotated[float, BeforeValidator(units.parse_share)]
+# A bound before the conversion is one of the number, which editors see.
+Share = Annotated[float, Field(gt=0, le=1), BeforeValidator(units.parse_share)]
 # Convert a number or a list of numbers to text.
 Cpus = BeforeValidator(units.cpus_as_text)
 Nodes = BeforeValidator(units.nodes_as_text)
@@ -323,8 +325,8 @@ class Aggressor(Workload):
 
     stressor: str | None = Field(None, description="kernel, e.g. memory-copy")
     migration: Passing | None = Field(None, description="a migration that passes by; process sandboxes; needs QEMU")
-    intensity: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
-        (1.0,), min_length=1, description="0..1: shares of the time in which it runs flat out"
+    intensity: tuple[Share, ...] = Field(
+        (1.0,), min_length=1, description="shares of the time in which it runs flat out"
     )
     together: tuple[Name, ...] = Field(
         (), description="other aggressors that run at full intensity whenever this one runs"
@@ -345,11 +347,11 @@ class Goal(Frozen):
     victim: str = Field("*", description="name or pattern")
     aggressor: str = Field("*", description="name or pattern")
     isolation_factor: Share | None = Field(None, description="at least this")
-    latency_impact_p99: float | None = Field(
-        None, ge=0, description="at most this: 0.1 is 10 % slower at the 99th percentile"
+    latency_impact_p99: Annotated[float, Field(ge=0), BeforeValidator(units.parse_share)] | None = Field(
+        None, description="at most this: 0.1 or 10% is 10 % slower at the 99th percentile"
     )
     latency_p99: DurationNs | None = Field(None, description="99th percentile at most this, e.g. 2ms")
-    efficiency: tuple[float, float] | None = Field(None, description="q between these")
+    efficiency: tuple[Ratio, Ratio] | None = Field(None, description="q between these")
 
     @property
     def is_about_neighbours(self) -> bool:

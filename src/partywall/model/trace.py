@@ -88,7 +88,7 @@ class TraceRequest(_Frozen):
 
 
 class Delay(_Frozen):
-    """Times between two places. Negative ones, which only clock errors can cause, are not in the histogram."""
+    """Times between two places. Negative ones, from clock errors or a wrong order, are not in the histogram."""
 
     histogram: tuple[tuple[int, int], ...] = ()
     sum_ns: int = 0
@@ -379,8 +379,9 @@ class WayFinding(_Frozen):
 class TraceFindings(_Frozen):
     """The findings of a trace, in figures and words.
 
-    missed: records that the tracer missed, by hop as given. gone: hops whose interface disappeared. record_ns and
-    relays_record_ns: as in the evidence.
+    order: the hops in the order in which packets passed them, if it is not the given one; then the figures of steps
+    mean nothing. missed: records that the tracer missed, by hop as given. gone: hops whose interface disappeared.
+    record_ns and relays_record_ns: as in the evidence.
     """
 
     run: str
@@ -396,3 +397,4 @@ class TraceFindings(_Frozen):
     gone: tuple[str, ...]
     notes: tuple[str, ...]
     relays_record_ns: dict[str, int | None] = {}
+    order: tuple[str, ...] = ()

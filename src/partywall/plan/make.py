@@ -61,7 +61,10 @@ def make(
         rounds=rounds,
         timing=scenario.timing,
         estimate_ns=scenario.budget + set_up_ns,
-        warnings=(*_notes(scenario), *dict.fromkeys(text for trial in trials for text in _crowded(trial))),
+        warnings=(
+            *_notes(scenario),
+            *dict.fromkeys(text for trial in trials for text in (*_crowded(trial), *_pressed(trial))),
+        ),
     )
 
 
@@ -96,6 +99,20 @@ def _crowded(trial: Trial) -> Iterator[str]:
             yield (
                 f"{key}: {sandbox.vcpus} virtual CPUs take turns on {counted(len(cpus), 'CPU')} "
                 f"({', '.join(map(str, cpus))}); the time they wait for each other counts as slowness of the guest"
+            )
+
+
+def _pressed(trial: Trial) -> Iterator[str]:
+    """Warnings about neighbours on the CPUs of virtual users, whose waits would look like the service's."""
+    if trial.victim.load is None:
+        return
+    for name, cpus in trial.aggressor_cpus.items():
+        shared = sorted(set(cpus) & set(trial.victim_cpus))
+        if shared and trial.aggressors[name].sandbox.machine == trial.victim.sandbox.machine:
+            cpus_text = ", ".join(map(str, shared))
+            yield (
+                f"victims.{trial.victim_name}: its virtual users share CPU {cpus_text} with aggressor {name}, so what "
+                "it costs them counts as the service's; put neighbours on the service's CPUs (docs/recipes.md)"
             )
 
 

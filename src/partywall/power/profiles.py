@@ -9,7 +9,9 @@ from pydantic import ValidationError
 from partywall.errors import Problem, UsageError
 from partywall.model.power import NodeModel
 from partywall.model.profiles import PROFILES
+from partywall.scenario.documents import refuse_document
 from partywall.scenario.explain import did_you_mean
+from partywall.scenario.load import SUFFIXES
 from partywall.store.record import first_line
 
 __all__ = ["PROFILES", "find"]
@@ -20,9 +22,10 @@ def find(name_or_path: str) -> NodeModel:
     if name_or_path in PROFILES:
         return PROFILES[name_or_path]
     path = Path(name_or_path)
-    if not path.is_file():
+    if not path.is_file() and not name_or_path.endswith(SUFFIXES):
         remedy = did_you_mean(name_or_path, tuple(PROFILES), f"give a model file, or one of {', '.join(PROFILES)}")
         raise UsageError(Problem(f"there is no power profile {name_or_path[:200]!r}", remedy))
+    refuse_document(path, ("points",))
     try:
         return NodeModel.model_validate_json(path.read_bytes())
     except ValidationError as error:

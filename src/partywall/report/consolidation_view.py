@@ -35,6 +35,10 @@ POLICY_COLUMNS = (
     *("policy", "energy, kWh", "SLA violation", "SLATAH", "PDM", "unserved", "moves", "boots", "came back"),
     *("woken too early", "hosts on"),
 )
+POLICY_WORDS = (
+    "SLA violation: SLATAH times PDM. SLATAH: share of a host's active time in which demand is at least its CPUs. PDM: "
+    "share of its CPU that a guest loses to moves. All policies but partywall are published ones (docs/consolidate.md)."
+)
 ACTED_COLUMNS = ("at", "took", "steps", "saves (planned)", "outcome")
 STEP_COLUMNS = ("batch", "step", "why", "takes", "blackout", "p99", "energy")
 
@@ -57,6 +61,7 @@ def show(findings: ConsolidationFindings, console: Console) -> None:
             table.add_row(*policy_texts(each))
         console.print(table)
         console.print(Text(_bound_text(findings)), soft_wrap=True)
+        console.print(Text(POLICY_WORDS, style="dim"), soft_wrap=True)
     for note in findings.notes:
         console.print(Text(f"note: {note}"), soft_wrap=True)
 

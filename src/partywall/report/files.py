@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -99,7 +100,8 @@ class Files(Generic[T]):
             return tuple(self._write(content, folder, wanted, step))
         except OSError as error:
             place = str(error.filename or folder)
-            remedy = "check its permissions and the free space on its disk, then repeat: partywall report"
+            again = shlex.join(["partywall", "report", str(folder)])
+            remedy = f"check its permissions and the free space on its disk, then repeat: {again}"
             raise UsageError(Problem(f"cannot be written: {error.strerror or error}", remedy, place)) from None
 
     def _write(self, content: T, folder: Path, wanted: Sequence[str], step: Step) -> Iterator[Path]:

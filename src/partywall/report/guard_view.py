@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from partywall import units
-from partywall.model.guard_run import GuardRun
+from partywall.model.guard_run import GuardRun, Means
 from partywall.report import charts, page
 from partywall.report.charts import HEIGHT, WIDTH, AnyChart
 from partywall.report.compared import figures_of
@@ -95,6 +95,24 @@ def show(run: GuardRun, console: Console) -> None:
         console.print(Text(f"{at_ns / 1e9:.1f} s, {hook}: {kind}: {text}"), soft_wrap=True)
     for at_ns, changed, _ in run.parts[1:]:
         console.print(Text(f"{at_ns / 1e9:.1f} s, the policy was changed: {', '.join(changed)}"), soft_wrap=True)
+    for said in got(run.means):
+        console.print(Text(said), soft_wrap=True)
+
+
+def got(means: Means) -> Iterator[str]:
+    """A sentence for each vif that sent: what it got while it did, beside its promise. At most VIFS_MAX."""
+    rows = means.rows()
+    for vif in [vif for vif in rows if means.sent_ns[vif]][:VIFS_MAX]:
+        passed, offered = (means.while_sending(vif, key) for key in ("passed_bps", "offered_bps"))
+        guarantee, ceiling = rows[vif].get("guarantee_bps"), rows[vif].get("ceiling_bps")
+        said = (
+            f"{vif} got {units.format_bit_rate(passed)} while it sent, for {units.format_duration(means.sent_ns[vif])}"
+        )
+        if guarantee:
+            said += f"; guaranteed: {units.format_bit_rate(guarantee)}"
+        elif ceiling:
+            said += f"; at most: {units.format_bit_rate(ceiling)}"
+        yield said + (f"; it offered {units.format_bit_rate(offered)}" if guarantee and offered < guarantee else "")
 
 
 def figures(run: GuardRun) -> dict[str, Any]:
@@ -103,6 +121,7 @@ def figures(run: GuardRun) -> dict[str, Any]:
     A vif also has its link if the policy's links have names.
     """
     return {
+        "headline": headline(run),
         "reports": len(run.reports),
         "length_ns": run.length_ns,
         "unread_ns": run.unread_ns,

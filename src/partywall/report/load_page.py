@@ -62,12 +62,19 @@ def _charts(run: LoadRun) -> dict[str, dict[str, Any]]:
     return {name: charts.titled(chart, title, run.title) for name, (title, chart) in drawn.items()}
 
 
+def _json(run: LoadRun) -> str:
+    return json.dumps({"headline": headline(run)} | dataclasses.asdict(run), indent=1, default=dict)
+
+
 FILES: Files[LoadRun] = Files(
     of="a load",
     show=load_text.show,
     documents={
         "html": ("report.html", render),
-        "json": ("findings.json", lambda run: json.dumps(dataclasses.asdict(run), indent=1, default=dict)),
+        "json": (
+            "findings.json",
+            _json,
+        ),
         # One flat table. The histograms and counters are in the load's own tables.
         "parquet": ("load.parquet", lambda run: parquet(pa.Table.from_pylist(second_rows(run)))),
     },

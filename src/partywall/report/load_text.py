@@ -46,7 +46,8 @@ def show(run: LoadRun, console: Console) -> None:
 def _extent(run: LoadRun) -> str:
     deviation = run.rate_deviation
     spread = "" if deviation is None else f", ±{units.format_number(deviation, 2)}/s between seconds"
-    available = "" if run.available is None else f"; available in {bare_percent(run.available, 2)} of seconds"
+    seconds = "" if run.available is None else bare_percent(run.available, 2)
+    available = seconds and f"; at least half of the requests succeeded in {seconds} of seconds"
     return (
         f"{run.responses} responses in {units.format_duration(run.length_s * 1e9)}{spread}; "
         f"{units.format_bytes(run.received_bytes)} received, {units.format_bytes(run.sent_bytes)} sent{available}"

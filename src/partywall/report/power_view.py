@@ -17,6 +17,10 @@ from partywall.report.listed import listed
 
 METERS = ("meter", "watts", "energy", "refresh", "lag", "readings", "answer", "faults")
 SHARES = ("consumer", "CPU time", "activity", "with idle by CPU time", "with idle evenly", "common rule")
+WHICH = (
+    "activity: what the host saves without the consumer. To divide a bill, take one column with idle, always the same: "
+    "each adds up to the total."
+)
 RUNGS = ("level", "busy cores", "measured", "predicted without it", "error")
 MARKS = {"measured": "", "modelled": "modelled", "simulated": "simulated meter"}
 
@@ -31,6 +35,7 @@ def show(findings: PowerFindings, console: Console) -> None:
     if findings.attribution is not None:
         console.print(listed(SHARES, share_texts(findings.attribution)))
         console.print(Text(sum_text(findings.attribution)), soft_wrap=True)
+        console.print(Text(WHICH, style="dim"), soft_wrap=True)
     if findings.core_time is not None:
         states = ", ".join(f"{core_state(name)} {seconds:.1f} s" for name, seconds in findings.core_time.states.items())
         console.print(Text(f"time with busy cores: {states}"), soft_wrap=True)

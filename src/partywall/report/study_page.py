@@ -85,7 +85,13 @@ def _json(report: StudyReport) -> str:
         }
         for beside in report.comparisons
     ]
-    about = {"run": report.run, "study": report.name, "form": report.length, "notes": report.notes}
+    about = {
+        "headline": headline(report),
+        "run": report.run,
+        "study": report.name,
+        "form": report.length,
+        "notes": report.notes,
+    }
     return json.dumps({**about, **report.figures, "exhibits": tables}, indent=1)
 
 

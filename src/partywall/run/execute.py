@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from partywall import units
 from partywall.agent.memory_check import Checks
 from partywall.clock import Clock, Monotonic
 from partywall.errors import AgentError, RefusalError, TrialError
@@ -199,6 +200,7 @@ def execute(
         for _ in range(ATTEMPTS):
             for round_, trial in turns(plan):
                 taker.take_turn(round_, progress_by_trial[trial.id])
+        taker.tell_rest()
     finally:
         # The controller had left each victim's CPU; its caller may need all CPUs again.
         keep_on(all_cpus())
@@ -245,9 +247,27 @@ class Turns:
     progress_by_trial: dict[str, Progress]
     checks: Checks
     sessions: Callable[[Label], Session] = Session
+    disturbed: Counter[str] = field(default_factory=Counter)
+    """The number of calibrations that other processes disturbed, by trial."""
 
     def __post_init__(self) -> None:
         self._shares = shares(self.plan)
+
+    def _tell_disturbed(self, trial: Trial, disturbed: Mapping[str, str]) -> None:
+        """Shows the first calibration that was disturbed. `tell_rest` counts the others."""
+        if not disturbed:
+            return
+        if not self.disturbed:
+            name, text = next(iter(disturbed.items()))
+            self.emit(Note(f"{trial.id}: aggressor {name}: {text}", is_warning=True))
+        self.disturbed[trial.id] += len(disturbed)
+
+    def tell_rest(self) -> None:
+        """Says how many calibrations were disturbed, if it was more than the one that was shown."""
+        if (number := self.disturbed.total()) > 1:
+            trials = units.counted(len(self.disturbed), "trial")
+            text = f"other processes disturbed {number} calibrations of aggressors, in {trials}"
+            self.emit(Note(f"{text}; the report says where intensities are off", is_warning=True))
 
     def take_turn(self, round_: int, progress: Progress) -> None:
         """Makes one turn if the trial still needs it. After a failure, the run continues with other trials.
@@ -320,8 +340,7 @@ class Turns:
                 disturbed=list(stage.disturbed),
                 versions=stage.versions,
             )
-            for name, text in stage.disturbed.items():
-                self.emit(Note(f"{trial.id}: aggressor {name}: {text}", is_warning=True))
+            self._tell_disturbed(trial, stage.disturbed)
             pending = self.run.pending(trial.id, attempt)
             recorder = Recorder(stage, pending, attempt)
             try:

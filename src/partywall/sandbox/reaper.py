@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError, TrialError
-from partywall.sandbox import cgroups, delegation, hooks, networks
+from partywall.sandbox import cgroups, delegation, hooks, measuring, networks
 from partywall.sandbox.label import VARIABLE, Label, not_ours, start_ticks, state_root, work_name
 from partywall.sandbox.libvirt import leftovers
 from partywall.sandbox.runtime import Runtime
@@ -34,6 +34,8 @@ class Reaped:
 def reap(*, forget: bool = False) -> list[Reaped]:
     """Cleans up after every dead run of this user. forget: see `clean`."""
     root = state_root()
+    # Removes the files of dead ones.
+    measuring.others()
     owners = sorted(root.glob("*/owner.json")) if root.is_dir() else []
     # A folder without an owner file was created a moment before its controller died, or is being created now. A folder
     # that others may write to is not trusted.

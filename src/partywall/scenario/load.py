@@ -23,13 +23,15 @@ from partywall.model import factors
 from partywall.model.scenario import LISTS, Scenario
 from partywall.scenario.check import check, check_parts
 from partywall.scenario.decode import BYTES_MAX, Document, Path, decode, key_text
-from partywall.scenario.documents import first_key
+from partywall.scenario.documents import first_key, refuse_other
 from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import follows, sound, validate
 
 VERSION_KEY = "partywall"
 """The first key of a scenario. Files with another first key beside scenarios are of other formats."""
 
+SUFFIXES = (".yaml", ".yml", ".json")
+"""Endings of paths. No shipped name has one."""
 # Values for required keys that are wrong, so that the rest can be checked. A wrong scenario is never returned.
 _STAND_INS: dict[str, Any] = {"partywall": 1, "name": "unnamed"}
 
@@ -39,10 +41,10 @@ def load(path: str | FilePath, catalogue: Catalogue | None = None) -> Scenario:
     return _loads(read(FilePath(path)), str(path), catalogue)
 
 
-def text(path: FilePath) -> str:
-    """The text of a scenario file, unchecked. Raises UsageError if it is not text."""
+def text(path: FilePath, what: str = "scenario") -> str:
+    """The text of a file, unchecked. Raises UsageError if it is not text."""
     try:
-        return read(path).decode("utf-8-sig")
+        return read(path, what).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(Problem("this is not UTF-8 text", "give the path of a YAML file", str(path))) from None
 
@@ -106,7 +108,7 @@ def find(name_or_path: str, among: tuple[str, ...] | None = None, what: str = "s
     known = names() if among is None else among
     if name_or_path in known:
         return shipped_file(name_or_path)
-    if "\0" not in name_or_path and _exists(FilePath(name_or_path)):
+    if name_or_path.endswith(SUFFIXES) or ("\0" not in name_or_path and _exists(FilePath(name_or_path))):
         return FilePath(name_or_path)
     remedy = did_you_mean(name_or_path, known, f"give a path, or one of {', '.join(known)}")
     raise UsageError(Problem(f"there is no {what} {name_or_path[:200]!r}", remedy))
@@ -123,9 +125,10 @@ def read(path: FilePath, what: str = "scenario", *, larger: int = 1) -> bytes:
     """Reads a file. At most one byte more than allowed is read, because a FIFO or device may be endless."""
     remedy = f"give the path of a {what} file"
     try:
+        if path.is_dir():
+            raise UsageError(Problem("this is a directory", f"{remedy}; partywall report shows a record", str(path)))
         if not stat.S_ISREG(path.stat().st_mode):
-            kind = "a directory" if path.is_dir() else "not a regular file"
-            raise UsageError(Problem(f"this is {kind}", remedy, str(path)))
+            raise UsageError(Problem("this is not a regular file", remedy, str(path)))
         with path.open("rb") as file:
             return file.read(larger * BYTES_MAX + 1)
     except OSError as error:
@@ -137,6 +140,7 @@ def read(path: FilePath, what: str = "scenario", *, larger: int = 1) -> bytes:
 
 
 def _loads(raw: bytes, file: str, catalogue: Catalogue | None) -> Scenario:
+    refuse_other(raw, (VERSION_KEY,), file)
     document = decode(raw, file)
     if not isinstance(document.data, dict):
         what = "a list" if isinstance(document.data, list) else "a single value"

@@ -26,6 +26,8 @@ OWN, REFERENCE = "partywall", "static"
 FIGURES = (
     *("energy_kwh", "slav", "slatah", "pdm", "unserved", "moves", "boots", "ping_pongs", "short_cycles", "hosts_on"),
 )
+ALIKE_SHARE = 0.01
+"""Figures of two policies that differ by less are alike: the next day would turn them round."""
 LEAST_MISSING_S = 0.5
 ONE_DAY = "one day in one order has no intervals; simulate several with --days, --traces or --orders"
 
@@ -191,7 +193,7 @@ def _worse(compared: Sequence[Compared]) -> list[str]:
         for name, other in by_name.items()
         if name not in (OWN, REFERENCE)
         for figure, said in (("energy_kwh", "energy (kWh)"), ("slav", "SLA violation"), ("unserved", "unserved demand"))
-        if other.figures[figure].value < own.figures[figure].value
+        if other.figures[figure].value < (1 - ALIKE_SHARE) * own.figures[figure].value
     ]
 
 
@@ -201,10 +203,11 @@ def _said(compared: Sequence[Compared], share: Span | None) -> str:
     if own is None:
         return f"Simulated: {', '.join(each.policy for each in compared) or 'nothing yet'}"
     energy = own.figures["energy_kwh"].value
-    parts = [f"Simulated: {OWN} takes {energy:.0f} kWh"]
+    parts = [f"Simulated: {OWN} takes {units.format_number(energy)} kWh"]
     if others:
         best = min(others, key=lambda each: each.figures["energy_kwh"].value)
-        parts.append(f"the best published policy, {best.policy}, {best.figures['energy_kwh'].value:.0f} kWh")
+        least = units.format_number(best.figures["energy_kwh"].value)
+        parts.append(f"the best published policy, {best.policy}, {least} kWh")
     if share is not None:
         parts.append(f"{share.value:.1%} of the saving that the bound allows")
     return "; ".join(parts)

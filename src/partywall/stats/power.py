@@ -204,9 +204,11 @@ def _headline(origin: Origin, meters: Sequence[MeterFinding], fit: Fit | None, s
         text = f"{points[0][1]:.1f} W idle, {points[-1][1]:.1f} W with {fit.model.cpus} busy cores"
         return f"{text}; levels that were left out are predicted within {fit.left_out_error:.1%}{mark}"
     if shares is not None:
-        most = max(shares.shares, key=lambda share: share.active.value)
+        named = [share for share in shares.shares if share.name != power_shares.REST] or shares.shares
+        most = max(named, key=lambda share: share.active.value)
         active = f"{most.active.value:.1f} ± {most.active.half_width:.1f} W"
-        return f"{shares.total.value:.1f} W in total; {most.name} adds the most, {active}{mark}"
+        adds = "adds" if len(named) == 1 else "adds the most of the consumers,"
+        return f"{shares.total.value:.1f} W in total; {most.name} {adds} {active}{mark}"
     texts = [f"{meter.facts.meter}: {_mean_text(meter)}" for meter in meters]
     return ("; ".join(texts) or "no meter: core-seconds only") + mark
 

@@ -8,6 +8,8 @@ counted. If a trace records only some packets, losses are differences of counts,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from statistics import median
 
 from partywall import units
 from partywall.model.observation import Histogram, bucket_bounds
@@ -15,6 +17,7 @@ from partywall.model.trace import (
     WAYS,
     ClockBound,
     Delay,
+    Hop,
     HopFinding,
     Missed,
     Report,
@@ -43,9 +46,11 @@ def findings(evidence: TraceEvidence) -> TraceFindings:
     whole = counted(request, recorded) if request.one_in > 1 else recorded
     ways = tuple(_way(request, whole, number, evidence) for number in range(1 if request.one_way else len(WAYS)))
     by_hop = list(zip(request.hops, whole.hops, strict=True))
+    order = _order(whole, ways)
     return TraceFindings(
         run=evidence.run,
-        headline=headline(ways, whole.sampled),
+        headline=_wrong_order(request, order) if order else headline(ways, whole.sampled),
+        order=order,
         duration_ns=whole.end_ns - whole.start_ns,
         ways=ways,
         recorded={hop.name: seen.recorded for hop, seen in by_hop},
@@ -59,7 +64,49 @@ def findings(evidence: TraceEvidence) -> TraceFindings:
         notes=(
             *_notes(evidence, whole, ways),
             *(_counting_notes(request, recorded, ways) if whole != recorded else ()),
+            *(() if order else _next_steps(request, ways)),
         ),
+    )
+
+
+def _order(whole: Report, ways: Sequence[WayFinding]) -> tuple[str, ...]:
+    """The hops as packets passed them, in forward order; empty if that is the given order."""
+    for number, (way, finding) in enumerate(zip(whole.ways, ways, strict=False)):
+        swapped = [
+            _is_swapped(step.delay, of.clock_bound_ns) for step, of in zip(way.steps[1:], finding.steps, strict=True)
+        ]
+        if any(swapped):
+            names = tuple(finding.hops[place] for place in _passed(way, swapped))
+            return names if number == 0 else names[::-1]
+    return ()
+
+
+def _is_swapped(delay: Delay, bound_ns: int | None) -> bool:
+    """True if most packets passed a hop before the one that was given before it, beyond the error of the clocks."""
+    return delay.negative > delay.count and (bound_ns is None or delay.negative_max_ns > bound_ns)
+
+
+def _passed(way: Way, swapped: Sequence[bool]) -> list[int]:
+    """The places in the order in which the kept packets passed them. Without such packets, neighbours change places."""
+    given = list(range(len(way.steps)))
+    times = [
+        [time for time in packet.at_ns if time is not None]
+        for packet in way.packets or way.slowest
+        if None not in packet.at_ns
+    ]
+    order = sorted(given, key=lambda place: median(at[place] - at[0] for at in times)) if times else given
+    if order == given:
+        for place in (place for place, is_swapped in enumerate(swapped) if is_swapped):
+            order[place : place + 2] = order[place : place + 2][::-1]
+    return order
+
+
+def _wrong_order(request: TraceRequest, order: Sequence[str]) -> str:
+    given = [hop.name for hop in request.hops]
+    first, second = next((a, b) for a, b in pairwise(order) if given.index(a) > given.index(b))
+    return (
+        f"The hops are in the wrong order: packets passed {first} before {second}. Losses and delays have no place. "
+        f"Repeat with: {' '.join(order)}"
     )
 
 
@@ -212,18 +259,31 @@ def _lost(way: WayFinding) -> str:
     packets = _count(followed, "packet")
     if not way.lost:
         return f"none of {packets} lost"
-    worst = max(way.steps, key=lambda step: step.lost)
+    worst = _lossiest(way)
     part = "all" if worst.lost == way.lost else "most"
     return f"{100 * way.lost / followed:.2g} % of {packets} lost, {part} between {worst.origin} and {worst.hop}"
 
 
+def _lossiest(way: WayFinding) -> HopFinding:
+    return max(way.steps, key=lambda step: step.lost)
+
+
 def _longest(way: WayFinding) -> str:
+    slowest = _slowest(way)
+    if slowest is None:
+        return ""
+    step, share = slowest
+    return f"; {100 * share:.0f} % of the time from {step.origin} to {step.hop}"
+
+
+def _slowest(way: WayFinding) -> tuple[HopFinding, float] | None:
+    """The step that takes most of the time, with its share; None if there is only one, or no time is known."""
     means = {step.hop: step.delay_ns.get("mean", 0.0) for step in way.steps}
     total = sum(means.values())
     if len(way.steps) < 2 or not total:
-        return ""
+        return None
     step = max(way.steps, key=lambda step: means[step.hop])
-    return f"; {100 * means[step.hop] / total:.0f} % of the time from {step.origin} to {step.hop}"
+    return step, means[step.hop] / total
 
 
 # Of a headline, most important first.
@@ -284,6 +344,37 @@ def _counting_notes(request: TraceRequest, recorded: Report, ways: Sequence[WayF
                 f"Of the recorded packets, {_count(elsewhere, 'packet')} belong to flows that do not pass every hop. "
                 "Counts include such flows: select those of the path with --protocol, --port or --host."
             )
+
+
+def _next_steps(request: TraceRequest, ways: Sequence[WayFinding]) -> Iterator[str]:
+    """Why a percentile is missing, and the command that shows the queue where packets are lost or held."""
+    few = [step.delay_ns for way in ways for step in way.steps if "p50" in step.delay_ns and "p99" not in step.delay_ns]
+    if few:
+        yield f"p99 needs {_count(BEYOND_LEAST * 100, 'packet')} with a delay, so that ten lie beyond it."
+    for name in dict.fromkeys(step.origin for way in ways if way.sent for step in _conspicuous(way)):
+        hop = next(hop for hop in request.hops if hop.name == name)
+        yield f"To see the queue of {name}, use: {_queue_command(hop)}"
+
+
+def _conspicuous(way: WayFinding) -> Iterator[HopFinding]:
+    """The steps that the headline names, if they lose packets or take more than half of the time."""
+    if way.lost:
+        yield _lossiest(way)
+    slowest = _slowest(way)
+    if slowest is not None and slowest[1] > 0.5:
+        yield slowest[0]
+
+
+def _queue_command(hop: Hop) -> str:
+    show = f"tc -s qdisc show dev {hop.interface}"
+    where = "" if hop.agent is None else f" (on {hop.agent})"
+    if hop.namespace is None:
+        return f"{show}{where}"
+    if hop.namespace.isdigit():
+        return f"nsenter -t {hop.namespace} -n {show}{where}"
+    if "/" in hop.namespace:
+        return f"nsenter --net={hop.namespace} {show}{where}"
+    return f"ip netns exec {hop.namespace} {show}{where}"
 
 
 def _gone(evidence: TraceEvidence, number: int) -> str:

@@ -13,9 +13,10 @@ from typing import Any
 from partywall.agent import memory_check
 from partywall.errors import Problem, UsageError
 from partywall.model.study import StudyReport
-from partywall.scenario import shipped_as, shipped_file
-from partywall.scenario.documents import first_key
-from partywall.scenario.explain import did_you_mean
+from partywall.scenario import find as find_file
+from partywall.scenario import shipped_as
+from partywall.scenario import text as read_text
+from partywall.scenario.documents import format_key, refuse_other
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import Generation
 from partywall.study.isolation import Isolation
@@ -48,33 +49,27 @@ def names() -> tuple[str, ...]:
 
 def find(name_or_path: str) -> Path:
     """The study file for a name or path. Raises UsageError."""
-    if name_or_path in names():
-        return shipped_file(name_or_path)
-    if f"papers/{name_or_path}" in names():
-        return shipped_file(f"papers/{name_or_path}")
-    if Path(name_or_path).is_file():
-        return Path(name_or_path)
-    remedy = did_you_mean(name_or_path, names(), f"give a path, or one of {', '.join(names())}")
-    raise UsageError(Problem(f"there is no study {name_or_path[:200]!r}", remedy))
+    known = names()
+    return find_file(paper if (paper := f"papers/{name_or_path}") in known else name_or_path, known, "study")
 
 
 def kind_of(file: Path) -> Kind[Any]:
-    """The kind of a study file. Raises UsageError if its first key is unknown."""
-    try:
-        key = first_key(file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(Problem(f"cannot be read: {error}", "give the path of a study file", str(file))) from None
-    if key not in KINDS:
-        begun = f"it begins with {key[:40]!r}" if key else "it is empty"
-        raise UsageError(Problem(f"this is not a study: {begun}", f"begin with one of {', '.join(KINDS)}", str(file)))
+    """The kind of a study file. Raises UsageError if it is none."""
+    content = read_text(file, "study")
+    refuse_other(content, KINDS, str(file))
+    if (key := format_key(content)) not in KINDS:
+        raise UsageError(Problem("this is not a study", f"begin with one of {', '.join(KINDS)}", str(file)))
     return KINDS[key]
 
 
 def report(directory: StudyDirectory) -> StudyReport:
-    """The findings of a study, from its directory alone."""
+    """The findings of a study, from its directory alone. If parts were chosen, tables without values are left out."""
     file = directory.path / "study.yaml"
     kind = kind_of(file)
     plain = kind.report(kind.read(directory.content, str(file)), directory)
+    if directory.request.parts:
+        # The others were not requested, which is no news.
+        plain = replace(plain, comparisons=tuple(beside for beside in plain.comparisons if beside.measured))
     checks = directory.memory_checks()
     if not checks:
         return plain

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from partywall import units
 from partywall.agent.commands import commands
 from partywall.errors import Problem, UsageError
 from partywall.model.trace import HOPS_MOST, PROTOCOLS, End, Hook, Hop, Only, TraceRequest, Translation
+from partywall.scenario.documents import refuse_document
 
 EXAMPLE = "write for example eth0, br0:in, web/eth0 or /proc/123/ns/net/eth0"
 HORIZON_MOST_NS = 4_000_000_000
@@ -87,6 +89,7 @@ def ask(
 
 
 def _hop(text: str, agents: dict[str, tuple[str, ...]], reader: _Reader) -> Hop | None:
+    refuse_document(Path(text))
     where, slash, rest = text.rpartition("/")
     interface, colon, hook = rest.partition(":")
     if not INTERFACE.fullmatch(interface) or (slash and not where):

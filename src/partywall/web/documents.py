@@ -39,15 +39,17 @@ from partywall.model.study import Outline, StudyRequest
 from partywall.scenario import load
 from partywall.scenario import names as scenario_names
 from partywall.scenario.decode import decode
+from partywall.scenario.documents import FORMATS, format_key, refuse_other
 from partywall.scenario.load import shipped_file
 from partywall.store.guard import GuardDirectory
 from partywall.trace import ask
 from partywall.web.jobs import Order
 
-FIRST_KEYS = {"partywall": "run", "partywall_load": "load", "partywall_guard": "guard"}
 FILE_KEYS = host_path_keys(Scenario, LoadPlan, MigrationPlan, Policy)
 METER_FILES = re.compile(r"^(replay|wattsup):|[?&]password=file:|[?&]certificate=")
 """Meters whose names name files."""
+MEASURED = ("run", "load", "guard", "study", "migration")
+"""The kinds of job that begin with a document."""
 PLAN_KEYS = ("load", "plan")
 """Keys with a URL or the path of a load plan."""
 NAME = "document.yaml"
@@ -64,17 +66,12 @@ class Forecast:
 
 
 def kind_of(text: str) -> str:
-    """The kind of a document, by its first key. UsageError if it is unknown."""
-    lines = (line.partition("#")[0].rstrip() for line in text.splitlines())
-    key = next((line for line in lines if line and not line.startswith("---")), "").partition(":")[0]
-    if key in FIRST_KEYS:
-        return FIRST_KEYS[key]
-    if key in study.KINDS:
-        return "study"
-    if key.startswith("partywall_migration"):
-        return "migration"
-    known = ", ".join([*FIRST_KEYS, "partywall_migration"])
-    raise UsageError(Problem(f"the first key is {key[:40]!r}", f"begin with one of {known}", line=1))
+    """The kind of a document, by the key with its version. UsageError if the page cannot measure it."""
+    known = [key for key, form in FORMATS.items() if form.kind in MEASURED]
+    if (key := format_key(text)) in known:
+        return FORMATS[key].kind
+    refuse_other(text, known, "FILE")
+    raise UsageError(Problem("the document does not say of which kind it is", f"begin with one of {', '.join(known)}"))
 
 
 def shipped_names(kind: str) -> tuple[str, ...]:
@@ -270,4 +267,6 @@ def _study_job(source: str, *, long: bool = False, seed: int | None = None) -> S
 
 def _here(problem: Problem) -> Problem:
     """A problem without the path of the temporary file."""
-    return replace(problem, file="") if problem.file.endswith(NAME) else problem
+    if not problem.file.endswith(NAME):
+        return problem
+    return replace(problem, file="", remedy=problem.remedy.replace(problem.file, "FILE"))

@@ -371,7 +371,7 @@ class Runner:
     def _locked(self) -> bool:
         """True if this runner holds the lock for measurements of this host."""
         if self._lock is None:
-            self._lock = measuring.locked(fcntl.LOCK_EX)
+            self._lock = measuring.lock_alone()
         return self._lock is not None
 
     def _launch(self, job: Job) -> None:

@@ -16,6 +16,7 @@ from partywall.model.finding import Estimate
 from partywall.model.observation import Flags, Observation, Observations, Places
 from partywall.model.plan import Treatment, Trial
 from partywall.stats import latency
+from partywall.stats.heed import agree, heeds
 from partywall.stats.interval import FEWEST, Array, ratio_interval
 from partywall.stats.speed import Rates, rates_of
 
@@ -63,16 +64,18 @@ class Series:
     """All observations of a trial, by block and treatment. Blocks are in order of time.
 
     seen: observations, in order of time. places: of each treatment, the place in `seen` of each block's observation;
-    −1 in blocks without the treatment. pressing: treatments that may have after-effects.
+    −1 in blocks without the treatment. pressing: treatments that may have after-effects. alike: the treatments in which
+    no neighbour works and nothing is limited.
     """
 
     seen: Observations
     places: Mapping[str, Places]
     pressing: frozenset[str] = frozenset()
+    alike: frozenset[str] = frozenset()
     _pairs: dict[tuple[str, ...], Pair] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
-    def of(seen: Observations, pressing: frozenset[str] = frozenset()) -> Series:
+    def of(seen: Observations, pressing: frozenset[str] = frozenset(), alike: frozenset[str] = frozenset()) -> Series:
         """Observations in order of time."""
         _, first, block = np.unique(seen.block, return_index=True, return_inverse=True)
         rank = np.empty(len(first), dtype=np.intp)
@@ -82,7 +85,7 @@ class Series:
             own = np.flatnonzero(seen.treatment == treatment)
             places[treatment] = np.full(len(first), -1)
             places[treatment][rank[block[own]]] = own
-        return Series(seen, places, pressing)
+        return Series(seen, places, pressing, alike)
 
     def __len__(self) -> int:
         """The number of blocks."""
@@ -99,10 +102,29 @@ class Series:
 
     @cached_property
     def rates(self) -> Rates:
-        """The rates of all treatments, without the host's speed."""
-        where, _, treatment = self._order
+        """The rates of all treatments, without the host's speed. Each block counts by how much it tells."""
+        return self._rates(self._heed)
+
+    @cached_property
+    def even_rates(self) -> Rates:
+        """The same if each block counts alike."""
+        return self._rates(None)
+
+    def _rates(self, heed: Array | None) -> Rates:
+        where, block, treatment = self._order
         moments = (self.seen.start_ns[where] + self.seen.end_ns[where]) / 2
-        return rates_of(self.seen.rate[where], treatment, moments, tuple(self.places), self.pressing)
+        weights = None if heed is None else heed[block]
+        return rates_of(self.seen.rate[where], treatment, moments, tuple(self.places), self.pressing, weights)
+
+    @cached_property
+    def _heed(self) -> Array | None:
+        """How much each block counts; None if all count alike (`partywall.stats.heed`)."""
+        alone = [place for name, place in self.places.items() if name in self.alike]
+        if len(alone) < 2:
+            return None
+        first, second = (np.where(place >= 0, self.seen.rate[place], np.nan) for place in alone[:2])
+        both = first + second
+        return heeds(np.divide(first - second, both, out=np.full(len(both), np.nan), where=both > 0))
 
     @cached_property
     def _spans_ns(self) -> tuple[Array, Array]:
@@ -139,7 +161,7 @@ class Series:
         """These blocks only, with a fit of their own."""
         places = {name: place[blocks] for name, place in self.places.items()}
         places = {name: place for name, place in places.items() if (place >= 0).any()}
-        return Series(self.seen, places, self.pressing)
+        return Series(self.seen, places, self.pressing, self.alike)
 
     def pair(self, treated: str, baseline: str, *alike: str) -> Pair:
         """Two treatments, paired by block. alike: treatments that count as the baseline too, where there are any."""
@@ -161,8 +183,12 @@ class Series:
 
         All slots of the series count. What those of other blocks add counts with the next of these.
         """
-        following = np.minimum(np.searchsorted(blocks, np.arange(len(self))), len(blocks) - 1)
-        return self.rates.ratio(treated, baselines, following[self._order[1]], len(blocks))
+        following = np.minimum(np.searchsorted(blocks, np.arange(len(self))), len(blocks) - 1)[self._order[1]]
+        values = self.rates.ratio(treated, baselines, following, len(blocks))
+        if self._heed is None:
+            return values
+        even = self.even_rates.ratio(treated, baselines, following, len(blocks))
+        return values if agree(values, even, self._heed[blocks]) else even
 
 
 @dataclass(frozen=True)
@@ -180,7 +206,9 @@ class Measured:
         """The observations of one trial, arranged. treatments: those of the trial, of which some have after-effects."""
         own = Observations.of(observations).in_time
         pressing = frozenset(t.id for t in treatments if presses(t))
-        return Measured(*(Series.of(own.take(np.flatnonzero(own.long == long)), pressing) for long in (False, True)))
+        alike = frozenset(t.id for t in treatments if not presses(t) and t.victim_limits is None)
+        kinds = (own.take(np.flatnonzero(own.long == long)) for long in (False, True))
+        return Measured(*(Series.of(kind, pressing, alike) for kind in kinds))
 
     def holding(self, treatment: str) -> Series:
         """The blocks by which a treatment is judged."""

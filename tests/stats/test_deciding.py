@@ -1,0 +1,88 @@
+"""Neighbours are decided while a run goes on. Looking several times must not make effects of noise."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from partywall.model.finding import Estimate
+from partywall.stats import DECIDING, FEWEST_WORTH, checkpoints, enough, is_decided
+from partywall.stats.interval import blocks_worth, error_of_mean
+from partywall.stats.states import bound_of
+from tests.stats.builders import Host, treatment, trial
+
+SERIES, BLOCKS = 400, 160
+BOUND = bound_of(0.01)
+Array = NDArray[np.float64]
+NOISES = {"white": (0.0, 0.0), "persistent": (0.5, 0.0), "drifts under noise": (0.8, 0.6)}
+
+
+def noise(persistence: float, white: float, seed: int) -> Array:
+    """Series with variance 1: an autoregression, and a share of white noise."""
+    random = np.random.default_rng(seed)
+    drawn = random.standard_normal((SERIES, BLOCKS))
+    series = np.empty_like(drawn)
+    series[:, 0] = drawn[:, 0]
+    for at in range(1, BLOCKS):
+        series[:, at] = persistence * series[:, at - 1] + np.sqrt(1 - persistence**2) * drawn[:, at]
+    return np.sqrt(1 - white) * series + np.sqrt(white) * random.standard_normal((SERIES, BLOCKS))
+
+
+def estimates(values: Array, level: float) -> list[Estimate]:
+    halves = error_of_mean(values).half_width(level)
+    return [
+        Estimate(value=mean, low=mean - half, high=mean + half, level=level, n=values.shape[1], method="")
+        for mean, half in zip(values.mean(axis=1).tolist(), halves.tolist(), strict=True)
+    ]
+
+
+def stopped(values: Array) -> tuple[list[Estimate], list[bool]]:
+    """Each series' 95 % interval when it is decided, or at the end; and whether it was decided before the end."""
+    last, early = estimates(values, 0.95), [False] * len(values)
+    for blocks in itertools.takewhile(lambda n: n < BLOCKS, checkpoints(8)):
+        if blocks < FEWEST_WORTH:
+            continue
+        first = values[:, :blocks]
+        worth = blocks_worth(first, error_of_mean(first).half_width(0.95)) >= FEWEST_WORTH
+        for at, (certain, usual) in enumerate(zip(estimates(first, DECIDING), estimates(first, 0.95), strict=True)):
+            if not early[at] and worth[at] and is_decided(certain, BOUND):
+                last[at], early[at] = usual, True
+    return last, early
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NOISES)
+def test_neighbours_without_an_effect_seldom_seem_to_have_one_however_often_is_looked(name: str):
+    got, early = stopped(1 + 0.1 * noise(*NOISES[name], seed=1))
+    # Two standard errors of so many series.
+    assert np.mean([not each.low <= 1 <= each.high for each in got]) <= 0.05 + 0.022
+    # As a decision that ends its slots, an effect where there is none is far rarer.
+    assert np.mean([ended and not each.low <= 1 <= each.high for each, ended in zip(got, early, strict=True)]) <= 0.05
+    assert any(early)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["white", "drifts under noise"])
+@pytest.mark.parametrize("kept", [0.94, 0.7])
+def test_effects_beyond_the_bound_are_seldom_excluded_and_intervals_hold_the_truth(name: str, kept: float):
+    got, early = stopped(kept + 0.1 * noise(*NOISES[name], seed=2))
+    excluded = [abs(1 - each.low) <= BOUND and abs(1 - each.high) <= BOUND for each in got]
+    assert np.mean([none and ended for none, ended in zip(excluded, early, strict=True)]) <= 0.05
+    assert np.mean([each.low <= kept <= each.high for each in got]) >= 0.93 - 0.022
+    assert any(early)
+
+
+def test_a_run_decides_large_effects_and_their_absence_and_asks_no_more_of_what_it_decided():
+    of = trial(*(treatment(name) for name in ("large", "none", "near")))
+    observations = Host(2, noise=0.05).measure(of, 120, {"large": 0.5, "near": 0.95})
+    first = enough(observations, of.treatments, 0.01, 8)
+    assert first.decided == {"large", "none"}
+    assert first.known >= first.decided
+    later = enough(observations, of.treatments, 0.01, 8, first.decided)
+    assert set(later.factors) == {"null", "near"}
+    assert later.decided == set()
+    # In their first second, blocks are too few to be believed.
+    assert not enough([o for o in observations if o.block < 15], of.treatments, 0.01, 8).decided

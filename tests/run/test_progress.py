@@ -39,6 +39,14 @@ def test_a_resumed_trial_knows_its_blocks_turns_and_length_of_slots():
     assert (result.finished, result.turns_done, dict(result.turns_started)) == (False, {"0"}, {"0": 1, "1": 2})
 
 
+@pytest.mark.parametrize(("stretched", "left_out"), [([], {"n@1"}), ([{"kind": "stretched", "stretch": 4}], set())])
+def test_a_resumed_trial_knows_what_was_decided_with_its_present_slots(stretched, left_out):
+    made, _ = visitor("1min", aggressors={name: {"stressor": "memory-copy"} for name in ("n", "m")})
+    (trial,) = made.plan.trials
+    events = [{"kind": "decided", "treatments": ["n@1"]}, *stretched]
+    assert progress_of(trial, events).left_out == left_out
+
+
 def test_each_payment_of_a_turn_has_records_of_its_own():
     result = progress_of(TRIAL, [{"kind": "visit", "visit": "1"}])
     assert [_attempt(result, turn) for turn in ("1", "1", "2")] == ["1.1", "1.2", "2"]
@@ -283,7 +291,7 @@ def decided(made, result, names):
 @pytest.mark.parametrize("aim", ["precision", "decision"])
 def test_a_decided_neighbour_leaves_its_slots_to_the_others_if_the_run_aims_at_decisions(aim):
     aggressors = {name: {"stressor": "memory-copy"} for name in ("n", "m")} | {"slow": SLOW}
-    made, _ = visitor("10min", aggressors=aggressors, aim=aim)
+    made, _ = visitor("10min", aggressors=aggressors, aim=aim, min_blocks=10)
     (result,) = made.progress_by_trial.values()
     before = result.forecast(made.plan.timing)
     after = decided(made, result, ["n@1"])
@@ -309,9 +317,18 @@ def test_a_decided_neighbour_leaves_its_slots_to_the_others_if_the_run_aims_at_d
     ],
 )
 def test_a_kind_of_block_in_which_every_neighbour_is_decided_gets_no_time(names, kinds):
-    made, _ = visitor("10min", aggressors={"n": {"stressor": "memory-copy"}, "slow": SLOW}, aim="decision")
+    made, _ = visitor(
+        "10min", aggressors={"n": {"stressor": "memory-copy"}, "slow": SLOW}, aim="decision", min_blocks=10
+    )
     (result,) = made.progress_by_trial.values()
     assert set(decided(made, result, names).beat.cycle) == kinds
+
+
+def test_nothing_is_decided_on_fewer_blocks_than_a_verdict_needs():
+    made, _ = visitor("10min", aggressors={"n": {"stressor": "memory-copy"}, "slow": SLOW}, aim="decision")
+    (result,) = made.progress_by_trial.values()
+    decided(made, result, ["n@1"])
+    assert not result.decided
 
 
 def test_a_decided_trial_leaves_its_time_to_the_others_until_all_are_decided():

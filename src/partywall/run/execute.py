@@ -33,7 +33,7 @@ from partywall.run.stage import MONITOR, Stage, staged
 from partywall.sandbox import Label
 from partywall.sandbox.clock import Looks
 from partywall.session import Session
-from partywall.store import Blocks, RunDirectory, observations_of
+from partywall.store import Blocks, RunDirectory, decided, observations_of
 
 # A block's schedule is sent this long before it begins. A delay of the controller up to this time is harmless.
 LEAD_NS = 300_000_000
@@ -242,6 +242,7 @@ def progress_of(trial: Trial, events: Sequence[dict[str, Any]], done: Blocks | N
         stretch=_stretch(events),
         measured_ns=int(done.spent_ns.sum()) if done else 0,
         finished=_is_precise(events),
+        decided=decided(events),
         turns_done={event["visit"] for event in events if event["kind"] == "visit_ended"},
         turns_started=Counter(event["visit"].partition(".")[0] for event in events if event["kind"] == "visit"),
         unread=bool(done),
@@ -494,14 +495,21 @@ class Turns:
         elif progress.blocks >= LOOKS_FROM and progress.held.total() >= progress.next_look:
             progress.precision = self.decisions.enough(progress.trial, progress.observations, progress.left_out)
             cells = progress.precision.factors
-            if self.plan.scenario.aim == "decision":
-                progress.decided |= progress.precision.decided
-            progress.known = progress.decided | progress.precision.known
+            self._keep_decided(progress, progress.precision)
             progress.next_look = int(LOOKS_GROWTH * progress.held.total())
             progress.finished = progress.precision.reached and progress.blocks >= self.plan.scenario.min_blocks
             if progress.finished:
                 self.run.append("trial_precise", trial=progress.trial.id, blocks=progress.blocks)
         self.emit(Block(progress.trial.id, progress.blocks, self._width(progress), cells, slots))
+
+    def _keep_decided(self, progress: Progress, found: Precision) -> None:
+        """Keeps what was decided, if the run aims at that and there are blocks enough for a verdict."""
+        scenario = self.plan.scenario
+        counts = scenario.aim == "decision" and progress.blocks >= scenario.min_blocks
+        if counts and not found.decided <= progress.decided:
+            progress.decided |= found.decided
+            self.run.append("decided", trial=progress.trial.id, treatments=sorted(progress.decided))
+        progress.known = progress.decided | found.known
 
     def _width(self, progress: Progress) -> str:
         """How precise a trial is, in words, once it has the least number of blocks."""

@@ -23,11 +23,12 @@ from partywall.stats.headline import headline
 from partywall.stats.interval import PROMISED
 from partywall.stats.latency import JUDGED
 from partywall.stats.sameness import hosts_differ, workloads_differ
-from partywall.stats.series import Measured, Series, baseline_of, compared, pairs_of
+from partywall.stats.series import DECIDING, Measured, Series, baseline_of, compared, pairs_of
 from partywall.stats.states import bound_of, with_effects
 from partywall.stats.verdicts import verdicts_of
 
 __all__ = [
+    "DECIDING",
     "FEWEST_WORTH",
     "FIRST_LOOK",
     "analyse",
@@ -37,6 +38,7 @@ __all__ = [
     "compare_runs",
     "enough",
     "hosts_differ",
+    "is_decided",
     "workloads_differ",
 ]
 
@@ -57,14 +59,6 @@ FIRST_LOOK_NS = 9_000_000_000
 """Least measuring time as well: short blocks are soon many, and hosts drift with time whatever the length of blocks."""
 
 
-DECIDING = 0.99
-"""Level of the interval by which a neighbour is decided while a run goes on.
-
-It lies outside the bound for "no effect", or within it. Of a run's looks, which grow by GROWTH, about ten come after
-FIRST_LOOK_NS. Each errs in at most 1 %, so that stopping at any of them errs in at most some 5 % (simulated: less).
-"""
-
-
 def analyse(evidence: Evidence) -> Findings:
     """All findings of a run."""
     plan = evidence.plan
@@ -74,7 +68,7 @@ def analyse(evidence: Evidence) -> Findings:
     disturbed: list[Disturbed] = []
     for trial in plan.trials:
         disturbed.append(Disturbed.of(evidence.of_trial(trial.id)))
-        measured = Measured.of(evidence.of_trial(trial.id), trial.treatments)
+        measured = Measured.of(evidence.of_trial(trial.id), trial.treatments, evidence.decided.get(trial.id, ()))
         own = bands_of(trial, measured)
         judged = cells_of(trial, measured, own, plan.scenario.min_blocks)
         findings = with_effects(

@@ -59,6 +59,22 @@ class _Drift:
         return self._value
 
 
+class _Tenant:
+    """Other work on the victim's CPU that comes and goes: it takes most of every other slice while it is there."""
+
+    def __init__(self, works_ns: int, away_ns: int, chance: random.Random) -> None:
+        self._lengths_ns, self._chance = (away_ns, works_ns), chance
+        self._is_here, self._until_ns = True, 0
+
+    def left(self, now_ns: int) -> float:
+        """What it leaves the victim of a slice."""
+        while now_ns >= self._until_ns:
+            self._is_here = not self._is_here
+            length_ns = self._chance.expovariate(1 / self._lengths_ns[self._is_here])
+            self._until_ns = max(self._until_ns, now_ns) + int(length_ns) + 1
+        return self._chance.random() / 2 if self._is_here and self._chance.random() < 1 / 2 else 1.0
+
+
 @dataclass
 class _Workload:
     """A running workload. switches: (ns, intensity) in order. sent_ns: the time up to which its slices were sent."""
@@ -89,7 +105,8 @@ class SimulatedHost:
     per second. noise: relative standard deviation of a slice's work. wander: that of a random walk over one second,
     which all slots of a block share. drifts: (relative standard deviation, ns) of parts of the victim's speed that
     return to their mean in that time. effect_drift: the same for the loss that each aggressor causes. cpu_limit: the
-    share of each period of 100 ms in which the victim runs, until it has used it up. reports_ns: how long
+    share of each period of 100 ms in which the victim runs, until it has used it up. tenant: how long on average other
+    work is on the victim's CPU, and away. reports_ns: how long
     each of the victim's slices lasts; 0 for as long as requested. loses: times (ns on the virtual clock) between which
     its slices are lost. dies: (agent's name, ns on the virtual clock); it ends then, once.
     """
@@ -104,6 +121,7 @@ class SimulatedHost:
         drifts: Sequence[tuple[float, int]] = (),
         effect_drift: tuple[float, int] = (0.0, SECOND_NS),
         cpu_limit: float = 1.0,
+        tenant: tuple[int, int] | None = None,
         reports_ns: int = 0,
         loses: Sequence[tuple[int, int]] = (),
         dies: tuple[str, int] | None = None,
@@ -124,6 +142,7 @@ class SimulatedHost:
         self._drifts = [_Drift(*drift, self._chance) for drift in drifts]
         self._effect = _Drift(*effect_drift, self._chance)
         self._cpu_limit = cpu_limit
+        self._tenant = _Tenant(*tenant, random.Random(seed)) if tenant else None  # noqa: S311 - repeatable, not secret
         self._period_ns = self._chance.randrange(PERIOD_NS)
         self._running: dict[str, _Workload] = {}
 
@@ -200,7 +219,7 @@ class SimulatedHost:
             kept *= 1 - (1 - self.keeps.get(name, 1.0)) * worse * other.intensity(victim.sent_ns, end_ns)
         self._speed *= 1 + self._chance.gauss(0, self.wander) * (passed_ns / 1e9) ** 0.5
         speed = self._speed * (1 + sum(drift.after(passed_ns) for drift in self._drifts))
-        running_s = self._running_ns(victim.sent_ns, end_ns) / 1e9
+        running_s = self._running_ns(victim.sent_ns, end_ns) / 1e9 * (self._tenant.left(end_ns) if self._tenant else 1)
         return max(0.0, victim.rate * running_s * kept * speed * (1 + self._chance.gauss(0, self.noise)))
 
     def _running_ns(self, start_ns: int, end_ns: int) -> float:

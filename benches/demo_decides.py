@@ -54,7 +54,7 @@ SIMULATED = {
 }
 DRIFTS = [(0.02, 5_000_000), (0.06, 60_000_000), (0.03, 1_000_000_000)]
 # The simulated tenant is on the victim's CPU; a real one is where the kernel puts it.
-TENANTS = {"quiet": None, "tenant": (3_000_000_000, 6_000_000_000)}
+TENANTS = {"quiet": None, "tenant": (4_000_000_000, 4_000_000_000)}
 PLANTS = {"before": "the version before in place of this one"}
 VERSIONS = ("before", "now")
 Demo = Mapping[str, Any]

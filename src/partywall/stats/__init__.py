@@ -266,7 +266,7 @@ def _warnings(
         where = "of long blocks " if any(each.long for each in disturbed) else ""
         said.append(
             f"{slots} of {watched} slots {where}were disturbed by other programs ({names}); "
-            "they are kept, and the intervals are wider for it"
+            "they are kept, and noisy moments count less"
         )
     if rough := sum(cell.isolation.n < PROMISED for cell in cells):
         said.append(

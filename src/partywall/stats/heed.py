@@ -20,14 +20,18 @@ FLOOR = 0.1
 Noise estimated from few blocks would otherwise give weights that are mostly chance.
 """
 
-WORTHWHILE = 0.8
-"""Weights are used if they leave less of the variance than this. On a steady host they would only add noise."""
+WORTHWHILE = 0.5
+"""Weights are used if they leave less of the variance than this, of the references and of the cell itself.
+
+On a steady host they would only add noise. A choice between intervals of about the same width would select the one that
+chance has made narrow.
+"""
 
 
 def heeds(gap: Array) -> Array | None:
     """The weight of each block, 1 on average; None if equal weights are as good.
 
-    gap: relative difference of the block's two slots without a neighbour; not a number where it is unknown.
+    gap: difference of the block's two slots without a neighbour; not a number where it is unknown.
     """
     square = np.square(gap)
     known = np.isfinite(square)
@@ -47,17 +51,17 @@ def heeds(gap: Array) -> Array | None:
     return np.asarray(weight) if left < WORTHWHILE else None
 
 
-def agree(heeded: Array, even: Array, weight: Array) -> bool:
-    """Whether a ratio may be the same in the noisy blocks as in the others, at 95 %.
+def is_better(heeded: Array, even: Array, weight: Array) -> bool:
+    """Whether weights make a ratio much more certain, and it may be the same in the noisy blocks, at 95 %.
 
     heeded, even: block values with and without weights. weight: of each block. If a neighbour does more harm in noisy
     moments, or drives others to the victim's CPU, weights would leave out a part of what it does.
     """
     noisy = even[weight < 1]
-    if len(noisy) < FEWEST:
-        return True
-    there = ratio_interval(noisy)
-    return there.low <= heeded.mean() <= there.high
+    if min(len(noisy), len(even)) < FEWEST:
+        return False
+    narrow, usual, there = map(ratio_interval, (heeded, even, noisy))
+    return narrow.half_width**2 <= WORTHWHILE * usual.half_width**2 and there.low <= narrow.value <= there.high
 
 
 def _summed(values: Array, around: Array) -> Array:

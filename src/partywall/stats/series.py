@@ -16,7 +16,7 @@ from partywall.model.finding import Estimate
 from partywall.model.observation import Flags, Observation, Observations, Places
 from partywall.model.plan import Treatment, Trial
 from partywall.stats import latency
-from partywall.stats.heed import agree, heeds
+from partywall.stats.heed import heeds, is_better
 from partywall.stats.interval import FEWEST, Array, ratio_interval
 from partywall.stats.speed import Rates, rates_of
 
@@ -133,8 +133,7 @@ class Series:
         if len(alone) < 2:
             return None
         first, second = (np.where(place >= 0, self.seen.rate[place], np.nan) for place in alone[:2])
-        both = first + second
-        return heeds(np.divide(first - second, both, out=np.full(len(both), np.nan), where=both > 0))
+        return heeds(first - second)
 
     @cached_property
     def _spans_ns(self) -> tuple[Array, Array]:
@@ -199,7 +198,7 @@ class Series:
         if self._heed is None:
             return values
         even = self.even_rates.ratio(treated, baselines, following, len(blocks))
-        return values if agree(values, even, self._heed[blocks]) else even
+        return values if is_better(values, even, self._heed[blocks]) else even
 
 
 @dataclass(frozen=True)

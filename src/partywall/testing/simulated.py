@@ -27,6 +27,8 @@ from partywall.store import RunDirectory
 
 SECOND_NS = 1_000_000_000
 PERIOD_NS = 100_000_000
+# How long one of two programs on a CPU runs before the other does, on average.
+TURN_NS = 4_000_000
 
 
 @dataclass
@@ -60,19 +62,30 @@ class _Drift:
 
 
 class _Tenant:
-    """Other work on the victim's CPU that comes and goes: it takes most of every other slice while it is there."""
+    """Other work on the victim's CPU that comes and goes. While it is there, both have the CPU in turn."""
 
     def __init__(self, works_ns: int, away_ns: int, chance: random.Random) -> None:
-        self._lengths_ns, self._chance = (away_ns, works_ns), chance
-        self._is_here, self._until_ns = True, 0
+        self._stay, self._turn = _Alternating((away_ns, works_ns), chance), _Alternating((TURN_NS, TURN_NS), chance)
 
-    def left(self, now_ns: int) -> float:
-        """What it leaves the victim of a slice."""
+    def has_cpu(self, now_ns: int) -> bool:
+        """Whether the victim waits for it."""
+        return self._stay.at(now_ns) and self._turn.at(now_ns)
+
+
+class _Alternating:
+    """Yes and no in turn, for random times whose means are given: first no, then yes. Begins with no."""
+
+    def __init__(self, means_ns: tuple[int, int], chance: random.Random) -> None:
+        self._means_ns, self._chance = means_ns, chance
+        self._is, self._until_ns = True, 0
+
+    def at(self, now_ns: int) -> bool:
         while now_ns >= self._until_ns:
-            self._is_here = not self._is_here
-            length_ns = self._chance.expovariate(1 / self._lengths_ns[self._is_here])
-            self._until_ns = max(self._until_ns, now_ns) + int(length_ns) + 1
-        return self._chance.random() / 2 if self._is_here and self._chance.random() < 1 / 2 else 1.0
+            self._is = not self._is
+            length_ns = self._chance.expovariate(1 / self._means_ns[self._is])
+            # The first begins with the first question.
+            self._until_ns = (self._until_ns or now_ns) + int(length_ns) + 1
+        return self._is
 
 
 @dataclass
@@ -219,7 +232,9 @@ class SimulatedHost:
             kept *= 1 - (1 - self.keeps.get(name, 1.0)) * worse * other.intensity(victim.sent_ns, end_ns)
         self._speed *= 1 + self._chance.gauss(0, self.wander) * (passed_ns / 1e9) ** 0.5
         speed = self._speed * (1 + sum(drift.after(passed_ns) for drift in self._drifts))
-        running_s = self._running_ns(victim.sent_ns, end_ns) / 1e9 * (self._tenant.left(end_ns) if self._tenant else 1)
+        if self._tenant is not None and self._tenant.has_cpu(end_ns):
+            return 0.0
+        running_s = self._running_ns(victim.sent_ns, end_ns) / 1e9
         return max(0.0, victim.rate * running_s * kept * speed * (1 + self._chance.gauss(0, self.noise)))
 
     def _running_ns(self, start_ns: int, end_ns: int) -> float:

@@ -359,7 +359,7 @@ def test_the_budget_grows_once_by_up_to_half_while_many_effects_are_not_known(gr
     assert (made.plan.rounds > rounds) == grown
     said = [each.text for each in notes if isinstance(each, Note)]
     assert said == (
-        ["this host is noisy: the effects of 3 of 10 neighbours are not known yet, so the measurement takes up to "
-         "1 min longer"] if grown else []
+        ["this host is too noisy for the budget: the effects of 3 of 10 neighbours are not known yet, "
+         "so the measurement takes up to 1 min longer"] if grown else []
     )  # fmt: skip
     assert (180_000_000_000 in notes) == grown

@@ -242,6 +242,7 @@ def progress_of(trial: Trial, events: Sequence[dict[str, Any]], done: Blocks | N
         stretch=_stretch(events),
         measured_ns=int(done.spent_ns.sum()) if done else 0,
         finished=_is_precise(events),
+        known=decided(events),
         decided=decided(events),
         turns_done={event["visit"] for event in events if event["kind"] == "visit_ended"},
         turns_started=Counter(event["visit"].partition(".")[0] for event in events if event["kind"] == "visit"),
@@ -325,8 +326,8 @@ class Turns:
         """Makes the budget larger once, if at its end many effects are not known. Returns whether it did."""
         scenario = self.plan.scenario
         grown_ns = int(scenario.budget * (1 + (scenario.budget_grows or 0.0)))
-        neighbours = sum(len(each.neighbours) for each in self.progress_by_trial.values())
-        known = sum(len(each.known) for each in self.progress_by_trial.values())
+        going = [each for each in self.progress_by_trial.values() if each.failures < ATTEMPTS]
+        neighbours, known = (sum(map(len, each)) for each in ([p.neighbours for p in going], [p.known for p in going]))
         if grown_ns == scenario.budget or known >= KNOWN_SHARE * neighbours or any(self.run.events("grown")):
             return False
         self.plan = extended(self.plan, grown_ns, scenario.precision)
@@ -336,8 +337,8 @@ class Turns:
         longer = units.format_duration(grown_ns - scenario.budget)
         self.emit(
             Note(
-                f"this host is noisy: the effects of {neighbours - known} of {neighbours} neighbours are not known "
-                f"yet, so the measurement takes up to {longer} longer"
+                f"this host is too noisy for the budget: the effects of {neighbours - known} of {neighbours} "
+                f"neighbours are not known yet, so the measurement takes up to {longer} longer"
             )
         )
         self.tell_left()

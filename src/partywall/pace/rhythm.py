@@ -126,8 +126,8 @@ def rhythm(
     slow = [*controls, *apart] if apart else []
     took_ns = lengths_ns(quick, slow, short, timing, stretch)
     cycle = _cycle(took_ns, slow_share, watched=watched)
-    ids = (frozenset(t.id for t in held) for held in (quick, slow))
-    return Rhythm(*ids, cycle, timing.long, frozenset(t.id for t in short))
+    ids, slow_ids, short_ids = (frozenset(t.id for t in held) for held in (quick, slow, short))
+    return Rhythm(ids, slow_ids, cycle, timing.long, short_ids)
 
 
 def lengths_ns(

@@ -173,7 +173,7 @@ def rates_of(
     pressing: the treatments that may have after-effects. heed: weight of each slot, 1 on average; None for equal ones.
     """
     heed = np.ones(len(rate)) if heed is None else heed
-    count = np.bincount(place, heed, len(treatments))
+    count = np.bincount(place, heed, len(treatments)).astype(np.float64)
     usual = np.bincount(place, heed * rate, len(treatments)) / count
     level, trust = _levels(rate, place, len(treatments))
     trust = trust * heed
@@ -192,7 +192,7 @@ def rates_of(
 def _rates(rate: Array, usual: Array, fit: _Fit, before: Before, treatments: Sequence[str]) -> Rates:
     """Rates without speed and after-effects. usual: by treatment."""
     place = before.place[0]
-    count = np.bincount(place, before.heed, len(treatments))
+    count = np.bincount(place, before.heed, len(treatments)).astype(np.float64)
     late = fit.sizes.copy()
     late[0] = 0
     bare = rate - usual[place] * (fit.speed + before.spread(late))

@@ -8,8 +8,8 @@ or within it are counted apart. A null neighbour has no effect, so a report that
 The bar: on a quiet host, at least 80 % of cells are decided within 2 min 30 s of measuring, set-up between turns
 included; beside the tenant, at least 60 %; at most 5 % of null neighbours have an effect. Twenty demos of each version
 in each state take some four hours; with --folder, finished demos stay there, and each call makes further ones until
---minutes are over. Quiet demos during which other programs worked are counted, and the bar is then not met by chance
-alone: measure again on a host that is quiet.
+--minutes are over. The figure states how many quiet demos were disturbed by other programs. They count; for a quiet
+host, measure them again.
 
 --quick judges short simulated demos instead, whose truth is known. A neighbour without an effect that has one in the
 report counts as wrong too. `--before` names the commit of the version before.
@@ -230,6 +230,7 @@ def judge(tallies: Mapping[tuple[str, str], Tally], *, is_real: bool) -> None:
     nulls, wrong = (sum(getattr(tally, name) for tally in now.values()) for name in ("nulls", "wrong"))
     shown = (
         f"{state}: {tally.share:.0%} decided (before: {tallies[state, 'before'].share:.0%}) in {tally.span_s:.0f} s"
+        + (f" ({tally.disturbed} demos disturbed)" if tally.disturbed else "")
         for state, tally in now.items()
     )
     what = "demos" if is_real else "simulated demos"

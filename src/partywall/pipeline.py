@@ -10,7 +10,7 @@ import contextlib
 import errno
 import secrets
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -272,8 +272,8 @@ def decisions(plan: Plan) -> Decisions:
     """The statistical decisions that a run needs while it is in progress."""
     from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
 
-    def enough(trial: Trial, observations: Observations) -> Precision:
-        return stats.enough(observations, trial.treatments, plan.scenario.precision, LOOKS_FROM)
+    def enough(trial: Trial, observations: Observations, decided: Collection[str]) -> Precision:
+        return stats.enough(observations, trial.treatments, plan.scenario.precision, LOOKS_FROM, decided)
 
     def carries_over(trial: Trial, observations: Observations) -> bool:
         tests = stats.carry_over(observations, trial.treatments, looks=len(PILOTS))
@@ -370,7 +370,8 @@ def _same_kind(run: RunDirectory, reference: RunDirectory) -> bool:
     from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
 
     contents = [
-        run_here.plan.scenario.model_dump(exclude={"description", "goals", "seed"}) for run_here in (run, reference)
+        run_here.plan.scenario.model_dump(exclude={"description", "goals", "seed", "budget", "budget_grows"})
+        for run_here in (run, reference)
     ]
     differ = stats.hosts_differ(run.host, reference.host) or stats.workloads_differ(run.plan, reference.plan)
     return contents[0] == contents[1] and not differ

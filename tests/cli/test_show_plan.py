@@ -55,6 +55,13 @@ def test_it_tells_how_many_blocks_of_each_kind_and_which_treatment_is_in_which()
     assert sorted(second.split(": ")[1].split(", ")) == ["baseline", "null", "slow"]
 
 
+@pytest.mark.parametrize(("grows", "said"), [(None, ""), (0.5, "; up to 30 s more if the host is too noisy")])
+def test_it_tells_how_much_longer_a_noisy_host_may_take(grows, said):
+    first = shown(budget_grows=grows).splitlines()[0]
+    assert first.partition("about ")[2].partition(" s")[2].startswith(said)
+    assert ("more" in first) == bool(said)
+
+
 def test_blocks_that_are_all_alike_are_not_called_long():
     limited = {"probe": "integer", "sandbox": {"backend": "container", "cpu_limit": "50%"}}
     text = shown(victims={"v": limited})

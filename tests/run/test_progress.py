@@ -8,7 +8,7 @@ from partywall.agent.catalogue import shipped
 from partywall.agent.client import refused
 from partywall.agent.memory_check import Checks
 from partywall.errors import AgentError, TrialError
-from partywall.events import silent
+from partywall.events import Note, silent
 from partywall.model.finding import Precision
 from partywall.model.observation import Histogram, Observation, Observations
 from partywall.model.scenario import SWITCH_AFTER_NS, Scenario
@@ -37,6 +37,14 @@ def test_a_resumed_trial_knows_its_blocks_turns_and_length_of_slots():
     result = progress_of(TRIAL, events, Blocks.of([{"block": 7, "slots": slots, "stretch": 4}]))
     assert (result.next_block, result.stretch, result.measured_ns) == (8, Stretch(4, 4), 50 + SWITCH_AFTER_NS)
     assert (result.finished, result.turns_done, dict(result.turns_started)) == (False, {"0"}, {"0": 1, "1": 2})
+
+
+@pytest.mark.parametrize(("stretched", "left_out"), [([], {"n@1"}), ([{"kind": "stretched", "stretch": 4}], set())])
+def test_a_resumed_trial_knows_what_was_decided_with_its_present_slots(stretched, left_out):
+    made, _ = visitor("1min", aggressors={name: {"stressor": "memory-copy"} for name in ("n", "m")})
+    (trial,) = made.plan.trials
+    events = [{"kind": "decided", "treatments": ["n@1"]}, *stretched]
+    assert progress_of(trial, events).left_out == left_out
 
 
 def test_each_payment_of_a_turn_has_records_of_its_own():
@@ -266,3 +274,92 @@ def test_a_turn_goes_on_while_half_of_its_next_block_fits_whichever_kind_that_is
     result.next_block = 2
     assert goes_on(short_ns)
     assert not goes_on(short_ns // 2)
+
+
+SLOW = {"stressor": "syscall", "settle": "100ms"}
+
+
+def decided(made, result, names):
+    """The trial's next blocks once these neighbours are decided."""
+    precision = UNKNOWN.model_copy(update={"decided": frozenset(names), "known": frozenset(names)})
+    made.decisions = Decisions(lambda *_: precision, made.decisions.carries_over)
+    result.add(Observations.of(measured(result.trial, 10, long=10)[1]))
+    made._decide(result)
+    return result.forecast(made.plan.timing)
+
+
+@pytest.mark.parametrize("aim", ["precision", "decision"])
+def test_a_decided_neighbour_leaves_its_slots_to_the_others_if_the_run_aims_at_decisions(aim):
+    aggressors = {name: {"stressor": "memory-copy"} for name in ("n", "m")} | {"slow": SLOW}
+    made, _ = visitor("10min", aggressors=aggressors, aim=aim, min_blocks=10)
+    (result,) = made.progress_by_trial.values()
+    before = result.forecast(made.plan.timing)
+    after = decided(made, result, ["n@1"])
+    kinds = {kind: after.beat.cycle.index(kind) for kind in (BlockKind.SHORT, BlockKind.LONG, BlockKind.SLOW)}
+    held = {kind: {t.id for t in result.trial.treatments if after.beat.holds(at, t.id)} for kind, at in kinds.items()}
+    short = {"baseline", "null", "m@1"} | ({"n@1"} if aim == "precision" else set())
+    # Counters and the test of carry-over need it in long blocks.
+    assert held == {
+        BlockKind.SHORT: short,
+        BlockKind.LONG: {"baseline", "null", "n@1", "m@1"},
+        BlockKind.SLOW: {"baseline", "null", "slow@1"},
+    }
+    assert (after.took_ns[BlockKind.SHORT] < before.took_ns[BlockKind.SHORT]) == (aim == "decision")
+
+
+@pytest.mark.parametrize(
+    ("names", "kinds"),
+    [
+        (["slow@1"], {BlockKind.SHORT, BlockKind.LONG}),
+        (["n@1"], {BlockKind.SLOW, BlockKind.LONG}),
+        # If all are, all get more.
+        (["n@1", "slow@1"], {BlockKind.SHORT, BlockKind.SLOW, BlockKind.LONG}),
+    ],
+)
+def test_a_kind_of_block_in_which_every_neighbour_is_decided_gets_no_time(names, kinds):
+    made, _ = visitor(
+        "10min", aggressors={"n": {"stressor": "memory-copy"}, "slow": SLOW}, aim="decision", min_blocks=10
+    )
+    (result,) = made.progress_by_trial.values()
+    assert set(decided(made, result, names).beat.cycle) == kinds
+
+
+def test_nothing_is_decided_on_fewer_blocks_than_a_verdict_needs():
+    made, _ = visitor("10min", aggressors={"n": {"stressor": "memory-copy"}, "slow": SLOW}, aim="decision")
+    (result,) = made.progress_by_trial.values()
+    decided(made, result, ["n@1"])
+    assert not result.decided
+
+
+def test_a_decided_trial_leaves_its_time_to_the_others_until_all_are_decided():
+    made, _ = visitor("4min", "one", "two", "three", aim="decision")
+    one, two, three = made.progress_by_trial.values()
+    one.decided = one.neighbours
+    assert [made._share_ns(0, each) * made.plan.rounds for each in (one, two, three)] == [0, 120e9, 120e9]
+    two.decided, three.decided = two.neighbours, three.neighbours
+    assert made._share_ns(0, one) * made.plan.rounds == pytest.approx(80e9)
+
+
+@pytest.mark.parametrize(
+    ("grows", "known", "events", "grown"),
+    [(0.5, 7, [], True), (0.5, 8, [], False), (None, 0, [], False), (0.5, 0, ["grown"], False)],
+)
+def test_the_budget_grows_once_by_up_to_half_while_many_effects_are_not_known(grows, known, events, grown):
+    aggressors = {f"n{number}": {"stressor": "memory-copy"} for number in range(10)}
+    made, _ = visitor("2min", aggressors=aggressors, budget_grows=grows)
+    notes = []
+    made.emit = notes.append
+    made.run.events = lambda *_: events
+    made.run.replace = lambda plan: notes.append(plan.scenario.budget)
+    (result,) = made.progress_by_trial.values()
+    result.known = frozenset(sorted(result.neighbours)[:known])
+    rounds = made.plan.rounds
+    assert made.grow() == grown
+    assert made.plan.scenario.budget == (180e9 if grown else 120e9)
+    assert (made.plan.rounds > rounds) == grown
+    said = [each.text for each in notes if isinstance(each, Note)]
+    assert said == (
+        ["this host is too noisy for the budget: the effects of 3 of 10 neighbours are not known yet, "
+         "so the measurement takes up to 1 min longer"] if grown else []
+    )  # fmt: skip
+    assert (180_000_000_000 in notes) == grown

@@ -62,6 +62,19 @@ def test_a_run_that_is_precise_enough_ends_early(tmp_path):
     assert short.clock.now_ns() < 0.8 * long.clock.now_ns()
 
 
+def test_a_decided_neighbour_has_fewer_blocks_and_an_interval_that_allows_for_the_looks(tmp_path):
+    """The third is too near the bound of 5 % to be decided."""
+    neighbours = CONTENT["aggressors"] | {"near": {"stressor": "syscall"}}
+    run = planned(tmp_path, aggressors=neighbours, precision="1%", budget="20s", aim="decision")
+    SimulatedHost(TRUE | {"near": 0.95}, noise=0.1, drifts=[(0.05, 20_000_000)]).carry_out(run)
+    found = {cell.aggressor: cell for cell in pipeline.analyse(run)[1].cells}
+    assert {"half@1", "none@1"} == set([*run.events("decided")][-1]["treatments"])
+    assert [found[name].isolation.level for name in ("half", "none", "near")] == [0.99, 0.99, 0.95]
+    assert found["none"].isolation.n < found["near"].isolation.n
+    for name, kept in TRUE.items():
+        assert found[name].isolation.low < kept < found[name].isolation.high
+
+
 def test_the_documented_query_shows_when_an_effect_has_set_in_and_ended(tmp_path):
     page = (Path(__file__).parents[2] / "docs/scenario.md").read_text(encoding="utf-8")
     (query,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)

@@ -42,7 +42,7 @@ def plan(console: Console, plan: Plan, first: Sequence[str] = ()) -> None:
     console.print(
         f"{scenario.name}: {units.counted(len(plan.trials), 'trial')} in {units.counted(plan.rounds, 'round')}, "
         f"seed {plan.seed}; measuring {units.format_duration(scenario.budget)}, "
-        f"with set-up about {units.format_duration(plan.estimate_ns)}",
+        f"with set-up about {units.format_duration(plan.estimate_ns)}{_grows(scenario)}",
         highlight=False,
     )
     console.print(HOW, style="dim", highlight=False)
@@ -119,6 +119,14 @@ def _block(plan: Plan, trial: Trial, forecast: Forecast, number: int) -> str:
     kind = "" if beat.kind(number) is BlockKind.WHOLE else f" ({beat.kind(number)})"
     held = [id_ for id_ in order(plan.seed, trial, number) if beat.holds(number, id_)]
     return f"block {number + 1}{kind} of {trial.id}: {', '.join(_labels(trial.treatments, held))}"
+
+
+def _grows(scenario: Scenario) -> str:
+    """How much longer a run may take than its budget says; empty if it keeps to it."""
+    if scenario.budget_grows is None:
+        return ""
+    longer = units.format_duration(int(scenario.budget * scenario.budget_grows))
+    return f"; up to {longer} more if the host is too noisy to know most effects by then"
 
 
 def _too_short(plan: Plan, trials: Sequence[str], blocks: Mapping[str, Forecast]) -> str:

@@ -44,14 +44,16 @@ class RunJob:
         return cls(pipeline.completed(changed(load(path), dict(changes or {})), path), path, seed)
 
 
-def changes(budget: str | None, precision: str | None, prefix: str = "") -> dict[str, float]:
+def changes(budget: str | None, precision: str | None, prefix: str = "") -> dict[str, float | None]:
     """A user's changes of a scenario. UsageError that names the option, its name beginning with `prefix`."""
-    changed: dict[str, float] = {}
+    changed: dict[str, float | None] = {}
     if budget is not None:
         changed["budget"] = parsed_above_zero(f"{prefix}budget", budget, units.parse_duration_ns, "5min")
+        # Who gives a budget means it.
+        changed["budget_grows"] = None
     if precision is not None:
         changed["precision"] = parsed_above_zero(f"{prefix}precision", precision, units.parse_share, "1%")
-    if changed.get("precision", 0) > 1:
+    if (changed.get("precision") or 0) > 1:
         problem = Problem(
             f"must be greater than 0 and at most 100%, not {precision}", "give for example 1%", key=f"{prefix}precision"
         )

@@ -169,7 +169,7 @@ class AgentFacts:
 class Evidence:
     """Everything about a run except its findings. observations: in order of time, by trial.
 
-    timeline: slices of some blocks in order of time, by trial.
+    timeline: slices of some blocks in order of time, by trial. decided: treatments that got no more blocks, by trial.
     kernels: the agent's catalogue entries by name (unit, figure, latency text). missing: facts that the host could not
     provide, as (name, reason, remedy). disturbances: effects of other programs, as (trial, block, text). directory: the
     run's path; empty if it was never stored.
@@ -184,6 +184,7 @@ class Evidence:
     counters: dict[str, Counter] = field(default_factory=dict)
     timeline: dict[str, tuple[SlicePoint, ...]] = field(default_factory=dict)
     agent_facts: dict[str, AgentFacts] = field(default_factory=dict)
+    decided: Mapping[str, frozenset[str]] = field(default_factory=dict)
     missing: tuple[tuple[str, str, str], ...] = ()
     disturbances: tuple[tuple[str, int, str], ...] = ()
     incomplete: tuple[str, ...] = ()

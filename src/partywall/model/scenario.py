@@ -421,6 +421,16 @@ class Scenario(Frozen):
         0.01, description="half-width of the interval of each isolation factor at which a trial may end early"
     )
     budget: DurationNs = Field(120_000_000_000, description="measuring time of the whole run")
+    aim: Literal["precision", "decision"] = Field(
+        "precision",
+        description="what time is spent on. precision: equally narrow intervals; decision: neighbours whose effect is "
+        "not known yet",
+    )
+    budget_grows: Share | None = Field(
+        None,
+        le=0.5,
+        description="share by which the budget grows if the effects of many neighbours are not known at its end",
+    )
     min_blocks: int = Field(20, ge=8)
     timing: Timing = Timing()
     idle: Literal["sleep", "poll"] = Field(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from partywall.model.plan import Treatment
@@ -64,13 +64,14 @@ def forecast(
     slow_share: float = SLOW_SHARE,
     *,
     watched: bool = False,
+    decided: Collection[str] = (),
 ) -> Forecast:
     """The blocks of a trial with these treatments. Its parameters are those of `rhythm`."""
-    beat = rhythm(treatments, timing, stretch, slow_share, watched=watched)
-    if not beat.quick:
-        return Forecast(beat, {BlockKind.WHOLE: block_ns(treatments, timing.slice, stretch, timing.long)})
-    quick, slow = ([t for t in treatments if t.id in held] for held in (beat.quick, beat.slow))
-    return Forecast(beat, lengths_ns(quick, slow, timing, stretch))
+    beat = rhythm(treatments, timing, stretch, slow_share, watched=watched, decided=decided)
+    quick, slow, short = ([t for t in treatments if t.id in held] for held in (beat.quick, beat.slow, beat.short))
+    if not quick:
+        return Forecast(beat, {BlockKind.WHOLE: block_ns(slow, timing.slice, stretch, timing.long)})
+    return Forecast(beat, lengths_ns(quick, slow, short, timing, stretch))
 
 
 def needed_ns(forecasts: Sequence[Forecast], blocks: int) -> list[int]:

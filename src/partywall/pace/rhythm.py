@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -64,8 +64,9 @@ PLANNED = Stretch()
 
 @dataclass(frozen=True)
 class Rhythm:
-    """quick, slow: ids of the treatments in short and in slow blocks, baseline and null in both. All if there is none.
+    """quick, slow: ids of the treatments in long and in slow blocks, baseline and null in both. All if there is none.
 
+    short: those in short blocks; without them, all quick ones.
     cycle: the kinds of successive blocks, repeated. long_ns: the least slot of all but short blocks.
     """
 
@@ -73,6 +74,7 @@ class Rhythm:
     slow: frozenset[str]
     cycle: tuple[BlockKind, ...]
     long_ns: int
+    short: frozenset[str] = frozenset()
 
     def kind(self, block: int) -> BlockKind:
         return self.cycle[block % len(self.cycle)]
@@ -83,8 +85,8 @@ class Rhythm:
 
     def holds(self, block: int, treatment: str) -> bool:
         """Whether a treatment gets a slot in a block."""
-        kind = self.kind(block)
-        return kind is BlockKind.WHOLE or treatment in (self.slow if kind is BlockKind.SLOW else self.quick)
+        held = {BlockKind.LONG: self.quick, BlockKind.SHORT: self.short or self.quick}
+        return treatment in held.get(self.kind(block), self.slow)
 
     def slot_ns_min(self, block: int) -> int:
         """The shortest slot of a block."""
@@ -104,8 +106,11 @@ def rhythm(
     slow_share: float = SLOW_SHARE,
     *,
     watched: bool = False,
+    decided: Collection[str] = (),
 ) -> Rhythm:
     """The kinds of block of a trial with these treatments. watched: whether it has long blocks enough.
+
+    decided: treatments that need no more blocks. They stay in long blocks, for counters and carry-over.
 
     Short blocks leave the host's drift the least room. Counters need long slots, and only beside longer slots does it
     show that an effect needs longer to come or to go. An inherently slow treatment would fill short blocks
@@ -113,22 +118,34 @@ def rhythm(
     """
     quick = [t for t in treatments if is_quick(t, timing.long, stretch)]
     if not {"baseline", "aggressor"} <= {t.role for t in quick}:
-        return Rhythm(frozenset(), frozenset(t.id for t in treatments), (BlockKind.WHOLE,), timing.long)
-    apart = [t for t in treatments if t not in quick]
+        left = frozenset(t.id for t in treatments if t.id not in decided)
+        return Rhythm(frozenset(), left, (BlockKind.WHOLE,), timing.long)
+    apart = [t for t in treatments if t not in quick and t.id not in decided]
+    short = [t for t in quick if t.id not in decided]
     controls = [t for t in quick if t.role in ("baseline", "null")]
     slow = [*controls, *apart] if apart else []
-    took_ns = lengths_ns(quick, slow, timing, stretch)
+    took_ns = lengths_ns(quick, slow, short, timing, stretch)
     cycle = _cycle(took_ns, slow_share, watched=watched)
-    return Rhythm(frozenset(t.id for t in quick), frozenset(t.id for t in slow), cycle, timing.long)
+    ids, slow_ids, short_ids = (frozenset(t.id for t in held) for held in (quick, slow, short))
+    return Rhythm(ids, slow_ids, cycle, timing.long, short_ids)
 
 
 def lengths_ns(
-    quick: Sequence[Treatment], slow: Sequence[Treatment], timing: Timing, stretch: Stretch
+    quick: Sequence[Treatment],
+    slow: Sequence[Treatment],
+    short: Sequence[Treatment],
+    timing: Timing,
+    stretch: Stretch,
 ) -> dict[BlockKind, int]:
-    """How long a block of each kind takes, in a trial with quick treatments. slow: empty if there are none."""
+    """How long a block of each kind takes, in a trial with quick treatments. slow: empty if there are none.
+
+    short: what short blocks hold. There are none if that is no neighbour, but slow blocks.
+    """
     long = {BlockKind.LONG: quick, BlockKind.SLOW: slow}
     took_ns = {kind: block_ns(held, timing.slice, stretch, timing.long) for kind, held in long.items() if held}
-    return took_ns | {BlockKind.SHORT: block_ns(quick, timing.slice, stretch)}
+    if slow and all(t.role in ("baseline", "null") for t in short):
+        return took_ns
+    return took_ns | {BlockKind.SHORT: block_ns(short, timing.slice, stretch)}
 
 
 def _cycle(took_ns: Mapping[BlockKind, int], slow_share: float, *, watched: bool) -> tuple[BlockKind, ...]:

@@ -8,7 +8,7 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from partywall.model.observation import STRADDLE_MAX, Observations
 from partywall.model.plan import Plan, Slot, Treatment, Trial
 from partywall.model.scenario import SWITCH_AFTER_NS, Timing
 from partywall.pace import PLANNED, SLOW_SHARE, Forecast, Stretch, forecast
-from partywall.plan import lay_out, order, shares, turns
+from partywall.plan import extended, lay_out, order, shares, turns
 from partywall.run import settings
 from partywall.run.limiter import Limiter
 from partywall.run.recorder import Recorder
@@ -34,7 +34,7 @@ from partywall.sandbox import Label
 from partywall.sandbox.clock import Looks
 from partywall.sandbox.own_threads import keep_on
 from partywall.session import Session
-from partywall.store import Blocks, RunDirectory, observations_of
+from partywall.store import Blocks, RunDirectory, decided, observations_of
 
 # A block's schedule is sent this long before it begins. A delay of the controller up to this time is harmless.
 LEAD_NS = 300_000_000
@@ -55,6 +55,10 @@ WORTH_MIN, WORTH_MAX = 1 / 2, 2.0
 ATTEMPTS = 2
 # A guard time up to this share of the following window is short.
 GUARD_SHARE = 0.25
+# Least time for a turn of a trial that is decided already. A shorter one would be mostly set-up.
+REFINING_NS = 3_000_000_000
+# At the end of the budget, it grows if fewer effects are known, as a share of all.
+KNOWN_SHARE = 0.8
 # To reach the least number of blocks, a trial may exceed its share of the budget by this factor.
 OVERTIME = 1.2
 
@@ -63,10 +67,11 @@ OVERTIME = 1.2
 class Decisions:
     """The statistical decisions that a run needs while it is in progress.
 
-    enough: whether a trial is precise enough, and where time would narrow its intervals most.
+    enough: whether a trial is precise enough, and where time would narrow its intervals most. Its last argument names
+    the treatments that get no more blocks.
     """
 
-    enough: Callable[[Trial, Observations], Precision]
+    enough: Callable[[Trial, Observations, Collection[str]], Precision]
     carries_over: Callable[[Trial, Observations], bool]
 
 
@@ -77,7 +82,8 @@ class Progress:
     parts: the observations, of which each block is one until they are joined. held: blocks of each treatment and kind.
     void_ns: the part of the measured time that counts for nothing, since limits were late or slices were lost.
     turns_started: how often each turn was begun. pilots_had: how many of PILOTS, at the present length. precision: what
-    was found at the last look. next_look: observations at the next. unread: whether observations so far must be read
+    was found at the last look. known, decided: neighbours whose effect is known, and those that need no more blocks
+    (`Precision`). next_look: observations at the next. unread: whether observations so far must be read
     from the run's directory, where they are between turns. resumed: whether tests so far are still to be counted.
     """
 
@@ -95,6 +101,8 @@ class Progress:
     pilots_had: int = 0
     coarse_tested: bool = False
     precision: Precision | None = None
+    known: frozenset[str] = frozenset()
+    decided: frozenset[str] = frozenset()
     next_look: int = 0
     unread: bool = False
     resumed: bool = False
@@ -141,7 +149,24 @@ class Progress:
         """Its next blocks: fewer long ones once the last of PILOTS has as many as it needs, as causes then have too."""
         longs = self._fewest()[1]
         watched = longs is not None and longs >= PILOTS[-1][1]
-        return forecast(self.trial.treatments, timing, self.stretch, self.slow_share, watched=watched)
+        return forecast(
+            self.trial.treatments, timing, self.stretch, self.slow_share, watched=watched, decided=self.left_out
+        )
+
+    @property
+    def neighbours(self) -> frozenset[str]:
+        """The treatments that may be decided."""
+        return frozenset(t.id for t in self.trial.treatments if t.role == "aggressor" and t.victim_limits is None)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether all of its neighbours are. Limits are not decided, but get their blocks."""
+        return self.neighbours == self.decided and bool(self.neighbours)
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """The treatments that get no more blocks: those decided, so that others get more. All get some if all are."""
+        return frozenset() if self.is_decided else self.decided
 
     @property
     def effort(self) -> float | None:
@@ -166,7 +191,8 @@ class Progress:
 
     def _fewest(self) -> tuple[int, int | None]:
         """Blocks and long blocks of the treatment with the fewest; None if all blocks have the same length."""
-        counts = [(self.held[t.id, False], self.held[t.id, True]) for t in self.trial.treatments]
+        left = (t.id for t in self.trial.treatments if t.id not in self.left_out)
+        counts = [(self.held[id_, False], self.held[id_, True]) for id_ in left]
         has_long = any(long for _, long in self.held)
         return min(short or long for short, long in counts), min(long for _, long in counts) if has_long else None
 
@@ -200,6 +226,9 @@ def execute(
         for _ in range(ATTEMPTS):
             for round_, trial in turns(plan):
                 taker.take_turn(round_, progress_by_trial[trial.id])
+        if taker.grow():
+            for round_, trial in turns(taker.plan):
+                taker.take_turn(round_, progress_by_trial[trial.id])
         taker.tell_rest()
     finally:
         # The controller had left each victim's CPU; its caller may need all CPUs again.
@@ -215,6 +244,8 @@ def progress_of(trial: Trial, events: Sequence[dict[str, Any]], done: Blocks | N
         stretch=_stretch(events),
         measured_ns=int(done.spent_ns.sum()) if done else 0,
         finished=_is_precise(events),
+        known=decided(events),
+        decided=decided(events),
         turns_done={event["visit"] for event in events if event["kind"] == "visit_ended"},
         turns_started=Counter(event["visit"].partition(".")[0] for event in events if event["kind"] == "visit"),
         unread=bool(done),
@@ -272,12 +303,16 @@ class Turns:
     def take_turn(self, round_: int, progress: Progress) -> None:
         """Makes one turn if the trial still needs it. After a failure, the run continues with other trials.
 
+        If it is decided, the turn is put off while others need the time.
+
         A failed trial is repeated, unless an agent refused it for a lasting reason.
         """
         turn = str(round_)
         if progress.finished or progress.failures >= ATTEMPTS or turn in progress.turns_done:
             return
         share_ns = self._share_ns(round_, progress)
+        if progress.is_decided and share_ns < REFINING_NS:
+            return
         if progress.unread:
             progress.recall(observations_of(self.run, progress.trial, progress.stretch.slots))
         try:
@@ -298,7 +333,7 @@ class Turns:
         going = [
             progress
             for progress in self.progress_by_trial.values()
-            if not progress.finished and progress.failures < ATTEMPTS
+            if not progress.finished and progress.failures < ATTEMPTS and self._turns_left(round_, progress)
         ]
         parts = {
             other.trial.id: self._shares[other.trial.id] * worth
@@ -306,6 +341,28 @@ class Turns:
         }
         left = sum(parts[other.trial.id] * self._turns_left(round_, other) for other in going)
         return int(max(0, self.plan.scenario.budget - spent_ns) * parts[progress.trial.id] / max(1, left))
+
+    def grow(self) -> bool:
+        """Makes the budget larger once, if at its end many effects are not known. Returns whether it did."""
+        scenario = self.plan.scenario
+        grown_ns = int(scenario.budget * (1 + (scenario.budget_grows or 0.0)))
+        going = [each for each in self.progress_by_trial.values() if each.failures < ATTEMPTS]
+        neighbours, known = (sum(map(len, each)) for each in ([p.neighbours for p in going], [p.known for p in going]))
+        if grown_ns == scenario.budget or known >= KNOWN_SHARE * neighbours or any(self.run.events("grown")):
+            return False
+        self.plan = extended(self.plan, grown_ns, scenario.precision)
+        self._shares = shares(self.plan)
+        self.run.append("grown", budget=grown_ns)
+        self.run.replace(self.plan)
+        longer = units.format_duration(grown_ns - scenario.budget)
+        self.emit(
+            Note(
+                f"this host is too noisy for the budget: the effects of {neighbours - known} of {neighbours} "
+                f"neighbours are not known yet, so the measurement takes up to {longer} longer"
+            )
+        )
+        self.tell_left()
+        return True
 
     def _turns_left(self, round_: int, progress: Progress) -> int:
         return sum(str(r) not in progress.turns_done for r in range(round_, self.plan.rounds))
@@ -451,17 +508,28 @@ class Turns:
             progress.drop()
             progress.pilots_had, progress.coarse_tested = 0, False
             progress.precision, progress.next_look = None, 0
+            progress.known = progress.decided = frozenset()
             factors = {"stretch": stretch.slots, "guards": stretch.guards}
             self.run.append("stretched", trial=progress.trial.id, reason=reason, **factors)
             self.emit(Note(f"{progress.trial.id}: {reason}; slots are now {stretch.slots} times as long"))
         elif progress.blocks >= LOOKS_FROM and progress.held.total() >= progress.next_look:
-            progress.precision = self.decisions.enough(progress.trial, progress.observations)
+            progress.precision = self.decisions.enough(progress.trial, progress.observations, progress.left_out)
             cells = progress.precision.factors
+            self._keep_decided(progress, progress.precision)
             progress.next_look = int(LOOKS_GROWTH * progress.held.total())
             progress.finished = progress.precision.reached and progress.blocks >= self.plan.scenario.min_blocks
             if progress.finished:
                 self.run.append("trial_precise", trial=progress.trial.id, blocks=progress.blocks)
         self.emit(Block(progress.trial.id, progress.blocks, self._width(progress), cells, slots))
+
+    def _keep_decided(self, progress: Progress, found: Precision) -> None:
+        """Keeps what was decided, if the run aims at that and there are blocks enough for a verdict."""
+        scenario = self.plan.scenario
+        counts = scenario.aim == "decision" and progress.blocks >= scenario.min_blocks
+        if counts and not found.decided <= progress.decided:
+            progress.decided |= found.decided
+            self.run.append("decided", trial=progress.trial.id, treatments=sorted(progress.decided))
+        progress.known = progress.decided | found.known
 
     def _width(self, progress: Progress) -> str:
         """How precise a trial is, in words, once it has the least number of blocks."""
@@ -521,8 +589,11 @@ def worths(progress_by_trial: Sequence[Progress]) -> list[float]:
     """By what trials' parts of the time are multiplied: more for those whose intervals are wide, within bounds.
 
     A run is precise only when its widest interval is, and half widths fall with the root of time. Parts in proportion
-    to the squares of efforts therefore make all equally wide.
+    to the squares of efforts therefore make all equally wide. A decided trial gets nothing while others are not.
     """
+    if any(each.is_decided for each in progress_by_trial) and not all(each.is_decided for each in progress_by_trial):
+        others = iter(worths([each for each in progress_by_trial if not each.is_decided]))
+        return [0.0 if each.is_decided else next(others) for each in progress_by_trial]
     efforts = [each.effort and each.effort**2 for each in progress_by_trial]
     known = [effort for effort in efforts if effort is not None]
     usual = statistics.fmean(known) if known else 0.0

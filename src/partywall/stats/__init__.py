@@ -7,12 +7,12 @@ uses slices: each block gives one value for each treatment.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from partywall import units
 from partywall.model.evidence import Evidence
-from partywall.model.finding import Band, CarryOver, Cell, Curve, Findings, Precision, Warn
+from partywall.model.finding import Band, CarryOver, Cell, Curve, Estimate, Findings, Precision, Warn
 from partywall.model.observation import Observation, Observations
 from partywall.model.plan import Treatment, Trial
 from partywall.stats import agent_facts, carryover, causes
@@ -23,11 +23,12 @@ from partywall.stats.headline import headline
 from partywall.stats.interval import PROMISED
 from partywall.stats.latency import JUDGED
 from partywall.stats.sameness import hosts_differ, workloads_differ
-from partywall.stats.series import Measured, Series, baseline_of, compared, pairs_of
-from partywall.stats.states import with_effects
+from partywall.stats.series import DECIDING, Measured, Series, baseline_of, compared, pairs_of
+from partywall.stats.states import bound_of, with_effects
 from partywall.stats.verdicts import verdicts_of
 
 __all__ = [
+    "DECIDING",
     "FEWEST_WORTH",
     "FIRST_LOOK",
     "analyse",
@@ -37,6 +38,7 @@ __all__ = [
     "compare_runs",
     "enough",
     "hosts_differ",
+    "is_decided",
     "workloads_differ",
 ]
 
@@ -66,7 +68,7 @@ def analyse(evidence: Evidence) -> Findings:
     disturbed: list[Disturbed] = []
     for trial in plan.trials:
         disturbed.append(Disturbed.of(evidence.of_trial(trial.id)))
-        measured = Measured.of(evidence.of_trial(trial.id), trial.treatments)
+        measured = Measured.of(evidence.of_trial(trial.id), trial.treatments, evidence.decided.get(trial.id, ()))
         own = bands_of(trial, measured)
         judged = cells_of(trial, measured, own, plan.scenario.min_blocks)
         findings = with_effects(
@@ -106,23 +108,34 @@ def checkpoints(min_blocks: int) -> Iterator[int]:
 
 
 def enough(
-    observations: Iterable[Observation], treatments: Sequence[Treatment], precision: float, min_blocks: int = 20
+    observations: Iterable[Observation],
+    treatments: Sequence[Treatment],
+    precision: float,
+    min_blocks: int = 20,
+    decided: Collection[str] = (),
 ) -> Precision:
     """Whether one trial may stop: every isolation factor's half-width is within `precision`, and is reliable.
+
+    decided: treatments that get no more blocks, and do not count.
 
     Uses only the observations up to the last checkpoint, so the answer does not depend on how often it is requested.
     """
     baseline = baseline_of(treatments)
     measured = Measured.of(observations, treatments)
-    slow = [t for t in treatments if measured.holding(t.id) is measured.long]
-    quick = [t for t in treatments if t not in slow]
+    left = [t for t in treatments if t.id not in decided]
+    slow = [t for t in left if measured.holding(t.id) is measured.long]
+    quick = [t for t in left if t not in slow]
     results = [_enough(measured.short, quick, precision, min_blocks)] if quick else []
     results += [_enough(measured.long, [baseline, *slow], precision, min_blocks)] if slow else []
     least = next(
         (result for result in results if not result.reached), max(results, key=lambda result: result.half_width or 0.0)
     )
     least = least.model_copy(
-        update={"factors": {name: at for result in results for name, at in result.factors.items()}}
+        update={
+            "factors": {name: at for result in results for name, at in result.factors.items()},
+            "known": frozenset[str]().union(*(result.known for result in results)),
+            "decided": frozenset[str]().union(*(result.decided for result in results)),
+        }
     )
     efforts = [result.effort for result in results if result.effort is not None]
     if len(efforts) < len(results):
@@ -151,9 +164,10 @@ def _enough(series: Series, treatments: Sequence[Treatment], precision: float, m
         return Precision(reached=False, half_width=None, treatment=stuck, blocks=last, next_blocks=following)
     widest = max(factors, key=lambda name: factors[name].half_width)
     half = factors[widest].half_width
-    worth = all(f.n_effective is None or f.n_effective >= FEWEST_WORTH for f in factors.values())
-    believed = worth and last >= FIRST_LOOK and seen.lasted_ns >= FIRST_LOOK_NS
+    believed = all(map(_is_worth, factors.values())) and last >= FIRST_LOOK and seen.lasted_ns >= FIRST_LOOK_NS
     reached = believed and half <= precision
+    bound = bound_of(precision)
+    neighbours = {t.id: pairs[t.id] for t in treatments if t.role == "aggressor" and t.victim_limits is None}
     return Precision(
         reached=reached,
         half_width=half,
@@ -162,7 +176,27 @@ def _enough(series: Series, treatments: Sequence[Treatment], precision: float, m
         next_blocks=following,
         effort=half * math.sqrt(seen.taken_ns(wanted) / 1e9),
         factors={name: (factor.value, factor.low, factor.high) for name, factor in factors.items()},
+        known=frozenset(name for name in neighbours if _is_known(factors[name], bound)),
+        decided=frozenset(
+            name
+            for name, pair in neighbours.items()
+            if _is_worth(factors[name]) and seen.lasted_ns >= FIRST_LOOK_NS and is_decided(pair.factor(DECIDING), bound)
+        ),
     )
+
+
+def _is_worth(factor: Estimate) -> bool:
+    return factor.n_effective is None or factor.n_effective >= FEWEST_WORTH
+
+
+def _is_known(factor: Estimate, bound: float) -> bool:
+    return not factor.low <= 1 <= factor.high or is_decided(factor, bound)
+
+
+def is_decided(factor: Estimate, bound: float) -> bool:
+    """Whether an interval lies on one side of the bounds for "no effect"."""
+    least, most = 1 - bound, 1 + bound
+    return factor.high < least or factor.low > most or least <= factor.low <= factor.high <= most
 
 
 def carry_over(
@@ -232,7 +266,7 @@ def _warnings(
         where = "of long blocks " if any(each.long for each in disturbed) else ""
         said.append(
             f"{slots} of {watched} slots {where}were disturbed by other programs ({names}); "
-            "they are kept, and the intervals are wider for it"
+            "they are kept, and noisy moments count less"
         )
     if rough := sum(cell.isolation.n < PROMISED for cell in cells):
         said.append(

@@ -6,8 +6,8 @@ block gives one value for each comparison.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,27 +16,36 @@ from partywall.model.finding import Estimate
 from partywall.model.observation import Flags, Observation, Observations, Places
 from partywall.model.plan import Treatment, Trial
 from partywall.stats import latency
+from partywall.stats.heed import heeds, is_better
 from partywall.stats.interval import FEWEST, Array, ratio_interval
 from partywall.stats.speed import Rates, rates_of
+
+DECIDING = 0.99
+"""Level of the interval by which a neighbour is decided while a run goes on, and of the interval that it then keeps.
+
+It lies outside the bound for "no effect", or within it. About ten looks come after the first seconds, and each errs at
+each end in at most 0.5 %. So stopping at any of them errs in at most 5 % there, and the interval keeps its promise.
+"""
 
 
 @dataclass(frozen=True)
 class Pair:
     """The blocks that contain both treatments, in order of time: observations, and one value for each block.
 
-    values: their mean is the isolation factor.
+    values: their mean is the isolation factor. level: of its interval.
     """
 
     treated: Observations
     baseline: Observations
     values: Array
+    level: float = 0.95
 
     def __len__(self) -> int:
         return len(self.treated)
 
-    def factor(self, level: float = 0.95) -> Estimate:
+    def factor(self, level: float | None = None) -> Estimate:
         """The isolation factor: the ratio of the work done."""
-        return ratio_interval(self.values, level, stalled=not self.treated.rate.any())
+        return ratio_interval(self.values, level or self.level, stalled=not self.treated.rate.any())
 
     @cached_property
     def latencies(self) -> latency.Latencies:
@@ -63,16 +72,20 @@ class Series:
     """All observations of a trial, by block and treatment. Blocks are in order of time.
 
     seen: observations, in order of time. places: of each treatment, the place in `seen` of each block's observation;
-    −1 in blocks without the treatment. pressing: treatments that may have after-effects.
+    −1 in blocks without the treatment. pressing: treatments that may have after-effects. alike: the treatments in which
+    no neighbour works and nothing is limited. decided: treatments that got no more blocks once their interval excluded
+    enough.
     """
 
     seen: Observations
     places: Mapping[str, Places]
     pressing: frozenset[str] = frozenset()
+    alike: frozenset[str] = frozenset()
+    decided: frozenset[str] = frozenset()
     _pairs: dict[tuple[str, ...], Pair] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
-    def of(seen: Observations, pressing: frozenset[str] = frozenset()) -> Series:
+    def of(seen: Observations, pressing: frozenset[str] = frozenset(), alike: frozenset[str] = frozenset()) -> Series:
         """Observations in order of time."""
         _, first, block = np.unique(seen.block, return_index=True, return_inverse=True)
         rank = np.empty(len(first), dtype=np.intp)
@@ -82,7 +95,7 @@ class Series:
             own = np.flatnonzero(seen.treatment == treatment)
             places[treatment] = np.full(len(first), -1)
             places[treatment][rank[block[own]]] = own
-        return Series(seen, places, pressing)
+        return Series(seen, places, pressing, alike)
 
     def __len__(self) -> int:
         """The number of blocks."""
@@ -99,10 +112,28 @@ class Series:
 
     @cached_property
     def rates(self) -> Rates:
-        """The rates of all treatments, without the host's speed."""
-        where, _, treatment = self._order
+        """The rates of all treatments, without the host's speed. Each block counts by how much it tells."""
+        return self._rates(self._heed)
+
+    @cached_property
+    def even_rates(self) -> Rates:
+        """The same if each block counts alike."""
+        return self._rates(None)
+
+    def _rates(self, heed: Array | None) -> Rates:
+        where, block, treatment = self._order
         moments = (self.seen.start_ns[where] + self.seen.end_ns[where]) / 2
-        return rates_of(self.seen.rate[where], treatment, moments, tuple(self.places), self.pressing)
+        weights = None if heed is None else heed[block]
+        return rates_of(self.seen.rate[where], treatment, moments, tuple(self.places), self.pressing, weights)
+
+    @cached_property
+    def _heed(self) -> Array | None:
+        """How much each block counts; None if all count alike (`partywall.stats.heed`)."""
+        alone = [place for name, place in self.places.items() if name in self.alike]
+        if len(alone) < 2:
+            return None
+        first, second = (np.where(place >= 0, self.seen.rate[place], np.nan) for place in alone[:2])
+        return heeds(first - second)
 
     @cached_property
     def _spans_ns(self) -> tuple[Array, Array]:
@@ -139,7 +170,7 @@ class Series:
         """These blocks only, with a fit of their own."""
         places = {name: place[blocks] for name, place in self.places.items()}
         places = {name: place for name, place in places.items() if (place >= 0).any()}
-        return Series(self.seen, places, self.pressing)
+        return replace(self, places=places, _pairs={})
 
     def pair(self, treated: str, baseline: str, *alike: str) -> Pair:
         """Two treatments, paired by block. alike: treatments that count as the baseline too, where there are any."""
@@ -154,15 +185,20 @@ class Series:
         first, second = (self.seen.take(self.places.get(name, nowhere)[both]) for name in (treated, baselines[0]))
         if not len(both) or not second.rate.any():
             return Pair(first, second, np.zeros(len(both)))
-        return Pair(first, second, self.ratio(treated, baselines, both))
+        level = DECIDING if treated in self.decided else 0.95
+        return Pair(first, second, self.ratio(treated, baselines, both), level)
 
     def ratio(self, treated: str, baselines: Sequence[str], blocks: Places) -> Array:
         """A value for each of these blocks, whose mean is the ratio of a treatment's rate to that of these together.
 
         All slots of the series count. What those of other blocks add counts with the next of these.
         """
-        following = np.minimum(np.searchsorted(blocks, np.arange(len(self))), len(blocks) - 1)
-        return self.rates.ratio(treated, baselines, following[self._order[1]], len(blocks))
+        following = np.minimum(np.searchsorted(blocks, np.arange(len(self))), len(blocks) - 1)[self._order[1]]
+        values = self.rates.ratio(treated, baselines, following, len(blocks))
+        if self._heed is None:
+            return values
+        even = self.even_rates.ratio(treated, baselines, following, len(blocks))
+        return values if is_better(values, even, self._heed[blocks]) else even
 
 
 @dataclass(frozen=True)
@@ -176,11 +212,19 @@ class Measured:
     long: Series
 
     @staticmethod
-    def of(observations: Iterable[Observation], treatments: Sequence[Treatment] = ()) -> Measured:
-        """The observations of one trial, arranged. treatments: those of the trial, of which some have after-effects."""
+    def of(
+        observations: Iterable[Observation], treatments: Sequence[Treatment] = (), decided: Collection[str] = ()
+    ) -> Measured:
+        """The observations of one trial, arranged. treatments: those of the trial, of which some have after-effects.
+
+        decided: see `Series`.
+        """
         own = Observations.of(observations).in_time
         pressing = frozenset(t.id for t in treatments if presses(t))
-        return Measured(*(Series.of(own.take(np.flatnonzero(own.long == long)), pressing) for long in (False, True)))
+        alike = frozenset(t.id for t in treatments if not presses(t) and t.victim_limits is None)
+        kinds = (own.take(np.flatnonzero(own.long == long)) for long in (False, True))
+        series = (Series.of(kind, pressing, alike) for kind in kinds)
+        return Measured(*(replace(each, decided=frozenset(decided)) for each in series))
 
     def holding(self, treatment: str) -> Series:
         """The blocks by which a treatment is judged."""

@@ -73,23 +73,24 @@ Term = tuple[int, int]
 class Before:
     """Which treatment each slot holds, and which ones the slots before it held.
 
-    place: shape (LAGS + 1, slots), by lag; `treatments` where there is none, or the same as in the slot itself. weight:
-    of each slot among those that tell an after-effect.
+    place: shape (LAGS + 1, slots), by lag; `treatments` where there is none, or the same as in the slot itself. heed:
+    weight of each slot in its treatment's mean. weight: of each slot among those that tell an after-effect.
     """
 
     place: Places
     treatments: int
+    heed: Array
     weight: Array
 
     @staticmethod
-    def of(place: Places, treatments: int, weight: Array, turns: Sequence[Places]) -> Before:
+    def of(place: Places, treatments: int, heed: Array, weight: Array, turns: Sequence[Places]) -> Before:
         """place: of each slot, in order of time."""
         before = np.full((LAGS + 1, len(place)), treatments)
         before[0] = place
         for rows, lag in itertools.product(turns, range(1, LAGS + 1)):
             before[lag, rows[:, lag:]] = place[rows[:, :-lag]]
         before[1:][before[1:] == place] = treatments
-        return Before(before, treatments, weight)
+        return Before(before, treatments, heed, weight)
 
     def holding(self, term: Term) -> Array:
         """1 in slots with this term, otherwise 0."""
@@ -100,7 +101,7 @@ class Before:
         """Of each slot's value, by lag and treatment: over all slots with that term."""
         return np.stack(
             [
-                np.bincount(place, self.weight * values if lag else values, self.treatments + 1)[:-1]
+                np.bincount(place, (self.weight if lag else self.heed) * values, self.treatments + 1)[:-1]
                 for lag, place in enumerate(self.place)
             ]
         )
@@ -108,7 +109,7 @@ class Before:
     def spread(self, sizes: Array, *, weighed: bool = False) -> Array:
         """Of each slot, the sum over its terms. sizes: by lag and treatment."""
         padded = np.column_stack([sizes, np.zeros(len(sizes))])
-        total = padded[0][self.place[0]]
+        total = padded[0][self.place[0]] * (self.heed if weighed else 1.0)
         for lag in range(1, len(sizes)):
             if sizes[lag].any():
                 later = padded[lag][self.place[lag]]
@@ -120,9 +121,9 @@ class Before:
 class Rates:
     """Rates of a trial's treatments at the host's usual speed, and what each slot adds to their errors.
 
-    treatments: in the order of all arrays by treatment. mean: by treatment. count: slots by treatment. before: the
-    treatments of each slot and of those before. own: of each slot, its relative distance from the mean of its
-    treatment, without the host's speed and after-effects. shared: the same, with far slots clipped. passed_on: by
+    treatments: in the order of all arrays by treatment. mean: by treatment. count: slots by treatment, by weight.
+    before: the treatments of each slot and of those before. own: of each slot, its relative distance from the mean of
+    its treatment, without the host's speed and after-effects. shared: the same, with far slots clipped. passed_on: by
     treatment, how much of the errors of each term enters its mean. after: after-effects, relative to the rate, by lag
     from 1 on and treatment; 0 where none is removed.
     """
@@ -152,7 +153,7 @@ class Rates:
         counts[top] = 1
         counts[under] -= weight * self.mean[under] / reference
         # The error of each treatment's mean is its own slots' and what others pass on.
-        by_own = (counts / self.count)[self.before.place[0]] * self.own
+        by_own = (counts / self.count)[self.before.place[0]] * self.before.heed * self.own
         by_shared = self.before.spread(np.tensordot(counts / self.count, self.passed_on, 1), weighed=True) * self.shared
         added = np.bincount(block, by_own + by_shared, blocks)
         return np.asarray(float(self.mean[top]) / reference * (1 + blocks * added), dtype=np.float64)
@@ -160,19 +161,26 @@ class Rates:
 
 @one_thread()
 def rates_of(
-    rate: Array, place: Places, moment: Array, treatments: Sequence[str], pressing: Collection[str] = ()
+    rate: Array,
+    place: Places,
+    moment: Array,
+    treatments: Sequence[str],
+    pressing: Collection[str] = (),
+    heed: Array | None = None,
 ) -> Rates:
     """Of slots in order of time. place: of each slot, that of its treatment. moment: in any unit of time.
 
-    pressing: the treatments that may have after-effects.
+    pressing: the treatments that may have after-effects. heed: weight of each slot, 1 on average; None for equal ones.
     """
-    count = np.bincount(place, minlength=len(treatments)).astype(np.float64)
-    usual = np.bincount(place, rate, len(treatments)) / count
+    heed = np.ones(len(rate)) if heed is None else heed
+    count = np.bincount(place, heed, len(treatments)).astype(np.float64)
+    usual = np.bincount(place, heed * rate, len(treatments)) / count
     level, trust = _levels(rate, place, len(treatments))
+    trust = trust * heed
     turns = _turns(moment)
-    around = _chosen(level - (np.bincount(place, level, len(treatments)) / count)[place], trust, turns)
+    around = _chosen(level - (np.bincount(place, heed * level, len(treatments)) / count)[place], trust, turns)
     most = float(trust.max(initial=0.0))
-    before = Before.of(place, len(treatments), trust / (most or 1.0), turns)
+    before = Before.of(place, len(treatments), heed, trust / (most or 1.0), turns)
     may_last = [at for at, name in enumerate(treatments) if name in pressing and most > 0]
     rates = _rates(rate, usual, _Model(level, before, around, count).fit(may_last), before, treatments)
     if (rates.mean[usual > 0] > 0).all():
@@ -184,11 +192,11 @@ def rates_of(
 def _rates(rate: Array, usual: Array, fit: _Fit, before: Before, treatments: Sequence[str]) -> Rates:
     """Rates without speed and after-effects. usual: by treatment."""
     place = before.place[0]
-    count = np.bincount(place, minlength=len(treatments)).astype(np.float64)
+    count = np.bincount(place, before.heed, len(treatments)).astype(np.float64)
     late = fit.sizes.copy()
     late[0] = 0
     bare = rate - usual[place] * (fit.speed + before.spread(late))
-    mean = np.bincount(place, bare, len(treatments)) / count
+    mean = np.bincount(place, before.heed * bare, len(treatments)) / count
     own = np.divide(bare, mean[place], out=np.ones_like(bare), where=mean[place] > 0) - 1
     return Rates(treatments, mean, count, before, own, fit.rest, fit.passed_on, late[1:])
 

@@ -10,7 +10,7 @@ A kill at any time loses at most the current slots: a block counts once its `blo
 
 from partywall.store.blocks import Blocks
 from partywall.store.directory import RunDirectory
-from partywall.store.evidence import evidence, observations_of
+from partywall.store.evidence import decided, evidence, observations_of
 from partywall.store.observe import Window, observe
 
-__all__ = ["Blocks", "RunDirectory", "Window", "evidence", "observations_of", "observe"]
+__all__ = ["Blocks", "RunDirectory", "Window", "decided", "evidence", "observations_of", "observe"]

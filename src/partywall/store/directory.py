@@ -129,7 +129,11 @@ class RunDirectory(Record):
         with self.exclusive():
             for trial in plan.trials:
                 self.append("extended", trial=trial.id, budget=plan.scenario.budget, precision=plan.scenario.precision)
-            self.put(self.MARK, plan.model_dump_json(indent=1))
+            self.replace(plan)
+
+    def replace(self, plan: Plan) -> None:
+        """Stores a plan in place of the one so far, of a record that this process has locked."""
+        self.put(self.MARK, plan.model_dump_json(indent=1))
 
     @property
     def ended(self) -> bool:

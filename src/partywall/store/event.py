@@ -43,6 +43,10 @@ class _Stretched(_OfTrial):
     stretch: int
 
 
+class _Decided(_OfTrial):
+    treatments: list[str]
+
+
 class _BlockDone(_OfTurn):
     block: int
     stretch: int
@@ -65,6 +69,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "block_done": _BlockDone,
     "stretched": _Stretched,
     "trial_precise": _OfTrial,
+    "decided": _Decided,
     "extended": _OfTrial,
     "trial_failed": _Failed,
     "visit_ended": _OfTurn,

@@ -64,6 +64,7 @@ def evidence(run: RunDirectory) -> Evidence:
         counters=counters,
         timeline=timeline,
         agent_facts=agent_facts,
+        decided={trial.id: decided(events.get(trial.id, ())) for trial in plan.trials},
         missing=_missing(host, agent_facts, run.events("memory_checked")),
         disturbances=tuple(itertools.chain.from_iterable(seen.disturbances for seen in observations.values())),
         incomplete=tuple(run.failures()),
@@ -119,6 +120,15 @@ def _agent_facts(
         disturbed=_named(turns, "disturbed"),
         versions=_versions(turns),
     )
+
+
+def decided(events: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """The treatments of a trial that were decided with slots of the present length, and got no more blocks."""
+    found = frozenset[str]()
+    for event in events:
+        if event["kind"] in ("decided", "stretched"):
+            found = frozenset(event.get("treatments", ()))
+    return found
 
 
 def _named(turns: Mapping[str, Mapping[str, Any]], key: str) -> tuple[str, ...]:

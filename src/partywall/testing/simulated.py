@@ -27,6 +27,8 @@ from partywall.store import RunDirectory
 
 SECOND_NS = 1_000_000_000
 PERIOD_NS = 100_000_000
+# How long one of two programs on a CPU runs before the other does, on average.
+TURN_NS = 4_000_000
 
 
 @dataclass
@@ -59,6 +61,33 @@ class _Drift:
         return self._value
 
 
+class _Tenant:
+    """Other work on the victim's CPU that comes and goes. While it is there, both have the CPU in turn."""
+
+    def __init__(self, works_ns: int, away_ns: int, chance: random.Random) -> None:
+        self._stay, self._turn = _Alternating((away_ns, works_ns), chance), _Alternating((TURN_NS, TURN_NS), chance)
+
+    def has_cpu(self, now_ns: int) -> bool:
+        """Whether the victim waits for it."""
+        return self._stay.at(now_ns) and self._turn.at(now_ns)
+
+
+class _Alternating:
+    """Yes and no in turn, for random times whose means are given: first no, then yes. Begins with no."""
+
+    def __init__(self, means_ns: tuple[int, int], chance: random.Random) -> None:
+        self._means_ns, self._chance = means_ns, chance
+        self._is, self._until_ns = True, 0
+
+    def at(self, now_ns: int) -> bool:
+        while now_ns >= self._until_ns:
+            self._is = not self._is
+            length_ns = self._chance.expovariate(1 / self._means_ns[self._is])
+            # The first begins with the first question.
+            self._until_ns = (self._until_ns or now_ns) + int(length_ns) + 1
+        return self._is
+
+
 @dataclass
 class _Workload:
     """A running workload. switches: (ns, intensity) in order. sent_ns: the time up to which its slices were sent."""
@@ -89,7 +118,8 @@ class SimulatedHost:
     per second. noise: relative standard deviation of a slice's work. wander: that of a random walk over one second,
     which all slots of a block share. drifts: (relative standard deviation, ns) of parts of the victim's speed that
     return to their mean in that time. effect_drift: the same for the loss that each aggressor causes. cpu_limit: the
-    share of each period of 100 ms in which the victim runs, until it has used it up. reports_ns: how long
+    share of each period of 100 ms in which the victim runs, until it has used it up. tenant: how long on average other
+    work is on the victim's CPU, and away. reports_ns: how long
     each of the victim's slices lasts; 0 for as long as requested. loses: times (ns on the virtual clock) between which
     its slices are lost. dies: (agent's name, ns on the virtual clock); it ends then, once.
     """
@@ -104,6 +134,7 @@ class SimulatedHost:
         drifts: Sequence[tuple[float, int]] = (),
         effect_drift: tuple[float, int] = (0.0, SECOND_NS),
         cpu_limit: float = 1.0,
+        tenant: tuple[int, int] | None = None,
         reports_ns: int = 0,
         loses: Sequence[tuple[int, int]] = (),
         dies: tuple[str, int] | None = None,
@@ -124,6 +155,7 @@ class SimulatedHost:
         self._drifts = [_Drift(*drift, self._chance) for drift in drifts]
         self._effect = _Drift(*effect_drift, self._chance)
         self._cpu_limit = cpu_limit
+        self._tenant = _Tenant(*tenant, random.Random(seed)) if tenant else None  # noqa: S311 - repeatable, not secret
         self._period_ns = self._chance.randrange(PERIOD_NS)
         self._running: dict[str, _Workload] = {}
 
@@ -200,6 +232,8 @@ class SimulatedHost:
             kept *= 1 - (1 - self.keeps.get(name, 1.0)) * worse * other.intensity(victim.sent_ns, end_ns)
         self._speed *= 1 + self._chance.gauss(0, self.wander) * (passed_ns / 1e9) ** 0.5
         speed = self._speed * (1 + sum(drift.after(passed_ns) for drift in self._drifts))
+        if self._tenant is not None and self._tenant.has_cpu(end_ns):
+            return 0.0
         running_s = self._running_ns(victim.sent_ns, end_ns) / 1e9
         return max(0.0, victim.rate * running_s * kept * speed * (1 + self._chance.gauss(0, self.noise)))
 

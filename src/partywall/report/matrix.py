@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from partywall.model.finding import BASELINE, Band, Cell, Effect, Findings, Warn
+from partywall.model.wording import levels_text
 from partywall.report import figures
 
 Key = tuple[str, str, float, str]
@@ -27,11 +28,16 @@ class Severity(Enum):
 
 
 def severity(cell: Cell) -> Severity:
-    """The severity of an effect, if there is one (`partywall.stats.states`). The effect of a limit is not a harm."""
-    lost = 1 - cell.isolation.value
-    if cell.effect is Effect.NONE or cell.role == "limit":
+    """The severity of a cell's effect. The effect of a limit is not a harm."""
+    return Severity.NONE if cell.role == "limit" else severity_of(cell.effect, cell.isolation.value)
+
+
+def severity_of(effect: Effect, factor: float) -> Severity:
+    """The severity of an effect on throughput, if there is one (`partywall.stats.states`)."""
+    lost = 1 - factor
+    if effect is Effect.NONE:
         return Severity.NONE
-    if cell.effect is Effect.NOT_KNOWN:
+    if effect is Effect.NOT_KNOWN:
         return Severity.NOT_KNOWN
     if lost < 0:
         return Severity.GAIN
@@ -42,10 +48,11 @@ def severity(cell: Cell) -> Severity:
 
 def severity_words(level: Severity, bound: float | None) -> str:
     """The meaning of a mark, including the bound of "no effect"."""
-    if bound is None or level not in (Severity.NONE, Severity.NOT_KNOWN):
-        return level.words
-    above = f"above ±{figures.bare_percent(bound)}"
-    return f"no effect {above}" if level is Severity.NONE else f"not known: an effect {above} is not excluded"
+    return (
+        level.words
+        if bound is None or level is not Severity.NONE
+        else f"no effect above ±{figures.bare_percent(bound)}"
+    )
 
 
 def latency_words(cell: Cell, name: str) -> str:
@@ -101,7 +108,7 @@ def matrix(findings: Findings, *, limits: bool = False) -> Matrix:
     ordered = sorted(columns.values(), key=lambda column: column.key[0] != "null")
     groups = list(dict.fromkeys(column.group for column in ordered))
     return Matrix(
-        rows=tuple(dict.fromkeys(Row(cell.trial, cell.victim, levels_text(cell)) for cell in cells)),
+        rows=tuple(dict.fromkeys(Row(cell.trial, cell.victim, levels_text(cell.levels)) for cell in cells)),
         columns=tuple(sorted(ordered, key=lambda column: (groups.index(column.group), column.key[2]))),
         cells={(cell.trial, key_of(cell)): cell for cell in cells},
     )
@@ -113,18 +120,13 @@ def key_of(cell: Cell) -> Key:
     return cell.role, cell.aggressor or "", cell.intensity or 0.0, own_limits
 
 
-def levels_text(cell: Cell) -> str:
-    """The levels of a trial, by the last part of their paths."""
-    return ", ".join(f"{path.rsplit('.', 1)[-1]} {level}" for path, level in cell.levels.items())
-
-
 def emulated(cell: Cell) -> bool:
     return Warn.EMULATED in cell.warnings
 
 
 def victim_title(cell: Cell) -> str:
     """The victim with its levels, marked if emulated."""
-    detail = levels_text(cell)
+    detail = levels_text(cell.levels)
     return f"{cell.victim} ({detail})" if detail else cell.victim
 
 
@@ -144,7 +146,7 @@ def describe(cell: Cell) -> str:
     return (
         "rate with the limit / rate without"
         if cell.role == "limit"
-        else severity_words(severity(cell), cell.effect_bound)
+        else severity_words(severity(cell), cell.effect_bound) + (f": {cell.why}" if cell.why else "")
     )
 
 

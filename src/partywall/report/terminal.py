@@ -230,9 +230,7 @@ def _rough(findings: Findings) -> str:
 
 
 def _causes(findings: Findings) -> Iterator[RenderableType]:
-    harmed = sorted(
-        (cell for cell in findings.cells if cell.seen and cell.causes), key=lambda cell: cell.isolation.value
-    )
+    harmed = sorted((cell for cell in findings.cells if cell.causes), key=lambda cell: cell.isolation.value)
     if not harmed:
         return
     yield Text("\nLikely causes (evidence, not proof)", style="bold")

@@ -365,6 +365,7 @@ def findings(seen: Evidence, shape: Shape = DEFAULT) -> Findings:
         bands=tuple(bands),
         curves=tuple(curves),
         verdicts=verdicts,
+        goals=len(verdicts),
     )
 
 

@@ -32,7 +32,7 @@ def test_headline_verdict_band_causes_and_advice_are_there(run):
     text = " ".join(shown(run, 200).split())
     assert run[0].headline in text
     assert "✗ violated" in text
-    assert "A/A band" in text
+    assert "A/A check" in text
     assert run[0].cells[2].causes[0].text in text
     assert ADVICE[Warn.CARRY_OVER].remedy in text
 

@@ -110,6 +110,15 @@ class CpuTime(Frozen):
         """What the setting gave, as far as nothing else took the time, as a share of the CPUs."""
         return self.held or self.got
 
+    @property
+    def of_promise(self) -> Estimate:
+        """The same as a share of the promise."""
+        return self.promise_kept(self.judged)
+
+    def promise_kept(self, cpu: Estimate) -> Estimate:
+        """A share of the CPUs as a share of the promise."""
+        return cpu.model_copy(update={name: getattr(cpu, name) / self.promised for name in ("value", "low", "high")})
+
 
 class Effect(StrEnum):
     """The evidence for a treatment's effect, see `partywall.stats.states`.
@@ -270,11 +279,12 @@ class Verdict(Frozen):
 
 
 class Findings(Frozen):
-    """All findings of a run. `headline` is one line for people."""
+    """All findings of a run. `headline` is for people. goals: how many verdicts there are."""
 
     run: str
     scenario: str
     headline: str
+    goals: int = 0
     cells: tuple[Cell, ...]
     bands: tuple[Band, ...]
     curves: tuple[Curve, ...]

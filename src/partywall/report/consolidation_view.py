@@ -241,6 +241,7 @@ def render(findings: ConsolidationFindings) -> str:
         "consolidation.html.j2",
         {identity: page.fluid(chart) for identity, (_, _, chart) in drawn.items()},
         findings=findings,
+        badge=page.badge(findings.outcome, goals(findings)),
         evidence=evidence,
         plan=plan,
         facts=plan_facts(plan) if plan else [],
@@ -549,6 +550,12 @@ def _charts(findings: ConsolidationFindings) -> dict[str, dict[str, Any]]:
 RAW: Any = {"evidence": {"seen": True, "simulations": {"__all__": {"results": {"__all__": {"samples"}}}}}}
 """Left out of findings: the record has it."""
 
+
+def goals(findings: ConsolidationFindings) -> int:
+    """How many guests have a response time to keep."""
+    return sum(guest.slo.p99 is not None for guest in findings.evidence.cluster.guests.values())
+
+
 FILES: Files[ConsolidationFindings] = Files(
     of="a consolidation",
     show=show,
@@ -559,5 +566,7 @@ FILES: Files[ConsolidationFindings] = Files(
     rows=rows,
     table="rows.csv",
     charts=_charts,
+    headline=lambda findings: findings.headline,
+    goals=goals,
 )
 """Formats; adding one is one function and one entry."""

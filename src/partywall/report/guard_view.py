@@ -202,5 +202,7 @@ FILES: Files[GuardRun] = Files(
     rows=rows,
     table="vifs.csv",
     charts=_charts,
+    headline=headline,
+    goals=lambda run: len(run.vifs),
 )
 """Formats."""

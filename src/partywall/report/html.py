@@ -26,6 +26,7 @@ from partywall.model.plan import Trial
 from partywall.report import charts, figures, host, page, series
 from partywall.report.advice import ADVICE, Advice
 from partywall.report.matrix import (
+    LIMIT_COLUMNS,
     Matrix,
     band_title,
     cell_title,
@@ -33,6 +34,7 @@ from partywall.report.matrix import (
     emulated,
     latency_words,
     legend,
+    limit_texts,
     matrix,
     sentence,
     severity,
@@ -80,6 +82,7 @@ def render(findings: Findings, evidence: Evidence) -> str:
         panels=panels,
         first=_worst(findings, ids),
         grid=matrix(findings),
+        limit_columns=LIMIT_COLUMNS,
         limited=[cell for cell in findings.cells if cell.role == "limit"],
         extent=_extent(findings, evidence),
         levels=legend(findings),
@@ -377,6 +380,7 @@ def environment() -> jinja2.Environment:
         "sentence": sentence,
         "cell_title": cell_title,
         "victim_title": victim_title,
+        "limit_texts": limit_texts,
         "treatment_title": treatment_title,
         "emulated": emulated,
         "spans": _grid_span,

@@ -158,6 +158,29 @@ def band_title(band: Band, findings: Findings) -> str:
     return f"{own} (long blocks)" if band.long else own
 
 
+def is_failed(band: Band, findings: Findings) -> bool:
+    """True if the A/A check of a band failed, by the warnings of its cells."""
+    failed = {Warn.NULL_EFFECT, Warn.NULL_LATENCY}
+    return any(band.of(cell) and not failed.isdisjoint(cell.warnings) for cell in findings.cells)
+
+
+LIMIT_COLUMNS = ("victim", "limit", "promised", "CPU time", "of the promise", "rate, of unlimited", "efficiency q")
+
+
+def limit_texts(cell: Cell) -> tuple[str, ...]:
+    """A limit as a row of LIMIT_COLUMNS. The CPU time is what a CPU limit is judged by."""
+    given, q = cell.cpu_time, cell.efficiency
+    return (
+        victim_title(cell),
+        treatment_title(cell),
+        "nothing" if cell.promised is None else figures.bare_percent(given.promised if given else cell.promised),
+        figures.percent(given.judged) if given else "–",
+        figures.percent(given.of_promise) if given else "–",
+        figures.percent(cell.isolation),
+        "not known" if q is None else figures.ratio(q),
+    )
+
+
 def legend(findings: Findings) -> list[tuple[Severity, str]]:
     """The marks of a matrix and their meaning."""
     bound = next((cell.effect_bound for cell in findings.cells if cell.effect_bound is not None), None)

@@ -129,6 +129,7 @@ def render(report: MigrationReport) -> str:
         "migration.html.j2",
         {identity: page.fluid(chart) for identity, (_, _, chart) in drawn.items()},
         findings=report.findings,
+        badge=page.badge(report.findings.outcome, goals(report)),
         plan=report.plan,
         about=report.about,
         link=rate_text(report.plan),
@@ -346,6 +347,12 @@ def _charts(report: MigrationReport) -> dict[str, dict[str, Any]]:
 RAW: Any = {"moves": {"__all__": {"timeline": True, "move": {"progress", "passes"}}}}
 """What is left out of findings: the record has it."""
 
+
+def goals(report: MigrationReport) -> int:
+    """How many limits the plan's goal states."""
+    return len(report.plan.goal.limits)
+
+
 FILES: Files[MigrationReport] = Files(
     of="a migration",
     show=lambda report, console: show(report.findings, console),
@@ -356,6 +363,8 @@ FILES: Files[MigrationReport] = Files(
     rows=lambda report: move_rows(report.findings),
     table="moves.csv",
     charts=_charts,
+    headline=lambda report: report.findings.headline,
+    goals=goals,
     usual=("html", "json"),
 )
 """Formats; adding one is one function and one entry."""

@@ -169,6 +169,7 @@ def render(report: PowerReport) -> str:
         "power.html.j2",
         {identity: page.fluid(chart) for identity, (_, _, chart) in drawn.items()},
         findings=findings,
+        badge=page.badge(findings.outcome, 0),
         about=report.about,
         mark=MARKS[findings.origin],
         meter_columns=METERS,
@@ -244,6 +245,7 @@ FILES: Files[PowerReport] = Files(
     rows=lambda report: rows(report.findings),
     table="rows.csv",
     charts=_charts,
+    headline=lambda report: report.findings.headline,
     usual=("html", "json", "model"),
 )
 """Formats; adding one is one function and one entry."""

@@ -147,5 +147,6 @@ FILES: Files[Traced] = Files(
     table="steps.csv",
     charts=_charts,
     usual=("html", "json", "pcapng"),
+    headline=lambda trace: trace[0].headline,
 )
 """The formats. A new one needs one function and one entry."""

@@ -85,6 +85,7 @@ def analyse(evidence: Evidence) -> Findings:
         bands=tuple(bands),
         curves=tuple(curves),
         verdicts=verdicts,
+        goals=len(verdicts),
         warnings=(
             *plan.warnings,
             *_warnings(plan.trials, cells, bands, disturbed),

@@ -206,7 +206,7 @@ def _limits(run: _Run, cells: Sequence[Cell] | None = None) -> list[str]:
 
 def _of_promise(cell: Cell) -> float:
     given = cell.cpu_time
-    return given.judged.value / given.promised if given else cell.efficiency.value if cell.efficiency else 1.0
+    return given.of_promise.value if given else cell.efficiency.value if cell.efficiency else 1.0
 
 
 def _limit(run: _Run, cell: Cell) -> str:

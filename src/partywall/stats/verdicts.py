@@ -159,19 +159,15 @@ def _cpu_time(cell: Cell, given: CpuTime, low: float, high: float | None) -> Jud
     Less than promised is the setting's fault only if nothing else took the time: a limit that was used up in every
     period, or a sandbox that gets its share without the neighbour.
     """
-    outcome, reason = _judge("CPU time / promised", _share(given.judged, given), at_least=low, at_most=high)
-    is_short = outcome is Outcome.VIOLATED and _share(given.judged, given).high < low
+    outcome, reason = _judge("CPU time / promised", given.of_promise, at_least=low, at_most=high)
+    is_short = outcome is Outcome.VIOLATED and given.of_promise.high < low
     if not is_short or given.held is not None:
         return outcome, reason
     if given.alone is not None:
-        explained = _share(given.alone, given).low >= low
+        explained = given.promise_kept(given.alone).low >= low
     else:
         explained = given.held_share is None and DISTURBED.isdisjoint(cell.warnings)
     return (outcome, reason) if explained else (Outcome.INCONCLUSIVE, f"{reason}, but {_WAITED}")
-
-
-def _share(cpu: Estimate, given: CpuTime) -> Estimate:
-    return cpu.model_copy(update={name: getattr(cpu, name) / given.promised for name in ("value", "low", "high")})
 
 
 def _judge(name: str, estimate: Estimate, at_least: float | None = None, at_most: float | None = None) -> Judgement:

@@ -181,7 +181,7 @@ class Handlers:
             token=self._server.token(version), files=records.files(self._server.folder, name), note=note, tags=tags,
             has_page=path is not None and (path / "report.html").is_file(),
             formats=await threaded(records.formats, path) if path and kind else (),
-            watching=self._server.is_open(name), headline=records.headline(path) if path else "",
+            watching=self._server.is_open(name), headline=records.summary(path)[0] if path else "",
         )  # fmt: skip
 
     async def policy(self, request: Request) -> Response:

@@ -107,7 +107,7 @@ def row(folder: Folder, named_record: Named) -> Row:
     badge = ("running", "running") if running else outcome(path, code) or ("none", "stopped" if end else "")
     size = size_of(path)
     return Row(
-        named_record.name, named_record.kind, named_record.changed, badge, headline(path), size, note, tags, running
+        named_record.name, named_record.kind, named_record.changed, badge, summary(path)[0], size, note, tags, running
     )
 
 
@@ -115,18 +115,9 @@ def outcome(path: Path | None, code: Any) -> tuple[str, str] | None:
     """The class and text of the badge for an exit code. None if the code is not known."""
     if not isinstance(code, int):
         return None
-    if code == Exit.HOLDS and not (path and _has_goals(path)):
+    if code == Exit.HOLDS and not (path and summary(path)[1]):
         return "done", "✓ measured"
     return OUTCOMES.get(code, ("violated", f"✗ exit code {code}"))
-
-
-def _has_goals(path: Path) -> bool:
-    """True if the findings contain a verdict. Without goals, a run that holds has only been measured."""
-    try:
-        with opened(path / "findings.json") as stream:
-            return b'"verdicts":[]' not in stream.read().replace(b" ", b"").replace(b"\n", b"")
-    except OSError:
-        return False
 
 
 def opened(file: Path) -> IO[bytes]:
@@ -147,18 +138,20 @@ def annotation(folder: Folder, name: str) -> tuple[str, tuple[str, ...]]:
         return "", ()
 
 
-def headline(path: Path) -> str:
-    """The headline of a record's findings; empty if there is none."""
+def summary(path: Path) -> tuple[str, int]:
+    """The headline of a record's findings, empty if there is none, and how many goals were judged."""
     try:
         with opened(path / "findings.json") as stream:
             start = stream.read(TAIL_BYTES).decode("utf-8", "replace")
     except OSError:
-        return ""
+        return "", 0
+    goals = re.search(r'"goals"\s*:\s*(\d{1,6})\b', start)
     match = re.search(r'"headline"\s*:\s*("(?:[^"\\]|\\.)*")', start)
     try:
-        return str(json.loads(match.group(1)))[:300] if match else ""
+        headline = str(json.loads(match.group(1)))[:400] if match else ""
     except ValueError:
-        return ""
+        headline = ""
+    return headline, int(goals.group(1)) if goals else 0
 
 
 def ending(path: Path) -> dict[str, Any] | None:

@@ -169,3 +169,10 @@ def test_the_findings_of_a_load_are_printed_as_json(kept, capsys):
     document = json.loads(said.out)
     assert (document["command"], document["exit"], said.err) == ("report", code, "")
     assert document["result"] == output.plain(json.loads((kept.path / "findings.json").read_text()))
+
+
+def test_the_document_begins_with_the_finding_and_the_number_of_goals_for_lists_of_records(kept):
+    value = load_page.FILES.value(load_run(kept))
+    assert list(value)[:2] == ["headline", "goals"]
+    assert value["headline"].startswith("shop <b>: ")
+    assert value["goals"] == 2

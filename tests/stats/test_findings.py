@@ -277,7 +277,8 @@ def test_a_curve_has_the_dose_that_its_aggressor_really_gave():
     (known,) = agent_facts.dosed([curve], facts)
     assert known.dose.model_dump() == pytest.approx({"requested": 0.3, "pressed": 0.25, "cpu": 0.31})
     (text,) = agent_facts.said(steps, facts)
-    assert "memory-copy was at work in 25.0% of its time at partial intensities, and 30.0% was requested" in text
+    assert "memory-copy was at work in 25.0% of its time at partial intensities, and 30.0% was requested on " in text
+    assert "on average (25 %, 50 %);" in text
     assert not list(agent_facts.said(steps, AgentFacts(facts={"memory-copy": ({"dose": asked},)})))
     assert agent_facts.dosed([curve], None) == (curve,)
 

@@ -185,7 +185,7 @@ def test_what_is_not_known_is_nowhere_shown_as_no_effect(open_run):
     terminal.show(findings, made, out)
     text = out.file.getvalue()
     assert "1.0 ± 0.4 ?" in text
-    assert "? not known" in text
+    assert "? not known: an effect above ±5 % is not excluded" in text
     assert "· no effect above ±5 %" in text
 
 

@@ -11,6 +11,9 @@ from partywall.report import figures
 
 Key = tuple[str, str, float, str]
 
+REASONS_SHOWN = 3
+"""Reasons in a legend why cells are not known. Each cell has its own in its details."""
+
 
 class Severity(Enum):
     """How much throughput a neighbour costs, as words and a mark, so that colour is never the only sign."""
@@ -164,7 +167,7 @@ def is_failed(band: Band, findings: Findings) -> bool:
     return any(band.of(cell) and not failed.isdisjoint(cell.warnings) for cell in findings.cells)
 
 
-LIMIT_COLUMNS = ("victim", "limit", "promised", "CPU time", "of the promise", "rate, of unlimited", "efficiency q")
+LIMIT_COLUMNS = ("victim", "limit", "promised", "CPU time", "of promise", "efficiency q")
 
 
 def limit_texts(cell: Cell) -> tuple[str, ...]:
@@ -176,15 +179,16 @@ def limit_texts(cell: Cell) -> tuple[str, ...]:
         "nothing" if cell.promised is None else figures.bare_percent(given.promised if given else cell.promised),
         figures.percent(given.judged) if given else "–",
         figures.percent(given.of_promise) if given else "–",
-        figures.percent(cell.isolation),
         "not known" if q is None else figures.ratio(q),
     )
 
 
 def legend(findings: Findings) -> list[tuple[Severity, str]]:
-    """The marks of a matrix and their meaning."""
+    """The marks of a matrix and their meaning, with the reasons why cells are not known."""
     bound = next((cell.effect_bound for cell in findings.cells if cell.effect_bound is not None), None)
-    return [(level, severity_words(level, bound)) for level in Severity]
+    reasons = dict.fromkeys(c.why for c in findings.cells if severity(c) is Severity.NOT_KNOWN and c.why)
+    why = f": {', or '.join(list(reasons)[:REASONS_SHOWN])}" if reasons else ""
+    return [(each, severity_words(each, bound) + (why if each is Severity.NOT_KNOWN else "")) for each in Severity]
 
 
 def uncontrolled(findings: Findings) -> dict[str, tuple[str, ...]]:

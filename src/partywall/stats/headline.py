@@ -210,21 +210,25 @@ def _of_promise(cell: Cell) -> float:
 
 
 def _limit(run: _Run, cell: Cell) -> str:
-    given, trial = cell.cpu_time, run.trials[cell.trial]
-    where = f" beside {beside(cell)}" if cell.aggressor else ""
-    if given is not None:
-        whose = "a CPU" if len(trial.victim_cpus) == 1 else f"its {len(trial.victim_cpus)} CPUs"
-        got = written_percent(given.judged)
-        text = f"{cell.victim}{where} gets {got} of {whose}, of {100 * given.promised:g} % promised"
-    else:
-        q = written_percent(cell.efficiency) if cell.efficiency else ""
-        text = f"{cell.victim}{where} gets {q} of what {cell.label} promises"
+    """What a limit gave, and the rate that is left beside the worst neighbour."""
+    text = f"{cell.victim}{f' beside {beside(cell)}' if cell.aggressor else ''} gets {_given(run, cell)}"
     pressed = [c for c in run.cells if c.role == "aggressor" and (c.trial, c.baseline) == (cell.trial, cell.treatment)]
     worst = min(pressed, key=lambda c: c.isolation.value, default=None)
     if worst is None:
-        return text + run.marks(cell)
-    left = f"beside {worst.aggressor} its rate is {written_percent(worst.isolation)} of that"
-    return f"{text}{run.marks(cell)}; {left}{run.marks(worst)}"
+        return text
+    return f"{text}; beside {worst.aggressor} its rate is {written_percent(worst.isolation)} of that{run.marks(worst)}"
+
+
+def _given(run: _Run, cell: Cell) -> str:
+    """'29.8 % ± 0.2 of a CPU, of 30 % promised'."""
+    given, cpus = cell.cpu_time, len(run.trials[cell.trial].victim_cpus)
+    if given is None:
+        q = written_percent(cell.efficiency) if cell.efficiency else ""
+        return f"{q} of what {cell.label} promises{run.marks(cell)}"
+    whose = "a CPU" if cpus == 1 else f"its {cpus} CPUs"
+    waited = given.held is None and given.held_share is not None and not cell.aggressor
+    marks = run.marks(cell, *(["others used the CPU"] if waited else []))
+    return f"{written_percent(given.judged)} of {whose}, of {100 * given.promised:g} % promised{marks}"
 
 
 def _failed_checks(run: _Run) -> list[str]:

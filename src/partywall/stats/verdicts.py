@@ -160,14 +160,14 @@ def _cpu_time(cell: Cell, given: CpuTime, low: float, high: float | None) -> Jud
     period, or a sandbox that gets its share without the neighbour.
     """
     outcome, reason = _judge("CPU time / promised", given.of_promise, at_least=low, at_most=high)
-    is_short = outcome is Outcome.VIOLATED and given.of_promise.high < low
-    if not is_short or given.held is not None:
+    may_be_short = outcome is not Outcome.HOLDS and given.of_promise.low < low
+    if not may_be_short or given.held is not None:
         return outcome, reason
     if given.alone is not None:
         explained = given.promise_kept(given.alone).low >= low
     else:
         explained = given.held_share is None and DISTURBED.isdisjoint(cell.warnings)
-    return (outcome, reason) if explained else (Outcome.INCONCLUSIVE, f"{reason}, but {_WAITED}")
+    return (outcome, reason) if explained else (Outcome.INCONCLUSIVE, f"{reason}; {_WAITED}")
 
 
 def _judge(name: str, estimate: Estimate, at_least: float | None = None, at_most: float | None = None) -> Judgement:

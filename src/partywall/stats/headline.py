@@ -311,7 +311,8 @@ def _remedy(run: _Run, cell: Cell) -> str:
 
 
 def _resource(run: _Run, kernel: str | None) -> str:
-    return str(run.kernels.get(kernel or "", {}).get("resource", ""))
+    info = shipped().kernel(kernel or "")
+    return str(run.kernels.get(kernel or "", {}).get("resource", "") or (info.resource if info else ""))
 
 
 def _surprise(run: _Run, cell: Cell) -> float:

@@ -410,7 +410,8 @@ def reason(point: Point) -> str:
     factor = cell.isolation
     text = f"{point.place}: isolation factor {factor.value:.3f} ({factor.low:.3f} to {factor.high:.3f})"
     if band is not None:
-        text += f", beside {band.low:.3f} to {band.high:.3f} of a neighbour that loads nothing"
+        text += f", effect: {cell.effect.value.replace('_', ' ')}"
+        text += f"; the band of a neighbour that loads nothing is {band.low:.3f} to {band.high:.3f}"
     if cell.achieved is not None and cell.achieved <= MOST:
         text += f"; the neighbour got {cell.achieved:.0%} of its rate alone"
         if cell.achieved >= FULL and factor.low >= FULL:

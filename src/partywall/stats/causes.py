@@ -8,6 +8,7 @@ counter, and the text states their number.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,8 +18,8 @@ from partywall.model.evidence import Counter
 from partywall.model.finding import Cause, Cell, Effect, Estimate
 from partywall.stats.interval import FEWEST, Array, correlation_interval, mean_interval, p_values
 from partywall.stats.series import Pair, Series
+from partywall.stats.states import selected
 
-ALPHA = 0.05
 MOST = 3
 ECHO = 0.5
 """A counter that changes by at least this share as much under a harmless treatment is excluded."""
@@ -44,9 +45,9 @@ def causes_of(cell: Cell, cells: Sequence[Cell], series: Series, counters: Mappi
     pair = series.pair(cell.treatment, cell.baseline)
     readings = {name: reading for name in counters if (reading := _reading(pair, name)) is not None}
     harmless = [series.pair(other.treatment, other.baseline) for other in cells if other.effect is not Effect.SEEN]
-    named = [
-        name for name in _holm(dict(_p_values(readings))) if _telling(counters[name], readings[name].change, harmless)
-    ]
+    chances = dict(_p_values(readings))
+    moved = itertools.compress(chances, selected(list(chances.values())))
+    named = [name for name in moved if _telling(counters[name], readings[name].change, harmless)]
     causes = [_cause(cell, pair, counters[name], readings[name]) for name in named]
     return tuple(sorted(causes, key=_rank)[:MOST])
 
@@ -65,16 +66,6 @@ def _p_values(readings: Mapping[str, Reading]) -> Iterator[tuple[str, float]]:
         alike.setdefault(reading.read.tobytes(), []).append(name)
     for names in alike.values():
         yield from zip(names, p_values(np.stack([readings[name].change for name in names])).tolist(), strict=True)
-
-
-def _holm(p_values: Mapping[str, float]) -> list[str]:
-    """Names that remain significant after testing all (Holm 1979)."""
-    kept: list[str] = []
-    for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
-        if p > ALPHA / (len(p_values) - place):
-            break
-        kept.append(name)
-    return kept
 
 
 def _telling(counter: Counter, change: Array, harmless: Sequence[Pair]) -> bool:

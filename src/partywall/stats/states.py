@@ -5,9 +5,8 @@ The only place that decides this. The headline, the matrix, goals, tables, chart
 
 * The A/A check is one test of the whole run: null aggressors show an effect only if chance would not show as large
   ones among so many. Where it fails, that band widens the intervals that refer to it.
-* An effect is an interval that excludes 1. Of many cells without an effect, chance moves some so far, so that effects
-  are selected with Benjamini and Hochberg's rule (JRSS B 57, 1995): of the effects named, at most one in twenty is
-  chance.
+* An effect is an interval that excludes 1. Of many cells without an effect, chance moves some so far, so effects are
+  selected with Holm's rule (Scand. J. Stat. 6, 1979): in at most one of twenty runs, a named effect is chance.
 * There is no effect beyond a bound if the interval lies within it, and nothing suggests that there was more.
 """
 
@@ -25,7 +24,7 @@ from partywall.stats.quantile import student_reach, student_tail
 from partywall.stats.reliability import understated
 
 CHANCE = 0.05
-"""Of the effects named, at most this share is chance. The only place that corrects for the number of cells."""
+"""In at most this share of runs, any effect that is named is chance. The only correction for the number of cells."""
 
 COARSE = 5.0
 """"No effect" needs a bound of at most this multiple of the requested precision."""
@@ -96,11 +95,13 @@ def chance(ratio: Estimate) -> float:
 
 
 def selected(chances: Sequence[float]) -> list[bool]:
-    """Which effects are named, if at most CHANCE of those named may be chance (Benjamini and Hochberg)."""
-    ordered = sorted(chances)
-    passing = (p for place, p in enumerate(ordered, 1) if p <= CHANCE * place / len(ordered))
-    limit = max(passing, default=-1.0)
-    return [p <= limit for p in chances]
+    """Which of several effects remain if any of them may be chance in at most CHANCE of all runs (Holm 1979)."""
+    kept = [False] * len(chances)
+    for place, at in enumerate(sorted(range(len(chances)), key=chances.__getitem__)):
+        if chances[at] > CHANCE / (len(chances) - place):
+            break
+        kept[at] = True
+    return kept
 
 
 def _judged(claim: Claim, p: float, is_kept: bool) -> Judgement:

@@ -183,7 +183,8 @@ def measured(scenario: str) -> dict[str, Any]:
 
 def _cell(cell: Any) -> dict[str, float]:
     factor = cell.isolation
-    return {"value": factor.value, "low": factor.low, "high": factor.high, "n": factor.n, "seen": cell.seen}
+    seen = cell.effect == "effect"
+    return {"value": factor.value, "low": factor.low, "high": factor.high, "n": factor.n, "seen": seen}
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from partywall.plan import Topology, make
 from partywall.run import execute
 from partywall.sandbox import Label
 from partywall.stats import compare_runs
-from partywall.stats.latency import JUDGED, is_effect
+from partywall.stats.latency import JUDGED
 from partywall.store import RunDirectory
 from partywall.testing import SimulatedHost
 
@@ -129,7 +129,7 @@ def alarms(demos: Sequence[Findings]) -> tuple[Count, Count]:
     for band in (band for findings in demos for band in findings.bands):
         throughput.add(not band.null.low <= 1 <= band.null.high)
         if (impact := band.null_latency.get(JUDGED)) is not None:
-            latency.add(is_effect(impact))
+            latency.add(not impact.low <= 0 <= impact.high)
     return throughput, latency
 
 

@@ -16,7 +16,6 @@ from partywall.load.second import Second
 from partywall.load.store import LoadDirectory, Readings
 from partywall.model.finding import Outcome
 from partywall.report import charts, load_charts, load_page
-from partywall.web.records import headline as headline_of
 
 SECOND = 1_000_000_000
 LABELS = [{"name": "GET /", "sort": "http"}, {"name": "buy", "sort": "transaction"}]
@@ -206,6 +205,8 @@ def test_a_load_of_any_length_needs_no_more_memory_for_its_counters(tmp_path, ke
     assert {row["at_ns"] for row in samples} == {number * SECOND for number in range(5000)}
 
 
-def test_the_findings_begin_with_a_headline_for_lists_of_records(kept, tmp_path):
-    load_page.FILES.write(load_run(kept), tmp_path, ["json"])
-    assert "4.000 responses/s, " in headline_of(tmp_path)
+def test_the_document_begins_with_the_finding_and_the_number_of_goals_for_lists_of_records(kept):
+    value = load_page.FILES.value(load_run(kept))
+    assert list(value)[:2] == ["headline", "goals"]
+    assert value["headline"].startswith("shop <b>: ")
+    assert value["goals"] == 2

@@ -12,7 +12,7 @@ from partywall.model.observation import Histogram, Observation, bucket_of, by_tr
 from partywall.model.plan import Limits, Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor, Goal, Sandbox, Scenario, Victim
 from partywall.report.latency import quantiles
-from partywall.stats.states import with_effects
+from partywall.stats.states import judged
 
 MS = 1_000_000
 SLOT, GUARD, SLICE = 100 * MS, 10 * MS, 10 * MS
@@ -320,7 +320,6 @@ def cell(seen: Evidence, trial: Trial, treatment: Treatment, band: float, shape:
             slot_ns=SLOT,
         ),
         causes=(cause,) if outside and treatment.aggressor else (),
-        seen=outside,
         warnings=tuple(warnings),
     )
 
@@ -356,7 +355,7 @@ def findings(seen: Evidence, shape: Shape = DEFAULT) -> Findings:
             reason="isolation factor 0.996 ± 0.004 lies above 0.95",
         ),
     )
-    cells = with_effects(cells, bands, seen.plan.scenario.precision)
+    cells = judged(cells, bands, seen.plan.scenario.precision)
     return Findings(
         run=seen.run,
         scenario=seen.plan.scenario.name,
@@ -366,6 +365,7 @@ def findings(seen: Evidence, shape: Shape = DEFAULT) -> Findings:
         bands=tuple(bands),
         curves=tuple(curves),
         verdicts=verdicts,
+        goals=len(verdicts),
     )
 
 

@@ -27,7 +27,7 @@ def test_what_is_no_effect_or_not_known_has_a_mark_of_its_own_however_large_its_
 def test_no_effect_and_not_known_name_the_bound(run):
     assert describe(cell_with(run, 1.0, effect=Effect.NONE, effect_bound=0.05)) == "no effect above ±5 %"
     unknown = cell_with(run, 1.0, effect=Effect.NOT_KNOWN, effect_bound=0.05)
-    assert describe(unknown) == "not known: an effect above ±5 % is not excluded"
+    assert describe(unknown.model_copy(update={"why": "only 7 blocks"})) == "not known: only 7 blocks"
 
 
 def test_a_limit_that_takes_half_is_not_called_harm(run):

@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from partywall.model.finding import Warn
+from partywall.model.finding import CpuTime, Warn
 from partywall.report import figures, terminal
 from partywall.report.advice import ADVICE
 from partywall.report.matrix import Severity
@@ -32,7 +32,7 @@ def test_headline_verdict_band_causes_and_advice_are_there(run):
     text = " ".join(shown(run, 200).split())
     assert run[0].headline in text
     assert "✗ violated" in text
-    assert "A/A band" in text
+    assert "A/A check" in text
     assert run[0].cells[2].causes[0].text in text
     assert ADVICE[Warn.CARRY_OVER].remedy in text
 
@@ -81,3 +81,21 @@ def test_a_run_without_any_cell_is_reported_without_a_crash(run):
 def test_text_from_a_user_is_not_read_as_markup(run):
     findings = run[0].model_copy(update={"headline": "[bold]odd[/bold] [/nothing]"})
     assert "[bold]odd[/bold] [/nothing]" in shown((findings, run[1]))
+
+
+def test_an_a_a_check_that_holds_takes_one_line_and_one_that_failed_names_its_victims(run):
+    sound = [cell.model_copy(update={"warnings": ()}) for cell in run[0].cells]
+    text = " ".join(shown((run[0].model_copy(update={"cells": tuple(sound)}), run[1]), 200).split())
+    assert "A/A check: an idle neighbour changed nothing beyond chance (3 checks, the widest known within ±" in text
+    assert "Judged by that band" not in text
+    failed = [c.model_copy(update={"warnings": (Warn.NULL_EFFECT,)}) if c.victim == "ring" else c for c in sound]
+    text = " ".join(shown((run[0].model_copy(update={"cells": tuple(failed)}), run[1]), 200).split())
+    assert "A/A check failed for 1 of 3: ring " in text
+
+
+def test_a_limit_shows_the_cpu_time_that_it_gave(run):
+    share = run[0].cells[0].isolation.model_copy(update={"value": 0.298, "low": 0.296, "high": 0.3})
+    given = CpuTime(promised=0.3, got=share)
+    cells = [c.model_copy(update={"cpu_time": given}) if c.role == "limit" else c for c in run[0].cells]
+    text = " ".join(shown((run[0].model_copy(update={"cells": tuple(cells)}), run[1]), 200).split())
+    assert "30 % 29.8 % ± 0.2 99.3 % ± 0.7" in text

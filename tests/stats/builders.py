@@ -108,7 +108,7 @@ class Host:
                         rate,
                         rate * (1 - half),
                         rate * (1 + half),
-                        1.0,
+                        factor if t.victim_limits and t.victim_limits.cpu_limit else 1.0,
                         Histogram({}),
                     )
                 )

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partywall.model.evidence import AgentFacts, Counter, Readings
-from partywall.model.finding import Curve, Outcome, Warn
+from partywall.model.finding import Curve, Effect, Outcome, Warn
 from partywall.model.observation import Histogram, bucket_of
 from partywall.model.plan import Limits, Treatment
 from partywall.model.scenario import Aggressor, Goal, Sandbox, Throttle, Victim
 from partywall.stats import agent_facts, analyse, carry_over, checkpoints, enough
 from partywall.stats.effects import bands_of, variation_of
 from partywall.stats.interval import ratio_of_means
-from partywall.stats.latency import is_effect
 from partywall.stats.series import Measured
+from partywall.stats.states import failed_checks
 from tests.stats.builders import Host, evidence, limit, plan, treatment, trial, with_latency
 
 COPY = treatment("memory-copy")
@@ -35,8 +35,8 @@ def test_a_harm_is_measured_and_seen_and_a_null_is_not():
     harm, null = cell(result, "memory-copy"), cell(result, "null")
     assert harm.isolation.low < 0.8 < harm.isolation.high
     assert harm.isolation.half_width < 0.01
-    assert harm.seen
-    assert not null.seen
+    assert harm.effect is Effect.SEEN
+    assert null.effect is not Effect.SEEN
     assert harm.rate.value == pytest.approx(0.8e6, rel=0.01)
     assert harm.baseline_rate.value == pytest.approx(1e6, rel=0.01)
 
@@ -120,7 +120,7 @@ def test_stalled_slots_are_the_worst_harm_and_stay_in():
     harm = cell(findings(stalled), "memory-copy")
     assert harm.isolation.value == pytest.approx(0.75, abs=0.01)
     assert harm.isolation.method.startswith("ratio of mean rates")
-    assert harm.seen
+    assert harm.effect is Effect.SEEN
 
 
 def test_a_treatment_measured_in_too_few_blocks_is_named_as_missing():
@@ -135,9 +135,7 @@ def test_a_treatment_measured_in_too_few_blocks_is_named_as_missing():
 def test_an_effect_of_nothing_is_reported_everywhere():
     result = findings(Host().measure(SINGLE, 60, {"null": 0.95, "memory-copy": 0.8}))
     assert Warn.NULL_EFFECT in cell(result, "memory-copy").warnings
-    assert result.headline.startswith(
-        "Not reliable: a neighbour that does nothing seemed to change the rate of copy by "
-    )
+    assert result.headline.startswith("Not reliable: an idle neighbour seemed to change the rate of copy by ")
     assert any("A/A check failed" in warning for warning in result.warnings)
 
 
@@ -279,7 +277,8 @@ def test_a_curve_has_the_dose_that_its_aggressor_really_gave():
     (known,) = agent_facts.dosed([curve], facts)
     assert known.dose.model_dump() == pytest.approx({"requested": 0.3, "pressed": 0.25, "cpu": 0.31})
     (text,) = agent_facts.said(steps, facts)
-    assert "memory-copy was at work in 25.0% of its time at partial intensities, and 30.0% was requested" in text
+    assert "memory-copy was at work in 25.0% of its time at partial intensities, and 30.0% was requested on " in text
+    assert "on average (25 %, 50 %);" in text
     assert not list(agent_facts.said(steps, AgentFacts(facts={"memory-copy": ({"dose": asked},)})))
     assert agent_facts.dosed([curve], None) == (curve,)
 
@@ -384,9 +383,7 @@ def test_a_null_that_lengthens_the_latency_is_reported_and_widens_what_decides_a
     assert Warn.NULL_EFFECT not in cell(result, "memory-copy").warnings
     assert result.verdicts[0].outcome is Outcome.INCONCLUSIVE
     assert "latency impact at p99 (widened, because the A/A check failed)" in result.verdicts[0].reason
-    assert result.headline.startswith(
-        "Not reliable: a neighbour that does nothing seemed to change the p99 latency of copy by "
-    )
+    assert "Not reliable: an idle neighbour seemed to change the p99 latency of copy by " in result.headline
     assert any("had an effect on the p99 latency; the A/A check failed" in warning for warning in result.warnings)
 
 
@@ -412,7 +409,7 @@ def test_a_bound_on_the_latency_itself_is_judged_by_all_of_its_interval():
 def test_a_null_that_does_nothing_to_the_latency_alarms_at_about_the_level():
     lone, runs = trial(), 40
     made = (with_latency(Host(seed).measure(lone, 60, {}), {}, seed, operations=60) for seed in range(runs))
-    alarms = sum(is_effect(bands_of(lone, Measured.of(o))[0].null_latency["p99"]) for o in made)
+    alarms = sum(bool(failed_checks(bands_of(lone, Measured.of(o)))[1]) for o in made)
     assert alarms <= 0.05 * runs + 2.6 * math.sqrt(0.05 * 0.95 * runs)
 
 
@@ -498,7 +495,7 @@ def test_a_limit_is_no_point_of_a_sensitivity_curve():
     )
     result = findings(Host().measure(steps, 30, {"memory-copy@1,cpu_limit=0.5": 0.4}), steps)
     assert [point[0] for point in result.curves[0].points] == [0.5, 1.0]
-    assert result.headline.startswith("No neighbour shows an effect")
+    assert result.headline.startswith("No neighbour has an effect")
 
 
 def test_precision_counts_the_longer_arm_of_an_interval_that_ends_at_a_bound():
@@ -629,11 +626,11 @@ def test_a_latency_that_rose_alone_is_seen_against_its_own_band_and_stands_in_th
     low, high = band.latency["p99"]
     assert low < 0 < high
     slow, calm, null = (cell(result, name) for name in ("disk-write", "memory-copy", "null"))
-    assert not slow.seen
-    assert "p99" in slow.latency_seen
-    assert calm.latency_seen == null.latency_seen == ()
-    assert "lengthens the p99 latency of copy to" in result.headline
-    assert "without a loss of throughput seen" in result.headline
+    assert slow.effect is not Effect.SEEN
+    assert slow.latency_effect["p99"] is Effect.SEEN
+    assert Effect.SEEN not in {calm.latency_effect["p99"], null.latency_effect["p99"]}
+    assert result.headline.startswith("The p99 latency of copy beside disk-write (next core) grows to ")
+    assert result.headline.endswith("No neighbour has an effect on throughput above ±5 %.")
 
 
 def test_a_switched_limit_has_an_a_a_check_of_its_own():
@@ -646,7 +643,7 @@ def test_a_switched_limit_has_an_a_a_check_of_its_own():
     assert [(band.baseline, round(band.null.value, 1)) for band in result.bands] == [("none", 1.0), ("half", 1.0)]
     assert cell(result, "memory-copy,half").baseline == "half"
     assert cell(result, "null,half").efficiency is None
-    assert not cell(result, "null,half").seen
+    assert cell(result, "null,half").effect is not Effect.SEEN
 
 
 def test_a_cell_says_in_what_its_a_a_check_differed():

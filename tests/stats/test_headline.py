@@ -1,15 +1,17 @@
-import re
 import textwrap
+from itertools import product
 
 import pytest
 
-from partywall.model.finding import Band, Cell, Estimate, Warn
-from partywall.model.scenario import Aggressor, Sandbox
+from partywall.model.finding import Band, Cell, CpuTime, Estimate, Warn
+from partywall.model.scenario import Aggressor, Goal, Load, Sandbox, Victim
+from partywall.model.wording import LINES
 from partywall.report import figures
 from partywall.stats import analyse
 from partywall.stats.headline import headline as line_of
 from partywall.stats.headline import percent
-from partywall.stats.states import with_effects
+from partywall.stats.states import judged
+from partywall.stats.verdicts import verdicts_of
 from tests.stats.builders import KERNELS, Host, evidence, limit, plan, treatment, trial
 
 COPY, DISK, RING = treatment("memory-copy"), treatment("disk-write"), treatment("cache")
@@ -23,11 +25,11 @@ def ends(value, low, high):
     return Estimate(value=value, low=low, high=high, n=50, method="m")
 
 
-def cell(of, t, value, half, seen=True, **more):
+def cell(of, t, value, half, **more):
     return Cell(
         trial=of.id, victim=of.victim_name, treatment=t.id, label=t.label, role=t.role, aggressor=t.aggressor,
-        intensity=1.0, baseline_rate=estimate(1, 0.1), rate=estimate(value, half), isolation=estimate(value, half),
-        seen=seen, **more,
+        intensity=next(iter(t.intensities.values()), None), baseline_rate=estimate(1, 0.1), rate=estimate(value, half),
+        isolation=estimate(value, half), **more,
     )  # fmt: skip
 
 
@@ -35,7 +37,7 @@ def band(of, null=1.0, half=0.003):
     return Band(trial=of.id, low=1 - half, high=1 + half, null=estimate(null, half))
 
 
-def headline(of, kernels, cells, bands):
+def headline(of, cells, bands=(), goals=()):
     """Of a plan that holds no more than what has cells here."""
     measured = {(c.trial, c.treatment) for c in cells}
     trials = tuple(
@@ -44,24 +46,23 @@ def headline(of, kernels, cells, bands):
         )
         for item in of.trials
     )
-    judged = with_effects(cells, bands, of.scenario.precision)
-    return line_of(of.model_copy(update={"trials": trials}), kernels, judged, bands)
+    scenario = of.scenario.model_copy(update={"goals": goals})
+    known = judged(cells, bands, scenario.precision)
+    planned = of.model_copy(update={"trials": trials, "scenario": scenario})
+    return line_of(planned, KERNELS, known, bands, (), verdicts_of(goals, known, bands))
 
 
 COPYING = trial(COPY, DISK, RING, name="t1")
-ODD = trial(treatment("odd-work"))
 WRITING = trial(COPY, DISK, RING, name="t2", victim="write", probe="disk-write")
+SAME = trial(RING, name="t9", victim="compute", probe="cpu-integer", cpus=0)
+NEXT = "(next core)"
 
 
-def test_costs_come_worst_first_with_what_was_not_seen():
-    cells = [
-        cell(COPYING, COPY, 0.82, 0.01),
-        cell(WRITING, DISK, 0.38, 0.04),
-        cell(COPYING, RING, 0.999, 0.005, seen=False),
-    ]
-    assert headline(plan(COPYING, WRITING), KERNELS, cells, [band(COPYING), band(WRITING)]) == (
-        "A file-writing neighbour on the next core costs 62 % ± 4 of disk throughput; "
-        "a memory-copying one 18 % ± 1 of memory bandwidth; no other effect above ±0.6 %."
+def test_the_worst_loss_is_named_with_victim_neighbour_resource_size_and_what_to_do():
+    cells = [cell(COPYING, COPY, 0.82, 0.01), cell(WRITING, DISK, 0.38, 0.04), cell(COPYING, RING, 0.999, 0.005)]
+    assert headline(plan(COPYING, WRITING), cells, [band(COPYING), band(WRITING)]) == (
+        f"write beside disk-write {NEXT} loses 62 % ± 4 of disk throughput; limit disk-write with io.max or move it; "
+        f"copy beside memory-copy {NEXT} loses 18 % ± 1 of memory bandwidth. No other effect above ±5 %."
     )
 
 
@@ -78,255 +79,171 @@ def test_the_same_number_on_another_machine_is_another_cpu():
     far = Aggressor(stressor="memory-copy", sandbox=Sandbox(backend="ssh", host="far", cpus="0"))
     apart = trial(COPY, cpus=0).model_copy(update={"aggressors": {"memory-copy": far}})
     assert apart.victim_cpus == apart.aggressor_cpus["memory-copy"] == (0,)
-    assert headline(plan(apart), KERNELS, [cell(apart, COPY, 0.82, 0.01)], []) == (
-        "A memory-copying neighbour on another machine costs 18 % ± 1 of memory bandwidth."
-    )
+    line = headline(plan(apart), [cell(apart, COPY, 0.82, 0.01)])
+    assert line.startswith("copy beside memory-copy (another machine) loses 18 % ± 1 of memory bandwidth;")
 
 
-def test_as_many_neighbours_are_spelt_out_as_two_lines_hold_and_the_rest_is_counted():
-    cells = [
-        cell(COPYING, COPY, 0.82, 0.01), cell(COPYING, DISK, 0.95, 0.004), cell(COPYING, RING, 0.5, 0.01),
-        cell(WRITING, DISK, 0.38, 0.04), cell(WRITING, COPY, 0.9, 0.02),
-    ]  # fmt: skip
-    assert headline(plan(COPYING, WRITING), KERNELS, cells, []) == (
-        "A file-writing neighbour on the next core costs 62 % ± 4 of disk throughput; "
-        "a cache-walking one 50 % ± 1 of memory bandwidth; 3 more cost 5 to 18 %."
-    )
+def test_a_neighbour_on_the_victims_core_is_to_be_pinned_elsewhere():
+    line = headline(plan(SAME), [cell(SAME, RING, 0.3, 0.01)])
+    assert "; limit cache with cpu.max or pin it to another core." in line
 
 
-def test_a_neighbour_that_is_the_worst_of_several_victims_is_named_once():
-    cells = [
-        cell(COPYING, COPY, 0.82, 0.01), cell(WRITING, COPY, 0.38, 0.04),
-    ]  # fmt: skip
-    assert headline(plan(COPYING, WRITING), KERNELS, cells, []) == (
-        "A memory-copying neighbour on the next core costs 62 % ± 4 of disk throughput "
-        "and 18 % ± 1 of memory bandwidth."
-    )
+def test_virtual_users_are_not_said_to_share_a_core_with_a_neighbour():
+    victim = Victim(load=Load(url="http://127.0.0.1/"))
+    of = trial(COPY, victim="nginx", cpus=0).model_copy(update={"victim": victim})
+    line = headline(plan(of), [cell(of, COPY, 0.16, 0.08)])
+    assert line.startswith("nginx beside memory-copy loses 84 % ± 8 of its throughput;")
 
 
-def test_others_that_cost_the_same_are_not_given_a_range():
-    trials = [trial(COPY, name=f"t{n}", victim=f"v{n}") for n in range(5)]
-    cells = [cell(of, COPY, 0.5 if n < 2 else 0.78, 0.09 + n / 100) for n, of in enumerate(trials)]
-    assert headline(plan(*trials), KERNELS, cells, []).endswith("; 3 more cost about 22 % each.")
+def test_every_other_loss_is_named_where_there_is_room_and_counted_where_there_is_not():
+    cells = [cell(of, t, 0.5, 0.01) for of, t in product((COPYING, WRITING), (COPY, DISK, RING))]
+    line = headline(plan(COPYING, WRITING), cells)
+    assert "copy beside memory-copy" in line
+    assert "write beside cache" in line, line
+    trials = [trial(COPY, DISK, RING, name=f"t{n}", victim=f"some-long-victim-{n}") for n in range(5)]
+    cells = [cell(of, t, 0.5 + n / 100, 0.001) for n, of in enumerate(trials) for t in (COPY, DISK, RING)]
+    assert "more lose 46 to 50 %" in headline(plan(*trials), cells)
 
 
 @pytest.mark.parametrize("victims", [1, 2, 5, 20])
-def test_the_headline_is_at_most_two_lines_whatever_was_measured(victims):
+def test_the_headline_takes_a_few_lines_whatever_was_measured(victims):
     trials = [trial(COPY, DISK, RING, name=f"t{n}", victim=f"victim-{n}") for n in range(victims)]
     costs = ((COPY, 0.2), (DISK, 0.4), (RING, 0.9))
-    cells = [cell(of, t, value + n / 100, 0.01) for n, of in enumerate(trials) for t, value in costs]
-    for bands in ([], [band(of, null=0.98, half=0.005) for of in trials]):
-        assert len(textwrap.wrap(headline(plan(*trials), KERNELS, cells, bands), 80)) <= 2
-
-
-SAME = trial(RING, name="t9", victim="compute", probe="cpu-integer", cpus=0)
+    cells = [cell(of, t, value + n / 1000, 0.01) for n, of in enumerate(trials) for t, value in costs]
+    for bands, goals in product(([], [band(of, null=0.98, half=0.005) for of in trials]), ((), (GOAL,))):
+        assert len(textwrap.wrap(headline(plan(*trials), cells, bands, goals), 80)) <= LINES
 
 
 def test_a_neighbour_on_another_core_comes_before_one_on_the_victims_own():
     cells = [cell(SAME, RING, 0.5, 0.01), cell(COPYING, COPY, 0.75, 0.01)]
-    assert headline(plan(SAME, COPYING), KERNELS, cells, []) == (
-        "A memory-copying neighbour on the next core costs 25 % ± 1 of memory bandwidth; "
-        "a cache-walking one on the same core 50 % ± 1 of CPU speed."
-    )
-    more = [*cells, cell(WRITING, DISK, 0.76, 0.01), cell(WRITING, COPY, 0.9, 0.01)]
-    line = headline(plan(SAME, COPYING, WRITING), KERNELS, more, [])
-    assert line.startswith("A memory-copying neighbour on the next core costs 25 % ± 1 of memory bandwidth")
-    assert "24 % ± 1 of disk throughput" in line
-    assert "50 %" not in line.partition(" more cost ")[0]
+    line = headline(plan(SAME, COPYING), cells)
+    assert line.startswith(f"copy beside memory-copy {NEXT} loses 25 % ± 1 of memory bandwidth")
+    assert "compute beside cache (same core) loses 50 % ± 1 of CPU speed" in line
 
 
 def test_on_the_same_core_only_a_loss_beyond_an_equal_share_is_a_surprise():
     cells = [cell(SAME, RING, 0.1, 0.01), cell(COPYING, COPY, 0.75, 0.01)]
-    assert headline(plan(SAME, COPYING), KERNELS, cells, []).startswith(
-        "A cache-walking neighbour on the same core costs 90 % ± 1 of CPU speed; "
+    assert headline(plan(SAME, COPYING), cells).startswith(
+        "compute beside cache (same core) loses 90 % ± 1 of CPU speed; "
     )
 
 
-def test_losses_that_anyone_expects_are_counted_as_such():
-    of = [trial(RING, name=f"s{n}", victim=f"v{n}", probe="cpu-integer", cpus=0) for n in range(4)]
-    cells = [cell(COPYING, COPY, 0.75, 0.01), *(cell(each, RING, 0.5 + n / 50, 0.01) for n, each in enumerate(of))]
-    line = headline(plan(COPYING, *of), KERNELS, cells, [])
-    assert line.endswith("; 4 more on the same core cost 44 to 50 %.")
-
-
-def test_gains_are_counted_without_a_cause_and_only_where_there_is_room():
+def test_gains_are_named_where_there_is_no_loss():
     faster = cell(WRITING, DISK, 1.06, 0.01)
-    assert headline(plan(COPYING, WRITING), KERNELS, [cell(COPYING, COPY, 0.75, 0.01), faster], []).endswith(
-        "of memory bandwidth; 1 made the victim faster."
-    )
-    assert headline(plan(WRITING), KERNELS, [faster], []) == "1 made the victim faster."
+    assert headline(plan(WRITING), [faster]) == f"write beside disk-write {NEXT} is faster, by 6 % ± 1."
 
 
 @pytest.mark.parametrize(
     ("impact", "reported"),
     [
-        (estimate(0.4, 0.1), "by 40 % ± 10 without"),
-        (estimate(9.0, 1.0), "to 10 times ± 1 without"),
-        (estimate(24.0, 12.0), "to 25 times ± 12 without"),
-        (ends(50.0, 9.67, 900.0), "to at least 10 times without"),
+        (estimate(0.4, 0.1), "by 40 % ± 10."),
+        (estimate(9.0, 1.0), "to 10 times ± 1."),
+        (estimate(24.0, 12.0), "to 25 times ± 12."),
+        (ends(50.0, 9.67, 900.0), "to at least 10 times."),
     ],
 )
 def test_a_longer_latency_is_reported_in_the_words_of_the_tables(impact, reported):
-    slowed = cell(COPYING, COPY, 1.0, 0.01, seen=False, latency={"p99": impact}, latency_seen=("p99",))
-    line = headline(plan(COPYING), KERNELS, [slowed], [])
-    assert reported in line
+    slowed = cell(COPYING, COPY, 1.0, 0.01, latency={"p99": impact})
+    line = headline(plan(COPYING), [slowed])
+    assert line.startswith(f"The p99 latency of copy beside memory-copy {NEXT} grows {reported}")
     assert figures.impact(impact, sign=False) in line
 
 
-def test_a_longer_latency_beside_a_throughput_that_is_not_known_says_so():
-    slowed = cell(COPYING, COPY, 1.0, 0.3, seen=False, latency={"p99": estimate(0.4, 0.1)}, latency_seen=("p99",))
-    line = headline(plan(COPYING), KERNELS, [slowed], [])
-    assert "without a loss" not in line
-    assert line.endswith("by 40 % ± 10; whether it costs throughput is not known.")
+def test_no_effect_and_not_known_are_reported_apart_with_the_time_that_would_tell():
+    cells = [cell(COPYING, COPY, 0.999, 0.005), cell(COPYING, RING, 0.98, 0.06)]
+    line = headline(plan(COPYING), cells, [band(COPYING)])
+    assert line == "1 of 2 cells is not known (copy beside cache); about 11 min more would tell."
 
 
-def test_no_effect_and_not_known_are_reported_apart():
-    cells = [cell(COPYING, COPY, 0.999, 0.005, seen=False), cell(COPYING, RING, 0.9, 0.2, seen=False)]
-    assert headline(plan(COPYING), KERNELS, cells, [band(COPYING)]) == (
-        "No neighbour shows an effect above ±0.6 %, but 1 of 2 is not known (up to ±30 %)."
-    )
-    harm = cell(WRITING, COPY, 0.5, 0.01)
-    assert headline(plan(COPYING, WRITING), KERNELS, [*cells, harm], [band(COPYING), band(WRITING)]).endswith(
-        "; no other effect above ±0.6 %, but 1 of 2 is not known (up to ±30 %)."
-    )
-
-
-def test_wide_intervals_are_called_noise_and_not_a_bound_on_the_harm():
-    cells = [cell(COPYING, COPY, 0.5, 0.05), cell(COPYING, RING, 0.7, 0.328, seen=False)]
-    line = headline(plan(COPYING), KERNELS, cells, [])
-    assert line.endswith("; nothing else could be distinguished from noise (up to ±63 %).")
+def test_a_day_more_is_no_proposal_and_a_doubt_is_not_cured_by_time():
+    far = cell(COPYING, RING, 1.0, 1.6)
+    assert headline(plan(COPYING), [far], [band(COPYING, half=0.9)]).endswith("more than a day would tell.")
+    doubtful = cell(COPYING, RING, 1.0, 0.9, warnings=(Warn.AGGRESSOR_IDLE,))
+    assert headline(plan(COPYING), [doubtful]).endswith("(copy beside cache); see the warnings.")
 
 
 def test_a_kernel_may_name_what_its_victim_loses():
     walking = trial(COPY, victim="walk", probe="memory-latency")
-    line = headline(plan(walking), KERNELS, [cell(walking, COPY, 0.8, 0.01)], [])
-    assert line == "A memory-copying neighbour on the next core costs 20 % ± 1 of memory access speed."
+    line = headline(plan(walking), [cell(walking, COPY, 0.8, 0.01)])
+    assert line.startswith(f"walk beside memory-copy {NEXT} loses 20 % ± 1 of memory access speed;")
 
 
-def test_a_neighbour_whose_kernel_this_version_does_not_know_is_called_by_its_name():
-    cells = [cell(ODD, treatment("odd-work"), 0.8, 0.01)]
-    assert headline(plan(ODD), KERNELS, cells, []).startswith("An odd-work-running neighbour")
-
-
-def test_of_several_intensities_the_worst_is_reported():
+def test_of_several_intensities_the_worst_is_reported_with_its_intensity():
     half = treatment("memory-copy@0.5", intensity=0.5)
     both = trial(half, COPY)
-    cells = [cell(both, half, 0.9, 0.01), cell(both, COPY, 0.8, 0.01)]
-    assert headline(plan(both), KERNELS, cells, []) == (
-        "A memory-copying neighbour on the next core costs 20 % ± 1 of memory bandwidth."
-    )
+    cells = [cell(both, half, 0.7, 0.01), cell(both, COPY, 0.8, 0.01)]
+    line = headline(plan(both), cells)
+    assert line.startswith(f"copy beside memory-copy at 50 % {NEXT} loses 30 % ± 1 of memory bandwidth;")
+    assert line.count("beside memory-copy") == 1
 
 
-def test_nothing_seen_is_said_with_its_resolution():
-    cells = [cell(COPYING, COPY, 0.998, 0.004, seen=False)]
-    assert headline(plan(COPYING), KERNELS, cells, [band(COPYING)]) == "No neighbour shows an effect above ±0.6 %."
+def test_nothing_seen_is_said_with_its_bound():
+    assert headline(plan(COPYING), [cell(COPYING, COPY, 0.998, 0.004)]) == "No neighbour has an effect above ±5 %."
 
 
 def test_a_coarse_run_is_not_a_clean_bill():
-    cells = [cell(COPYING, COPY, 1.0, 0.2, seen=False)]
-    assert headline(plan(COPYING), KERNELS, cells, [band(COPYING)]).startswith("Nothing conclusive: ")
+    assert headline(plan(COPYING), [cell(COPYING, COPY, 1.0, 0.2)]).startswith("Nothing conclusive: 1 of 1 cell is not")
 
 
-def test_a_failed_check_comes_first():
-    cells = [cell(COPYING, COPY, 0.82, 0.01)]
-    line = headline(plan(COPYING), KERNELS, cells, [band(COPYING, null=0.98, half=0.005)])
-    assert line == (
-        "Not reliable: a neighbour that does nothing seemed to change the rate of copy by −2.0 % ± 0.5. "
-        "1 neighbour costs about 18 %."
-    )
+def test_a_failed_check_is_said_before_what_is_not_reliable():
+    line = headline(plan(COPYING), [cell(COPYING, COPY, 0.82, 0.01)], [band(COPYING, null=0.98, half=0.005)])
+    assert line.startswith("Not reliable: an idle neighbour seemed to change the rate of copy by −2.0 % ± 0.5. copy ")
 
 
-def test_a_command_is_called_by_its_name():
-    noisy = treatment("noisy")
-    of = trial(noisy, cpus=0).model_copy(update={"aggressors": {"noisy": Aggressor(command=("/usr/bin/fio", "x"))}})
-    assert headline(plan(of), KERNELS, [cell(of, noisy, 0.7, 0.02)], []) == (
-        "A neighbour running fio on the same core costs 30 % ± 2 of memory bandwidth."
-    )
+def test_one_of_several_null_cells_that_chance_moves_does_not_make_a_run_unreliable():
+    """Of four bands at 95 %, one fails in one run of five."""
+    trials = [trial(COPY, name=f"t{n}", victim=f"v{n}") for n in range(4)]
+    cells = [cell(of, COPY, 0.82, 0.01) for of in trials]
+    chance = [band(of, null=0.95 if n == 0 else 1.0, half=0.048) for n, of in enumerate(trials)]
+    assert chance[0].null.high < 1
+    assert "Not reliable" not in headline(plan(*trials), cells, chance)
+    clear = [band(of, null=0.9 if n == 0 else 1.0, half=0.048) for n, of in enumerate(trials)]
+    assert headline(plan(*trials), cells, clear).startswith("Not reliable: an idle neighbour ")
 
 
-def test_two_victims_that_lose_the_same_resource_are_reported_apart():
-    other = trial(COPY, name="t3", victim="second")
-    cells = [cell(COPYING, COPY, 0.82, 0.01), cell(other, COPY, 0.7, 0.01)]
-    line = headline(plan(COPYING, other), KERNELS, cells, [])
-    assert "of memory bandwidth (second) and " in line
-    assert "of memory bandwidth (copy)." in line
-
-
-def test_limits_are_reported_where_there_are_no_neighbours():
-    of = trial(limit("half", 0.5))
-    cells = [cell(of, of.treatments[-1], 0.45, 0.01, efficiency=estimate(0.9, 0.02))]
-    assert headline(plan(of), KERNELS, cells, []) == (
-        "Limits gave their sandboxes 0.90 ± 0.02 of the promised share or nearer to it."
-    )
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_line_of_a_whole_run_reads_well(seed):
+def test_a_whole_run_reads_well():
     of = trial(COPY, RING)
-    result = analyse(evidence(plan(of), Host(seed).measure(of, 50, {"memory-copy": 0.8})))
-    assert re.match(r"A memory-copying neighbour on the next core costs (19|20)\.\d+ % ± 0\.\d+ of", result.headline)
-    assert "no other effect above ±" in result.headline
+    line = analyse(evidence(plan(of), Host(0).measure(of, 50, {"memory-copy": 0.8}))).headline
+    assert line.startswith(f"copy beside memory-copy {NEXT} loses ")
+    assert line.endswith("No other effect above ±5 %.")
 
 
 def test_only_a_neighbour_placed_by_topology_is_said_to_be_on_the_next_core():
     cells = [cell(COPYING, COPY, 0.82, 0.01)]
     listed = Aggressor(stressor="memory-copy", sandbox=Sandbox(cpus="1"))
     chosen = COPYING.model_copy(update={"aggressors": {"memory-copy": listed}})
-    assert "on the next core" in headline(plan(COPYING), KERNELS, cells, [])
-    assert "on another core" in headline(plan(chosen), KERNELS, cells, [])
+    assert "(next core)" in headline(plan(COPYING), cells)
+    assert "(another core)" in headline(plan(chosen), cells)
 
 
-def test_a_latency_probe_does_not_lose_bandwidth():
-    of = trial(COPY, victim="walk", probe="memory-latency")
-    kernels = KERNELS | {"memory-latency": {"resource": "memory_bandwidth"}}
-    line = headline(plan(of), kernels, [cell(of, COPY, 0.82, 0.01)], [])
-    assert line.endswith("costs 18 % ± 1 of memory access speed.")
-
-
-UNDERSTATED = (
-    Warn.AGGRESSOR_IDLE, Warn.AGGRESSOR_NOT_STOPPED, Warn.AGGRESSOR_FELL_SHORT, Warn.CARRY_OVER,
-)  # fmt: skip
+UNDERSTATED = (Warn.AGGRESSOR_IDLE, Warn.AGGRESSOR_NOT_STOPPED, Warn.AGGRESSOR_FELL_SHORT, Warn.CARRY_OVER)
 
 
 @pytest.mark.parametrize("warning", UNDERSTATED)
 def test_a_neighbour_that_may_have_harmed_more_than_was_seen_is_no_clean_bill(warning):
-    sound = cell(COPYING, COPY, 0.998, 0.004, seen=False)
-    doubtful = cell(COPYING, RING, 0.9, 0.2, seen=False, warnings=(warning,))
-    line = headline(plan(COPYING), KERNELS, [sound, doubtful], [band(COPYING)])
-    assert line == "No neighbour shows an effect above ±0.6 %; 1 other could not be judged; see the warnings."
-    assert headline(plan(COPYING), KERNELS, [doubtful], [band(COPYING)]).startswith(
-        "Nothing conclusive: no neighbour could be judged"
-    )
+    sound, doubtful = cell(COPYING, COPY, 0.998, 0.004), cell(COPYING, RING, 1.0, 0.01, warnings=(warning,))
+    line = headline(plan(COPYING), [sound, doubtful], [band(COPYING)])
+    assert line == "1 of 2 cells is not known (copy beside cache); see the warnings."
 
 
-def test_trials_that_failed_are_counted_as_not_judged():
-    cells = [cell(COPYING, COPY, 0.82, 0.01)]
-    assert line_of(plan(COPYING, WRITING), KERNELS, cells, [band(COPYING)]) == (
-        "A memory-copying neighbour on the next core costs 18 % ± 1 of memory bandwidth; "
-        "5 others could not be judged; see the warnings."
-    )
+def test_cells_that_were_not_measured_are_not_known():
+    known = judged([cell(COPYING, COPY, 0.82, 0.01)], [], 0.01)
+    line = line_of(plan(COPYING, WRITING), KERNELS, known, [])
+    assert line.endswith("5 of 6 cells are not known; see the warnings.")
 
 
-def test_a_harm_in_warning_on_few_blocks_or_emulated_is_marked():
-    more = (Warn.CARRY_OVER, Warn.FEW_BLOCKS, Warn.EMULATED)
-    cells = [cell(COPYING, COPY, 0.32, 0.01, warnings=more), cell(WRITING, DISK, 0.38, 0.04)]
-    line = headline(plan(COPYING, WRITING), KERNELS, cells, [])
-    assert "68 % ± 1 of memory bandwidth (or more; on only 50 blocks; emulated);" in line
-    assert line.endswith("; 1 more costs about 62 %.")
+def test_a_harm_in_warning_or_emulated_is_marked_and_one_on_few_blocks_is_not_known():
+    marked = cell(COPYING, COPY, 0.32, 0.01, warnings=(Warn.CARRY_OVER, Warn.EMULATED))
+    line = headline(plan(COPYING, WRITING), [marked, cell(WRITING, DISK, 0.38, 0.04)])
+    assert "68 % ± 1 of memory bandwidth (or more; emulated);" in line
+    few = cell(COPYING, COPY, 0.32, 0.01, warnings=(Warn.FEW_BLOCKS,))
+    assert headline(plan(COPYING), [few]).startswith("Nothing conclusive: 1 of 1 cell is not known")
 
 
-def test_harms_that_are_only_counted_are_marked_too():
-    trials = [trial(COPY, name=f"t{n}", victim=f"v{n}") for n in range(5)]
-    marked = {"warnings": (Warn.FEW_BLOCKS, Warn.EMULATED)}
-    cells = [cell(of, COPY, 0.5 + n / 10, 0.01, **(marked if n == 4 else {})) for n, of in enumerate(trials)]
-    line = headline(plan(*trials), KERNELS, cells, [])
-    assert line.endswith("(1 on few blocks, 1 emulated).")
-
-
-@pytest.mark.parametrize("seen", [True, False])
-def test_a_run_that_was_all_emulated_says_so_once(seen):
-    cells = [cell(COPYING, t, 0.8 if seen else 1.0, 0.004, seen=seen, warnings=(Warn.EMULATED,)) for t in (COPY, DISK)]
-    line = headline(plan(COPYING), KERNELS, cells, [])
+@pytest.mark.parametrize("value", [0.8, 1.0])
+def test_a_run_that_was_all_emulated_says_so_once(value):
+    cells = [cell(COPYING, t, value, 0.004, warnings=(Warn.EMULATED,)) for t in (COPY, DISK)]
+    line = headline(plan(COPYING), cells)
     assert line.startswith("Emulated: ")
     assert line.count("mulated") == 1
 
@@ -334,3 +251,52 @@ def test_a_run_that_was_all_emulated_says_so_once(seen):
 def test_a_full_stall_is_reported_with_the_ends_of_its_interval():
     stalled = Estimate(value=0.0, low=0.0, high=0.139, n=20, method="m")
     assert percent(stalled) == figures.percent(figures.loss(stalled)) == "100 % (86 to 100)"
+
+
+# Goals
+
+GOAL = Goal(isolation_factor=0.95)
+
+
+def test_what_violates_a_goal_comes_first_with_the_goal():
+    of = trial(treatment("batch@0.5", intensity=0.5), DISK, victim="api")
+    batch = of.treatments[2]
+    cells = [cell(of, batch, 0.6, 0.2), cell(of, DISK, 0.3, 0.01)]
+    line = headline(plan(of), cells, goals=(GOAL.model_copy(update={"aggressor": "batch"}),))
+    assert line.startswith(
+        f"Violated: api beside batch at 50 % {NEXT} keeps 60 % ± 20 of memory bandwidth (goal: 95 %); "
+        f"limit batch with cpu.max or move it. api beside disk-write {NEXT} loses 70 % ± 1 of memory bandwidth"
+    )
+
+
+def test_goals_that_hold_or_are_not_decided_come_first_too():
+    sound = [cell(COPYING, t, 1.0, 0.004) for t in (COPY, DISK)]
+    assert headline(plan(COPYING), sound, goals=(GOAL,)).startswith("The goals hold in all 2 cells. ")
+    open_ = [cell(COPYING, COPY, 0.95, 0.04)]
+    assert headline(plan(COPYING), open_, goals=(GOAL,)).startswith("Not decided: copy beside memory-copy ")
+
+
+LIMITED = trial(limit("cpu_limit=30%", 0.3), victim="mine", probe="cpu-integer")
+
+
+def limited(got, half, **more):
+    given = CpuTime(promised=0.3, got=estimate(0.9, 0.1), held=estimate(got, half))
+    return cell(LIMITED, LIMITED.treatments[-1], 0.9, 0.1, efficiency=estimate(3.0, 0.4), promised=0.3, promise="limit",
+                by_baseline=True, cpu_time=given, **more)  # fmt: skip
+
+
+def test_a_goal_about_a_limit_is_answered_and_an_unlimited_neighbour_is_not_the_subject():
+    beside = treatment("hog,30%", aggressor_of="hog", victim_limits=LIMITED.treatments[-1].victim_limits)
+    of = LIMITED.model_copy(update={"treatments": (*LIMITED.treatments, treatment("hog"), beside)})
+    cells = [
+        limited(0.298, 0.002),
+        cell(of, treatment("hog"), 0.48, 0.13),
+        cell(of, beside, 0.97, 0.03, baseline="cpu_limit=30%"),
+    ]
+    assert headline(plan(of), cells, goals=(Goal(victim="mine", efficiency=(0.95, 1.05)),)) == (
+        "Holds: mine gets 29.8 % ± 0.2 of a CPU, of 30 % promised; beside hog its rate is 97 % ± 3 of that."
+    )
+
+
+def test_limits_are_reported_where_there_are_no_goals():
+    assert headline(plan(LIMITED), [limited(0.298, 0.002)]) == "mine gets 29.8 % ± 0.2 of a CPU, of 30 % promised."

@@ -188,5 +188,5 @@ def test_a_report_leaves_the_environment_as_it_was(run, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["partywall", "report", str(run.path)])
     with pytest.raises(SystemExit):
         cli.main()
-    assert "memory-copy" in capsys.readouterr().out
+    assert "beside copy" in capsys.readouterr().out
     assert dict(os.environ) == before

@@ -235,11 +235,11 @@ def test_what_a_busy_neighbours_setting_leaves_is_the_rest_and_an_idle_one_leave
 def test_where_no_effect_shows_it_is_said_that_both_had_what_they_wanted():
     (point,) = places(rule(beside={"ring": "interference"}), part(RING, slower(0.0))).values()
     text = tables.reason(point)
-    assert "not clearly outside the band of a neighbour that loads nothing" in text
+    assert "effect: none; the band of a neighbour that loads nothing" in text
     assert "the resource is not scarce here" in text
     (hurt,) = places(rule(beside={"ring": "interference"}), part(RING, slower(0.4))).values()
     assert "not short" not in tables.reason(hurt)
-    assert "outside the band" in tables.reason(hurt)
+    assert "effect: effect" in tables.reason(hurt)
 
 
 def estimate(value, half):

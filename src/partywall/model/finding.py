@@ -91,11 +91,39 @@ class Cause(Frozen):
     text: str
 
 
+class CpuTime(Frozen):
+    """The CPU time that a limit or a reservation gave. All figures are shares of the time of the sandbox's CPUs.
+
+    got: in all of its slots. held: in slots in which a limit was used up in each of its periods, so that nothing else
+    held the sandbox back; held_share: the share of such slots, of those whose periods were counted. alone: beside a
+    neighbour, what it got without it. None where it does not apply, or too few slots tell.
+    """
+
+    promised: float
+    got: Estimate
+    held: Estimate | None = None
+    held_share: float | None = None
+    alone: Estimate | None = None
+
+    @property
+    def judged(self) -> Estimate:
+        """What the setting gave, as far as nothing else took the time, as a share of the CPUs."""
+        return self.held or self.got
+
+    @property
+    def of_promise(self) -> Estimate:
+        """The same as a share of the promise."""
+        return self.promise_kept(self.judged)
+
+    def promise_kept(self, cpu: Estimate) -> Estimate:
+        """A share of the CPUs as a share of the promise."""
+        return cpu.model_copy(update={name: getattr(cpu, name) / self.promised for name in ("value", "low", "high")})
+
+
 class Effect(StrEnum):
     """The evidence for a treatment's effect, see `partywall.stats.states`.
 
-    SEEN: there is an effect. NONE: there is none larger than a stated bound. NOT_KNOWN: the interval extends beyond
-    that bound, or is not reliable.
+    SEEN: there is an effect. NONE: there is none larger than a stated bound. NOT_KNOWN: neither; `Cell.why` says why.
     """
 
     SEEN = "effect"
@@ -111,13 +139,15 @@ class Cell(Frozen):
     isolation: isolation factor, measured/baseline throughput. latency: latency impact by percentile ("p50", "p99"…);
     latency_ns: the latency itself under the treatment.
     efficiency: q = v/(v_ref·s) where a setting promises s of the unlimited baseline. promise: which kind of setting;
-    a reservation is a floor, so more than it promises is no fault. variation: standard deviation of the true effect
-    over time, sampling noise taken off; None when too few blocks. seen: the interval lies outside the A/A band.
-    effect: what is known of the effect on throughput. effect_bound: the change of the isolation factor that NONE
-    excludes. latency_effect, latency_bound: the same of the latency impact, by percentile.
+    a reservation is a floor, so more than it promises is no fault. by_baseline: whether q depends on the baseline's
+    rate. cpu_time: what a CPU limit or reservation is judged by, if it is known. variation: standard deviation of the
+    true effect over time, sampling noise taken off; None when too few blocks.
+    effect: what is known of the effect on throughput; why: the reason if it is not known. effect_bound: the change of
+    the isolation factor that NONE excludes. latency_effect, latency_bound: the same of the latency impact, by
+    percentile.
     used, used_off: CPU time over wall time of an aggressor that is a command, while it was on, and in the baseline.
-    latency_seen: percentiles whose latency impact lies outside the A/A band of that percentile. uncontrolled: in what
-    the null aggressor behind the A/A band differed from this aggressor beside its pressure; empty where in nothing.
+    uncontrolled: in what the null aggressor behind the A/A band differed from this aggressor beside its pressure; empty
+    where in nothing.
     """
 
     trial: str
@@ -138,15 +168,16 @@ class Cell(Frozen):
     efficiency: Estimate | None = None
     promised: float | None = None
     promise: Literal["limit", "reservation"] | None = None
+    by_baseline: bool = False
+    cpu_time: CpuTime | None = None
     achieved: float | None = None
     used: float | None = None
     used_off: float | None = None
     variation: float | None = None
     carry_over: CarryOver | None = None
     causes: tuple[Cause, ...] = ()
-    seen: bool
-    latency_seen: tuple[str, ...] = ()
     effect: Effect = Effect.NOT_KNOWN
+    why: str = ""
     effect_bound: float | None = None
     latency_effect: dict[str, Effect] = Field(default_factory=dict)
     latency_bound: float | None = None
@@ -155,7 +186,7 @@ class Cell(Frozen):
 
 
 class Band(Frozen):
-    """An A/A band: effects of the null aggressor. An effect within the band does not count as one.
+    """An A/A band: effects of the null aggressor. If the A/A check fails, it widens the intervals that refer to it.
 
     baseline: the treatment that the null was compared with. A trial has a band for its baseline and one for each
     switched limit; a cell is judged by the band with its own baseline. long: of long blocks, for cells measured in
@@ -251,11 +282,12 @@ class Verdict(Frozen):
 
 
 class Findings(Frozen):
-    """All findings of a run. `headline` is one line for people."""
+    """All findings of a run. `headline` is for people. goals: how many verdicts there are."""
 
     run: str
     scenario: str
     headline: str
+    goals: int = 0
     cells: tuple[Cell, ...]
     bands: tuple[Band, ...]
     curves: tuple[Curve, ...]

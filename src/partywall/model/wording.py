@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Mapping
 
-from partywall.model.finding import Estimate
+from partywall.model.finding import Cell, Estimate
 from partywall.units import format_decimals, magnitude
 
 ASYMMETRY = 1.5
@@ -21,12 +22,12 @@ UNTOLD = "not known"
 UNTOLD_REACH = 10.0
 """If the ends of a ratio's interval differ by more than this factor, no digit of it is reliable."""
 
-WIDTH, LINES = 80, 2
+WIDTH, LINES = 80, 3
 """The room of a headline on a terminal. Long names may need more."""
 
 
 def fits(headline: str) -> bool:
-    """True if a terminal shows it in two lines."""
+    """True if a terminal shows it in so many lines."""
     return len(textwrap.wrap(headline, WIDTH)) <= LINES
 
 
@@ -121,3 +122,16 @@ def _rounded_half(half: float, value: float) -> tuple[float, int]:
 
 def _spaced(unit: str) -> str:
     return f" {unit}" if unit else ""
+
+
+def levels_text(levels: Mapping[str, object]) -> str:
+    """The levels of a trial, by the last part of their paths."""
+    return ", ".join(f"{path.rsplit('.', 1)[-1]} {level}" for path, level in levels.items())
+
+
+def beside(cell: Cell) -> str:
+    """The neighbour of a cell: 'batch at 50 %'. One whose only intensity is 1 is labelled by its name alone."""
+    label, _, limits = cell.label.partition(", ")
+    varied = label != cell.aggressor and cell.intensity is not None
+    at = f" at {100 * (cell.intensity or 0.0):g} %" if varied else ""
+    return f"{cell.aggressor}{at}{f', {limits}' if limits else ''}"

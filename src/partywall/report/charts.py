@@ -15,13 +15,13 @@ import altair as alt
 from partywall.model import finding
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell, Curve, Findings
+from partywall.model.wording import levels_text
 from partywall.report import figures, series
 from partywall.report.matrix import (
     Row,
     Severity,
     cell_title,
     emulated,
-    levels_text,
     matrix,
     sentence,
     severity,
@@ -457,7 +457,7 @@ def _low_title(text: str) -> dict[str, Any]:
 
 def _subtitle(findings: Findings, trial: str) -> str:
     cells = [cell for cell in findings.cells if cell.trial == trial]
-    label = levels_text(cells[0]) if cells else ""
+    label = levels_text(cells[0].levels) if cells else ""
     return ", ".join(
         part for part in (label, "emulated" if any(map(emulated, cells)) else "", "band: 95 % interval") if part
     )

@@ -247,6 +247,7 @@ def render(findings: ConsolidationFindings) -> str:
         "consolidation.html.j2",
         {identity: page.fluid(chart) for identity, (_, _, chart) in drawn.items()},
         findings=findings,
+        badge=page.badge(findings.outcome, goals(findings)),
         evidence=evidence,
         plan=plan,
         facts=plan_facts(plan) if plan else [],
@@ -578,6 +579,12 @@ COMPARED = {
 }
 ABOUT = ("action", "guest", "source", "host", "policy", "trace")
 
+
+def goals(findings: ConsolidationFindings) -> int:
+    """How many guests have a response time to keep."""
+    return sum(guest.slo.p99 is not None for guest in findings.evidence.cluster.guests.values())
+
+
 FILES: Files[ConsolidationFindings] = Files(
     of="a consolidation",
     show=show,
@@ -589,5 +596,7 @@ FILES: Files[ConsolidationFindings] = Files(
     table="rows.csv",
     charts=_charts,
     compared=lambda findings: figures_of(rows(findings), ABOUT, COMPARED),
+    headline=lambda findings: findings.headline,
+    goals=goals,
 )
 """Formats; adding one is one function and one entry."""

@@ -98,5 +98,7 @@ FILES: Files[Run] = Files(
     rows=rows,
     table="cells.csv",
     charts=lambda run: charts.all_charts(*run),
+    headline=lambda run: run[0].headline,
+    goals=lambda run: run[0].goals,
 )
 """The formats. A new one needs one function and one entry."""

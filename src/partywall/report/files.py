@@ -44,6 +44,8 @@ IMAGES: Mapping[str, Callable[[str], bytes]] = {
 class Files(Generic[T]):
     """One kind of report. of: the kind. show: prints it as text. charts: stand-alone specifications by file name.
 
+    headline: the finding in a sentence. goals: how many stated goals were judged; without one, nothing holds, it is
+    only measured. The JSON document begins with both, for lists of many records.
     rows: the findings as flat rows of plain values, for other programs; unknown values are None. table: the name of
     their CSV file. compared: the figures to show beside those of another record, where several may be of the same
     thing; none for runs, whose cells are judged.
@@ -55,6 +57,8 @@ class Files(Generic[T]):
     rows: Callable[[T], list[dict[str, Any]]]
     table: str
     charts: Callable[[T], Mapping[str, dict[str, Any]]]
+    headline: Callable[[T], str]
+    goals: Callable[[T], int] = lambda _: 0
     usual: tuple[str, ...] = ("html", "json")
     compared: Callable[[T], list[Figure]] = lambda _: []
 
@@ -64,7 +68,12 @@ class Files(Generic[T]):
 
     @property
     def _made(self) -> Mapping[str, Document[T]]:
-        return {**self.documents, "csv": (self.table, lambda content: csv_text(self.rows(content)))}
+        name, _ = self.documents["json"]
+        table = (self.table, lambda content: csv_text(self.rows(content)))
+        return {**self.documents, "json": (name, self._json), "csv": table}
+
+    def _json(self, content: T) -> str:
+        return json.dumps(self.value(content), indent=1, ensure_ascii=False) + "\n"
 
     def chosen(self, formats: Sequence[str] | None) -> list[str]:
         """The requested formats without duplicates, or the default ones. UsageError for an unknown format."""
@@ -82,7 +91,7 @@ class Files(Generic[T]):
     def value(self, content: T) -> Any:
         """The report as a JSON value."""
         _, make = self.documents["json"]
-        return json.loads(make(content) or "null")
+        return {"headline": self.headline(content), "goals": self.goals(content)} | json.loads(make(content) or "{}")
 
     def write(
         self,

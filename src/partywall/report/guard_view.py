@@ -235,5 +235,7 @@ FILES: Files[GuardRun] = Files(
     table="vifs.csv",
     charts=_charts,
     compared=lambda run: figures_of(rows(run), ("vif",), COMPARED),
+    headline=headline,
+    goals=lambda run: len(run.vifs),
 )
 """Formats."""

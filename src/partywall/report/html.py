@@ -26,6 +26,7 @@ from partywall.model.plan import Trial
 from partywall.report import charts, figures, host, page, series
 from partywall.report.advice import ADVICE, Advice
 from partywall.report.matrix import (
+    LIMIT_COLUMNS,
     Matrix,
     band_title,
     cell_title,
@@ -33,7 +34,7 @@ from partywall.report.matrix import (
     emulated,
     latency_words,
     legend,
-    levels_text,
+    limit_texts,
     matrix,
     sentence,
     severity,
@@ -81,6 +82,7 @@ def render(findings: Findings, evidence: Evidence) -> str:
         panels=panels,
         first=_worst(findings, ids),
         grid=matrix(findings),
+        limit_columns=LIMIT_COLUMNS,
         limited=[cell for cell in findings.cells if cell.role == "limit"],
         extent=_extent(findings, evidence),
         levels=legend(findings),
@@ -164,10 +166,6 @@ def _impact_means(impact: Estimate, operation: str) -> str:
     return f"{operation}; its interval, {figures.percent(impact, sign=True)}, contains no effect and large ones"
 
 
-def _against_band(seen: bool, words: str) -> str:
-    return "outside: an effect" if seen else f"not clearly outside; {words}"
-
-
 def _unexplained(cell: Cell) -> str:
     """Why a cell has no likely cause."""
     if cell.effect is Effect.NONE:
@@ -202,13 +200,9 @@ def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tup
         yield "Efficiency q", figures.ratio(cell.efficiency), promised
     band = next((b for b in findings.bands if b.of(cell)), None)
     if band is not None:
-        yield "A/A band", figures.span(band.low, band.high), _against_band(cell.seen, describe(cell))
+        yield "A/A band", figures.span(band.low, band.high), "the effect of a null neighbour, which loads nothing"
         for name, (low, high) in band.latency.items():
-            yield (
-                f"A/A band, {name}",
-                figures.change_span(low, high),
-                _against_band(name in cell.latency_seen, latency_words(cell, name)),
-            )
+            yield f"A/A band, {name}", figures.change_span(low, high), f"this neighbour: {latency_words(cell, name)}"
         if cell.uncontrolled:
             yield (
                 "Differs from the A/A check",
@@ -243,7 +237,9 @@ def _cause(cause: Cause, evidence: Evidence) -> tuple[Counter, Cause, str, str]:
 
 def _worst(findings: Findings, ids: dict[tuple[str, str], str]) -> str:
     """The cell that is open at first: the one with the largest effect."""
-    cells = sorted(findings.cells, key=lambda cell: (cell.role == "limit", not cell.seen, cell.isolation.value))
+    cells = sorted(
+        findings.cells, key=lambda cell: (cell.role == "limit", cell.effect is not Effect.SEEN, cell.isolation.value)
+    )
     return ids[cells[0].trial, cells[0].treatment] if cells else ""
 
 
@@ -384,8 +380,8 @@ def environment() -> jinja2.Environment:
         "sentence": sentence,
         "cell_title": cell_title,
         "victim_title": victim_title,
+        "limit_texts": limit_texts,
         "treatment_title": treatment_title,
-        "levels_text": levels_text,
         "emulated": emulated,
         "spans": _grid_span,
         "bare_percent": figures.bare_percent,

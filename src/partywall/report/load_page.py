@@ -45,7 +45,7 @@ def render(run: LoadRun, extra: Markup | None = None, specs: Mapping[str, Any] |
         every,
         run=run,
         headline=headline(run),
-        badge=page.BADGES[run.outcome],
+        badge=page.badge(run.outcome, len(run.bounds)),
         figures=figures,
         times=[row for label in run.labels for row in time_rows(label)] + other_rows(run),
         generator_heads=GENERATOR_HEADS,
@@ -82,5 +82,7 @@ FILES: Files[LoadRun] = Files(
     table="seconds.csv",
     charts=_charts,
     compared=compared,
+    headline=lambda run: f"{run.title}: {headline(run)}",
+    goals=lambda run: len(run.bounds),
 )
 """The formats. A new one needs one function and one entry."""

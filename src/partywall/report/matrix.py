@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from partywall.model.finding import BASELINE, Band, Cell, Effect, Findings, Warn
+from partywall.model.wording import levels_text
 from partywall.report import figures
 
 Key = tuple[str, str, float, str]
+
+REASONS_SHOWN = 3
+"""Reasons in a legend why cells are not known. Each cell has its own in its details."""
 
 
 class Severity(Enum):
@@ -27,11 +31,16 @@ class Severity(Enum):
 
 
 def severity(cell: Cell) -> Severity:
-    """The severity of an effect, if there is one (`partywall.stats.states`). The effect of a limit is not a harm."""
-    lost = 1 - cell.isolation.value
-    if cell.effect is Effect.NONE or cell.role == "limit":
+    """The severity of a cell's effect. The effect of a limit is not a harm."""
+    return Severity.NONE if cell.role == "limit" else severity_of(cell.effect, cell.isolation.value)
+
+
+def severity_of(effect: Effect, factor: float) -> Severity:
+    """The severity of an effect on throughput, if there is one (`partywall.stats.states`)."""
+    lost = 1 - factor
+    if effect is Effect.NONE:
         return Severity.NONE
-    if cell.effect is Effect.NOT_KNOWN:
+    if effect is Effect.NOT_KNOWN:
         return Severity.NOT_KNOWN
     if lost < 0:
         return Severity.GAIN
@@ -42,10 +51,11 @@ def severity(cell: Cell) -> Severity:
 
 def severity_words(level: Severity, bound: float | None) -> str:
     """The meaning of a mark, including the bound of "no effect"."""
-    if bound is None or level not in (Severity.NONE, Severity.NOT_KNOWN):
-        return level.words
-    above = f"above ±{figures.bare_percent(bound)}"
-    return f"no effect {above}" if level is Severity.NONE else f"not known: an effect {above} is not excluded"
+    return (
+        level.words
+        if bound is None or level is not Severity.NONE
+        else f"no effect above ±{figures.bare_percent(bound)}"
+    )
 
 
 def latency_words(cell: Cell, name: str) -> str:
@@ -101,7 +111,7 @@ def matrix(findings: Findings, *, limits: bool = False) -> Matrix:
     ordered = sorted(columns.values(), key=lambda column: column.key[0] != "null")
     groups = list(dict.fromkeys(column.group for column in ordered))
     return Matrix(
-        rows=tuple(dict.fromkeys(Row(cell.trial, cell.victim, levels_text(cell)) for cell in cells)),
+        rows=tuple(dict.fromkeys(Row(cell.trial, cell.victim, levels_text(cell.levels)) for cell in cells)),
         columns=tuple(sorted(ordered, key=lambda column: (groups.index(column.group), column.key[2]))),
         cells={(cell.trial, key_of(cell)): cell for cell in cells},
     )
@@ -113,18 +123,13 @@ def key_of(cell: Cell) -> Key:
     return cell.role, cell.aggressor or "", cell.intensity or 0.0, own_limits
 
 
-def levels_text(cell: Cell) -> str:
-    """The levels of a trial, by the last part of their paths."""
-    return ", ".join(f"{path.rsplit('.', 1)[-1]} {level}" for path, level in cell.levels.items())
-
-
 def emulated(cell: Cell) -> bool:
     return Warn.EMULATED in cell.warnings
 
 
 def victim_title(cell: Cell) -> str:
     """The victim with its levels, marked if emulated."""
-    detail = levels_text(cell)
+    detail = levels_text(cell.levels)
     return f"{cell.victim} ({detail})" if detail else cell.victim
 
 
@@ -144,7 +149,7 @@ def describe(cell: Cell) -> str:
     return (
         "rate with the limit / rate without"
         if cell.role == "limit"
-        else severity_words(severity(cell), cell.effect_bound)
+        else severity_words(severity(cell), cell.effect_bound) + (f": {cell.why}" if cell.why else "")
     )
 
 
@@ -156,10 +161,34 @@ def band_title(band: Band, findings: Findings) -> str:
     return f"{own} (long blocks)" if band.long else own
 
 
+def is_failed(band: Band, findings: Findings) -> bool:
+    """True if the A/A check of a band failed, by the warnings of its cells."""
+    failed = {Warn.NULL_EFFECT, Warn.NULL_LATENCY}
+    return any(band.of(cell) and not failed.isdisjoint(cell.warnings) for cell in findings.cells)
+
+
+LIMIT_COLUMNS = ("victim", "limit", "promised", "CPU time", "of promise", "efficiency q")
+
+
+def limit_texts(cell: Cell) -> tuple[str, ...]:
+    """A limit as a row of LIMIT_COLUMNS. The CPU time is what a CPU limit is judged by."""
+    given, q = cell.cpu_time, cell.efficiency
+    return (
+        victim_title(cell),
+        treatment_title(cell),
+        "nothing" if cell.promised is None else figures.bare_percent(given.promised if given else cell.promised),
+        figures.percent(given.judged) if given else "–",
+        figures.percent(given.of_promise) if given else "–",
+        "not known" if q is None else figures.ratio(q),
+    )
+
+
 def legend(findings: Findings) -> list[tuple[Severity, str]]:
-    """The marks of a matrix and their meaning."""
+    """The marks of a matrix and their meaning, with the reasons why cells are not known."""
     bound = next((cell.effect_bound for cell in findings.cells if cell.effect_bound is not None), None)
-    return [(level, severity_words(level, bound)) for level in Severity]
+    reasons = dict.fromkeys(c.why for c in findings.cells if severity(c) is Severity.NOT_KNOWN and c.why)
+    why = f": {', or '.join(list(reasons)[:REASONS_SHOWN])}" if reasons else ""
+    return [(each, severity_words(each, bound) + (why if each is Severity.NOT_KNOWN else "")) for each in Severity]
 
 
 def uncontrolled(findings: Findings) -> dict[str, tuple[str, ...]]:

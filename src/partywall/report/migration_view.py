@@ -130,6 +130,7 @@ def render(report: MigrationReport) -> str:
         "migration.html.j2",
         {identity: page.fluid(chart) for identity, (_, _, chart) in drawn.items()},
         findings=report.findings,
+        badge=page.badge(report.findings.outcome, goals(report)),
         plan=report.plan,
         about=report.about,
         link=rate_text(report.plan),
@@ -353,6 +354,12 @@ COMPARED = {
     for name, text in METRICS.items()
 }
 
+
+def goals(report: MigrationReport) -> int:
+    """How many limits the plan's goal states."""
+    return len(report.plan.goal.limits)
+
+
 FILES: Files[MigrationReport] = Files(
     of="a migration",
     show=lambda report, console: show(report.findings, console),
@@ -364,5 +371,8 @@ FILES: Files[MigrationReport] = Files(
     table="moves.csv",
     charts=_charts,
     compared=lambda report: figures_of(move_rows(report.findings), ("workload", "method", "outcome"), COMPARED),
+    headline=lambda report: report.findings.headline,
+    goals=goals,
+    usual=("html", "json"),
 )
 """Formats; adding one is one function and one entry."""

@@ -24,6 +24,13 @@ from partywall.model.finding import Outcome
 from partywall.report import charts
 
 BADGES = {Outcome.HOLDS: "✓ holds", Outcome.VIOLATED: "✗ violated", Outcome.INCONCLUSIVE: "? inconclusive"}
+
+
+def badge(outcome: Outcome, goals: int) -> str:
+    """The badge of an outcome. Empty if nothing was asked: then nothing holds."""
+    return "" if outcome is Outcome.HOLDS and not goals else BADGES[outcome]
+
+
 SHOWN_ELSEWHERE = ("kernels", "missing")
 """Host facts that have a section of their own, or are not shown."""
 

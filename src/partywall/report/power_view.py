@@ -175,6 +175,7 @@ def render(report: PowerReport) -> str:
         "power.html.j2",
         {identity: page.fluid(chart) for identity, (_, _, chart) in drawn.items()},
         findings=findings,
+        badge=page.badge(findings.outcome, 0),
         about=report.about,
         mark=MARKS[findings.origin],
         meter_columns=METERS,
@@ -267,6 +268,7 @@ FILES: Files[PowerReport] = Files(
     rows=lambda report: rows(report.findings),
     table="rows.csv",
     charts=_charts,
+    headline=lambda report: report.findings.headline,
     usual=("html", "json", "model"),
     compared=lambda report: figures_of(rows(report.findings), ("consumer", "level", "meter"), COMPARED),
 )

@@ -154,6 +154,7 @@ FILES: Files[StudyReport] = Files(
     rows=lambda report: [dict(row) for row in report.rows],
     table="observations.csv",
     charts=_charts,
+    headline=headline,
     usual=("html", "json", "csv"),
     compared=_compared,
 )

@@ -13,24 +13,25 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from partywall import units
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell, Effect, Findings, Outcome
 from partywall.report import figures
 from partywall.report.html import goal_text, warned
 from partywall.report.matrix import (
+    LIMIT_COLUMNS,
     Matrix,
     Row,
     Severity,
     band_title,
     cell_title,
     emulated,
+    is_failed,
     legend,
+    limit_texts,
     matrix,
     severity,
     severity_words,
-    treatment_title,
-    uncontrolled,
-    victim_title,
 )
 from partywall.report.page import BADGES
 
@@ -168,33 +169,27 @@ def _limits(findings: Findings) -> Iterator[RenderableType]:
     if not cells:
         return
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="bold")
-    for name in ("victim", "limit", "promised", "got", "efficiency q"):
+    for name in LIMIT_COLUMNS:
         table.add_column(name)
     for cell in cells:
-        promised = "nothing" if cell.promised is None else figures.bare_percent(cell.promised)
-        q = "not known" if cell.efficiency is None else figures.ratio(cell.efficiency)
-        mark = " E" if emulated(cell) else ""
-        table.add_row(
-            victim_title(cell), treatment_title(cell), promised, figures.percent(cell.isolation), f"{q}{mark}"
-        )
-    yield Group(Text("\nLimits: measured and promised share", style="bold"), table)
+        *first, last = limit_texts(cell)
+        table.add_row(*first, f"{last}{' E' if emulated(cell) else ''}")
+    yield Group(Text("\nLimits: what they promise and give", style="bold"), table)
 
 
 def _bands(findings: Findings) -> RenderableType:
+    """The A/A check in a line. What it rests on is in the page."""
     if not findings.bands:
-        return Text("\nNo null aggressor was measured: there is no A/A band to judge effects by.", style="bold magenta")
-    bands = "; ".join(f"{band_title(band, findings)} {figures.span(band.low, band.high)}" for band in findings.bands)
-    text = Text.assemble(
-        ("\nA/A band", "bold"), f", the apparent effect of a null neighbour that loads nothing: {bands}"
-    )
-    if others := uncontrolled(findings):
-        differences = "; ".join(f"{name} ({', '.join(differs)})" for name, differs in others.items())
-        text.append(
-            "\nJudged by that band although they differ from the null neighbour in more than their load: "
-            f"{differences}",
-            style="dim",
-        )
-    return text
+        return Text("\nNo null aggressor was measured: there is no A/A check of this run.", style="bold magenta")
+    count = len(findings.bands)
+    failed = [band for band in findings.bands if is_failed(band, findings)]
+    if not failed:
+        widest = max(max(1 - band.low, band.high - 1) for band in findings.bands)
+        checks = f"{units.counted(count, 'check')}, the widest known within ±{figures.bare_percent(widest)}"
+        return Text.assemble(("\nA/A check", "bold"), f": an idle neighbour changed nothing beyond chance ({checks})")
+    names = "; ".join(f"{band_title(band, findings)} {figures.span(band.low, band.high)}" for band in failed)
+    text = f" for {len(failed)} of {count}: {names}. These bands widen the intervals that decide about their victims."
+    return Text.assemble(("\nA/A check failed", "bold magenta"), text)
 
 
 def _verdicts(findings: Findings) -> Iterator[RenderableType]:
@@ -230,9 +225,7 @@ def _rough(findings: Findings) -> str:
 
 
 def _causes(findings: Findings) -> Iterator[RenderableType]:
-    harmed = sorted(
-        (cell for cell in findings.cells if cell.seen and cell.causes), key=lambda cell: cell.isolation.value
-    )
+    harmed = sorted((cell for cell in findings.cells if cell.causes), key=lambda cell: cell.isolation.value)
     if not harmed:
         return
     yield Text("\nLikely causes (evidence, not proof)", style="bold")

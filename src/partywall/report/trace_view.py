@@ -166,5 +166,6 @@ FILES: Files[Traced] = Files(
     charts=_charts,
     usual=("html", "json", "pcapng"),
     compared=_between,
+    headline=lambda trace: trace[0].headline,
 )
 """The formats. A new one needs one function and one entry."""

@@ -277,7 +277,6 @@ def _json(findings: WatchFindings) -> str:
     content = findings.model_dump(mode="json", exclude={"spans", "whole", "host"})
     whole = findings.whole
     more = {
-        "headline": headline(findings),
         "length_ns": whole.length_ns if whole else 0,
         "waited_ns": whole.waited_ns.get(HOST) if whole else None,
         "uses": rows(findings),
@@ -307,5 +306,7 @@ FILES: Files[WatchFindings] = Files(
     charts=lambda findings: {
         identity: charts.titled(chart, title) for identity, (title, _, chart) in all_charts(findings).items()
     },
+    headline=headline,
+    goals=lambda findings: int(findings.about.get("limit_ns") is not None),
 )
 """Formats."""

@@ -24,7 +24,7 @@ from partywall.stats.interval import PROMISED
 from partywall.stats.latency import JUDGED
 from partywall.stats.sameness import hosts_differ, workloads_differ
 from partywall.stats.series import DECIDING, Measured, Series, baseline_of, compared, pairs_of
-from partywall.stats.states import bound_of, with_effects
+from partywall.stats.states import bound_of, judged
 from partywall.stats.verdicts import verdicts_of
 
 __all__ = [
@@ -64,27 +64,30 @@ def analyse(evidence: Evidence) -> Findings:
     plan = evidence.plan
     cells: list[Cell] = []
     bands: list[Band] = []
-    curves: list[Curve] = []
     disturbed: list[Disturbed] = []
+    watched: dict[str, Series] = {}
+    curves: list[Curve] = []
     for trial in plan.trials:
+        facts = evidence.agent_facts.get(trial.id)
         disturbed.append(Disturbed.of(evidence.of_trial(trial.id)))
         measured = Measured.of(evidence.of_trial(trial.id), trial.treatments, evidence.decided.get(trial.id, ()))
-        own = bands_of(trial, measured)
-        judged = cells_of(trial, measured, own, plan.scenario.min_blocks)
-        findings = with_effects(
-            agent_facts.warned(trial, judged, evidence.agent_facts.get(trial.id)), own, plan.scenario.precision
-        )
-        cells += _with_causes(measured.watched, findings, evidence)
-        curves += agent_facts.dosed(curves_of(trial, measured, findings), evidence.agent_facts.get(trial.id))
-        bands += own
+        own = agent_facts.warned(trial, cells_of(trial, measured, plan.scenario.min_blocks), facts)
+        curves += agent_facts.dosed(curves_of(trial, measured, own), facts)
+        bands += bands_of(trial, measured)
+        watched[trial.id] = measured.watched
+        cells += own
+    cells = judged(cells, bands, plan.scenario.precision)
+    cells = [cell for trial, series in watched.items() for cell in _with_causes(series, trial, cells, evidence)]
+    verdicts = verdicts_of(plan.scenario.goals, cells, bands)
     return Findings(
         run=evidence.run,
         scenario=plan.scenario.name,
-        headline=headline(plan, evidence.kernels, cells, bands, evidence.incomplete),
+        headline=headline(plan, evidence.kernels, cells, bands, evidence.incomplete, verdicts),
         cells=tuple(cells),
         bands=tuple(bands),
         curves=tuple(curves),
-        verdicts=verdicts_of(plan.scenario.goals, cells, bands),
+        verdicts=verdicts,
+        goals=len(verdicts),
         warnings=(
             *plan.warnings,
             *_warnings(plan.trials, cells, bands, disturbed),
@@ -229,10 +232,9 @@ class Disturbed:
         return Disturbed(len(watched), sum(map(bool, watched)), names, long)
 
 
-def _with_causes(series: Series, cells: Sequence[Cell], evidence: Evidence) -> list[Cell]:
-    return [
-        cell.model_copy(update={"causes": causes.causes_of(cell, cells, series, evidence.counters)}) for cell in cells
-    ]
+def _with_causes(series: Series, trial: str, cells: Sequence[Cell], evidence: Evidence) -> list[Cell]:
+    own = [cell for cell in cells if cell.trial == trial]
+    return [cell.model_copy(update={"causes": causes.causes_of(cell, own, series, evidence.counters)}) for cell in own]
 
 
 def _missing(trials: Sequence[Trial], cells: Sequence[Cell]) -> list[str]:

@@ -55,9 +55,12 @@ def said(trial: Trial, agent_facts: AgentFacts) -> Iterator[str]:
     for name in trial.aggressors:
         dose = _dose(agent_facts.facts.get(name, ()))
         if dose and abs(dose.pressed - dose.requested) > DOSE_ERROR:
+            partial = sorted({share for t in trial.treatments if 0 < (share := t.intensities.get(name, 0.0)) < 1})
+            asked = ", ".join(f"{100 * share:g} %" for share in partial)
             yield (
                 f"trial {trial.id}: {name} was at work in {dose.pressed:.1%} of its time at partial intensities, and "
-                f"{dose.requested:.1%} was requested; it had too little CPU time, or its steps are long"
+                f"{dose.requested:.1%} was requested on average ({asked}); "
+                "it had too little CPU time, or its steps are long"
             )
     for name, lines in agent_facts.dropped.items():
         yield (

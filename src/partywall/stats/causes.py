@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partywall.model.evidence import Counter
-from partywall.model.finding import Cause, Cell, Estimate
+from partywall.model.finding import Cause, Cell, Effect, Estimate
 from partywall.stats.interval import FEWEST, Array, correlation_interval, mean_interval, p_values
 from partywall.stats.quantile import holm
 from partywall.stats.series import Pair, Series
@@ -39,11 +39,11 @@ class Reading:
 
 def causes_of(cell: Cell, cells: Sequence[Cell], series: Series, counters: Mapping[str, Counter]) -> tuple[Cause, ...]:
     """The likeliest causes of a cell's harm, best first. cells: all of the trial, for changes without harm."""
-    if not (cell.seen and cell.aggressor is not None and cell.isolation.high < 1):
+    if not (cell.effect is Effect.SEEN and cell.aggressor is not None and cell.isolation.value < 1):
         return ()
     pair = series.pair(cell.treatment, cell.baseline)
     readings = {name: reading for name in counters if (reading := _reading(pair, name)) is not None}
-    harmless = [series.pair(other.treatment, other.baseline) for other in cells if not other.seen]
+    harmless = [series.pair(other.treatment, other.baseline) for other in cells if other.effect is not Effect.SEEN]
     named = [
         name for name in holm(dict(_p_values(readings))) if _telling(counters[name], readings[name].change, harmless)
     ]

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from partywall.model.finding import Band, CarryOver, Cell, Estimate, Warn
+from partywall.model.finding import Band, CarryOver, Cell, Warn
 from partywall.model.observation import STRADDLE_MAX, Observations
 from partywall.model.plan import Treatment, Trial, null_cpus
 from partywall.stats import latency
 from partywall.stats.carryover import carry_over
 from partywall.stats.interval import mean_interval
-from partywall.stats.series import Measured, Pair, Series, baseline_of, pair_of, pairs_of
+from partywall.stats.limits import kept
+from partywall.stats.series import Measured, Pair, Series, pairs_of
 
 DISTURBED_SHARE = 0.05
 """Disturbed slots are kept. A larger share of them adds a warning to the cell."""
@@ -36,7 +36,6 @@ STOPPED_SHARE = 0.1
 """CPU time that a stopped command may use, absolute or as a share of its use while on: ticks are coarse."""
 
 _VARIATION_BLOCKS = 20
-_VARIATION_SHARE = 0.1
 _NAMED = (("steal", Warn.STEAL), ("throttl", Warn.THROTTLED), ("swap", Warn.SWAPPING))
 
 
@@ -65,11 +64,10 @@ def _band(trial: Trial, pair: Pair) -> Band:
     )
 
 
-def cells_of(trial: Trial, measured: Measured, bands: Sequence[Band], min_blocks: int) -> tuple[Cell, ...]:
+def cells_of(trial: Trial, measured: Measured, min_blocks: int) -> tuple[Cell, ...]:
     """A cell for every treatment with enough blocks for an interval."""
     lasting = carry_over(measured, trial.treatments)
     watched = {t.id: pair for t, pair in pairs_of(measured.watched, trial.treatments)}
-    own = {(band.baseline, band.long): band for band in bands}
     return tuple(
         _cell(
             trial,
@@ -77,19 +75,12 @@ def cells_of(trial: Trial, measured: Measured, bands: Sequence[Band], min_blocks
             measured.holding(t.id),
             pair,
             watched[t.id],
-            own.get((pair.baseline.treatment[0], pair.long)),
             lasting[t.id],
             min_blocks,
         )
         for t, pair in measured.pairs(trial.treatments)
         if pair.comparable
     )
-
-
-def outside(estimate: Estimate, band: Band | None) -> bool:
-    """True if the interval is outside the A/A band; without a band, if it excludes 1."""
-    low, high = (band.low, band.high) if band else (1.0, 1.0)
-    return estimate.high < low or estimate.low > high
 
 
 def variation_of(losses: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[float, bool] | None:
@@ -114,29 +105,19 @@ def _cell(
     series: Series,
     pair: Pair,
     watched: Pair,
-    band: Band | None,
     lasting: CarryOver,
     min_blocks: int,
 ) -> Cell:
     isolation = pair.factor()
-    seen = _excludes_one(isolation) if treatment.role == "null" else outside(isolation, band)
     variation = variation_of(pair.losses())
-    promise = promise_of(trial, treatment)
-    kept = _kept(trial, treatment, series, promise) if promise else None
+    given = kept(trial, treatment, series)
     achieved = _mean((pair.treated,), treatment, "achieved")
     on, off = (pair.treated, watched.treated), (pair.baseline, watched.baseline)
     used, used_off = (_mean(side, treatment, "used") for side in (on, off))
-    latency_bands = {} if band is None or treatment.role == "null" else band.latency
-    drifting = (
-        seen and variation is not None and variation[1] and variation[0] > _VARIATION_SHARE * abs(1 - isolation.value)
-    )
     raised = {
         Warn.CARRY_OVER: lasting.present,
         Warn.COARSE_VICTIM: np.median(pair.treated.straddle) > STRADDLE_MAX,
         Warn.FEW_BLOCKS: len(pair) < min_blocks,
-        Warn.DRIFTING_EFFECT: drifting,
-        Warn.NULL_EFFECT: band is not None and _excludes_one(band.null),
-        Warn.NULL_LATENCY: band is not None and latency.is_effect(band.null_latency.get(latency.JUDGED)),
         Warn.AGGRESSOR_IDLE: used is not None and _is_idle(used, _mean(on, treatment, "moved")),
         Warn.AGGRESSOR_NOT_STOPPED: used_off is not None and used_off > max(STOPPED_CPU, STOPPED_SHARE * (used or 0.0)),
         Warn.AGGRESSOR_FELL_SHORT: achieved is not None and _fell_short(trial, treatment, achieved),
@@ -157,16 +138,16 @@ def _cell(
         isolation=isolation,
         latency=dict(pair.latencies.impacts),
         latency_ns=dict(pair.latencies.treated),
-        efficiency=kept[0] if kept else None,
-        promised=kept[1] if kept else None,
-        promise=promise.kind if promise else None,
+        efficiency=given.efficiency if given else None,
+        promised=given.promised if given else None,
+        promise=given.promise if given else None,
+        by_baseline=given is not None and given.by_baseline,
+        cpu_time=given.cpu_time if given else None,
         achieved=achieved,
         used=used,
         used_off=used_off,
         variation=variation[0] if variation else None,
         carry_over=lasting,
-        seen=seen,
-        latency_seen=latency.outside(pair.latencies.impacts, latency_bands),
         uncontrolled=tuple(_uncontrolled(trial, treatment, long=pair.long)),
         warnings=tuple(warn for warn, holds in raised.items() if holds) + _disturbances(watched),
     )
@@ -209,49 +190,6 @@ def _listed(cpus: Sequence[int]) -> str:
     return ", ".join(map(str, cpus))
 
 
-@dataclass(frozen=True)
-class Promise:
-    """The capacity that settings promise, as the share s of the unlimited baseline or as a rate; the smaller one."""
-
-    kind: Literal["limit", "reservation"]
-    share: float = 1.0
-    rate: float | None = None
-
-
-def promise_of(trial: Trial, treatment: Treatment) -> Promise | None:
-    """A treatment's promised capacity, if there is an unlimited baseline to compare with."""
-    sandbox = trial.victim.sandbox
-    if treatment.role == "null":
-        return None
-    if treatment.victim_limits is not None:
-        limit, rate = treatment.victim_limits.cpu_limit, treatment.ceiling_rate
-        share = 1.0 if limit is None else limit / (sandbox.cpu_limit or 1.0)
-        return None if limit is None and rate is None else Promise("limit", share, rate)
-    if treatment.aggressor is not None and sandbox.cpu_limit is None and sandbox.cpu_reservation is not None:
-        return Promise("reservation", sandbox.cpu_reservation)
-    return None
-
-
-def _kept(trial: Trial, treatment: Treatment, series: Series, promise: Promise) -> tuple[Estimate, float] | None:
-    """(q, promised share) relative to the unlimited baseline; None if too few of the same blocks contain it.
-
-    A rate limit above the disk's own rate promises only that rate.
-    """
-    pair = pair_of(series, trial.treatments, treatment, baseline_of(trial.treatments))
-    if not pair.comparable:
-        return None
-    usual = mean_interval(pair.baseline.rate).value
-    if promise.rate is None or promise.rate >= promise.share * usual:
-        return _scaled(pair.factor(), promise.share), promise.share
-    reached = mean_interval(pair.treated.rate)
-    return _scaled(reached, promise.rate), promise.rate / usual
-
-
-def _scaled(estimate: Estimate, promised: float) -> Estimate:
-    update = {name: getattr(estimate, name) / promised for name in ("value", "low", "high")}
-    return estimate.model_copy(update=update | {"method": f"{estimate.method}, divided by the promised share"})
-
-
 def _intensity(treatment: Treatment, default: float) -> float:
     return treatment.intensities.get(treatment.aggressor or "", default)
 
@@ -288,7 +226,3 @@ def _disturbances(pair: Pair) -> tuple[Warn, ...]:
 def _kinds(names: Sequence[str]) -> set[Warn]:
     """Kinds of disturbance of a slot. An unknown name counts as load by other programs."""
     return {next((warn for start, warn in _NAMED if start in name.lower()), Warn.FOREIGN_LOAD) for name in names}
-
-
-def _excludes_one(estimate: Estimate) -> bool:
-    return estimate.low > 1 or estimate.high < 1

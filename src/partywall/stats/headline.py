@@ -1,31 +1,29 @@
-"""The headline: the cost of neighbours in at most two lines of a terminal, most surprising first.
+"""The headline: what the goals asked, which neighbour costs whom how much, what to do, and what is not known yet.
 
-That a neighbour on the victim's own core takes half of it is expected; a loss to a neighbour on another core is not.
-So losses are ordered by what nobody would have guessed: the whole loss beside a neighbour elsewhere, and the loss
-beyond an equal share beside one on the same core. The rest is counted. Everything is in the table.
+It uses the names of the scenario, and the judgements of `partywall.stats.states`. The result of the goals comes first.
+Losses are ordered by what nobody would have guessed: the whole loss beside a neighbour elsewhere, and the loss beyond
+an equal share beside one on the same core. What does not fit into a few lines is in the table.
 """
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from functools import cached_property
 from typing import Any
 
 from partywall import units
 from partywall.agent.catalogue import shipped
-from partywall.model.finding import Band, Cell, Effect, Estimate, Warn
-from partywall.model.plan import Plan, Treatment, Trial
-from partywall.model.scenario import Aggressor
-from partywall.model.wording import LINES, WIDTH, fits, impact, loss
+from partywall.model.finding import Band, Cell, Effect, Estimate, Outcome, Verdict, Warn
+from partywall.model.plan import Plan, Trial
+from partywall.model.wording import LINES, WIDTH, beside, fits, impact, levels_text, loss
 from partywall.model.wording import percent as written_percent
-from partywall.stats.latency import JUDGED, is_effect
+from partywall.stats.latency import JUDGED
 from partywall.stats.reliability import understated
 from partywall.stats.series import compared
-from partywall.stats.states import reach_of
+from partywall.stats.states import failed_checks, more_time
 
 EQUAL_SHARE = 0.5
 """The isolation factor that everybody expects beside one neighbour on the same core."""
@@ -42,6 +40,16 @@ _LOST = {
 }
 """By resource. A kernel that measures another property names it in the catalogue."""
 
+_LEVERS = {
+    "memory_capacity": "memory.high",
+    "disk": "io.max",
+    "network": "partywall guard",
+}
+"""What limits a neighbour, by the resource that it uses. All others are used by computing."""
+
+_LONGEST_NS = 24 * 3600 * 10**9
+"""More time than this is not a proposal."""
+
 
 def headline(
     plan: Plan,
@@ -49,113 +57,92 @@ def headline(
     cells: Sequence[Cell],
     bands: Sequence[Band],
     incomplete: Sequence[str] = (),
+    verdicts: Sequence[Verdict] = (),
 ) -> str:
-    """The line. kernels: the agent's catalogue, for names of resources; incomplete: why trials failed."""
+    """The headline. kernels: the agent's catalogue, for names of resources; incomplete: why trials failed.
+
+    Each sentence has variants, from the shortest to the most complete. The first ones grow first, as long as a terminal
+    shows all of them in a few lines.
+    """
     if not cells and incomplete:
         return _nothing(plan, incomplete)
-    trials = {trial.id: trial for trial in plan.trials}
-    planned = {(trial.id, t.id): t.aggressor for trial in plan.trials for t in compared(trial) if _presses_alone(t)}
-    neighbours = [cell for cell in cells if (cell.trial, cell.treatment) in planned]
-    worst_first = sorted(neighbours, key=lambda cell: cell.isolation.value)
-    harmful = [cell for cell in worst_first if cell.seen and cell.isolation.high < 1]
-    helped = [cell for cell in neighbours if cell.seen and cell.isolation.low > 1]
-    slowed = [cell for cell in neighbours if not cell.seen and JUDGED in cell.latency_seen]
-    slower = sorted((c for c in slowed if _slowdown(c) > 0), key=_slowdown, reverse=True)
-    shown = [*harmful, *helped, *slower]
-    unseen = [cell for cell in neighbours if cell not in shown and not understated(cell)]
-    mark = _Marks(emulated=not all(map(_emulated, neighbours)))
-    harms = _by_surprise(_first_of_each(harmful, _pair), trials)
-    later = _first_of_each(slower, _pair)
-    failed = _failed_checks(trials, bands)
-    left = _left_open(planned, shown, unseen)
+    broken = {(each.trial, each.treatment) for each in verdicts if each.outcome is Outcome.VIOLATED}
+    run = _Run(plan, kernels, cells, bands, broken)
+    sentences = [
+        _goals(run, verdicts),
+        _failed_checks(run),
+        *([] if _is_about_limits(plan) else [_harms(run), _slower(run), _unknown(run)]),
+        [] if verdicts else [f"{text}." for text in _limits(run)[:1]],
+    ]
+    sentences = [variants for variants in sentences if variants] or [[_NOTHING]]
+    chosen = [variants[0] for variants in sentences]
+    for place, variants in enumerate(sentences):
+        for variant in variants[1:]:
+            longer = [*chosen[:place], variant, *chosen[place + 1 :]]
+            chosen = longer if fits(" ".join(longer)) else chosen
+    return ("Emulated: " if run.all_emulated else "") + " ".join(chosen)
 
-    def text(room: Counter[str]) -> str:
-        """room: the number of parts of each kind; what must be said is there with none."""
-        said = [
-            _costs(harms, room["costs"], trials, kernels, mark),
-            _slower(later, trials, mark) if room["slower"] else _slower_count(later),
-            _rest(unseen, bands, mark, nothing_seen=not shown) if room["rest"] or not shown else "",
-            f"{len(helped)} made the victim faster{mark.among(helped)}" if helped and room["helped"] else "",
-            "" if neighbours else _limits(cells),
-        ]
-        said = [part for part in said if part]
-        said += _unjudged(left, alone=not (said or helped))
-        label = "emulated: " if neighbours and all(map(_emulated, neighbours)) else ""
-        return _sentences([*failed, label + "; ".join(said) if said else ""])
 
-    surprising = sum(_surprise(cell, trials) > 0 for cell in harms)
-    room = Counter({"costs": 0 if failed else 1, "helped": not (harms or later)})
-    for part in ["costs"] * (surprising - 1) + ["slower", "rest"] + ["costs"] * len(harms) + ["helped"]:
-        if fits(text(room + Counter([part]))):
-            room[part] += 1
-    return text(room)
+_NOTHING = "Nothing conclusive: no neighbour was measured in enough blocks; give the run more budget."
 
 
 def _nothing(plan: Plan, incomplete: Sequence[str]) -> str:
     first = incomplete[0].splitlines()[0].rstrip(".")
     first = next((first.removeprefix(f"{t.id}: ") for t in plan.trials if first.startswith(f"{t.id}: ")), first)
     more = len(incomplete) - 1
-    beside = f" (and {more} more, among the warnings)" if more else ""
-    room = WIDTH * LINES - len(f"nothing was measured: {beside}.") - WIDTH // 4
-    return _sentences([f"nothing was measured: {textwrap.shorten(first, room, placeholder=' …')}{beside}"])
+    others = f" (and {more} more, among the warnings)" if more else ""
+    room = WIDTH * LINES - len(f"Nothing was measured: {others}.") - WIDTH // 4
+    return f"Nothing was measured: {textwrap.shorten(first, room, placeholder=' …')}{others}."
 
 
-def _surprise(cell: Cell, trials: Mapping[str, Trial]) -> float:
-    """The loss that nobody would expect: all of it, or what exceeds an equal share of a core used by both."""
-    if trials[cell.trial].shares_cpu(cell.aggressor or ""):
-        return max(0.0, 1 - cell.isolation.high / EQUAL_SHARE)
-    return 1 - cell.isolation.value
+def _is_about_limits(plan: Plan) -> bool:
+    """True if the goals ask only what limits give."""
+    return bool(plan.scenario.goals) and not any(goal.is_about_neighbours for goal in plan.scenario.goals)
 
 
-def _by_surprise(harms: Sequence[Cell], trials: Mapping[str, Trial]) -> list[Cell]:
-    """Surprising harms first, beginning with the worst of each victim; then expected ones. harms: worst first."""
-    ordered = sorted(harms, key=lambda cell: -_surprise(cell, trials))
-    surprising = [cell for cell in ordered if _surprise(cell, trials) > 0]
-    firsts = _first_of_each(surprising, lambda cell: cell.victim)
-    return [*firsts, *(cell for cell in ordered if cell not in firsts)]
+@dataclass(frozen=True)
+class _Run:
+    """What the sentences are about. broken: trials and treatments that violate a goal, which is said first."""
 
+    plan: Plan
+    kernels: Mapping[str, Mapping[str, Any]]
+    cells: Sequence[Cell]
+    bands: Sequence[Band]
+    broken: Collection[tuple[str, str]]
 
-def _presses_alone(treatment: Treatment) -> bool:
-    """True for a neighbour beside a victim without its own limits, the subject of the headline."""
-    return treatment.aggressor is not None and treatment.victim_limits is None
+    @cached_property
+    def trials(self) -> dict[str, Trial]:
+        return {trial.id: trial for trial in self.plan.trials}
 
+    @cached_property
+    def neighbours(self) -> list[Cell]:
+        """The cells of neighbours beside victims without a limit of their own, worst first."""
+        alone = {(t.id, each.id) for t in self.plan.trials for each in compared(t) if each.victim_limits is None}
+        cells = [cell for cell in self.cells if cell.role == "aggressor" and (cell.trial, cell.treatment) in alone]
+        return sorted(cells, key=lambda cell: cell.isolation.value)
 
-def _pair(cell: Cell) -> tuple[str, str | None]:
-    return cell.victim, cell.aggressor
+    @property
+    def all_emulated(self) -> bool:
+        return bool(self.neighbours) and all(map(_emulated, self.neighbours))
+
+    def title(self, cell: Cell) -> str:
+        """'api beside batch at 50 % on the same core'."""
+        several = len({trial.id for trial in self.plan.trials if trial.victim_name == cell.victim}) > 1
+        detail = f" ({levels_text(cell.levels)})" if several and cell.levels else ""
+        return f"{cell.victim}{detail} beside {beside(cell)}{_where(self.trials[cell.trial], cell.aggressor or '')}"
+
+    def marks(self, cell: Cell, *more: str) -> str:
+        """' (or more; emulated)', or nothing."""
+        marks = [
+            *(["or more"] if understated(cell) else []),
+            *(["emulated"] if _emulated(cell) and not self.all_emulated else []),
+            *more,
+        ]
+        return f" ({'; '.join(marks)})" if marks else ""
 
 
 def _emulated(cell: Cell) -> bool:
     return Warn.EMULATED in cell.warnings
-
-
-@dataclass(frozen=True)
-class _Marks:
-    """Marks beside a figure. emulated: whether to mark emulated figures individually, because not all are."""
-
-    emulated: bool
-
-    def of(self, cell: Cell) -> list[str]:
-        """The marks of one cell."""
-        return [
-            *(["or more"] if understated(cell) else []),
-            *([f"on only {cell.isolation.n} blocks"] if Warn.FEW_BLOCKS in cell.warnings else []),
-            *(["emulated"] if self.emulated and _emulated(cell) else []),
-        ]
-
-    def beside(self, cell: Cell, *first: str) -> str:
-        """' (or more; emulated)', or nothing."""
-        marks = [*first, *self.of(cell)]
-        return f" ({'; '.join(marks)})" if marks else ""
-
-    def among(self, cells: Sequence[Cell]) -> str:
-        """' (1 emulated)', or nothing."""
-        counts = {
-            "perhaps more": sum(bool(understated(cell)) for cell in cells),
-            "on few blocks": sum(Warn.FEW_BLOCKS in cell.warnings for cell in cells),
-            "emulated": sum(map(_emulated, cells)) if self.emulated else 0,
-        }
-        marks = [f"{count} {what}" for what, count in counts.items() if count]
-        return f" ({', '.join(marks)})" if marks else ""
 
 
 def percent(estimate: Estimate) -> str:
@@ -163,97 +150,209 @@ def percent(estimate: Estimate) -> str:
     return written_percent(loss(estimate))
 
 
-def _sentences(parts: Sequence[str]) -> str:
-    said = [part for part in parts if part] or [
-        "nothing conclusive: no neighbour was measured in enough blocks; give the run more budget"
-    ]
-    return " ".join(f"{part[0].upper()}{part[1:]}." for part in said)
+# What the goals asked
 
 
-def _failed_checks(trials: Mapping[str, Trial], bands: Sequence[Band]) -> list[str]:
+def _goals(run: _Run, verdicts: Sequence[Verdict]) -> list[str]:
+    """The worst outcome of the goals, with the cells behind it."""
+    cells = {(cell.trial, cell.treatment): cell for cell in run.cells}
+    for outcome, words in _RESULTS.items():
+        own = [verdict for verdict in verdicts if verdict.outcome is outcome]
+        if not own:
+            continue
+        judged = [(v, cell) for v in own if (cell := cells.get((v.trial, v.treatment)))]
+        said = list(dict.fromkeys(_result(run, verdict, cell) for verdict, cell in judged)) or [own[0].reason]
+        if outcome is Outcome.HOLDS and len(own) > 1 and not _is_about_limits(run.plan):
+            return [f"The goals hold in all {len(own)} cells."]
+        shortest = f"{words}: {_listed(said, 1)}."
+        if judged and outcome is Outcome.VIOLATED and judged[0][1].aggressor:
+            said[0] += f"; {_remedy(run, judged[0][1])}"
+        return [shortest, *(f"{words}: {_listed(said, count)}." for count in range(1, len(said) + 1))]
+    return []
+
+
+_RESULTS = {Outcome.VIOLATED: "Violated", Outcome.INCONCLUSIVE: "Not decided", Outcome.HOLDS: "Holds"}
+
+
+def _listed(texts: Sequence[str], count: int) -> str:
+    """The first texts, and how many there are besides."""
+    more = len(texts) - count
+    return "; ".join(texts[:count]) + (f"; and {more} more" if more else "")
+
+
+def _result(run: _Run, verdict: Verdict, cell: Cell) -> str:
+    """A cell in the words of its goal."""
+    goal, title = verdict.goal, run.title(cell) if cell.aggressor else ""
+    if goal.efficiency is not None and cell.promised is not None:
+        return _limits(run, [cell])[0]
+    if goal.isolation_factor is not None:
+        kept, bound = written_percent(cell.isolation), f"goal: {100 * goal.isolation_factor:g} %"
+        return f"{title} keeps {kept} of {_lost(run, cell)}{run.marks(cell, bound)}"
+    if goal.latency_impact_p99 is not None and JUDGED in cell.latency:
+        bound = f"goal: at most {100 * goal.latency_impact_p99:g} %"
+        return f"{JUDGED} latency of {title} changes by {impact(cell.latency[JUDGED])}{run.marks(cell, bound)}"
+    if goal.latency_p99 is not None and JUDGED in cell.latency_ns:
+        own, bound = cell.latency_ns[JUDGED], f"goal: at most {units.format_duration(goal.latency_p99)}"
+        return f"{JUDGED} latency of {title} is {units.format_duration(own.value)}{run.marks(cell, bound)}"
+    return f"{title}: {verdict.reason}"
+
+
+def _limits(run: _Run, cells: Sequence[Cell] | None = None) -> list[str]:
+    """What limits gave alone, the furthest from its promise first, and what is left of it beside a neighbour."""
+    kept = [c for c in (run.cells if cells is None else cells) if c.promised is not None and c.efficiency is not None]
+    kept = [c for c in kept if c.aggressor is None or cells is not None]
+    return [_limit(run, cell) for cell in sorted(kept, key=lambda cell: -abs(1 - _of_promise(cell)))]
+
+
+def _of_promise(cell: Cell) -> float:
+    given = cell.cpu_time
+    return given.of_promise.value if given else cell.efficiency.value if cell.efficiency else 1.0
+
+
+def _limit(run: _Run, cell: Cell) -> str:
+    """What a limit gave, and the rate that is left beside the worst neighbour."""
+    text = f"{cell.victim}{f' beside {beside(cell)}' if cell.aggressor else ''} gets {_given(run, cell)}"
+    pressed = [c for c in run.cells if c.role == "aggressor" and (c.trial, c.baseline) == (cell.trial, cell.treatment)]
+    worst = min(pressed, key=lambda c: c.isolation.value, default=None)
+    if worst is None:
+        return text
+    return f"{text}; beside {worst.aggressor} its rate is {written_percent(worst.isolation)} of that{run.marks(worst)}"
+
+
+def _given(run: _Run, cell: Cell) -> str:
+    """'29.8 % ± 0.2 of a CPU, of 30 % promised'."""
+    given, cpus = cell.cpu_time, len(run.trials[cell.trial].victim_cpus)
+    if given is None:
+        q = written_percent(cell.efficiency) if cell.efficiency else ""
+        return f"{q} of what {cell.label} promises{run.marks(cell)}"
+    whose = "a CPU" if cpus == 1 else f"its {cpus} CPUs"
+    waited = given.held is None and given.held_share is not None and not cell.aggressor
+    marks = run.marks(cell, *(["others used the CPU"] if waited else []))
+    return f"{written_percent(given.judged)} of {whose}, of {100 * given.promised:g} % promised{marks}"
+
+
+def _failed_checks(run: _Run) -> list[str]:
     """If an aggressor that loads nothing seems to have an effect, effects up to that size are not reliable."""
-    rates = [(band.trial, band.null, -1.0) for band in bands if band.null.low > 1 or band.null.high < 1]
-    late = [(band.trial, band.null_latency[JUDGED], 0.0) for band in bands if is_effect(band.null_latency.get(JUDGED))]
-    failed = [_failed(trials, some, what) for some, what in ((rates, "rate"), (late, f"{JUDGED} latency")) if some]
-    return [f"not reliable: a neighbour that does nothing seemed to change {_listed(failed)}"] if failed else []
+    rates, late = failed_checks(run.bands)
+    changes = [
+        *_changed(run, [(band.trial, band.null, 1.0) for band in rates], "rate"),
+        *_changed(run, [(band.trial, band.null_latency[JUDGED], 0.0) for band in late], f"{JUDGED} latency"),
+    ]
+    return [f"Not reliable: an idle neighbour seemed to change {' and '.join(changes)}."] if changes else []
 
 
-def _failed(trials: Mapping[str, Trial], failed: Sequence[tuple[str, Estimate, float]], what: str) -> str:
-    """'the rate of copy by −2.0 % ± 0.5'. failed: (trial, effect of its null aggressor, size of that change)."""
-    victims = list(dict.fromkeys(trials[trial].victim_name for trial, _, _ in failed))
-    _, worst, shift = max(failed, key=lambda each: max(abs(each[1].low + each[2]), abs(each[1].high + each[2])))
-    ends = {name: getattr(worst, name) + shift for name in ("value", "low", "high")}
+def _changed(run: _Run, failed: Sequence[tuple[str, Estimate, float]], what: str) -> Iterator[str]:
+    """'the rate of copy by −2.0 % ± 0.5'. failed: (trial, null aggressor's effect, value without one)."""
+    if not failed:
+        return
+    victims = list(dict.fromkeys(run.trials[trial].victim_name for trial, _, _ in failed))
+    _, worst, nothing = max(failed, key=lambda each: abs(each[1].value - each[2]))
+    change = worst.model_copy(update={name: getattr(worst, name) - nothing for name in ("value", "low", "high")})
     whose, up_to = (victims[0], "") if len(victims) == 1 else (f"{len(victims)} victims", "up to ")
-    return f"the {what} of {whose} by {up_to}{written_percent(worst.model_copy(update=ends))}"
+    yield f"the {what} of {whose} by {up_to}{written_percent(change)}"
 
 
-def _first_of_each(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> list[Cell]:
-    first: dict[Hashable, Cell] = {}
+# Who costs whom how much
+
+
+def _harms(run: _Run) -> list[str]:
+    """The worst losses, what to do about the first, and the names of the others."""
+    seen = [cell for cell in run.neighbours if cell.effect is Effect.SEEN]
+    told = {(cell.victim, cell.aggressor) for cell in seen if (cell.trial, cell.treatment) in run.broken}
+    harms = [cell for cell in seen if cell.isolation.value < 1 and (cell.victim, cell.aggressor) not in told]
+    harms = _by_surprise(run, _first_of_each(harms))
+    helped = [cell for cell in seen if cell.isolation.value > 1]
+    if not harms:
+        return [f"{run.title(cell)} is faster, by {_gain(cell)}." for cell in helped[-1:] if not told]
+    said = [_loses(run, cell) for cell in harms]
+    said_fully = [f"{said[0]}; {_remedy(run, harms[0])}", *said[1:]]
+    return [
+        f"{said[0]}{_others(harms[1:], named=False)}.",
+        *(
+            f"{'; '.join(said_fully[:count])}{_others(harms[count:], named=named)}."
+            for named in (False, True)
+            for count in range(1, len(harms) + 1)
+        ),
+    ]
+
+
+def _gain(cell: Cell) -> str:
+    isolation = cell.isolation
+    return written_percent(
+        isolation.model_copy(update={name: getattr(isolation, name) - 1 for name in ("value", "low", "high")})
+    )
+
+
+def _loses(run: _Run, cell: Cell) -> str:
+    return f"{run.title(cell)} loses {percent(cell.isolation)} of {_lost(run, cell)}{run.marks(cell)}"
+
+
+def _others(rest: Sequence[Cell], *, named: bool) -> str:
+    """'; a beside b and 2 more lose 5 to 18 %'. rest: losses that are not spelled out."""
+    if not rest:
+        return ""
+    values = sorted(1 - cell.isolation.value for cell in rest)
+    least, most = (f"{100 * end:.2g}" for end in (values[0], values[-1]))
+    span = f"{least} %" if least == most else f"{least} to {most} %"
+    doubtful = sum(bool(understated(cell)) for cell in rest)
+    mark = f" ({doubtful} perhaps more)" if doubtful else ""
+    names = ", ".join(f"{cell.victim} beside {cell.aggressor}" for cell in rest) if named else f"{len(rest)} more"
+    return f"; {names} lose{'s' if len(rest) == 1 else ''} {span}{mark}"
+
+
+def _remedy(run: _Run, cell: Cell) -> str:
+    """What keeps the neighbour from doing so: a limit on what it uses, or another place."""
+    trial, name = run.trials[cell.trial], cell.aggressor or ""
+    stressor = trial.aggressors[name].stressor if name in trial.aggressors else None
+    resource = _resource(run, stressor) or _resource(run, trial.victim.probe)
+    lever = _LEVERS.get(resource, "cpu.max")
+    elsewhere = "pin it to another core" if lever == "cpu.max" and trial.shares_cpu(name) else "move it"
+    return f"limit {name} with {lever} or {elsewhere}"
+
+
+def _resource(run: _Run, kernel: str | None) -> str:
+    info = shipped().kernel(kernel or "")
+    return str(run.kernels.get(kernel or "", {}).get("resource", "") or (info.resource if info else ""))
+
+
+def _surprise(run: _Run, cell: Cell) -> float:
+    """The loss that nobody would expect: all of it, or what exceeds an equal share of a core used by both."""
+    if run.trials[cell.trial].shares_cpu(cell.aggressor or ""):
+        return max(0.0, 1 - cell.isolation.high / EQUAL_SHARE)
+    return 1 - cell.isolation.value
+
+
+def _by_surprise(run: _Run, harms: Sequence[Cell]) -> list[Cell]:
+    """Surprising harms first, beginning with the worst of each victim; then expected ones. harms: worst first."""
+    ordered = sorted(harms, key=lambda cell: -_surprise(run, cell))
+    surprising = [cell for cell in ordered if _surprise(run, cell) > 0]
+    firsts = list({cell.victim: cell for cell in reversed(surprising)}.values())[::-1]
+    return [*firsts, *(cell for cell in ordered if cell not in firsts)]
+
+
+def _first_of_each(cells: Sequence[Cell]) -> list[Cell]:
+    """The first cell of each victim and neighbour, of several intensities or levels."""
+    first: dict[tuple[str, str | None], Cell] = {}
     for cell in cells:
-        first.setdefault(key(cell), cell)
+        first.setdefault((cell.victim, cell.aggressor), cell)
     return list(first.values())
 
 
-def _costs(
-    harms: Sequence[Cell],
-    count: int,
-    trials: Mapping[str, Trial],
-    kernels: Mapping[str, Mapping[str, Any]],
-    mark: _Marks,
-) -> str:
-    """harms: the worst of each victim and aggressor, most surprising first. count: how many to spell out."""
-    shown, more = harms[:count], harms[count:]
-    lost = {cell.victim: _lost(trials[cell.trial], kernels) for cell in shown}
-    same_words = len(set(lost.values())) < len(lost)
-    by_neighbour: dict[str, list[Cell]] = {}
-    for cell in shown:
-        by_neighbour.setdefault(_who(trials[cell.trial], cell, "a neighbour"), []).append(cell)
-    first = _where(trials[shown[0].trial], shown[0].aggressor or "") if shown else ""
-    clauses: list[str] = []
-    for who, cells in by_neighbour.items():
-        costs = [
-            f"{percent(cell.isolation)} of {lost[cell.victim]}"
-            f"{mark.beside(cell, *([cell.victim] if same_words else []))}"
-            for cell in cells
-        ]
-        name = _who(trials[cells[0].trial], cells[0], "one").removesuffix(first) if clauses else f"{who} costs"
-        clauses.append(f"{name} {_listed(costs)}")
-    if more:
-        clauses.append(_more(more, trials, alone=not shown) + mark.among(more))
-    return "; ".join(clauses)
-
-
-def _more(harms: Sequence[Cell], trials: Mapping[str, Trial], *, alone: bool) -> str:
-    """'3 more on the same core cost 18 to 23 %': the number of other losses and their range. alone: of all losses."""
-    values = sorted(1 - cell.isolation.value for cell in harms)
-    (least, most), several = (f"{100 * end:.2g}" for end in (values[0], values[-1])), len(harms) > 1
-    where = " on the same core" if all(trials[c.trial].shares_cpu(c.aggressor or "") for c in harms) else ""
-    who = f"{units.counted(len(harms), 'neighbour') if alone else f'{len(harms)} more'}{where}"
-    if least == most:
-        return f"{who} cost{'' if several else 's'} about {most} %{' each' if several else ''}"
-    return f"{who} cost {least} to {most} %"
+def _slower(run: _Run) -> list[str]:
+    """Neighbours that lengthen the latency without a visible loss of throughput."""
+    only = [c for c in run.neighbours if c.effect is not Effect.SEEN and c.latency_effect.get(JUDGED) is Effect.SEEN]
+    slower = _first_of_each(sorted((c for c in only if _slowdown(c) > 0), key=_slowdown, reverse=True))
+    if not slower:
+        return []
+    names = ", ".join(f"{cell.victim} beside {cell.aggressor}" for cell in slower[1:])
+    worst = slower[0]
+    first = f"The {JUDGED} latency of {run.title(worst)} grows {_longer(worst.latency[JUDGED])}{run.marks(worst)}"
+    more = f"; {len(slower) - 1} more grow by less" if len(slower) > 1 else ""
+    return [f"{first}{more}.", *([f"{first}; that of {names} by less."] if names else [])]
 
 
 def _slowdown(cell: Cell) -> float:
     return cell.latency[JUDGED].value
-
-
-def _slower(slower: Sequence[Cell], trials: Mapping[str, Trial], mark: _Marks) -> str:
-    """Neighbours that increase latency without a visible loss of throughput. slower: worst first, one for each pair."""
-    if not slower:
-        return ""
-    worst = slower[0]
-    longer = _longer(worst.latency[JUDGED])
-    who = _who(trials[worst.trial], worst, "a neighbour")
-    first = f"{who} lengthens the {JUDGED} latency of {worst.victim} {longer}{_throughput_of(worst)}"
-    more = len(slower) - 1
-    others = f", and {more} more lengthen{'s' if more == 1 else ''} one by less" if more else ""
-    return f"{first}{mark.beside(worst)}{others}"
-
-
-def _slower_count(slower: Sequence[Cell]) -> str:
-    count = units.counted(len(slower), "neighbour")
-    return f"{count} lengthen{'s' if len(slower) == 1 else ''} latency, see the table" if slower else ""
 
 
 def _longer(slowdown: Estimate) -> str:
@@ -262,135 +361,69 @@ def _longer(slowdown: Estimate) -> str:
     return f"to {written}" if "times" in written else f"by {written}"
 
 
-def _throughput_of(cell: Cell) -> str:
-    if cell.effect is Effect.NONE:
-        return " without a loss of throughput seen"
-    return "; whether it costs throughput is not known"
-
-
-def _listed(things: Sequence[str]) -> str:
-    return " and ".join(part for part in (", ".join(things[:-1]), things[-1]) if part)
-
-
-def _lost(trial: Trial, kernels: Mapping[str, Mapping[str, Any]]) -> str:
+def _lost(run: _Run, cell: Cell) -> str:
+    trial = run.trials[cell.trial]
     info = shipped().kernel(trial.victim.probe or "")
     if info and info.loses:
         return info.loses
-    resource = str(kernels.get(trial.victim.probe or "", {}).get("resource", ""))
-    return _LOST.get(resource, f"the throughput of {trial.victim_name}")
-
-
-def _who(trial: Trial, cell: Cell, noun: str) -> str:
-    aggressor = trial.aggressors.get(cell.aggressor or "")
-    doing = _doing(aggressor) if aggressor else None
-    where = _where(trial, cell.aggressor or "")
-    if doing is None:
-        return f"{noun} running {_program(aggressor, cell)}{where}"
-    article = "an" if doing[0] in "aeiou" else "a"
-    return f"{article} {doing} {noun.removeprefix('a ')}{where}"
-
-
-def _doing(aggressor: Aggressor) -> str | None:
-    """'memory-copying' for 'memory-copy'; None for a command."""
-    if aggressor.migration is not None:
-        return "guest-sending" if aggressor.migration.role == "source" else "guest-receiving"
-    if aggressor.stressor is None:
-        return None
-    info = shipped().kernel(aggressor.stressor)
-    return info.doing if info and info.doing else f"{aggressor.stressor}-running"
-
-
-def _program(aggressor: Aggressor | None, cell: Cell) -> str:
-    return PurePath(aggressor.command[0]).name if aggressor and aggressor.command else cell.aggressor or cell.label
+    return _LOST.get(_resource(run, trial.victim.probe), "its throughput")
 
 
 def _where(trial: Trial, aggressor: str) -> str:
     theirs, ours = trial.aggressor_cpus.get(aggressor, ()), trial.victim_cpus
-    if not theirs or not ours:
+    # The CPUs of virtual users are not those of the service that they measure.
+    if not theirs or not ours or trial.victim.load is not None:
         return ""
     if trial.shares_cpu(aggressor):
-        return " on the same core"
+        return " (same core)"
     if aggressor in trial.aggressors and trial.aggressors[aggressor].sandbox.machine != trial.victim.sandbox.machine:
-        return " on another machine"
+        return " (another machine)"
     # Adjacent CPU numbers may be in different packages. Only placement by topology knows the nearest.
     placed = trial.aggressors[aggressor].sandbox.cpus if aggressor in trial.aggressors else ""
-    return " on the next core" if placed in ("auto", "next") else " on another core"
+    return " (next core)" if placed in ("auto", "next") else " (another core)"
 
 
-def _left_open(
-    planned: Mapping[tuple[str, str], str | None], shown: Sequence[Cell], unseen: Sequence[Cell]
-) -> set[tuple[str, str | None]]:
-    """Trials and aggressors without a conclusion: not measured, or possibly with more harm than was seen."""
-    known = {(cell.trial, cell.treatment) for cell in unseen}
-    open_ = {(trial, aggressor) for (trial, id_), aggressor in planned.items() if (trial, id_) not in known}
-    return open_ - {(cell.trial, cell.aggressor) for cell in shown}
+# What is not known
 
 
-def _unjudged(left: Collection[object], *, alone: bool) -> list[str]:
-    if not left:
-        return []
-    if alone:
-        return ["nothing conclusive: no neighbour could be judged; see the warnings"]
-    return [f"{len(left)} other{'' if len(left) == 1 else 's'} could not be judged; see the warnings"]
-
-
-def _rest(unseen: Sequence[Cell], bands: Sequence[Band], mark: _Marks, *, nothing_seen: bool) -> str:
-    """The bound for neighbours without an effect, or that nothing is known."""
-    none = [cell for cell in unseen if cell.effect is Effect.NONE]
-    unknown = [cell for cell in unseen if cell.effect is not Effect.NONE]
-    some = " (partly emulated)" if mark.emulated and any(map(_emulated, unseen)) else ""
-    if not none:
-        return _unknown(unknown, bands, some, nothing_seen=nothing_seen) if unknown else ""
-    # Rounded up, so that the statement is true.
-    above = f"above ±{math.ceil(1000 * _reach(none, bands) - 1e-9) / 10:g} %{some}"
-    first = f"no neighbour shows an effect {above}" if nothing_seen else f"no other effect {above}"
-    return first + (f", but {_more_unknown(unknown, unseen, bands)}" if unknown else "")
-
-
-def _unknown(cells: Sequence[Cell], bands: Sequence[Band], some: str, *, nothing_seen: bool) -> str:
-    """The statement if no neighbour without a visible effect can be excluded to have one."""
-    reach = _reach(cells, bands)
-    if reach > 1:
-        # An interval that includes a doubling and a halving says nothing.
-        return (
-            "nothing conclusive: there are too few blocks to see any effect; give the run more budget"
-            if nothing_seen
-            else "too few blocks to judge the rest"
-        )
-    if nothing_seen:
-        return (
-            "nothing conclusive: no neighbour shows an effect, "
-            f"but only one above {_coarsely(reach)} would have shown; give the run more budget"
-        )
-    return f"nothing else could be distinguished from noise (up to {_coarsely(reach)}){some}"
-
-
-def _more_unknown(unknown: Sequence[Cell], unseen: Sequence[Cell], bands: Sequence[Band]) -> str:
-    """'2 of 5 are not known (up to ±63 %)', by victim and neighbour."""
-    counts = [len({(cell.trial, cell.aggressor) for cell in cells}) for cells in (unknown, unseen)]
-    reach = _reach(unknown, bands)
-    why = "too few blocks" if reach > 1 else f"up to {_coarsely(reach)}"
-    return f"{counts[0]} of {counts[1]} {'is' if counts[0] == 1 else 'are'} not known ({why})"
-
-
-def _reach(cells: Sequence[Cell], bands: Sequence[Band]) -> float:
-    return max(reach_of(cell, next((band for band in bands if band.of(cell)), None)) for cell in cells)
-
-
-def _coarsely(reach: float) -> str:
-    """Whole percents, because tenths are not meaningful here."""
-    return f"±{math.ceil(100 * reach - 1e-9)} %"
-
-
-def _limits(cells: Sequence[Cell]) -> str:
-    kept = [cell for cell in cells if cell.role == "limit" and cell.aggressor is None and cell.efficiency is not None]
-    if not kept:
-        return ""
-    worst = max(kept, key=lambda cell: abs(1 - cell.efficiency.value) if cell.efficiency else 0.0)
-    q = worst.efficiency
-    return (
-        f"limits gave their sandboxes {q.value:.2f} ± {q.half_width:.2f} of the promised share or nearer to it"
-        f"{_Marks(emulated=True).beside(worst)}"
-        if q
-        else ""
+def _unknown(run: _Run) -> list[str]:
+    """How many cells are not known, how long it would take to know them, and their names."""
+    planned = sum(
+        each.role == "aggressor" and each.victim_limits is None for t in run.plan.trials for each in compared(t)
     )
+    open_ = [cell for cell in run.neighbours if cell.effect is Effect.NOT_KNOWN]
+    missing, total = planned - len(run.neighbours), max(planned, len(run.neighbours))
+    bound = max((cell.effect_bound or 0.0 for cell in run.neighbours), default=0.0)
+    nothing_seen = not any(cell.effect is Effect.SEEN for cell in run.neighbours)
+    if not open_ and not missing:
+        none = [cell for cell in run.neighbours if cell.effect is Effect.NONE]
+        other = "No neighbour has an effect" if nothing_seen else "No other effect"
+        on = " on throughput" if any(cell.latency_effect.get(JUDGED) is Effect.SEEN for cell in none) else ""
+        return [f"{other}{on} above ±{100 * bound:.3g} %."] if none else []
+    count = len(open_) + missing
+    text = f"{count} of {units.counted(total, 'cell')} {'is' if count == 1 else 'are'} not known"
+    text = f"Nothing conclusive: {text}" if count == total else text
+    spare = _time_needed(run, open_)
+    waits = "" if spare is None else f"; {spare} would tell"
+    waits = waits or ("; see the warnings" if missing or open_ else "")
+    names = ", ".join(f"{cell.victim} beside {cell.aggressor}" for cell in open_)
+    more = f" and {missing} not measured" if missing and names else ""
+    return [f"{text}{waits}.", *([f"{text} ({names}{more}){waits}."] if names else [])]
+
+
+def _time_needed(run: _Run, cells: Sequence[Cell]) -> str | None:
+    """'about 8 min more'. None if more time would not tell."""
+    least = run.plan.scenario.min_blocks
+    factors = {cell.trial: 1.0 for cell in cells}
+    known = False
+    for cell in cells:
+        if (factor := more_time(cell, run.bands, least)) is not None:
+            factors[cell.trial], known = max(factors[cell.trial], factor), True
+    if not known:
+        return None
+    each_ns = run.plan.scenario.budget / len(run.plan.trials)
+    more_ns = sum(factor - 1 for factor in factors.values()) * each_ns
+    if more_ns > _LONGEST_NS:
+        return "more than a day"
+    minutes = max(1, math.ceil(more_ns / 60e9))
+    return f"about {units.format_duration(minutes * 60e9)} more"

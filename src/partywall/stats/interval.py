@@ -42,6 +42,7 @@ _PERSISTENCE = np.concatenate([np.linspace(-0.4, 0.9, 16), [0.93, 0.95, 0.97]])
 _WHITE_SHARE = np.array([0.0, 0.3, 0.6, 0.8])
 _PRIOR_POWER = 0.2
 _BISECTIONS = 24
+_DUST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -226,5 +227,7 @@ def _checked(series: Array) -> Array:
 
 def _estimate(value: float, low: float, high: float, series: Array, half: float, level: float, method: str) -> Estimate:
     n = len(series)
-    worth = {"n_effective": float(blocks_worth(series, np.asarray(half), level))} if half > 0 else {}
+    # Equal values differ by errors of binary fractions.
+    has_noise = half > _DUST * abs(value)
+    worth = {"n_effective": float(blocks_worth(series, np.asarray(half), level))} if has_noise else {}
     return Estimate(value=value, low=low, high=high, level=level, n=n, method=method, **worth)

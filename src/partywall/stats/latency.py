@@ -91,21 +91,6 @@ def band(impact: Estimate) -> tuple[float, float]:
     return math.expm1(-reach), math.expm1(reach)
 
 
-def outside(impacts: Mapping[str, Estimate], bands: Mapping[str, tuple[float, float]]) -> tuple[str, ...]:
-    """Percentiles whose whole interval is outside their A/A band, or excludes zero if there is no band."""
-    nothing = (0.0, 0.0)
-    return tuple(
-        name
-        for name, impact in impacts.items()
-        if impact.high < bands.get(name, nothing)[0] or impact.low > bands.get(name, nothing)[1]
-    )
-
-
-def is_effect(impact: Estimate | None) -> bool:
-    """True if the whole interval is on one side of no impact. False for an unmeasured impact."""
-    return impact is not None and (impact.low > 0 or impact.high < 0)
-
-
 def _matrix(entries: Entries, slots: int, buckets: Numbers) -> Array:
     """Counts by block and bucket. Of very many blocks, adjacent ones are added up, as `interval` averages them."""
     per_batch = -(-slots // MOST)

@@ -1,6 +1,7 @@
 """Judges goals against cells.
 
-An interval decides only if all of it is on one side; otherwise the verdict is inconclusive.
+An interval decides only if all of it is on one side; otherwise the verdict is inconclusive. A goal about a neighbour's
+effect is violated only where there is an effect (`partywall.stats.states`), by the same interval.
 """
 
 from __future__ import annotations
@@ -8,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from partywall.model.finding import Band, Cell, Estimate, Outcome, Verdict, Warn
+from partywall.model.finding import Band, Cell, CpuTime, Effect, Estimate, Outcome, Verdict, Warn
 from partywall.model.scenario import Goal
 from partywall.stats.latency import JUDGED
 from partywall.stats.reliability import rough, understated
+from partywall.stats.states import isolation_of, latency_ratio_of, too_few
 
 Judgement = tuple[Outcome, str]
+
+DISTURBED = frozenset((Warn.FOREIGN_LOAD, Warn.STEAL))
+"""Warnings that a victim waited for its CPU in quiet slots too."""
 
 TOO_FEW: Judgement = (
     Outcome.INCONCLUSIVE,
     "too few operations for a 99th percentile; give the run more budget or shorter operations",
 )
-_WIDENED = "(widened, because the A/A check failed)"
+_WAITED = "it waited for a CPU that others used, or did not use its share; run again on a host without other work"
 
 
 def verdicts_of(goals: Sequence[Goal], cells: Sequence[Cell], bands: Sequence[Band]) -> tuple[Verdict, ...]:
@@ -35,7 +40,7 @@ def _of_goal(goal: Goal, cells: Sequence[Cell], bands: Sequence[Band]) -> list[V
             "check the names of victims and aggressors in the goal"
         )
         return [Verdict(goal=goal, trial="", treatment="", outcome=Outcome.INCONCLUSIVE, reason=reason)]
-    return [_of_cell(goal, cell, next((band for band in bands if band.of(cell)), None)) for cell in about]
+    return [_of_cell(goal, cell, bands) for cell in about]
 
 
 def _concerns(goal: Goal, cell: Cell) -> bool:
@@ -55,10 +60,10 @@ def _owes_share(goal: Goal, cell: Cell) -> bool:
     return cell.promise == "reservation" or cell.aggressor is None or cell.aggressor == goal.aggressor
 
 
-def _of_cell(goal: Goal, cell: Cell, band: Band | None) -> Verdict:
+def _of_cell(goal: Goal, cell: Cell, bands: Sequence[Band]) -> Verdict:
     judged = [
-        *_isolation(goal, cell, band),
-        *_latency(goal, cell, band),
+        *_isolation(goal, cell, bands),
+        *_latency(goal, cell, bands),
         *_latency_itself(goal, cell),
         *_efficiency(goal, cell),
     ]
@@ -67,7 +72,7 @@ def _of_cell(goal: Goal, cell: Cell, band: Band | None) -> Verdict:
     limits = rough(cell)
     if Warn.FEW_BLOCKS in cell.warnings:
         outcome = Outcome.INCONCLUSIVE
-        reasons = [f"only {cell.isolation.n} blocks; give the run more budget"]
+        reasons = [too_few(cell.isolation.n)]
     elif limits:
         reasons = [*reasons, limits]
     reservations = [f"but {reason}" for reason in understated(cell)]
@@ -91,28 +96,36 @@ def _worst(outcomes: Sequence[Outcome]) -> Outcome:
     return Outcome.HOLDS
 
 
-def _isolation(goal: Goal, cell: Cell, band: Band | None) -> list[Judgement]:
+def _isolation(goal: Goal, cell: Cell, bands: Sequence[Band]) -> list[Judgement]:
     if goal.isolation_factor is None or cell.aggressor is None:
         return []
-    estimate, name = cell.isolation, "isolation factor"
-    if band is not None and Warn.NULL_EFFECT in cell.warnings:
-        # A host that shows an effect of nothing may add the same error to any effect.
-        estimate = estimate.model_copy(update={"low": estimate.low * band.low, "high": estimate.high * band.high})
-        name = f"{name} {_WIDENED}"
-    return [_judge(name, estimate, at_least=goal.isolation_factor)]
+    name = f"isolation factor{_widened(cell, Warn.NULL_EFFECT)}"
+    judgement = _judge(name, isolation_of(cell, bands), at_least=goal.isolation_factor)
+    return [_if_effect(judgement, cell.effect, cell.why)]
 
 
-def _latency(goal: Goal, cell: Cell, band: Band | None) -> list[Judgement]:
+def _latency(goal: Goal, cell: Cell, bands: Sequence[Band]) -> list[Judgement]:
     if goal.latency_impact_p99 is None or cell.aggressor is None:
         return []
     if JUDGED not in cell.latency:
         return [TOO_FEW]
-    estimate, name = cell.latency[JUDGED], f"latency impact at {JUDGED}"
-    if band is not None and Warn.NULL_LATENCY in cell.warnings:
-        low, high = band.latency[JUDGED]
-        ends = {"low": (1 + estimate.low) * (1 + low) - 1, "high": (1 + estimate.high) * (1 + high) - 1}
-        estimate, name = estimate.model_copy(update=ends), f"{name} {_WIDENED}"
-    return [_judge(name, estimate, at_most=goal.latency_impact_p99)]
+    ratio = latency_ratio_of(cell, bands)
+    impact = ratio.model_copy(update={name: getattr(ratio, name) - 1 for name in ("value", "low", "high")})
+    name = f"latency impact at {JUDGED}{_widened(cell, Warn.NULL_LATENCY)}"
+    judgement = _judge(name, impact, at_most=goal.latency_impact_p99)
+    return [_if_effect(judgement, cell.latency_effect.get(JUDGED, Effect.NOT_KNOWN), "")]
+
+
+def _widened(cell: Cell, warn: Warn) -> str:
+    return " (widened, because the A/A check failed)" if warn in cell.warnings else ""
+
+
+def _if_effect(judgement: Judgement, effect: Effect, why: str) -> Judgement:
+    """A goal about an effect is not violated where it is not known whether there is one."""
+    outcome, reason = judgement
+    if outcome is not Outcome.VIOLATED or effect is Effect.SEEN:
+        return judgement
+    return Outcome.INCONCLUSIVE, f"{reason}, but whether there is an effect is not known{f': {why}' if why else ''}"
 
 
 def _latency_itself(goal: Goal, cell: Cell) -> list[Judgement]:
@@ -130,8 +143,31 @@ def _efficiency(goal: Goal, cell: Cell) -> list[Judgement]:
     if goal.efficiency is None or cell.efficiency is None or not _owes_share(goal, cell):
         return []
     low, high = goal.efficiency
-    ceiling = None if cell.promise == "reservation" else high
-    return [_judge("efficiency q", cell.efficiency, at_least=low, at_most=ceiling)]
+    if cell.cpu_time is not None:
+        return [_cpu_time(cell, cell.cpu_time, low, None if cell.promise == "reservation" else high)]
+    # Nobody is given more than the whole baseline: a ratio above it shows that the baseline was slowed down.
+    capped = cell.promise == "limit" and not (cell.by_baseline and (cell.promised or 0.0) >= 1)
+    outcome, reason = _judge("efficiency q", cell.efficiency, at_least=low, at_most=high if capped else None)
+    if outcome is Outcome.VIOLATED and cell.by_baseline and not DISTURBED.isdisjoint(cell.warnings):
+        return [(Outcome.INCONCLUSIVE, f"{reason}, but the baseline waited for a CPU")]
+    return [(outcome, reason)]
+
+
+def _cpu_time(cell: Cell, given: CpuTime, low: float, high: float | None) -> Judgement:
+    """Whether a setting gave the CPU time that it promises, as a share of the promise.
+
+    Less than promised is the setting's fault only if nothing else took the time: a limit that was used up in every
+    period, or a sandbox that gets its share without the neighbour.
+    """
+    outcome, reason = _judge("CPU time / promised", given.of_promise, at_least=low, at_most=high)
+    may_be_short = outcome is not Outcome.HOLDS and given.of_promise.low < low
+    if not may_be_short or given.held is not None:
+        return outcome, reason
+    if given.alone is not None:
+        explained = given.promise_kept(given.alone).low >= low
+    else:
+        explained = given.held_share is None and DISTURBED.isdisjoint(cell.warnings)
+    return (outcome, reason) if explained else (Outcome.INCONCLUSIVE, f"{reason}; {_WAITED}")
 
 
 def _judge(name: str, estimate: Estimate, at_least: float | None = None, at_most: float | None = None) -> Judgement:

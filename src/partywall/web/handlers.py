@@ -183,7 +183,7 @@ class Handlers:
             has_page=path is not None and (path / "report.html").is_file(),
             formats=await threaded(records.formats, path) if path and kind else (),
             watching=await threaded(self._server.is_open, name),
-            headline=await threaded(records.headline, path) if path else "",
+            headline=(await threaded(records.summary, path))[0] if path else "",
         )  # fmt: skip
 
     async def policy(self, request: Request) -> Response:

@@ -19,8 +19,11 @@ from partywall import __version__, pipeline, study, units
 from partywall.errors import PartywallError, Problem, ProblemsError
 from partywall.load.health import ADVICE, Reason
 from partywall.migrate import plan as migration_plans
+from partywall.model.finding import Estimate
 from partywall.model.plan import Plan, Trial
+from partywall.model.scenario import Scenario
 from partywall.report import page
+from partywall.report.matrix import Severity, severity_of, severity_words
 from partywall.scenario import find, load, names
 from partywall.scenario.load import read
 from partywall.web.jobs import Force, Job, State, Want
@@ -128,17 +131,24 @@ class Cell:
     words: str
 
 
-def cell(value: float, low: float, high: float) -> Cell:
-    """An isolation factor so far. An effect is only named if the interval excludes 1."""
-    half = max(high - value, value - low)
-    if low <= 1 <= high:
-        return Cell(value, half, "none", "·", "no effect seen so far")
-    if value > 1:
-        return Cell(value, half, "gain", "▲", "gain so far")
-    for bound, level, mark in ((0.95, "slight", "▼"), (0.8, "clear", "▼▼")):
-        if value > bound:
-            return Cell(value, half, level, mark, f"{level} loss so far")
-    return Cell(value, half, "severe", "▼▼▼", "severe loss so far")
+def cells_of(scenario: Scenario, trial: Trial, seen: Seen) -> dict[str, Cell]:
+    """Isolation factors of a trial so far, by treatment, judged as the report judges them."""
+    from partywall.stats import states  # noqa: PLC0415 - slow to import
+
+    few = "" if seen.done >= scenario.min_blocks else states.too_few(seen.done)
+    bound, cells = states.bound_of(scenario.precision), {}
+    for role in ("null", "aggressor", "limit"):
+        own = [t.id for t in trial.treatments if t.role == role and t.id in seen.cells]
+        claims = [states.Claim(_estimate(*seen.cells[id_], seen.done), bound, too_few=few) for id_ in own]
+        for id_, claim, found in zip(own, claims, states.judge(claims), strict=True):
+            level = severity_of(found.effect, claim.ratio.value) if role != "limit" else Severity.NONE
+            words = severity_words(level, bound) + (f": {found.why}" if found.why else "") + ", so far"
+            cells[id_] = Cell(claim.ratio.value, claim.ratio.half_width, level.name.lower(), level.mark, words)
+    return cells
+
+
+def _estimate(value: float, low: float, high: float, blocks: int) -> Estimate:
+    return Estimate(value=value, low=low, high=high, n=max(2, blocks), method="so far")
 
 
 @dataclass(frozen=True)
@@ -160,7 +170,7 @@ def treatments(plan: Plan) -> dict[str, str]:
     return labels
 
 
-def row_of(trial: Trial, seen: Seen | None, columns: Iterable[str], *, current: bool) -> LiveRow:
+def row_of(scenario: Scenario, trial: Trial, seen: Seen | None, columns: Iterable[str], *, current: bool) -> LiveRow:
     """The row of a trial in the live matrix. Treatments without figures are left empty.
 
     seen: its progress. columns: IDs of treatments. current: whether it is measured now.
@@ -170,8 +180,8 @@ def row_of(trial: Trial, seen: Seen | None, columns: Iterable[str], *, current: 
     title = f"{name} ({levels})" if levels else name
     if seen is None:
         return LiveRow(title, 0, "", current, tuple(None for _ in columns))
-    cells = tuple(cell(*seen.cells[id_]) if id_ in seen.cells else None for id_ in columns)
-    return LiveRow(title, seen.done, seen.precision, current, cells)
+    cells = cells_of(scenario, trial, seen)
+    return LiveRow(title, seen.done, seen.precision, current, tuple(map(cells.get, columns)))
 
 
 def seconds_of(live: Live) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import UndefinedError
 
 from partywall.model.plan import Plan, Trial
+from partywall.report.matrix import Severity
 from partywall.web import pages, records, strip
 from partywall.web.jobs import Job, State
 from partywall.web.live import State as Live
@@ -25,6 +26,7 @@ class Matrix:
     plan: Plan
     columns: dict[str, str]
     rows: tuple[str, ...]
+    levels: tuple[Severity, ...] = tuple(Severity)
 
     @staticmethod
     def of(plan: Plan) -> Matrix:
@@ -111,7 +113,9 @@ def _frame(matrix: Matrix, rows: dict[str, Part]) -> str:
 
 
 def _row(matrix: Matrix, trial: Trial, seen: Seen | None, *, current: bool) -> str:
-    return rendered("live_row.html.j2", row=pages.row_of(trial, seen, matrix.columns, current=current))
+    return rendered(
+        "live_row.html.j2", row=pages.row_of(matrix.plan.scenario, trial, seen, matrix.columns, current=current)
+    )
 
 
 def _figures(facts: Facts, output: str, *, running: bool) -> str:

@@ -24,11 +24,6 @@ from partywall.web.jobs import Folder
 PAGE = 50
 TAIL_BYTES = 65536
 FILES_SHOWN = 500
-GOALS = {"run": "verdicts", "load": "bounds", "migration": "reaches_goal"}
-"""Kinds of record that may have goals, and the key of their findings, or of each cell, that judges them.
-
-A guard always has promises to keep. The others have no goals.
-"""
 OUTCOMES = {
     int(Exit.HOLDS): ("holds", "✓ holds"),
     int(Exit.VIOLATED): ("violated", "✗ violated"),
@@ -112,7 +107,7 @@ def row(folder: Folder, named_record: Named) -> Row:
     badge = ("running", "running") if running else outcome(path, code) or ("none", "stopped" if end else "")
     size = size_of(path)
     return Row(
-        named_record.name, named_record.kind, named_record.changed, badge, headline(path), size, note, tags, running
+        named_record.name, named_record.kind, named_record.changed, badge, summary(path)[0], size, note, tags, running
     )
 
 
@@ -120,26 +115,9 @@ def outcome(path: Path | None, code: Any) -> tuple[str, str] | None:
     """The class and text of the badge for an exit code. None if the code is not known."""
     if not isinstance(code, int):
         return None
-    if code == Exit.HOLDS and not (path and _has_goals(path)):
+    if code == Exit.HOLDS and not (path and summary(path)[1]):
         return "done", "✓ measured"
     return OUTCOMES.get(code, ("violated", f"✗ exit code {code}"))
-
-
-def _has_goals(path: Path) -> bool:
-    """True if a record had goals. One without goals that holds has only been measured."""
-    kind = kind_of(path)
-    if kind not in GOALS:
-        return kind == "guard"
-    try:
-        with opened(path / "findings.json") as stream:
-            match json.load(stream):
-                case {"cells": list(cells)} if kind == "migration":
-                    return any(isinstance(cell, dict) and cell.get(GOALS[kind]) is not None for cell in cells)
-                case dict(findings):
-                    return bool(findings.get(GOALS[kind]))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return False
 
 
 def opened(file: Path) -> IO[bytes]:
@@ -160,18 +138,20 @@ def annotation(folder: Folder, name: str) -> tuple[str, tuple[str, ...]]:
         return "", ()
 
 
-def headline(path: Path) -> str:
-    """The headline of a record's findings; empty if there is none."""
+def summary(path: Path) -> tuple[str, int]:
+    """The headline of a record's findings, empty if there is none, and how many goals were judged."""
     try:
         with opened(path / "findings.json") as stream:
             start = stream.read(TAIL_BYTES).decode("utf-8", "replace")
     except OSError:
-        return ""
+        return "", 0
+    goals = re.search(r'"goals"\s*:\s*(\d{1,6})\b', start)
     match = re.search(r'"headline"\s*:\s*("(?:[^"\\]|\\.)*")', start)
     try:
-        return str(json.loads(match.group(1)))[:300] if match else ""
+        headline = str(json.loads(match.group(1)))[:400] if match else ""
     except ValueError:
-        return ""
+        headline = ""
+    return headline, int(goals.group(1)) if goals else 0
 
 
 def ending(path: Path) -> dict[str, Any] | None:

@@ -410,12 +410,12 @@ def reason(point: Point) -> str:
     factor = cell.isolation
     text = f"{point.place}: isolation factor {factor.value:.3f} ({factor.low:.3f} to {factor.high:.3f})"
     if band is not None:
-        where = "outside" if cell.seen else "not clearly outside"
-        text += f", {where} the band of a neighbour that loads nothing ({band.low:.3f} to {band.high:.3f})"
+        text += f", effect: {cell.effect.value.replace('_', ' ')}"
+        text += f"; the band of a neighbour that loads nothing is {band.low:.3f} to {band.high:.3f}"
     if cell.achieved is not None and cell.achieved <= MOST:
         text += f"; the neighbour got {cell.achieved:.0%} of its rate alone"
         if cell.achieved >= FULL and factor.low >= FULL:
             text += ", so both had enough: the resource is not scarce here"
     causes = [cause.text for cause in cell.causes[:1]]
-    text += f"; {causes[0]}" if causes and cell.seen else ""
+    text += f"; {causes[0]}" if causes else ""
     return text + (f"; the {point.emulated} is emulated" if point.emulated else "")

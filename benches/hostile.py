@@ -141,11 +141,17 @@ def tc(*arguments: str) -> None:
     subprocess.run(["tc", *arguments], stderr=subprocess.DEVNULL, check=False)
 
 
+def pass_all() -> None:
+    """Its own filter ahead of the guard's hook, which takes every packet. Unlike `matchall`, kernels have `u32`."""
+    place = ("dev", INTERFACE, "egress", "protocol", "all", "prio", "1", "handle", "800::800")
+    tc("filter", "add", *place, "u32", "match", "u32", "0", "0", "classid", "1:1")
+
+
 def own_qdiscs(until: float) -> None:
     """Its own queue in place of the guard's, and its own filter ahead of the guard's hook, again and again."""
     while time.monotonic() < until:
         tc("qdisc", "replace", "dev", INTERFACE, "root", "pfifo", "limit", "10000")
-        tc("filter", "replace", "dev", INTERFACE, "egress", "prio", "1", "handle", "1", "matchall", "action", "ok")
+        pass_all()
         time.sleep(0.05)
     tc("filter", "del", "dev", INTERFACE, "egress", "prio", "1")
     tc("qdisc", "del", "dev", INTERFACE, "root")
@@ -291,7 +297,7 @@ def in_namespace_of(pid: int, tenant: Tenant, until: float) -> None:
 
 def own_filter(tenant: Tenant, until: float) -> None:
     """Ahead of the guard's."""
-    tc("filter", "replace", "dev", INTERFACE, "egress", "prio", "1", "handle", "1", "matchall", "action", "ok")
+    pass_all()
     flood(tenant, until)
     tc("filter", "del", "dev", INTERFACE, "egress", "prio", "1")
 

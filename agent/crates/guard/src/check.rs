@@ -15,7 +15,7 @@
 use partywall_clock::Nanos;
 
 /// Bytes that may be between the interface's counter and the hook's, at any rate.
-const SLACK_BYTES: u64 = 256 << 10;
+pub(crate) const SLACK_BYTES: u64 = 256 << 10;
 /// Bytes that drivers may count and the hook does not: a VLAN tag and the frame check sequence. A veth counts neither on egress.
 const PACKET_SLACK_BYTES: u64 = 8;
 /// Slack for rates rounded to whole numbers. Kernel and agent use the same clock.

@@ -18,7 +18,7 @@ use partywall_wire::{
 };
 
 use crate::change::{Changes, Finding, Looks, Repeats};
-use crate::check::{Account, Allowed, Count, Judgement, Reading, Unhooked};
+use crate::check::{Account, Allowed, Count, Judgement, Reading, Unhooked, SLACK_BYTES};
 use crate::delay::{Wait, Waits};
 use crate::error::GuardError;
 use crate::fallback::{FallbackProcess, HeldPlace, Instructions};
@@ -633,6 +633,8 @@ struct Vif {
     account: Option<Account>,
     /// Of the packets that reach the other end of a veth, wherever its tenant's end is.
     behind: Option<Account>,
+    /// Bytes that were found there since the last check.
+    behind_bytes: u64,
     /// Of the direction without a hook.
     unhooked: Option<Unhooked>,
     has_both_ways: bool,
@@ -694,6 +696,7 @@ impl Tender {
             waits: Waits::default(),
             account: None,
             behind: None,
+            behind_bytes: 0,
             unhooked: None,
             has_both_ways: both[at],
             is_lost: false,
@@ -759,6 +762,7 @@ impl Tender {
 
     /// The work of one turn, after each round.
     fn turn(&mut self) {
+        (0..self.vifs.len()).for_each(|at| self.watch_other_end(at));
         self.measure_waits();
         self.follow_goals();
         self.tend_queues();
@@ -1071,18 +1075,19 @@ impl Tender {
         let from_ns = clock::system();
         let counted = self.vifs[at].place.counted().ok();
         let allowed = self.allowed(at);
-        let bypassed_bytes = self.bypassed_at_other_end(at, allowed.held_bytes);
+        self.watch_other_end(at);
+        let behind_bytes = std::mem::take(&mut self.vifs[at].behind_bytes);
         let judgement = counted.map_or(Judgement::Fine, |[way, other]| {
             self.compare_other_way(at, other.bytes);
             self.judge(at, Reading { from_ns, ..self.read(at, way) }, allowed)
         });
-        match (judgement, bypassed_bytes) {
-            // Both saw the same packets.
-            (Judgement::Bypassed(bytes), other) => self.bypassed(at, bytes.max(other.unwrap_or(0))),
-            (_, Some(bytes)) => self.bypassed(at, bytes),
-            (Judgement::Fine, None) => {}
-            (Judgement::Exceeded(bytes), None) => self.note(at, exceeded(bytes, "bytes")),
-            (Judgement::ExceededPackets(packets), None) => self.note(at, exceeded(packets, "packets")),
+        match judgement {
+            // The other end saw the same packets.
+            Judgement::Bypassed(bytes) if bytes <= behind_bytes + SLACK_BYTES => {}
+            Judgement::Bypassed(bytes) => self.bypassed(at, bytes - behind_bytes),
+            Judgement::Fine => {}
+            Judgement::Exceeded(bytes) => self.note(at, exceeded(bytes, "bytes")),
+            Judgement::ExceededPackets(packets) => self.note(at, exceeded(packets, "packets")),
         }
     }
 
@@ -1095,11 +1100,20 @@ impl Tender {
         account.judge(now, allowed)
     }
 
+    /// Finds what reached the other end of a veth past the hook. Reads only memory, so this is done in each turn.
+    fn watch_other_end(&mut self, at: usize) {
+        if !self.vifs[at].place.has_backstop() {
+            return;
+        }
+        let held_bytes = self.allowed(at).held_bytes;
+        if let Some(bytes) = self.bypassed_at_other_end(at, held_bytes) {
+            self.vifs[at].behind_bytes += bytes;
+            self.bypassed(at, bytes);
+        }
+    }
+
     /// Bytes that reached the other end of a veth, and that the hook never saw: whatever the tenant did to its end.
     fn bypassed_at_other_end(&mut self, at: usize, held_bytes: u64) -> Option<u64> {
-        if !self.vifs[at].place.has_backstop() {
-            return None;
-        }
         let came = self.core.plane.counters(backstop_of(&self.start, at));
         let carried = Count { bytes: came.passed_bytes + came.dropped_bytes, packets: came.passed_packets + came.dropped_packets };
         let now = Reading { counts_dropped: false, exact: true, ..self.read(at, carried) };

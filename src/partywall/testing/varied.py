@@ -107,7 +107,6 @@ def _cell(victim: str, neighbour: str, factor: Estimate, impact: Estimate) -> Ce
         rate=rate,
         isolation=factor,
         latency={JUDGED: impact},
-        seen=not factor.low <= 1 <= factor.high,
         effect=_effect(factor.low - 1, factor.high - 1, BOUND),
         latency_effect={JUDGED: _effect(impact.low, impact.high, LATENCY_BOUND)},
     )

@@ -25,7 +25,7 @@ def test_a_duration_is_shown_as_one_reads_it(ns, shown):
     assert units.format_duration(ns) == shown
 
 
-@given(st.integers(1, 10_000), st.sampled_from(units.DURATION_UNITS))
+@given(st.integers(1, 8784), st.sampled_from(units.DURATION_UNITS))
 def test_durations_as_people_write_them_are_read_in_proportion(count, unit):
     assert units.parse_duration_ns(f"{count}{unit}") == count * units.parse_duration_ns(f"1{unit}")
 

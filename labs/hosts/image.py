@@ -21,7 +21,7 @@ from pathlib import Path
 from labs.building import Say, disk, run
 from labs.hosts.catalogue import Image
 from partywall.errors import TrialError
-from partywall.files import cache_root
+from partywall.host.cache import cache_root
 
 HERE = Path(__file__).parent
 CACHE = cache_root() / "hosts"

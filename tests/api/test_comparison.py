@@ -17,7 +17,7 @@ def test_past_runs_beside_either_run_show_how_much_runs_vary(tmp_path):
     assert partywall.compare_runs(worse.path, reference.path).outcome is Outcome.INCONCLUSIVE
     for number, folder in enumerate((here, there, there), start=3):
         run(folder, f"past-{number}", number, moves=0.8)
-    run(there, "other", 9, moves=0.8, budget="12s")
+    run(there, "other", 9, moves=0.8, precision="2%")
     assert len(pipeline.earlier_runs(reference, [worse])) == 3
     result = partywall.compare_runs(partywall.open_record(worse.path), reference.path)
     assert result.outcome is Outcome.VIOLATED

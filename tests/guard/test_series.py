@@ -29,7 +29,7 @@ from partywall.store.study import StudyDirectory
 from partywall.study.promises import findings as stats
 from partywall.study.promises import slots as guard_study
 from partywall.study.promises.model import Cell, Study, TenantCell
-from partywall.web.records import headline as headline_of
+from partywall.web.records import summary
 
 SECOND = 1_000_000_000
 
@@ -364,4 +364,4 @@ def test_the_findings_begin_with_a_headline_for_lists_of_records(tmp_path: Path)
     log = logged(tmp_path / "series")
     log.settle()
     guard_view.FILES.write(Guards().findings(log), tmp_path, ["json"])
-    assert headline_of(tmp_path) == "Kept for 5 s: no problem was found"
+    assert summary(tmp_path)[0] == "Kept for 5 s: no problem was found"

@@ -72,7 +72,7 @@ def load(path, rate: float):
     last.timings[0] = Timing(1, corrected={bucket_of(9_000_000_000): 1})
     last.statuses = defaultdict(int, {200: 1})
     directory.append(last, Health({}))
-    directory.finish(LABELS, [], 0)
+    directory.finish(LABELS, 0)
     return directory
 
 

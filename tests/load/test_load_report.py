@@ -78,7 +78,7 @@ def test_a_load_that_was_killed_is_reported_from_what_it_had_written(kept, tmp_p
     killed.append(second, Health({}))
     for at in range(2):
         killed.add_readings(
-            Readings("generator's host", COUNTERS, {at: [at * 1.5e9, at * 1.5e9, at * 6e6, at * 3.0, 2e9]})
+            Readings("generator's host", COUNTERS, {at: [at * 1.5e9, at * 1.5e9, at * 6e6, at * 3.0, 2e9, 0.0]})
         )
     with (killed.path / killed.COUNTERS).open("a") as stream:
         stream.write('{"host": "generator')

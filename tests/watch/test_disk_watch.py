@@ -323,7 +323,7 @@ def test_the_message_after_ctrl_c_speaks_of_nothing_that_a_watch_does_not_have(w
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        carry_out(interrupted, Options(fake_host()), View(), console, alone=False)
+        carry_out(interrupted, Options(fake_host()), View(), console, measures=False)
     said = console.file.getvalue()
     assert f"partywall watch --resume {record.path}" in said
     assert "is kept" in said

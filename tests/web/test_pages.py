@@ -479,14 +479,12 @@ def test_an_archive_is_sent_in_pieces_and_never_held_in_memory(folder):
 @pytest.mark.parametrize(
     ("mark", "findings", "badge"),
     [
-        ("load.json", {"bounds": [], "evidence": {"verdicts": [1]}}, "✓ measured"),
-        ("load.json", {"bounds": [{"of": "p99"}]}, "✓ holds"),
-        ("plan.json", {"verdicts": []}, "✓ measured"),
-        ("plan.json", {"verdicts": [{"goal": "p99"}]}, "✓ holds"),
-        ("migration.json", {"cells": [{"reaches_goal": None}]}, "✓ measured"),
-        ("migration.json", {"cells": [{"reaches_goal": True}]}, "✓ holds"),
-        ("trace.json", {"verdicts": [1]}, "✓ measured"),
-        ("guard.jsonl", {}, "✓ holds"),
+        ("load.json", {"headline": "", "goals": 0, "evidence": {"goals": 1}}, "✓ measured"),
+        ("load.json", {"headline": "", "goals": 1}, "✓ holds"),
+        ("plan.json", {"headline": "", "goals": 2}, "✓ holds"),
+        ("migration.json", {"headline": "", "goals": 0}, "✓ measured"),
+        ("guard.jsonl", {"headline": "", "goals": 12}, "✓ holds"),
+        ("guard.jsonl", {}, "✓ measured"),
         ("load.json", [1], "✓ measured"),
         ("load.json", None, "✓ measured"),
     ],
@@ -545,7 +543,7 @@ def test_pages_do_not_read_records_on_the_event_loop(page, folder, monkeypatch):
 
         monkeypatch.setattr(owner, name, wrapped)
 
-    for owner, name in ((records, "files"), (records, "named"), (records, "row"), (records, "headline"),
+    for owner, name in ((records, "files"), (records, "named"), (records, "row"), (records, "summary"),
                         (page.server, "matrix"), (page.server, "watched"), (type(folder), "all")):  # fmt: skip
         watched(owner, name)
     for path in ("/", "/records/load-1", "/api/records/load-1", "/api/jobs", "/api/records"):

@@ -121,7 +121,6 @@ def figures(run: GuardRun) -> dict[str, Any]:
     A vif also has its link if the policy's links have names.
     """
     return {
-        "headline": headline(run),
         "reports": len(run.reports),
         "length_ns": run.length_ns,
         "unread_ns": run.unread_ns,

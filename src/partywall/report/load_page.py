@@ -63,7 +63,7 @@ def _charts(run: LoadRun) -> dict[str, dict[str, Any]]:
 
 
 def _json(run: LoadRun) -> str:
-    return json.dumps({"headline": headline(run)} | dataclasses.asdict(run), indent=1, default=dict)
+    return json.dumps(dataclasses.asdict(run), indent=1, default=dict)
 
 
 FILES: Files[LoadRun] = Files(

@@ -86,7 +86,6 @@ def _json(report: StudyReport) -> str:
         for beside in report.comparisons
     ]
     about = {
-        "headline": headline(report),
         "run": report.run,
         "study": report.name,
         "form": report.length,

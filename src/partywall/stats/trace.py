@@ -212,7 +212,7 @@ def _clocks(evidence: TraceEvidence) -> tuple[ClockBound, ...]:
 
 
 def headline(ways: Sequence[WayFinding], sampled: float = 1.0) -> str:
-    """The most important result in at most two lines: losses and their place, and where the time is spent.
+    """The most important result in at most three lines: losses and their place, and where the time is spent.
 
     The direction with the larger loss is first. sampled: the share of traced flows.
     """

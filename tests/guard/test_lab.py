@@ -412,11 +412,12 @@ def stream(
     if mss:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, mss)
     ended = threading.Event()
+    peers: list[socket.socket] = []
 
     def receive() -> None:
-        peer, _ = listener.accept()
-        with peer:
-            while peer.recv(1 << 18):
+        peers.append(listener.accept()[0])
+        with peers[0]:
+            while peers[0].recv(1 << 18):
                 pass
 
     def send() -> None:
@@ -437,6 +438,9 @@ def stream(
     finally:
         ended.set()
         sender_.join()
+        # What still waits for a slow queue would arrive minutes later.
+        with contextlib.suppress(OSError):
+            peers[0].shutdown(socket.SHUT_RDWR)
         receiver.join()
         listener.close()
 

@@ -13,8 +13,8 @@ use partywall_allocation::Throttle;
 use partywall_bpf::{Change, Watch};
 use partywall_clock::{self as clock, Nanos};
 use partywall_wire::{
-    GuardDirection, GuardExcess, GuardFinding, GuardGoal, GuardGrant, GuardHook, GuardMove, GuardNote, GuardPoolRow, GuardQueue, GuardRow,
-    GuardStart,
+    GuardDirection, GuardExcess, GuardFinding, GuardGoal, GuardGrant, GuardHook, GuardMove, GuardNote, GuardPoolRow, GuardQueue,
+    GuardRemove, GuardRow, GuardStart,
 };
 
 use crate::change::{Changes, Finding, Looks, Repeats};
@@ -315,6 +315,11 @@ impl Drop for Guard {
         self.watch.end();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
+        }
+        if self.start.transient {
+            // The tender has removed the hooks where they are, unless it has panicked.
+            self.fallback_process.lock().unwrap_or_else(PoisonError::into_inner).kill();
+            let _ = place::remove(&GuardRemove { id: Some(self.start.id.clone()), hooks: self.start.hooks.clone() });
         }
     }
 }
@@ -643,6 +648,8 @@ struct Vif {
     owes_until_ns: Nanos,
     /// Another interface with its name that was reported.
     decoy: Option<u32>,
+    /// Its packets waited for too long in the last report.
+    waited: bool,
     /// It has a goal, so its queue is checked in each turn.
     is_strict: bool,
 }
@@ -684,6 +691,8 @@ struct Tender {
     looks: Looks,
     looked: usize,
     turns: usize,
+    /// Interfaces were created again since the fallback process was last told where the hooks are.
+    has_new_places: bool,
 }
 
 impl Tender {
@@ -702,6 +711,7 @@ impl Tender {
             is_lost: false,
             owes_until_ns: 0,
             decoy: None,
+            waited: false,
             is_strict: strict.contains(&at),
         };
         let mut tender = Self {
@@ -720,6 +730,7 @@ impl Tender {
             repeats: Repeats::default(),
             looked: 0,
             turns: 0,
+            has_new_places: false,
             start,
             core,
         };
@@ -763,9 +774,13 @@ impl Tender {
     /// The work of one turn, after each round.
     fn turn(&mut self) {
         (0..self.vifs.len()).for_each(|at| self.watch_other_end(at));
+        // A wait is that of the waiting bytes at the rate of now.
+        self.tend_queues();
         self.measure_waits();
         self.follow_goals();
-        self.tend_queues();
+        if std::mem::take(&mut self.has_new_places) {
+            self.instruct_fallback_process();
+        }
         self.turns += 1;
         self.look_at_some(self.turns);
         for (at, kind, text) in self.repeats.due(clock::system()) {
@@ -1038,7 +1053,7 @@ impl Tender {
         if matches!(look.whereabouts, Where::Replaced(_)) {
             repaired("the interface had been recreated; the hook is there again".into());
             self.hooked_late(at, look.unhooked_bytes);
-            self.instruct_fallback_process();
+            self.has_new_places = true;
         } else if !look.whole {
             // Traffic that passed without a hook counts against the vif, because the tenant may have removed the hook for that.
             repaired("hook or queue had been removed; it is there again".into());
@@ -1232,14 +1247,20 @@ impl Tender {
         Report { from_ns, at_ns, rows, pools, notes: std::mem::take(&mut self.notes), round_ns_max, decide_ns_max }
     }
 
-    /// Reports packets that waited for longer than stated: the guard itself held them back.
+    /// Reports packets that waited for longer than stated in two reports in succession: the guard itself held them back. While a goal
+    /// holds others back, they wait because the policy says so.
     fn judge_wait(&mut self, at: usize, own: Option<Wait>) {
         let kept = self.core.kept();
+        if kept.rounds.is_throttled(self.start.leaves[self.start.hooks[at].leaf].pool) {
+            return;
+        }
         let may_wait = |leaf: usize| kept.rounds.may_wait_ns(leaf);
         let Some(most) = leaves_of(&self.start, at).map(may_wait).max() else { return };
         let granted: u64 = leaves_of(&self.start, at).map(|leaf| kept.rounds.grants()[leaf].bps).sum();
         drop(kept);
-        if let Some(finding) = own.and_then(|own| waited(own.delay_ns, most, granted)) {
+        let finding = own.and_then(|own| waited(own.delay_ns, most, granted));
+        let waited_before = std::mem::replace(&mut self.vifs[at].waited, finding.is_some());
+        if let Some(finding) = finding.filter(|_| waited_before) {
             self.note(at, finding);
         }
     }

@@ -151,10 +151,10 @@ pub(crate) struct Place {
     kind: QueueKind,
     queued: Option<QueueRate>,
     /// Burst of the existing queue, which segments larger packets. If the burst became smaller than a waiting packet, that packet
-    /// would never leave, nor would any behind it. So it shrinks only while the queue is empty and its senders are idle.
+    /// would never leave, nor would any behind it. So below the largest packet it shrinks only while the queue is empty.
     queue_burst: u64,
-    /// What waited since when, after the burst shrank: a large packet may have arrived at that moment.
-    shrunk: Option<(u64, Nanos)>,
+    /// When the burst shrank, and the bytes that had passed by then: a large packet may have arrived at that moment.
+    shrunk: Option<(Nanos, u64)>,
     /// Largest size that the interface sends in one piece.
     frame: u64,
     veth: bool,
@@ -531,8 +531,11 @@ impl Place {
             return Ok(());
         }
         let (wanted, stuck) = (pace.burst_bytes(self.frame, self.burst_ns), self.is_stuck(clock::system()));
-        let shrinks = self.idle_rounds > 0 && wanted < self.queue_burst && !stuck && self.waiting_bytes() == Some(0);
-        if self.queued.is_some_and(|queued| pace.is_near(queued)) && !shrinks && !stuck {
+        let is_near = self.queued.is_some_and(|queued| pace.is_near(queued));
+        // Only a queue whose rate changes, or whose senders are idle, is read for this.
+        let may_shrink = self.kind == QueueKind::Rate && !stuck && wanted < self.queue_burst && (self.idle_rounds > 0 || !is_near);
+        let shrinks = if may_shrink { self.backlog().filter(|backlog| backlog.bytes == 0) } else { None };
+        if is_near && shrinks.is_none() && !stuck {
             return Ok(());
         }
         if let (Direction::Ingress, None, Some(plane)) = (self.end.hook.direction, &self.detour, plane) {
@@ -541,13 +544,16 @@ impl Place {
         match self.kind {
             QueueKind::Rate => {
                 let burst_bytes = match (shrinks, stuck) {
-                    (true, _) => wanted,
-                    (_, true) => wanted.max(LARGEST),
-                    _ => wanted.max(self.queue_burst),
+                    (Some(_), _) => wanted,
+                    (None, true) => wanted.max(LARGEST),
+                    (None, false) => wanted.max(self.queue_burst.min(LARGEST)),
                 };
                 self.put_queue(&self.rated(pace, burst_bytes as u32))?;
                 self.queue_burst = burst_bytes;
-                self.shrunk = shrinks.then_some((0, clock::system()));
+                self.shrunk = match shrinks {
+                    Some(backlog) => Some((clock::system(), backlog.passed_bytes)),
+                    None => self.shrunk.filter(|_| !stuck),
+                };
             }
             QueueKind::Departures if self.queued.is_none_or(|queued| queued == QueueRate::UNKNOWN) => self.put_queue(&self.departures())?,
             // It has no rate to change.
@@ -575,21 +581,16 @@ impl Place {
         Queue::Rate { bytes_per_second: pace.bytes_per_second(), burst_bytes, limit_bytes }
     }
 
-    /// Whether nothing has left a queue since its burst shrank: its first packet is larger than the burst.
+    /// Whether nothing has left a queue since its burst shrank, though packets wait: the first is larger than the burst.
     fn is_stuck(&mut self, now: Nanos) -> bool {
-        let Some((before, since)) = self.shrunk else { return false };
-        match self.waiting_bytes() {
-            Some(bytes) if bytes > 0 && bytes == before => now > since + STUCK_NS,
-            Some(bytes) if bytes > 0 => {
-                self.shrunk = Some((bytes, now));
-                false
-            }
-            _ if now > since + STUCK_NS => {
-                self.shrunk = None;
-                false
-            }
-            _ => false,
+        let Some((since, passed_bytes)) = self.shrunk else { return false };
+        if now < since + STUCK_NS {
+            return false;
         }
+        let is_stuck = self.backlog().is_some_and(|backlog| backlog.bytes > 0 && backlog.passed_bytes == passed_bytes);
+        // Judged once: what leaves later fits in the burst.
+        self.shrunk = None;
+        is_stuck
     }
 
     /// Whether the queue had no traffic for `rounds` rounds. Packets in a removed queue would be lost.
@@ -749,9 +750,13 @@ impl Place {
 
     /// Bytes that wait behind the hook. None without a queue.
     pub fn waiting_bytes(&self) -> Option<u64> {
+        Some(self.backlog()?.bytes)
+    }
+
+    fn backlog(&self) -> Option<Backlog> {
         self.queued?;
         let end = self.queue_end().ok()?;
-        Some(end.network().ok()?.backlog(end.index).ok()??.bytes)
+        end.network().ok()?.backlog(end.index).ok()?
     }
 
     /// The interface's own counters: for the hook's direction, and for the other one.

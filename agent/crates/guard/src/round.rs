@@ -161,8 +161,8 @@ pub struct Rounds {
     wants: Vec<Demand>,
     /// Per leaf.
     grants: Vec<Grant>,
-    /// Bit/s of each leaf if all leaves want all they may have.
-    shares: Vec<u64>,
+    /// Rates of each leaf if all leaves want all they may have.
+    shares: Vec<Grant>,
     look_again: bool,
     queue: GuardQueue,
     demand: GuardDemand,
@@ -225,7 +225,7 @@ impl Rounds {
         rounds.settle_leaves(start);
         rounds.wants = vec![EVERYTHING; start.leaves.len()];
         rounds.grants = rounds.decide();
-        rounds.shares = rounds.grants.iter().map(|grant| grant.bps).collect();
+        rounds.shares.clone_from(&rounds.grants);
         rounds
     }
 
@@ -342,7 +342,9 @@ impl Rounds {
     /// [`WAITS_AT_MOST_NS`].
     #[must_use]
     pub fn may_wait_ns(&self, leaf: usize) -> Nanos {
-        let hold = self.ahead_of(leaf).at(self.shares[leaf].max(TRICKLE_BPS), true);
+        let share = self.shares[leaf];
+        let packets = share.pps.map_or(u64::MAX, |pps| pps.saturating_mul(self.leaves[leaf].packet_bits));
+        let hold = self.ahead_of(leaf).at(share.bps.min(packets).max(TRICKLE_BPS), true);
         hold.tcp_ns.min(WAITS_AT_MOST_NS).max(hold.others_ns)
     }
 
@@ -401,6 +403,12 @@ impl Rounds {
         let packets =
             granted.pps.map_or(u64::MAX, |pps| pps.max(self.leaves[leaf].assured_pps).saturating_mul(self.leaves[leaf].packet_bits));
         granted.bps.max(fallback.bps).min(packets)
+    }
+
+    /// Whether less than the capacity of a pool is divided now, because of a goal.
+    #[must_use]
+    pub fn is_throttled(&self, pool: usize) -> bool {
+        self.pools[pool].divided_bps < self.pools[pool].capacity_bps
     }
 
     /// The capacity of a pool that is divided now.
@@ -543,15 +551,15 @@ impl Rounds {
         Demand { bps, pps, drains_bps }
     }
 
-    /// The rate at which what waits leaves within the time that it may wait, and a period. So a wait grows no faster than the clock,
-    /// however far the grant falls. What waits beyond its hold does not count: the rate is always below the grant, and others get
-    /// their shares after a few rounds. Without a queue, a debt waits, and no packets.
+    /// The rate at which what waits leaves within the time that it may wait, and a period. The time is at most
+    /// [`DEPARTS_WITHIN_NS`], and what waits beyond it does not count: so the rate is always below the grant, by a fifth with the
+    /// usual period, and others get their shares within a second. Without a queue, a debt waits, and no packets.
     fn drains_bps(&self, at: usize, waiting_bits: u64) -> u64 {
         if !self.leaves[at].queued.there {
             return 0;
         }
         let hold = self.ahead_of(at).at(self.pass_bps(at), self.waits(at));
-        let hold_ns = hold.tcp_ns.max(hold.others_ns);
+        let hold_ns = hold.tcp_ns.max(hold.others_ns).min(DEPARTS_WITHIN_NS);
         within(waiting_bits.min(over(self.grants[at].bps, hold_ns)), hold_ns + self.period_ns)
     }
 

@@ -27,6 +27,9 @@ def write_whole(path: Path, content: str | bytes, mode: int | None = None, *, du
             replace_durably(fresh, path)
         else:
             fresh.replace(path)
+    except OSError as error:
+        # Users know the file and not its temporary name.
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         fresh.unlink(missing_ok=True)
 

@@ -326,7 +326,7 @@ def test_a_series_that_cannot_be_written_ends_itself_and_not_the_guard(
         assert hooks(), "promises are kept meanwhile"
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(cli, "write_whole", full)
+    monkeypatch.setattr(cli, "write_metrics", full)
     assert cli.run(HERE, policy, "2s", False, None, "200ms", metrics, False) == Exit.FAILED
     assert len(reported) == 1
     assert "can no longer be written: No space left on device; the policy is still enforced" in capsys.readouterr().err

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from partywall.model.scenario import Frozen, Goal, Level
 
@@ -183,6 +183,14 @@ class Cell(Frozen):
     latency_bound: float | None = None
     uncontrolled: tuple[str, ...] = ()
     warnings: tuple[Warn, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_older_record(cls, data: Any) -> Any:
+        # Recorded before `partywall.stats.states` decided every effect. Nothing reads them any more.
+        if isinstance(data, dict):
+            return {name: value for name, value in data.items() if name not in ("seen", "latency_seen")}
+        return data
 
 
 class Band(Frozen):

@@ -249,8 +249,9 @@ class Precision(Frozen):
     narrow the interval: half width times the root of the time in it, in s. slow_share: of the trial's time, what its
     slow treatments should get so that the widest interval is as narrow as possible; None if it has not both kinds, or
     too few blocks.
-    factors: the isolation factors at the checkpoint, by treatment, as (value, low, high). known: neighbours with an
-    effect, or with none above the bound. decided: those of them that need no more blocks, so certain are they.
+    factors: the isolation factors at the checkpoint, by treatment, as (value, low, high). known: neighbours whose
+    half width is within the bound for "no effect", whatever their factor. decided: those that need no more blocks, so
+    certain are they.
     """
 
     reached: bool

@@ -107,7 +107,7 @@ class CpuTime(Frozen):
 
     @property
     def judged(self) -> Estimate:
-        """What the setting gave, as far as nothing else took the time, as a share of the CPUs."""
+        """What the setting gave at least, as far as nothing else took the time, as a share of the CPUs."""
         return self.held or self.got
 
     @property

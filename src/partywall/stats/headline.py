@@ -183,6 +183,10 @@ def _listed(texts: Sequence[str], count: int) -> str:
 def _result(run: _Run, verdict: Verdict, cell: Cell) -> str:
     """A cell in the words of its goal."""
     goal, title = verdict.goal, run.title(cell) if cell.aggressor else ""
+    bounds = (goal.isolation_factor, goal.latency_impact_p99, goal.latency_p99, goal.efficiency)
+    if sum(bound is not None for bound in bounds) > 1 or "in all slots" in verdict.reason:
+        # The reason names the figure that decides, which need not be the first that the goal sets.
+        return f"{title or cell.victim}: {verdict.reason}"
     if goal.efficiency is not None and cell.promised is not None:
         return _limits(run, [cell])[0]
     if goal.isolation_factor is not None:

@@ -307,3 +307,11 @@ def test_a_goal_of_several_figures_names_the_one_at_fault():
     goal = Goal(victim="copy", isolation_factor=0.5, latency_impact_p99=0.5)
     line = headline(plan(COPYING), [cell(COPYING, COPY, 0.9, 0.01, latency=late)], goals=(goal,))
     assert line.startswith("Violated: copy beside memory-copy (next core): latency impact at p99 3")
+
+
+def test_more_time_is_promised_only_for_cells_that_it_would_tell():
+    cells = [
+        cell(COPYING, COPY, 0.9, 0.11),
+        cell(COPYING, RING, 0.9, 0.11, warnings=(Warn.AGGRESSOR_IDLE,)),
+    ]
+    assert headline(plan(COPYING), cells).partition("would tell")[2].startswith(" 1 of them")

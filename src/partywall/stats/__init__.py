@@ -76,7 +76,7 @@ def analyse(evidence: Evidence) -> Findings:
         bands += bands_of(trial, measured)
         watched[trial.id] = measured.watched
         cells += own
-    cells = judged(cells, bands, plan.scenario.precision)
+    cells = judged(cells, bands, plan.scenario.precision, plan.scenario.min_blocks)
     cells = [cell for trial, series in watched.items() for cell in _with_causes(series, trial, cells, evidence)]
     verdicts = verdicts_of(plan.scenario.goals, cells, bands)
     return Findings(

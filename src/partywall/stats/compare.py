@@ -283,6 +283,7 @@ def _compared(first: Side, second: Side, keys: Sequence[Key], judged: Sequence[J
             for each in judged
             if (ratio := _ratio(first, second, key, each.figure, differences[each.name].get(key))) is not None
         ]
+        judgements += [one for each in judged if (one := _one_sided(each, now, before))]
         change, reason, why = _joined(judgements, now, before)
         known = differences[judged[0].name].get(key)
         ratios = {name: _ratio(first, second, key, _times(name), latencies[name].get(key)) for name in shown}
@@ -355,6 +356,13 @@ def _judge(
     else:
         why = f"{judged.name} only in part within {within}; longer or more runs would narrow it"
     return Judgement(Change.INCONCLUSIVE, shown, (why,))
+
+
+def _one_sided(judged: Judged, now: Sequence[Cell], before: Sequence[Cell]) -> Judgement | None:
+    """A figure that only one side has may have got worse."""
+    sides = [any(judged.figure(cell) is not None for cell in side) for side in (now, before)]
+    why = f"{judged.name} measured on one side only"
+    return Judgement(Change.INCONCLUSIVE, why, (why,)) if sides[0] != sides[1] else None
 
 
 def _undecidable(judged: Judged, now: Sequence[Cell], before: Sequence[Cell]) -> Iterator[str]:

@@ -237,7 +237,7 @@ def _given(run: _Run, cell: Cell) -> str:
 
 def _failed_checks(run: _Run) -> list[str]:
     """If an aggressor that loads nothing seems to have an effect, effects up to that size are not reliable."""
-    rates, late = failed_checks(run.bands)
+    rates, late = failed_checks(run.bands, run.plan.scenario.min_blocks)
     changes = [
         *_changed(run, [(band.trial, band.null, 1.0) for band in rates], "rate"),
         *_changed(run, [(band.trial, band.null_latency[JUDGED], 0.0) for band in late], f"{JUDGED} latency"),
@@ -408,7 +408,9 @@ def _unknown(run: _Run) -> list[str]:
     text = f"{count} of {units.counted(total, 'cell')} {'is' if count == 1 else 'are'} not known"
     text = f"Nothing conclusive: {text}" if count == total else text
     spare = _time_needed(run, open_)
-    waits = "" if spare is None else f"; {spare} would tell"
+    told = sum(more_time(cell, run.bands, run.plan.scenario.min_blocks) is not None for cell in open_)
+    which = "" if told == count else f" {told} of them"
+    waits = "" if spare is None else f"; {spare} would tell{which}"
     waits = waits or ("; see the warnings" if missing or open_ else "")
     names = ", ".join(f"{cell.victim} beside {cell.aggressor}" for cell in open_)
     more = f" and {missing} not measured" if missing and names else ""

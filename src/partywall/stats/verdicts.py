@@ -70,7 +70,8 @@ def _of_cell(goal: Goal, cell: Cell, bands: Sequence[Band]) -> Verdict:
     ]
     outcome = _worst([outcome for outcome, _ in judged])
     reasons = [reason for outcome_of_goal, reason in judged if outcome_of_goal == outcome]
-    limits = rough(cell)
+    blocks = _blocks(goal, cell, judged)
+    limits = rough(blocks)
     if Warn.FEW_BLOCKS in cell.warnings:
         outcome = Outcome.INCONCLUSIVE
         reasons = [too_few(cell.isolation.n)]
@@ -85,7 +86,7 @@ def _of_cell(goal: Goal, cell: Cell, bands: Sequence[Band]) -> Verdict:
         treatment=cell.treatment,
         outcome=outcome,
         reason="; ".join([*reasons, *reservations]),
-        blocks=_blocks(goal, cell, judged),
+        blocks=blocks,
         rough=bool(limits),
     )
 

@@ -328,6 +328,7 @@ def compared(
     distinct(*given)
     measured = [analyse(each) for each in given]
     findings = [each for _, each in measured[2:]]
+    earlier, unread = earlier_runs(reference, given)
     return stats.compare_runs(
         measured[0],
         measured[1],
@@ -335,7 +336,8 @@ def compared(
         latency_tolerance=latency_tolerance,
         also=findings[: len(also)],
         also_reference=findings[len(also) :],
-        earlier=earlier_runs(reference, given),
+        earlier=earlier,
+        unread=unread,
     )
 
 
@@ -347,22 +349,24 @@ def distinct(*records: Record) -> None:
         raise UsageError(Problem(f"{which} the same record: {twice[0]}", "choose another one to compare with"))
 
 
-def earlier_runs(reference: RunDirectory, given: Sequence[RunDirectory] = ()) -> list[Findings]:
+def earlier_runs(reference: RunDirectory, given: Sequence[RunDirectory] = ()) -> tuple[list[Findings], int]:
     """Findings of other finished runs of the same scenario and host, in the folders of the given ones.
 
-    They show how much runs vary.
-
-    A run without findings, or with unreadable ones, is ignored.
+    They show how much runs vary. The second value counts runs there whose record or findings cannot be read. A run
+    without findings is ignored.
     """
     apart = {run.path.resolve() for run in (reference, *given)}
-    runs = []
+    runs, unread = list[Findings](), 0
     for file in sorted(file for folder in {path.parent for path in apart} for file in folder.glob("*/findings.json")):
-        if file.parent not in apart:
-            with contextlib.suppress(PartywallError, ValueError, OSError):
-                run = RunDirectory(file.parent)
-                if run.ended and _same_kind(run, reference):
-                    runs.append(Findings.model_validate_json(file.read_text(encoding="utf-8")))
-    return runs
+        if file.parent in apart or not RunDirectory.is_one(file.parent):
+            continue
+        try:
+            run = RunDirectory(file.parent)
+            if run.ended and _same_kind(run, reference):
+                runs.append(Findings.model_validate_json(file.read_text(encoding="utf-8")))
+        except (PartywallError, ValueError, OSError):
+            unread += 1
+    return runs, unread
 
 
 def _same_kind(run: RunDirectory, reference: RunDirectory) -> bool:

@@ -344,7 +344,7 @@ def test_a_decided_trial_leaves_its_time_to_the_others_until_all_are_decided():
     ("grows", "known", "events", "grown"),
     [(0.5, 7, [], True), (0.5, 8, [], False), (None, 0, [], False), (0.5, 0, ["grown"], False)],
 )
-def test_the_budget_grows_once_by_up_to_half_while_many_effects_are_not_known(grows, known, events, grown):
+def test_the_budget_grows_once_by_up_to_half_while_many_intervals_are_too_wide(grows, known, events, grown):
     aggressors = {f"n{number}": {"stressor": "memory-copy"} for number in range(10)}
     made, _ = visitor("2min", aggressors=aggressors, budget_grows=grows)
     notes = []
@@ -359,7 +359,7 @@ def test_the_budget_grows_once_by_up_to_half_while_many_effects_are_not_known(gr
     assert (made.plan.rounds > rounds) == grown
     said = [each.text for each in notes if isinstance(each, Note)]
     assert said == (
-        ["this host is too noisy for the budget: the effects of 3 of 10 neighbours are not known yet, "
+        ["this host is too noisy for the budget: the intervals of 3 of 10 neighbours are too wide yet, "
          "so the measurement takes up to 1 min longer"] if grown else []
     )  # fmt: skip
     assert (180_000_000_000 in notes) == grown

@@ -297,3 +297,16 @@ def test_a_victim_that_drifted_between_runs_is_named():
     assert result.drifted["copy"].value == pytest.approx(0.7, rel=0.05)
     assert any("without a neighbour, the rate of copy was 0.7" in text for text in result.notes)
     assert not compare(now, before).drifted
+
+
+def test_a_latency_that_one_side_lacks_is_not_called_the_same():
+    def late(findings):
+        known = {"p99": Estimate(value=0.1, low=0.05, high=0.15, n=60, method="m")}
+        return findings.model_copy(
+            update={"cells": tuple(cell.model_copy(update={"latency": known}) for cell in findings.cells)}
+        )
+
+    result = compare(run(0.8), late(run(0.8, seed=2)), earlier=past())
+    assert result.cells[0].change is Change.INCONCLUSIVE
+    assert "p99 latency measured on one side only" in result.cells[0].reason
+    assert compare(run(0.8), late(run(0.8, seed=2)), earlier=past(), latency_tolerance=None).outcome is Outcome.HOLDS

@@ -81,3 +81,13 @@ def test_a_run_decides_large_effects_and_their_absence_and_asks_no_more_of_what_
     assert later.decided == set()
     # In their first second, blocks are too few to be believed.
     assert not enough([o for o in observations if o.block < 15], of.treatments, 0.01, 8).decided
+
+
+def test_whether_the_budget_grows_depends_on_widths_and_not_on_effects():
+    """To go on until an interval excludes 1 would be a second look."""
+    of = trial(*(treatment(name) for name in ("strong", "idle")))
+    wide = enough(Host(2, noise=0.3).measure(of, 40, {"strong": 0.3}), of.treatments, 0.005, 8)
+    assert wide.factors["strong"][2] < 1
+    assert wide.known == set()
+    narrow = enough(Host(2, noise=0.02).measure(of, 40, {"strong": 0.3}), of.treatments, 0.01, 8)
+    assert narrow.known == {"strong", "idle"}

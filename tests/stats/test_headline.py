@@ -280,7 +280,7 @@ LIMITED = trial(limit("cpu_limit=30%", 0.3), victim="mine", probe="cpu-integer")
 
 
 def limited(got, half, **more):
-    given = CpuTime(promised=0.3, got=estimate(0.9, 0.1), held=estimate(got, half))
+    given = CpuTime(promised=0.3, got=estimate(0.9 * got, 0.01), held=estimate(got, half))
     return cell(LIMITED, LIMITED.treatments[-1], 0.9, 0.1, efficiency=estimate(3.0, 0.4), promised=0.3, promise="limit",
                 by_baseline=True, cpu_time=given, **more)  # fmt: skip
 
@@ -300,3 +300,18 @@ def test_a_goal_about_a_limit_is_answered_and_an_unlimited_neighbour_is_not_the_
 
 def test_limits_are_reported_where_there_are_no_goals():
     assert headline(plan(LIMITED), [limited(0.298, 0.002)]) == "mine gets 29.8 % ± 0.2 of a CPU, of 30 % promised."
+
+
+def test_a_goal_of_several_figures_names_the_one_at_fault():
+    late = {"p99": estimate(3.0, 0.1)}
+    goal = Goal(victim="copy", isolation_factor=0.5, latency_impact_p99=0.5)
+    line = headline(plan(COPYING), [cell(COPYING, COPY, 0.9, 0.01, latency=late)], goals=(goal,))
+    assert line.startswith("Violated: copy beside memory-copy (next core): latency impact at p99 3")
+
+
+def test_more_time_is_promised_only_for_cells_that_it_would_tell():
+    cells = [
+        cell(COPYING, COPY, 0.9, 0.11),
+        cell(COPYING, RING, 0.9, 0.11, warnings=(Warn.AGGRESSOR_IDLE,)),
+    ]
+    assert headline(plan(COPYING), cells).partition("would tell")[2].startswith(" 1 of them")

@@ -73,6 +73,22 @@ def test_a_limit_that_is_wrong_by_a_tenth_is_violated_whatever_others_do(busy_bl
     assert verdict.outcome is Outcome.VIOLATED, verdict.reason
 
 
+def test_a_limit_that_is_not_enforced_in_some_slots_does_not_hold():
+    loose = [
+        replace(o, rate=1e6, cpu_share=1.0, counters={PERIODS: 10.0, USED_UP: 0.0})
+        if o.treatment == "cpu_limit=30%" and o.block % 2
+        else o
+        for o in beside_others(busy_blocks=0)
+    ]
+    findings = judged(loose)
+    assert the_limit(findings).cpu_time.held.value == pytest.approx(0.3, rel=0.01)
+    (verdict,) = findings.verdicts
+    assert verdict.outcome is Outcome.VIOLATED
+    assert verdict.reason.startswith("CPU time / promised, in all slots 2.")
+    assert verdict.blocks == the_limit(findings).cpu_time.got.n
+    assert "in all slots" in findings.headline
+
+
 def test_more_cpus_share_the_promise():
     of = LIMITED.model_copy(update={"victim": Victim(probe="cpu-integer", threads=2), "victim_cpus": (0, 1)})
     cell = the_limit(judged(beside_others(busy_blocks=0, of=of), of))

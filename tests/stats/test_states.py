@@ -203,3 +203,10 @@ def test_a_comparison_tells_once_what_an_unfinished_run_on_both_sides_could_not_
     out = Console(file=io.StringIO(), width=160)
     compare_view.show(compare(unfinished, unfinished), out)
     assert out.file.getvalue().count("Not finished") == 1
+
+
+def test_a_null_of_too_few_blocks_fails_no_check():
+    off = band(0.003, null=0.9)
+    few = off.model_copy(update={"null": off.null.model_copy(update={"n": 8})})
+    assert failed_checks([off], 20)[0] == [off]
+    assert failed_checks([few], 20)[0] == []

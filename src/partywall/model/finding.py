@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from partywall.model.scenario import Frozen, Goal, Level
 
@@ -107,7 +107,7 @@ class CpuTime(Frozen):
 
     @property
     def judged(self) -> Estimate:
-        """What the setting gave, as far as nothing else took the time, as a share of the CPUs."""
+        """What the setting gave at least, as far as nothing else took the time, as a share of the CPUs."""
         return self.held or self.got
 
     @property
@@ -184,6 +184,14 @@ class Cell(Frozen):
     uncontrolled: tuple[str, ...] = ()
     warnings: tuple[Warn, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_older_record(cls, data: Any) -> Any:
+        # Recorded before `partywall.stats.states` decided every effect. Nothing reads them any more.
+        if isinstance(data, dict):
+            return {name: value for name, value in data.items() if name not in ("seen", "latency_seen")}
+        return data
+
 
 class Band(Frozen):
     """An A/A band: effects of the null aggressor. If the A/A check fails, it widens the intervals that refer to it.
@@ -241,8 +249,9 @@ class Precision(Frozen):
     narrow the interval: half width times the root of the time in it, in s. slow_share: of the trial's time, what its
     slow treatments should get so that the widest interval is as narrow as possible; None if it has not both kinds, or
     too few blocks.
-    factors: the isolation factors at the checkpoint, by treatment, as (value, low, high). known: neighbours with an
-    effect, or with none above the bound. decided: those of them that need no more blocks, so certain are they.
+    factors: the isolation factors at the checkpoint, by treatment, as (value, low, high). known: neighbours whose
+    half width is within the bound for "no effect", whatever their factor. decided: those that need no more blocks, so
+    certain are they.
     """
 
     reached: bool

@@ -429,7 +429,7 @@ class Scenario(Frozen):
     budget_grows: Share | None = Field(
         None,
         le=0.5,
-        description="share by which the budget grows if the effects of many neighbours are not known at its end",
+        description="share by which the budget grows if the intervals of many neighbours are too wide at its end",
     )
     min_blocks: int = Field(20, ge=8)
     timing: Timing = Timing()

@@ -255,8 +255,9 @@ def shares(span: Span, disk: Disk) -> tuple[Share, ...]:
 class Part(_Value):
     """A tenant's part of what the disks did in a span. The parts of all tenants are never more than that.
 
-    disk, operations: as in `Use`. at_most: only the bytes of its processes on all disks together are known. most: the
-    highest figures that are possible. read_bytes, write_bytes are lower if several tenants asked for more than the
+    disk, operations: as in `Use`. at_most: only the bytes of its processes on all disks together are known. most: what
+    it asked for in this span; what it asked for before may reach the disk in it too.
+    read_bytes, write_bytes are lower if several tenants asked for more than the
     disks did: what no other watched tenant can have done. The difference is the part of UNKNOWN.
     """
 

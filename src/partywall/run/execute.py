@@ -343,7 +343,10 @@ class Turns:
         return int(max(0, self.plan.scenario.budget - spent_ns) * parts[progress.trial.id] / max(1, left))
 
     def grow(self) -> bool:
-        """Makes the budget larger once, if at its end many effects are not known. Returns whether it did."""
+        """Makes the budget larger once, if at its end many intervals are too wide. Returns whether it did.
+
+        That must not depend on the effects that they show: it would be a second look at them.
+        """
         scenario = self.plan.scenario
         grown_ns = int(scenario.budget * (1 + (scenario.budget_grows or 0.0)))
         going = [each for each in self.progress_by_trial.values() if each.failures < ATTEMPTS]
@@ -357,8 +360,8 @@ class Turns:
         longer = units.format_duration(grown_ns - scenario.budget)
         self.emit(
             Note(
-                f"this host is too noisy for the budget: the effects of {neighbours - known} of {neighbours} "
-                f"neighbours are not known yet, so the measurement takes up to {longer} longer"
+                f"this host is too noisy for the budget: the intervals of {neighbours - known} of {neighbours} "
+                f"neighbours are too wide yet, so the measurement takes up to {longer} longer"
             )
         )
         self.tell_left()

@@ -76,7 +76,7 @@ def analyse(evidence: Evidence) -> Findings:
         bands += bands_of(trial, measured)
         watched[trial.id] = measured.watched
         cells += own
-    cells = judged(cells, bands, plan.scenario.precision)
+    cells = judged(cells, bands, plan.scenario.precision, plan.scenario.min_blocks)
     cells = [cell for trial, series in watched.items() for cell in _with_causes(series, trial, cells, evidence)]
     verdicts = verdicts_of(plan.scenario.goals, cells, bands)
     return Findings(
@@ -179,7 +179,7 @@ def _enough(series: Series, treatments: Sequence[Treatment], precision: float, m
         next_blocks=following,
         effort=half * math.sqrt(seen.taken_ns(wanted) / 1e9),
         factors={name: (factor.value, factor.low, factor.high) for name, factor in factors.items()},
-        known=frozenset(name for name in neighbours if _is_known(factors[name], bound)),
+        known=frozenset(name for name in neighbours if factors[name].half_width <= bound),
         decided=frozenset(
             name
             for name, pair in neighbours.items()
@@ -190,10 +190,6 @@ def _enough(series: Series, treatments: Sequence[Treatment], precision: float, m
 
 def _is_worth(factor: Estimate) -> bool:
     return factor.n_effective is None or factor.n_effective >= FEWEST_WORTH
-
-
-def _is_known(factor: Estimate, bound: float) -> bool:
-    return not factor.low <= 1 <= factor.high or is_decided(factor, bound)
 
 
 def is_decided(factor: Estimate, bound: float) -> bool:

@@ -88,14 +88,14 @@ class Side:
 def compare(
     run: Findings, reference: Findings, tolerance: float = 0.02, *,
     latency_tolerance: float | None = LATENCY_TOLERANCE, also: Sequence[Findings] = (),
-    also_reference: Sequence[Findings] = (), earlier: Sequence[Findings] = (), host: Sequence[str] = (),
-    workloads: Mapping[tuple[str, str], str] | None = None,
+    also_reference: Sequence[Findings] = (), earlier: Sequence[Findings] = (), unread: int = 0,
+    host: Sequence[str] = (), workloads: Mapping[tuple[str, str], str] | None = None,
 ) -> Comparison:  # fmt: skip
     """Compares by victim, treatment and levels. tolerance: change of the isolation factor that does not matter.
 
     latency_tolerance: the same for the 99th percentile; None to leave it unjudged. also, also_reference: more runs of
-    either side. earlier: runs like the reference, for the spread between runs. host and workloads: differences, see
-    `partywall.stats.sameness`; cells with different workloads are not compared.
+    either side. earlier: runs like the reference, for the spread between runs; unread: how many more could not be read.
+    host and workloads: differences, see `partywall.stats.sameness`; cells with different workloads are not compared.
     """
     if not 0 <= tolerance < 1:
         raise ValueError(f"a tolerance of {tolerance} cannot be used; give a share from 0 up to 1, for example 0.02")
@@ -124,7 +124,7 @@ def compare(
             )
         ),
         host=tuple(host),
-        notes=(*_precision(cells), *map(_drift_in_words, drifted.items())),
+        notes=(*_precision(cells), *_unread(unread), *map(_drift_in_words, drifted.items())),
         drifted=drifted,
     )
 
@@ -139,6 +139,12 @@ def _precision(cells: Sequence[ComparedCell]) -> Iterator[str]:
         yield f"{runs} show how much runs vary; nine of ten comparisons like this find a loss of {best}{half}"
     elif cells:
         yield UNKNOWN_SPREAD
+
+
+def _unread(count: int) -> Iterator[str]:
+    if count:
+        runs = counted(count, "other run")
+        yield f"{runs} in the same folders cannot be read, so how much runs vary is told without them"
 
 
 def _drifted(pairs: Iterable[tuple[Cell, Cell]], tolerance: float) -> Iterator[tuple[str, Estimate]]:
@@ -166,7 +172,7 @@ def _drift_in_words(drift: tuple[str, Estimate]) -> str:
 def compare_runs(
     run: Measured, reference: Measured, tolerance: float = 0.02, *,
     latency_tolerance: float | None = LATENCY_TOLERANCE, also: Sequence[Findings] = (),
-    also_reference: Sequence[Findings] = (), earlier: Sequence[Findings] = (),
+    also_reference: Sequence[Findings] = (), earlier: Sequence[Findings] = (), unread: int = 0,
 ) -> Comparison:  # fmt: skip
     """Like `compare`, and finds the differences between the hosts and workloads of the two first runs."""
     return compare(
@@ -177,6 +183,7 @@ def compare_runs(
         also=also,
         also_reference=also_reference,
         earlier=earlier,
+        unread=unread,
         host=hosts_differ(run[0].host, reference[0].host),
         workloads=workloads_differ(run[0].plan, reference[0].plan),
     )
@@ -276,6 +283,7 @@ def _compared(first: Side, second: Side, keys: Sequence[Key], judged: Sequence[J
             for each in judged
             if (ratio := _ratio(first, second, key, each.figure, differences[each.name].get(key))) is not None
         ]
+        judgements += [one for each in judged if (one := _one_sided(each, now, before))]
         change, reason, why = _joined(judgements, now, before)
         known = differences[judged[0].name].get(key)
         ratios = {name: _ratio(first, second, key, _times(name), latencies[name].get(key)) for name in shown}
@@ -348,6 +356,13 @@ def _judge(
     else:
         why = f"{judged.name} only in part within {within}; longer or more runs would narrow it"
     return Judgement(Change.INCONCLUSIVE, shown, (why,))
+
+
+def _one_sided(judged: Judged, now: Sequence[Cell], before: Sequence[Cell]) -> Judgement | None:
+    """A figure that only one side has may have got worse."""
+    sides = [any(judged.figure(cell) is not None for cell in side) for side in (now, before)]
+    why = f"{judged.name} measured on one side only"
+    return Judgement(Change.INCONCLUSIVE, why, (why,)) if sides[0] != sides[1] else None
 
 
 def _undecidable(judged: Judged, now: Sequence[Cell], before: Sequence[Cell]) -> Iterator[str]:

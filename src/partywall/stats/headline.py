@@ -183,6 +183,10 @@ def _listed(texts: Sequence[str], count: int) -> str:
 def _result(run: _Run, verdict: Verdict, cell: Cell) -> str:
     """A cell in the words of its goal."""
     goal, title = verdict.goal, run.title(cell) if cell.aggressor else ""
+    bounds = (goal.isolation_factor, goal.latency_impact_p99, goal.latency_p99, goal.efficiency)
+    if sum(bound is not None for bound in bounds) > 1 or "in all slots" in verdict.reason:
+        # The reason names the figure that decides, which need not be the first that the goal sets.
+        return f"{title or cell.victim}: {verdict.reason}"
     if goal.efficiency is not None and cell.promised is not None:
         return _limits(run, [cell])[0]
     if goal.isolation_factor is not None:
@@ -233,7 +237,7 @@ def _given(run: _Run, cell: Cell) -> str:
 
 def _failed_checks(run: _Run) -> list[str]:
     """If an aggressor that loads nothing seems to have an effect, effects up to that size are not reliable."""
-    rates, late = failed_checks(run.bands)
+    rates, late = failed_checks(run.bands, run.plan.scenario.min_blocks)
     changes = [
         *_changed(run, [(band.trial, band.null, 1.0) for band in rates], "rate"),
         *_changed(run, [(band.trial, band.null_latency[JUDGED], 0.0) for band in late], f"{JUDGED} latency"),
@@ -404,7 +408,9 @@ def _unknown(run: _Run) -> list[str]:
     text = f"{count} of {units.counted(total, 'cell')} {'is' if count == 1 else 'are'} not known"
     text = f"Nothing conclusive: {text}" if count == total else text
     spare = _time_needed(run, open_)
-    waits = "" if spare is None else f"; {spare} would tell"
+    told = sum(more_time(cell, run.bands, run.plan.scenario.min_blocks) is not None for cell in open_)
+    which = "" if told == count else f" {told} of them"
+    waits = "" if spare is None else f"; {spare} would tell{which}"
     waits = waits or ("; see the warnings" if missing or open_ else "")
     names = ", ".join(f"{cell.victim} beside {cell.aggressor}" for cell in open_)
     more = f" and {missing} not measured" if missing and names else ""

@@ -38,8 +38,8 @@ def understated(cell: Cell) -> tuple[str, ...]:
     return tuple(reason for warn, reason in UNDERSTATED.items() if warn in cell.warnings)
 
 
-def rough(cell: Cell) -> str:
+def rough(blocks: int) -> str:
     """A remark on an interval from fewer blocks than its coverage was shown for; empty for enough blocks."""
-    if cell.isolation.n >= PROMISED:
+    if blocks >= PROMISED:
         return ""
-    return f"on {cell.isolation.n} blocks, of {PROMISED} from which 95 % intervals keep their promise"
+    return f"on {blocks} blocks, of {PROMISED} from which 95 % intervals keep their promise"

@@ -114,9 +114,9 @@ def bound_of(precision: float) -> float:
     return min(COARSE * precision, WIDEST_BOUND)
 
 
-def judged(cells: Iterable[Cell], bands: Sequence[Band], precision: float) -> list[Cell]:
+def judged(cells: Iterable[Cell], bands: Sequence[Band], precision: float, min_blocks: int = 0) -> list[Cell]:
     """The cells of a run with the judgements of their effects, once all other warnings are known."""
-    failed = failed_checks(bands)
+    failed = failed_checks(bands, min_blocks)
     checked = [_checked(cell, *failed) for cell in cells]
     names = dict.fromkeys(name for cell in checked for name in cell.latency)
     bound = bound_of(precision)
@@ -168,12 +168,19 @@ def more_time(cell: Cell, bands: Sequence[Band], least: int) -> float | None:
     return max(1.0, least / isolation.n, MARGIN * (isolation.half_width / needed) ** 2)
 
 
-def failed_checks(bands: Sequence[Band]) -> tuple[list[Band], list[Band]]:
-    """Bands of which the A/A check failed: those of the rate, and those of the latency."""
+def failed_checks(bands: Sequence[Band], min_blocks: int = 0) -> tuple[list[Band], list[Band]]:
+    """Bands of which the A/A check failed: those of the rate, and those of the latency.
+
+    min_blocks: a null treatment of fewer fails no check.
+    """
     timed = [band for band in bands if JUDGED in band.null_latency]
-    rates = judge([Claim(band.null, 0.0) for band in bands])
-    latencies = judge([Claim(_as_ratio(band.null_latency[JUDGED]), 0.0) for band in timed])
+    rates = judge([_null(band.null, min_blocks) for band in bands])
+    latencies = judge([_null(_as_ratio(band.null_latency[JUDGED]), min_blocks) for band in timed])
     return _seen(bands, rates), _seen(timed, latencies)
+
+
+def _null(ratio: Estimate, min_blocks: int) -> Claim:
+    return Claim(ratio, 0.0, too_few=too_few(ratio.n) if ratio.n < min_blocks else "")
 
 
 def _seen(bands: Sequence[Band], judgements: Sequence[Judgement]) -> list[Band]:

@@ -24,6 +24,7 @@ TOO_FEW: Judgement = (
     Outcome.INCONCLUSIVE,
     "too few operations for a 99th percentile; give the run more budget or shorter operations",
 )
+_IN_ALL = ", in all slots"
 _WAITED = "it waited for a CPU that others used, or did not use its share; run again on a host without other work"
 
 
@@ -69,7 +70,8 @@ def _of_cell(goal: Goal, cell: Cell, bands: Sequence[Band]) -> Verdict:
     ]
     outcome = _worst([outcome for outcome, _ in judged])
     reasons = [reason for outcome_of_goal, reason in judged if outcome_of_goal == outcome]
-    limits = rough(cell)
+    blocks = _blocks(goal, cell, judged)
+    limits = rough(blocks)
     if Warn.FEW_BLOCKS in cell.warnings:
         outcome = Outcome.INCONCLUSIVE
         reasons = [too_few(cell.isolation.n)]
@@ -84,9 +86,17 @@ def _of_cell(goal: Goal, cell: Cell, bands: Sequence[Band]) -> Verdict:
         treatment=cell.treatment,
         outcome=outcome,
         reason="; ".join([*reasons, *reservations]),
-        blocks=cell.isolation.n,
+        blocks=blocks,
         rough=bool(limits),
     )
+
+
+def _blocks(goal: Goal, cell: Cell, judged: Sequence[Judgement]) -> int:
+    """The number of values behind the estimate that was judged."""
+    given = cell.cpu_time
+    if given is None or goal.efficiency is None or not _owes_share(goal, cell):
+        return cell.isolation.n
+    return given.got.n if any(_IN_ALL in reason for _, reason in judged) else given.judged.n
 
 
 def _worst(outcomes: Sequence[Outcome]) -> Outcome:
@@ -160,6 +170,12 @@ def _cpu_time(cell: Cell, given: CpuTime, low: float, high: float | None) -> Jud
     period, or a sandbox that gets its share without the neighbour.
     """
     outcome, reason = _judge("CPU time / promised", given.of_promise, at_least=low, at_most=high)
+    if high is not None and given.held is not None:
+        # Others may take time from a sandbox, but nobody gives it more than its limit: slots in which the limit was not
+        # used up show whether it was enforced there.
+        over, why = _judge(f"CPU time / promised{_IN_ALL}", given.promise_kept(given.got), at_most=high)
+        if over is Outcome.VIOLATED or (over is Outcome.INCONCLUSIVE and outcome is Outcome.HOLDS):
+            return over, why
     may_be_short = outcome is not Outcome.HOLDS and given.of_promise.low < low
     if not may_be_short or given.held is not None:
         return outcome, reason

@@ -89,8 +89,10 @@ def _runs(names: tuple[str, ...], *runs: RunDirectory) -> Compared:
 
     pipeline.distinct(*runs)
     *others, reference = runs
-    base, earlier = pipeline.analyse(reference), pipeline.earlier_runs(reference, runs)
-    comparisons = tuple(compare_runs(pipeline.analyse(run), base, TOLERANCE, earlier=earlier) for run in others)
+    base, (earlier, unread) = pipeline.analyse(reference), pipeline.earlier_runs(reference, runs)
+    comparisons = tuple(
+        compare_runs(pipeline.analyse(run), base, TOLERANCE, earlier=earlier, unread=unread) for run in others
+    )
     by_run = [{(cell.victim, cell.label): cell for cell in comparison.cells} for comparison in comparisons]
     cells = {key: cell for by_key in reversed(by_run) for key, cell in by_key.items()}
     rows = tuple(Row(cell, tuple(by_key.get(key) for by_key in by_run)) for key, cell in cells.items())

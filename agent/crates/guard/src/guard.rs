@@ -648,8 +648,8 @@ struct Vif {
     owes_until_ns: Nanos,
     /// Another interface with its name that was reported.
     decoy: Option<u32>,
-    /// Its packets waited for too long in the last report.
-    waited: bool,
+    /// Reports in succession in which its packets waited for too long.
+    waited: u32,
     /// It has a goal, so its queue is checked in each turn.
     is_strict: bool,
 }
@@ -711,7 +711,7 @@ impl Tender {
             is_lost: false,
             owes_until_ns: 0,
             decoy: None,
-            waited: false,
+            waited: 0,
             is_strict: strict.contains(&at),
         };
         let mut tender = Self {
@@ -1259,8 +1259,9 @@ impl Tender {
         let granted: u64 = leaves_of(&self.start, at).map(|leaf| kept.rounds.grants()[leaf].bps).sum();
         drop(kept);
         let finding = own.and_then(|own| waited(own.delay_ns, most, granted));
-        let waited_before = std::mem::replace(&mut self.vifs[at].waited, finding.is_some());
-        if let Some(finding) = finding.filter(|_| waited_before) {
+        let waited = &mut self.vifs[at].waited;
+        *waited = if finding.is_some() { waited.saturating_add(1) } else { 0 };
+        if let Some(finding) = finding.filter(|_| self.vifs[at].waited > 1) {
             self.note(at, finding);
         }
     }
@@ -1294,10 +1295,12 @@ fn exceeded(amount: u64, unit: &'static str) -> Finding {
 /// The finding of packets that waited, in the mean, for more than twice as long as they may. A mean up to that may come from a rate
 /// that changed meanwhile.
 fn waited(delay_ns: Nanos, most_ns: Nanos, granted_bps: u64) -> Option<Finding> {
-    let (delay_ms, most_ms, mbps) = (delay_ns / 1_000_000, most_ns / 1_000_000, granted_bps as f64 / 1e6);
+    let ms = |ns: Nanos| ns / 1_000_000;
     let text = format!(
-        "packets waited {delay_ms} ms on average, and may wait {most_ms} ms; {mbps:.3} Mbit/s are granted now: give the vif a guarantee, or a \
-         larger one"
+        "packets waited {} ms on average, and may wait {} ms; {:.3} Mbit/s are granted now: give the vif a guarantee, or a larger one",
+        ms(delay_ns),
+        ms(most_ns),
+        granted_bps as f64 / 1e6
     );
     (delay_ns > 2 * most_ns).then(|| Finding::of(GuardFinding::Waited, text))
 }

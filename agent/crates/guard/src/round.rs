@@ -532,18 +532,18 @@ impl Rounds {
         }
         let Rates { offered_bps, offered_pps, unused_bps, unused_pps, elastic, .. } = rates;
         let granted = self.grants[at];
-        let [waited_bps, waited_pps, drains_bps] = match self.demand {
+        let (waited, drains_bps) = match self.demand {
             GuardDemand::Waiting => {
                 let in_a_period = |count: u64| within(count, self.period_ns);
-                [in_a_period(rates.waited_bits), in_a_period(rates.waited_packets), self.drains_bps(at, rates.waiting_bits)]
+                ([in_a_period(rates.waited_bits), in_a_period(rates.waited_packets)], self.drains_bps(at, rates.waiting_bits))
             }
-            GuardDemand::Arrived => [0; 3],
+            GuardDemand::Arrived => ([0; 2], 0),
         };
-        let bits = Seen { offered: offered_bps, waited: waited_bps, granted: granted.bps, unused: unused_bps, elastic };
+        let bits = Seen { offered: offered_bps, waited: waited[0], granted: granted.bps, unused: unused_bps, elastic };
         let bps = self.leaves[at].wants.bps.update(bits);
         let pps = match granted.pps {
             Some(granted) => {
-                let packets = Seen { offered: offered_pps, waited: waited_pps, granted, unused: unused_pps, elastic };
+                let packets = Seen { offered: offered_pps, waited: waited[1], granted, unused: unused_pps, elastic };
                 self.leaves[at].wants.pps.update(packets)
             }
             None => Wanted { rate: offered_pps, held_back: false, doubted: 0 },

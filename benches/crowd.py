@@ -153,7 +153,7 @@ def measured(crowd: Crowd, seconds: float, *, demand: str | None = None) -> list
                     _run(space, "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={crowd.default}")
         with _guarded(made, crowd, names, demand) as waits, contextlib.ExitStack() as stack:
             for name in names:
-                stack.enter_context(_served(made.namespace(f"{name}-sink")))
+                stack.enter_context(served(made.namespace(f"{name}-sink")))
             time.sleep(0.5)
             with read_meanwhile(made.read, READ_EVERY_S) as readings:
                 got = _goodputs(made, names, crowd, seconds)
@@ -268,7 +268,8 @@ def _goodputs(made: Lab, names: Sequence[str], crowd: Crowd, seconds: float) -> 
 
 
 @contextlib.contextmanager
-def _served(space: str) -> Iterator[None]:
+def served(space: str) -> Iterator[None]:
+    """A server of iperf3 for one client in a namespace."""
     command = ["ip", "netns", "exec", space, "iperf3", "-s", "-1"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -168,23 +168,15 @@ def _scaled(vif: Mapping[str, Any], part: float) -> dict[str, Any]:
 
 def goodput(way: Way, connections: int, seconds: float) -> float:
     """What the connections brought to their receiver, in bit/s."""
-    server = subprocess.Popen(
-        ["ip", "netns", "exec", way.receiver, "iperf3", "-s", "-1"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
+    with crowd.served(way.receiver):
         time.sleep(0.3)
         client = ["iperf3", "-c", way.address, "-t", f"{seconds:g}", "-O", "1", "-P", str(connections), "-J"]
         command = ["ip", "netns", "exec", way.sender, *client]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
-        end: dict[str, Any] = json.loads(ran.stdout or "{}").get("end", {})
-        if "sum_received" not in end:
-            sys.exit(f"iperf3 to {way.address}: {json.loads(ran.stdout or '{}').get('error', ran.stderr)}")
-        return float(end["sum_received"]["bits_per_second"])
-    finally:
-        server.kill()
-        server.wait()
+    end: dict[str, Any] = json.loads(ran.stdout or "{}").get("end", {})
+    if "sum_received" not in end:
+        sys.exit(f"iperf3 to {way.address}: {json.loads(ran.stdout or '{}').get('error', ran.stderr)}")
+    return float(end["sum_received"]["bits_per_second"])
 
 
 def measured(made: Lab, tried: Round, bps: float, seconds: float, part: float) -> tuple[float, float]:

@@ -49,24 +49,19 @@ def with_accelerators(scenario: Scenario, host: Host) -> tuple[Scenario, tuple[s
 
 
 def tries_kvm(scenario: Scenario, host: Host) -> bool:
-    """True if planning must first try to start a guest with KVM. This takes up to `qemu.DEADLINE_S` seconds, once."""
+    """True if planning must first try to start a guest with KVM, which takes some seconds."""
     guests = _on_qemu_here(scenario)
     return any(workloads(scenario)[key].sandbox.accel != "tcg" for key in guests) and qemu.untried(host)
 
 
-def try_kvm() -> str:
-    """Why a guest with this host's KVM does not answer in time; empty if it does. Takes some seconds."""
-    return fails_to_come_up("kvm")
-
-
-def fails_to_come_up(accel: str, deadline_s: float = qemu.DEADLINE_S) -> str:
-    """Why a guest with this accelerator does not answer in time; empty if it does."""
+def try_kvm(within_s: float) -> str:
+    """Why a guest with this host's KVM does not answer in time; empty if it does."""
     label = Label.create(f"vm-probe-{secrets.token_hex(4)}", WORK_ROOT)
     cpus = tuple(sorted(os.sched_getaffinity(0)))[:1]
     try:
-        guest = qemu.Qemu(Settings(name="probe", backend="qemu", cpus=cpus, files=False, accel=accel), label)
+        guest = qemu.Qemu(Settings(name="probe", backend="qemu", cpus=cpus, files=False, accel="kvm"), label)
         try:
-            guest.start(lambda _method, _params: None, deadline_s)
+            guest.start(lambda _method, _params: None, within_s)
         finally:
             guest.stop()
     except TrialError as error:

@@ -105,8 +105,8 @@ pub fn run(instructions: impl BufRead) -> Result<(), GuardError> {
     let Some(last) = last else { return Ok(()) };
     let instructions: Instructions = serde_json::from_str(&last).map_err(GuardError::new)?;
     let memory = instructions.plane.open()?;
-    while instructions.falls_back && !memory.is_stale(clock::system()) {
-        clock::sleep_until(clock::now() + LOOK_NS);
+    while instructions.falls_back && !memory.is_stale(clock::monotonic()) {
+        clock::sleep_until(clock::monotonic() + LOOK_NS);
         if !instructions.plane.is_hooked() {
             return Ok(());
         }

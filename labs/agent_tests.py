@@ -64,8 +64,9 @@ class Running:
         with self._lock:
             if self._ended:
                 return None
-            streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
-            test = subprocess.Popen(command, **streams, start_new_session=True)
+            test = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
             self._pids.add(test.pid)
             return test
 

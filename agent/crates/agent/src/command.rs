@@ -135,3 +135,32 @@ impl Follower {
         Ok(Self { schedule, thread: Some(thread) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_nobody_switches_any_more_has_ended() {
+        let command = Command { argv: vec!["sleep".into(), "60".into()], env: std::collections::BTreeMap::new(), warm_up_ns: 0 };
+        let mut workload = CommandWorkload::start(&command, Pace::Scheduled, &SessionClock::default()).unwrap();
+        assert_eq!(workload.ended(), None);
+        let panicking = thread::Builder::new().name("switch".into()).spawn(|| panic!("planted")).unwrap();
+        workload.follower = Some(Follower { schedule: Arc::default(), thread: Some(panicking) });
+        let why = loop {
+            if let Some(why) = workload.ended() {
+                break why;
+            }
+            thread::yield_now();
+        };
+        assert_eq!(why, "its thread switch panicked, which is a bug");
+    }
+
+    #[test]
+    fn a_command_is_stopped_during_its_warm_up() {
+        let warm_up_ns = 36_000_000_000_000;
+        let command = Command { argv: vec!["sleep".into(), "3600".into()], env: std::collections::BTreeMap::new(), warm_up_ns };
+        let workload = CommandWorkload::start(&command, Pace::Scheduled, &SessionClock::default()).unwrap();
+        drop(workload);
+    }
+}

@@ -798,6 +798,7 @@ impl Tender {
                 seen = rounds;
                 self.turn();
                 if clock::monotonic() >= self.reported_ns + self.start.report_ns {
+                    self.keep_fallback_process();
                     let report = self.report();
                     shared.state().reports.push(report);
                 }
@@ -837,6 +838,22 @@ impl Tender {
             self.fallback_process.lock().unwrap_or_else(PoisonError::into_inner).kill();
             self.vifs.iter_mut().for_each(|vif| vif.place.clear(&self.core.plane));
         }
+    }
+
+    /// Starts the fallback process again if it has ended. Otherwise nobody would notice until it is needed.
+    fn keep_fallback_process(&mut self) {
+        let mut process = self.fallback_process.lock().unwrap_or_else(PoisonError::into_inner);
+        if !process.has_ended() {
+            return;
+        }
+        let started = FallbackProcess::start().map(|again| *process = again);
+        drop(process);
+        let (kind, text) = match started {
+            Ok(()) => (GuardFinding::Repaired, "the fallback process had ended, and was started again".into()),
+            Err(error) => (GuardFinding::Lost, format!("the fallback process has ended, and cannot be started again: {error}")),
+        };
+        self.notes.push(GuardNote { about: self.start.id.clone(), kind, text });
+        self.instruct_fallback_process();
     }
 
     /// Sends the fallback process its current instructions.
@@ -1495,6 +1512,28 @@ mod tests {
             });
             outcome.unwrap();
         }
+    }
+
+    #[test]
+    fn a_fallback_process_that_ended_is_started_again_and_reported() {
+        let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
+        let outcome = namespace.inside(|| {
+            let Ok((_, mut tender, _)) = parts(&request()).map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
+            tender.keep_fallback_process();
+            assert_eq!(tender.notes, []);
+            let process = tender.fallback_process.clone();
+            *process.lock().unwrap() = FallbackProcess::start().unwrap();
+            let first = process.lock().unwrap().child().id();
+            process.lock().unwrap().child().kill().unwrap();
+            process.lock().unwrap().child().wait().unwrap();
+            tender.keep_fallback_process();
+            let text = "the fallback process had ended, and was started again".into();
+            assert_eq!(tender.report().notes, [GuardNote { about: "test".into(), kind: GuardFinding::Repaired, text }]);
+            assert_ne!(process.lock().unwrap().child().id(), first);
+            process.lock().unwrap().kill();
+            Ok(())
+        });
+        outcome.unwrap();
     }
 
     #[test]

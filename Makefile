@@ -36,7 +36,7 @@ K6 := go.k6.io/k6@v1.8.1
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000
 
-.PHONY: help setup build wheel image versions demo vm libvirt xen-lab hosts test test-agent test-host test-controller test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
+.PHONY: help setup build wheel image versions demo vm libvirt xen-lab hosts test test-agent test-uptimes test-host test-controller test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -81,6 +81,14 @@ LAST := nice -n 19
 # Cargo would look for make's job server, which only a make in a recipe gets.
 test-agent: $(VENV)/.packages ## run the agent's tests
 	cd agent && MAKEFLAGS= $(LAST) cargo test --quiet
+
+# What the clock shows at the start of each test: that of a machine that has just booted, and of one that is up for 30 days.
+UPTIMES_S := 0 2592000
+TIMES := 1
+test-uptimes: $(VENV)/.packages ## run the agent's tests TIMES=1 times as just after a boot and after 30 days, beside two busy loops, as root
+	cd agent && trap 'kill $$(jobs -p)' EXIT && for _ in 1 2; do while :; do :; done & done && \
+	for uptime in $(UPTIMES_S); do for _ in $$(seq $(TIMES)); do \
+	  MAKEFLAGS= PARTYWALL_TEST_UPTIME_S=$$uptime cargo test --quiet $(TESTS) || exit 1; done; done
 
 test-host: setup ## run the controller's tests that touch the host
 	$(PY) -m pytest -m host
@@ -152,7 +160,7 @@ fuzz: setup ## fuzz the wire decoder, the readers of servers' responses (FUZZ_SE
 	  cargo +nightly fuzz run response fuzz/corpus/response fuzz/seeds/response -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1; \
 	else \
 	  echo "no nightly compiler (rustup toolchain install nightly): proptest takes the place of libFuzzer"; \
-	  cd agent && PROPTEST_CASES=1000000 cargo test --release -p partywall-wire && PROPTEST_CASES=1000000 cargo test --release -p partywall-load --lib http; \
+	  cd agent && export PARTYWALL_TEST_LIMIT_S=86400 && PROPTEST_CASES=1000000 cargo test --release -p partywall-wire && PROPTEST_CASES=1000000 cargo test --release -p partywall-load --lib http; \
 	fi
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PY) -m pytest tests/scenario/test_fuzz.py tests/load/test_har.py tests/load/test_load_plan.py tests/hosts/test_spoilt_hosts.py --timeout=3600
 

@@ -1,11 +1,11 @@
-"""A guard that fails between attaching its hooks and its first round leaves nothing in the kernel."""
+"""A guard that fails between attaching its hooks and its first round leaves nothing behind. A later end is reported."""
 
 import contextlib
 from types import SimpleNamespace
 
 import pytest
 
-from partywall.errors import AgentError
+from partywall.errors import AgentError, TrialError
 from partywall.guard import run
 
 
@@ -37,3 +37,12 @@ def test_hooks_that_are_attached_are_removed_if_the_start_fails(monkeypatch, tmp
     with pytest.raises((AgentError, OSError)), run.keep(flat):
         pytest.fail("it began")
     assert calls[-2:] == ["guard.stop", ("removed", "edge", ("hook",))]
+
+
+@pytest.mark.parametrize(("method", "what"), [("gone", "the guard's agent"), ("ended", "the guard")])
+def test_a_guard_that_ends_on_its_own_is_no_guard_without_reports(monkeypatch, method, what):
+    messages = [(run.AGENT, method, {"id": "edge", "reason": "its thread guard panicked"})]
+    monkeypatch.setattr(run, "_attached", lambda _: SimpleNamespace())
+    kept = run.Kept(SimpleNamespace(start={"hooks": []}), SimpleNamespace(take=lambda _: messages))
+    with pytest.raises(TrialError, match=f"^{what} ended: its thread guard panicked; the kernel continues"):
+        kept.report(0)

@@ -53,6 +53,12 @@ def test_messages_that_an_agent_dropped_end_the_trace(traced):
     assert not reports
 
 
+def test_a_trace_that_died_in_an_agent_that_goes_on_ends_the_trace(traced):
+    tracing, _, _ = traced
+    with pytest.raises(TrialError, match="the trace of this host ended: its thread panicked"):
+        tracing._handle("this host", "ended", {"id": "t", "reason": "its thread panicked"})
+
+
 def test_a_relay_that_has_stopped_is_requested_nothing_more(traced):
     tracing, relay, reports = traced
     relay.client.call("trace.stop")

@@ -131,7 +131,7 @@ class Kept:
         _write(name, self.hooks)
 
     def report(self, timeout_s: float) -> Report | None:
-        """The next report; None if none arrived in time. TrialError if the agent has ended."""
+        """The next report; None if none arrived in time. TrialError if the guard or its agent has ended."""
         self._waiting += [] if self._waiting else self._agents.take(timeout_s)
         if not self._waiting:
             return None
@@ -139,8 +139,9 @@ class Kept:
         if name != AGENT:
             # An agent in a guest, whose end its source reports.
             return None
-        if method == "gone":
-            raise TrialError(f"the guard's agent ended: {params['reason']}; the kernel continues as the policy says")
+        if method in ("gone", "ended"):
+            what = "the guard's agent" if method == "gone" else "the guard"
+            raise TrialError(f"{what} ended: {params['reason']}; the kernel continues as the policy says")
         return self._report(params) if method == "guard" else None
 
     def _report(self, params: Mapping[str, Any]) -> Report:

@@ -247,6 +247,8 @@ class Tracing:
                 raise TrialError(f"{said}, so the trace's figures would not be whole; {NOT_READ}")
             case "gone":
                 raise TrialError(f"the agent of {name} ended: {params['reason']}")
+            case "ended":
+                raise TrialError(f"the trace of {name} ended: {params['reason']}")
 
     def _report(self, report: Report) -> None:
         """Adds what relays report about their hops, and passes them the sampling rate."""

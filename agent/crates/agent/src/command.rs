@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use partywall_clock as clock;
+use partywall_clock::SessionClock;
 use partywall_command::{Output, Running, Source, Spec, Switch, Tape};
 use partywall_stressor::Schedule;
 use partywall_wire::{Command, Event, Fault, Line, Pace, Stream, Used};
 
 use crate::refusal::refused;
-use crate::resident::Sink;
+use crate::resident::{died, Sink};
 
 /// Lines in one message, so that no message becomes too long.
 const LINES_MAX: usize = 100;
@@ -38,14 +38,14 @@ impl Drop for Follower {
 }
 
 impl CommandWorkload {
-    pub(crate) fn start(command: &Command, pace: Pace) -> Result<Self, Fault> {
+    pub(crate) fn start(command: &Command, pace: Pace, clock: &SessionClock) -> Result<Self, Fault> {
         let output = Output::default();
         let spec = Spec { argv: command.argv.clone(), env: command.env.clone() };
-        let running = Running::start(&spec, &output).map_err(refused)?;
+        let running = Running::start(&spec, &output, clock).map_err(refused)?;
         let used = Tape::default();
         let follower = match pace {
             Pace::FlatOut => None,
-            Pace::Scheduled => Some(Follower::start(running.switch(&used), command.warm_up_ns)?),
+            Pace::Scheduled => Some(Follower::start(running.switch(&used, clock), command.warm_up_ns, clock)?),
         };
         Ok(Self { follower, running, output, used })
     }
@@ -67,7 +67,7 @@ impl CommandWorkload {
     }
 
     pub(crate) fn ended(&mut self) -> Option<String> {
-        self.running.ended()
+        self.running.ended().or_else(|| self.follower.as_ref()?.thread.as_ref().and_then(died))
     }
 
     pub(crate) fn drain(&self, id: &str, sink: &mut dyn Sink) {
@@ -118,20 +118,49 @@ fn usage(id: &str, used: &Tape) -> Option<Event> {
 }
 
 impl Follower {
-    fn start(mut switch: Switch, warm_up_ns: u64) -> Result<Self, Fault> {
-        let schedule = Arc::new(Schedule::default());
+    fn start(mut switch: Switch, warm_up_ns: u64, clock: &SessionClock) -> Result<Self, Fault> {
+        let schedule = Arc::new(Schedule::new(clock));
         let followed = schedule.clone();
-        let first_off_ns = clock::now().saturating_add(warm_up_ns);
+        let first_off_ns = clock.now().saturating_add(warm_up_ns);
         let body = move || {
-            clock::sleep_until(first_off_ns);
+            followed.wait(0, first_off_ns);
             switch.set(false);
             let mut cursor = 0;
-            while let Some(hold) = followed.hold(&mut cursor, clock::now()) {
+            while let Some(hold) = followed.hold(&mut cursor, followed.clock().now()) {
                 switch.set(hold.intensity > 0.0);
                 followed.wait(cursor, hold.until_ns);
             }
         };
         let thread = thread::Builder::new().name("switch".into()).spawn(body).map_err(refused)?;
         Ok(Self { schedule, thread: Some(thread) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_nobody_switches_any_more_has_ended() {
+        let command = Command { argv: vec!["sleep".into(), "60".into()], env: std::collections::BTreeMap::new(), warm_up_ns: 0 };
+        let mut workload = CommandWorkload::start(&command, Pace::Scheduled, &SessionClock::default()).unwrap();
+        assert_eq!(workload.ended(), None);
+        let panicking = thread::Builder::new().name("switch".into()).spawn(|| panic!("planted")).unwrap();
+        workload.follower = Some(Follower { schedule: Arc::default(), thread: Some(panicking) });
+        let why = loop {
+            if let Some(why) = workload.ended() {
+                break why;
+            }
+            thread::yield_now();
+        };
+        assert_eq!(why, "its thread switch panicked, which is a bug");
+    }
+
+    #[test]
+    fn a_command_is_stopped_during_its_warm_up() {
+        let warm_up_ns = 36_000_000_000_000;
+        let command = Command { argv: vec!["sleep".into(), "3600".into()], env: std::collections::BTreeMap::new(), warm_up_ns };
+        let workload = CommandWorkload::start(&command, Pace::Scheduled, &SessionClock::default()).unwrap();
+        drop(workload);
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use partywall_clock as clock;
+use partywall_clock::SessionClock;
 use partywall_facts as facts;
 use partywall_guard::Guard;
 use partywall_kernels as kernels;
@@ -22,19 +22,19 @@ use crate::methods::{self, Answers};
 use crate::monitor::{Monitor, Watched};
 use crate::outbox::Outbox;
 use crate::refusal::refused;
-use crate::resident::{Count, Resident, Residents, Sink};
+use crate::resident::{Resident, Residents, Running, Sink};
 use crate::trace::Trace;
 use crate::workload::Workload;
 
 /// Clocks of two working machines differ in rate by less than this, and a kernel cannot correct more.
 const RATE_PPB_MAX: i64 = 500_000;
 
-/// State shared by the answering thread and the flushing thread: all residents, with one lock for each kind.
+/// State shared by the answering thread and the flushing thread: all residents.
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<Kinds>);
 
 struct Kinds {
-    count: Count,
+    running: Running,
     workloads: Residents<Workload>,
     monitors: Residents<Monitor>,
     traces: Residents<Trace>,
@@ -43,13 +43,13 @@ struct Kinds {
 
 impl Default for Shared {
     fn default() -> Self {
-        let count = Count::default();
+        let running = Running::default();
         let kinds = Kinds {
-            workloads: Residents::new(&count),
-            monitors: Residents::new(&count),
-            traces: Residents::new(&count),
-            guards: Residents::new(&count),
-            count,
+            workloads: Residents::new(&running),
+            monitors: Residents::new(&running),
+            traces: Residents::new(&running),
+            guards: Residents::new(&running),
+            running,
         };
         Self(Arc::new(kinds))
     }
@@ -58,7 +58,7 @@ impl Default for Shared {
 impl Shared {
     /// Blocks while there is nothing to flush, so that an idle agent sleeps.
     pub(crate) fn wait_for_work(&self) {
-        self.0.count.wait_for_any();
+        self.0.running.wait_for_any();
     }
 
     /// Drains all residents into a bounded sink, and removes workloads that have ended.
@@ -92,6 +92,7 @@ pub(crate) enum ClockOwner {
 /// Answers requests.
 pub(crate) struct Agent {
     shared: Shared,
+    clock: SessionClock,
     outbox: Outbox,
     owner: ClockOwner,
     only: Only,
@@ -117,7 +118,7 @@ impl Sink for Last<'_> {
 
 impl Agent {
     pub(crate) fn new(outbox: Outbox, owner: ClockOwner, only: Only) -> Self {
-        Self { shared: Shared::default(), outbox, owner, only }
+        Self { shared: Shared::default(), clock: SessionClock::default(), outbox, owner, only }
     }
 
     pub(crate) fn shared(&self) -> Shared {
@@ -171,25 +172,25 @@ impl Answers for Agent {
     }
 
     fn clock(&self) -> Result<Clock, Fault> {
-        Ok(Clock { monotonic_ns: clock::now() })
+        Ok(Clock { monotonic_ns: self.clock.now() })
     }
 
-    /// The shift applies to this process only; the rate to the kernel if the machine is a guest of Partywall, else to this process too.
+    /// The shift applies to this session only; the rate to the kernel if the machine is a guest of Partywall, else to this session too.
     fn clock_adjust(&self, adjust: ClockAdjust) -> Result<Clock, Fault> {
         if self.owner == ClockOwner::Host {
             let why = "the clock of this host cannot be adjusted; start the agent in a guest of Partywall, or with --own-clock";
             return Err(Fault::failed(why));
         }
-        if adjust.shift_ns != 0 && !self.kinds().workloads.is_empty() {
-            return Err(Fault::passing("the clock cannot be shifted while workloads run; shift it before they start"));
+        if adjust.shift_ns != 0 {
+            let shift = || self.clock.shift(adjust.shift_ns).map_err(Fault::usage);
+            self.kinds().running.while_none(shift).unwrap_or_else(|kinds| Err(not_while(adjust.shift_ns, &kinds)))?;
         }
-        clock::shift(adjust.shift_ns);
         match (adjust.frequency_ppb, self.owner) {
             (Some(ppb), ClockOwner::Machine) => {
                 let about = |error| refused(error).about(format_args!("frequency_ppb {ppb}"));
                 partywall_sys::timekeeping::set_frequency(ppb).map_err(about)?;
             }
-            (Some(ppb), _) => clock::set_rate(ppb.clamp(-RATE_PPB_MAX, RATE_PPB_MAX)),
+            (Some(ppb), _) => self.clock.set_rate(ppb.clamp(-RATE_PPB_MAX, RATE_PPB_MAX)),
             (None, _) => {}
         }
         self.clock()
@@ -202,12 +203,15 @@ impl Answers for Agent {
     fn memory_changes(&self, changes: MemoryChanges) -> Result<facts::memory_changes::MemoryChanges, Fault> {
         let MemoryChanges { file, interval_ns, samples, stride, windows } = changes;
         let plan = facts::memory_changes::Plan { file, interval_ns, samples, stride, windows };
-        facts::memory_changes::memory_changes(Path::new("/"), &plan).map_err(refused)
+        let mut changes = facts::memory_changes::memory_changes(Path::new("/"), &plan).map_err(refused)?;
+        // All at once, so that a shift meanwhile does not tear them apart.
+        changes.samples.iter_mut().for_each(|sample| sample.at_ns = self.clock.at(sample.at_ns));
+        Ok(changes)
     }
 
     fn workload_start(&self, start: Start) -> Result<Started, Fault> {
         self.only.check_start(&start)?;
-        self.kinds().workloads.start(&start.id, &start)
+        self.kinds().workloads.start(&start.id, &start, &self.clock)
     }
 
     /// Calibration may take as long as a slow disk, so the workloads are not locked meanwhile.
@@ -234,7 +238,7 @@ impl Answers for Agent {
     }
 
     fn monitor_start(&self, start: MonitorStart) -> Result<Watched, Fault> {
-        self.kinds().monitors.start(&start.id, &start)
+        self.kinds().monitors.start(&start.id, &start, &self.clock)
     }
 
     fn monitor_schedule(&self, at: MonitorAt) -> Result<Outcome, Fault> {
@@ -250,7 +254,7 @@ impl Answers for Agent {
     }
 
     fn guard_start(&self, start: GuardStart) -> Result<GuardStarted, Fault> {
-        self.kinds().guards.start(&start.id, &start)
+        self.kinds().guards.start(&start.id, &start, &self.clock)
     }
 
     fn guard_adjust(&self, to: GuardStart) -> Result<GuardAdjusted, Fault> {
@@ -277,7 +281,7 @@ impl Answers for Agent {
     }
 
     fn trace_start(&self, start: TraceStart) -> Result<TraceStarted, Fault> {
-        self.kinds().traces.start(&start.id, &start)
+        self.kinds().traces.start(&start.id, &start, &self.clock)
     }
 
     fn trace_feed(&self, feed: TraceFeed) -> Result<Outcome, Fault> {
@@ -298,6 +302,14 @@ impl Answers for Agent {
         self.stop(&self.kinds().traces, &stop)?;
         Ok(Outcome {})
     }
+}
+
+/// Schedules and records would get times of two clocks.
+fn not_while(shift_ns: i64, kinds: &[&str]) -> Fault {
+    let what = kinds.join(", ");
+    Fault::passing(format_args!(
+        "shift_ns {shift_ns}: the clock cannot be shifted while something runs ({what}); stop it, or shift earlier"
+    ))
 }
 
 /// CPU time that this process may use: by its affinity, the quotas that it can see, and a limit that the controller knows.
@@ -330,4 +342,111 @@ pub(crate) fn facts_of(root: &Path) -> facts::HostFacts {
 /// The descriptions of all kernels.
 pub(crate) fn catalogue() -> Value {
     json!(kernels::ALL.iter().map(|entry| (entry.info)()).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use partywall_bpf::Namespace;
+    use partywall_wire::{CODE_PASSING, CODE_USAGE};
+
+    use super::*;
+
+    fn agent() -> Agent {
+        Agent::new(Outbox::default(), ClockOwner::Agent, Only(None))
+    }
+
+    /// Starts something with `method`, and expects that the clock can be shifted before and after, but not while it runs.
+    fn cannot_be_shifted_while(kind: &str, method: &str, params: &Value) {
+        let agent = agent();
+        let shift = |by: i64| agent.call("clock.adjust", json!({ "shift_ns": by }));
+        shift(3_600_000_000_000).unwrap();
+        if let Err(fault) = agent.call(method, params.clone()) {
+            return eprintln!("skipped: {method}: {}", fault.message);
+        }
+        let refused = shift(-3_600_000_000_000).unwrap_err();
+        assert_eq!(refused.code, CODE_PASSING);
+        let why = format!("shift_ns -3600000000000: the clock cannot be shifted while something runs ({kind}); stop it, or shift earlier");
+        assert_eq!(refused.message, why);
+        shift(0).unwrap();
+        agent.call("clock.adjust", json!({ "frequency_ppb": 1000 })).unwrap();
+        agent.call(&method.replace(".start", ".stop"), json!({ "id": params["id"] })).unwrap();
+        shift(-3_600_000_000_000).unwrap();
+    }
+
+    fn inside(act: impl FnOnce() + Send) {
+        let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
+        let inside = || {
+            act();
+            Ok(())
+        };
+        namespace.inside(inside).unwrap();
+    }
+
+    #[test]
+    fn the_clock_is_not_shifted_while_a_monitor_runs() {
+        cannot_be_shifted_while("monitor", "monitor.start", &json!({ "id": "m" }));
+    }
+
+    #[test]
+    fn the_clock_is_not_shifted_while_a_probe_runs() {
+        let work = json!({ "kernel": { "name": "integer" } });
+        let start = json!({ "id": "p", "work": work, "pace": "flat_out", "work_dir": std::env::temp_dir() });
+        cannot_be_shifted_while("workload", "workload.start", &start);
+    }
+
+    #[test]
+    fn the_clock_is_not_shifted_while_a_load_runs() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let http = json!({ "name": "GET /", "method": "GET", "url": format!("http://{}/", server.local_addr().unwrap()) });
+        let open = json!({ "arrivals": "poisson", "stages": [{ "to": 1.0, "for_ns": 60_000_000_000_u64 }], "users_max": 10 });
+        let load = json!({ "kinds": [{ "name": "user", "actions": [{ "http": http }] }], "pacing": { "open": open } });
+        let start = json!({ "id": "l", "work": { "load": load }, "pace": "scheduled", "work_dir": std::env::temp_dir() });
+        cannot_be_shifted_while("workload", "workload.start", &start);
+    }
+
+    fn trace(relay: bool) -> Value {
+        let hop = |hook: &str| json!({ "name": hook, "interface": "lo", "hook": hook });
+        json!({
+            "id": "t", "hops": [hop("out"), hop("in")], "relay": relay, "horizon_ns": 500_000_000, "report_ns": 1_000_000_000,
+            "only": {}, "slowest": 1, "packets": 1, "ring_bytes": 1 << 20,
+        })
+    }
+
+    #[test]
+    fn the_clock_is_not_shifted_while_a_trace_runs() {
+        inside(|| cannot_be_shifted_while("trace", "trace.start", &trace(false)));
+    }
+
+    #[test]
+    fn the_clock_is_not_shifted_while_a_relay_runs() {
+        inside(|| cannot_be_shifted_while("trace", "trace.start", &trace(true)));
+    }
+
+    #[test]
+    fn the_clock_is_not_shifted_while_a_guard_runs() {
+        let leaf = json!({
+            "name": "vm", "pool": 0, "totals": [], "priority": 1, "guarantee_bps": 10_000_000, "ceiling_bps": 20_000_000,
+            "guarantee_pps": 0, "ceiling_pps": null, "burst_ns": 10_000_000, "hold_ns": 20_000_000,
+        });
+        let hook = json!({ "namespace": null, "interface": "lo", "direction": "egress", "leaf": 0, "rules": [], "hold": false });
+        let start = json!({
+            "id": "shifted", "pools": [{ "name": "link", "capacity_bps": 100_000_000, "capacity_pps": null }], "totals": [],
+            "leaves": [leaf], "hooks": [hook], "goals": [], "period_ns": 10_000_000, "report_ns": 100_000_000,
+            "check_ns": 100_000_000, "fallback_after_ns": null, "transient": true,
+        });
+        inside(|| cannot_be_shifted_while("guard", "guard.start", &start));
+    }
+
+    #[test]
+    fn a_shift_to_before_0_is_refused_and_changes_nothing() {
+        let agent = agent();
+        let refused = agent.call("clock.adjust", json!({ "shift_ns": i64::MIN })).unwrap_err();
+        assert_eq!(refused.code, CODE_USAGE);
+        assert!(refused.message.starts_with("shift_ns -9223372036854775808 would set the clock to a time before 0"), "{}", refused.message);
+        let before_ns = partywall_clock::monotonic();
+        let shown = agent.call("clock", Value::Null).unwrap()["monotonic_ns"].as_u64().unwrap();
+        assert!((before_ns..=partywall_clock::monotonic()).contains(&shown));
+    }
 }

@@ -1,5 +1,6 @@
 //! The guard as a resident of the agent: sends its reports as events.
 
+use partywall_clock::SessionClock;
 use partywall_guard::{Guard, Report};
 use partywall_wire::{Event, Fault, GuardStart, GuardStarted};
 
@@ -12,8 +13,8 @@ impl Resident for Guard {
     type Started = GuardStarted;
     type Stopped = ();
 
-    fn start(start: &GuardStart) -> Result<(Self, GuardStarted), Fault> {
-        let guard = Self::start(start).map_err(refused)?;
+    fn start(start: &GuardStart, clock: &SessionClock) -> Result<(Self, GuardStarted), Fault> {
+        let guard = Self::start(start, clock).map_err(refused)?;
         let (excess, without_backstop) = (guard.excess().to_vec(), guard.without_backstop().to_vec());
         let started = GuardStarted { excess, queue: guard.queue(), without_backstop };
         Ok((guard, started))
@@ -23,9 +24,16 @@ impl Resident for Guard {
         self.take_reports().into_iter().for_each(|report| sink.push(event(id, report)));
     }
 
-    /// Ends the loop. Hooks and rates stay until `guard.remove`, which follows.
+    fn ended(&mut self) -> Option<String> {
+        Self::ended(self)
+    }
+
+    /// Ends the loop. Hooks and rates stay until `guard.remove`, which follows. After a guard that died, the fallback process takes
+    /// over.
     fn stop(self, id: &str, sink: &mut dyn Sink) {
-        self.end_fallback_process();
+        if Self::ended(&self).is_none() {
+            self.end_fallback_process();
+        }
         self.drain(id, sink);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use partywall_clock as clock;
+use partywall_clock::SessionClock;
 use partywall_facts::cgroup;
 use partywall_monitor::{CgroupTarget, CounterInfo, Missing, Reader, Sample, Targets};
 use partywall_wire::{Event, Fault, MonitorStart};
@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::refusal::refused;
-use crate::resident::{Resident, Sink};
+use crate::resident::{died, Resident, Sink};
 
 /// The last part of a wait sleeps until an absolute time, which is more precise than a condition variable.
 const FINE_NS: u64 = 2_000_000;
@@ -60,11 +60,11 @@ impl Shared {
     }
 
     /// Waits until shortly before the next time; None at the end.
-    fn next(&self) -> Option<u64> {
+    fn next(&self, clock: &SessionClock) -> Option<u64> {
         let idle = |state: &mut State| state.moments.is_empty() && !state.ended;
         let mut state = self.changed.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner);
         let at_ns = state.moments.pop_front()?;
-        let left = Duration::from_nanos(at_ns.saturating_sub(clock::now()).saturating_sub(FINE_NS));
+        let left = Duration::from_nanos(at_ns.saturating_sub(clock.now()).saturating_sub(FINE_NS));
         let going = |state: &mut State| !state.ended;
         (state, _) = self.changed.wait_timeout_while(state, left, going).unwrap_or_else(PoisonError::into_inner);
         (!state.ended).then_some(at_ns)
@@ -72,7 +72,7 @@ impl Shared {
 }
 
 impl Monitor {
-    fn open(start: &MonitorStart) -> std::io::Result<(Self, Watched)> {
+    fn open(start: &MonitorStart, clock: SessionClock) -> std::io::Result<(Self, Watched)> {
         let root = Path::new("/");
         let targets = Targets { pids: start.pids.clone(), cgroups: cgroups(root, start)?, cpus: start.cpus.clone(), ..Targets::default() };
         let (mut reader, missing) = Reader::new(root, &targets);
@@ -80,9 +80,9 @@ impl Monitor {
         let shared = Arc::<Shared>::default();
         let followed = shared.clone();
         let body = move || {
-            while let Some(at_ns) = followed.next() {
-                clock::sleep_until(at_ns);
-                let sample = reader.read();
+            while let Some(at_ns) = followed.next(&clock) {
+                clock.sleep_until(at_ns);
+                let sample = reader.read(&clock);
                 followed.state().samples.push(sample);
             }
         };
@@ -102,8 +102,12 @@ impl Resident for Monitor {
     type Started = Watched;
     type Stopped = ();
 
-    fn start(start: &MonitorStart) -> Result<(Self, Watched), Fault> {
-        Self::open(start).map_err(|error| refused(error).about(format_args!("monitor {:?}", start.id)))
+    fn start(start: &MonitorStart, clock: &SessionClock) -> Result<(Self, Watched), Fault> {
+        Self::open(start, clock.clone()).map_err(|error| refused(error).about(format_args!("monitor {:?}", start.id)))
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        self.thread.as_ref().and_then(died)
     }
 
     fn drain(&self, id: &str, sink: &mut dyn Sink) {
@@ -143,10 +147,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_monitor_whose_thread_panicked_has_ended() {
+        let thread = thread::Builder::new().name("monitor".into()).spawn(|| panic!("planted")).unwrap();
+        let mut monitor = Monitor { shared: Arc::default(), thread: Some(thread) };
+        while monitor.ended().is_none() {
+            thread::yield_now();
+        }
+        assert_eq!(monitor.ended().unwrap(), "its thread monitor panicked, which is a bug");
+    }
+
+    #[test]
+    fn a_monitor_that_waits_has_not_ended() {
+        let start = serde_json::from_value(serde_json::json!({"id": "m"})).unwrap();
+        let (mut monitor, _) = Monitor::start(&start, &SessionClock::default()).unwrap();
+        assert_eq!(monitor.ended(), None);
+    }
+
+    #[test]
     fn reports_the_missing_file_when_a_process_has_ended() {
         let request = serde_json::json!({"id": "m", "cgroups_of": {"victim": u32::MAX}});
         let start: MonitorStart = serde_json::from_value(request).expect("a request");
-        let error = Monitor::start(&start).err().expect("no such process");
+        let error = Monitor::start(&start, &SessionClock::default()).err().expect("no such process");
         assert!(error.to_string().starts_with("monitor \"m\": /proc/4294967295/cgroup: No such file"), "{error}");
     }
 }

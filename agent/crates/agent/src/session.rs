@@ -16,16 +16,18 @@ use crate::outbox::Outbox;
 const FLUSH_NS: u64 = 200_000_000;
 /// Time for writing the last answers after the controller has closed its side.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// The exit status after a panic, as that of a program whose main thread panics.
+const PANICKED: i32 = 101;
 
 /// Serves one controller until its stream ends. Everything started for it ends with it. owner: the owner of the adjustable clock.
 pub(crate) fn serve(input: impl BufRead, output: impl Write + Send + 'static, owner: ClockOwner, only: Only) -> io::Result<()> {
     let outbox = Outbox::default();
     let line_max = only.line_max();
     let agent = Agent::new(outbox.clone(), owner, only);
-    let (shared, collected) = (agent.shared(), outbox.clone());
-    thread::Builder::new().name("flush".into()).spawn(move || collect(&shared, collected))?;
-    let (shared, written) = (agent.shared(), outbox.clone());
-    thread::Builder::new().name("write".into()).spawn(move || {
+    let collected = outbox.clone();
+    spawn("flush", agent.shared(), move |shared| collect(shared, collected))?;
+    let written = outbox.clone();
+    spawn("write", agent.shared(), move |shared| {
         if written.write_to(output).is_err() {
             // The stream has failed: the agent and everything it started must not outlive its controller.
             shared.stop_all();
@@ -40,8 +42,9 @@ pub(crate) fn serve(input: impl BufRead, output: impl Write + Send + 'static, ow
 }
 
 fn answer(mut input: impl BufRead, outbox: &Outbox, agent: &Agent, line_max: usize) -> io::Result<()> {
+    let shared = agent.shared();
     let handle = |request: Request| {
-        let _ends = EndsOnPanic(agent);
+        let _ends = EndsOnPanic(&shared);
         outbox.send(&Response::new(Some(request.id), agent.call(&request.method, request.params)))
     };
     thread::scope(|scope| {
@@ -70,14 +73,23 @@ fn answer(mut input: impl BufRead, outbox: &Outbox, agent: &Agent, line_max: usi
     })
 }
 
-/// A method that panicked has no answer, so the agent ends with everything it started.
-struct EndsOnPanic<'a>(&'a Agent);
+/// Starts a thread without which the agent would be useless, and ends with it if it panics.
+fn spawn(name: &str, shared: Shared, body: impl FnOnce(&Shared) + Send + 'static) -> io::Result<()> {
+    let body = move || {
+        let _ends = EndsOnPanic(&shared);
+        body(&shared);
+    };
+    thread::Builder::new().name(name.into()).spawn(body).map(drop)
+}
+
+/// A method that panicked has no answer, and without the other threads nothing is sent: the agent ends with everything it started.
+struct EndsOnPanic<'a>(&'a Shared);
 
 impl Drop for EndsOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.shared().stop_all();
-            std::process::exit(101);
+            self.0.stop_all();
+            std::process::exit(PANICKED);
         }
     }
 }
@@ -86,8 +98,32 @@ impl Drop for EndsOnPanic<'_> {
 fn collect(shared: &Shared, mut outbox: Outbox) {
     loop {
         shared.wait_for_work();
-        clock::sleep_until(clock::now() + FLUSH_NS);
+        clock::sleep_until(clock::monotonic() + FLUSH_NS);
         shared.drain(&mut outbox);
         outbox.tell_dropped();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// The name of this test, and the sign that it is the child that it starts.
+    const SELF: &str = "session::tests::an_agent_ends_with_a_thread_that_it_cannot_do_without";
+    const CHILD: &str = "PARTYWALL_TEST_CHILD";
+
+    #[test]
+    fn an_agent_ends_with_a_thread_that_it_cannot_do_without() {
+        if std::env::var_os(CHILD).is_some() {
+            spawn("flush", Shared::default(), |_| panic!("planted")).unwrap();
+            // The sleep of an agent that goes on without saying anything.
+            clock::sleep_until(clock::monotonic() + 60_000_000_000);
+            return;
+        }
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let child = child.args(["--exact", SELF, "--nocapture"]).env(CHILD, "").stdout(Stdio::null()).stderr(Stdio::null());
+        assert_eq!(child.status().unwrap().code(), Some(PANICKED));
     }
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use base64::engine::general_purpose::STANDARD;
 use base64::Engine;
 use partywall_alignment::{Delay, Fate, Kind, Passage};
+use partywall_clock::SessionClock;
 use partywall_tracer::{Batch, End, Hook, Hop, HopLoss, Only, Raw, Relay, Report, Settings, Tracer, Translation, Tuple, Upshot, Way};
 use partywall_wire::trace as wire;
 use partywall_wire::{Event, Fault};
@@ -31,16 +32,24 @@ impl Resident for Trace {
     type Stopped = ();
 
     /// Starts the requested trace. An error contains everything that is wrong with the request.
-    fn start(start: &wire::TraceStart) -> Result<(Self, wire::TraceStarted), Fault> {
+    fn start(start: &wire::TraceStart, clock: &SessionClock) -> Result<(Self, wire::TraceStarted), Fault> {
         let settings = settings(start).map_err(|wrong| Fault::usage(wrong.join("\n")))?;
         if start.relay {
-            let relay = Relay::start(&settings, &start.id).map_err(refused)?;
+            let relay = Relay::start(&settings, &start.id, clock).map_err(refused)?;
             let record_ns = relay.record_ns();
             return Ok((Self::Relay(relay), wire::TraceStarted { record_ns }));
         }
-        let tracer = Tracer::start(settings, &start.id).map_err(refused)?;
+        let tracer = Tracer::start(settings, &start.id, clock).map_err(refused)?;
         let record_ns = tracer.record_ns();
         Ok((Self::Align(tracer), wire::TraceStarted { record_ns }))
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        match self {
+            Self::Align(tracer) => tracer.ended(),
+            // It has no thread: records are read when its events are collected.
+            Self::Relay(_) => None,
+        }
     }
 
     /// Records in full rings are counted by hop, so nothing is read that would then be dropped.
@@ -56,6 +65,8 @@ impl Resident for Trace {
 
     fn stop(self, id: &str, sink: &mut dyn Sink) {
         match self {
+            // Of one that died nothing is whole.
+            Self::Align(tracer) if tracer.ended().is_some() => {}
             Self::Align(tracer) => sink.push(event(id, tracer.stop())),
             Self::Relay(relay) => records(id, &relay.take()).into_iter().for_each(|event| sink.push(event)),
         }

@@ -94,11 +94,11 @@ pub(crate) fn run(bytes: usize, bytes_per_s: f64, file: Option<&Path>) -> Result
 fn check(store: &mut dyn Store, pages: usize, bytes_per_s: f64) -> io::Result<()> {
     let mut counts = Counts::default();
     pass(store, pages, 0, &mut counts, |_| Ok(()))?;
-    let began_ns = clock::now();
+    let began_ns = clock::monotonic();
     let mut reported_ns = began_ns;
     for generation in 1.. {
         pass(store, pages, generation, &mut counts, |so_far| {
-            let now_ns = clock::now();
+            let now_ns = clock::monotonic();
             let due_ns = began_ns + (so_far.checked as f64 * PAGE_BYTES as f64 / bytes_per_s * 1e9) as Nanos;
             if due_ns > now_ns + BEAT_NS {
                 clock::sleep_until(due_ns);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use partywall_clock as clock;
+use partywall_clock::SessionClock;
 use partywall_kernels::{self as kernels, Environment, Kernel, KernelError, PacedBy};
 use partywall_load::{Load, Options};
 use partywall_probe::Probe;
@@ -83,18 +83,18 @@ impl Resident for Workload {
     /// Facts of its kernels at the end; none for commands and loads.
     type Stopped = Vec<Map<String, Value>>;
 
-    fn start(start: &Start) -> Result<(Self, Started), Fault> {
+    fn start(start: &Start, clock: &SessionClock) -> Result<(Self, Started), Fault> {
         if start.threads > THREADS_MAX {
             return Err(Fault::usage(format_args!("threads: {} are too many; give at most {THREADS_MAX}", start.threads)));
         }
         match &start.work {
             Work::Command(command) => {
-                let running = CommandWorkload::start(command, start.pace)?;
+                let running = CommandWorkload::start(command, start.pace, clock)?;
                 let pid = Some(running.pid());
                 Ok((Self::Command(running), Started { facts: Vec::new(), pid, load: None }))
             }
-            Work::Load(program) => Self::start_load(start, program),
-            Work::Kernel(kernel) => Self::start_kernel(start, &kernel.name, &kernel.params),
+            Work::Load(program) => Self::start_load(start, program, clock),
+            Work::Kernel(kernel) => Self::start_kernel(start, &kernel.name, &kernel.params, clock),
         }
     }
 
@@ -145,16 +145,16 @@ impl Resident for Workload {
 }
 
 impl Workload {
-    fn start_load(start: &Start, program: &LoadProgram) -> Result<(Self, Started), Fault> {
+    fn start_load(start: &Start, program: &LoadProgram, clock: &SessionClock) -> Result<(Self, Started), Fault> {
         let options = Options { threads: start.threads, slice_ns: start.slice_ns, work_dir: start.work_dir.clone(), seed: start.seed };
-        let (load, prepared) = Load::prepare(program.clone(), &options).map_err(refused)?;
+        let (load, prepared) = Load::prepare(program.clone(), &options, clock).map_err(refused)?;
         if start.pace == Pace::FlatOut {
-            load.switch(clock::now(), 1.0).map_err(refused)?;
+            load.switch(clock.now(), 1.0).map_err(refused)?;
         }
         Ok((Self::Load(Box::new(load)), Started { facts: Vec::new(), pid: None, load: Some(prepared) }))
     }
 
-    fn start_kernel(start: &Start, name: &str, params: &Map<String, Value>) -> Result<(Self, Started), Fault> {
+    fn start_kernel(start: &Start, name: &str, params: &Map<String, Value>, clock: &SessionClock) -> Result<(Self, Started), Fault> {
         let of_kernel = |error: KernelError| refused(error).about(format_args!("kernel {name}"));
         let entry = kernels::find(name).map_err(refused)?;
         let last = LastFacts::default();
@@ -168,8 +168,8 @@ impl Workload {
         let starting = format!("kernel {name}: starting {} threads", start.threads);
         let no_thread = |error: std::io::Error| refused(error).about(&starting);
         let workload = match start.pace {
-            Pace::FlatOut => Self::Measured(Probe::start(built, &latency, start.slice_ns, &tape).map_err(no_thread)?, tape, last),
-            Pace::Scheduled => Self::Paced(Stressor::start(built, &latency, start.slice_ns, &tape).map_err(no_thread)?, tape, last),
+            Pace::FlatOut => Self::Measured(Probe::start(built, &latency, start.slice_ns, &tape, clock).map_err(no_thread)?, tape, last),
+            Pace::Scheduled => Self::Paced(Stressor::start(built, &latency, start.slice_ns, &tape, clock).map_err(no_thread)?, tape, last),
         };
         Ok((workload, Started { facts, pid: None, load: None }))
     }

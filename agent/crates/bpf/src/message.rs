@@ -152,7 +152,7 @@ impl Socket {
         send(&self.fd, &message.finish(sequence), SendFlags::empty())?;
         let mut bodies = Vec::new();
         let mut room = vec![0; ROOM];
-        let until = clock::system() + ANSWERS_WITHIN_NS;
+        let until = clock::monotonic() + ANSWERS_WITHIN_NS;
         loop {
             self.wait(until)?;
             match self.receive(&mut room) {
@@ -168,7 +168,7 @@ impl Socket {
     }
 
     fn wait(&self, until: Nanos) -> io::Result<()> {
-        let left = until.saturating_sub(clock::system());
+        let left = until.saturating_sub(clock::monotonic());
         if left == 0 {
             // Other processes may send continuously.
             return Err(Errno::TIMEDOUT.into());

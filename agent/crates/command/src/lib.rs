@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use partywall_clock as clock;
+use partywall_clock::{self as clock, SessionClock};
 use partywall_sys::process::{signal_group, Signal};
 
 use self::usage::Meter;
@@ -58,11 +58,11 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `spec` and sends its lines to `output`.
+    /// Starts `spec` and sends its lines to `output`, with times of `clock`.
     ///
     /// # Errors
     /// See [`CommandError`].
-    pub fn start(spec: &Spec, output: &Output) -> Result<Self, CommandError> {
+    pub fn start(spec: &Spec, output: &Output, clock: &SessionClock) -> Result<Self, CommandError> {
         let (program, arguments) = spec.argv.split_first().ok_or(CommandError::Empty)?;
         let failed = |source| CommandError::Start { program: program.clone(), source };
         let mut command = Command::new(program);
@@ -71,10 +71,10 @@ impl Running {
         let mut child = command.spawn().map_err(failed)?;
         let mut readers = Vec::new();
         if let Some(stdout) = child.stdout.take() {
-            readers.push(output::follow(stdout, Source::Stdout, output.clone()).map_err(failed)?);
+            readers.push(output::follow(stdout, Source::Stdout, output.clone(), clock.clone()).map_err(failed)?);
         }
         if let Some(stderr) = child.stderr.take() {
-            readers.push(output::follow(stderr, Source::Stderr, output.clone()).map_err(failed)?);
+            readers.push(output::follow(stderr, Source::Stderr, output.clone(), clock.clone()).map_err(failed)?);
         }
         Ok(Self { leader: child.id(), child: Arc::new(Mutex::new(child)), readers, output: output.clone() })
     }
@@ -86,16 +86,19 @@ impl Running {
     }
 
     /// A handle that switches the command on and off, for a thread that follows a schedule. Resource usage between two switches goes to
-    /// `tape`.
+    /// `tape`, with times of `clock`.
     #[must_use]
-    pub fn switch(&self, tape: &Tape) -> Switch {
+    pub fn switch(&self, tape: &Tape, clock: &SessionClock) -> Switch {
         let mut meter = Meter::new(Path::new("/"), self.leader);
-        meter.read(clock::now(), true);
-        Switch { leader: self.leader, on: true, meter, tape: tape.clone() }
+        meter.read(clock.now(), true);
+        Switch { leader: self.leader, on: true, meter, tape: tape.clone(), clock: clock.clone() }
     }
 
     /// How it ended, with its last lines, if it has.
     pub fn ended(&mut self) -> Option<String> {
+        if self.readers.extract_if(.., |reader| reader.is_finished()).any(|reader| reader.join().is_err()) {
+            return Some("the thread that reads its output panicked, which is a bug".into());
+        }
         let status = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait().ok()??;
         let mut reason = format!("the command ended {}", in_words(status));
         let tail = self.output.tail();
@@ -111,11 +114,11 @@ impl Drop for Running {
         // A stopped group does not react to other signals, but SIGKILL also ends stopped processes.
         let _ = signal_group(self.leader, Signal::KILL);
         let _ = self.child.lock().unwrap_or_else(PoisonError::into_inner).wait();
-        let until_ns = clock::now() + LAST_OUTPUT_NS;
+        let until_ns = clock::monotonic() + LAST_OUTPUT_NS;
         for reader in self.readers.drain(..) {
             // Its last output is in the pipe. A grandchild that left the group may keep the pipe open; do not wait for it.
-            while !reader.is_finished() && clock::now() < until_ns {
-                clock::sleep_until(clock::now() + 1_000_000);
+            while !reader.is_finished() && clock::monotonic() < until_ns {
+                clock::sleep_until(clock::monotonic() + 1_000_000);
             }
             if reader.is_finished() {
                 let _ = reader.join();
@@ -130,6 +133,7 @@ pub struct Switch {
     on: bool,
     meter: Meter,
     tape: Tape,
+    clock: SessionClock,
 }
 
 impl Switch {
@@ -137,7 +141,7 @@ impl Switch {
     pub fn set(&mut self, on: bool) {
         let _ = signal_group(self.leader, if on { Signal::CONT } else { Signal::STOP });
         if on != self.on {
-            self.meter.read(clock::now(), self.on).into_iter().for_each(|used| self.tape.push(used));
+            self.meter.read(self.clock.now(), self.on).into_iter().for_each(|used| self.tape.push(used));
             self.on = on;
         }
     }
@@ -155,4 +159,39 @@ fn in_words(status: ExitStatus) -> String {
 /// Spawns a named thread of the command capability.
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name.into()).spawn(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn running() -> Running {
+        let spec = Spec { argv: vec!["sleep".into(), "60".into()], env: BTreeMap::new() };
+        Running::start(&spec, &Output::default(), &SessionClock::default()).unwrap()
+    }
+
+    #[test]
+    fn a_command_whose_output_nobody_reads_any_more_has_ended() {
+        let mut command = running();
+        assert_eq!(command.ended(), None);
+        command.readers.push(thread::spawn(|| panic!("planted")));
+        let why = loop {
+            if let Some(why) = command.ended() {
+                break why;
+            }
+            thread::yield_now();
+        };
+        assert_eq!(why, "the thread that reads its output panicked, which is a bug");
+    }
+
+    #[test]
+    fn a_command_that_closed_its_output_goes_on() {
+        let argv = ["sh", "-c", "exec >&- 2>&-; exec sleep 60"].map(String::from).to_vec();
+        let spec = Spec { argv, env: BTreeMap::new() };
+        let mut command = Running::start(&spec, &Output::default(), &SessionClock::default()).unwrap();
+        while !command.readers.is_empty() {
+            assert_eq!(command.ended(), None);
+            thread::yield_now();
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use partywall_clock::{self as clock, Nanos};
+use partywall_clock::{Nanos, SessionClock};
 
 /// Maximum lines in the queue. Further lines are dropped and counted.
 const WAITING_MAX: usize = 10_000;
@@ -82,13 +82,18 @@ impl Output {
     }
 }
 
-/// Reads `stream` to its end. A carriage return also ends a line, because progress displays use only that.
-pub(crate) fn follow(mut stream: impl Read + Send + 'static, source: Source, output: Output) -> std::io::Result<JoinHandle<()>> {
+/// Reads `stream` to its end. Lines get the time of `clock`. A carriage return also ends a line, because progress displays use only that.
+pub(crate) fn follow(
+    mut stream: impl Read + Send + 'static,
+    source: Source,
+    output: Output,
+    clock: SessionClock,
+) -> std::io::Result<JoinHandle<()>> {
     crate::spawn("output", move || {
         let mut open = Vec::new();
         let mut buffer = [0; 4096];
         while let Ok(read @ 1..) = stream.read(&mut buffer) {
-            let at_ns = clock::now();
+            let at_ns = clock.now();
             for &byte in &buffer[..read] {
                 if !matches!(byte, b'\n' | b'\r') && open.len() < LINE_MAX {
                     open.push(byte);
@@ -98,7 +103,7 @@ pub(crate) fn follow(mut stream: impl Read + Send + 'static, source: Source, out
             }
         }
         if !open.is_empty() {
-            output.push(line(&mut open, clock::now(), source));
+            output.push(line(&mut open, clock.now(), source));
         }
     })
 }
@@ -115,7 +120,7 @@ mod tests {
 
     fn lines_of(bytes: &'static [u8]) -> Vec<String> {
         let output = Output::default();
-        follow(bytes, Source::Stdout, output.clone()).unwrap().join().unwrap();
+        follow(bytes, Source::Stdout, output.clone(), SessionClock::default()).unwrap().join().unwrap();
         output.take().0.into_iter().map(|line| line.text).collect()
     }
 

@@ -145,16 +145,16 @@ pub fn memory_changes(root: &Path, plan: &Plan) -> Result<MemoryChanges, Changes
 }
 
 fn watch(pages: &mut Pages, plan: &Plan, path: &Path) -> Result<Vec<ChangesSample>, ChangesError> {
-    let start_ns = clock::now();
+    let start_ns = clock::monotonic();
     let mut history = History::new(plan.samples as usize);
     let mut samples = Vec::new();
     let mut index = 0;
     while index < plan.samples {
         clock::sleep_until(start_ns + u64::from(index) * plan.interval_ns);
-        let at_ns = clock::now();
+        let at_ns = clock::monotonic();
         pages.check_length(path)?;
         pages.scan(&mut history, index);
-        let end_ns = clock::now();
+        let end_ns = clock::monotonic();
         let changed = plan.windows.iter().map(|&window| history.changed_within(window)).collect();
         samples.push(ChangesSample { at_ns, scan_ns: end_ns - at_ns, changed });
         index = next(index, (end_ns - start_ns) / plan.interval_ns);

@@ -65,12 +65,23 @@ impl FallbackProcess {
         Ok(Self { input: child.stdin.take(), child: Some(child) })
     }
 
-    /// Sends new instructions. If the process is gone, this does nothing: the loss matters only after the guard dies.
+    /// Whether the process has ended before the guard.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Sends new instructions. If the process is gone, this does nothing: the guard starts another one.
     pub fn send(&mut self, instructions: &Instructions) {
         let Some(pipe) = &mut self.input else { return };
         let mut line = serde_json::to_vec(instructions).expect("instructions are plain data");
         line.push(b'\n');
         let _ = pipe.write_all(&line);
+    }
+
+    /// The process, for tests that end it as others may.
+    #[cfg(test)]
+    pub fn child(&mut self) -> &mut Child {
+        self.child.as_mut().expect("it was started, and not killed")
     }
 
     /// Kills it, because its hooks are removed now, and it must not add queues meanwhile.
@@ -105,8 +116,8 @@ pub fn run(instructions: impl BufRead) -> Result<(), GuardError> {
     let Some(last) = last else { return Ok(()) };
     let instructions: Instructions = serde_json::from_str(&last).map_err(GuardError::new)?;
     let memory = instructions.plane.open()?;
-    while instructions.falls_back && !memory.is_stale(clock::system()) {
-        clock::sleep_until(clock::now() + LOOK_NS);
+    while instructions.falls_back && !memory.is_stale(clock::monotonic()) {
+        clock::sleep_until(clock::monotonic() + LOOK_NS);
         if !instructions.plane.is_hooked() {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use partywall_allocation::Throttle;
 use partywall_bpf::{Change, Watch};
-use partywall_clock::{self as clock, Nanos};
+use partywall_clock::{self as clock, Nanos, SessionClock};
 use partywall_wire::{
     GuardDirection, GuardExcess, GuardFinding, GuardGoal, GuardGrant, GuardHook, GuardMove, GuardNote, GuardPoolRow, GuardQueue,
     GuardRemove, GuardRow, GuardStart,
@@ -38,6 +38,8 @@ const PUT_AT_ONCE: usize = 16;
 const FOLLOWED_AT_ONCE: usize = 16;
 /// Pause of the listener after each batch of changes, so that a flood of changes costs little.
 const LISTENER_RESTS_NS: Nanos = 5_000_000;
+/// Pause of the listener after an error of the kernel.
+const LISTENER_FAILED_RESTS_NS: Nanos = 1_000_000_000;
 /// Maximum time for which a new interface pays for what it sent before it was hooked. One that was in use elsewhere may have sent much.
 const OWED_NS_MAX: Nanos = 1_000_000_000;
 /// A queue is removed after this time without packets.
@@ -65,6 +67,7 @@ pub struct Report {
 /// A running guard. When it is dropped, it stops deciding, as if it had died: hooks and rates stay, unless it is transient.
 pub struct Guard {
     start: GuardStart,
+    session: SessionClock,
     shared: Arc<Shared>,
     core: Arc<Core>,
     excess: Vec<GuardExcess>,
@@ -90,6 +93,8 @@ struct State {
     /// Number of rounds so far.
     rounds: u64,
     ended: bool,
+    /// The thread that panicked.
+    died: Option<&'static str>,
 }
 
 /// A policy that replaces the current one.
@@ -121,16 +126,21 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn end(&self) {
+        self.state().ended = true;
+        self.changed.notify_all();
+    }
+
     /// Waits until `at_ns`. False if the guard ended first.
     fn sleep_until(&self, at_ns: Nanos) -> bool {
-        let left = Duration::from_nanos(at_ns.saturating_sub(clock::system()));
+        let left = Duration::from_nanos(at_ns.saturating_sub(clock::monotonic()));
         let waited = self.changed.wait_timeout_while(self.state(), left, |state| !state.ended);
         !waited.unwrap_or_else(PoisonError::into_inner).0.ended
     }
 
     /// Waits until `at_ns`, or until an earlier event: also a round beyond `seen`. None if the guard ended.
     fn wait(&self, at_ns: Option<Nanos>, seen: u64) -> Option<Woken> {
-        let left = at_ns.map_or(Duration::MAX, |at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::system())));
+        let left = at_ns.map_or(Duration::MAX, |at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::monotonic())));
         let is_quiet = |state: &mut State| {
             !state.ended && state.rounds == seen && state.changes.is_empty() && state.moves.is_empty() && !state.adjustment.is_wanted()
         };
@@ -160,45 +170,59 @@ impl Shared {
     }
 }
 
-/// Ends the guard when dropped, also on a panic.
-struct Ends<'a>(&'a Shared);
+/// Ends the guard with any of its threads, also on a panic: without rounds nothing is decided, and without checks the heartbeat must
+/// stop too.
+struct Ends<'a> {
+    shared: &'a Shared,
+    watch: &'a Watch,
+    thread: &'static str,
+}
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
-        self.0.state().ended = true;
-        self.0.changed.notify_all();
+        if thread::panicking() {
+            self.shared.state().died.get_or_insert(self.thread);
+        }
+        self.shared.end();
+        self.watch.end();
     }
 }
 
 /// Forwards interface changes, so that a recreated interface is hooked before the next check.
 fn listen(watch: &Watch, shared: &Shared) {
-    // Without these messages, the check every `check_ns` still finds all changes.
-    while let Ok(Some(changes)) = watch.wait() {
-        if !changes.is_empty() {
-            let mut state = shared.state();
-            for change in changes {
-                state.changes.add(change);
+    loop {
+        let rests_ns = match watch.wait() {
+            Ok(None) => return,
+            Ok(Some(changes)) if changes.is_empty() => continue,
+            Ok(Some(changes)) => {
+                let mut state = shared.state();
+                changes.into_iter().for_each(|change| state.changes.add(change));
+                LISTENER_RESTS_NS
             }
-            drop(state);
-            shared.changed.notify_all();
-            clock::sleep_until(clock::now() + LISTENER_RESTS_NS);
+            // Until it succeeds again, the check every `check_ns` still finds all changes.
+            Err(_) => LISTENER_FAILED_RESTS_NS,
+        };
+        shared.changed.notify_all();
+        if !shared.sleep_until(clock::monotonic() + rests_ns) {
+            return;
         }
     }
 }
 
 impl Guard {
-    /// Hooks the data plane to every place and starts the threads. If one place fails, this start leaves nothing at the others.
+    /// Hooks the data plane to every place and starts the threads. If one place fails, this start leaves nothing at the others. Reports
+    /// get times of `session`; everything else here is in the kernel's time, which is the machine's.
     ///
     /// # Errors
     /// A number without its object, a missing interface, or an error of the kernel. Each error names the thing.
-    pub fn start(start: &GuardStart) -> Result<Self, GuardError> {
+    pub fn start(start: &GuardStart, session: &SessionClock) -> Result<Self, GuardError> {
         checked(start)?;
         let mut networks = Networks::default();
         let queue = place::queue(start.queue)?;
         let mut places = places(start, queue, &mut networks)?;
         let links = links(start, &mut networks)?;
         let plane = load(start)?;
-        let mut rounds = Rounds::new(start, queue, clock::system());
+        let mut rounds = Rounds::new(start, queue, clock::monotonic());
         prepare(start, &plane, &mut rounds, &places)?;
         let (spaces, namespaces) = networks.namespaces();
         let watch = Arc::new(Watch::new(&namespaces).map_err(GuardError::kernel("listening for interfaces"))?);
@@ -208,12 +232,13 @@ impl Guard {
         let without_backstop = (0..places.len()).filter(|&at| places[at].lacks_backstop()).collect();
         let shared = Arc::<Shared>::default();
         let core = Arc::new(Core::new(start.clone(), plane, rounds, &places));
-        let mut tender = Tender::new(start.clone(), core.clone(), places, links);
+        let mut tender = Tender::new(start.clone(), session, core.clone(), places, links);
         (tender.networks, tender.spaces, tender.watch) = (networks, spaces, Some(watch.clone()));
         tender.fallback_process = fallback_process.clone();
         tender.instruct_fallback_process();
         let mut guard = Self {
             start: start.clone(),
+            session: session.clone(),
             shared,
             core: core.clone(),
             excess,
@@ -228,22 +253,30 @@ impl Guard {
     }
 
     fn run(&mut self, core: Arc<Core>, mut tender: Tender) -> Result<(), GuardError> {
-        let (shared, watch) = (self.shared.clone(), self.watch.clone());
-        self.spawn("guard", move || core.run(&shared))?;
-        let shared = self.shared.clone();
-        self.spawn("guard-tend", move || {
-            // If no thread checks the hooks, the heartbeat must stop too.
-            let _ends = Ends(&shared);
-            tender.run(&shared);
+        let watch = self.watch.clone();
+        self.spawn("guard", move |shared| core.run(shared))?;
+        self.spawn("guard-tend", move |shared| {
+            tender.run(shared);
             tender.end();
         })?;
-        let shared = self.shared.clone();
-        self.spawn("guard-watch", move || listen(&watch, &shared))
+        self.spawn("guard-watch", move |shared| listen(&watch, shared))
     }
 
-    fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), GuardError> {
+    fn spawn(&mut self, name: &'static str, body: impl FnOnce(&Shared) + Send + 'static) -> Result<(), GuardError> {
+        let (shared, watch) = (self.shared.clone(), self.watch.clone());
+        let body = move || {
+            let _ends = Ends { shared: &shared, watch: &watch, thread: name };
+            body(&shared);
+        };
         self.threads.push(thread::Builder::new().name(name.into()).spawn(body).map_err(GuardError::kernel("a thread"))?);
         Ok(())
+    }
+
+    /// Why it ended on its own, if it did. All its threads have ended then.
+    #[must_use]
+    pub fn ended(&self) -> Option<String> {
+        let thread = self.shared.state().died.filter(|_| self.threads.iter().all(JoinHandle::is_finished))?;
+        Some(format!("its thread {thread} panicked, which is a bug; hooks and rates stay as after its death"))
     }
 
     /// Hooks that lack their backstop.
@@ -294,7 +327,7 @@ impl Guard {
         alike(&self.start, to)?;
         let at_ns = self.shared.adjusted(to.clone()).ok_or_else(|| GuardError::new("the guard has ended"))?;
         self.start = to.clone();
-        Ok(clock::of_system(at_ns))
+        Ok(self.session.at(at_ns))
     }
 
     /// Ends the fallback process, because the hooks of this guard are about to be removed.
@@ -311,7 +344,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        drop(Ends(&self.shared));
+        self.shared.end();
         self.watch.end();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -393,13 +426,13 @@ fn links(start: &GuardStart, networks: &mut Networks) -> Result<Vec<Option<Link>
 /// Writes all settings to memory before the first packet arrives.
 fn prepare(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, places: &[Place]) -> Result<(), GuardError> {
     for (leaf, grant) in rounds.grants().iter().enumerate() {
-        plane.grant(leaf, clock::system(), *grant);
+        plane.grant(leaf, clock::monotonic(), *grant);
         plane.fall_back_to(leaf, rounds.fallback(leaf));
     }
     for (at, place) in places.iter().enumerate() {
         plane.rules(start.hooks[at].leaf, &start.hooks[at].rules)?;
         let (leaf, most) = (backstop_of(start, at), backstop_at_ceiling(start, at));
-        plane.grant(leaf, clock::system(), most);
+        plane.grant(leaf, clock::monotonic(), most);
         plane.fall_back_to(leaf, most);
         if place.has_queue() {
             hold(start, plane, rounds, at, true);
@@ -408,7 +441,7 @@ fn prepare(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, places: &[Pla
     if rounds.queue() == GuardQueue::Fq {
         plane.give_departures();
     }
-    plane.beat(clock::system());
+    plane.beat(clock::monotonic());
     plane.stale_after(start.fallback_after_ns.unwrap_or(0));
     Ok(())
 }
@@ -543,7 +576,7 @@ impl Core {
 
     /// Replaces the policy between two rounds. Returns the time from which it holds.
     fn adjust(&self, start: &GuardStart) -> Nanos {
-        let now = clock::system();
+        let now = clock::monotonic();
         let mut kept = self.kept();
         kept.start = Arc::new(start.clone());
         kept.rounds.adjust(start, &self.plane, now);
@@ -578,7 +611,7 @@ impl Core {
     }
 
     fn run(&self, shared: &Shared) {
-        let (mut next, mut again) = (clock::system(), false);
+        let (mut next, mut again) = (clock::monotonic(), false);
         loop {
             // Changes within a period were only partly visible. One early extra round is permitted, but not two in a row.
             let kept = self.kept();
@@ -586,7 +619,7 @@ impl Core {
             let wait_ns = if again { kept.start.period_ns / 2 } else { kept.start.period_ns };
             drop(kept);
             // A late round is not caught up: a very short period says nothing about a rate.
-            next = (next + wait_ns).max(clock::system() + wait_ns / 2);
+            next = (next + wait_ns).max(clock::monotonic() + wait_ns / 2);
             if !shared.sleep_until(next) {
                 return;
             }
@@ -597,7 +630,7 @@ impl Core {
     }
 
     fn round(&self) {
-        let now = clock::system();
+        let now = clock::monotonic();
         let mut kept = self.kept();
         let decide_ns = kept.rounds.run(&self.plane, now);
         self.plane.beat(now);
@@ -608,7 +641,7 @@ impl Core {
             self.back_up(&kept, at, now);
         }
         kept.decide_ns_max = kept.decide_ns_max.max(decide_ns);
-        kept.round_ns_max = kept.round_ns_max.max(clock::system() - now);
+        kept.round_ns_max = kept.round_ns_max.max(clock::monotonic() - now);
     }
 
     /// Limits the backstop of hook `at` to what is granted.
@@ -617,7 +650,7 @@ impl Core {
         if !kept.went_round.contains(&at) {
             kept.went_round.push(at);
             // Also limits it to what the hook itself falls back to when the heartbeat stops.
-            self.back_up(&kept, at, clock::system());
+            self.back_up(&kept, at, clock::monotonic());
         }
     }
 
@@ -626,7 +659,7 @@ impl Core {
         let mut kept = self.kept();
         if let Some(member) = kept.went_round.iter().position(|&went| went == at) {
             kept.went_round.swap_remove(member);
-            self.back_up(&kept, at, clock::system());
+            self.back_up(&kept, at, clock::monotonic());
         }
     }
 }
@@ -671,6 +704,7 @@ struct Uplink {
 /// Everything that calls the kernel: queues and their waits, checks of the interfaces, and the reports.
 struct Tender {
     start: GuardStart,
+    session: SessionClock,
     core: Arc<Core>,
     /// Per hook.
     vifs: Vec<Vif>,
@@ -696,7 +730,7 @@ struct Tender {
 }
 
 impl Tender {
-    fn new(start: GuardStart, core: Arc<Core>, places: Vec<Place>, links: Vec<Option<Link>>) -> Self {
+    fn new(start: GuardStart, session: &SessionClock, core: Arc<Core>, places: Vec<Place>, links: Vec<Option<Link>>) -> Self {
         let goals = goals(&start);
         let strict: HashSet<usize> = goals.iter().flat_map(|goal| goal.places.iter().copied()).collect();
         let both = both_ways(&start);
@@ -725,13 +759,14 @@ impl Tender {
             fallback_process: Arc::default(),
             next_wait: 0,
             reported: vec![Counters::default(); start.leaves.len()],
-            reported_ns: clock::system(),
+            reported_ns: clock::monotonic(),
             notes: vec![],
             repeats: Repeats::default(),
             looked: 0,
             turns: 0,
             has_new_places: false,
             start,
+            session: session.clone(),
             core,
         };
         // Readings must exist from the start, or the first second could not be judged.
@@ -762,7 +797,8 @@ impl Tender {
                 // Missed turns are not caught up.
                 seen = rounds;
                 self.turn();
-                if clock::system() >= self.reported_ns + self.start.report_ns {
+                if clock::monotonic() >= self.reported_ns + self.start.report_ns {
+                    self.keep_fallback_process();
                     let report = self.report();
                     shared.state().reports.push(report);
                 }
@@ -783,7 +819,7 @@ impl Tender {
         }
         self.turns += 1;
         self.look_at_some(self.turns);
-        for (at, kind, text) in self.repeats.due(clock::system()) {
+        for (at, kind, text) in self.repeats.due(clock::monotonic()) {
             self.report_finding(at, kind, text);
         }
     }
@@ -791,7 +827,7 @@ impl Tender {
     /// Checks a few places per call, so that a due turn need not wait for more.
     fn look_where_something_changed(&mut self) {
         for _ in 0..FOLLOWED_AT_ONCE {
-            let Some(at) = self.looks.next(clock::system()) else { return };
+            let Some(at) = self.looks.next(clock::monotonic()) else { return };
             self.look(at);
         }
     }
@@ -802,6 +838,22 @@ impl Tender {
             self.fallback_process.lock().unwrap_or_else(PoisonError::into_inner).kill();
             self.vifs.iter_mut().for_each(|vif| vif.place.clear(&self.core.plane));
         }
+    }
+
+    /// Starts the fallback process again if it has ended. Otherwise nobody would notice until it is needed.
+    fn keep_fallback_process(&mut self) {
+        let mut process = self.fallback_process.lock().unwrap_or_else(PoisonError::into_inner);
+        if !process.has_ended() {
+            return;
+        }
+        let started = FallbackProcess::start().map(|again| *process = again);
+        drop(process);
+        let (kind, text) = match started {
+            Ok(()) => (GuardFinding::Repaired, "the fallback process had ended, and was started again".into()),
+            Err(error) => (GuardFinding::Lost, format!("the fallback process has ended, and cannot be started again: {error}")),
+        };
+        self.notes.push(GuardNote { about: self.start.id.clone(), kind, text });
+        self.instruct_fallback_process();
     }
 
     /// Sends the fallback process its current instructions.
@@ -834,7 +886,7 @@ impl Tender {
     fn adjust(&mut self, start: GuardStart) -> (Option<Report>, Nanos) {
         // Traffic so far is judged by the old ceilings.
         (0..self.vifs.len()).for_each(|at| self.compare(at));
-        let report = (clock::system() >= self.reported_ns + self.start.period_ns).then(|| self.report());
+        let report = (clock::monotonic() >= self.reported_ns + self.start.period_ns).then(|| self.report());
         let at_ns = self.core.adjust(&start);
         self.goals = goals(&start);
         let strict: HashSet<usize> = self.goals.iter().flat_map(|goal| goal.places.iter().copied()).collect();
@@ -942,15 +994,15 @@ impl Tender {
                 let hook = &self.start.hooks[at];
                 // The wait in a queue shared by flow classes says nothing about one class. Departure times already follow the account.
                 let mut kept = self.core.kept();
-                let owes = clock::system() < self.vifs[at].owes_until_ns;
+                let owes = clock::monotonic() < self.vifs[at].owes_until_ns;
                 if hook.rules.is_empty() && kept.rounds.queue() == GuardQueue::Tbf && !owes {
-                    let moved = self.core.plane.settle(hook.leaf, clock::system(), wait, self.start.leaves[hook.leaf].hold_ns);
+                    let moved = self.core.plane.settle(hook.leaf, clock::monotonic(), wait, self.start.leaves[hook.leaf].hold_ns);
                     kept.rounds.settled(hook.leaf, moved);
                 }
             }
         }
         for Uplink { link, waits } in &mut self.uplinks {
-            if let Some(wait) = link.as_mut().and_then(|link| link.wait_ns(clock::system())) {
+            if let Some(wait) = link.as_mut().and_then(|link| link.wait_ns(clock::monotonic())) {
                 waits.add(wait);
             }
         }
@@ -1077,7 +1129,7 @@ impl Tender {
         let bps: u64 = leaves.iter().map(|&leaf| kept.rounds.grants()[leaf].bps).sum();
         let owed_ns = (u128::from(bytes) * 8_000_000_000 / u128::from(bps.max(1))).min(u128::from(OWED_NS_MAX)) as Nanos;
         if owed_ns > 0 {
-            let now = clock::system();
+            let now = clock::monotonic();
             for leaf in leaves {
                 self.core.plane.charge(leaf, now, owed_ns);
             }
@@ -1087,7 +1139,7 @@ impl Tender {
 
     fn compare(&mut self, at: usize) {
         // Of two counters, the one that a packet meets last is read first: the hook has already seen all bytes that it counts.
-        let from_ns = clock::system();
+        let from_ns = clock::monotonic();
         let counted = self.vifs[at].place.counted().ok();
         let allowed = self.allowed(at);
         self.watch_other_end(at);
@@ -1147,7 +1199,7 @@ impl Tender {
         }
         let hook = &self.start.hooks[at];
         let capacity_bps = self.start.pools[self.start.leaves[hook.leaf].pool].capacity_bps;
-        let now = clock::system();
+        let now = clock::monotonic();
         let way = self.vifs[at].unhooked.get_or_insert_with(|| Unhooked::new(now, bytes));
         if let Some(bps) = way.judge(now, bytes, capacity_bps) {
             let text = wrong_side(hook.direction, bps, capacity_bps);
@@ -1157,7 +1209,7 @@ impl Tender {
 
     /// The counters of the hook, beside those of an interface that were read before.
     fn read(&self, at: usize, interface: Count) -> Reading {
-        let from_ns = clock::system();
+        let from_ns = clock::monotonic();
         let (mut passed, mut dropped, mut tcp_bytes) = (Count::default(), Count::default(), 0);
         for counted in leaves_of(&self.start, at).map(|leaf| self.core.plane.counters(leaf)) {
             passed.bytes += counted.passed_bytes;
@@ -1168,7 +1220,7 @@ impl Tender {
         }
         let counts_dropped = self.vifs[at].place.counts_dropped();
         let exact = self.vifs[at].place.counts_exactly();
-        Reading { from_ns, at_ns: clock::system(), interface, passed, dropped, tcp_bytes, counts_dropped, exact }
+        Reading { from_ns, at_ns: clock::monotonic(), interface, passed, dropped, tcp_bytes, counts_dropped, exact }
     }
 
     fn bypassed(&mut self, at: usize, bytes: u64) {
@@ -1187,7 +1239,7 @@ impl Tender {
 
     fn note(&mut self, at: usize, finding: Finding) {
         let kind = finding.kind;
-        if let Some(text) = self.repeats.add(at, finding, clock::system()) {
+        if let Some(text) = self.repeats.add(at, finding, clock::monotonic()) {
             self.report_finding(at, kind, text);
         }
     }
@@ -1223,7 +1275,7 @@ impl Tender {
     }
 
     fn report(&mut self) -> Report {
-        let (from_ns, at_ns) = (self.reported_ns, clock::system());
+        let (from_ns, at_ns) = (self.reported_ns, clock::monotonic());
         let links: Vec<Option<Wait>> = self.uplinks.iter_mut().map(|uplink| uplink.waits.take()).collect();
         let own: Vec<Option<Wait>> = self.vifs.iter_mut().map(|vif| vif.waits.take()).collect();
         let mut rows: Vec<GuardRow> = (0..self.start.leaves.len()).map(|leaf| self.row(leaf, at_ns - from_ns)).collect();
@@ -1242,8 +1294,7 @@ impl Tender {
         let pools = links.iter().enumerate().map(pool).collect();
         self.reported_ns = at_ns;
         let (round_ns_max, decide_ns_max) = (std::mem::take(&mut kept.round_ns_max), std::mem::take(&mut kept.decide_ns_max));
-        // Everything here is compared in kernel time; reports use the agent's time.
-        let (from_ns, at_ns) = (clock::of_system(from_ns), clock::of_system(at_ns));
+        let (from_ns, at_ns) = (self.session.at(from_ns), self.session.at(at_ns));
         Report { from_ns, at_ns, rows, pools, notes: std::mem::take(&mut self.notes), round_ns_max, decide_ns_max }
     }
 
@@ -1403,18 +1454,99 @@ mod tests {
 
     /// The parts of a guard, without the fallback process.
     fn parts(start: &GuardStart) -> Result<(Arc<Core>, Tender, Arc<Watch>), GuardError> {
+        parts_in(start, &SessionClock::default())
+    }
+
+    fn parts_in(start: &GuardStart, session: &SessionClock) -> Result<(Arc<Core>, Tender, Arc<Watch>), GuardError> {
         let mut networks = Networks::default();
         let mut places = places(start, GuardQueue::Tbf, &mut networks)?;
         let plane = load(start)?;
-        let mut rounds = Rounds::new(start, GuardQueue::Tbf, clock::system());
+        let mut rounds = Rounds::new(start, GuardQueue::Tbf, clock::monotonic());
         prepare(start, &plane, &mut rounds, &places)?;
         let (spaces, namespaces) = networks.namespaces();
         let watch = Arc::new(Watch::new(&namespaces).map_err(GuardError::kernel("listening"))?);
         put_all(start, &plane, &rounds, &mut places)?;
         let core = Arc::new(Core::new(start.clone(), plane, rounds, &places));
-        let mut tender = Tender::new(start.clone(), core.clone(), places, vec![None]);
+        let mut tender = Tender::new(start.clone(), session, core.clone(), places, vec![None]);
         (tender.networks, tender.spaces, tender.watch) = (networks, spaces, Some(watch.clone()));
         Ok((core, tender, watch))
+    }
+
+    /// A running guard of these parts, without the fallback process.
+    fn running((core, tender, watch): (Arc<Core>, Tender, Arc<Watch>)) -> Guard {
+        let mut guard = Guard {
+            start: tender.start.clone(),
+            session: SessionClock::default(),
+            shared: Arc::default(),
+            core: core.clone(),
+            excess: vec![],
+            without_backstop: vec![],
+            queue: GuardQueue::Tbf,
+            watch,
+            fallback_process: Arc::default(),
+            threads: vec![],
+        };
+        guard.run(core, tender).unwrap();
+        guard
+    }
+
+    #[test]
+    fn a_guard_of_which_a_thread_panics_ends_whole_and_says_so() {
+        let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
+        let rounds: fn(&Core, &mut Tender) = |core, _| core.kept().queued.push(true);
+        let reports: fn(&Core, &mut Tender) = |_, tender| tender.reported.clear();
+        for (thread, plant) in [("guard", rounds), ("guard-tend", reports)] {
+            let outcome = namespace.inside(|| {
+                let Ok(mut parts) = parts(&request()).map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
+                plant(&parts.0, &mut parts.1);
+                let mut guard = running(parts);
+                let until_ns = clock::monotonic() + 30_000_000_000;
+                while guard.ended().is_none() {
+                    assert!(clock::monotonic() < until_ns, "the guard did not say that {thread} had panicked");
+                    clock::sleep_until(clock::monotonic() + 1_000_000);
+                }
+                let why = guard.ended().unwrap();
+                assert!(why.starts_with(&format!("its thread {thread} panicked")), "{why}");
+                assert_eq!(guard.adjust(&request()).unwrap_err().to_string(), "the guard has ended");
+                Ok(())
+            });
+            outcome.unwrap();
+        }
+    }
+
+    #[test]
+    fn a_fallback_process_that_ended_is_started_again_and_reported() {
+        let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
+        let outcome = namespace.inside(|| {
+            let Ok((_, mut tender, _)) = parts(&request()).map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
+            tender.keep_fallback_process();
+            assert_eq!(tender.notes, []);
+            let process = tender.fallback_process.clone();
+            *process.lock().unwrap() = FallbackProcess::start().unwrap();
+            let first = process.lock().unwrap().child().id();
+            process.lock().unwrap().child().kill().unwrap();
+            process.lock().unwrap().child().wait().unwrap();
+            tender.keep_fallback_process();
+            let text = "the fallback process had ended, and was started again".into();
+            assert_eq!(tender.report().notes, [GuardNote { about: "test".into(), kind: GuardFinding::Repaired, text }]);
+            assert_ne!(process.lock().unwrap().child().id(), first);
+            process.lock().unwrap().kill();
+            Ok(())
+        });
+        outcome.unwrap();
+    }
+
+    #[test]
+    fn a_guard_that_was_not_stopped_has_not_ended() {
+        let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
+        let outcome = namespace.inside(|| {
+            let Ok(parts) = parts(&request()).map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
+            let mut guard = running(parts);
+            guard.adjust(&request()).unwrap();
+            assert_eq!(guard.ended(), None);
+            Ok(())
+        });
+        outcome.unwrap();
     }
 
     #[test]
@@ -1445,7 +1577,7 @@ mod tests {
             (to.leaves[0].ceiling_bps, to.leaves[0].guarantee_bps) = (5_000_000, 3_000_000);
             to.hooks[0].interface = "ignored".into();
             let (_, at_ns) = tender.adjust(to);
-            assert!(at_ns <= clock::system());
+            assert!(at_ns <= clock::monotonic());
             assert!(core.kept().rounds.grants()[0].bps <= 5_000_000, "before another round");
             assert_eq!(core.kept().rounds.fallback(0).bps, 3_000_000);
             assert_eq!(tender.allowed(0).ceiling_bps, 5_000_000);
@@ -1479,23 +1611,23 @@ mod tests {
     }
 
     #[test]
-    fn the_heartbeat_is_in_kernel_time_however_the_agents_clock_was_adjusted() {
+    fn the_heartbeat_is_in_kernel_time_however_the_sessions_clock_was_adjusted() {
         let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
-        let hour = 3_600_000_000_000;
-        for by in [hour, -hour] {
-            clock::shift(by);
-            let outcome = namespace.inside(|| {
-                let Ok((core, mut tender, _)) = parts(&request()).map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
-                core.round();
-                let report = tender.report();
-                let apart = core.plane.beaten_ns().abs_diff(clock::system());
-                assert!(apart < 10_000_000_000, "{apart} ns from the kernel's time");
-                assert!(report.at_ns.abs_diff(clock::now()) < 10_000_000_000, "a report tells the agent's time");
-                Ok(())
-            });
-            clock::shift(-by);
-            outcome.unwrap();
-        }
+        let session = SessionClock::default();
+        session.shift(3_600_000_000_000).unwrap();
+        let outcome = namespace.inside(|| {
+            let parts = parts_in(&request(), &session);
+            let Ok((core, mut tender, _)) = parts.map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
+            let before_ns = clock::monotonic();
+            core.round();
+            let report = tender.report();
+            let kernels = before_ns..=clock::monotonic();
+            assert!(kernels.contains(&core.plane.beaten_ns()), "{} is not in the kernel's {kernels:?}", core.plane.beaten_ns());
+            let sessions = session.at(before_ns)..=session.now();
+            assert!(sessions.contains(&report.at_ns), "{} is not in the session's {sessions:?}", report.at_ns);
+            Ok(())
+        });
+        outcome.unwrap();
     }
 
     #[test]
@@ -1516,16 +1648,15 @@ mod tests {
                 scope.spawn(|| core.run(&shared));
                 scope.spawn(|| tender.run(&shared));
                 scope.spawn(|| listen(&watch, &shared));
-                let (lo, until, mut oldest) = (tenant.index("lo").unwrap(), clock::system() + seconds * 1_000_000_000, 0);
-                while clock::system() < until {
+                let (lo, until, mut oldest) = (tenant.index("lo").unwrap(), clock::monotonic() + seconds * 1_000_000_000, 0);
+                while clock::monotonic() < until {
                     for filter in tenant.filters(lo).unwrap() {
                         tenant.unhook(lo, &filter).unwrap();
                     }
                     let beaten_ns = core.plane.beaten_ns();
-                    oldest = oldest.max(clock::system().saturating_sub(beaten_ns));
+                    oldest = oldest.max(clock::monotonic().saturating_sub(beaten_ns));
                 }
-                shared.state().ended = true;
-                shared.changed.notify_all();
+                shared.end();
                 watch.end();
                 assert!(oldest < 1_000_000_000, "a heartbeat was {} ms old", oldest / 1_000_000);
             });

@@ -530,7 +530,7 @@ impl Place {
         if self.excess == GuardExcess::Dropped {
             return Ok(());
         }
-        let (wanted, stuck) = (pace.burst_bytes(self.frame, self.burst_ns), self.is_stuck(clock::system()));
+        let (wanted, stuck) = (pace.burst_bytes(self.frame, self.burst_ns), self.is_stuck(clock::monotonic()));
         let is_near = self.queued.is_some_and(|queued| pace.is_near(queued));
         // Only a queue whose rate changes, or whose senders are idle, is read for this.
         let may_shrink = self.kind == QueueKind::Rate && !stuck && wanted < self.queue_burst && (self.idle_rounds > 0 || !is_near);
@@ -551,7 +551,7 @@ impl Place {
                 self.put_queue(&self.rated(pace, burst_bytes as u32))?;
                 self.queue_burst = burst_bytes;
                 self.shrunk = match shrinks {
-                    Some(backlog) => Some((clock::system(), backlog.passed_bytes)),
+                    Some(backlog) => Some((clock::monotonic(), backlog.passed_bytes)),
                     None => self.shrunk.filter(|_| !stuck),
                 };
             }

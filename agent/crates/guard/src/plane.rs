@@ -232,8 +232,9 @@ impl Plane {
     /// credit, so that a restart grants no second burst.
     ///
     /// # Errors
-    /// This build has no eBPF, or the kernel refuses to load it.
+    /// This build has no eBPF, this process's clock is not the program's, or the kernel refuses to load it.
     pub fn load(leaves: usize, tables: usize) -> Result<Self, GuardError> {
+        partywall_clock::check_is_kernels().map_err(GuardError::lacking)?;
         let object = partywall_bpf::object("guard").map_err(GuardError::lacking)?;
         let room = u32::try_from(leaves + 1).map_err(GuardError::new)?;
         let places = (PLACES_IN_ALL / tables.max(1)).clamp(*PLACES.start(), *PLACES.end());
@@ -288,7 +289,7 @@ impl Plane {
 
     /// Empties both buckets of a leaf.
     fn empty(&self, leaf: usize) {
-        let now = partywall_clock::system() << TIME_SHIFT;
+        let now = partywall_clock::monotonic() << TIME_SHIFT;
         (0..BUCKETS).for_each(|bucket| self.state.release(state_word(leaf, DUE + bucket), now));
     }
 
@@ -626,7 +627,7 @@ mod tests {
             plane.limits.release(at, word);
         }
         test_segmented(plane.program(true), &tcp(), Segmented { count: segments, size: 1 }).unwrap();
-        let owed = (plane.state.read(0) >> TIME_SHIFT).saturating_sub(partywall_clock::system());
+        let owed = (plane.state.read(0) >> TIME_SHIFT).saturating_sub(partywall_clock::monotonic());
         Some((owed, plane.state.read(2)))
     }
 

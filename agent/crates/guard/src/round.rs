@@ -431,10 +431,10 @@ impl Rounds {
         let rates = self.read(plane, now, elapsed);
         self.at_ns = now;
         self.press(&rates);
-        let begun = clock::system();
+        let begun = clock::monotonic();
         self.wants = (0..self.leaves.len()).map(|at| self.want(at, rates[at])).collect();
         let grants = self.decide();
-        let decided = clock::system();
+        let decided = clock::monotonic();
         self.look_again = self.in_motion(&grants);
         self.give(plane, now, grants);
         // The amount filled in is what was left of a whole period.
@@ -1234,9 +1234,9 @@ mod tests {
                 plane.count(leaf, (packets * 120, packets), (packets * 60, packets / 2));
             }
             let before = rounds.grants().to_vec();
-            let begun = clock::system();
+            let begun = clock::monotonic();
             let decided = rounds.run(&plane, round * policy.period_ns);
-            times.push((clock::system() - begun, decided));
+            times.push((clock::monotonic() - begun, decided));
             written += before.iter().zip(rounds.grants()).filter(|(old, new)| old != new).count();
         }
         times.sort_unstable();

@@ -14,10 +14,10 @@ const STEP_NS: u64 = 2_000_000;
 
 /// Repeats an attempt until it succeeds or the time is up. Returns the last error then.
 fn patiently<T, E>(mut attempt: impl FnMut() -> Result<T, E>) -> Result<T, E> {
-    let deadline = clock::now() + PATIENCE_NS;
+    let deadline = clock::monotonic() + PATIENCE_NS;
     loop {
         match attempt() {
-            Err(_) if clock::now() < deadline => clock::sleep_until(clock::now() + STEP_NS),
+            Err(_) if clock::monotonic() < deadline => clock::sleep_until(clock::monotonic() + STEP_NS),
             outcome => return outcome,
         }
     }

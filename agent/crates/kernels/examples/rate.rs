@@ -27,12 +27,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut kernel = (entry.build)(&params, &environment)?;
     let mut own = Own::default();
     let (mut work, mut steps) = (0.0, 0_u32);
-    let start = clock::now();
+    let start = clock::monotonic();
     let mut end = start;
     while (end - start) as f64 / 1e9 < seconds {
         work += kernel.step(&mut own)?;
         steps += 1;
-        end = clock::now();
+        end = clock::monotonic();
     }
     let rate = work / ((end - start) as f64 / 1e9);
     match (entry.info)().figure {

@@ -117,12 +117,12 @@ impl MemoryDirty {
     /// Number of pages due now. Waits a short time if there are none.
     fn due(&mut self) -> usize {
         let Some(pace) = &mut self.pace else { return BATCH };
-        let now = clock::now();
+        let now = clock::monotonic();
         match pace.turn(now, BATCH) {
             Turn::Due(count) => count,
             Turn::Wait(until) => {
                 clock::sleep_until(until.clamp(now + BEAT_NS, now + NAP_NS));
-                match pace.turn(clock::now(), BATCH) {
+                match pace.turn(clock::monotonic(), BATCH) {
                     Turn::Due(count) => count,
                     Turn::Wait(_) => 0,
                 }
@@ -178,9 +178,9 @@ impl Kernel for MemoryDirty {
         if due == 0 {
             return Ok(0.0);
         }
-        let start_ns = clock::now();
+        let start_ns = clock::monotonic();
         self.change(due);
-        sink.latency(clock::now() - start_ns);
+        sink.latency(clock::monotonic() - start_ns);
         self.changed += due as u64;
         Ok((due * PAGE_BYTES) as f64)
     }
@@ -289,15 +289,15 @@ mod tests {
     fn a_set_rate_is_a_ceiling_and_a_stop_is_not_caught_up_beyond_50_ms() {
         const RATE: f64 = 40.96e6;
         let mut kernel = build("memory-dirty", json!({ "working_set_bytes": 1 << 20, "rate_bytes_per_s": RATE }));
-        let start = clock::now();
+        let start = clock::monotonic();
         let work = steps(kernel.as_mut(), 30, &mut Latencies::default());
-        let most = (clock::now() - start) as f64 / 1e9 * RATE + PAGE_BYTES as f64;
+        let most = (clock::monotonic() - start) as f64 / 1e9 * RATE + PAGE_BYTES as f64;
         assert!(work > 0.0 && work <= most, "{work} bytes, {most} were due");
-        let stopped = clock::now();
+        let stopped = clock::monotonic();
         clock::sleep_until(stopped + 200_000_000);
-        let resumed = clock::now();
+        let resumed = clock::monotonic();
         let work = steps(kernel.as_mut(), 3, &mut Latencies::default());
-        let most = ((clock::now() - resumed) as f64 + 50e6) / 1e9 * RATE + PAGE_BYTES as f64;
+        let most = ((clock::monotonic() - resumed) as f64 + 50e6) / 1e9 * RATE + PAGE_BYTES as f64;
         assert!(work <= most, "{work} bytes after the stop, at most {most}");
         assert!(fact(kernel.as_ref(), "changed_pages") > 0.0);
     }

@@ -16,9 +16,9 @@ struct Null;
 impl Kernel for Null {
     fn step(&mut self, _: &mut dyn Sink) -> Result<f64, KernelError> {
         const NAP_NS: u64 = 50_000_000;
-        let start = clock::now();
+        let start = clock::monotonic();
         clock::sleep_until(start + NAP_NS);
-        Ok((clock::now() - start) as f64 / 1e9)
+        Ok((clock::monotonic() - start) as f64 / 1e9)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The other end of a communicating kernel: a thread that ends before the kernel is dropped.
 
 use std::io;
-use std::thread::{Builder, JoinHandle};
+use std::thread::{panicking, Builder, JoinHandle};
 
 /// A thread that is joined on drop. The owner must first close what the thread waits for. In a struct, fields drop in declaration
 /// order, so declare a `Peer` after the socket, pipe or channel that keeps its thread running.
@@ -13,14 +13,34 @@ impl Peer {
     /// # Errors
     /// `EAGAIN` at a limit of threads.
     pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Self> {
-        Ok(Self(Some(Builder::new().name(name.to_owned()).spawn(work)?)))
+        Ok(Self(Some(spawn(name, work)?)))
     }
 }
+
+/// Starts a thread that others wait for, perhaps forever. If it panics, the process ends, which its controller reports.
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    Builder::new().name(name.to_owned()).spawn(move || {
+        let _ends = EndsOnPanic;
+        work();
+    })
+}
+
+struct EndsOnPanic;
+
+impl Drop for EndsOnPanic {
+    fn drop(&mut self) {
+        if panicking() {
+            std::process::exit(PANICKED);
+        }
+    }
+}
+
+/// The exit status of a program whose main thread panics.
+const PANICKED: i32 = 101;
 
 impl Drop for Peer {
     fn drop(&mut self) {
         if let Some(thread) = self.0.take() {
-            // A panic of the thread was already reported by the panic hook.
             let _ = thread.join();
         }
     }
@@ -28,12 +48,31 @@ impl Drop for Peer {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
     use std::sync::mpsc::{channel, RecvTimeoutError};
     use std::time::Duration;
 
     use serde_json::json;
 
+    use super::*;
     use crate::testing::{build, steps, Latencies};
+
+    /// The name of this test, and the sign that it is the child that it starts.
+    const SELF: &str = "peer::tests::a_process_ends_with_a_thread_that_a_kernel_waits_for";
+    const CHILD: &str = "PARTYWALL_TEST_CHILD";
+
+    #[test]
+    fn a_process_ends_with_a_thread_that_a_kernel_waits_for() {
+        if std::env::var_os(CHILD).is_some() {
+            let (wait, never) = channel::<()>();
+            let _peer = Peer::spawn("planted", || panic!("planted")).unwrap();
+            let _ = never.recv_timeout(Duration::from_secs(60));
+            return drop(wait);
+        }
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let child = child.args(["--exact", SELF, "--nocapture"]).env(CHILD, "").stdout(Stdio::null()).stderr(Stdio::null());
+        assert_eq!(child.status().unwrap().code(), Some(PANICKED));
+    }
 
     #[test]
     fn dropping_a_communicating_kernel_ends_its_other_end() {

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 
 use crate::request::{self, Sizes};
-use crate::{KernelError, Params};
+use crate::{peer, KernelError, Params};
 
 /// Size of the buffer for discarded data.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -39,14 +39,14 @@ pub fn listen(at: SocketAddr, name: &str, params: &Params) -> Result<SocketAddr,
 fn on_datagrams(at: SocketAddr, name: &str, serve: impl FnOnce(UdpSocket) + Send + 'static) -> io::Result<SocketAddr> {
     let socket = UdpSocket::bind(at)?;
     let bound = socket.local_addr()?;
-    thread::Builder::new().name(name.into()).spawn(move || serve(socket))?;
+    peer::spawn(name, move || serve(socket))?;
     Ok(bound)
 }
 
 fn on_connections(at: SocketAddr, serve: impl Fn(TcpStream) + Clone + Send + 'static) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind(at)?;
     let bound = listener.local_addr()?;
-    thread::Builder::new().name("peer".into()).spawn(move || {
+    peer::spawn("peer", move || {
         for stream in listener.incoming().flatten() {
             let serve = serve.clone();
             // A connection that gets no thread is closed, which its other end reports.

@@ -48,7 +48,7 @@ struct ProcessCreation {
 
 impl Kernel for ProcessCreation {
     fn step(&mut self, sink: &mut dyn Sink) -> Result<f64, KernelError> {
-        let start_ns = clock::now();
+        let start_ns = clock::monotonic();
         if let Turn::Wait(until) = self.pace.turn(start_ns, 1) {
             clock::sleep_until(until.min(start_ns + NAP_NS));
             return Ok(0.0);
@@ -58,7 +58,7 @@ impl Kernel for ProcessCreation {
             How::Vfork => Sharing::Memory,
         };
         self.nursery.raise(sharing).map_err(KernelError::host("creating a child process"))?;
-        sink.latency(clock::now() - start_ns);
+        sink.latency(clock::monotonic() - start_ns);
         self.children += 1;
         Ok(1.0)
     }
@@ -124,9 +124,9 @@ mod tests {
     #[test]
     fn the_rate_has_a_ceiling() {
         let mut kernel = build("process-creation", json!({ "rate_max": 200.0 }));
-        let start = clock::now();
+        let start = clock::monotonic();
         let made = steps(kernel.as_mut(), 20, &mut Latencies::default());
-        let most = (clock::now() - start) as f64 / 1e9 * 200.0 + 1.0;
+        let most = (clock::monotonic() - start) as f64 / 1e9 * 200.0 + 1.0;
         assert!(made > 0.0 && made <= most, "{made} made, {most} were due");
     }
 

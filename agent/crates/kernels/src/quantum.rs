@@ -37,9 +37,9 @@ struct Quantum {
 
 impl Kernel for Quantum {
     fn step(&mut self, sink: &mut dyn Sink) -> Result<f64, KernelError> {
-        let start = clock::now();
+        let start = clock::monotonic();
         self.state = spin(self.state, self.turns);
-        sink.latency(clock::now() - start);
+        sink.latency(clock::monotonic() - start);
         Ok(1.0)
     }
 
@@ -63,9 +63,9 @@ fn turn_ns() -> f64 {
     const TRIES: u64 = 200;
     const TURNS: u64 = 10_000;
     let time = |state| {
-        let start = clock::now();
+        let start = clock::monotonic();
         black_box(spin(state, TURNS));
-        clock::now() - start
+        clock::monotonic() - start
     };
     let fastest = (1..=TRIES).map(time).min().unwrap_or(0);
     fastest.max(1) as f64 / TURNS as f64

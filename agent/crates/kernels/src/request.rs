@@ -92,12 +92,12 @@ struct Request {
 
 impl Kernel for Request {
     fn step(&mut self, sink: &mut dyn Sink) -> Result<f64, KernelError> {
-        let begin = clock::now();
+        let begin = clock::monotonic();
         let mut answered = 0;
         loop {
             let sent_ns = self.ask().map_err(KernelError::host("sending a request"))?;
             let complete = self.exchange.answered().map_err(KernelError::host("receiving a response"))?;
-            let now = clock::now();
+            let now = clock::monotonic();
             if complete {
                 sink.latency(now - sent_ns);
                 self.sent_ns = None;
@@ -131,7 +131,7 @@ impl Request {
         if let Some(sent_ns) = self.sent_ns {
             return Ok(sent_ns);
         }
-        let now = clock::now();
+        let now = clock::monotonic();
         self.exchange.ask()?;
         self.sent_ns = Some(now);
         Ok(now)

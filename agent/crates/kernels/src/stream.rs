@@ -175,7 +175,7 @@ pub(crate) fn connected_pair() -> io::Result<(TcpStream, TcpStream)> {
 
 impl Kernel for Stream {
     fn step(&mut self, sink: &mut dyn Sink) -> Result<f64, KernelError> {
-        let begin = clock::now();
+        let begin = clock::monotonic();
         let mut total = 0;
         if self.at == 0 {
             self.begun_ns = begin;
@@ -184,7 +184,7 @@ impl Kernel for Stream {
             let sent = self.send()?;
             total += sent;
             self.at += sent;
-            let now = clock::now();
+            let now = clock::monotonic();
             if self.at == self.message.len() {
                 sink.latency(now - self.begun_ns);
                 (self.at, self.begun_ns) = (0, now);
@@ -303,8 +303,8 @@ mod tests {
                 let mut latencies = Latencies::default();
                 let work = steps(kernel.as_mut(), 20, &mut latencies);
                 assert_eq!(latencies.count(), work as usize / message_bytes, "{name}");
-                let deadline = clock::now() + 10_000_000_000;
-                while fact(kernel.as_ref(), "received_bytes") < work && clock::now() < deadline {
+                let deadline = clock::monotonic() + 10_000_000_000;
+                while fact(kernel.as_ref(), "received_bytes") < work && clock::monotonic() < deadline {
                     std::thread::yield_now();
                 }
                 assert!((fact(kernel.as_ref(), "received_bytes") - work).abs() < 0.5, "{name}");

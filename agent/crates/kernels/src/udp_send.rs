@@ -96,12 +96,12 @@ impl UdpSend {
     /// Number of datagrams due now. Waits a short time if there are none.
     fn due(&mut self) -> usize {
         let Some(pace) = &mut self.pace else { return self.batch };
-        let now = clock::now();
+        let now = clock::monotonic();
         match pace.turn(now, self.batch) {
             Turn::Due(count) => count,
             Turn::Wait(until) => {
                 clock::sleep_until(until.min(now + NAP_NS));
-                match pace.turn(clock::now(), self.batch) {
+                match pace.turn(clock::monotonic(), self.batch) {
                     Turn::Due(count) => count,
                     Turn::Wait(_) => 0,
                 }
@@ -129,13 +129,13 @@ impl Kernel for UdpSend {
         if let Some(marker) = &self.marker {
             marker.write(&mut self.datagrams, due);
         }
-        let start_ns = clock::now();
+        let start_ns = clock::monotonic();
         match self.hand_over(due) {
             Ok(sent) => {
                 if let Some(marker) = &mut self.marker {
                     marker.next += sent as u64;
                 }
-                sink.latency(clock::now() - start_ns);
+                sink.latency(clock::monotonic() - start_ns);
                 self.short_calls += u64::from(sent < due);
                 self.sent += sent as u64;
                 Ok(sent as f64)
@@ -310,8 +310,8 @@ mod tests {
             let mut latencies = Latencies::default();
             for count in 1..=20 {
                 assert!((steps(kernel.as_mut(), 1, &mut latencies) - 1.0).abs() < 0.5);
-                let deadline = clock::now() + 10_000_000_000;
-                while fact(kernel.as_ref(), "received_datagrams") < f64::from(count) && clock::now() < deadline {
+                let deadline = clock::monotonic() + 10_000_000_000;
+                while fact(kernel.as_ref(), "received_datagrams") < f64::from(count) && clock::monotonic() < deadline {
                     std::thread::yield_now();
                 }
             }
@@ -334,9 +334,9 @@ mod tests {
     #[test]
     fn a_set_rate_is_a_ceiling() {
         let mut kernel = build("udp-send", json!({ "rate_pps": 2000.0 }));
-        let start = clock::now();
+        let start = clock::monotonic();
         let sent = steps(kernel.as_mut(), 100, &mut Latencies::default());
-        let most = (clock::now() - start) as f64 / 1e9 * 2000.0 + 1.0;
+        let most = (clock::monotonic() - start) as f64 / 1e9 * 2000.0 + 1.0;
         assert!(sent > 0.0 && sent <= most, "{sent} sent, {most} were due");
     }
 

@@ -48,12 +48,12 @@ impl Kernel for WakeUp {
             let what = format!("setting a timer slack of {} ns", self.slack_ns);
             set_current_timer_slack(Some(self.slack_ns)).map_err(|error| KernelError::host(what)(error.into()))?;
         }
-        let begin_ns = clock::now();
+        let begin_ns = clock::monotonic();
         let due = due(self.last_ns, begin_ns, self.period_ns);
         // A point that passed while the thread was delayed was also reached late; omitting it would hide the worst cases.
         (0..due.missed.min(MISSED_MAX)).for_each(|n| sink.latency(begin_ns.saturating_sub(due.at_ns - (n + 1) * self.period_ns)));
         clock::sleep_until(due.at_ns);
-        sink.latency(clock::now().saturating_sub(due.at_ns));
+        sink.latency(clock::monotonic().saturating_sub(due.at_ns));
         self.last_ns = Some(due.at_ns);
         self.missed += due.missed;
         Ok(1.0)
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn points_missed_in_a_stall_count_with_their_lateness() {
         const PERIOD_NS: Nanos = 1_000_000;
-        let now = clock::now();
+        let now = clock::monotonic();
         let mut kernel = WakeUp { period_ns: PERIOD_NS, slack_ns: NonZeroU64::MIN, last_ns: Some(now - 10 * PERIOD_NS - 1), missed: 0 };
         let mut seen = Latencies::default();
         kernel.step(&mut seen).unwrap();

@@ -97,7 +97,7 @@ impl Server {
     fn patience(&self) -> Timespec {
         let left_ns = match self.due.first() {
             _ if !self.arrived.is_empty() => 0,
-            Some((at_ns, _)) => at_ns.saturating_sub(clock::now()),
+            Some((at_ns, _)) => at_ns.saturating_sub(clock::monotonic()),
             None => SECOND,
         };
         Timespec { tv_sec: (left_ns / SECOND).cast_signed(), tv_nsec: (left_ns % SECOND).cast_signed() }
@@ -124,7 +124,7 @@ impl Server {
 
     /// Writes a due piece, or else reads one arrived request.
     fn do_one_thing(&mut self) {
-        let due = self.due.first().copied().filter(|(at_ns, _)| *at_ns <= clock::now());
+        let due = self.due.first().copied().filter(|(at_ns, _)| *at_ns <= clock::monotonic());
         let (number, goes_on) = if let Some((at_ns, number)) = due {
             self.due.remove(&(at_ns, number));
             (number, self.write(number))
@@ -188,7 +188,7 @@ impl Server {
             return true;
         }
         let (what, after) = (answer.what, answer.after);
-        self.log.push((connection.path.clone(), connection.arrived_ns, clock::now(), what));
+        self.log.push((connection.path.clone(), connection.arrived_ns, clock::monotonic(), what));
         connection.answer = None;
         after == After::NextRequest
     }
@@ -207,7 +207,7 @@ fn receive(stream: &TcpStream, buffer: &mut [u8]) -> Result<(usize, u64), Errno>
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut into = [io::IoSliceMut::new(buffer)];
     let message = recvmsg::<()>(stream.as_raw_fd(), &mut into, Some(&mut space), MsgFlags::empty())?;
-    let (now_ns, wall) = (clock::now(), clock_gettime(ClockId::Realtime));
+    let (now_ns, wall) = (clock::monotonic(), clock_gettime(ClockId::Realtime));
     let came = message.cmsgs()?.find_map(|each| match each {
         ControlMessageOwned::ScmTimestampns(at) => Some(at),
         _ => None,

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use flate2::write::GzEncoder;
 use flate2::Compression as Level;
-use partywall_clock::{self as clock, Nanos};
+use partywall_clock::{Nanos, SessionClock};
 
 use crate::controls::Controls;
 use crate::program::Compression;
@@ -43,7 +43,13 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Creates the files in `folder` and starts one thread per CPU that the caller may use. They wake workers through `controls`.
-    pub(crate) fn start(compressions: &[Compression], folder: &Path, workers: u32, controls: &Arc<Controls>) -> io::Result<Self> {
+    pub(crate) fn start(
+        compressions: &[Compression],
+        folder: &Path,
+        workers: u32,
+        controls: &Arc<Controls>,
+        clock: &SessionClock,
+    ) -> io::Result<Self> {
         let files = compressions.iter().map(|c| source(folder, c.file_bytes)).collect::<io::Result<Vec<_>>>()?;
         let files = Arc::new(files);
         let levels: Arc<Vec<u32>> = Arc::new(compressions.iter().map(|c| c.level).collect());
@@ -54,13 +60,13 @@ impl Pool {
         let mut threads = Vec::new();
         for _ in 0..cpus {
             let (files, levels, finished, queue) = (files.clone(), levels.clone(), finished.clone(), queue.clone());
-            let (controls, mut result) = (controls.clone(), unlinked(folder)?);
+            let (controls, clock, mut result) = (controls.clone(), clock.clone(), unlinked(folder)?);
             let body = move || loop {
                 let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 let Ok(job) = job else { return };
                 let at = job.compression as usize;
                 let outcome = compress(&files[at], levels[at], &mut result);
-                let done = Done { job, end_ns: clock::now(), outcome };
+                let done = Done { job, end_ns: clock.now(), outcome };
                 finished.lock().unwrap_or_else(PoisonError::into_inner)[job.thread as usize].push(done);
                 controls.wake(job.thread);
             };
@@ -74,6 +80,11 @@ impl Pool {
             // The threads exist as long as the pool.
             let _ = jobs.send(job);
         }
+    }
+
+    /// Whether a thread has ended, and with it a job that a user waits for.
+    pub(crate) fn has_died(&self) -> bool {
+        self.threads.iter().any(JoinHandle::is_finished)
     }
 
     /// Finished jobs of worker `thread`.

@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use partywall_clock::Nanos;
+use partywall_clock::{Nanos, SessionClock};
 use partywall_record::{Recorder, Tape};
 use partywall_wire::load::{LoadProgram, LoadSecond, LoadStarted, Pacing, Stage};
 
@@ -123,11 +123,12 @@ pub struct Load {
 }
 
 impl Load {
-    /// Validates the program, connects to its servers and starts the workers, which wait for the first switch.
+    /// Validates the program, connects to its servers and starts the workers, which wait for the first switch. All times are those of
+    /// `clock`.
     ///
     /// # Errors
     /// See [`LoadError`].
-    pub fn prepare(program: LoadProgram, options: &Options) -> Result<(Self, LoadStarted), LoadError> {
+    pub fn prepare(program: LoadProgram, options: &Options, clock: &SessionClock) -> Result<(Self, LoadStarted), LoadError> {
         let program = program::compile(program)?;
         let users = prepare::users_most(&program);
         let (files_needed, files_limit) = prepare::room_for_files(&program, users).map_err(LoadError::Room)?;
@@ -137,7 +138,7 @@ impl Load {
         let threads = options.threads.clamp(1, 1024);
         let controls = Arc::new(Controls::new(threads)?);
         let pool = (!program.compressions.is_empty())
-            .then(|| Pool::start(&program.compressions, &options.work_dir, threads, &controls))
+            .then(|| Pool::start(&program.compressions, &options.work_dir, threads, &controls, clock))
             .transpose()
             .map_err(|source| LoadError::Files { folder: options.work_dir.clone(), source })?;
         let started = LoadStarted {
@@ -148,7 +149,8 @@ impl Load {
             user_bytes: (size_of::<User>() + size_of::<Option<link::Link>>()) as u64,
             stages_ns: Levels::new(stages(&program.pacing)).end_ns(),
         };
-        let shared = Arc::new(Shared { program, addresses, trust, controls, pool, seed: options.seed, threads, ports_most });
+        let (seed, clock) = (options.seed, clock.clone());
+        let shared = Arc::new(Shared { program, addresses, trust, controls, pool, seed, threads, ports_most, clock });
         let load = Self {
             shared,
             seconds: Seconds::default(),
@@ -168,10 +170,11 @@ impl Load {
                 let source = &shared.program.source;
                 // Wake up at the requested time, without the timer slack by which the kernel groups wake-ups.
                 let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-                let slices = source.slices.then(|| Recorder::new(tape, number, slice_ns));
+                let start_ns = shared.clock.now();
+                let slices = source.slices.then(|| Recorder::new(tape, number, slice_ns, start_ns));
                 let surroundings = (number == 0).then(|| Surroundings::new(shared.ports_most));
                 let labels = shared.program.labels.len();
-                let recorder = SecondRecorder::new(seconds, slices, number, labels, source.late_after_ns, surroundings);
+                let recorder = SecondRecorder::new(seconds, slices, number, labels, source.late_after_ns, surroundings, start_ns);
                 let outcome = Worker::new(&shared, number, recorder).and_then(|mut worker| worker.run());
                 if let Err(error) = outcome {
                     *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("worker thread {number}: {error}"));
@@ -239,14 +242,14 @@ impl Load {
         &self.slices
     }
 
-    /// The reason why it ended. None while it runs.
-    #[must_use]
-    pub fn ended(&self) -> Option<String> {
-        if !self.threads.iter().all(JoinHandle::is_finished) {
-            return None;
+    /// The reason why it ended. None while it runs. The failure of one thread is that of the load: its users are missing.
+    pub fn ended(&mut self) -> Option<String> {
+        let panicked = self.threads.extract_if(.., |thread| thread.is_finished()).filter_map(|thread| thread.join().err()).count() > 0;
+        if panicked || self.shared.pool.as_ref().is_some_and(Pool::has_died) {
+            return Some("one of its threads panicked, which is a bug".into());
         }
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Some(failure.unwrap_or_else(|| "all stages are over".into()))
+        failure.or_else(|| self.threads.is_empty().then(|| "all stages are over".into()))
     }
 }
 
@@ -259,5 +262,35 @@ fn stages(pacing: &Pacing) -> &[Stage] {
 impl Drop for Load {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_load_of_which_one_thread_panics_ends_though_the_others_go_on() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let http = json!({ "name": "GET /", "method": "GET", "url": format!("http://{}/", server.local_addr().unwrap()) });
+        let open = json!({ "arrivals": "poisson", "stages": [{ "to": 1.0, "for_ns": 60_000_000_000_u64 }], "users_max": 10 });
+        let program = json!({ "kinds": [{ "name": "user", "actions": [{ "http": http }] }], "pacing": { "open": open } });
+        let options = Options { threads: 2, slice_ns: 10_000_000, work_dir: std::env::temp_dir(), seed: 1 };
+        let (mut load, _) = Load::prepare(serde_json::from_value(program).unwrap(), &options, &SessionClock::default()).unwrap();
+        assert_eq!(load.ended(), None);
+        load.threads.push(thread::spawn(|| panic!("planted")));
+        let until_ns = partywall_clock::monotonic() + 30_000_000_000;
+        let why = loop {
+            assert!(partywall_clock::monotonic() < until_ns, "the load did not say that a thread had panicked");
+            if let Some(why) = load.ended() {
+                break why;
+            }
+            thread::yield_now();
+        };
+        assert_eq!(why, "one of its threads panicked, which is a bug");
     }
 }

@@ -61,14 +61,14 @@ fn reach_one(program: &Program, place: &Place, trust: Option<&Trust>) -> Result<
         protocol: HTTP1.into(),
     };
     for address in &addresses {
-        let began_ns = clock::now();
+        let began_ns = clock::monotonic();
         let mut stream = connect(address, patience).map_err(|error| unreachable(place, address, &error))?;
-        let connected_ns = clock::now();
+        let connected_ns = clock::monotonic();
         origin.connect_ns = connected_ns - began_ns;
         let protocol = program.source.connections.protocol;
         if let Some(trust) = trust.filter(|_| place.tls) {
             origin.protocol = secured(trust, place, protocol, &mut *stream).map_err(|why| format!("{place} at {address}: {why}"))?;
-            origin.tls_ns = Some(clock::now() - connected_ns);
+            origin.tls_ns = Some(clock::monotonic() - connected_ns);
         } else if protocol == Protocol::Http2 {
             http2::greet(&mut *stream)
                 .map_err(|why| format!("{place} at {address} does not support HTTP/2 without TLS: {why}; use HTTP/1.1 or https"))?;
@@ -154,7 +154,7 @@ fn find(program: &Program, place: &Place) -> Result<(Vec<Address>, Option<u64>),
     if let Ok(ip) = place.host.parse() {
         return Ok((vec![Address::Ip(SocketAddr::new(ip, place.port))], None));
     }
-    let began_ns = clock::now();
+    let began_ns = clock::monotonic();
     let answer = (place.host.as_str(), place.port).to_socket_addrs();
     let resolved = answer
         .map_err(|error| format!("{place}: the name {:?} cannot be resolved: {error}; check its spelling, or set addresses", place.host))?;
@@ -166,7 +166,7 @@ fn find(program: &Program, place: &Place) -> Result<(Vec<Address>, Option<u64>),
     if resolved.is_empty() {
         return Err(format!("{place}: the name {:?} has no address; check its spelling, or set addresses", place.host));
     }
-    Ok((resolved.into_iter().map(Address::Ip).collect(), Some(clock::now() - began_ns)))
+    Ok((resolved.into_iter().map(Address::Ip).collect(), Some(clock::monotonic() - began_ns)))
 }
 
 fn parse(text: &str) -> Option<Address> {

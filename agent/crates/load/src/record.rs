@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use partywall_clock::{self as clock, Nanos};
+use partywall_clock::Nanos;
 use partywall_record::{LatencyCounts, Recorder};
 use partywall_wire::load::{GeneratorHealth, LoadError, LoadErrorKind, LoadSecond, Timing};
 
@@ -75,8 +75,8 @@ impl SecondRecorder {
         labels: usize,
         late_after_ns: Nanos,
         surroundings: Option<Surroundings>,
+        start_ns: Nanos,
     ) -> Self {
-        let start_ns = clock::now();
         Self {
             open: LoadSecond { thread, start_ns, ..LoadSecond::default() },
             seconds,

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{Request, Response};
-use partywall_clock as clock;
+use partywall_clock::{self as clock, SessionClock};
 use partywall_load::{Load, LoadError, Options};
 use partywall_wire::load::{LoadErrorKind, LoadProgram, LoadSecond, LoadStarted};
 use serde_json::{json, Value};
@@ -97,7 +97,7 @@ fn program(actions: &Value, connections: &Value) -> Value {
 
 fn prepare(program: Value) -> Result<(Load, LoadStarted), LoadError> {
     let program: LoadProgram = serde_json::from_value(program).unwrap();
-    Load::prepare(program, &Options { threads: 1, slice_ns: 10 * MS, work_dir: std::env::temp_dir(), seed: 1 })
+    Load::prepare(program, &Options { threads: 1, slice_ns: 10 * MS, work_dir: std::env::temp_dir(), seed: 1 }, &SessionClock::default())
 }
 
 fn run(actions: &Value) -> (Vec<LoadSecond>, LoadStarted) {
@@ -105,12 +105,12 @@ fn run(actions: &Value) -> (Vec<LoadSecond>, LoadStarted) {
 }
 
 fn run_with(actions: &Value, connections: &Value) -> (Vec<LoadSecond>, LoadStarted) {
-    let (load, started) = prepare(program(actions, connections)).unwrap();
-    load.switch(clock::now(), 1.0).unwrap();
-    let deadline = clock::now() + 60_000 * MS;
+    let (mut load, started) = prepare(program(actions, connections)).unwrap();
+    load.switch(clock::monotonic(), 1.0).unwrap();
+    let deadline = clock::monotonic() + 60_000 * MS;
     while load.ended().is_none() {
-        assert!(clock::now() < deadline, "the load never ended");
-        clock::sleep_until(clock::now() + MS);
+        assert!(clock::monotonic() < deadline, "the load never ended");
+        clock::sleep_until(clock::monotonic() + MS);
     }
     (load.take(), started)
 }

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use partywall_clock as clock;
+use partywall_clock::{self as clock, SessionClock};
 use partywall_load::{Load, Options};
 use partywall_wire::load::{LoadErrorKind, LoadProgram, LoadSecond, LoadStarted};
 use serde_json::{json, Value};
@@ -100,12 +100,12 @@ fn options() -> Options {
 /// Runs a program to its end.
 fn run(program: Value) -> (Vec<LoadSecond>, LoadStarted) {
     let program: LoadProgram = serde_json::from_value(program).unwrap();
-    let (load, started) = Load::prepare(program, &options()).unwrap();
-    load.switch(clock::now(), 1.0).unwrap();
-    let deadline = clock::now() + 20_000 * MS;
+    let (mut load, started) = Load::prepare(program, &options(), &SessionClock::default()).unwrap();
+    load.switch(clock::monotonic(), 1.0).unwrap();
+    let deadline = clock::monotonic() + 20_000 * MS;
     while load.ended().is_none() {
-        assert!(clock::now() < deadline, "the load never ended");
-        clock::sleep_until(clock::now() + MS);
+        assert!(clock::monotonic() < deadline, "the load never ended");
+        clock::sleep_until(clock::monotonic() + MS);
     }
     (load.take(), started)
 }
@@ -230,7 +230,7 @@ fn failed_checks_and_missing_values_are_named() {
 #[test]
 fn arrivals_without_a_free_user_wait_and_count_from_their_due_time() {
     let server = Server::start(|_, _| {
-        clock::sleep_until(clock::now() + 40 * MS);
+        clock::sleep_until(clock::monotonic() + 40 * MS);
         (ok(""), false)
     });
     let mut whole = program(&json!([get("one", &server.url("/"))]));
@@ -275,7 +275,7 @@ fn arrivals_have_kinds_by_weight_however_few_users_serve_them() {
 #[test]
 fn end_steps_are_timed_from_the_end_of_the_load_whatever_their_user_waited_for() {
     let server = Server::start(|_, _| {
-        clock::sleep_until(clock::now() + 5 * MS);
+        clock::sleep_until(clock::monotonic() + 5 * MS);
         (ok(""), false)
     });
     let thinks = json!([get("in", &server.url("/")), {"think": {"constant_ns": 60_000 * MS}}]);
@@ -317,19 +317,19 @@ fn a_short_timeout_applies_after_a_long_one() {
 #[test]
 fn a_record_is_cut_where_the_stages_end() {
     let server = Server::start(|_, _| {
-        clock::sleep_until(clock::now() + 120 * MS);
+        clock::sleep_until(clock::monotonic() + 120 * MS);
         (ok(""), false)
     });
     let mut whole = program(&json!([get("one", &server.url("/"))]));
     whole["pacing"] = json!({"closed": {"stages": [{"to": 1, "for_ns": 0}, {"to": 1, "for_ns": 100 * MS}]}});
     let program: LoadProgram = serde_json::from_value(whole).unwrap();
-    let (load, started) = Load::prepare(program, &options()).unwrap();
-    let begin_ns = clock::now();
+    let (mut load, started) = Load::prepare(program, &options(), &SessionClock::default()).unwrap();
+    let begin_ns = clock::monotonic();
     load.switch(begin_ns, 1.0).unwrap();
-    let deadline = clock::now() + 20_000 * MS;
+    let deadline = clock::monotonic() + 20_000 * MS;
     while load.ended().is_none() {
-        assert!(clock::now() < deadline, "the load never ended");
-        clock::sleep_until(clock::now() + MS);
+        assert!(clock::monotonic() < deadline, "the load never ended");
+        clock::sleep_until(clock::monotonic() + MS);
     }
     let (seconds, end_ns) = (load.take(), begin_ns + started.stages_ns);
     assert!(seconds.iter().any(|second| second.end_ns == end_ns) && seconds.iter().any(|second| second.start_ns == end_ns));
@@ -414,37 +414,39 @@ fn a_load_pauses_while_it_is_switched_off() {
     let server = Server::start(|_, _| (ok(""), false));
     let mut whole = program(&json!([get("one", &server.url("/")), {"think": {"constant_ns": MS}}]));
     whole["pacing"] = json!({"closed": {"stages": [{"to": 4, "for_ns": 0}, {"to": 4, "for_ns": 10_000 * MS}]}});
-    let (load, _) = Load::prepare(serde_json::from_value(whole).unwrap(), &options()).unwrap();
-    let start = clock::now();
+    let (load, _) = Load::prepare(serde_json::from_value(whole).unwrap(), &options(), &SessionClock::default()).unwrap();
+    let start = clock::monotonic();
     load.switch(start, 1.0).unwrap();
     while server.heard().len() <= 4 {
-        assert!(clock::now() < start + 5_000 * MS, "it did not begin");
-        clock::sleep_until(clock::now() + MS);
+        assert!(clock::monotonic() < start + 5_000 * MS, "it did not begin");
+        clock::sleep_until(clock::monotonic() + MS);
     }
-    let off = clock::now() + 50 * MS;
+    let off = clock::monotonic() + 50 * MS;
     load.switch(off, 0.0).unwrap();
     assert!(load.switch(start, 1.0).is_err() && load.switch(off + 10 * MS, 2.0).is_err());
     let mut before = server.heard().len();
     loop {
-        clock::sleep_until(clock::now() + 50 * MS);
+        clock::sleep_until(clock::monotonic() + 50 * MS);
         let heard = server.heard().len();
-        if clock::now() > off + 50 * MS && heard == before {
+        if clock::monotonic() > off + 50 * MS && heard == before {
             break;
         }
-        assert!(clock::now() < off + 5_000 * MS, "it went on though it was switched off");
+        assert!(clock::monotonic() < off + 5_000 * MS, "it went on though it was switched off");
         before = heard;
     }
-    load.switch(clock::now(), 0.5).unwrap();
-    let deadline = clock::now() + 5_000 * MS;
+    load.switch(clock::monotonic(), 0.5).unwrap();
+    let deadline = clock::monotonic() + 5_000 * MS;
     while server.heard().len() < before + 10 {
-        assert!(clock::now() < deadline, "it did not go on");
-        clock::sleep_until(clock::now() + MS);
+        assert!(clock::monotonic() < deadline, "it did not go on");
+        clock::sleep_until(clock::monotonic() + MS);
     }
 }
 
 #[test]
 fn an_impossible_load_is_refused_before_the_start_with_all_reasons_at_once() {
-    let refused = |program: Value| Load::prepare(serde_json::from_value(program).unwrap(), &options()).err().unwrap().to_string();
+    let refused = |program: Value| {
+        Load::prepare(serde_json::from_value(program).unwrap(), &options(), &SessionClock::default()).err().unwrap().to_string()
+    };
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let why = refused(program(&json!([get("one", &format!("http://127.0.0.1:{free}/"))])));
     assert!(why.contains("cannot be reached") && why.contains("nobody listens there"), "{why}");

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
-use partywall_clock as clock;
+use partywall_clock::SessionClock;
 use partywall_facts::{under, Missing};
 
 use crate::buffer::Buffer;
@@ -67,14 +67,19 @@ impl Reader {
         &self.header
     }
 
-    /// Reads all counters now.
-    pub fn read(&mut self) -> Sample {
-        let at_ns = clock::now();
+    /// Reads all counters now. Times of the sample are those of `clock`.
+    pub fn read(&mut self, clock: &SessionClock) -> Sample {
+        let at_ns = clock.now();
+        let values = self.values();
+        Sample { at_ns, until_ns: clock.now(), values }
+    }
+
+    fn values(&mut self) -> Vec<Option<f64>> {
         let mut values = vec![None; self.header.len()];
         for (range, source) in &mut self.sources {
             source.read(&mut self.buffer, &mut values[range.clone()]);
         }
-        Sample { at_ns, until_ns: clock::now(), values }
+        values
     }
 }
 
@@ -134,8 +139,8 @@ impl Builder<'_> {
     fn finish(self) -> (Reader, Vec<Missing>) {
         let mut missing = self.missing;
         let mut reader = Reader { header: self.header, sources: self.sources, buffer: self.buffer };
-        let sample = reader.read();
-        let silent = |place: &usize| sample.values[*place].is_none();
+        let values = reader.values();
+        let silent = |place: &usize| values[*place].is_none();
         for place in (0..reader.header.len()).filter(silent) {
             keep_silent(&mut missing, &reader.header[place], self.groups[place]);
         }

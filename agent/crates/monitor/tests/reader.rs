@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
-use partywall_clock as clock;
+use partywall_clock::{thread_cpu, SessionClock};
 use partywall_facts::{cgroup, under};
 use partywall_monitor::{catalogue, CgroupTarget, CounterInfo, Kind, Reader, Resource, Sample, Targets};
 use tempfile::TempDir;
@@ -39,7 +39,7 @@ fn value(header: &[CounterInfo], sample: &Sample, name: &str, subject: Option<&s
 }
 
 fn read(reader: &mut Reader, name: &str, subject: Option<&str>) -> Option<f64> {
-    let sample = reader.read();
+    let sample = reader.read(&SessionClock::default());
     value(reader.header(), &sample, name, subject)
 }
 
@@ -95,7 +95,7 @@ fn a_disk_or_interface_that_is_not_there_is_missing_by_name() {
 fn every_empty_column_and_every_absent_file_has_its_reason() {
     let host = Host::with(&[("/proc/stat", "cpu0 1 2 3\n"), ("/proc/vmstat", "pgfault 1\n")]);
     let (mut reader, missing) = Reader::new(host.0.path(), &Targets { pids: vec![77], ..Targets::default() });
-    let sample = reader.read();
+    let sample = reader.read(&SessionClock::default());
     for (counter, _) in reader.header().iter().zip(&sample.values).filter(|(_, value)| value.is_none()) {
         assert!(missing.iter().any(|missing| missing.what.contains(&counter.name)), "{counter:?}");
     }
@@ -151,7 +151,7 @@ fn a_process_that_ends_leaves_its_columns_empty_and_the_rest_goes_on() {
     let subject = pid.to_string();
     assert!(read(&mut reader, "process_minor_faults_count", Some(&subject)).is_some());
     child.end();
-    let sample = reader.read();
+    let sample = reader.read(&SessionClock::default());
     for (counter, value) in reader.header().iter().zip(&sample.values) {
         if counter.subject.as_ref() == Some(&subject) {
             assert_eq!(*value, None, "{counter:?}");
@@ -191,7 +191,7 @@ fn everything() -> Targets {
 #[test]
 fn totals_of_this_host_never_fall() {
     let (mut reader, _) = Reader::new(Path::new("/"), &everything());
-    let (first, second) = (reader.read(), reader.read());
+    let (first, second) = (reader.read(&SessionClock::default()), reader.read(&SessionClock::default()));
     assert!(first.at_ns <= first.until_ns && first.until_ns <= second.at_ns);
     // By design, the kernel's idle and iowait may decrease; nothing else may.
     let falls_by_design = |name: &str| matches!(name, "cpu_idle_ns" | "cpu_iowait_ns");
@@ -205,7 +205,7 @@ fn totals_of_this_host_never_fall() {
 #[test]
 fn header_and_sample_survive_the_wire() {
     let (mut reader, _) = Reader::new(Path::new("/"), &everything());
-    let sample = reader.read();
+    let sample = reader.read(&SessionClock::default());
     assert_eq!(sample.values.len(), reader.header().len());
     let back: Sample = serde_json::from_str(&serde_json::to_string(&sample).unwrap()).unwrap();
     assert_eq!(back, sample);
@@ -244,7 +244,7 @@ fn cost_of_a_sample() {
 }
 
 fn cost_ns(reader: &mut Reader) -> u64 {
-    let start_ns = clock::thread_cpu();
-    std::hint::black_box(reader.read());
-    clock::thread_cpu() - start_ns
+    let start_ns = thread_cpu();
+    std::hint::black_box(reader.read(&SessionClock::default()));
+    thread_cpu() - start_ns
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use partywall_clock::{self as clock, Nanos};
+use partywall_clock::{Nanos, SessionClock};
 use partywall_kernels::{worker, Kernel, KernelError, Latency};
 use partywall_record::{Recorder, Tape};
 
@@ -16,17 +16,26 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Starts one worker thread for each kernel; they write slices of `slice_ns` to `tape`.
+    /// Starts one worker thread for each kernel; they write slices of `slice_ns` by `clock` to `tape`.
     ///
     /// # Errors
     /// When the host refuses a thread.
-    pub fn start(kernels: Vec<Box<dyn Kernel>>, latency: &Latency, slice_ns: u64, tape: &Tape) -> std::io::Result<Self> {
+    pub fn start(
+        kernels: Vec<Box<dyn Kernel>>,
+        latency: &Latency,
+        slice_ns: u64,
+        tape: &Tape,
+        clock: &SessionClock,
+    ) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut probe = Self { stop: stop.clone(), workers: Vec::new() };
         let timed = matches!(latency, Latency::Step(_));
         for (thread, kernel) in kernels.into_iter().enumerate() {
-            let (stop, tape) = (stop.clone(), tape.clone());
-            let worker = move || measure(kernel, timed, &stop, &mut Recorder::new(tape, thread as u32, slice_ns));
+            let (stop, tape, clock) = (stop.clone(), tape.clone(), clock.clone());
+            let worker = move || {
+                let mut recorder = Recorder::new(tape, thread as u32, slice_ns, clock.now());
+                measure(kernel, timed, &stop, &mut recorder, &clock)
+            };
             probe.workers.push(thread::Builder::new().name(format!("probe-{thread}")).spawn(worker)?);
         }
         Ok(probe)
@@ -47,10 +56,16 @@ impl Drop for Probe {
     }
 }
 
-fn measure(mut kernel: Box<dyn Kernel>, timed: bool, stop: &AtomicBool, recorder: &mut Recorder) -> Result<(), KernelError> {
-    let outcome = step_until(stop, kernel.as_mut(), timed, recorder, clock::now);
+fn measure(
+    mut kernel: Box<dyn Kernel>,
+    timed: bool,
+    stop: &AtomicBool,
+    recorder: &mut Recorder,
+    clock: &SessionClock,
+) -> Result<(), KernelError> {
+    let outcome = step_until(stop, kernel.as_mut(), timed, recorder, || clock.now());
     // The last slice is shorter, and as valid as any other.
-    recorder.close(clock::now());
+    recorder.close(clock.now());
     outcome
 }
 
@@ -59,17 +74,17 @@ fn step_until(
     kernel: &mut dyn Kernel,
     timed: bool,
     recorder: &mut Recorder,
-    clock: impl Fn() -> Nanos,
+    now: impl Fn() -> Nanos,
 ) -> Result<(), KernelError> {
-    let mut begun = clock();
+    let mut begun_ns = now();
     while !stop.load(Ordering::Relaxed) {
         let work = kernel.step(recorder)?;
-        let now = clock();
+        let now_ns = now();
         if timed {
-            recorder.latency(now - begun);
+            recorder.latency(now_ns - begun_ns);
         }
         // Closing a slice takes a system call, which must not count for the next step.
-        begun = if recorder.work(work, now) { clock() } else { now };
+        begun_ns = if recorder.work(work, now_ns) { now() } else { now_ns };
     }
     Ok(())
 }
@@ -77,6 +92,7 @@ fn step_until(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partywall_clock::{monotonic, sleep_until};
     use partywall_kernels::Sink;
     use std::sync::atomic::AtomicU64;
 
@@ -104,9 +120,7 @@ mod tests {
     fn the_latency_of_a_step_excludes_the_bookkeeping_of_the_slice_before() {
         let tape = Tape::default();
         let stop = AtomicBool::new(false);
-        // Slices start at this clock's time, like the steps.
-        NOW_NS.store(clock::now(), Ordering::Relaxed);
-        let mut recorder = Recorder::with_cpu_clock(tape.clone(), 0, 10 * STEP_NS, || pass(BOOKKEEPING_NS));
+        let mut recorder = Recorder::with_cpu_clock(tape.clone(), 0, 10 * STEP_NS, pass(0), || pass(BOOKKEEPING_NS));
         step_until(&stop, &mut Steps(100, &stop), true, &mut recorder, || pass(0)).unwrap();
         recorder.close(pass(0));
         let slices = tape.take();
@@ -119,7 +133,7 @@ mod tests {
 
     impl Kernel for Naps {
         fn step(&mut self, _: &mut dyn Sink) -> Result<f64, KernelError> {
-            clock::sleep_until(clock::now() + 1_000_000);
+            sleep_until(monotonic() + 1_000_000);
             Ok(1.0)
         }
     }
@@ -127,9 +141,10 @@ mod tests {
     #[test]
     fn the_last_slice_is_on_the_tape_when_the_probe_has_ended() {
         let tape = Tape::default();
-        let until_ns = clock::now() + 20_000_000;
-        let probe = Probe::start(vec![Box::new(Naps)], &Latency::Step("a nap"), 3_600_000_000_000, &tape).unwrap();
-        clock::sleep_until(until_ns);
+        let until_ns = monotonic() + 20_000_000;
+        let clock = SessionClock::default();
+        let probe = Probe::start(vec![Box::new(Naps)], &Latency::Step("a nap"), 3_600_000_000_000, &tape, &clock).unwrap();
+        sleep_until(until_ns);
         drop(probe);
         assert!(tape.take().iter().map(|slice| slice.work).sum::<f64>() >= 1.0);
     }

@@ -57,16 +57,15 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder for worker `thread` that cuts slices at multiples of `slice_ns`.
+    /// A recorder for worker `thread` that starts at `start_ns` and cuts slices at multiples of `slice_ns`.
     #[must_use]
-    pub fn new(tape: Tape, thread: u32, slice_ns: Nanos) -> Self {
-        Self::with_cpu_clock(tape, thread, slice_ns, clock::thread_cpu)
+    pub fn new(tape: Tape, thread: u32, slice_ns: Nanos, start_ns: Nanos) -> Self {
+        Self::with_cpu_clock(tape, thread, slice_ns, start_ns, clock::thread_cpu)
     }
 
     /// The same, with the clock of the thread's CPU time.
     #[must_use]
-    pub fn with_cpu_clock(tape: Tape, thread: u32, slice_ns: Nanos, cpu: fn() -> Nanos) -> Self {
-        let start_ns = clock::now();
+    pub fn with_cpu_clock(tape: Tape, thread: u32, slice_ns: Nanos, start_ns: Nanos, cpu: fn() -> Nanos) -> Self {
         let open = Slice { thread, start_ns, end_ns: start_ns, work: 0.0, cpu_ns: 0, intensity: 1.0, latency: Histogram::default() };
         Self { tape, slice_ns: slice_ns.max(1), open, latency: LatencyCounts::default(), cpu, cpu_start_ns: cpu() }
     }
@@ -122,8 +121,8 @@ mod tests {
     fn slices_are_cut_by_the_first_operation_after_each_multiple() {
         const SLICE_NS: Nanos = 10_000_000_000;
         let tape = Tape::default();
-        let mut recorder = Recorder::new(tape.clone(), 0, SLICE_NS);
-        let grid = (clock::now() / SLICE_NS + 1) * SLICE_NS;
+        let grid = 7 * SLICE_NS;
+        let mut recorder = Recorder::new(tape.clone(), 0, SLICE_NS, grid - 10);
         for (at, work) in [(grid - 5, 1.0), (grid + 3, 2.0), (grid + 7, 4.0), (grid + SLICE_NS, 8.0), (grid + 3 * SLICE_NS + 1, 16.0)] {
             recorder.work(work, at);
         }
@@ -134,8 +133,8 @@ mod tests {
     #[test]
     fn nothing_is_recorded_twice_when_the_tape_is_taken() {
         let tape = Tape::default();
-        let mut recorder = Recorder::new(tape.clone(), 3, 1_000);
-        recorder.work(1.0, clock::now() + 2_000);
+        let mut recorder = Recorder::new(tape.clone(), 3, 1_000, 500);
+        recorder.work(1.0, 2_500);
         assert_eq!(tape.take().iter().map(|s| (s.thread, s.work)).collect::<Vec<_>>(), [(3, 1.0)]);
         assert!(tape.take().is_empty());
     }

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use partywall_clock::{self as clock, Nanos};
+use partywall_clock::Nanos;
 
 use crate::{Dose, Full, Schedule, ScheduleError};
 
@@ -162,9 +162,9 @@ impl Calibration {
         let is_limited = (self.workers.len() as f64) > allowance.cpus;
         let least_ns = if is_limited { (PERIODS * allowance.period_ns).min(PERIODS_MAX_NS) } else { 0 };
         let window_ns = for_ns.max(least_ns);
-        let retry_until_ns = clock::now() + patience_ns / 2;
+        let retry_until_ns = self.schedule.clock().now() + patience_ns / 2;
         let (mut best, mut attempts) = (undisturbed(&self.measure(window_ns, patience_ns)?, allowance.cpus), 1);
-        while best.1 > DISTURBED && attempts < ATTEMPTS && clock::now() < retry_until_ns {
+        while best.1 > DISTURBED && attempts < ATTEMPTS && self.schedule.clock().now() < retry_until_ns {
             let next = undisturbed(&self.measure(window_ns, patience_ns / 2)?, allowance.cpus);
             best = if next.1 < best.1 { next } else { best };
             attempts += 1;
@@ -176,7 +176,7 @@ impl Calibration {
 
     /// Runs at full speed until every worker has finished some work, for `for_ns` at least.
     fn measure(&self, for_ns: Nanos, patience_ns: Nanos) -> Result<Vec<FlatOut>, CalibrationError> {
-        let begin_ns = clock::now();
+        let begin_ns = self.schedule.clock().now();
         let give_up_ns = begin_ns + for_ns + patience_ns;
         let mut window_ns = for_ns;
         loop {
@@ -189,7 +189,7 @@ impl Calibration {
             let Some(thread) = runs.iter().position(Option::is_none) else {
                 return Ok(runs.into_iter().flatten().collect());
             };
-            let now_ns = clock::now();
+            let now_ns = self.schedule.clock().now();
             if now_ns >= give_up_ns {
                 return Err(CalibrationError::NoWork { thread, waited_ns: now_ns - begin_ns });
             }
@@ -200,25 +200,25 @@ impl Calibration {
     /// Switches on for this time.
     fn press(&self, window_ns: Nanos) -> Result<(), ScheduleError> {
         self.workers.iter().for_each(|worker| worker.set_flat_out(None));
-        let start_ns = clock::now() + LEAD_NS;
+        let start_ns = self.schedule.clock().now() + LEAD_NS;
         self.schedule.append(start_ns, 1.0)?;
         self.schedule.append(start_ns + window_ns, 0.0)?;
-        clock::sleep_until(start_ns + window_ns);
+        self.schedule.clock().sleep_until(start_ns + window_ns);
         Ok(())
     }
 
     /// Waits until every worker has finished its last step, or has missed the window, or time is up.
     fn settle(&self, give_up_ns: Nanos) {
-        let missed_ns = clock::now() + GRACE_NS;
+        let missed_ns = self.schedule.clock().now() + GRACE_NS;
         loop {
-            let now_ns = clock::now();
+            let now_ns = self.schedule.clock().now();
             let waits =
                 |worker: &Arc<Progress>| worker.flat_out().is_none() && (now_ns < missed_ns || worker.pressing.load(Ordering::Acquire));
             let ended = self.workers.iter().any(|worker| worker.ended.load(Ordering::Acquire));
             if ended || now_ns >= give_up_ns || !self.workers.iter().any(waits) {
                 return;
             }
-            clock::sleep_until(now_ns + POLL_NS);
+            self.schedule.clock().sleep_until(now_ns + POLL_NS);
         }
     }
 }
@@ -227,6 +227,7 @@ impl Calibration {
 mod tests {
     use super::*;
     use crate::Stressor;
+    use partywall_clock::{self as clock, SessionClock};
     use partywall_kernels::{Kernel, KernelError, Latency, Sink};
     use partywall_record::Tape;
 
@@ -238,7 +239,7 @@ mod tests {
 
     impl Kernel for Slow {
         fn step(&mut self, _: &mut dyn Sink) -> Result<f64, KernelError> {
-            clock::sleep_until(clock::now() + self.step_ns);
+            clock::sleep_until(clock::monotonic() + self.step_ns);
             Ok(self.work)
         }
     }
@@ -304,7 +305,9 @@ mod tests {
         let cpus = partywall_sys::affinity::allowed().unwrap();
         partywall_sys::affinity::pin(&cpus[..1]).unwrap();
         let mut other = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        let stressor = Stressor::start(vec![Box::new(Busy)], &Latency::Step("a turn"), 10_000_000, &Tape::default()).unwrap();
+        let stressor =
+            Stressor::start(vec![Box::new(Busy)], &Latency::Step("a turn"), 10_000_000, &Tape::default(), &SessionClock::default())
+                .unwrap();
         let outcome = stressor.calibration().run(200_000_000, ALONE);
         other.kill().unwrap();
         other.wait().unwrap();
@@ -315,7 +318,14 @@ mod tests {
     }
 
     fn stressor(step_ns: Nanos, work: f64) -> Stressor {
-        Stressor::start(vec![Box::new(Slow { step_ns, work })], &Latency::Step("a nap"), 10_000_000, &Tape::default()).unwrap()
+        Stressor::start(
+            vec![Box::new(Slow { step_ns, work })],
+            &Latency::Step("a nap"),
+            10_000_000,
+            &Tape::default(),
+            &SessionClock::default(),
+        )
+        .unwrap()
     }
 
     /// Half of the work that it counts goes into a buffer that grows.
@@ -325,7 +335,7 @@ mod tests {
 
     impl Kernel for Buffering {
         fn step(&mut self, _: &mut dyn Sink) -> Result<f64, KernelError> {
-            clock::sleep_until(clock::now() + 1_000_000);
+            clock::sleep_until(clock::monotonic() + 1_000_000);
             self.held += 1.0;
             Ok(2.0)
         }
@@ -338,7 +348,8 @@ mod tests {
     #[test]
     fn work_that_is_still_pending_is_no_part_of_the_rate() {
         let kernel = Box::new(Buffering { held: 0.0 });
-        let stressor = Stressor::start(vec![kernel], &Latency::Step("a nap"), 10_000_000, &Tape::default()).unwrap();
+        let stressor =
+            Stressor::start(vec![kernel], &Latency::Step("a nap"), 10_000_000, &Tape::default(), &SessionClock::default()).unwrap();
         let Calibrated { rates, .. } = stressor.calibration().run(100_000_000, ALONE).unwrap();
         assert!(rates[0] > 0.0 && rates[0] <= 1000.0, "{rates:?}");
     }
@@ -348,7 +359,7 @@ mod tests {
         let stressor = stressor(300_000_000, 3.0);
         let Calibrated { rates, .. } = stressor.calibration().run(20_000_000, ALONE).unwrap();
         assert!((5.0..=10.0).contains(&rates[0]), "{rates:?}");
-        stressor.switch(clock::now(), 0.3).unwrap();
+        stressor.switch(clock::monotonic(), 0.3).unwrap();
     }
 
     #[test]
@@ -357,7 +368,7 @@ mod tests {
         let error = stressor.calibration().run_within(5_000_000, ALONE, 200_000_000).unwrap_err();
         assert!(matches!(error, CalibrationError::NoWork { thread: 0, .. }), "{error}");
         assert!(error.to_string().contains("make its steps smaller"), "{error}");
-        assert_eq!(stressor.switch(clock::now(), 0.3), Err(ScheduleError::Uncalibrated(0.3)));
+        assert_eq!(stressor.switch(clock::monotonic(), 0.3), Err(ScheduleError::Uncalibrated(0.3)));
     }
 
     #[test]
@@ -376,7 +387,7 @@ mod tests {
             // It wakes when the first window is over, and gets the second.
             let mut cursor = 0;
             while cursor < 3 {
-                let _ = schedule.hold(&mut cursor, clock::now());
+                let _ = schedule.hold(&mut cursor, clock::monotonic());
                 std::thread::yield_now();
             }
             worker.set_flat_out(Some(FlatOut { rate: 7.0, active: 1.0, cpu: 1.0, process: 1.0 }));

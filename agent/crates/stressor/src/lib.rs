@@ -13,7 +13,7 @@ mod worth;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use partywall_clock::{self as clock, Nanos};
+use partywall_clock::{process_cpu, thread_cpu, Nanos, SessionClock};
 use partywall_kernels::{worker, Kernel, KernelError, Latency};
 use partywall_record::{Recorder, Tape};
 
@@ -34,6 +34,7 @@ pub struct Stressor {
 }
 
 struct Worker {
+    clock: SessionClock,
     kernel: Box<dyn Kernel>,
     timed: bool,
     recorder: Recorder,
@@ -50,20 +51,27 @@ struct Worker {
 const PHASE_STEP: f64 = 0.618_033_988_749_895;
 
 impl Stressor {
-    /// Starts one worker thread for each kernel; they follow `schedule` and write slices of `slice_ns` to `tape`.
+    /// Starts one worker thread for each kernel; they follow its schedule and write slices of `slice_ns` to `tape`, both by `clock`.
     ///
     /// # Errors
     /// When the host refuses a thread.
-    pub fn start(kernels: Vec<Box<dyn Kernel>>, latency: &Latency, slice_ns: u64, tape: &Tape) -> std::io::Result<Self> {
-        let mut stressor = Self { schedule: Arc::default(), progress: Vec::new(), workers: Vec::new() };
+    pub fn start(
+        kernels: Vec<Box<dyn Kernel>>,
+        latency: &Latency,
+        slice_ns: u64,
+        tape: &Tape,
+        clock: &SessionClock,
+    ) -> std::io::Result<Self> {
+        let mut stressor = Self { schedule: Arc::new(Schedule::new(clock)), progress: Vec::new(), workers: Vec::new() };
         let timed = matches!(latency, Latency::Step(_));
         for (thread, kernel) in kernels.into_iter().enumerate() {
             let progress = Arc::<Progress>::default();
             stressor.progress.push(progress.clone());
-            let recorder = Recorder::new(tape.clone(), thread as u32, slice_ns);
+            let recorder = Recorder::new(tape.clone(), thread as u32, slice_ns, clock.now());
             let schedule = stressor.schedule.clone();
             let worth = Worth::new(kernel.paced_by());
-            let worker = Worker { kernel, timed, recorder, schedule, progress, piece_ns: 0.0, worth, phase: 0.0 };
+            let clock = clock.clone();
+            let worker = Worker { clock, kernel, timed, recorder, schedule, progress, piece_ns: 0.0, worth, phase: 0.0 };
             stressor.workers.push(thread::Builder::new().name(format!("stress-{thread}")).spawn(move || worker.run())?);
         }
         Ok(stressor)
@@ -118,15 +126,15 @@ impl Drop for Worker {
 impl Worker {
     fn run(mut self) -> Result<(), KernelError> {
         let outcome = self.follow();
-        self.recorder.close(clock::now());
+        self.recorder.close(self.clock.now());
         outcome
     }
 
     fn follow(&mut self) -> Result<(), KernelError> {
         let mut cursor = 0;
         let schedule = self.schedule.clone();
-        self.recorder.switch(0.0, clock::now());
-        while let Some(hold) = schedule.hold(&mut cursor, clock::now()) {
+        self.recorder.switch(0.0, self.clock.now());
+        while let Some(hold) = schedule.hold(&mut cursor, self.clock.now()) {
             if hold.intensity == 0.0 {
                 schedule.wait(cursor, hold.until_ns);
             } else {
@@ -141,13 +149,13 @@ impl Worker {
 
     /// Holds one intensity until the next switch.
     fn press(&mut self, hold: &Hold) -> Result<(), KernelError> {
-        let start_ns = clock::now();
+        let start_ns = self.clock.now();
         self.recorder.switch(hold.intensity, start_ns);
         let outcome = match hold.pacer(self.recorder.thread(), start_ns) {
             Some((pacer, full)) => self.press_partly(hold, pacer, full, start_ns)?,
             None => self.press_fully(hold, start_ns)?,
         };
-        self.recorder.switch(0.0, clock::now());
+        self.recorder.switch(0.0, self.clock.now());
         // Pause before the rate is set, which ends a calibration. The next work must not be delayed by a disk's write-back.
         self.kernel.pause()?;
         match outcome {
@@ -161,12 +169,12 @@ impl Worker {
     /// Does a step that begins at `begun_ns`. Returns its work, its end, and when the next one may begin.
     fn step(&mut self, begun_ns: Nanos) -> Result<(f64, Nanos, Nanos), KernelError> {
         let work = self.kernel.step(&mut self.recorder)?;
-        let now_ns = clock::now();
+        let now_ns = self.clock.now();
         if self.timed {
             self.recorder.latency(now_ns - begun_ns);
         }
         // Closing a slice takes a system call, which must not count for the next step.
-        let next_ns = if self.recorder.work(work, now_ns) { clock::now() } else { now_ns };
+        let next_ns = if self.recorder.work(work, now_ns) { self.clock.now() } else { now_ns };
         Ok((work, now_ns, next_ns))
     }
 
@@ -192,13 +200,13 @@ impl Worker {
     }
 
     fn press_partly(&mut self, hold: &Hold, mut pacer: Pacer, full: Full, start_ns: Nanos) -> Result<Pressed, KernelError> {
-        let cpu_ns = clock::thread_cpu();
+        let cpu_ns = thread_cpu();
         let mut dose = Dose::default();
         self.phase = (self.phase + PHASE_STEP).fract();
         if let Some(due_ns) = pacer.begin(self.phase, self.piece_ns, start_ns) {
-            clock::sleep_until(due_ns.min(hold.until_ns));
+            self.clock.sleep_until(due_ns.min(hold.until_ns));
         }
-        let mut now = clock::now();
+        let mut now = self.clock.now();
         let mut meter = Meter::start(now);
         let mut begun = now;
         self.worth.begin();
@@ -211,17 +219,17 @@ impl Worker {
                 self.piece_ns = worth_ns;
             }
             if let Some(due_ns) = pacer.pause_until(worth_ns, now).filter(|_| !self.worth.needs_another()) {
-                clock::sleep_until(due_ns.min(hold.until_ns));
+                self.clock.sleep_until(due_ns.min(hold.until_ns));
                 self.worth.pause();
                 dose.pauses += 1;
-                now = clock::now();
+                now = self.clock.now();
                 begun = now;
                 meter.resume(now);
             }
         }
         dose.held_ns = now.saturating_sub(start_ns);
         dose.requested_ns = dose.held_ns as f64 * hold.intensity;
-        dose.cpu_ns = clock::thread_cpu().saturating_sub(cpu_ns);
+        dose.cpu_ns = thread_cpu().saturating_sub(cpu_ns);
         Ok(Pressed::Partly(dose))
     }
 }
@@ -245,7 +253,7 @@ struct Totals {
 
 impl Totals {
     fn at(at_ns: Nanos, work: f64, active_ns: Nanos) -> Self {
-        Self { at_ns, work, active_ns, cpu_ns: clock::thread_cpu(), process_ns: clock::process_cpu() }
+        Self { at_ns, work, active_ns, cpu_ns: thread_cpu(), process_ns: process_cpu() }
     }
 
     /// The rate and the shares of the time between two moments. `None` if they are the same.

@@ -93,24 +93,24 @@ mod tests {
 
     #[test]
     fn a_computing_thread_is_active_for_its_cpu_time() {
-        let mut meter = Meter::start(clock::now());
+        let mut meter = Meter::start(clock::monotonic());
         let (cpu_ns, mut pressed_ns) = (clock::thread_cpu(), 0);
         while clock::thread_cpu() - cpu_ns < 20 * MS {
-            pressed_ns += meter.pressed(clock::now());
+            pressed_ns += meter.pressed(clock::monotonic());
         }
         assert!(pressed_ns.abs_diff(clock::thread_cpu() - cpu_ns) < MS, "{pressed_ns}");
     }
 
     #[test]
     fn a_waiting_thread_is_active_meanwhile_and_a_pause_does_not_count() {
-        let begin_ns = clock::now();
+        let begin_ns = clock::monotonic();
         let mut meter = Meter::start(begin_ns);
         clock::sleep_until(begin_ns + 30 * MS);
-        let end_ns = clock::now();
+        let end_ns = clock::monotonic();
         let pressed_ns = meter.pressed(end_ns);
         assert!(pressed_ns > 0 && pressed_ns <= end_ns - begin_ns, "{pressed_ns}");
         clock::sleep_until(end_ns + 30 * MS);
-        let resumed_ns = clock::now();
+        let resumed_ns = clock::monotonic();
         meter.resume(resumed_ns);
         assert_eq!(meter.pressed(resumed_ns), 0);
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use partywall_clock::{self as clock, Nanos};
+use partywall_clock::{Nanos, SessionClock};
 
 use crate::Pacer;
 
@@ -49,9 +49,10 @@ impl State {
     }
 }
 
-/// Shared by the controller's side, which appends switches, and the worker threads, which follow them.
+/// Shared by the controller's side, which appends switches, and the worker threads, which follow them. Its times are the session's.
 #[derive(Default)]
 pub struct Schedule {
+    clock: SessionClock,
     state: Mutex<State>,
     changed: Condvar,
     length: AtomicUsize,
@@ -87,6 +88,18 @@ impl Hold {
 }
 
 impl Schedule {
+    /// A schedule in the time of `clock`, without switches.
+    #[must_use]
+    pub fn new(clock: &SessionClock) -> Self {
+        Self { clock: clock.clone(), ..Self::default() }
+    }
+
+    /// The clock of its times.
+    #[must_use]
+    pub fn clock(&self) -> &SessionClock {
+        &self.clock
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,13 +157,12 @@ impl Schedule {
     pub fn wait(&self, cursor: usize, until_ns: Nanos) {
         if until_ns != Nanos::MAX {
             // The condition variable wakes up for the end. The last part sleeps to the absolute time, which is more precise. A
-            // wake-up takes
-            // 1 to 2 ms in an emulated guest.
+            // wake-up takes 1 to 2 ms in an emulated guest.
             const FINE_NS: Nanos = 5_000_000;
-            let coarse_ns = until_ns.saturating_sub(clock::now()).saturating_sub(FINE_NS);
+            let coarse_ns = until_ns.saturating_sub(self.clock.now()).saturating_sub(FINE_NS);
             self.doze(Duration::from_nanos(coarse_ns), |_| true);
             if !self.ended.load(Ordering::Acquire) {
-                clock::sleep_until(until_ns);
+                self.clock.sleep_until(until_ns);
             }
             return;
         }

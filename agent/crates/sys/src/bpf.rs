@@ -98,7 +98,7 @@ struct LinkCreate {
     flags: u32,
 }
 
-/// The part of `union bpf_attr` that `BPF_OBJ_GET_INFO_BY_FD` reads.
+/// The part of `union bpf_attr` that `BPF_OBJ_GET_INFO_BY_FD` reads. It writes back the length of the information.
 #[repr(C)]
 struct ObjectInfo {
     object: u32,
@@ -141,10 +141,10 @@ pub fn link(program: BorrowedFd, interface: u32, attach_type: u32) -> io::Result
 pub fn linked_interface(link: BorrowedFd) -> io::Result<Option<u32>> {
     let mut info = LinkInfo::default();
     let length = size_of::<LinkInfo>() as u32;
-    let attributes = ObjectInfo { object: link.as_raw_fd() as u32, length, into: (&raw mut info) as u64 };
-    // SAFETY: the kernel reads `attributes` within its size and writes at most `length` bytes to `info`, which is plain numbers
-    // and outlives the call.
-    let done = unsafe { libc::syscall(libc::SYS_bpf, OBJECT_INFO, &raw const attributes, size_of::<ObjectInfo>()) };
+    let mut attributes = ObjectInfo { object: link.as_raw_fd() as u32, length, into: (&raw mut info) as u64 };
+    // SAFETY: the kernel reads and writes `attributes` within its size, and writes at most `length` bytes to `info`. Both are plain
+    // numbers and outlive the call.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, OBJECT_INFO, &raw mut attributes, size_of::<ObjectInfo>()) };
     if done < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -24,8 +24,6 @@ const NO_LINKS: &str = "PARTYWALL_NO_TCX";
 const PRIORITY: u16 = 49_000;
 /// Number of test packets run through the program to measure its cost.
 const TRIES: u32 = RING_RECORDS_LEAST as u32;
-/// A test takes less than this.
-const CLOCK_APART_NS: u64 = 10_000_000_000;
 const RING_RECORDS_LEAST: usize = 1 << 12;
 /// Size limit for all rings together.
 const RINGS_BYTES_MAX: usize = 256 << 20;
@@ -74,6 +72,7 @@ struct Resolved {
 impl Hooks {
     /// Attaches programs, under `name`, to both sides of every interface on this host.
     pub(crate) fn new(settings: &Settings, name: &str) -> Result<Self, TraceError> {
+        clock::check_is_kernels().map_err(|apart| TraceError::Request(vec![apart.to_string()]))?;
         let object = object("trace")?;
         let (resolved, spaces) = find(&settings.hops)?;
         let cpus = aya::util::nr_cpus().map_err(|(what, error)| TraceError::refused(what)(&error))?;
@@ -83,7 +82,7 @@ impl Hooks {
         let tried = program(&mut loaded, 0)?;
         let programs = programs(&mut loaded, &resolved)?;
         let mut rings = Rings::open(&mut loaded, cpus, length).map_err(|error| TraceError::refused("mapping the rings")(&error))?;
-        let price = price(&mut rings, &tried)?;
+        let price = price(&mut rings, &tried);
         let flows = loaded.take_map("flows").ok_or_else(|| TraceError::refused("flows")(&io::Error::from(io::ErrorKind::NotFound)))?;
         let flows = HashMap::try_from(flows).map_err(|error| TraceError::refused("opening the map of flows")(&error))?;
         let mut all = Vec::new();
@@ -283,20 +282,13 @@ fn end(end: End) -> [u8; 24] {
 }
 
 /// Measures a program with and without records, and discards its records; None if it cannot be measured.
-fn price(rings: &mut Rings, program: &OwnedFd) -> Result<Option<Price>, TraceError> {
+fn price(rings: &mut Rings, program: &OwnedFd) -> Option<Price> {
     rings.sample_below(ALL);
     let recorded = test_run(program.as_fd(), &datagram(), TRIES);
     rings.sample_below(0);
     let left_out = test_run(program.as_fd(), &datagram(), TRIES);
-    let last_ns = rings.reset();
-    match last_ns.map(|last_ns| clock::now().abs_diff(last_ns)) {
-        // Records contain the kernel's own time, whatever clock this process uses.
-        Some(apart_ns) if apart_ns > CLOCK_APART_NS => {
-            let wrong = "the agent runs in a time namespace, so its clock differs from the kernel's; start it outside (nsenter -n alone)";
-            Err(TraceError::Request(vec![wrong.into()]))
-        }
-        _ => Ok(recorded.ok().zip(left_out.ok()).map(|(with, without)| Price { record_ns: f64::from(with), other_ns: f64::from(without) })),
-    }
+    rings.reset();
+    recorded.ok().zip(left_out.ok()).map(|(with, without)| Price { record_ns: f64::from(with), other_ns: f64::from(without) })
 }
 
 /// The programs for each side of each hop to be hooked.

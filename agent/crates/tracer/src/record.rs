@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use partywall_alignment::{Kind, Seen};
 use partywall_bpf::tc::Direction;
-use partywall_clock as clock;
+use partywall_clock::SessionClock;
 
 /// A record, word by word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +46,9 @@ impl Raw {
         (self.0[3] >> 40) as u8
     }
 
-    /// The record with the kernel's time converted to this process's, which a controller may have adjusted.
-    pub(crate) fn on_our_clock(mut self) -> Self {
-        self.0[0] = clock::of_system(self.0[0]);
+    /// The record with the kernel's time converted to the session's.
+    pub(crate) fn by(mut self, clock: &SessionClock) -> Self {
+        self.0[0] = clock.at(self.0[0]);
         self
     }
 

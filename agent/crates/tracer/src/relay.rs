@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use partywall_clock as clock;
+use partywall_clock::SessionClock;
 
 use crate::engine::HopLoss;
 use crate::error::TraceError;
@@ -14,7 +14,7 @@ use crate::tracer::{losses, FLOWS_REPORTED_MAX, SLACK_NS};
 /// A relay's records since the last call.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// In order of time, by this host's clock.
+    /// In order of time, by the session's clock.
     pub records: Vec<Raw>,
     /// All records before this time have been reported.
     pub told_ns: u64,
@@ -29,20 +29,22 @@ pub struct Relay(Arc<Mutex<State>>);
 
 struct State {
     hooks: Hooks,
+    clock: SessionClock,
     hops: usize,
     reported: std::collections::HashSet<u64>,
 }
 
 impl Relay {
-    /// Attaches hooks to the path of `settings`, under `name`.
+    /// Attaches hooks to the path of `settings`, under `name`. Records get times of `clock`.
     ///
     /// # Errors
     ///
     /// [`TraceError`].
-    pub fn start(settings: &Settings, name: &str) -> Result<Self, TraceError> {
+    pub fn start(settings: &Settings, name: &str, clock: &SessionClock) -> Result<Self, TraceError> {
         let hooks = Hooks::new(settings, name)?;
         hooks.rings.sample_below(crate::budget::ALL);
-        Ok(Self(Arc::new(Mutex::new(State { hooks, hops: settings.hops.len(), reported: std::collections::HashSet::new() }))))
+        let (hops, reported) = (settings.hops.len(), std::collections::HashSet::new());
+        Ok(Self(Arc::new(Mutex::new(State { hooks, clock: clock.clone(), hops, reported }))))
     }
 
     /// The cost of one record in the kernel of its host, if it could be measured.
@@ -56,10 +58,11 @@ impl Relay {
     #[must_use]
     pub fn take(&self) -> Batch {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let told_ns = clock::now().saturating_sub(SLACK_NS);
+        let State { hooks, clock, .. } = &mut *state;
+        let told_ns = clock.now().saturating_sub(SLACK_NS);
         let mut records = Vec::new();
-        for cpu in 0..state.hooks.rings.cpus() {
-            state.hooks.rings.drain(cpu, |raw| records.push(raw));
+        for cpu in 0..hooks.rings.cpus() {
+            hooks.rings.drain(cpu, |raw| records.push(raw.by(clock)));
         }
         records.sort_by_key(Raw::time_ns);
         let mut new = Vec::new();

@@ -65,14 +65,14 @@ impl Rings {
         self.cpus
     }
 
-    /// Passes on the records that CPU `cpu` has written, converted from the kernel's time to this process's.
+    /// Passes on the records that CPU `cpu` has written, with the kernel's times.
     pub(crate) fn drain(&mut self, cpu: usize, mut take: impl FnMut(Raw)) {
         let end = self.shared.acquire(cpu * CPU_WORDS + WRITTEN);
         while self.read[cpu] != end {
             let until = end.min(self.read[cpu] + BATCH);
             for at in self.read[cpu]..until {
                 let start = (cpu as u64 * self.length + (at & (self.length - 1))) as usize * Raw::WORDS;
-                take(Raw(std::array::from_fn(|word| self.records.read(start + word))).on_our_clock());
+                take(Raw(std::array::from_fn(|word| self.records.read(start + word))));
             }
             self.read[cpu] = until;
             self.shared.release(cpu * CPU_WORDS + TAKEN, until);
@@ -104,14 +104,12 @@ impl Rings {
         (0..self.cpus).for_each(|cpu| self.shared.release(cpu * CPU_WORDS + SAMPLED_BELOW, below));
     }
 
-    /// Discards all records and counters. Returns the time of the latest record.
-    pub(crate) fn reset(&mut self) -> Option<u64> {
-        let mut last_ns = None;
+    /// Discards all records and counters.
+    pub(crate) fn reset(&mut self) {
         for cpu in 0..self.cpus {
-            self.drain(cpu, |raw| last_ns = last_ns.max(Some(raw.time_ns())));
+            self.drain(cpu, drop);
             (COUNTS..CPU_WORDS).for_each(|word| self.shared.release(cpu * CPU_WORDS + word, 0));
         }
-        last_ns
     }
 }
 

@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use partywall_alignment::Passage;
-use partywall_clock as clock;
+use partywall_clock::{thread_cpu, SessionClock};
 
 use crate::budget::{self, Price, Spent, ALL};
 use crate::engine::{Engine, HopLoss, Report};
@@ -50,6 +50,7 @@ struct Shared {
 }
 
 struct State {
+    clock: SessionClock,
     hooks: Hooks,
     engine: Engine,
     settings: Settings,
@@ -70,18 +71,19 @@ impl Shared {
 }
 
 impl Tracer {
-    /// Starts tracing, with hooks named after `name`.
+    /// Starts tracing, with hooks named after `name`. All times are those of `clock`.
     ///
     /// # Errors
     ///
     /// [`TraceError`].
-    pub fn start(settings: Settings, name: &str) -> Result<Self, TraceError> {
+    pub fn start(settings: Settings, name: &str, clock: &SessionClock) -> Result<Self, TraceError> {
         let hooks = Hooks::new(&settings, name)?;
         let record_ns = hooks.price.map(|price| price.record_ns as u32);
         let engine = Engine::new(&settings, hooks.rings.cpus(), &hooks.spaces);
         hooks.rings.sample_below(ALL);
-        let now = clock::now();
+        let now = clock.now();
         let state = State {
+            clock: clock.clone(),
             reported: vec![HopLoss::default(); settings.hops.len()],
             hooks,
             engine,
@@ -108,11 +110,18 @@ impl Tracer {
         self.record_ns
     }
 
+    /// Why it ended on its own, if it did.
+    #[must_use]
+    pub fn ended(&self) -> Option<String> {
+        let died = self.thread.as_ref().is_some_and(JoinHandle::is_finished);
+        died.then(|| "its thread panicked, which is a bug".into())
+    }
+
     /// A report when one is due.
     #[must_use]
     pub fn take(&self) -> Option<Upshot> {
         let mut state = self.shared.state();
-        (clock::now() >= state.reported_ns + state.settings.report_ns).then(|| state.upshot())
+        (state.clock.now() >= state.reported_ns + state.settings.report_ns).then(|| state.upshot())
     }
 
     /// Takes records of a remote hop: with this hop's number, and times converted to this host's clock by `offset_ns`, within
@@ -145,7 +154,7 @@ impl Tracer {
     #[must_use]
     pub fn close(&self) -> u64 {
         let mut state = self.shared.state();
-        let now = clock::now();
+        let now = state.clock.now();
         state.engine.close(now);
         now + state.settings.horizon_ns + SLACK_NS
     }
@@ -158,7 +167,8 @@ impl Tracer {
         // So that all hops stop counting at the same moment.
         state.hooks.rings.sample_below(0);
         state.poll();
-        state.engine.finish(clock::now().saturating_sub(SLACK_NS));
+        let now = state.clock.now();
+        state.engine.finish(now.saturating_sub(SLACK_NS));
         state.upshot()
     }
 
@@ -187,10 +197,10 @@ fn follow(shared: &Shared) {
 
 impl State {
     fn poll(&mut self) {
-        let now = clock::now();
+        let now = self.clock.now();
         for cpu in 0..self.hooks.rings.cpus() {
-            let engine = &mut self.engine;
-            self.hooks.rings.drain(cpu, |raw| engine.take(cpu, raw));
+            let (engine, clock) = (&mut self.engine, &self.clock);
+            self.hooks.rings.drain(cpu, |raw| engine.take(cpu, raw.by(clock)));
             self.engine.cpu_reached(cpu, now.saturating_sub(SLACK_NS));
         }
         self.engine.advance(now);
@@ -203,7 +213,7 @@ impl State {
         let (records, met) = self.hooks.rings.work();
         let (records_before, met_before) = std::mem::replace(&mut self.checked_work, (records, met));
         let records = records - records_before;
-        let own_ns = clock::thread_cpu();
+        let own_ns = thread_cpu();
         let spent = Spent {
             elapsed_ns: now - self.checked_ns,
             cpus: self.hooks.cpus_online,
@@ -222,7 +232,7 @@ impl State {
     }
 
     fn upshot(&mut self) -> Upshot {
-        let end_ns = clock::now();
+        let end_ns = self.clock.now();
         let start_ns = std::mem::replace(&mut self.reported_ns, end_ns);
         let counted = losses(&self.hooks, self.settings.hops.len());
         // Written records that were dropped for lack of space count as missed.
@@ -271,4 +281,51 @@ pub(crate) fn losses(hooks: &Hooks, hops: usize) -> Vec<HopLoss> {
         }
     };
     (0..hops).map(count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use partywall_bpf::Namespace;
+    use partywall_clock::{monotonic, sleep_until};
+
+    use super::*;
+    use crate::hop::{Hop, Only};
+
+    fn settings() -> Settings {
+        let hop = |hook| Hop { name: "lo".into(), namespace: None, interface: "lo".into(), hook: Some(hook), remote: false };
+        Settings {
+            hops: vec![hop(Direction::Egress), hop(Direction::Ingress)],
+            horizon_ns: 1_000_000_000,
+            report_ns: 1_000_000_000,
+            budget: None,
+            one_in: NonZeroU32::MIN,
+            only: Only::default(),
+            translations: Vec::new(),
+            slowest: 1,
+            packets: 1,
+            ring_bytes: 1 << 20,
+        }
+    }
+
+    // Only a build for tests notices an overflow.
+    #[cfg(debug_assertions)]
+    #[test]
+    fn a_trace_whose_thread_panicked_has_ended_and_says_so() {
+        let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
+        let outcome = namespace.inside(|| {
+            let started = Tracer::start(settings(), "test", &SessionClock::default());
+            let Ok(tracer) = started.map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
+            assert_eq!(tracer.ended(), None);
+            tracer.shared.state().checked_work.0 = u64::MAX;
+            let until_ns = monotonic() + 30_000_000_000;
+            while tracer.ended().is_none() {
+                assert!(monotonic() < until_ns, "the trace did not say that its thread had panicked");
+                sleep_until(monotonic() + 1_000_000);
+            }
+            Ok(())
+        });
+        outcome.unwrap();
+    }
 }

@@ -4,10 +4,9 @@
 use std::net::{Ipv4Addr, UdpSocket};
 use std::num::NonZeroU32;
 use std::process::Command;
-use std::sync::Once;
 
 use partywall_bpf::Namespace;
-use partywall_clock as clock;
+use partywall_clock::SessionClock;
 use partywall_tracer::{Hop, Only, Settings, TraceError, Tracer};
 
 const SECOND: u64 = 1_000_000_000;
@@ -15,16 +14,17 @@ const SECOND: u64 = 1_000_000_000;
 /// Two namespaces, named after this process, that go with the value.
 struct Pair(String, String);
 
-/// All tests here run with a clock that a controller adjusted, as on a machine elsewhere: the kernel writes other times.
-fn adjust_the_clock() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| clock::shift(3600 * SECOND.cast_signed()));
+/// A clock that a controller adjusted, as on a machine elsewhere: the kernel writes other times.
+fn adjusted() -> SessionClock {
+    let clock = SessionClock::default();
+    clock.shift(3600 * SECOND.cast_signed()).unwrap();
+    clock
 }
 
 impl Pair {
     fn new(name: &str) -> Option<Self> {
-        adjust_the_clock();
         partywall_bpf::built().map_err(|why| eprintln!("skipped: {why}")).ok()?;
+        partywall_clock::check_is_kernels().map_err(|why| eprintln!("skipped: {why}")).ok()?;
         let pair = Self(format!("pwt{}{name}a", std::process::id()), format!("pwt{}{name}b", std::process::id()));
         let all = format!(
             "ip netns add {a} && ip netns add {b} && ip link add va netns {a} type veth peer name vb netns {b} \
@@ -98,8 +98,9 @@ fn payload(number: u64, marked: bool) -> Vec<u8> {
 #[test]
 fn datagrams_there_and_back_are_all_accounted_for_and_nothing_stays() {
     let Some(pair) = Pair::new("x") else { return };
-    let begun_ns = clock::now();
-    let tracer = Tracer::start(pair.settings(), "test").unwrap();
+    let clock = adjusted();
+    let begun_ns = clock.now();
+    let tracer = Tracer::start(pair.settings(), "test", &clock).unwrap();
     assert!(tracer.record_ns().is_some_and(|ns| ns > 0 && ns < 1_000_000));
     let (from, to) = pair.sockets();
     let mut room = [0; 64];
@@ -110,7 +111,7 @@ fn datagrams_there_and_back_are_all_accounted_for_and_nothing_stays() {
     }
     let done_ns = tracer.close();
     from.send(&payload(1000, true)).unwrap();
-    clock::sleep_until(done_ns);
+    clock.sleep_until(done_ns);
     let upshot = tracer.stop();
     assert_eq!(pair.filters(), "");
     for way in &upshot.report.ways {
@@ -118,7 +119,7 @@ fn datagrams_there_and_back_are_all_accounted_for_and_nothing_stays() {
         assert_eq!((counts.delivered, counts.hops[1].lost, counts.unfinished, counts.total.negative), (200, 0, 0, 0));
         assert_eq!(way.slowest.len(), 4);
         let times = way.slowest.iter().flat_map(|passage| passage.times).flatten();
-        assert!(times.into_iter().all(|at_ns| (begun_ns..done_ns).contains(&at_ns)), "times are the agent's");
+        assert!(times.into_iter().all(|at_ns| (begun_ns..done_ns).contains(&at_ns)), "times are the session's");
     }
     assert!(upshot.report.hops.iter().all(|hop| hop.missed == 0 && hop.recorded >= 400));
     let tuple =
@@ -132,7 +133,7 @@ fn what_cannot_be_found_is_named_all_at_once() {
     let mut settings = pair.settings();
     settings.hops[0].interface = "vx".into();
     settings.hops[1].namespace = Some("nowhere-at-all".into());
-    let Err(TraceError::Request(wrong)) = Tracer::start(settings, "test").map(drop) else { panic!("it started") };
+    let Err(TraceError::Request(wrong)) = Tracer::start(settings, "test", &adjusted()).map(drop) else { panic!("it started") };
     assert!(wrong[0].contains("no interface \"vx\"") && wrong[0].contains("va"), "{wrong:?}");
     assert!(wrong[1].contains("nowhere-at-all") && wrong[1].contains(&pair.0), "{wrong:?}");
     assert_eq!(pair.filters(), "");

@@ -90,7 +90,7 @@ pub struct Clock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClockAdjust {
-    /// Offset added to the agent's time. Only permitted before workloads start.
+    /// Offset added to the agent's time. Not permitted while a workload, monitor, trace or guard runs.
     #[serde(default)]
     pub shift_ns: i64,
     /// Rate adjustment of the clock from now on, in parts per billion. If not set, the rate does not change.
@@ -357,10 +357,10 @@ pub struct Stopped {
     pub facts: Vec<Map<String, Value>>,
 }
 
-/// Notification `ended`: a workload ended without a stop.
+/// Notification `ended`: a workload, monitor, guard or trace ended without a stop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Ended {
-    /// ID of the workload.
+    /// ID of the workload, monitor, guard or trace.
     pub id: String,
     /// The reason, as text.
     pub reason: String,
@@ -440,7 +440,7 @@ pub enum Event {
         /// Number of dropped slices, lines, intervals, samples, seconds or reports.
         count: u64,
     },
-    /// A workload ended without a stop.
+    /// A workload, monitor, guard or trace ended without a stop.
     Ended(Ended),
 }
 

@@ -69,13 +69,13 @@ fn pages_changed_between_scans_are_counted_exactly() {
 /// Changes one page per millisecond in sequence, until `stop`. Returns the times around each change.
 fn change(file: &File, pages: u64, started: &AtomicBool, stop: &AtomicBool) -> Vec<(Nanos, Nanos)> {
     let mut log = Vec::new();
-    let begin_ns = clock::now();
+    let begin_ns = clock::monotonic();
     while !stop.load(Ordering::Acquire) && (log.len() as u64) < pages {
         let page = log.len() as u64;
         clock::sleep_until(begin_ns + page * MS);
-        let before_ns = clock::now();
+        let before_ns = clock::monotonic();
         file.write_all_at(&before_ns.to_ne_bytes(), page * PAGE_BYTES + 8 * page).expect("room");
-        log.push((before_ns, clock::now()));
+        log.push((before_ns, clock::monotonic()));
         started.store(true, Ordering::Release);
     }
     log
@@ -117,7 +117,7 @@ fn a_page_that_changes_constantly_counts_once_and_a_stride_skips_pages() {
                 for page in [0, 6, 7] {
                     file.write_all_at(&count.to_ne_bytes(), page * PAGE_BYTES).expect("room");
                 }
-                clock::sleep_until(clock::now() + MS / 10);
+                clock::sleep_until(clock::monotonic() + MS / 10);
             }
         });
         // A scan whose page changes takes longer than one change, so every scan detects one.

@@ -144,7 +144,7 @@ pub fn memory_check(root: &Path, bytes: u64, budget_ns: Nanos) -> Result<MemoryC
     if bytes > space.bytes {
         return Err(MemoryError::TooMuch { asked_bytes: bytes, room_bytes: space.bytes, bound: space.bound });
     }
-    let start_ns = clock::now();
+    let start_ns = clock::monotonic();
     let deadline_ns = start_ns.saturating_add(budget_ns);
     let before = Paging::read(root);
     let mut block =
@@ -161,7 +161,7 @@ pub fn memory_check(root: &Path, bytes: u64, budget_ns: Nanos) -> Result<MemoryC
         major_faults: paging.major_faults,
         swapped_in_pages: paging.swapped_in,
         swapped_out_pages: paging.swapped_out,
-        took_ns: clock::now().saturating_sub(start_ns),
+        took_ns: clock::monotonic().saturating_sub(start_ns),
     })
 }
 
@@ -170,7 +170,7 @@ pub fn memory_check(root: &Path, bytes: u64, budget_ns: Nanos) -> Result<MemoryC
 /// # Errors
 /// See [`wait_until_free`] and [`memory_check`].
 pub fn check_when_free(root: &Path, bytes: u64, budget_ns: Nanos) -> Result<MemoryCheck, MemoryError> {
-    let waited_ns = wait_until_free(root, bytes, clock::now().saturating_add(budget_ns))?;
+    let waited_ns = wait_until_free(root, bytes, clock::monotonic().saturating_add(budget_ns))?;
     memory_check(root, bytes, budget_ns.saturating_sub(waited_ns))
 }
 
@@ -197,11 +197,11 @@ fn touch(memory: &mut [u8], deadline_ns: Nanos, stop_at_jump: impl Fn() -> bool)
 
 /// Nanoseconds per page, and the time at the end.
 fn touch_group(group: &mut [u8]) -> (f64, Nanos) {
-    let start_ns = clock::now();
+    let start_ns = clock::monotonic();
     for page in group.chunks_mut(PAGE_BYTES) {
         page[0] = std::hint::black_box(page[0].wrapping_add(1));
     }
-    let end_ns = clock::now();
+    let end_ns = clock::monotonic();
     (end_ns.saturating_sub(start_ns) as f64 / group.len().div_ceil(PAGE_BYTES) as f64, end_ns)
 }
 

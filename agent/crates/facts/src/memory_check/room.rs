@@ -80,9 +80,9 @@ fn of_cgroup(limit: &MemoryRoom) -> u64 {
 pub fn wait_until_free(root: &Path, bytes: u64, deadline_ns: Nanos) -> Result<Nanos, MemoryError> {
     let pause = |now_ns: Nanos| {
         clock::sleep_until(now_ns.saturating_add(POLL_NS).min(deadline_ns));
-        clock::now()
+        clock::monotonic()
     };
-    wait(bytes, clock::now(), deadline_ns, || room(root), pause)
+    wait(bytes, clock::monotonic(), deadline_ns, || room(root), pause)
 }
 
 fn wait(

@@ -67,7 +67,7 @@ impl Disk {
             }
             let offset = self.offsets.next();
             self.cache.before(offset, self.job.request).map_err(KernelError::host("freeing blocks to write again"))?;
-            self.started[slot] = (clock::now(), offset);
+            self.started[slot] = (clock::monotonic(), offset);
             self.engine.submit(slot, offset).map_err(self.failed(offset))?;
             self.idle.pop();
         }
@@ -95,7 +95,7 @@ impl Disk {
     fn completed(&mut self, start_ns: Nanos, offset: u64, sink: &mut dyn Sink) -> Result<(), KernelError> {
         // Waiting for write-back is part of the write that had to wait. Dropping pages is part of no request.
         self.cache.written(self.job.request).map_err(KernelError::host("write-back"))?;
-        sink.latency(clock::now() - start_ns);
+        sink.latency(clock::monotonic() - start_ns);
         self.cache.read(offset, self.job.request).map_err(KernelError::host("dropping the page cache"))
     }
 
@@ -106,12 +106,12 @@ impl Disk {
 
 impl Kernel for Disk {
     fn step(&mut self, sink: &mut dyn Sink) -> Result<f64, KernelError> {
-        let begin = clock::now();
+        let begin = clock::monotonic();
         let mut bytes = std::mem::take(&mut self.carried);
         loop {
             self.refill()?;
             bytes += self.reap(sink)?;
-            if clock::now() - begin >= STEP_NS {
+            if clock::monotonic() - begin >= STEP_NS {
                 return Ok(bytes);
             }
         }

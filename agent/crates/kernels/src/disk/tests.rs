@@ -115,9 +115,9 @@ fn work_in_flight_at_a_pause_is_counted_with_the_next_step() {
         let Some(mut kernel) = on_disk("disk-direct-read", json!({ "queue_depth": 8, "engine": engine })) else { return };
         let mut latencies = Latencies::default();
         let mut work = 0.0;
-        let deadline = clock::now() + 30_000_000_000;
+        let deadline = clock::monotonic() + 30_000_000_000;
         // Latencies of requests that ran while it was switched off are not recorded, so carried work has no latency.
-        while work as usize == latencies.count() * 8192 && clock::now() < deadline {
+        while work as usize == latencies.count() * 8192 && clock::monotonic() < deadline {
             work += steps(kernel.as_mut(), 1, &mut latencies);
             kernel.pause().unwrap();
         }

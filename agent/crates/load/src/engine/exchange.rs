@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use partywall_clock as clock;
 use partywall_wire::load::{LoadErrorKind, Protocol};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
@@ -33,7 +32,7 @@ impl Worker<'_> {
         let this = &mut self.users[user as usize];
         this.moments.late_ns = 0;
         if this.timed {
-            self.now_ns = clock::now();
+            self.now_ns = self.shared.clock.now();
             let free_ns = this.moments.intended_ns.max(this.free_ns);
             this.moments.late_ns = self.now_ns.saturating_sub(free_ns);
             self.recorder.left(this.moments.late_ns);
@@ -188,7 +187,7 @@ impl Worker<'_> {
     }
 
     fn connected(&mut self, key: LinkKey) {
-        self.now_ns = clock::now();
+        self.now_ns = self.shared.clock.now();
         let Some(link) = self.links.get_mut(key) else { return };
         let (user, place, started_ns, outcome) = (link.user, link.place, link.started_ns, link.connected());
         match outcome {
@@ -281,7 +280,7 @@ impl Worker<'_> {
             match link.receive(&mut buffer) {
                 Ok(0) => self.stream_ended(key),
                 Ok(taken) => {
-                    self.now_ns = clock::now();
+                    self.now_ns = self.shared.clock.now();
                     self.recorder.open.received_bytes += taken as u64;
                     if secured {
                         self.unseal(key, &buffer[..taken]);
@@ -371,7 +370,7 @@ impl Worker<'_> {
 
     /// The server closed its side of the stream.
     fn stream_ended(&mut self, key: LinkKey) {
-        self.now_ns = clock::now();
+        self.now_ns = self.shared.clock.now();
         let Some(link) = self.links.get_mut(key) else { return };
         let (user, phase, at_end) = (link.user, link.phase, link.response.at_end());
         match (phase, at_end) {

@@ -13,7 +13,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use partywall_clock::{self as clock, Nanos};
+use partywall_clock::{Nanos, SessionClock};
 use partywall_wire::load::LoadErrorKind;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{poll, PollFd, PollFlags};
@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub program: Program,
     /// The addresses of each of the program's places.
     pub addresses: Vec<Vec<Address>>,
+    /// The session's, for all times of the load.
+    pub clock: SessionClock,
     /// None if no request uses TLS.
     pub trust: Option<Trust>,
     pub controls: Arc<Controls>,
@@ -115,7 +117,7 @@ impl<'s> Worker<'s> {
     pub(crate) fn new(shared: &'s Shared, thread: u32, recorder: SecondRecorder) -> Result<Self, Errno> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&poll, shared.controls.waker(thread), EventData::new_u64(WAKE_KEY), EventFlags::IN)?;
-        let (program, now_ns) = (&shared.program, clock::now());
+        let (program, now_ns) = (&shared.program, shared.clock.now());
         let seat = Seat::new(program.source.share, thread, shared.threads);
         Ok(Self {
             shared,
@@ -165,7 +167,7 @@ impl<'s> Worker<'s> {
         }
         self.cut_off();
         self.account();
-        self.recorder.close(clock::now());
+        self.recorder.close(self.shared.clock.now());
         Ok(())
     }
 
@@ -205,7 +207,7 @@ impl<'s> Worker<'s> {
 
     /// Waits for events, or until something is due.
     fn wait(&mut self, events: &mut Vec<epoll::Event>) -> Result<(), Errno> {
-        let before_ns = clock::now();
+        let before_ns = self.shared.clock.now();
         self.work_ended(before_ns);
         let (fine_ns, coarse_ns) = (self.next_fine(), self.next_coarse());
         let until_ns = coarse_ns.min(fine_ns.saturating_sub(self.wake_ahead.ns()));
@@ -222,7 +224,7 @@ impl<'s> Worker<'s> {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
-        self.now_ns = clock::now();
+        self.now_ns = self.shared.clock.now();
         self.looked_ns = self.now_ns;
         self.worked = !events.is_empty();
         if events.is_empty() && left_ns > 0 && until_ns < coarse_ns {

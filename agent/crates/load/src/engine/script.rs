@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use partywall_clock::{self as clock, Nanos};
+use partywall_clock::Nanos;
 use partywall_wire::load::{LoadErrorKind, Think};
 
 use super::Worker;
@@ -412,7 +412,7 @@ impl Worker<'_> {
         if this.epoch != done.job.epoch || this.doing != Doing::Compressing {
             return;
         }
-        self.now_ns = clock::now();
+        self.now_ns = self.shared.clock.now();
         let label = self.program.compressions[done.job.compression as usize].label;
         let moments = this.moments;
         this.moments.intended_ns = self.now_ns;

@@ -191,7 +191,9 @@ impl<T: Resident> Residents<T> {
     /// Ends all. Their remaining events are lost.
     pub(crate) fn drop_all(&self) {
         let all = std::mem::take(&mut *self.lock());
-        all.values().for_each(|entry| drop(entry.lock().take()));
+        for entry in all.values() {
+            drop(entry.lock().take());
+        }
     }
 }
 

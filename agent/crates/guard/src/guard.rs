@@ -196,7 +196,9 @@ fn listen(watch: &Watch, shared: &Shared) {
             Ok(Some(changes)) if changes.is_empty() => continue,
             Ok(Some(changes)) => {
                 let mut state = shared.state();
-                changes.into_iter().for_each(|change| state.changes.add(change));
+                for change in changes {
+                    state.changes.add(change);
+                }
                 LISTENER_RESTS_NS
             }
             // Until it succeeds again, the check every `check_ns` still finds all changes.

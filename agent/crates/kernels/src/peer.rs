@@ -66,7 +66,7 @@ mod tests {
         if std::env::var_os(CHILD).is_some() {
             let (wait, never) = channel::<()>();
             let _peer = Peer::spawn("planted", || panic!("planted")).unwrap();
-            let _ = never.recv_timeout(Duration::from_secs(60));
+            let _ = never.recv_timeout(Duration::from_mins(1));
             return drop(wait);
         }
         let mut child = Command::new(std::env::current_exe().unwrap());

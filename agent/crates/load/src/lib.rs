@@ -150,7 +150,7 @@ impl Load {
             stages_ns: Levels::new(stages(&program.pacing)).end_ns(),
         };
         let (seed, clock) = (options.seed, clock.clone());
-        let shared = Arc::new(Shared { program, addresses, trust, controls, pool, seed, threads, ports_most, clock });
+        let shared = Arc::new(Shared { program, addresses, clock, trust, controls, pool, seed, threads, ports_most });
         let load = Self {
             shared,
             seconds: Seconds::default(),

@@ -1,4 +1,4 @@
-"""Web servers of odd behaviour on 127.0.0.1: load_server.py FORM… prints their ports, and writes what they are sent to `sent`.
+"""Web servers of odd behaviour on 127.0.0.1: load_server.py FORM… prints their ports. `sent` gets what they are sent.
 
 With two forms there are two servers; {other} in a redirect of the first is the port of the second.
 """
@@ -59,9 +59,7 @@ def main() -> None:
     def accept(listener: socket.socket, form: str) -> None:
         while True:
             connection, _ = listener.accept()
-            threading.Thread(
-                target=served, args=(connection, form, ports[-1], Path("sent"), lock), daemon=True
-            ).start()
+            threading.Thread(target=served, args=(connection, form, ports[-1], Path("sent"), lock), daemon=True).start()
 
     threads = [threading.Thread(target=accept, args=pair) for pair in zip(listeners, sys.argv[1:], strict=True)]
     for thread in threads:

@@ -24,7 +24,8 @@ class Summary:
 
     length_s: completed part of the stages, of planned_s; less if the load was ended from outside. seconds: number of
     seconds within the stages. Only these are judged, because a generator is almost idle afterwards. doubtful: number of
-    seconds with each reason for a warning; good: number without any. resent and rerouted: see `Second`. within: responses within the stages, by label; all
+    seconds with each reason for a warning; good: number without any. resent and rerouted: see `Second`.
+    within: responses within the stages, by label; all
     other counts are of the whole load. late_effects: the effect of late sending on percentiles of the whole load. full:
     the full seconds within the stages.
     """

@@ -111,7 +111,7 @@ struct state {
 	__u64 dropped_bytes;
 	__u64 dropped_packets;
 	__u64 marked_packets;
-	__u64 departure; // the last one assigned
+	__u64 departure; // the latest one assigned
 	__u64 sparse_due; // of the share of packets that may not wait
 	__u64 neighbour_due; // of the share of neighbour discovery
 };
@@ -753,7 +753,7 @@ static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 	// without a clock type when a packet enters another namespace.
 	if (control->departures && rates->hold_tcp) {
 		skb->tstamp = departure >> TIME_SHIFT;
-		state->departure = departure;
+		raise_to(&state->departure, departure);
 		// fq sends packets of this priority at once, regardless of their time.
 		if ((skb->priority & PRIORITY_MASK) == PRIORITY_CONTROL)
 			skb->priority = PRIORITY_INTERACTIVE;

@@ -46,4 +46,17 @@ static inline __attribute__((always_inline)) __u64 take(__u64 *due, __u64 now, _
 	return __sync_fetch_and_add(due, from - seen + cost) + (from - seen);
 }
 
+// Raises `latest` to `at`, however many CPUs do so at once. A CPU that loses every attempt leaves it to those that won.
+static inline __attribute__((always_inline)) void raise_to(__u64 *latest, __u64 at)
+{
+	__u64 seen;
+
+#pragma unroll
+	for (int i = 0; i < TRIES; i++) {
+		seen = *(volatile __u64 *)latest;
+		if (seen >= at || __sync_val_compare_and_swap(latest, seen, at) == seen)
+			return;
+	}
+}
+
 #endif

@@ -14,7 +14,7 @@ def record(thread=0, start_ns=10_000_000_000, end_ns=11_000_000_000, **changed):
     health |= {"stall_ns_max": 100_000, "back_pressure": 0, "undelayed": pairs}
     health |= {"throttled_ns": 0, "ports_waiting": 10, "ports_most": 28_232}
     counts = {"users": 2, "in_flight": 1, "waiting": 0, "iterations": 4, "requests": 4, "sent_bytes": 400}
-    counts |= {"received_bytes": 4000, "connections_opened": 2, "connections_open": 2}
+    counts |= {"received_bytes": 4000, "connections_opened": 2, "connections_open": 2, "resent": 0, "rerouted": 0}
     whole = {"thread": thread, "start_ns": start_ns, "end_ns": end_ns, "connect": [[500, 2]], "tls": []}
     whole |= {"timings": [timing], "statuses": [[200, 4]], "errors": [], "health": health} | counts
     for key, value in changed.items():

@@ -70,6 +70,26 @@ def test_what_was_recorded_is_what_is_reported(kept):
     assert run.seconds[1].doubts == {"the hypervisor took CPU time away": "30% of its CPUs"}
 
 
+def test_what_the_generator_put_right_and_left_out_is_in_the_notes(kept, tmp_path, a_record):
+    about = kept.about()
+    origin = {"name": "http://a:80", "protocol": "HTTP/1.1", "addresses": ["[::1]:80"]}
+    about["started"]["origins"] = [origin | {"unreachable": ["127.0.0.1:80: Connection refused"]}]
+    directory = LoadDirectory.create(tmp_path / "repaired", about)
+    for number in range(2):
+        second = Second(number * SECOND, (number + 1) * SECOND)
+        changed = {"resent": 1, "rerouted": number, "start_ns": second.start_ns, "end_ns": second.end_ns}
+        second.add(a_record(**changed))
+        directory.append(second, Health({}))
+    directory.finish(LABELS, 0)
+    run = load_run(directory)
+    assert run.errors == ()
+    notes = " ".join(run.notes)
+    assert "2 requests had to be sent once more" in notes
+    assert "1 attempt to connect went on to the server's next address" in notes
+    assert "http://a:80 is not used at 127.0.0.1:80: Connection refused" in notes
+    assert not any("once more" in note or "next address" in note for note in load_run(kept).notes)
+
+
 def test_a_load_that_was_killed_is_reported_from_what_it_had_written(kept, tmp_path, a_record):
     about = kept.about()
     killed = LoadDirectory.create(tmp_path / "killed", about)

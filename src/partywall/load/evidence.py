@@ -72,6 +72,8 @@ def load_run(directory: LoadDirectory) -> LoadRun:
         notes=(
             *memory_check.warnings(about.get("memory_checked", ())),
             *_early(summary),
+            *_repaired(summary),
+            *_left_out(about["started"]["origins"]),
             *_dropped(read),
             *about.get("notes", ()),
         ),
@@ -102,12 +104,36 @@ def _early(summary: Summary) -> Iterable[str]:
         yield f"It ended early, after {length} of {planned}; rates refer to that time, and no threshold counts as kept"
 
 
+def _repaired(summary: Summary) -> Iterable[str]:
+    """What the generator put right by itself, as clients do, and does not count as an error."""
+    if summary.resent:
+        yield (
+            f"{units.counted(summary.resent, 'request')} had to be sent once more, because the server had closed the "
+            "kept connection; each counts once, from its first start. Raise the server's keep-alive timeout, or set "
+            "keep_alive: false"
+        )
+    if summary.rerouted:
+        yield (
+            f"{units.counted(summary.rerouted, 'attempt')} to connect went on to the server's next address, because "
+            "one did not answer; the time until then counts"
+        )
+
+
+def _left_out(origins: Iterable[Mapping[str, Any]]) -> Iterable[str]:
+    """Addresses of servers that could not be reached before the start."""
+    for origin in origins:
+        for reason in origin.get("unreachable", ()):
+            yield f"{origin['name']} is not used at {reason}"
+
+
 def _seconds(directory: LoadDirectory, labels: list[dict[str, str]]) -> tuple[list[Second], list[Health]]:
     seconds: dict[int, Second] = {}
     healths: list[Health] = []
     for row in directory.table("seconds"):
         second = Second(row["start_ns"], row["end_ns"], **{name: row[name] for name in _COUNTS})
         second.connections_opened, second.connections_open = row["connections_opened"], row["connections_open"]
+        # Older records do not have them.
+        second.resent, second.rerouted = row.get("resent") or 0, row.get("rerouted") or 0
         second.connect, second.tls = _counts(row["connect"]), _counts(row["tls"])
         thread = {name: row[name] for name in _THREAD} | {
             name: _counts(row[name]).items() for name in ("lateness", "undelayed")

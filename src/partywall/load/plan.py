@@ -205,7 +205,9 @@ def _feeder(path: At, feeder: Feeder, folder: Path, columns: dict[str, tuple[str
         names = _columns(feeder, folder)
     except (OSError, ValueError, csv.Error) as error:
         key = "csv" if feeder.csv is not None else "json_lines"
-        yield Mistake((*path, key), _unreadable(error, folder), "check the path, relative to the plan, and its content")
+        coded = isinstance(error, UnicodeDecodeError)
+        remedy = "save it in UTF-8" if coded else "check the path, relative to the plan, and its content"
+        yield Mistake((*path, key), _unreadable(error, folder), remedy)
         return
     columns[str(path[-1])] = names
     if twice := [name for name in names if names.count(name) > 1]:
@@ -244,7 +246,7 @@ def _file(path: At, name: str, folder: Path) -> Iterator[Mistake]:
 def _unreadable(error: Exception, folder: Path) -> str:
     if isinstance(error, OSError):
         return f"{error.filename or folder}: {error.strerror or error}"
-    return f"{type(error).__name__}: {error}" if isinstance(error, UnicodeDecodeError) else str(error)
+    return "the file is not in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
 def wrong_generator(path: At, generator: Generator) -> Iterator[Mistake]:

@@ -78,7 +78,8 @@ class Timing:
 class Second:
     """One second of monotonic time, over all generators and threads.
 
-    parts: the same by generator, if there are several.
+    resent: requests sent once more, because the server had closed their kept connection. rerouted: addresses at which
+    connecting failed, after which the next one was tried. parts: the same by generator, if there are several.
     """
 
     start_ns: int
@@ -88,10 +89,12 @@ class Second:
     waiting: int = 0
     iterations: int = 0
     requests: int = 0
+    resent: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
     connections_opened: int = 0
     connections_open: int = 0
+    rerouted: int = 0
     connect: dict[int, int] = field(default_factory=dict)
     tls: dict[int, int] = field(default_factory=dict)
     timings: defaultdict[int, Timing] = field(default_factory=lambda: defaultdict(Timing))
@@ -142,10 +145,12 @@ _SUMS = (
     "waiting",
     "iterations",
     "requests",
+    "resent",
     "sent_bytes",
     "received_bytes",
     "connections_opened",
     "connections_open",
+    "rerouted",
 )
 
 

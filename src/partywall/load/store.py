@@ -30,7 +30,7 @@ SECONDS = pa.schema(
     [
         *[(name, pa.int64()) for name in ("start_ns", "end_ns", "users", "in_flight", "waiting", "iterations")],
         *[(name, pa.int64()) for name in ("requests", "sent_bytes", "received_bytes")],
-        *[(name, pa.int64()) for name in ("connections_opened", "connections_open")],
+        *[(name, pa.int64()) for name in ("connections_opened", "connections_open", "resent", "rerouted")],
         ("connect", _HISTOGRAM),
         ("tls", _HISTOGRAM),
         ("lateness", _HISTOGRAM),

@@ -24,7 +24,8 @@ class Summary:
 
     length_s: completed part of the stages, of planned_s; less if the load was ended from outside. seconds: number of
     seconds within the stages. Only these are judged, because a generator is almost idle afterwards. doubtful: number of
-    seconds with each reason for a warning; good: number without any. within: responses within the stages, by label; all
+    seconds with each reason for a warning; good: number without any. resent and rerouted: see `Second`.
+    within: responses within the stages, by label; all
     other counts are of the whole load. late_effects: the effect of late sending on percentiles of the whole load. full:
     the full seconds within the stages.
     """
@@ -32,6 +33,8 @@ class Summary:
     length_s: float
     planned_s: float
     requests: int
+    resent: int
+    rerouted: int
     responses: int
     rate: float
     rate_deviation: float | None
@@ -87,6 +90,8 @@ def summarise(seconds: Sequence[Second], healths: Sequence[Health], begin_ns: in
         length_s=length_s,
         planned_s=stages_ns / 1e9,
         requests=sum(second.requests for second in seconds),
+        resent=sum(second.resent for second in seconds),
+        rerouted=sum(second.rerouted for second in seconds),
         responses=sum(map(_responses, seconds)),
         rate=sum(map(_responses, inside)) / length_s if length_s > 0 else 0.0,
         rate_deviation=statistics.stdev(rates) if len(rates) > 1 else None,

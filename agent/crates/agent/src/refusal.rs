@@ -117,7 +117,7 @@ impl Refuses for TraceError {
     fn code(&self) -> i32 {
         match self {
             Self::Request(_) => CODE_USAGE,
-            Self::Absent(_) | Self::Refused { .. } => CODE_LACKING,
+            Self::Absent(_) | Self::Realtime | Self::Refused { .. } => CODE_LACKING,
         }
     }
 }

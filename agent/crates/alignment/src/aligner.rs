@@ -3,10 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 
-use crate::flow::Flows;
+use crate::flow::{Flows, Group};
 use crate::table::Table;
 use crate::unit::{Fate, Unit};
 use crate::{mixed, Kind, Seen, Sink, MAX_HOPS};
+
+/// Maximum ranges in transit that overlap a new one. In honest streams only retransmissions overlap.
+const OVERLAPS_MOST: usize = 64;
 
 /// Limits of an aligner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,39 +136,49 @@ impl<S: Sink> Aligner<S> {
         &mut self.units[(slot - self.base) as usize]
     }
 
-    /// Of several identical packets, the latest is used. So a lost packet is not matched with later ones indefinitely.
+    /// Of several identical packets, the latest that was not seen here is used. So a lost packet is not matched with later ones
+    /// indefinitely.
     fn whole(&mut self, seen: &Seen, flow: u32) {
         let hash = whole_hash(seen.flow, seen.tag);
-        let (units, base, hop, closed_ns) = (&self.units, self.base, usize::from(seen.hop), self.closed_ns);
-        let (last, distinct) = (self.settings.hops - 1, !self.flows.get(flow).alike);
-        let (mut known, mut awaited, mut on_its_way) = (false, None, None);
-        let look = |slot| {
-            let unit: &Unit = &units[(slot - base) as usize];
-            if unit.tag != seen.tag || unit.flow != flow {
-                return false;
-            }
-            known |= !unit.is_late(closed_ns);
-            if !unit.was_at(hop) {
-                awaited = awaited.max(Some(slot));
-                return distinct || hop == 0;
-            }
-            if hop == 0 && !unit.was_at(last) {
-                on_its_way = on_its_way.max(Some(slot));
-            }
-            false
-        };
-        self.whole.find(hash, base, look);
-        if let Some(slot) = awaited {
-            self.arrive(slot, hop, seen.time_ns);
-        } else if known && hop > 0 {
-            self.sink.duplicate(hop);
-        } else {
-            // Perhaps the sender repeated it with the same tag: another packet.
+        let (units, base, hop, last) = (&self.units, self.base, usize::from(seen.hop), self.settings.hops - 1);
+        let is_it = |slot: u64| (units[(slot - base) as usize].tag, units[(slot - base) as usize].flow) == (seen.tag, flow);
+        let Some(first) = self.whole.find(hash, base, is_it) else {
             let slot = self.begin(seen, flow, seen.tag, 0);
             self.whole.insert(hash, slot);
-            if let Some(other) = on_its_way {
-                self.look_alike(slot, other);
+            return;
+        };
+        let unit = *self.unit(first);
+        let (awaited, on_its_way) = match self.flows.get_mut(flow).group(seen.tag) {
+            Some(group) => (group.take(hop), group.latest_awaited(last)),
+            None => ((!unit.was_at(hop)).then_some(first), (!unit.was_at(last)).then_some(first)),
+        };
+        if let Some(slot) = awaited {
+            self.arrive(slot, hop, seen.time_ns);
+        } else if hop > 0 && !unit.is_late(self.closed_ns) {
+            self.sink.duplicate(hop);
+        } else {
+            self.begin_again(seen, flow, first);
+            if let Some(other) = on_its_way.filter(|_| hop == 0) {
+                self.look_alike(self.base + self.units.len() as u64 - 1, other);
             }
+        }
+    }
+
+    /// Adds a packet with the same tag as others in transit, of which `first` is the first: perhaps the sender repeated it.
+    fn begin_again(&mut self, seen: &Seen, flow: u32, first: u64) {
+        let (hops, hop) = (self.settings.hops, usize::from(seen.hop));
+        let slot = self.begin(seen, flow, seen.tag, 0);
+        let before = (first >= self.base).then(|| self.unit(first).seen);
+        match (self.flows.get_mut(flow).group(seen.tag), before) {
+            (Some(group), _) => group.add(slot, 1 << hop, hops),
+            (None, Some(before)) => {
+                let mut group = Group::default();
+                group.add(first, before, hops);
+                group.add(slot, 1 << hop, hops);
+                self.flows.get_mut(flow).groups.get_or_insert_default().insert(seen.tag, group);
+            }
+            // The first was given up to make room.
+            (None, None) => self.whole.insert(whole_hash(seen.flow, seen.tag), slot),
         }
     }
 
@@ -173,10 +186,7 @@ impl<S: Sink> Aligner<S> {
     fn look_alike(&mut self, slot: u64, other: u64) {
         for slot in [slot, other] {
             if slot >= self.base {
-                let unit = self.unit(slot);
-                unit.alike = true;
-                let flow = unit.flow;
-                self.flows.get_mut(flow).alike = true;
+                self.unit(slot).alike = true;
             }
         }
     }
@@ -189,6 +199,9 @@ impl<S: Sink> Aligner<S> {
         let start = ranges.unwrapped(seen.tag as u32);
         let end = start + u64::from(seen.length);
         ranges.overlapping(start, end, &mut overlaps);
+        if hop == 0 && overlaps.len() > OVERLAPS_MOST {
+            self.forget_oldest(flow, &mut overlaps);
+        }
         overlaps.retain(|&(slot, ..)| self.units[(slot - self.base) as usize].epoch == epoch);
         // At the first hop all packets are new, except those that clock errors placed at a later hop before.
         let mut on_their_way = Vec::new();
@@ -207,6 +220,17 @@ impl<S: Sink> Aligner<S> {
             self.cover(&mut overlaps, hop, start, end, seen.time_ns);
         }
         self.overlaps = overlaps;
+    }
+
+    /// Bounds the work for a sender that sends the same bytes again and again. The oldest range is given up if it is still in transit.
+    fn forget_oldest(&mut self, flow: u32, overlaps: &mut Vec<(u64, u64, u64)>) {
+        let Some(&(slot, from, _)) = overlaps.iter().min() else { return };
+        let last = self.settings.hops - 1;
+        self.forced += u64::from(!self.unit(slot).was_at(last));
+        if let Some(ranges) = &mut self.flows.get_mut(flow).ranges {
+            ranges.remove(from, slot);
+        }
+        overlaps.retain(|&(each, ..)| each != slot);
     }
 
     fn begin_range(&mut self, seen: &Seen, flow: u32, start: u64, epoch: u32) -> u64 {
@@ -308,7 +332,13 @@ impl<S: Sink> Aligner<S> {
         let flow = self.flows.get_mut(unit.flow);
         flow.live -= 1;
         match unit.kind {
-            Kind::Whole => self.whole.remove(whole_hash(flow.id, unit.tag), slot),
+            Kind::Whole => {
+                let hash = whole_hash(flow.id, unit.tag);
+                match flow.leave_group(unit.tag, slot) {
+                    Some(next) => self.whole.replace(hash, slot, next),
+                    None => self.whole.remove(hash, slot),
+                }
+            }
             Kind::Range => {
                 if let Some(ranges) = &mut flow.ranges {
                     ranges.remove(unit.tag, slot);

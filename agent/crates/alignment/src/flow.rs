@@ -1,6 +1,6 @@
 //! State of each flow: the hops it has reached, the latest packets at each hop, and the live byte ranges of a stream.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::MAX_HOPS;
@@ -34,9 +34,57 @@ pub(crate) struct Flow {
     pub(crate) live: u32,
     /// Whether the tracer stopped recording it, so that packets in transit are not seen arriving.
     pub(crate) cut: bool,
-    /// Whether identical packets of it were in transit at the same time.
-    pub(crate) alike: bool,
+    /// Identical packets that are in transit at the same time, by tag.
+    pub(crate) groups: Option<Box<HashMap<u64, Group, BuildHasherDefault<Plain>>>>,
     pub(crate) ranges: Option<Box<Ranges>>,
+}
+
+/// Packets of one tag, by slot, in ascending order. Each record concerns the ends of these queues only, however many packets there are.
+#[derive(Debug, Default)]
+pub(crate) struct Group {
+    live: VecDeque<u64>,
+    /// Those that were not seen at each hop.
+    awaited: [VecDeque<u64>; MAX_HOPS],
+}
+
+impl Group {
+    /// Adds a packet, later than all others, that was seen at the hops in `seen`.
+    pub(crate) fn add(&mut self, slot: u64, seen: u8, hops: usize) {
+        self.live.push_back(slot);
+        (0..hops).filter(|hop| seen & (1 << hop) == 0).for_each(|hop| self.awaited[hop].push_back(slot));
+    }
+
+    /// The latest packet that was not seen at `hop`. It is now.
+    pub(crate) fn take(&mut self, hop: usize) -> Option<u64> {
+        self.awaited[hop].pop_back()
+    }
+
+    /// The latest packet that was not seen at `hop`.
+    pub(crate) fn latest_awaited(&self, hop: usize) -> Option<u64> {
+        self.awaited[hop].back().copied()
+    }
+}
+
+impl Flow {
+    /// The packets of a tag, if several are in transit.
+    pub(crate) fn group(&mut self, tag: u64) -> Option<&mut Group> {
+        self.groups.as_mut()?.get_mut(&tag)
+    }
+
+    /// Removes the first packet of a tag from its group. Returns the one that is the first now.
+    pub(crate) fn leave_group(&mut self, tag: u64, slot: u64) -> Option<u64> {
+        let group = self.group(tag)?;
+        for queue in group.awaited.iter_mut().chain([&mut group.live]) {
+            if queue.front() == Some(&slot) {
+                queue.pop_front();
+            }
+        }
+        let next = group.live.front().copied();
+        if next.is_none() {
+            self.groups.as_mut()?.remove(&tag);
+        }
+        next
+    }
 }
 
 /// Live byte ranges of a stream, by unwrapped number of their first byte. A retransmission is kept next to the first transmission.
@@ -118,7 +166,7 @@ impl Flows {
         if self.by_id.len() >= self.max {
             self.forget_idle();
         }
-        let flow = Flow { id, reached: 0, ahead_ns: [0; MAX_HOPS], live: 0, cut: false, alike: false, ranges: None };
+        let flow = Flow { id, reached: 0, ahead_ns: [0; MAX_HOPS], live: 0, cut: false, groups: None, ranges: None };
         let number = if let Some(number) = self.free.pop() {
             self.all[number as usize] = flow;
             number

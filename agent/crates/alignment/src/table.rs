@@ -72,14 +72,24 @@ impl Table {
 
     /// Removes `slot`, which must exist.
     pub(crate) fn remove(&mut self, hash: u64, slot: u64) {
-        let wanted = cell_of(hash, slot);
-        let mut hole = self.home(wanted);
-        while self.cells[hole] != wanted {
-            debug_assert_ne!(self.cells[hole], 0, "slot {slot} is not in the table");
-            hole = (hole + 1) & self.mask;
-        }
-        self.close_hole(hole);
+        self.close_hole(self.index(hash, slot));
         self.len -= 1;
+    }
+
+    /// Puts `other` in the place of `slot`, which must exist.
+    pub(crate) fn replace(&mut self, hash: u64, slot: u64, other: u64) {
+        let at = self.index(hash, slot);
+        self.cells[at] = cell_of(hash, other);
+    }
+
+    fn index(&self, hash: u64, slot: u64) -> usize {
+        let wanted = cell_of(hash, slot);
+        let mut at = self.home(wanted);
+        while self.cells[at] != wanted {
+            debug_assert_ne!(self.cells[at], 0, "slot {slot} is not in the table");
+            at = (at + 1) & self.mask;
+        }
+        at
     }
 
     /// Moves back the entries that a probe would no longer find behind the hole (Knuth, volume 3, section 6.4, algorithm R).

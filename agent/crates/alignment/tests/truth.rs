@@ -357,6 +357,45 @@ fn identical_packets_are_in_no_delay_until_the_lost_one_is_given_up() {
     assert_eq!(counts.hops.iter().map(|hop| hop.reordered + hop.duplicates).sum::<u64>(), 0);
 }
 
+/// CPU time to align packets that all leave within the horizon, and what was counted. `hop_ns`: time from hop to hop.
+fn spent(kind: Kind, tag: fn(u64) -> u64, hop_ns: u64) -> (u64, Counts, u64) {
+    const PACKETS: u64 = 20_000;
+    let packet = |number: u64| {
+        (0..HOPS as u64).map(move |hop| {
+            let time_ns = 1_000 * MS + number * 600 + hop * hop_ns;
+            Seen { time_ns, flow: 1, tag: tag(number), length: 100, hop: hop as u8, kind }
+        })
+    };
+    let mut records: Vec<Seen> = (0..PACKETS).flat_map(packet).collect();
+    records.sort_by_key(|seen| seen.time_ns);
+    let mut aligner = Aligner::new(settings(), Counts::default());
+    let before_ns = partywall_clock::thread_cpu();
+    records.iter().for_each(|seen| aligner.push(seen));
+    aligner.finish();
+    let spent_ns = partywall_clock::thread_cpu() - before_ns;
+    let forced = aligner.forced();
+    (spent_ns, std::mem::take(aligner.sink()), forced)
+}
+
+#[test]
+fn identical_packets_take_about_as_long_as_distinct_ones() {
+    // Packets are delivered at once, or all are in transit together.
+    for (kind, hop_ns) in [(Kind::Whole, 100), (Kind::Whole, 10 * MS), (Kind::Range, 100), (Kind::Range, 10 * MS)] {
+        let (distinct_ns, ..) = spent(kind, |number| number * 100, hop_ns);
+        let (alike_ns, counts, forced) = spent(kind, |_| 7, hop_ns);
+        assert!(
+            alike_ns < 20 * distinct_ns,
+            "{kind:?}, {hop_ns} ns: {alike_ns} ns for identical packets, {distinct_ns} ns for distinct ones"
+        );
+        if kind == Kind::Whole || hop_ns == 100 {
+            let repeated: u64 = counts.hops.iter().map(|hop| hop.duplicates).sum();
+            assert_eq!((counts.delivered, repeated, forced), (20_000, 0, 0), "{kind:?}, {hop_ns} ns");
+        } else {
+            assert!(forced > 0, "those that are given up are counted");
+        }
+    }
+}
+
 #[test]
 fn a_retransmission_without_a_timestamp_overtakes_nobody_and_has_no_delay() {
     let range = |time_ns, from: u64, hop| Seen { time_ns, flow: 1, tag: from, length: 100, hop, kind: Kind::Range };

@@ -121,18 +121,42 @@ pub(crate) fn allowed(survey: &mut Survey, online: Option<&[u32]>) -> Option<Vec
 /// The CPUs in `/proc/cpuinfo`: the online ones, for hosts whose `/sys` does not list them.
 fn processors(survey: &Survey) -> Option<Vec<u32>> {
     let text = survey.optional("/proc/cpuinfo")?;
-    let number = |line: &str| line.strip_prefix("processor")?.trim_start().strip_prefix(':')?.trim().parse().ok();
-    Some(text.lines().filter_map(number).collect())
+    // s390 writes `processor 0: version = …`.
+    let number = |(key, value): (&str, &str)| match key.strip_prefix("processor")?.trim() {
+        "" => value.parse().ok(),
+        number => number.parse().ok(),
+    };
+    Some(pairs(&text).filter_map(number).collect())
+}
+
+/// The keys and values of `/proc/cpuinfo`.
+fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines().filter_map(|line| line.split_once(':')).map(|(key, value)| (key.trim(), value.trim()))
 }
 
 fn model(survey: &mut Survey) -> Option<String> {
     let question = Question {
         what: "CPU model",
         cost: "results of hosts with different CPUs cannot be distinguished",
-        remedy: "none needed on virtual or ARM hosts that do not name it",
+        remedy: "none needed on hosts that do not name it",
     };
-    // x86 writes "model name", POWER "cpu", s390 "processor 0"; ARM often writes nothing.
-    survey.ask(question, "/proc/cpuinfo", |text| field(text, "model name").or_else(|| field(text, "cpu")).map(str::to_owned))
+    survey.ask(question, "/proc/cpuinfo", model_in)
+}
+
+/// The model in `/proc/cpuinfo`, or what else it has to tell models apart. Each architecture has keys of its own.
+fn model_in(text: &str) -> Option<String> {
+    let first = |wanted: &str| {
+        let known = |value: &str| !value.is_empty() && value != "unknown";
+        pairs(text).find(|(key, value)| key.eq_ignore_ascii_case(wanted) && known(value)).map(|(_, value)| value)
+    };
+    // x86, LoongArch and 32-bit ARM; MIPS; POWER, SPARC and PA-RISC; SuperH; RISC-V.
+    let named = ["model name", "cpu model", "cpu", "cpu type", "uarch"].into_iter().find_map(first).map(str::to_owned);
+    let (vendor, of) = (|| first("vendor_id"), |key: &str| text.split(key).nth(1)?.split_whitespace().next());
+    let x86 = || Some(format!("{} family {} model {} stepping {}", vendor()?, first("cpu family")?, first("model")?, first("stepping")?));
+    let s390 = || Some(format!("{} machine {}", vendor()?, of("machine = ")?));
+    let arm = || Some(format!("ARM implementer {} part {}", first("CPU implementer")?, first("CPU part")?));
+    let riscv = || Some(format!("RISC-V {}", first("isa")?));
+    named.or_else(x86).or_else(s390).or_else(arm).or_else(riscv)
 }
 
 fn online(survey: &mut Survey) -> Option<Vec<u32>> {
@@ -251,7 +275,32 @@ fn turbo(survey: &mut Survey) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::size;
+    use super::{model_in, size};
+
+    #[test]
+    fn each_architecture_has_a_key_of_its_own_for_the_model() {
+        for (text, model) in [
+            ("processor\t: 0\nvendor_id\t: GenuineIntel\nmodel\t\t: 85\nmodel name\t: Xeon (R)\n", "Xeon (R)"),
+            (
+                "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 60\nmodel name\t: unknown\nstepping\t: 1\n",
+                "GenuineIntel family 6 model 60 stepping 1",
+            ),
+            ("processor\t: 0\ncpu\t\t: POWER9 (raw), altivec supported\nclock\t\t: 2.9MHz\n", "POWER9 (raw), altivec supported"),
+            (
+                "vendor_id       : IBM/S390\n# processors    : 2\n\
+                 processor 0: version = FF,  identification = 3FEC87,  machine = 2964\n\ncpu number      : 0\n",
+                "IBM/S390 machine 2964",
+            ),
+            ("system type\t\t: Board A\nprocessor\t\t: 0\ncpu model\t\t: MIPS 24Kc V7.4\n", "MIPS 24Kc V7.4"),
+            ("CPU Family\t\t: Loongson-64bit\nModel Name\t\t: Loongson-3C6000/D\n", "Loongson-3C6000/D"),
+            ("BogoMIPS\t: 50\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0c\n", "ARM implementer 0x41 part 0xd0c"),
+            ("processor\t: 0\nhart\t\t: 1\nisa\t\t: rv64imafdc\nmmu\t\t: sv39\nuarch\t\t: sifive,u74-mc\n", "sifive,u74-mc"),
+            ("processor\t: 0\nhart\t\t: 1\nisa\t\t: rv64imafdc\nmmu\t\t: sv39\n", "RISC-V rv64imafdc"),
+        ] {
+            assert_eq!(model_in(text).as_deref(), Some(model));
+        }
+        assert_eq!(model_in("processor\t: 0\nBogoMIPS\t: 50\n"), None);
+    }
 
     #[test]
     fn cache_sizes_are_read_with_their_factor() {

@@ -1,7 +1,7 @@
 //! Counts which pages of a file in memory change over time, such as the memory of a guest before its migration. Each page is hashed at
 //! set times and compared with its earlier hash.
 //!
-//! Holes of a file are not read, because reading them would make the host allocate pages.
+//! Holes of a file are skipped.
 
 mod hash;
 mod history;
@@ -12,7 +12,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use partywall_clock::{self as clock, Nanos};
-use partywall_sys::view::View;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -138,10 +137,9 @@ pub fn memory_changes(root: &Path, plan: &Plan) -> Result<MemoryChanges, Changes
     check(plan)?;
     let path = crate::under(root, &plan.file.to_string_lossy());
     let (file, pages) = open(&path, plan)?;
-    let view = View::new(file, (pages * PAGE_BYTES / 8) as usize).map_err(host("mapping", &path))?;
-    let looked_at = pages.div_ceil(u64::from(plan.stride));
-    let samples = watch(&mut Pages::new(view, looked_at as usize, plan.stride as usize), plan, &path)?;
-    Ok(MemoryChanges { page_bytes: PAGE_BYTES, pages, looked_at, samples })
+    let mut hashed = Pages::new(file, pages, plan.stride);
+    let samples = watch(&mut hashed, plan, &path)?;
+    Ok(MemoryChanges { page_bytes: PAGE_BYTES, pages, looked_at: hashed.looked_at(), samples })
 }
 
 fn watch(pages: &mut Pages, plan: &Plan, path: &Path) -> Result<Vec<ChangesSample>, ChangesError> {
@@ -152,8 +150,7 @@ fn watch(pages: &mut Pages, plan: &Plan, path: &Path) -> Result<Vec<ChangesSampl
     while index < plan.samples {
         clock::sleep_until(start_ns + u64::from(index) * plan.interval_ns);
         let at_ns = clock::monotonic();
-        pages.check_length(path)?;
-        pages.scan(&mut history, index);
+        pages.scan(path, &mut history, index)?;
         let end_ns = clock::monotonic();
         let changed = plan.windows.iter().map(|&window| history.changed_within(window)).collect();
         samples.push(ChangesSample { at_ns, scan_ns: end_ns - at_ns, changed });

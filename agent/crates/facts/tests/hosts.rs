@@ -175,6 +175,9 @@ fn only_permitted_cpus_that_are_online_count() {
 fn a_host_without_sysfs_tells_its_cpus_in_cpuinfo() {
     let host = Host::empty().with("/proc/cpuinfo", "processor\t: 0\nmodel\t\t: 85\n\nprocessor\t: 3\n");
     assert_eq!(host.facts().cpus_allowed, Some(vec![0, 3]));
+    let s390 =
+        "# processors    : 2\nprocessor 0: version = FF, machine = 2964\nprocessor 1: version = FF, machine = 2964\ncpu number      : 0\n";
+    assert_eq!(Host::empty().with("/proc/cpuinfo", s390).facts().cpus_allowed, Some(vec![0, 1]));
     let facts = Host::empty().facts();
     assert_eq!(facts.cpus_allowed, None);
     for what in [partywall_facts::cpu::ALLOWED, "CPU frequency"] {

@@ -30,6 +30,10 @@ use crate::whereabouts::Where;
 /// Maximum datagrams in one segmented packet (`UDP_MAX_SEGMENTS`). A hook counts all of them at once.
 const SEGMENTS: u64 = 128;
 const LEAVES_MAX: usize = 65_000;
+/// The longest time of a policy: an hour.
+const TIME_MOST: Nanos = 3_600_000_000_000;
+/// The highest rate of a policy, in bit/s or packets/s. The sum of one for each leaf fits in 64 bits.
+const RATE_MOST: u64 = 200_000_000_000_000;
 /// Queues of vifs checked per round. Thousands take turns; vifs with a goal are checked in every round.
 const LOOKED_AT: usize = 32;
 /// Queues changed per round, because each change is a system call.
@@ -370,11 +374,38 @@ fn checked(start: &GuardStart) -> Result<(), GuardError> {
     let totals = start.leaves.iter().all(|leaf| leaf.totals.iter().all(|&total| total < start.totals.len()));
     let used = start.hooks.iter().flat_map(|hook| hook.rules.iter().map(|rule| rule.leaf).chain([hook.leaf]));
     let leaves = used.chain(start.goals.iter().flat_map(|goal| goal.leaves.iter().copied())).all(|leaf| leaf < start.leaves.len());
+    in_range(start)?;
     let periods = start.period_ns >= 1_000_000 && start.report_ns >= start.period_ns && start.check_ns >= start.period_ns;
     match (pools && totals && leaves, periods) {
         (false, _) => Err(GuardError::usage("a leaf, hook or rule names a pool, total or leaf that is not in the lists")),
         (_, false) => Err(GuardError::usage("period_ns is below 1 ms, or report_ns or check_ns below period_ns")),
         _ => Ok(()),
+    }
+}
+
+/// Checks that no time or rate is so large that sums and products of them leave 64 bits.
+fn in_range(start: &GuardStart) -> Result<(), GuardError> {
+    let time = |what: &'static str, ns: u64| (what, Some(ns), TIME_MOST);
+    let mut figures = vec![time("period_ns", start.period_ns), time("report_ns", start.report_ns), time("check_ns", start.check_ns)];
+    figures.push(("fallback_after_ns", start.fallback_after_ns, TIME_MOST));
+    for pool in &start.pools {
+        figures.extend([("capacity_bps", Some(pool.capacity_bps), RATE_MOST), ("capacity_pps", pool.capacity_pps, RATE_MOST)]);
+    }
+    for total in &start.totals {
+        figures.extend([("ceiling_bps", total.ceiling_bps, RATE_MOST), ("ceiling_pps", total.ceiling_pps, RATE_MOST)]);
+    }
+    for leaf in &start.leaves {
+        figures.extend([time("burst_ns", leaf.burst_ns), time("hold_ns", leaf.hold_ns)]);
+        figures.extend([("guarantee_bps", Some(leaf.guarantee_bps), RATE_MOST), ("ceiling_bps", Some(leaf.ceiling_bps), RATE_MOST)]);
+        figures.extend([("guarantee_pps", Some(leaf.guarantee_pps), RATE_MOST), ("ceiling_pps", leaf.ceiling_pps, RATE_MOST)]);
+    }
+    for goal in &start.goals {
+        figures.extend([("delay_ns", goal.delay_ns, TIME_MOST), ("jitter_ns", goal.jitter_ns, TIME_MOST)]);
+    }
+    let large = figures.into_iter().find_map(|(what, value, most)| Some((what, value.filter(|&value| value > most)?, most)));
+    match large {
+        Some((what, value, most)) => Err(GuardError::usage(format_args!("{what} is {value}; give at most {most}"))),
+        None => Ok(()),
     }
 }
 
@@ -1452,6 +1483,28 @@ mod tests {
             demand: GuardDemand::default(),
             transient: false,
         }
+    }
+
+    #[test]
+    fn a_time_or_rate_whose_sums_leave_64_bits_is_refused_by_name() {
+        let changes: [(&str, fn(&mut GuardStart)); 8] = [
+            ("burst_ns", |start| start.leaves[0].burst_ns = u64::MAX),
+            ("hold_ns", |start| start.leaves[0].hold_ns = TIME_MOST + 1),
+            ("ceiling_bps", |start| start.leaves[0].ceiling_bps = u64::MAX / 2),
+            ("ceiling_pps", |start| start.leaves[0].ceiling_pps = Some(u64::MAX)),
+            ("guarantee_pps", |start| start.leaves[0].guarantee_pps = RATE_MOST + 1),
+            ("capacity_bps", |start| start.pools[0].capacity_bps = u64::MAX),
+            ("check_ns", |start| start.check_ns = u64::MAX),
+            ("fallback_after_ns", |start| start.fallback_after_ns = Some(u64::MAX)),
+        ];
+        for (what, change) in changes {
+            let mut start = request();
+            change(&mut start);
+            let why = checked(&start).unwrap_err().to_string();
+            assert!(why.contains(&format!("{what} is ")) && why.contains("; give at most "), "{why}");
+        }
+        assert!(checked(&request()).is_ok());
+        assert!(RATE_MOST.checked_mul(LEAVES_MAX as u64).is_some());
     }
 
     /// The parts of a guard, without the fallback process.

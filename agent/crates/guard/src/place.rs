@@ -47,10 +47,11 @@ const LIMIT_LEAST: u64 = 5 * LARGEST;
 const HEADER: u64 = 32;
 /// A full frame.
 const FRAME: u64 = 1514;
-/// Frames that a departure-time queue can hold, per full frame that may wait by its time. The hook decides what waits, and
-/// frames may be smaller than full ones. The minimum is the kernel's default.
-const ROOM: u64 = 4;
-const ROOM_LEAST: u64 = 10_000;
+/// A frame with nothing but the headers of Ethernet, IP and UDP.
+const FRAME_LEAST: u64 = 42;
+/// Frames that a departure-time queue can hold. The minimum is the kernel's default. Frames up to the maximum take some 200 MB of the
+/// kernel's memory.
+const ROOM: RangeInclusive<u32> = 10_000..=1 << 18;
 /// Maximum delay of a packet after its departure time: the permitted wait divided by this.
 const SLACK_PART: Nanos = 64;
 const SLACK_NS: RangeInclusive<Nanos> = 10_000..=500_000;
@@ -293,6 +294,15 @@ fn open(file: Option<&str>) -> io::Result<Namespace> {
 fn named() -> Vec<String> {
     let files = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
     files.filter_map(|entry| entry.path().into_os_string().into_string().ok()).collect()
+}
+
+/// Frames for which a departure-time queue has room. The hook decides by bytes what waits, TCP for up to twice `hold_ns`. All of it may
+/// be the smallest frames: a queue that is full of packets drops those of every class. With rates at which these would need too much
+/// memory, there is room for full frames at least.
+fn room(ceiling_bps: u64, hold_ns: Nanos) -> u32 {
+    let bytes = u128::from(ceiling_bps).saturating_mul(2 * u128::from(hold_ns)) / 8_000_000_000;
+    let frames = |size: u64| u32::try_from(bytes.div_ceil(u128::from(size))).unwrap_or(u32::MAX);
+    frames(FRAME_LEAST).clamp(*ROOM.start(), *ROOM.end()).max(frames(FRAME))
 }
 
 /// The kind of queue, the same in every namespace: the requested kind, or `fq` if the kernel has it.
@@ -570,8 +580,7 @@ impl Place {
 
     /// The hook decides how much waits; the queue's own limits must only stay out of the way.
     fn departures(&self) -> Queue {
-        let frames = u128::from(self.ceiling_bps) * u128::from(self.hold_ns) / 8_000_000_000 / u128::from(FRAME);
-        let limit_packets = u32::try_from(frames * u128::from(ROOM)).unwrap_or(u32::MAX).max(ROOM_LEAST as u32);
+        let limit_packets = room(self.ceiling_bps, self.hold_ns);
         let slack_ns = (self.hold_ns / SLACK_PART).clamp(*SLACK_NS.start(), *SLACK_NS.end()) as u32;
         Queue::Departures { limit_packets, slack_ns }
     }
@@ -932,6 +941,19 @@ fn shown_at(direction: Direction, interface: &str, namespace: Option<&str>) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_queue_has_room_for_all_that_may_wait_in_the_smallest_frames() {
+        let (gbit, ms) = (1_000_000_000, 1_000_000);
+        for (ceiling_bps, hold_ns) in [(gbit / 10, 20 * ms), (gbit, 5 * ms), (gbit, 20 * ms), (2 * gbit, 20 * ms), (4 * gbit, 10 * ms)] {
+            let waits = 2 * ceiling_bps / 8 * hold_ns / gbit;
+            assert!(u64::from(room(ceiling_bps, hold_ns)) * FRAME_LEAST >= waits, "{ceiling_bps} {hold_ns}");
+        }
+        assert_eq!((room(1, 1), room(100 * gbit, 5 * ms)), (10_000, 1 << 18));
+        let much = room(400 * gbit, 20 * ms);
+        assert!(u64::from(much) * FRAME >= 2 * 400 * gbit / 8 / 50, "full frames fit at any rate");
+        assert_eq!(room(u64::MAX, u64::MAX), u32::MAX);
+    }
 
     #[test]
     fn a_packet_at_the_head_of_a_queue_leaves_soon_at_any_rate() {

@@ -111,8 +111,9 @@ fn host_and_port(authority: &str, usual: u16) -> Option<(&str, u16)> {
     (port > 0).then_some((host, port))
 }
 
-/// The URL of a redirect's `location`, relative to `target` at `from`.
-pub(crate) fn redirected(from: &Place, target: &str, location: &str) -> Result<(Place, String), UrlError> {
+/// The URL of a redirect's Location header, relative to `target` at `from`.
+pub(crate) fn redirected(from: &Place, target: &str, location: &[u8]) -> Result<(Place, String), UrlError> {
+    let location = &in_ascii(location);
     if scheme(location).is_some() {
         return split(location);
     }
@@ -128,6 +129,19 @@ pub(crate) fn redirected(from: &Place, target: &str, location: &str) -> Result<(
     };
     let (_, target) = split(&format!("http://x{}", without_dots(&whole)))?;
     Ok((from.clone(), target))
+}
+
+/// A URL as servers write it in headers, with blanks and letters beyond ASCII encoded, as browsers do.
+fn in_ascii(url: &[u8]) -> String {
+    let mut encoded = Vec::new();
+    for &byte in url.trim_ascii() {
+        if byte > b' ' && byte < 0x7f {
+            encoded.push(byte);
+        } else {
+            url_encode(&[byte], &mut encoded);
+        }
+    }
+    String::from_utf8_lossy(&encoded).into_owned()
 }
 
 /// A path without `.` and `..` (RFC 3986, section 5.2.4).
@@ -203,15 +217,17 @@ mod tests {
             ("?n", "http://a:81 /x/y?n"),
             ("//h/b", "http://h:80 /b"),
             ("https://h/b#f", "https://h:443 /b"),
+            ("/a b", "http://a:81 /a%20b"),
+            ("/\u{e9}?\u{e9}", "http://a:81 /%C3%A9?%C3%A9"),
         ] {
-            let (place, target) = redirected(&from.0, &from.1, location).unwrap();
+            let (place, target) = redirected(&from.0, &from.1, location.as_bytes()).unwrap();
             assert_eq!(format!("{place} {target}"), wanted, "{location}");
         }
     }
 
     proptest! {
         #[test]
-        fn any_location_is_followed_or_refused(location in ".{0,40}") {
+        fn any_location_is_followed_or_refused(location in proptest::collection::vec(any::<u8>(), 0..40)) {
             let (place, target) = split("http://a/x/y?z").unwrap();
             if let Ok((_, target)) = redirected(&place, &target, &location) {
                 prop_assert!(target.starts_with('/'));

@@ -72,9 +72,25 @@ impl Table {
 
 type Read = (Vec<String>, Vec<Vec<String>>);
 
+/// The text of a file, without the byte-order mark with which some programs begin it.
+fn content(path: &Path) -> Result<String, String> {
+    let wrong = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    let bytes = std::fs::read(path).map_err(|error| wrong(&error))?;
+    if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
+        return Err(wrong(&"the file is in UTF-16; save it in UTF-8"));
+    }
+    let marked = bytes.starts_with("\u{feff}".as_bytes());
+    String::from_utf8(if marked { bytes[3..].to_vec() } else { bytes }).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+        wrong(&format!("line {line} is not in UTF-8; save the file in UTF-8"))
+    })
+}
+
 fn csv(path: &Path) -> Result<Read, String> {
     let shown = path.display();
-    let mut reader = csv::Reader::from_path(path).map_err(|error| format!("{shown}: {error}"))?;
+    let content = content(path)?;
+    let mut reader = csv::Reader::from_reader(content.as_bytes());
     let columns = reader.headers().map_err(|error| format!("{shown}: {error}"))?.iter().map(Into::into).collect();
     let row = |record: Result<csv::StringRecord, csv::Error>| {
         record.map(|record| record.iter().map(Into::into).collect()).map_err(|error| format!("{shown}: {error}"))
@@ -84,9 +100,7 @@ fn csv(path: &Path) -> Result<Read, String> {
 
 fn json_lines(path: &Path) -> Result<Read, String> {
     let shown = path.display();
-    let content = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
-    // Some editors begin a file with a byte-order mark.
-    let content = content.strip_prefix('\u{feff}').unwrap_or(&content);
+    let content = content(path)?;
     let (mut columns, mut rows) = (Vec::new(), Vec::new());
     for (number, line) in content.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |why: String| format!("{shown}, line {}: {why}", number + 1);
@@ -160,5 +174,27 @@ mod tests {
         assert!(read(Rows::JsonLines(json)).unwrap_err().contains("line 3: \"n\" is missing"));
         std::fs::write(&csv, "a,b\n1\n").unwrap();
         assert!(read(Rows::Csv(csv)).unwrap_err().contains("a.csv"));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_column() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows");
+        for (rows, text) in [
+            (Rows::Csv(file.clone()), "first,n\r\nAda,1\r\n"),
+            (Rows::Csv(file.clone()), "\"first\",\"n\"\r\nAda,1\r\n"),
+            (Rows::JsonLines(file.clone()), "{\"first\":\"Ada\",\"n\":1}\r\n"),
+        ] {
+            let read = |bytes: &[u8]| {
+                std::fs::write(&file, bytes).unwrap();
+                let feeder = Feeder { rows: rows.clone(), order: Order::Sequential, shared: true, when_spent: WhenSpent::Repeat };
+                Table::read(&feeder, Share::default())
+            };
+            let table = read(format!("\u{feff}{text}").as_bytes()).unwrap();
+            assert_eq!((table.columns.join(" "), table.rows[0].join("|")), ("first n".into(), "Ada|1".into()), "{text}");
+            let utf16: Vec<u8> = format!("\u{feff}{text}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+            assert!(read(&utf16).unwrap_err().ends_with("the file is in UTF-16; save it in UTF-8"));
+            assert!(read(&[text.as_bytes(), b"\xe9,1\n"].concat()).unwrap_err().contains("is not in UTF-8; save"));
+        }
     }
 }

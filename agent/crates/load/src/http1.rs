@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::io::Read;
 
-use flate2::read::{MultiGzDecoder, ZlibDecoder};
+use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use memchr::memchr;
 
 /// Maximum length of a head.
@@ -142,16 +142,18 @@ impl Response {
         &self.body
     }
 
-    /// The body, if it was requested. Decompressed if its encoding is declared and supported.
+    /// The body, if it was requested, without its content and transfer codings. Codings that are not supported stay.
     pub(crate) fn decoded_body(&self) -> Cow<'_, [u8]> {
-        let coding = self.header("content-encoding").last().map(<[u8]>::to_ascii_lowercase);
-        let mut decoded = Vec::new();
-        let read = match coding.as_deref() {
-            Some(b"gzip" | b"x-gzip") => MultiGzDecoder::new(&*self.body).take(KEPT_MAX as u64).read_to_end(&mut decoded),
-            Some(b"deflate") => ZlibDecoder::new(&*self.body).take(KEPT_MAX as u64).read_to_end(&mut decoded),
-            _ => return Cow::Borrowed(&self.body),
-        };
-        read.map_or(Cow::Borrowed(&*self.body), |_| Cow::Owned(decoded))
+        let codings = ["content-encoding", "transfer-encoding"].into_iter().flat_map(|name| self.header(name)).flat_map(elements);
+        let codings: Vec<_> = codings.filter(|coding| !coding.eq_ignore_ascii_case(b"chunked")).collect();
+        let mut body = Cow::Borrowed(&*self.body);
+        for coding in codings.into_iter().rev().filter(|coding| !is_identity(coding)) {
+            match decoded(coding, &body) {
+                Some(plain) => body = Cow::Owned(plain),
+                None => break,
+            }
+        }
+        body
     }
 
     /// Whether lines of the head were kept.
@@ -328,7 +330,8 @@ impl Response {
             100..=199 => return Ok(()),
             _ => {}
         }
-        self.keep_alive = !framing.close && (minor > 0 || framing.keep_alive);
+        // HTTP/1.0 has no transfer codings: the framing of such a response may be wrong (RFC 9112, section 6.1).
+        self.keep_alive = !framing.close && (minor > 0 || framing.keep_alive && !framing.coded);
         let wanted = self.wanted;
         if wanted.head || wanted.cookies && framing.cookies || wanted.redirects && (300..400).contains(&status) {
             self.head.extend_from_slice(&head[first_end + 1..]);
@@ -372,6 +375,12 @@ fn head_end(bytes: &[u8], from: usize) -> Option<usize> {
     None
 }
 
+/// The rest of `bytes` after empty lines. Some servers end a body with one that its length does not include.
+pub(crate) fn without_empty_lines(bytes: &[u8]) -> &[u8] {
+    let begin = bytes.iter().position(|byte| !b"\r\n".contains(byte));
+    &bytes[begin.unwrap_or(bytes.len())..]
+}
+
 fn trim_line(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
@@ -407,7 +416,7 @@ fn framing(head: &[u8]) -> Result<Framing, BadResponse> {
         // Few names concern framing, and the length excludes most others.
         match name.len() {
             14 if name.eq_ignore_ascii_case(b"content-length") => framing.add_length(value)?,
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => framing.add_coding(value),
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => framing.add_codings(value),
             10 if name.eq_ignore_ascii_case(b"connection") => framing.add_options(value),
             10 if name.eq_ignore_ascii_case(b"set-cookie") => framing.cookies = true,
             _ => {}
@@ -428,17 +437,42 @@ impl Framing {
         Ok(())
     }
 
-    fn add_coding(&mut self, value: &[u8]) {
-        let last = value.rsplit(|&byte| byte == b',').next().unwrap_or_default().trim_ascii();
-        self.coded = true;
-        self.chunked = last.eq_ignore_ascii_case(b"chunked");
+    /// The last coding of all lines decides. `identity`, which RFC 2616 still had, is no coding.
+    fn add_codings(&mut self, value: &[u8]) {
+        for coding in elements(value).filter(|coding| !is_identity(coding)) {
+            self.coded = true;
+            self.chunked = coding.eq_ignore_ascii_case(b"chunked");
+        }
     }
 
     fn add_options(&mut self, value: &[u8]) {
-        for option in value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
+        for option in elements(value) {
             self.close |= option.eq_ignore_ascii_case(b"close");
             self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
         }
+    }
+}
+
+/// The elements of a list, of which empty ones do not count (RFC 9110, section 5.6.1).
+fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
+}
+
+fn is_identity(coding: &[u8]) -> bool {
+    coding.eq_ignore_ascii_case(b"identity")
+}
+
+/// None if the coding is not supported, or if the bytes are not in it.
+fn decoded(coding: &[u8], bytes: &[u8]) -> Option<Vec<u8>> {
+    fn all(stream: impl Read) -> Option<Vec<u8>> {
+        let mut plain = Vec::new();
+        stream.take(KEPT_MAX as u64).read_to_end(&mut plain).ok().map(|_| plain)
+    }
+    match coding.to_ascii_lowercase().as_slice() {
+        b"gzip" | b"x-gzip" => all(MultiGzDecoder::new(bytes)),
+        // Some servers leave out the zlib wrapper (RFC 9110, section 8.4.1.2).
+        b"deflate" => all(ZlibDecoder::new(bytes)).or_else(|| all(DeflateDecoder::new(bytes))),
+        _ => None,
     }
 }
 
@@ -518,6 +552,63 @@ mod tests {
             whole("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked\r\n\r\n5;x=y\r\nhello\r\n6 \r\n world\r\n0\r\nA: b\r\n\r\n")
                 .unwrap();
         assert_eq!((response.body(), response.body_bytes(), end), (b"hello world".as_slice(), 11, None));
+    }
+
+    #[test]
+    fn the_last_transfer_coding_frames_the_body_and_identity_is_none() {
+        for (head, framing) in [
+            ("Transfer-Encoding: identity\r\nContent-Length: 2", "counted"),
+            ("Content-Length: 2\r\nTransfer-Encoding: Identity", "counted"),
+            ("Transfer-Encoding:\r\nContent-Length: 2", "counted"),
+            ("Transfer-Encoding: identity, chunked", "chunked"),
+            ("Transfer-Encoding: chunked, identity", "chunked"),
+            ("Transfer-Encoding: chunked,", "chunked"),
+            ("Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked", "chunked"),
+            ("Transfer-Encoding: chunked\r\nContent-Length: 2", "chunked"),
+            ("Transfer-Encoding: chunked, gzip", "until the end"),
+            ("Transfer-Encoding: gzip\r\nContent-Length: 2", "until the end"),
+            ("Transfer-Encoding: identity", "until the end"),
+        ] {
+            let stream = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{}", if framing == "chunked" { "2\r\nok\r\n0\r\n\r\n" } else { "ok" });
+            let (response, _, end) = whole(&stream).unwrap();
+            assert_eq!(response.body(), b"ok", "{head}");
+            assert_eq!(
+                (end.is_none(), response.keeps_alive()),
+                if framing == "until the end" { (false, false) } else { (true, true) },
+                "{head}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_coded_response_of_http_1_0_is_the_last_of_its_connection() {
+        let head = "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+        assert!(!whole(head).unwrap().0.keeps_alive());
+    }
+
+    #[test]
+    fn bodies_are_decoded_from_their_last_coding_to_their_first() {
+        use flate2::{read, Compression};
+        fn coded(stream: impl Read) -> Vec<u8> {
+            stream.bytes().collect::<Result<_, _>>().unwrap()
+        }
+        let gzip = |bytes: &[u8]| coded(read::GzEncoder::new(bytes, Compression::fast()));
+        let zlib = |bytes: &[u8]| coded(read::ZlibEncoder::new(bytes, Compression::fast()));
+        let raw = |bytes: &[u8]| coded(read::DeflateEncoder::new(bytes, Compression::fast()));
+        for (head, body) in [
+            ("Content-Encoding: GZIP", gzip(b"plain")),
+            ("Content-Encoding: identity", b"plain".to_vec()),
+            ("Content-Encoding: deflate", zlib(b"plain")),
+            ("Content-Encoding: deflate", raw(b"plain")),
+            ("Content-Encoding: deflate, gzip", gzip(&zlib(b"plain"))),
+            ("Content-Encoding: gzip\r\nTransfer-Encoding: gzip", gzip(&gzip(b"plain"))),
+            ("Content-Encoding: br", b"plain".to_vec()),
+            ("Content-Encoding: gzip", b"plain".to_vec()),
+        ] {
+            let stream = [format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n").as_bytes(), &body].concat();
+            let (response, _, _) = read(&stream, ALL, usize::MAX).unwrap();
+            assert_eq!(&*response.decoded_body(), b"plain", "{head}");
+        }
     }
 
     #[test]

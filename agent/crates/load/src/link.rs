@@ -8,8 +8,10 @@ use std::path::PathBuf;
 use partywall_clock::Nanos;
 use partywall_wire::load::LoadErrorKind;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{self, sockopt, AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::time::Timespec;
 use rustls::ClientConnection;
 
 use crate::http1::Response;
@@ -21,6 +23,25 @@ use crate::tls;
 pub(crate) enum Address {
     Ip(SocketAddr),
     Unix(PathBuf),
+}
+
+impl Address {
+    /// The local address from which the user with this number connects, one of the same family. None if there is none.
+    pub(crate) fn local_for(&self, locals: &[String], number: u64) -> Option<IpAddr> {
+        let Self::Ip(to) = self else { return None };
+        let parsed = locals.iter().filter_map(|text| text.parse().ok());
+        let same: Vec<IpAddr> = parsed.filter(|ip: &IpAddr| ip.is_ipv4() == to.is_ipv4()).collect();
+        same.get(number as usize % same.len().max(1)).copied()
+    }
+
+    /// Whether a socket that can connect to one can connect to the other.
+    pub(crate) fn is_of_family(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Ip(one), Self::Ip(other)) => one.is_ipv4() == other.is_ipv4(),
+            (Self::Unix(_), Self::Unix(_)) => true,
+            _ => false,
+        }
+    }
 }
 
 impl std::fmt::Display for Address {
@@ -58,6 +79,8 @@ pub(crate) struct Link {
     pub user: u32,
     pub place: u16,
     pub phase: Phase,
+    /// It has already served a request.
+    pub kept: bool,
     pub started_ns: Nanos,
     pub response: Response,
     tls: Option<Box<ClientConnection>>,
@@ -95,7 +118,7 @@ impl Link {
         let response = Response::default();
         let phase = Phase::Connecting;
         let (tls, http2, unsent) = (None, None, Vec::new());
-        Ok(Self { socket, user, place, phase, started_ns: now_ns, response, tls, http2, unsent, unsent_from: 0 })
+        Ok(Self { socket, user, place, phase, kept: false, started_ns: now_ns, response, tls, http2, unsent, unsent_from: 0 })
     }
 
     /// Registers for all future events at once.
@@ -107,6 +130,12 @@ impl Link {
     /// Whether connecting has succeeded or failed.
     pub(crate) fn connected(&self) -> Result<(), Errno> {
         sockopt::socket_error(&self.socket)?
+    }
+
+    /// Whether the peer has already closed the connection, even if its end has not been read yet.
+    pub(crate) fn is_closed_by_peer(&self) -> bool {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
     /// Starts the TLS handshake.

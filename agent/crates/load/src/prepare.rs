@@ -29,7 +29,7 @@ pub(crate) type Reached = (Vec<Vec<Address>>, Vec<Origin>);
 pub(crate) fn reach(program: &Program, trust: Option<&Trust>) -> Result<Reached, Vec<String>> {
     let (mut addresses, mut origins, mut problems) = (Vec::new(), Vec::new(), Vec::new());
     for place in &program.places {
-        match reach_one(program, place, trust) {
+        match find(program, place).and_then(|found| reach_any(program, place, trust, found)) {
             Ok((own, origin)) => {
                 addresses.push(own);
                 origins.push(origin);
@@ -49,23 +49,49 @@ pub(crate) fn trust(program: &Program) -> Result<Option<Trust>, String> {
     program.places.iter().any(|place| place.tls).then(|| Trust::new(&program.source.tls, program.source.connections.protocol)).transpose()
 }
 
-fn reach_one(program: &Program, place: &Place, trust: Option<&Trust>) -> Result<(Vec<Address>, Origin), String> {
-    let (addresses, resolve_ns) = find(program, place)?;
-    let patience = Duration::from_nanos(program.source.connections.connect_timeout_ns.max(1));
+/// The addresses of a name are tried in turn. Those that do not answer are left out, and so are those of another family than the first
+/// one that answers, because they usually lead to the same server. Addresses that the plan lists must all answer.
+fn reach_any(
+    program: &Program,
+    place: &Place,
+    trust: Option<&Trust>,
+    (addresses, resolve_ns): Found,
+) -> Result<(Vec<Address>, Origin), String> {
+    let connections = &program.source.connections;
+    let mut left = Duration::from_nanos(connections.connect_timeout_ns.max(1));
     let mut origin = Origin {
         name: place.to_string(),
-        addresses: addresses.iter().map(ToString::to_string).collect(),
+        addresses: Vec::new(),
+        unreachable: Vec::new(),
         resolve_ns,
         connect_ns: 0,
         tls_ns: None,
         protocol: HTTP1.into(),
     };
-    for address in &addresses {
+    let (mut used, mut failures) = (Vec::<Address>::new(), Vec::new());
+    for (number, address) in addresses.iter().enumerate() {
+        if used.first().is_some_and(|first| resolve_ns.is_some() && !first.is_of_family(address)) {
+            continue;
+        }
         let began_ns = clock::monotonic();
-        let mut stream = connect(address, patience).map_err(|error| unreachable(place, address, &error))?;
+        // A silent address leaves as much time for the others.
+        let patience = if number + 1 < addresses.len() { left / 2 } else { left };
+        let outcome = if has_local(address, &connections.local_addresses) {
+            connect(address, patience).map_err(|error| remedied(address, &error))
+        } else {
+            Err("no local address is of its family; add one to from_addresses".into())
+        };
         let connected_ns = clock::monotonic();
+        let mut stream = match outcome {
+            Ok(stream) => stream,
+            Err(why) => {
+                failures.push((address.to_string(), why));
+                left = left.saturating_sub(Duration::from_nanos(connected_ns - began_ns)).max(Duration::from_millis(1));
+                continue;
+            }
+        };
         origin.connect_ns = connected_ns - began_ns;
-        let protocol = program.source.connections.protocol;
+        let protocol = connections.protocol;
         if let Some(trust) = trust.filter(|_| place.tls) {
             origin.protocol = secured(trust, place, protocol, &mut *stream).map_err(|why| format!("{place} at {address}: {why}"))?;
             origin.tls_ns = Some(clock::monotonic() - connected_ns);
@@ -74,8 +100,28 @@ fn reach_one(program: &Program, place: &Place, trust: Option<&Trust>) -> Result<
                 .map_err(|why| format!("{place} at {address} does not support HTTP/2 without TLS: {why}; use HTTP/1.1 or https"))?;
             origin.protocol = HTTP2.into();
         }
+        used.push(address.clone());
     }
-    Ok((addresses, origin))
+    if used.is_empty() || resolve_ns.is_none() && !failures.is_empty() {
+        return Err(format!("{place} cannot be reached {}", listed(&failures)));
+    }
+    origin.addresses = used.iter().map(ToString::to_string).collect();
+    origin.unreachable = failures.into_iter().map(|(address, why)| format!("{address}: {why}")).collect();
+    Ok((used, origin))
+}
+
+/// Whether the plan lets users connect to an address. If it names no local addresses, the system chooses one.
+fn has_local(address: &Address, locals: &[String]) -> bool {
+    locals.is_empty() || matches!(address, Address::Unix(_)) || address.local_for(locals, 0).is_some()
+}
+
+/// Addresses with the reasons why they cannot be reached. Addresses with the same reason share it.
+fn listed(failures: &[(String, String)]) -> String {
+    let one = |same: &[(String, String)]| {
+        let addresses: Vec<_> = same.iter().map(|(address, _)| &**address).collect();
+        format!("at {}: {}", addresses.join(", "), same[0].1)
+    };
+    failures.chunk_by(|a, b| a.1 == b.1).map(one).collect::<Vec<_>>().join("; and ")
 }
 
 /// Negotiates TLS and the protocol. Returns both as text.
@@ -123,7 +169,8 @@ fn shake_hands(trust: &Trust, place: &Place, mut stream: &mut dyn Stream) -> Res
     Ok((tls::version(&connection), tls::agreed_on_http2(&connection)))
 }
 
-fn unreachable(place: &Place, address: &Address, error: &io::Error) -> String {
+/// Why an address cannot be reached, and what to do about it.
+fn remedied(address: &Address, error: &io::Error) -> String {
     let remedy = match (error.kind(), address) {
         (io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound, Address::Unix(_)) => {
             "nobody listens there; check that the server runs, and its path"
@@ -134,11 +181,14 @@ fn unreachable(place: &Place, address: &Address, error: &io::Error) -> String {
         }
         _ => "check the address and the network",
     };
-    format!("{place} cannot be reached at {address}: {error}; {remedy}")
+    format!("{error}; {remedy}")
 }
 
-/// The place's addresses, and the duration of name resolution.
-fn find(program: &Program, place: &Place) -> Result<(Vec<Address>, Option<u64>), String> {
+/// A place's addresses, and the duration of name resolution if there was one.
+type Found = (Vec<Address>, Option<u64>);
+
+/// Finds a place's addresses.
+fn find(program: &Program, place: &Place) -> Result<Found, String> {
     let key = place.host_and_port();
     if let Some(given) = program.source.addresses.get(&key) {
         let parsed = given
@@ -158,10 +208,7 @@ fn find(program: &Program, place: &Place) -> Result<(Vec<Address>, Option<u64>),
     let answer = (place.host.as_str(), place.port).to_socket_addrs();
     let resolved = answer
         .map_err(|error| format!("{place}: the name {:?} cannot be resolved: {error}; check its spelling, or set addresses", place.host))?;
-    // Use one address family only: a name with both usually leads to the same server twice.
     let mut resolved: Vec<SocketAddr> = resolved.collect();
-    let v4 = resolved.iter().any(SocketAddr::is_ipv4);
-    resolved.retain(|address| address.is_ipv4() == v4);
     resolved.dedup();
     if resolved.is_empty() {
         return Err(format!("{place}: the name {:?} has no address; check its spelling, or set addresses", place.host));
@@ -241,4 +288,63 @@ fn ports_of_a_host() -> Option<u64> {
     let mut parts = text.split_ascii_whitespace().map(str::parse::<u64>);
     let (low, high) = (parts.next()?.ok()?, parts.next()?.ok()?);
     high.checked_sub(low).map(|between| between + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn an_address_is_used_only_if_a_local_one_is_of_its_family() {
+        let of = |text: &str| Address::Ip(text.parse().unwrap());
+        let locals = ["192.0.2.7".to_owned(), "2001:db8::7".to_owned(), "192.0.2.8".to_owned()];
+        let local = |to: &str, number| of(to).local_for(&locals, number).unwrap().to_string();
+        assert_eq!([0, 1, 2].map(|number| local("127.0.0.1:1", number)), ["192.0.2.7", "192.0.2.8", "192.0.2.7"]);
+        assert_eq!([0, 1].map(|number| local("[::1]:1", number)), ["2001:db8::7", "2001:db8::7"]);
+        assert!(has_local(&of("[::1]:1"), &[]) && has_local(&Address::Unix("/run/x".into()), &locals));
+        assert!(!has_local(&of("[::1]:1"), &locals[..1]));
+    }
+
+    fn program(url: &str) -> Program {
+        let http = serde_json::json!({"http": {"name": "one", "method": "GET", "url": url}});
+        let source = serde_json::json!({"kinds": [{"name": "user", "actions": [http]}],
+            "pacing": {"closed": {"stages": [{"to": 1, "for_ns": 1}]}}, "connections": {"connect_timeout_ns": 2_000_000_000_u64}});
+        crate::program::compile(serde_json::from_value(source).unwrap()).unwrap()
+    }
+
+    /// The addresses that are used of these, and those that are reported as unreachable.
+    fn reached(addresses: &[SocketAddr], resolve_ns: Option<u64>) -> Result<(Vec<String>, Vec<String>), String> {
+        let program = program("http://shop.test/");
+        let found = addresses.iter().map(|address| Address::Ip(*address)).collect();
+        let (used, origin) = reach_any(&program, &program.places[0], None, (found, resolve_ns))?;
+        assert_eq!(origin.addresses, used.iter().map(ToString::to_string).collect::<Vec<_>>());
+        Ok((origin.addresses, origin.unreachable))
+    }
+
+    #[test]
+    fn the_addresses_of_a_name_are_tried_in_turn() {
+        let listener = |ip: &str| TcpListener::bind((ip, 0)).unwrap();
+        let (one, two, six) = (listener("127.0.0.1"), listener("127.0.0.2"), listener("::1"));
+        let at = |listener: &TcpListener| listener.local_addr().unwrap();
+        let (dead, dead_six) = (at(&listener("127.0.0.1")), at(&listener("::1")));
+        let (one, two, six) = (at(&one), at(&two), at(&six));
+        for (name, used, unreachable) in [
+            (vec![six, one], vec![six], 0),
+            (vec![dead_six, one], vec![one], 1),
+            (vec![six, dead], vec![six], 0),
+            (vec![dead, six], vec![six], 1),
+            (vec![dead, one, six, two], vec![one, two], 1),
+        ] {
+            let (addresses, left_out) = reached(&name, Some(1)).unwrap();
+            assert_eq!((addresses, left_out.len()), (used.iter().map(ToString::to_string).collect(), unreachable), "{name:?}");
+            assert!(left_out.iter().all(|why| why.contains("Connection refused")), "{left_out:?}");
+        }
+        let why = reached(&[dead_six, dead], Some(1)).unwrap_err();
+        assert!(why.starts_with(&format!("http://shop.test:80 cannot be reached at {dead_six}, {dead}: Connection refused")), "{why}");
+        // Addresses that a plan lists are all meant.
+        assert_eq!(reached(&[one, two], None).unwrap().0.len(), 2);
+        assert!(reached(&[one, dead], None).unwrap_err().contains(&format!("at {dead}: ")));
+    }
 }

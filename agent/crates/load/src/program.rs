@@ -169,6 +169,18 @@ pub(crate) fn compile(source: LoadProgram) -> Result<Program, ProgramError> {
     })
 }
 
+impl Program {
+    /// The place and target that a redirect's Location header names. An error says why it cannot be followed.
+    pub(crate) fn destination(&self, from: u16, target: &str, location: &[u8]) -> Result<(u16, String), String> {
+        let shown = String::from_utf8_lossy(location);
+        let (to, target) = address::redirected(&self.places[usize::from(from)], target, location)
+            .map_err(|_| format!("to {shown}, which is not a URL of a server"))?;
+        let at = self.places.iter().position(|known| *known == to);
+        let at = at.ok_or_else(|| format!("to {shown}, a server that the plan does not contain"))?;
+        Ok((at as u16, target))
+    }
+}
+
 #[derive(Default)]
 struct Compiler {
     problems: Vec<String>,
@@ -553,12 +565,27 @@ impl Compiler {
 }
 
 /// The parts of a request that are set for each transmission.
+#[derive(Default)]
 pub(crate) struct Parts<'p> {
     /// A redirect changed it to a GET without a body.
     pub plain_get: bool,
+    /// A redirect led to another origin.
+    pub elsewhere: bool,
     pub target: &'p [u8],
     pub body: &'p [u8],
     pub cookies: &'p [u8],
+}
+
+impl Parts<'_> {
+    /// Whether a header of the request goes along with its redirects: those of a body end with it, and those of an origin stay there
+    /// (the Fetch standard's HTTP-redirect fetch; RFC 9110, section 15.4).
+    fn has(&self, name: &str) -> bool {
+        const OF_A_BODY: [&str; 6] =
+            ["content-encoding", "content-language", "content-location", "content-type", "digest", "last-modified"];
+        const OF_AN_ORIGIN: [&str; 4] = ["authorization", "cookie", "host", "proxy-authorization"];
+        let among = |names: &[&str]| names.iter().any(|known| name.eq_ignore_ascii_case(known));
+        !(self.plain_get && among(&OF_A_BODY) || self.elsewhere && among(&OF_AN_ORIGIN))
+    }
 }
 
 impl Request {
@@ -579,7 +606,7 @@ impl Request {
         let none = |_: u16| "";
         self.target.render(none, &mut target);
         self.render_body(none, &mut body);
-        self.render(place, &Parts { plain_get: false, target: &target, body: &body, cookies: &[] }, none, &mut bytes);
+        self.render(place, &Parts { target: &target, body: &body, ..Parts::default() }, none, &mut bytes);
         Some(bytes.into())
     }
 
@@ -589,10 +616,10 @@ impl Request {
         for part in [method.as_bytes(), b" ", parts.target, b" HTTP/1.1\r\n"] {
             into.extend_from_slice(part);
         }
-        for (name, default) in self.usual_headers(place) {
+        for (name, default) in self.usual_headers(place, parts) {
             header(name, default.as_bytes(), into);
         }
-        for (name, template) in &self.headers {
+        for (name, template) in self.own_headers(parts) {
             into.extend_from_slice(name.as_bytes());
             into.extend_from_slice(b": ");
             template.render(value, into);
@@ -616,17 +643,17 @@ impl Request {
         value: impl Fn(u16) -> &'v str + Copy,
     ) -> Result<http::Request<()>, http::Error> {
         let mut authority = Vec::new();
-        match self.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case("host")) {
+        match self.own_headers(parts).find(|(own, _)| own.eq_ignore_ascii_case("host")) {
             Some((_, host)) => host.render(value, &mut authority),
             None => authority.extend_from_slice(place.authority().as_bytes()),
         }
         let uri = [place.scheme().as_bytes(), b"://", &*authority, parts.target].concat();
         let method = if parts.plain_get { "GET" } else { &*self.method };
         let mut request = http::Request::builder().version(http::Version::HTTP_2).method(method).uri(uri);
-        for (name, usual) in self.usual_headers(place).filter(|(name, _)| !of_a_connection(name)) {
+        for (name, usual) in self.usual_headers(place, parts).filter(|(name, _)| !of_a_connection(name)) {
             request = request.header(name, usual);
         }
-        for (name, template) in self.headers.iter().filter(|(name, _)| !of_a_connection(name)) {
+        for (name, template) in self.own_headers(parts).filter(|(name, _)| !of_a_connection(name)) {
             let mut rendered = Vec::new();
             template.render(value, &mut rendered);
             request = request.header(&**name, rendered);
@@ -647,19 +674,21 @@ impl Request {
         self.headers.iter().find(|(_, template)| ends(template)).map(|(name, _)| &**name)
     }
 
+    /// The headers that the plan sets.
+    fn own_headers<'p>(&'p self, parts: &'p Parts<'_>) -> impl Iterator<Item = &'p (Box<str>, Template)> {
+        self.headers.iter().filter(|(name, _)| parts.has(name))
+    }
+
     /// Default headers, unless the request sets its own.
-    fn usual_headers(&self, place: &Place) -> impl Iterator<Item = (&'static str, String)> + '_ {
+    fn usual_headers<'p>(&'p self, place: &Place, parts: &'p Parts<'_>) -> impl Iterator<Item = (&'static str, String)> + 'p {
         let usual = [
             ("Host", Some(place.authority())),
             ("User-Agent", Some("partywall".into())),
             ("Connection", self.closes.then(|| "close".into())),
-            ("Content-Type", self.content_type.as_deref().map(Into::into)),
+            ("Content-Type", self.content_type.as_deref().filter(|_| !parts.plain_get).map(Into::into)),
         ];
-        usual.into_iter().filter_map(|(name, value)| Some((name, value?))).filter(|(name, _)| !self.has_header(name))
-    }
-
-    fn has_header(&self, name: &str) -> bool {
-        self.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name))
+        let set = |name: &str| self.own_headers(parts).any(|(own, _)| own.eq_ignore_ascii_case(name));
+        usual.into_iter().filter_map(|(name, value)| Some((name, value?))).filter(move |(name, _)| !set(name))
     }
 
     /// Appends the body.
@@ -674,6 +703,11 @@ impl Request {
             }),
         }
     }
+}
+
+/// Whether a request with this method may be sent once more if its outcome is unknown (RFC 9110, section 9.2.2).
+pub(crate) fn is_idempotent(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
 }
 
 /// Methods that usually have a body.

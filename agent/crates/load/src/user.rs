@@ -9,7 +9,7 @@ use crate::cookie::Jar;
 use crate::feeder::Places;
 use crate::link::LinkKey;
 use crate::pacing::Arrival;
-use crate::program::{Kind, Op};
+use crate::program::{Kind, Op, Request};
 use crate::record::Moments;
 
 /// The list of operations that a user carries out.
@@ -51,9 +51,24 @@ pub(crate) struct Transaction {
 pub(crate) struct Pending {
     pub request: u32,
     pub hops: u32,
+    /// Addresses of the server at which connecting failed.
+    pub tries: u32,
+    /// It was sent once more, because the server had closed its kept connection.
+    pub repeated: bool,
     pub deadline_ns: Nanos,
     /// Destination of a redirect. None for the request's own place and target.
     pub detour: Option<Box<Detour>>,
+}
+
+impl Pending {
+    /// The method to send, which a redirect may have changed.
+    pub(crate) fn method<'r>(&self, request: &'r Request) -> &'r str {
+        if self.detour.as_ref().is_some_and(|detour| detour.plain_get) {
+            "GET"
+        } else {
+            &request.method
+        }
+    }
 }
 
 /// Destination of a redirect.
@@ -63,6 +78,8 @@ pub(crate) struct Detour {
     pub target: String,
     /// The method changed to GET, without a body.
     pub plain_get: bool,
+    /// The redirects led to another origin, even if they came back.
+    pub elsewhere: bool,
 }
 
 /// A virtual user.
@@ -72,6 +89,10 @@ pub(crate) struct User {
     pub part: Part,
     pub doing: Doing,
     pub leaving: bool,
+    /// A step failed without which the rest of the part cannot be done. Only its pauses are carried out.
+    pub skips: bool,
+    /// Its next request is sent no earlier.
+    pub rests_until_ns: Nanos,
     /// The arrival for which it returns as soon as it has left.
     pub next: Option<Arrival>,
     /// Whether its next request has a scheduled time, instead of following a response at once.
@@ -111,6 +132,8 @@ impl User {
             part: Part::Init,
             doing: Doing::Away,
             leaving: false,
+            skips: false,
+            rests_until_ns: 0,
             next: None,
             timed: false,
             armed_ns: Nanos::MAX,
@@ -141,6 +164,7 @@ impl User {
     pub(crate) fn enter(&mut self, part: Part) {
         self.part = part;
         self.at = 0;
+        self.skips = false;
         self.loops.clear();
     }
 

@@ -161,7 +161,8 @@ fn errors_are_counted_by_kind_and_nothing_hangs() {
     for (path, kind) in [("reset", Kind::Reset), ("cut", Kind::Reset), ("silent", Kind::Timeout)] {
         let (port, _) = start();
         let mut step = get(path, port);
-        step["http"]["timeout_ns"] = (50 * MS).into();
+        let timeout_ms = if kind == Kind::Timeout { 50 } else { 10_000 };
+        step["http"]["timeout_ns"] = (timeout_ms * MS).into();
         let (seconds, _) = run(&json!([step]));
         assert_eq!(errors(&seconds).into_keys().collect::<Vec<_>>(), [kind], "{path}");
     }

@@ -16,24 +16,32 @@ const MS: u64 = 1_000_000;
 /// Response of a scripted server to a request: bytes to send, and whether it closes the connection afterwards.
 type Script = fn(&str, &str) -> (String, bool);
 
-/// Serves on its own port for the duration of the test. Keeps the requests' first lines, cookies and bodies.
+/// Serves on its own port for the duration of the test. Keeps the requests' first lines, cookies and bodies, and their heads.
 struct Server {
     port: u16,
-    heard: Arc<Mutex<Vec<String>>>,
+    heard: Log,
+    heads: Log,
 }
+
+type Log = Arc<Mutex<Vec<String>>>;
 
 impl Server {
     fn start(script: Script) -> Self {
+        Self::start_with(script, usize::MAX)
+    }
+
+    /// A server that closes a connection when one more request than this arrives over it, without a response.
+    fn start_with(script: Script, requests_most: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (port, heard) = (listener.local_addr().unwrap().port(), Arc::<Mutex<Vec<String>>>::default());
-        let kept = heard.clone();
+        let (port, heard, heads) = (listener.local_addr().unwrap().port(), Log::default(), Log::default());
+        let kept = (heard.clone(), heads.clone());
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let kept = kept.clone();
-                thread::spawn(move || drop(serve(&stream, script, &kept)));
+                thread::spawn(move || drop(serve(&stream, script, requests_most, &kept.0, &kept.1)));
             }
         });
-        Self { port, heard }
+        Self { port, heard, heads }
     }
 
     fn url(&self, path: &str) -> String {
@@ -43,11 +51,17 @@ impl Server {
     fn heard(&self) -> Vec<String> {
         self.heard.lock().unwrap().clone()
     }
+
+    /// The heads of requests for a path, in lower case.
+    fn heads(&self, path: &str) -> Vec<String> {
+        let heads = self.heads.lock().unwrap();
+        heads.iter().filter(|head| head.split(' ').nth(1) == Some(path)).map(|head| head.to_ascii_lowercase()).collect()
+    }
 }
 
-fn serve(mut stream: &TcpStream, script: Script, log: &Mutex<Vec<String>>) -> std::io::Result<()> {
+fn serve(mut stream: &TcpStream, script: Script, requests_most: usize, log: &Log, heads: &Log) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
-    loop {
+    for number in 0.. {
         let (mut head, mut length) = (String::new(), 0);
         loop {
             let mut line = String::new();
@@ -68,12 +82,17 @@ fn serve(mut stream: &TcpStream, script: Script, log: &Mutex<Vec<String>>) -> st
         let first = head.lines().next().unwrap_or_default().to_string();
         let cookie = head.lines().find(|line| line.starts_with("Cookie:")).unwrap_or_default();
         log.lock().unwrap().push(format!("{first}|{cookie}|{body}"));
+        heads.lock().unwrap().push(head.clone());
+        if number == requests_most {
+            return stream.shutdown(std::net::Shutdown::Both);
+        }
         let (answer, closes) = script(first.split(' ').nth(1).unwrap_or_default(), &body);
         stream.write_all(answer.as_bytes())?;
         if closes {
             return stream.shutdown(std::net::Shutdown::Both);
         }
     }
+    Ok(())
 }
 
 fn ok(body: &str) -> String {
@@ -102,12 +121,17 @@ fn run(program: Value) -> (Vec<LoadSecond>, LoadStarted) {
     let program: LoadProgram = serde_json::from_value(program).unwrap();
     let (mut load, started) = Load::prepare(program, &options(), &SessionClock::default()).unwrap();
     load.switch(clock::monotonic(), 1.0).unwrap();
+    (ended(&mut load), started)
+}
+
+/// The records of a load that began, when it has ended.
+fn ended(load: &mut Load) -> Vec<LoadSecond> {
     let deadline = clock::monotonic() + 20_000 * MS;
     while load.ended().is_none() {
         assert!(clock::monotonic() < deadline, "the load never ended");
         clock::sleep_until(clock::monotonic() + MS);
     }
-    (load.take(), started)
+    load.take()
 }
 
 fn errors(seconds: &[LoadSecond]) -> BTreeMap<(LoadErrorKind, String), u64> {
@@ -302,6 +326,160 @@ fn a_users_own_numbers_exist_without_other_variables() {
     assert!(heard[0].starts_with("GET /item/0/0 ") && heard[1].starts_with("GET /item/0/1 "), "{heard:?}");
 }
 
+/// One user whose iterations follow each other without a pause of their own, for half a second.
+fn back_to_back(actions: &Value) -> Value {
+    let mut whole = program(actions);
+    whole["pacing"] = json!({"closed": {"stages": [{"to": 1, "for_ns": 0}, {"to": 1, "for_ns": 500 * MS}]}});
+    whole
+}
+
+#[test]
+fn users_wait_as_written_in_whichever_way_their_requests_fail() {
+    let server = Server::start(|path, _| match path {
+        "/short" => ("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nshort".into(), true),
+        "/long" => ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok and more".into(), false),
+        "/garbage" => ("220 mail ESMTP\r\n".into(), true),
+        "/closed" => (String::new(), true),
+        "/missing" => ("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".into(), false),
+        "/silent" => (String::new(), false),
+        "/elsewhere" => ("HTTP/1.1 302 Found\r\nLocation: http://other.test/\r\nContent-Length: 0\r\n\r\n".into(), false),
+        _ => (ok("hello"), false),
+    });
+    let paths = ["/short", "/long", "/garbage", "/closed", "/missing", "/silent", "/elsewhere", "/no-value"];
+    for (path, first) in paths.map(|path| (path, false)).into_iter().chain([("/closed", true), ("/no-value", true)]) {
+        let extract = if path == "/no-value" { json!([{"into": "id", "from": {"regex": "id=(.)"}}]) } else { json!([]) };
+        let step = json!({"http": {"name": "one", "method": "GET", "url": server.url(path), "timeout_ns": 20 * MS, "redirects": 1, "extract": extract}});
+        let steps = json!([step, get("next", &server.url("/next")), {"think": {"constant_ns": 100 * MS}}]);
+        let mut whole = back_to_back(&if first { json!([get("never", &server.url("/never"))]) } else { steps.clone() });
+        if first {
+            whole["kinds"][0]["init"] = steps;
+        }
+        let (seconds, started) = run(whole);
+        let (good, failed) = done(&seconds, label(&started, "one"));
+        assert!((2..=7).contains(&(good + failed)), "{path}: {good} + {failed} requests in 500 ms with pauses of 100 ms, first={first}");
+    }
+    assert!(!server.heard().iter().any(|line| line.starts_with("GET /never ")));
+}
+
+#[test]
+fn users_wait_as_written_while_nobody_listens() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let whole = back_to_back(&json!([get("one", &url), {"think": {"constant_ns": 150 * MS}}]));
+    let (mut load, _) = Load::prepare(serde_json::from_value(whole).unwrap(), &options(), &SessionClock::default()).unwrap();
+    drop(listener);
+    load.switch(clock::monotonic(), 1.0).unwrap();
+    let seconds = ended(&mut load);
+    let refused = errors(&seconds)[&(LoadErrorKind::ConnectionRefused, String::new())];
+    assert!((2..=4).contains(&refused), "{refused}");
+}
+
+#[test]
+fn a_request_goes_to_the_next_address_of_its_server_if_one_does_not_answer() {
+    let server = Server::start(|_, _| (ok(""), false));
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut whole = program(&json!([get("one", "http://shop.test/")]));
+    whole["connections"] = json!({"keep_alive": false});
+    whole["addresses"] = json!({"shop.test:80": [gone.local_addr().unwrap().to_string(), format!("127.0.0.1:{}", server.port)]});
+    let (mut load, _) = Load::prepare(serde_json::from_value(whole).unwrap(), &options(), &SessionClock::default()).unwrap();
+    drop(gone);
+    load.switch(clock::monotonic(), 1.0).unwrap();
+    let seconds = ended(&mut load);
+    let (good, failed) = done(&seconds, 0);
+    assert_eq!((failed, errors(&seconds)), (0, BTreeMap::new()));
+    assert_eq!(seconds.iter().map(|second| second.rerouted).sum::<u64>(), good);
+    assert!(good > 1);
+}
+
+#[test]
+fn a_request_into_a_connection_that_was_closed_is_sent_once_more_if_that_does_no_harm() {
+    for (method, harmless) in [("GET", true), ("PUT", true), ("DELETE", true), ("POST", false), ("PATCH", false)] {
+        let server = Server::start_with(|_, _| (ok(""), false), 1);
+        let step = json!({"http": {"name": "one", "method": method, "url": server.url("/")}});
+        let (seconds, _) = run(program(&json!([step])));
+        let (good, failed) = done(&seconds, 0);
+        let resent = seconds.iter().map(|second| second.resent).sum::<u64>();
+        let closed =
+            errors(&seconds).into_iter().filter(|((kind, _), _)| *kind == LoadErrorKind::Closed).map(|(_, count)| count).sum::<u64>();
+        assert!(good > 2, "{method}");
+        assert_eq!((failed, closed, resent), if harmless { (0, 0, good - 1) } else { (closed, failed, 0) }, "{method}");
+        assert_eq!(failed == 0, harmless, "{method}");
+        assert_eq!(seconds.iter().map(|second| second.requests).sum::<u64>(), server.heard().len() as u64);
+    }
+}
+
+#[test]
+fn a_request_that_is_never_answered_is_sent_no_more_than_twice() {
+    let server = Server::start(|path, _| if path == "/" { (ok(""), false) } else { (String::new(), true) });
+    let (seconds, started) = run(program(&json!([get("one", &server.url("/")), get("two", &server.url("/closes"))])));
+    let (good, failed) = done(&seconds, label(&started, "two"));
+    assert!(good == 0 && failed > 1);
+    assert_eq!(server.heard().iter().filter(|line| line.starts_with("GET /closes ")).count() as u64, 2 * failed);
+}
+
+#[test]
+fn an_empty_line_after_a_body_is_no_part_of_a_response() {
+    let server = Server::start(|path, _| match path {
+        "/after" => (ok("hello") + "\r\n", false),
+        "/before" => ("\r\n\r\n".to_owned() + &ok("hello"), false),
+        _ => (ok("hello") + "\r\nx", false),
+    });
+    let step = |path: &str| json!({"http": {"name": path, "method": "GET", "url": server.url(path), "checks": [{"contains": "hello"}]}});
+    let (seconds, _) = run(program(&json!([step("/after"), step("/before"), step("/after")])));
+    assert_eq!((errors(&seconds), seconds.iter().map(|second| second.connections_opened).sum::<u64>()), (BTreeMap::new(), 1));
+    let (seconds, _) = run(program(&json!([step("/more")])));
+    assert_eq!(errors(&seconds).into_keys().map(|(kind, _)| kind).collect::<Vec<_>>(), [LoadErrorKind::ExcessBytes]);
+}
+
+#[test]
+fn headers_of_a_body_or_an_origin_stay_with_it_when_a_request_is_redirected() {
+    let script: Script = |path, _| match path.strip_prefix("/to/") {
+        Some(rest) => {
+            let (status, url) = rest.split_once('/').unwrap();
+            (format!("HTTP/1.1 {status} Moved\r\nLocation: http://{url}\r\nContent-Length: 0\r\n\r\n"), false)
+        }
+        None => (ok(""), false),
+    };
+    let (first, second) = (Server::start(script), Server::start(script));
+    let place = |server: &Server| format!("127.0.0.1:{}", server.port);
+    let headers = json!([{"name": "Authorization", "value": "Bearer a"}, {"name": "cookie", "value": "a=1"}, {"name": "Host", "value": "virtual.test"},
+        {"name": "Content-Language", "value": "en"}, {"name": "X-Mine", "value": "stays"}]);
+    for (number, (method, status, to)) in [
+        ("POST", 302, &first),
+        ("POST", 307, &first),
+        ("POST", 301, &second),
+        ("PUT", 308, &second),
+        ("PUT", 302, &second),
+        ("PUT", 303, &first),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let target = format!("/end{number}");
+        let url = first.url(&format!("/to/{status}/{}{target}", place(to)));
+        let step = json!({"http": {"name": "one", "method": method, "url": url, "redirects": 2, "headers": headers, "body": {"form": [{"name": "a", "value": "b"}]}}});
+        let (seconds, _) = run(program(&json!([step, get("known", &second.url("/known"))])));
+        assert_eq!(errors(&seconds), BTreeMap::new());
+        let head = to.heads(&target).swap_remove(0);
+        let elsewhere = to.port == second.port;
+        let becomes_get = status == 303 || method == "POST" && status < 307;
+        let case = format!("{method} {status} elsewhere={elsewhere}: {head}");
+        assert_eq!(head.starts_with("get "), becomes_get, "{case}");
+        for name in ["content-type", "content-language", "content-length"] {
+            assert_eq!(head.contains(name), !becomes_get, "{name} of {case}");
+        }
+        for name in ["authorization", "cookie: a=1", "host: virtual.test"] {
+            assert_eq!(head.contains(name), !elsewhere, "{name} of {case}");
+        }
+        assert!(head.contains("x-mine: stays") && head.matches("host:").count() == 1, "{case}");
+    }
+    // What stayed behind does not come back.
+    let back = format!("/to/307/{}/to/307/{}/back", place(&second), place(&first));
+    let step = json!({"http": {"name": "one", "method": "GET", "url": first.url(&back), "redirects": 2, "headers": headers}});
+    run(program(&json!([step, get("known", &second.url("/known"))])));
+    assert!(!first.heads("/back").swap_remove(0).contains("authorization"));
+}
+
 #[test]
 fn a_short_timeout_applies_after_a_long_one() {
     let server = Server::start(|path, _| (if path == "/silent" { String::new() } else { ok("") }, false));
@@ -326,12 +504,7 @@ fn a_record_is_cut_where_the_stages_end() {
     let (mut load, started) = Load::prepare(program, &options(), &SessionClock::default()).unwrap();
     let begin_ns = clock::monotonic();
     load.switch(begin_ns, 1.0).unwrap();
-    let deadline = clock::monotonic() + 20_000 * MS;
-    while load.ended().is_none() {
-        assert!(clock::monotonic() < deadline, "the load never ended");
-        clock::sleep_until(clock::monotonic() + MS);
-    }
-    let (seconds, end_ns) = (load.take(), begin_ns + started.stages_ns);
+    let (seconds, end_ns) = (ended(&mut load), begin_ns + started.stages_ns);
     assert!(seconds.iter().any(|second| second.end_ns == end_ns) && seconds.iter().any(|second| second.start_ns == end_ns));
     let (within, after): (Vec<_>, Vec<_>) = seconds.into_iter().partition(|second| second.end_ns <= end_ns);
     assert_eq!((done(&within, 0), done(&after, 0)), ((0, 0), (1, 0)));

@@ -21,4 +21,3 @@ pub mod shared;
 pub mod socket;
 pub mod syscall;
 pub mod timekeeping;
-pub mod view;

@@ -74,6 +74,8 @@ impl Hooks {
     pub(crate) fn new(settings: &Settings, name: &str) -> Result<Self, TraceError> {
         clock::check_is_kernels().map_err(|apart| TraceError::Request(vec![apart.to_string()]))?;
         let object = object("trace")?;
+        let realtime = std::fs::read_to_string("/sys/kernel/realtime").ok();
+        TraceError::of_realtime(realtime.as_deref()).map_or(Ok(()), Err)?;
         let (resolved, spaces) = find(&settings.hops)?;
         let cpus = aya::util::nr_cpus().map_err(|(what, error)| TraceError::refused(what)(&error))?;
         let length = ring_records(settings.ring_bytes, cpus);
@@ -326,7 +328,63 @@ fn datagram() -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::num::NonZeroU32;
+
     use super::*;
+    use crate::hop::Only;
+
+    /// The same as `FLOWS_KNOWN` in the program.
+    const FLOWS_KNOWN: u64 = 4096;
+
+    #[test]
+    fn flows_that_share_a_slot_are_written_only_once() {
+        let Ok(object) = object("trace") else { return eprintln!("skipped: no eBPF in this build") };
+        let (Ok(namespace), Ok(cpus)) = (Namespace::current(), aya::util::nr_cpus()) else { return eprintln!("skipped: no namespace") };
+        let only = Only::default();
+        let settings = Settings {
+            hops: vec![],
+            horizon_ns: 1,
+            report_ns: 1,
+            budget: None,
+            one_in: NonZeroU32::MIN,
+            only,
+            translations: vec![],
+            slowest: 0,
+            packets: 0,
+            ring_bytes: 1 << 20,
+        };
+        let resolved = Resolved { hop: 0, namespace, index: 1, link_header: true, only: None };
+        let length = ring_records(settings.ring_bytes, cpus);
+        let Ok(mut loaded) = load(object, &settings, &[resolved], cpus, length) else { return eprintln!("skipped: loading eBPF") };
+        let tried = program(&mut loaded, 0).unwrap();
+        let rings = Rings::open(&mut loaded, cpus, length).unwrap();
+        rings.sample_below(ALL);
+        let mut flows: HashMap<_, u64, TupleWords> = HashMap::try_from(loaded.take_map("flows").unwrap()).unwrap();
+        let send = |port: u16| {
+            let mut packet = datagram();
+            packet[34..36].copy_from_slice(&port.to_be_bytes());
+            test_run(tried.as_fd(), &packet, 1).unwrap();
+        };
+        (1000..1600).for_each(send);
+        let mut slots = BTreeMap::<u64, Vec<(u64, u16)>>::new();
+        for (flow, words) in flows.iter().flatten() {
+            let tuple = Tuple::from(words);
+            slots.entry(flow % FLOWS_KNOWN).or_default().push((flow, tuple.from.1.min(tuple.to.1)));
+        }
+        assert_eq!(slots.values().map(Vec::len).sum::<usize>(), 600);
+        let [(marked, port), (_, other), ..] = slots.values().find(|shared| shared.len() > 1).unwrap()[..] else { unreachable!() };
+        flows.insert(marked, [0; 7], 0).unwrap();
+        for _ in 0..3 {
+            send(other);
+            send(port);
+        }
+        assert_eq!(flows.get(&marked, 0).unwrap(), [0; 7], "it was written again");
+        flows.remove(&marked).unwrap();
+        send(other);
+        send(port);
+        assert_eq!(Tuple::from(flows.get(&marked, 0).unwrap()).to.1.min(port), port);
+    }
 
     #[test]
     fn rings_are_powers_of_two_within_bounds() {

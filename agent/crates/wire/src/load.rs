@@ -568,8 +568,11 @@ pub enum LabelSort {
 pub struct Origin {
     /// Scheme, host and port.
     pub name: String,
-    /// Its addresses.
+    /// Its addresses that are used.
     pub addresses: Vec<String>,
+    /// Addresses of its name that cannot be reached, each with the reason.
+    #[serde(default)]
+    pub unreachable: Vec<String>,
     /// Duration of name resolution. Null if none was needed.
     pub resolve_ns: Option<u64>,
     /// Time to connect.
@@ -597,14 +600,20 @@ pub struct LoadSecond {
     pub waiting: u32,
     /// Completed iterations.
     pub iterations: u64,
-    /// Requests sent, including those after redirects.
+    /// Requests sent, including those after redirects and those sent once more.
     pub requests: u64,
+    /// Requests sent once more on a new connection, because the server had closed the kept one.
+    #[serde(default)]
+    pub resent: u64,
     /// Bytes written to and read from sockets, before encryption.
     pub sent_bytes: u64,
     /// See `sent_bytes`.
     pub received_bytes: u64,
     /// Connections opened.
     pub connections_opened: u64,
+    /// Addresses of servers at which connecting failed, after which the next address was tried.
+    #[serde(default)]
+    pub rerouted: u64,
     /// Open connections at its end.
     pub connections_open: u32,
     /// Time to connect, without TLS.

@@ -45,14 +45,14 @@ fn a_file_without_writers_has_no_changes() {
 fn pages_changed_between_scans_are_counted_exactly() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = file(folder.path(), 100);
-    let mut pages = Pages::new(View::new(file.try_clone().expect("a file"), 100 * 512).expect("a mapping"), 50, 2);
+    let mut pages = Pages::new(file.try_clone().expect("a file"), 100, 2);
     let mut history = History::new(10);
     let mut counts = Vec::new();
     for (sample, changed) in [(0, 0..0), (1, 0..30), (2, 20..40), (4, 90..100), (5, 0..0)] {
         for page in changed {
             file.write_all_at(&[sample as u8], page * PAGE_BYTES + 37 * page).expect("room");
         }
-        pages.scan(&mut history, sample);
+        pages.scan(folder.path(), &mut history, sample).expect("a whole file");
         counts.push([1, 2, 4].map(|window| history.changed_within(window)));
     }
     let expected = [
@@ -181,12 +181,36 @@ fn a_file_without_pages_is_refused_by_name() {
 }
 
 #[test]
-fn a_truncated_file_is_an_error() {
+fn a_file_that_becomes_shorter_during_a_scan_is_an_error() {
     let folder = tempfile::tempdir().expect("a folder");
-    let file = file(folder.path(), 64);
-    let view = View::new(file.try_clone().expect("a file"), 64 * 512).expect("a mapping");
-    let pages = Pages::new(view, 64, 1);
-    assert!(pages.check_length(folder.path()).is_ok());
-    file.set_len(63 * PAGE_BYTES).expect("a shorter file");
-    assert!(matches!(pages.check_length(folder.path()), Err(ChangesError::Shrunk { bytes, .. }) if bytes == 63 * PAGE_BYTES));
+    let file = file(folder.path(), 200);
+    for (stride, left) in [(1, 199), (1, 64), (3, 198), (1, 0)] {
+        file.set_len(200 * PAGE_BYTES).expect("a longer file");
+        file.write_all_at(&vec![7; 200 * PAGE_BYTES as usize], 0).expect("room");
+        let mut pages = Pages::new(file.try_clone().expect("a file"), 200, stride);
+        pages.scan(folder.path(), &mut History::new(3), 0).expect("a whole file");
+        file.set_len(left * PAGE_BYTES).expect("a shorter file");
+        let outcome = pages.scan(folder.path(), &mut History::new(3), 1);
+        assert!(matches!(outcome, Err(ChangesError::Shrunk { bytes, .. }) if bytes == left * PAGE_BYTES), "{stride} {left} {outcome:?}");
+    }
+}
+
+#[test]
+fn a_count_survives_an_owner_that_cuts_its_file_off_again_and_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = file(folder.path(), 500);
+    let stop = AtomicBool::new(false);
+    let short = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Acquire) {
+                file.set_len(PAGE_BYTES).expect("a shorter file");
+                file.write_all_at(&vec![7; 499 * PAGE_BYTES as usize], PAGE_BYTES).expect("room");
+            }
+        });
+        let plan = Plan { interval_ns: MS / 10, samples: 20, windows: vec![], ..plan(&folder.path().join("memory")) };
+        let short = (0..200).filter(|_| matches!(memory_changes(Path::new("/"), &plan), Err(ChangesError::Shrunk { .. }))).count();
+        stop.store(true, Ordering::Release);
+        short
+    });
+    assert!(short > 0);
 }

@@ -1,6 +1,5 @@
 //! Requests and responses: connecting, sending, reading, and the effect of a response on its user.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use partywall_wire::load::{LoadErrorKind, Protocol};
@@ -12,12 +11,12 @@ use slotmap::Key;
 use super::{Worker, SECOND_NS};
 use crate::address;
 use crate::extract::{header_values, View};
-use crate::http1::{AtEnd, Progress, Response, Wanted};
+use crate::http1::{without_empty_lines, AtEnd, Progress, Response, Wanted};
 use crate::http2::{Failed, Http2, Progress as Progress2};
 use crate::link::{kind_of, Link, LinkKey, Phase};
-use crate::program::{Parts, Request};
+use crate::program::{is_idempotent, Parts, Request};
 use crate::tls;
-use crate::user::{Detour, Doing, User};
+use crate::user::{Detour, Doing, Pending, User};
 
 /// Maximum time for a server to close a connection that both sides agreed to close.
 const DRAIN_NS: u64 = SECOND_NS;
@@ -39,10 +38,7 @@ impl Worker<'_> {
         }
         this.doing = Doing::Asking;
         this.moments.sent_ns = self.now_ns;
-        this.pending.request = number;
-        this.pending.hops = 0;
-        this.pending.detour = None;
-        this.pending.deadline_ns = self.now_ns.saturating_add(request.timeout_ns);
+        this.pending = Pending { request: number, deadline_ns: self.now_ns.saturating_add(request.timeout_ns), ..Pending::default() };
         self.recorder.open.in_flight += 1;
         let this = &self.users[user as usize];
         match request.broken_header(|variable| this.value(variable)) {
@@ -55,14 +51,22 @@ impl Worker<'_> {
     fn ask(&mut self, user: u32) {
         let this = &mut self.users[user as usize];
         this.moments.first_ns = 0;
+        this.pending.tries = 0;
         let request = &self.program.requests[this.pending.request as usize];
         let place = this.pending.detour.as_ref().map_or(request.place, |detour| detour.place);
-        match this.links.iter().find(|(known, _)| *known == place) {
-            Some(&(_, key)) => {
+        let repeatable = is_idempotent(this.pending.method(request));
+        let kept = this.links.iter().find(|(known, _)| *known == place).map(|(_, key)| *key);
+        // A request that cannot be repeated is not sent into a connection that has already been closed.
+        let closed = |key: &LinkKey| !repeatable && self.links.get(*key).is_some_and(Link::is_closed_by_peer);
+        match kept {
+            Some(key) if !closed(&key) => {
                 self.arm_deadline(user);
                 self.transmit(key, user);
             }
-            None => self.connect(user, place),
+            closed => {
+                closed.into_iter().for_each(|key| self.close_link(key));
+                self.connect(user, place);
+            }
         }
     }
 
@@ -70,10 +74,12 @@ impl Worker<'_> {
         let this = &mut self.users[user as usize];
         let connections = &self.program.source.connections;
         let addresses = &self.shared.addresses[usize::from(place)];
-        let address = &addresses[this.number as usize % addresses.len()];
-        let locals = &connections.local_addresses;
-        let local: Option<IpAddr> = locals.get(this.number as usize % locals.len().max(1)).and_then(|text| text.parse().ok());
-        this.pending.deadline_ns = this.pending.deadline_ns.min(self.now_ns.saturating_add(connections.connect_timeout_ns));
+        let address = &addresses[(this.number as usize).wrapping_add(this.pending.tries as usize) % addresses.len()];
+        let local = address.local_for(&connections.local_addresses, this.number);
+        let timeout_ns = self.program.requests[this.pending.request as usize].timeout_ns;
+        let (whole_ns, connect_ns) =
+            (this.moments.sent_ns.saturating_add(timeout_ns), self.now_ns.saturating_add(connections.connect_timeout_ns));
+        this.pending.deadline_ns = whole_ns.min(connect_ns);
         self.arm_deadline(user);
         let opened = Link::open(address, local, user, place, self.now_ns).and_then(|link| self.keep_link(link));
         match opened {
@@ -81,7 +87,23 @@ impl Worker<'_> {
                 self.recorder.open.connections_opened += 1;
                 self.users[user as usize].links.push((place, key));
             }
-            Err(error) => self.fail(user, kind_of(error), &detail_of(error)),
+            Err(error) => self.not_connected(user, place, kind_of(error), &detail_of(error)),
+        }
+    }
+
+    /// Tries the next address of a server if the last one does not answer. The request fails if there is none.
+    fn not_connected(&mut self, user: u32, place: u16, kind: LoadErrorKind, detail: &str) {
+        use LoadErrorKind as Kind;
+        let this = &mut self.users[user as usize];
+        let timeout_ns = self.program.requests[this.pending.request as usize].timeout_ns;
+        this.pending.tries += 1;
+        let left = (this.pending.tries as usize) < self.shared.addresses[usize::from(place)].len()
+            && self.now_ns < this.moments.sent_ns.saturating_add(timeout_ns);
+        if left && matches!(kind, Kind::ConnectionRefused | Kind::Unreachable | Kind::ConnectTimeout | Kind::Reset) {
+            self.recorder.open.rerouted += 1;
+            self.connect(user, place);
+        } else {
+            self.fail(user, kind, detail);
         }
     }
 
@@ -308,7 +330,10 @@ impl Worker<'_> {
             self.hear_http2(key, bytes);
             return;
         }
+        let begun = phase == Phase::Busy && link.response.at_end() != AtEnd::Nothing;
+        let bytes = if begun { bytes } else { without_empty_lines(bytes) };
         match phase {
+            _ if bytes.is_empty() => return,
             Phase::Busy => {}
             // Nothing uses bytes that arrive while a connection closes.
             Phase::Draining => return,
@@ -326,7 +351,7 @@ impl Worker<'_> {
         }
         match progress {
             Ok(Progress::More) => {}
-            Ok(Progress::Complete(length)) if length < bytes.len() => {
+            Ok(Progress::Complete(length)) if !without_empty_lines(&bytes[length..]).is_empty() => {
                 let label = self.program.requests[self.users[user as usize].pending.request as usize].label;
                 self.recorder.error(Some(label), LoadErrorKind::ExcessBytes, "");
                 self.complete(key, false, false);
@@ -394,9 +419,34 @@ impl Worker<'_> {
         }
     }
 
+    /// A connection ended before a complete response.
     fn lose(&mut self, key: LinkKey, user: u32, kind: LoadErrorKind, detail: &str) {
+        let (connecting, repeats) = match self.links.get(key) {
+            Some(link) => ((link.phase == Phase::Connecting).then_some(link.place), self.may_repeat(link, kind)),
+            None => (None, false),
+        };
         self.close_link(key);
-        self.fail(user, kind, detail);
+        if let Some(place) = connecting {
+            self.not_connected(user, place, kind, detail);
+        } else if repeats {
+            self.users[user as usize].pending.repeated = true;
+            self.recorder.open.resent += 1;
+            self.ask(user);
+        } else {
+            self.fail(user, kind, detail);
+        }
+    }
+
+    /// Whether to send a request once more: the server may have closed its kept connection before the request arrived, and a second
+    /// one does no harm if the first did arrive.
+    fn may_repeat(&self, link: &Link, kind: LoadErrorKind) -> bool {
+        let pending = &self.users[link.user as usize].pending;
+        let request = &self.program.requests[pending.request as usize];
+        let unheard = link.phase == Phase::Busy && link.kept && link.response.at_end() == AtEnd::Nothing;
+        unheard
+            && matches!(kind, LoadErrorKind::Closed | LoadErrorKind::Reset)
+            && !pending.repeated
+            && is_idempotent(pending.method(request))
     }
 
     /// A user's request timed out.
@@ -427,7 +477,7 @@ impl Worker<'_> {
         let user = link.user;
         let reusable = reusable && link.response.keeps_alive();
         let status = link.response.status();
-        link.phase = Phase::Idle;
+        (link.phase, link.kept) = (Phase::Idle, true);
         self.recorder.status(status);
         let outcome = self.meaning(key, user, proper);
         if !(reusable && self.program.source.connections.keep_alive) {
@@ -545,33 +595,37 @@ impl Worker<'_> {
 
     /// Whether a response is a redirect, and whether the program knows its destination.
     fn redirect(&mut self, user: u32, response: &Response) -> Redirect {
-        let location = response.header("location").next().and_then(|value| std::str::from_utf8(value).ok());
-        let (Some(location), 301 | 302 | 303 | 307 | 308) = (location, response.status()) else { return Redirect::None };
+        let (Some(location), 301 | 302 | 303 | 307 | 308) = (response.header("location").next(), response.status()) else {
+            return Redirect::None;
+        };
         let this = &mut self.users[user as usize];
         let request = &self.program.requests[this.pending.request as usize];
         let (place, target) = last_target(this, request);
-        let from = &self.program.places[usize::from(place)];
-        let known = address::redirected(from, &target, location)
-            .ok()
-            .and_then(|(to, target)| Some((self.program.places.iter().position(|known| *known == to)? as u16, target)));
-        let Some((place, target)) = known.filter(|_| this.pending.hops < request.redirects) else {
-            let why = if this.pending.hops < request.redirects {
-                format!("to {location}, a server that the plan does not contain")
-            } else {
-                "too many".to_owned()
-            };
-            self.recorder.error(Some(request.label), LoadErrorKind::Redirect, &why);
-            return Redirect::Refused;
+        let destination = if this.pending.hops < request.redirects {
+            self.program.destination(place, &target, location)
+        } else {
+            Err("too many".to_owned())
         };
-        let plain_before = this.pending.detour.as_ref().is_some_and(|detour| detour.plain_get);
-        let becomes_get = match response.status() {
-            303 => &*request.method != "HEAD",
-            301 | 302 => &*request.method == "POST",
-            _ => false,
-        };
-        this.pending.hops += 1;
-        this.pending.detour = Some(Box::new(Detour { place, target, plain_get: plain_before || becomes_get }));
-        Redirect::Follow
+        match destination {
+            Ok((to, target)) => {
+                let method = this.pending.method(request);
+                let becomes_get = match response.status() {
+                    303 => !matches!(method, "GET" | "HEAD"),
+                    301 | 302 => method == "POST",
+                    _ => false,
+                };
+                let (plain_before, elsewhere_before) = this.pending.detour.as_ref().map_or((false, false), |d| (d.plain_get, d.elsewhere));
+                this.pending.hops += 1;
+                this.pending.repeated = false;
+                let (plain_get, elsewhere) = (plain_before || becomes_get, elsewhere_before || to != place);
+                this.pending.detour = Some(Box::new(Detour { place: to, target, plain_get, elsewhere }));
+                Redirect::Follow
+            }
+            Err(why) => {
+                self.recorder.error(Some(request.label), LoadErrorKind::Redirect, &why);
+                Redirect::Refused
+            }
+        }
     }
 }
 
@@ -613,6 +667,7 @@ fn take_cookies(user: &mut User, request: &Request, places: &[address::Place], w
 /// Values that change between two transmissions of a request.
 struct Rendered {
     plain_get: bool,
+    elsewhere: bool,
     target: Vec<u8>,
     body: Vec<u8>,
     cookies: Vec<u8>,
@@ -627,18 +682,18 @@ impl Rendered {
             Some(detour) => target.extend_from_slice(detour.target.as_bytes()),
             None => request.target.render_encoded(value, address::url_encode, &mut target),
         }
-        let plain_get = user.pending.detour.as_ref().is_some_and(|detour| detour.plain_get);
+        let (plain_get, elsewhere) = user.pending.detour.as_ref().map_or((false, false), |detour| (detour.plain_get, detour.elsewhere));
         if !plain_get {
             request.render_body(value, &mut body);
         }
         if let Some(personal) = user.personal.as_ref().filter(|_| with_cookies) {
             personal.jar.render(place, &target, &mut cookies);
         }
-        Self { plain_get, target, body, cookies }
+        Self { plain_get, elsewhere, target, body, cookies }
     }
 
     fn parts(&self) -> Parts<'_> {
-        Parts { plain_get: self.plain_get, target: &self.target, body: &self.body, cookies: &self.cookies }
+        Parts { plain_get: self.plain_get, elsewhere: self.elsewhere, target: &self.target, body: &self.body, cookies: &self.cookies }
     }
 }
 

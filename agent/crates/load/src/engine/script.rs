@@ -15,7 +15,7 @@ use crate::user::{Doing, Part, Transaction, User};
 
 /// A script that loops without waiting must wait after this many operations.
 const OPS_MOST: u32 = 1000;
-/// Delay before a user that could not connect tries again.
+/// Shortest time until a user that could not connect tries again.
 const BACK_OFF_NS: Nanos = 100_000_000;
 
 impl Worker<'_> {
@@ -108,6 +108,7 @@ impl Worker<'_> {
         let kind = &self.program.kinds[usize::from(self.users[user as usize].kind)];
         let this = &mut self.users[user as usize];
         this.leaving = false;
+        this.rests_until_ns = 0;
         this.iteration = 0;
         this.iteration_due_ns = at_ns;
         this.personal = None;
@@ -170,6 +171,14 @@ impl Worker<'_> {
     fn carry_out(&mut self, user: u32, op: Op) -> bool {
         let this = &mut self.users[user as usize];
         match op {
+            Op::Request(_) | Op::Compress(_) | Op::Begin { .. } | Op::Feed(_) if this.skips => {}
+            Op::Request(_) | Op::Compress(_) if this.rests_until_ns > self.now_ns => {
+                // The same operation follows.
+                this.at -= 1;
+                let due_ns = this.rests_until_ns;
+                self.wait_until(user, due_ns);
+                return true;
+            }
             Op::Request(request) => {
                 if self.intensity < 1.0 && self.is_held(user) {
                     self.hold(user);
@@ -248,8 +257,9 @@ impl Worker<'_> {
         let this = &mut self.users[user as usize];
         match this.part {
             Part::Init if this.leaving => this.enter(Part::End),
+            Part::Init if this.skips => this.enter(Part::Init),
             Part::Init => this.enter(Part::Actions),
-            Part::Actions => return self.end_iteration(user, 0),
+            Part::Actions => return self.end_iteration(user),
             Part::End => {
                 self.leave(user);
                 return true;
@@ -258,9 +268,8 @@ impl Worker<'_> {
         false
     }
 
-    /// An iteration has ended. The next follows when it is due; in the closed model, not before `rest_ns` from now. Returns whether the
-    /// user waits.
-    fn end_iteration(&mut self, user: u32, rest_ns: Nanos) -> bool {
+    /// An iteration has ended. The next follows when it is due. Returns whether the user waits.
+    fn end_iteration(&mut self, user: u32) -> bool {
         self.recorder.open.iterations += 1;
         if !self.program.source.connections.across_iterations {
             self.close_links_of(user);
@@ -283,13 +292,13 @@ impl Worker<'_> {
                 if let Some(due_ns) = due_ns {
                     this.iteration_due_ns = due_ns;
                 }
-                let begin_ns = due_ns.unwrap_or(now_ns).max(now_ns + rest_ns);
-                if begin_ns > now_ns {
-                    self.wait_until(user, begin_ns);
-                    return true;
-                }
-                if let Some(due_ns) = due_ns {
-                    self.due_at(user, due_ns, now_ns);
+                match due_ns {
+                    Some(due_ns) if due_ns > now_ns => {
+                        self.wait_until(user, due_ns);
+                        return true;
+                    }
+                    Some(due_ns) => self.due_at(user, due_ns, now_ns),
+                    None => {}
                 }
                 false
             }
@@ -360,30 +369,26 @@ impl Worker<'_> {
         self.held.push(user);
     }
 
-    /// A step failed, so that the rest of the iteration cannot be done. If nothing was sent, the next iteration starts after a delay.
+    /// A step failed, so that the rest of its part cannot be done. The user still makes the pauses of that part, because a service that
+    /// fails would otherwise be asked more often than one that works.
     pub(super) fn abandon(&mut self, user: u32, kind: LoadErrorKind) {
         for open in std::mem::take(&mut self.users[user as usize].transactions) {
             self.recorder.failed(open.label, open.moments.intended_ns + open.thought_ns, self.now_ns);
         }
-        let rest_ns = if sent_nothing(kind) { BACK_OFF_NS } else { 0 };
-        self.users[user as usize].moments.intended_ns = self.now_ns;
-        self.users[user as usize].timed = false;
-        match self.users[user as usize].part {
-            Part::Init if self.users[user as usize].leaving => {
-                self.users[user as usize].enter(Part::End);
-                self.go_on_soon(user);
-            }
-            Part::Init => {
-                self.users[user as usize].enter(Part::Init);
-                self.wait_until(user, self.now_ns + BACK_OFF_NS);
-            }
-            Part::Actions => {
-                if !self.end_iteration(user, rest_ns) {
-                    self.go_on_soon(user);
-                }
-            }
-            Part::End => self.leave(user),
+        let rests = match self.users[user as usize].part {
+            Part::Init => true,
+            // Arrivals of the open model do not wait for a server.
+            Part::Actions => sent_nothing(kind) && matches!(self.pacer, Pacer::Closed(_)),
+            Part::End => false,
+        };
+        let this = &mut self.users[user as usize];
+        this.moments.intended_ns = self.now_ns;
+        this.timed = false;
+        this.skips = true;
+        if rests {
+            this.rests_until_ns = self.now_ns + BACK_OFF_NS;
         }
+        self.go_on_soon(user);
     }
 
     /// The user continues in the loop's next round. This avoids recursion when users fail at once, one after another.

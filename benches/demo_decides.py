@@ -249,7 +249,7 @@ def in_simulation(sources: Mapping[str, Path]) -> dict[tuple[str, str], Tally]:
 
 
 def main() -> None:
-    parser = Parser(__doc__ or "", plants=PLANTS, folder=True)
+    parser = Parser(__doc__ or "", plants=PLANTS, folder=True, unjudged="demos on this host")
     parser.add_argument("--runs", type=int, default=RUNS, help=f"demos of each version in each state; default: {RUNS}")
     parser.add_argument("--before", metavar="COMMIT", default=BEFORE, help=f"the version before; default: {BEFORE}")
     parser.add_argument("--once", nargs="+", help=argparse.SUPPRESS)

@@ -379,7 +379,9 @@ def measured(item: Item, plant: float, *, quick: bool) -> tuple[bool | None, str
 
 def main() -> None:
     plants = {"points": f"intensities are {PLANTED_POINTS:g} points larger than said"}
-    given = arguments(__doc__ or "", [item.name for item in ITEMS], plants, folder=True)
+    given = arguments(
+        __doc__ or "", [item.name for item in ITEMS], plants, folder=True, unjudged="all resources but the CPU"
+    )
     plant = PLANTED_POINTS if given.plant else 0.0
     reap()
     names = given.only or [item.name for item in (ITEMS[:1] if given.quick else ITEMS)]

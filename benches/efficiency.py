@@ -332,7 +332,7 @@ def compare(options: argparse.Namespace, beside: Beside = alone) -> tuple[str, b
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", RESOURCES, PLANTS, folder=True)
+    options = arguments(__doc__ or "", RESOURCES, PLANTS, folder=True, unjudged="real effects")
     figure, met = compare(options)
     conclude("efficiency", figure, met=met)
 

@@ -49,7 +49,7 @@ def stays(at_ns: int, chance: random.Random) -> Iterator[tuple[int, float]]:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", RESOURCES, PLANTS, folder=True)
+    options = arguments(__doc__ or "", RESOURCES, PLANTS, folder=True, unjudged="real effects")
     figure, met = compare(options, tenant)
     conclude("efficiency_drift", figure, met=met)
 

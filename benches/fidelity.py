@@ -21,7 +21,6 @@ import math
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from agents import Kernel, Resident, now_ns, sleep_until
-from common import Ratio, arguments, busy_cpu, conclude, interleaved, not_measured
+from common import Ratio, arguments, busy_cpu, conclude, interleaved
 from disturbance import undisturbed
 from partywall.sandbox import WORK_ROOT, Label, reap, reaper
 
@@ -417,10 +416,7 @@ def compared(item: Item, *, quick: bool) -> Outcome:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"shared": "another program on the CPU of our kernels"})
-    missing = [name for name in NEEDED if shutil.which(name) is None]
-    if missing:
-        not_measured("fidelity", f"cannot compare without {', '.join(missing)}; run make bench-setup")
+    options = arguments(__doc__ or "", plants={"shared": "another program on the CPU of our kernels"}, needs=NEEDED)
     reap()
     label = Label.create("fidelity", WORK_ROOT)
     outcomes: list[Outcome] = []

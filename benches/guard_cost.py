@@ -303,7 +303,9 @@ def frame_costs(options: argparse.Namespace) -> Iterator[tuple[str, str, Beside]
 
 
 def main() -> None:
-    parser = Parser(__doc__ or "", PARTS, {"shared": "another program on the core while the guard is there"})
+    parser = Parser(
+        __doc__ or "", PARTS, {"shared": "another program on the core while the guard is there"}, needs=("iperf3",)
+    )
     parser.add_argument(
         "--pps", type=float, help="frames a second that may pass, if limited (default: 50000 and 20000)"
     )

@@ -96,7 +96,9 @@ def kept(made: Lab, part: float = 1.0) -> Iterator[None]:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"link": "the link carries a tenth less than the policy says"})
+    options = arguments(
+        __doc__ or "", plants={"link": "the link carries a tenth less than the policy says"}, needs=("iperf3",)
+    )
     seconds = 8.0 if options.quick else 60.0
     alone, at_once = {"vm2": OFFERED}, {name: PART * OVER * bps for name, bps in PROMISED.items()}
     with lab(list(PROMISED), "900mbit" if options.plant else "1gbit") as made, servers(made):

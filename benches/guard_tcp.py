@@ -231,6 +231,7 @@ def main() -> None:
             "promise": "a promise of a tenth less in the kernel",
             "demand": "demand is what arrived, and what waits does not count",
         },
+        needs=("iperf3",),
     )
     seconds = 8.0 if options.quick else 20.0
     demand = "arrived" if options.plant == "demand" else None

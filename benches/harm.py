@@ -20,7 +20,6 @@ import contextlib
 import math
 import os
 import random
-import shutil
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ import numpy as np
 from scipy import stats
 
 from agents import Command, Kernel, Resident, now_ns, rate, sleep_until
-from common import arguments, conclude, not_measured
+from common import arguments, conclude
 from disturbance import undisturbed
 from partywall.agent.catalogue import shipped
 from partywall.errors import PartywallError, TrialError
@@ -368,9 +367,9 @@ def stressors() -> list[Kernel]:
 
 def main() -> None:
     names = [*(family.name for family in FAMILIES), LINEARITY]
-    options = arguments(__doc__ or "", names, {"quarter": "our stressors press at a quarter of the intensity"})
-    if shutil.which("stress-ng") is None:
-        not_measured("harm", "cannot compare without stress-ng; run make bench-setup")
+    options = arguments(
+        __doc__ or "", names, {"quarter": "our stressors press at a quarter of the intensity"}, needs=("stress-ng",)
+    )
     families = [f for f in FAMILIES if f.name in ("cpu, same core", "memory bandwidth")] if options.quick else FAMILIES
     screening, blocks, seconds, rounds = (3, 28, 0.05, 4) if options.quick else (20, 120, 0.12, 5)
     if options.only:

@@ -512,7 +512,11 @@ def joined(results: Sequence[tuple[str, bool]]) -> tuple[str, bool]:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"unlisted": "a kind of study that is in no list"})
+    options = arguments(
+        __doc__ or "",
+        plants={"unlisted": "a kind of study that is in no list"},
+        unjudged="size, and additions that need a build",
+    )
     wanted = [addition for addition in ADDITIONS if not (options.quick and addition.needs_build)]
     if options.plant:
         wanted = [replace(addition, apply=UNLISTED.get(addition.name, addition.apply)) for addition in wanted]

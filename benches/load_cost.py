@@ -73,7 +73,9 @@ def watched(which: Callable[[str, int], Turn], url: str, seconds: int) -> Turn:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"shared": "another program on the core of our generator"})
+    options = arguments(
+        __doc__ or "", plants={"shared": "another program on the core of our generator"}, needs=("nginx", "wrk")
+    )
     seconds, pairs = (2, 9) if options.quick else (4, 17)
     reap()
     turns: list[Callable[[str, int], Turn]] = [ours, wrk]

@@ -154,7 +154,9 @@ def show(name: str, loaded: Loaded) -> list[bool]:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"deaf": "lateness and throttling of the generator go unnoticed"})
+    options = arguments(
+        __doc__ or "", plants={"deaf": "lateness and throttling of the generator go unnoticed"}, needs=("nginx",)
+    )
     deaf = mock.patch.object(PreparedLoad, "judge", return_value=Health({}))
     healthy_s, starved_s = (32, 7) if options.quick else (300, 30)
     reap()

@@ -106,7 +106,12 @@ def repeats(pairs: Sequence[Pair]) -> float:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"shared": "another program on the core, at one number of users"})
+    options = arguments(
+        __doc__ or "",
+        plants={"shared": "another program on the core, at one number of users"},
+        unjudged="coverage",
+        needs=("nginx",),
+    )
     quick = options.quick
     reap()
     with nginx() as url:
@@ -129,8 +134,7 @@ def main() -> None:
     met = time_error <= most[0] and rate_error <= most[1] and (quick or COVERED[0] <= share <= COVERED[1])
     figure = (
         f"mean error on held-out levels {time_error:.1%} of response times and {rate_error:.1%} of throughputs, "
-        f"{share:.0%} of {rounds} rounds of {len(levels)} levels inside 90 % intervals"
-        f"{' (too few to judge)' if quick else ''}; "
+        f"{share:.0%} of {rounds} rounds of {len(levels)} levels inside 90 % intervals; "
         f"the container's response times are {apart:+.0%} of the process's"
     )
     conclude("load-overhead-model", figure, met=met)

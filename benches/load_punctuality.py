@@ -37,7 +37,7 @@ class Punctuality:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"shared": "another program on the generator's core"})
+    options = arguments(__doc__ or "", plants={"shared": "another program on the generator's core"}, needs=("nginx",))
     seconds = 20 if options.quick else 60
     reap()
     with nginx() as url:

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from common import arguments, conclude
 from generators import Loaded, load
 from load_truth import SECOND, Log, Server, Span, compared, server, timing
-from machines import Machines, machines
+from machines import NEEDS, Machines, machines
 from partywall.errors import PartywallError
 from partywall.load.prepared import PreparedLoad, Setup
 from partywall.load.quick import Quick, program
@@ -122,7 +122,7 @@ def main() -> None:
         "log": "the service logs 5 % less than each request took",
         "clock": "the service logs every request 0.2 s later than it was",
     }
-    options = arguments(__doc__ or "", plants=plants)
+    options = arguments(__doc__ or "", plants=plants, needs=NEEDS)
     seconds = 4 if options.quick else 16
     reap()
     with machines((SERVICE,), AHEAD_S) as made, server(made.address(SERVICE), made.within(SERVICE)) as there:

@@ -70,7 +70,7 @@ class Generator(threading.Thread):
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"gone": "the server ends in the middle"})
+    options = arguments(__doc__ or "", plants={"gone": "the server ends in the middle"}, needs=("nginx",))
     hold_s = 15 if options.quick else 60
     reap()
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

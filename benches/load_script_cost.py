@@ -131,7 +131,7 @@ def find(name: str) -> str | None:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"work": "our users also compress 20 kB each time"})
+    options = arguments(__doc__ or "", plants={"work": "our users also compress 20 kB each time"}, needs=("nginx",))
     seconds, pairs = (2, 3) if options.quick else (6, 7)
     reap()
     peers = {name: tool for name in BARS if (tool := find(name))}

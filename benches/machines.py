@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+NEEDS = ("sshd", "ssh", "ssh-keygen", "ip", "unshare")
 
 
 @dataclass(frozen=True)

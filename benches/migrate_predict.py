@@ -55,7 +55,12 @@ TIME, BYTES, DOWNTIME = METRICS[:3]
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"slower": "the link carries half after the calibration"}, folder=True)
+    options = arguments(
+        __doc__ or "",
+        plants={"slower": "the link carries half after the calibration"},
+        folder=True,
+        unjudged="downtime, and whether other models are worse",
+    )
     if why := moves.lacking():
         not_measured("migrate-predict", why)
     chosen = QUICK if options.quick else PARTS

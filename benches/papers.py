@@ -219,7 +219,7 @@ def of_fault(plant: str, rows: table.PaperRows, name: str, paper: Paper) -> list
 
 
 def main() -> None:
-    given = arguments(__doc__ or "", plants=PLANTS, folder=True)
+    given = arguments(__doc__ or "", plants=PLANTS, folder=True, unjudged="what this host measures")
     rows = table.every()
     loaded = {name: papers.load(name) for paper in rows for name in paper.studies}
     problems = [problem for paper in rows for problem in of_rows(paper)]

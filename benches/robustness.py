@@ -245,7 +245,7 @@ def dead_agent(folder: Path) -> str:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants=PLANTS)
+    options = arguments(__doc__ or "", plants=PLANTS, unjudged="whether faults are named")
     kills = 3 if options.quick else 50
     chance = random.Random(time.time_ns() if not options.quick else 7)
     subprocess.run([*PARTYWALL, "reap"], check=False, capture_output=True)

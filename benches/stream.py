@@ -98,7 +98,7 @@ def verdict(item: Item, ratio: Ratio, extent: Extent) -> bool:
 
 
 def main() -> None:
-    given = arguments(__doc__ or "", plants={"factor": f"our rates times {PLANTED_FACTOR:g}"})
+    given = arguments(__doc__ or "", plants={"factor": f"our rates times {PLANTED_FACTOR:g}"}, needs=("gcc",))
     plant = PLANTED_FACTOR if given.plant else 1.0
     extent = SHORT if given.quick else LONG
     reap()

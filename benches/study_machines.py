@@ -33,7 +33,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common import arguments, conclude
-from machines import Machines, machines, run
+from machines import NEEDS, Machines, machines, run
 from papers import undecided_of
 from partywall import study as studies
 from partywall import units
@@ -164,7 +164,7 @@ def apart(carried: Carried, observations: Sequence[Observed]) -> float:
 
 def main() -> None:
     plants = {"swapped": "the record names the first guest's machine for the physical one's"}
-    given = arguments(__doc__ or "", plants=plants)
+    given = arguments(__doc__ or "", plants=plants, unjudged="verdicts of claims", needs=NEEDS)
     reap()
     carried = carry_out(quick=given.quick)
     observations = [swapped(each) if given.plant else each for each in carried.observations]

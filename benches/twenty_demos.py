@@ -216,7 +216,7 @@ def judge(runs: Sequence[Measured]) -> None:
 
 
 def main() -> None:
-    parser = Parser(__doc__ or "", plants=PLANTS, folder=True)
+    parser = Parser(__doc__ or "", plants=PLANTS, folder=True, unjudged="demos on this host")
     parser.add_argument("--runs", type=int, default=RUNS, help="demos")
     parser.add_argument("--each", metavar="SECONDS", type=float, help="budget of a demo; default: the demo's own")
     options = parser.parse_args()

@@ -140,7 +140,11 @@ def memory_shows(inside: dict[str, Cell], seconds: int) -> bool:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"idle": "the neighbour on the same CPU does nothing"})
+    options = arguments(
+        __doc__ or "",
+        plants={"idle": "the neighbour on the same CPU does nothing"},
+        unjudged="memory bandwidth, and orders among the disk's effects",
+    )
     neighbour = "null" if options.plant else "integer"
     needed("vm-effects")
     seconds = 15 if options.quick else 90

@@ -386,7 +386,7 @@ def opened(where: Site) -> Iterator[Attack]:
 
 
 def main() -> None:
-    given = arguments(__doc__ or "", plants={"attack": "an attack that succeeds"})
+    given = arguments(__doc__ or "", plants={"attack": "an attack that succeeds"}, unjudged="attacks in a browser")
     failed, count = list[str](), 0
     with site() as where:
         where.login()

@@ -9,6 +9,7 @@ from hypothesis import settings
 
 from partywall import pipeline
 from partywall.sandbox.lab import lacking
+from tests.skips import pytest_sessionfinish, pytest_terminal_summary  # noqa: F401 - hooks
 
 # Hypothesis's deadline of 200 ms is missed on a busy machine, whatever the code.
 settings.register_profile("partywall", deadline=None)

@@ -166,6 +166,36 @@ def test_a_crash_does_not_count_as_a_missed_bar(tmp_path: Path, ends: str, wante
     assert planted.run(str(bench), wanted=wanted) is is_as_wanted
 
 
+SHORT = """
+import sys
+sys.path.insert(0, {benches!r})
+from common import arguments, conclude
+arguments("", unjudged="size", needs={needs!r})
+conclude("short", "5 files", met=True)
+"""
+
+
+def said(folder: Path, *options: str, needs: tuple[str, ...] = ()) -> tuple[int, str]:
+    """Exit code and last line of a benchmark whose short form leaves a bar unjudged."""
+    bench = folder / "short.py"
+    bench.write_text(SHORT.format(benches=str(BENCHES), needs=needs))
+    done = subprocess.run([sys.executable, str(bench), *options], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.splitlines()[-1]
+
+
+@pytest.mark.long
+def test_a_short_form_names_the_bars_that_it_leaves_unjudged_on_its_last_line(tmp_path: Path):
+    assert said(tmp_path, "--quick") == (0, "short: 5 files; not judged: size [bar met]")
+    assert said(tmp_path) == (0, "short: 5 files [bar met]")
+
+
+@pytest.mark.long
+def test_a_benchmark_without_a_program_that_it_needs_has_not_measured(tmp_path: Path):
+    missing = "short: not measured: it needs no-such-program; run make bench-setup [BAR NOT MET]"
+    assert said(tmp_path, "--quick", needs=("sh", "no-such-program")) == (1, missing)
+    assert said(tmp_path, needs=("sh",))[0] == 0
+
+
 def test_every_result_is_of_a_listed_claim():
     listed = {claim.bench for rows in results.claims().values() for claim in rows}
     assert {each.bench for each in results.recorded()} <= listed

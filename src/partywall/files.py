@@ -15,8 +15,11 @@ def write_whole(path: Path, content: str | bytes, mode: int | None = None, *, du
     """Replaces a file atomically. Readers, and a kill at any point, see either the old content or the new.
 
     mode: permissions whatever the umask, for a file that other users read. durable: also after a power failure. This
-    waits for the disk, so it is for files that decide something later.
+    waits for the disk, so it is for files that decide something later. A pipe or a device is written to.
     """
+    if path.exists() and not path.is_file():
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return
     # The temporary name is unique to the thread, so two threads can write the same file at once.
     fresh = path.with_name(f".{path.name}.{threading.get_native_id()}")
     try:
@@ -38,6 +41,15 @@ def replace_durably(fresh: Path, path: Path) -> None:
     """Renames a file that was just written. Afterwards it is on the disk under its name, with all of its content."""
     _sync(fresh)
     fresh.replace(path)
+    _sync(path.parent)
+
+
+def replace_folder_durably(fresh: Path, path: Path) -> None:
+    """Renames a folder that was just written, to a path where none is, as `replace_durably` does."""
+    for place in (*fresh.rglob("*"), fresh):
+        if not place.is_symlink():
+            _sync(place)
+    fresh.rename(path)
     _sync(path.parent)
 
 

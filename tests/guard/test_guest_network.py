@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -18,6 +19,7 @@ from partywall.run.stage import with_peer
 from partywall.sandbox import Label, Sandbox, Settings, make, networks, qemu, reaper, switch, vif
 from partywall.sandbox.lab import lab, sender
 from partywall.study.promises.lab import policy as lab_policy
+from tests.measured import measured
 
 CEILING_BPS = 4_000_000
 
@@ -53,24 +55,24 @@ def until(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
     return result
 
 
-def start(guest: Sandbox, kernel: str, **params: Any) -> None:
+@contextlib.contextmanager
+def working(guest: Sandbox, kernel: str, **params: Any) -> Iterator[dict[str, Any]]:
+    """Gives a dictionary that afterwards has the facts of the work."""
     assert guest.client
     work = with_peer({"kernel": {"name": kernel, "params": {"to": "peer", **params}}}, guest)
     guest.client.call("workload.start", timeout_s=60, id="w", work=work, pace="flat_out", work_dir=guest.work_dir)
-
-
-def stop(guest: Sandbox) -> dict[str, Any]:
-    assert guest.client
-    facts: dict[str, Any] = guest.client.call("workload.stop", id="w")["facts"][0]
-    return facts
+    facts: dict[str, Any] = {}
+    try:
+        yield facts
+    finally:
+        facts |= guest.client.call("workload.stop", id="w")["facts"][0]
 
 
 @pytest.mark.parametrize("kernel", ["udp-request", "tcp-request", "tcp-stream", "udp-send"])
 def test_network_kernels_of_a_guest_talk_to_a_peer_behind_its_tap(guest: Sandbox, kernel: str) -> None:
     before = arrived()
-    start(guest, kernel)
-    until(lambda: arrived() > before + 10_000)
-    facts = stop(guest)
+    with working(guest, kernel) as facts:
+        until(lambda: arrived() > before + 10_000)
     assert facts.get("answered", facts.get("sent_bytes")) > 0
     assert facts.get("lost", 0) == 0
 
@@ -101,38 +103,39 @@ def promised(send: dict[str, str]) -> Policy:
 
 
 @pytest.mark.usefixtures("ebpf")
+@measured
 def test_a_guest_behind_a_tap_is_held_by_a_guards_policy_that_names_its_sandbox(guest: Sandbox) -> None:
     policy = promised({"guarantee": "1Mbit/s", "ceiling": f"{CEILING_BPS}bit/s"})
     result = guard.resolve(policy)
     assert (result["vm"].interface, result["vm"].inside) == ("tap1", False)
-    start(guest, "udp-send")
-    free = rate_bps()
-    with guard.keep(guard.flatten(policy, result, 50_000_000)) as kept:
-        until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0)
-        held = rate_bps()
-    freed = rate_bps()
-    stop(guest)
+    with working(guest, "udp-send"):
+        free = rate_bps()
+        with guard.keep(guard.flatten(policy, result, 50_000_000)) as kept:
+            until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0)
+            held = rate_bps()
+        freed = rate_bps()
     assert free > 2 * CEILING_BPS, "the guest sends too little for a test"
     assert held < 1.15 * CEILING_BPS
     assert freed > 2 * CEILING_BPS
 
 
 @pytest.mark.usefixtures("ebpf")
+@measured
 def test_tcp_of_a_guest_gets_its_promise_although_no_queue_can_stand_before_its_tap(guest: Sandbox) -> None:
     policy = promised({"guarantee": f"{CEILING_BPS}bit/s", "ceiling": f"{CEILING_BPS}bit/s"})
-    start(guest, "tcp-stream")
-    free = rate_bps()
-    with guard.keep(guard.flatten(policy, guard.resolve(policy), 50_000_000)) as kept:
-        until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0)
-        # The connection first has to learn of its limit.
-        until(lambda: rate_bps() < 1.15 * CEILING_BPS)
-        held = rate_bps(seconds=5)
-    stop(guest)
+    with working(guest, "tcp-stream"):
+        free = rate_bps()
+        with guard.keep(guard.flatten(policy, guard.resolve(policy), 50_000_000)) as kept:
+            until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0)
+            # The connection first has to learn of its limit.
+            until(lambda: rate_bps() < 1.15 * CEILING_BPS)
+            held = rate_bps(seconds=5)
     assert free > 2 * CEILING_BPS, "the guest sends too little for a test"
     assert 0.95 * CEILING_BPS < held < 1.05 * CEILING_BPS
 
 
 @pytest.mark.usefixtures("ebpf")
+@measured
 def test_tenants_of_a_lab_can_be_guests_whose_promises_are_kept_at_their_taps() -> None:
     with lab(["vm"], "50mbit", accel="tcg") as made, sender(made, "vm", 1514, None):
         assert made.emulated
@@ -150,6 +153,7 @@ def test_tenants_of_a_lab_can_be_guests_whose_promises_are_kept_at_their_taps() 
 
 
 @pytest.mark.usefixtures("ebpf")
+@measured
 def test_excess_packets_can_stop_in_the_guest_and_its_hook_is_gone_afterwards() -> None:
     with lab(["vm"], "50mbit", accel="tcg") as made, sender(made, "vm", 1514, None) as client:
         until(lambda: made.read().packets["vm"] > 100)

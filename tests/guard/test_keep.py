@@ -34,6 +34,7 @@ from partywall.model.policy import Policy
 from partywall.sandbox.networks import NETNS, in_namespace
 from partywall.store import control
 from partywall.testing import fake_host
+from tests.measured import measured
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("guarded_lab")]
 INSIDE, OUTSIDE = f"pwt{os.getpid() % 10000}a", f"pwt{os.getpid() % 10000}b"
@@ -144,6 +145,7 @@ def deleting_filters(folder: Path) -> Iterator[None]:
             process.kill()
 
 
+@measured
 def test_a_tenant_that_deletes_its_filters_in_a_loop_delays_no_report_and_is_reported_once_a_second(
     flat: Flat, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ from partywall.model.policy import Policy
 from partywall.sandbox.lab import Lab, ip, lab, sender, tc
 from partywall.sandbox.networks import NETNS, in_namespace
 from partywall.study.promises.lab import policy
+from tests.measured import measured
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("guarded_lab", "own_state")]
 REPORT_NS = 100_000_000
@@ -65,6 +66,7 @@ def queues(made: Lab) -> str:
     return tc(made.namespace("vm"), "qdisc", "show", "dev", "eth0")
 
 
+@measured
 def test_a_sender_of_datagrams_waits_for_its_turn_instead_of_being_dropped(queue: str) -> None:
     def waits(report: Report) -> bool:
         row = report.rows["vm"]
@@ -152,6 +154,7 @@ def crowded() -> Iterator[Lab]:
 GOLD = {"service_classes": {"gold": {"priority": 2, "delay": "4ms"}, "silver": 1}}
 
 
+@measured
 def test_a_goal_in_delay_takes_from_what_is_lent_until_it_holds(crowded: Lab) -> None:
     vifs = {"a": {"service_class": "gold", "send": {"guarantee": "10Mbit/s"}}, "b": {"send": {"guarantee": "10Mbit/s"}}}
     with guard.keep(flat(crowded, vifs, "60Mbit/s", **GOLD)) as kept:
@@ -319,6 +322,7 @@ def counted(made: Lab, vif: str, port: str, what: str) -> int:
     return int(shown[what]["bytes"])
 
 
+@measured
 def test_who_goes_round_the_hook_with_raw_frames_is_reported_and_held_at_the_interfaces_other_end() -> None:
     with lab(["vm"], None) as made:
         vm = {"send": {"ceiling": "5Mbit/s"}}
@@ -353,6 +357,7 @@ def test_an_interface_made_again_is_hooked_before_the_next_look() -> None:
             assert "partywall_guard" in tc(inside, "filter", "show", "dev", "new0", "egress")
 
 
+@measured
 def test_who_owes_much_at_next_to_nothing_is_not_shut_out_once_he_is_granted_more() -> None:
     vifs = {
         "gold": {"service_class": "gold", "excess": "drop"},
@@ -609,6 +614,7 @@ def test_a_peer_is_found_again_beside_tcp_that_fills_its_ceiling() -> None:
 
 
 @pytest.mark.parametrize("flooded", [False, True])
+@measured
 def test_few_datagrams_arrive_beside_tcp_and_a_flood_takes_little_of_it(flooded: bool) -> None:
     def receive() -> int:
         count = 0
@@ -642,6 +648,7 @@ def test_few_datagrams_arrive_beside_tcp_and_a_flood_takes_little_of_it(flooded:
         assert arrived >= 0.95 * count
 
 
+@measured
 def test_tcp_at_a_small_ceiling_is_not_reported_to_exceed_it() -> None:
     """The queue then holds a third of a second of packets of 64 KiB, and its bucket fills up while a sender pauses."""
     promise = {"guarantee": "5Mbit/s", "ceiling": "5Mbit/s"}

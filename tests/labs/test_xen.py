@@ -17,6 +17,7 @@ from labs.xen.network import CEILING_BPS, FLOOD, GUARANTEE_BPS, LINK_BPS, OFFERE
 from partywall import guard
 from partywall.agent import binary
 from partywall.errors import TrialError
+from tests.measured import measured
 
 FREE = {STEADY: Rates(OFFERED_BPS, 0.3 * OFFERED_BPS), FLOOD: Rates(5 * LINK_BPS, 0.8 * LINK_BPS)}
 GUARDED = {STEADY: Rates(OFFERED_BPS, OFFERED_BPS), FLOOD: Rates(5 * LINK_BPS, CEILING_BPS)}
@@ -124,6 +125,7 @@ class Namespace:
 @pytest.mark.host
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("tc"), reason="needs root and iproute2")
 @pytest.mark.usefixtures("ebpf")
+@measured
 def test_the_labs_network_and_guard_hold_a_flood_when_namespaces_take_the_guests_place(tmp_path, monkeypatch):
     here = Namespace()
     monkeypatch.setattr(network, "SPAN_S", 4)

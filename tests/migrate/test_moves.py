@@ -22,6 +22,7 @@ from partywall.pipeline import this_host
 from partywall.sandbox import lab, networks, qemu
 from partywall.stats.migration import move_finding
 from tests import root_image
+from tests.measured import measured
 
 PLAN = """
 partywall_migration: 1
@@ -68,6 +69,7 @@ def carried_out(tmp_path, monkeypatch):
     return carry_out
 
 
+@measured
 def test_a_guest_arrives_whole_by_pre_copy_and_post_copy(carried_out):
     kept = carried_out(plan("{default: {}, after: {postcopy: {after_passes: 1}}, back-out: {cancel: true}}"))
     assert {seen.move.method: seen.move.outcome for seen in kept} == {
@@ -91,6 +93,7 @@ def test_a_guest_arrives_whole_by_pre_copy_and_post_copy(carried_out):
             assert any("ARP" in part.name for part in result.parts), "the clients' network hears where the guest is"
 
 
+@measured
 def test_a_move_that_does_not_end_is_cancelled_and_the_guest_stays(carried_out):
     requested = plan("{never: {bandwidth: 8Mbit/s, downtime: 1ms}}", give_up="2s")
     (seen,) = carried_out(requested)
@@ -215,6 +218,7 @@ def test_a_guest_moves_and_returns_with_its_disk_on_a_third_host(carried_out):
 
 @needs_qemu_utils
 @root_image.needed("nginx-light")
+@measured
 def test_a_disk_moves_along_without_a_lost_write_and_a_neighbour_is_watched(carried_out):
     text = PLAN.format(methods="{default: {}}", moves=2, give_up="60s")
     guest = "{memory: 320MiB, root: [nginx-light], storage: moved, verify: 4MiB}"

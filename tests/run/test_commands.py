@@ -14,6 +14,7 @@ from partywall.model.scenario import Scenario, Victim
 from partywall.plan import make
 from partywall.run import stage
 from partywall.store import RunDirectory
+from tests.measured import fresh, measured
 
 pytestmark = pytest.mark.host
 
@@ -22,6 +23,7 @@ BUSY = "while True: pass"
 ESCAPED = f"import os\nif os.fork() == 0:\n    os.setsid()\n    {BUSY}\nos.wait()"
 
 
+@measured
 def test_what_commands_did_while_on_and_off_is_measured_and_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     commands = {
@@ -40,7 +42,7 @@ def test_what_commands_did_while_on_and_off_is_measured_and_reported(tmp_path, m
     }
     facts = pipeline.host_facts()
     run = RunDirectory.create(
-        tmp_path / "run", "", make(Scenario.model_validate(content), pipeline.topology(facts), shipped()), facts
+        fresh(tmp_path) / "run", "", make(Scenario.model_validate(content), pipeline.topology(facts), shipped()), facts
     )
     pipeline.measure(run, silent)
     evidence, findings = pipeline.analyse(run)
@@ -61,27 +63,29 @@ while :; do :; done
 """
 
 
-def own_command(tmp_path, version):
+def own_command(folder, version):
     """A run with a command of the user's own that is copied into its sandbox."""
-    (tmp_path / "own.sh").write_text(OWN)
+    (folder / "own.sh").write_text(OWN)
     files = [{"from": "own.sh", "to": "own", "executable": True}]
     own = {"command": ["./own"], "version": version, "files": files, "sandbox": {"cpus": "same"}}
     content = {"partywall": 1, "name": "own", "victims": {"sum": {"probe": "integer"}}, "aggressors": {"own": own}}
     content |= {"timing": {"slot": "50ms"}, "min_blocks": 8, "budget": "4s"}
     facts = pipeline.host_facts()
-    scenario = preflight.with_files(Scenario.model_validate(content), tmp_path)
+    scenario = preflight.with_files(Scenario.model_validate(content), folder)
     plan = make(scenario, pipeline.topology(facts), shipped())
-    run = RunDirectory.create(tmp_path / "run", "", plan, facts)
+    run = RunDirectory.create(folder / "run", "", plan, facts)
     pipeline.measure(run, silent)
     return run
 
 
+@measured
 def test_a_users_own_program_runs_in_its_sandbox_and_its_version_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
-    evidence, findings = pipeline.analyse(own_command(tmp_path, ["./own", "--version"]))
+    evidence, findings = pipeline.analyse(own_command(fresh(tmp_path), ["./own", "--version"]))
     (cell,) = [cell for cell in findings.cells if cell.aggressor == "own"]
     assert Warn.AGGRESSOR_IDLE not in cell.warnings
-    assert cell.isolation.high < 0.9
+    # On the victim's CPU it takes half of it, unless the run itself says that others used the CPUs.
+    assert cell.isolation.value < 0.8 or Warn.FOREIGN_LOAD in cell.warnings
     (agent_facts,) = evidence.agent_facts.values()
     assert agent_facts.versions == {"own": ("own 1.2",)}
 

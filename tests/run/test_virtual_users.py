@@ -10,6 +10,7 @@ from partywall.events import silent
 from partywall.model.observation import Observations
 from partywall.model.scenario import Scenario
 from partywall.store import RunDirectory
+from tests.measured import fresh, measured
 
 pytestmark = pytest.mark.host
 
@@ -42,8 +43,10 @@ def url():
             service.kill()
 
 
+@measured
 def test_visitors_of_one_service_take_their_part_from_each_other(tmp_path, monkeypatch, url):
-    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    folder = fresh(tmp_path)
+    monkeypatch.setenv("PARTYWALL_STATE", str(folder / "state"))
     content = {
         "partywall": 1,
         "name": "visitors",
@@ -53,8 +56,8 @@ def test_visitors_of_one_service_take_their_part_from_each_other(tmp_path, monke
         "budget": "12s",
     }
     host = pipeline.this_host()
-    scenario = pipeline.with_loads(Scenario.model_validate(content), tmp_path)
-    run = RunDirectory.create(tmp_path / "run", "", pipeline.plan(scenario, host, 1), host.facts)
+    scenario = pipeline.with_loads(Scenario.model_validate(content), folder)
+    run = RunDirectory.create(folder / "run", "", pipeline.plan(scenario, host, 1), host.facts)
     pipeline.measure(run, silent)
     evidence, findings = pipeline.analyse(run)
     assert not findings.incomplete
@@ -64,5 +67,6 @@ def test_visitors_of_one_service_take_their_part_from_each_other(tmp_path, monke
     assert abs(int(seen.latency.entries[2].sum()) - answered) < 0.03 * answered
     assert (seen.rate > 0).all()
     theirs = next(cell for cell in findings.cells if cell.aggressor == "theirs")
-    assert theirs.isolation.high < 1
+    # Two of eight visitors.
+    assert theirs.isolation.value < 0.6
     assert "p50" in theirs.latency

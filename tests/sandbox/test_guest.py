@@ -1,5 +1,6 @@
 """A real guest on this host: it comes up, works, tells the host's time, is held to its limits and leaves nothing."""
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -20,6 +21,7 @@ from partywall.model.scenario import Throttle
 from partywall.sandbox import Label, Settings, cgroups, make, qemu, reaper
 from partywall.sandbox.label import VARIABLE
 from partywall.sandbox.qemu.vcpus import VcpuGroup
+from tests.measured import measured
 
 
 def lacking():
@@ -82,19 +84,26 @@ def slices_until(guest, condition, timeout_s=60):
     return result
 
 
-def start(guest, kernel, **params):
+@contextlib.contextmanager
+def working(guest, kernel, **params):
+    """Afterwards the guest is as before, whatever its limits were meanwhile."""
     guest.messages.clear()
     work = {"kernel": {"name": kernel, "params": params}}
     guest.client.call("workload.start", timeout_s=60, id="w", work=work, pace="flat_out", work_dir=guest.work_dir)
+    try:
+        yield
+    finally:
+        guest.limit(Limits())
+        guest.client.call("workload.stop", id="w")
 
 
+@measured
 def test_slices_of_a_guest_lie_on_the_hosts_grid_and_in_its_time(guest):
     assert guest.clock_error_ns() < 1_000_000
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    start(guest, "integer")
-    result = slices_until(guest, lambda slices: len(slices) >= 5)
-    after = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    guest.client.call("workload.stop", id="w")
+    with working(guest, "integer"):
+        result = slices_until(guest, lambda slices: len(slices) >= 5)
+        after = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     assert all(before - 1_000_000 < s["start_ns"] < s["end_ns"] < after + 1_000_000 for s in result)
     # Cut at multiples of 10 ms, but for the operation that was under way.
     assert sum(s["end_ns"] % 10_000_000 < 5_000_000 for s in result) >= len(result) / 2
@@ -102,12 +111,12 @@ def test_slices_of_a_guest_lie_on_the_hosts_grid_and_in_its_time(guest):
 
 
 def test_the_disk_of_a_guest_is_worked_on_in_its_own_file_system(guest):
-    start(guest, "disk-direct-write", file_bytes=4 << 20)
-    assert sum(s["work"] for s in slices_until(guest, lambda slices: len(slices) >= 3)) > 0
-    guest.client.call("workload.stop", id="w")
+    with working(guest, "disk-direct-write", file_bytes=4 << 20):
+        assert sum(s["work"] for s in slices_until(guest, lambda slices: len(slices) >= 3)) > 0
     assert (guest.label.work / "guest" / "disk.img").stat().st_blocks > 0
 
 
+@measured
 def test_a_limit_holds_the_vcpu_thread_and_is_lifted_again(guest):
     if "cpu" not in cgroups.read().v1 and not cgroups.read().is_v2:
         pytest.skip("no cgroup cpu controller")
@@ -118,35 +127,33 @@ def test_a_limit_holds_the_vcpu_thread_and_is_lifted_again(guest):
         time.sleep(seconds)
         return (runtime_ns(guest.pid, thread) - began) / (time.monotonic_ns() - from_ns)
 
-    start(guest, "integer")
-    guest.limit(Limits(cpu_limit=0.2))
-    assert used_ns(1.0) < 0.3
-    guest.limit(Limits())
-    assert used_ns(0.5) > 0.2
-    guest.client.call("workload.stop", id="w")
+    with working(guest, "integer"):
+        guest.limit(Limits(cpu_limit=0.2))
+        assert used_ns(1.0) < 0.3
+        guest.limit(Limits())
+        assert used_ns(0.5) > 0.2
 
 
+@measured
 def test_what_counters_call_its_cgroup_is_its_virtual_cpus_and_nobody_elses(guest):
     if "cpuacct" not in cgroups.read().v1:
         pytest.skip("no cgroup cpuacct controller")
     messages = []
     monitor = make(Settings(name="monitor", backend="process", cpus=(1,)), guest.label)
     client = monitor.start(lambda method, params: messages.append((method, params)))
-    start(guest, "integer")
-    guest.limit(Limits(cpu_limit=0.2))
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        targets = {"cgroups_of": {"guest": guest.cgroup_member}, "cgroups_below": guest.label.cgroup}
-        header = client.call("monitor.start", id="m", **targets)
-        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        client.call("monitor.schedule", id="m", at_ns=[now + 100_000_000, now + 1_100_000_000])
-        wait_until(lambda: sum(method == "sample" for method, _ in messages) == 2)
-    finally:
-        busy.kill()
-        busy.wait()
-        monitor.stop()
-        guest.limit(Limits())
-        guest.client.call("workload.stop", id="w")
+    with working(guest, "integer"):
+        guest.limit(Limits(cpu_limit=0.2))
+        busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        try:
+            targets = {"cgroups_of": {"guest": guest.cgroup_member}, "cgroups_below": guest.label.cgroup}
+            header = client.call("monitor.start", id="m", **targets)
+            now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+            client.call("monitor.schedule", id="m", at_ns=[now + 100_000_000, now + 1_100_000_000])
+            wait_until(lambda: sum(method == "sample" for method, _ in messages) == 2)
+        finally:
+            busy.kill()
+            busy.wait()
+            monitor.stop()
     mine = [n for n, info in enumerate(header["counters"]) if info["subject"] == "guest"]
     # Nothing holds its memory in a cgroup of its own, and the host's is not its.
     assert {header["counters"][n]["resource"] for n in mine} == {"cpu"}
@@ -156,9 +163,8 @@ def test_what_counters_call_its_cgroup_is_its_virtual_cpus_and_nobody_elses(gues
     assert 0.1 < share < 0.3
 
 
+@measured
 def test_the_disk_of_a_guest_is_limited_while_it_runs_and_lifted_again(guest):
-    start(guest, "disk-direct-write", file_bytes=4 << 20)
-
     def rate_under(limits):
         guest.limit(limits)
         from_ns = time.monotonic_ns() + 300_000_000
@@ -166,11 +172,11 @@ def test_the_disk_of_a_guest_is_limited_while_it_runs_and_lifted_again(guest):
         result = [s for s in slices if s["start_ns"] >= from_ns]
         return sum(s["work"] for s in result) * 1e9 / (result[-1]["end_ns"] - result[0]["start_ns"])
 
-    limited = rate_under(Limits(disk=Throttle(write_bps=400_000)))
-    assert limited < 1.2 * 400_000
-    assert rate_under(Limits(disk=Throttle(write_iops=20))) < 1.2 * 20 * 8192
-    assert rate_under(Limits()) > 2 * limited
-    guest.client.call("workload.stop", id="w")
+    with working(guest, "disk-direct-write", file_bytes=4 << 20):
+        limited = rate_under(Limits(disk=Throttle(write_bps=400_000)))
+        assert limited < 1.2 * 400_000
+        assert rate_under(Limits(disk=Throttle(write_iops=20))) < 1.2 * 20 * 8192
+        assert rate_under(Limits()) > 2 * limited
 
 
 def test_memory_is_taken_from_a_guest_while_it_runs_and_given_back(guest):
@@ -190,10 +196,8 @@ def runtime_ns(pid, thread):
 
 
 def test_its_clock_cannot_be_shifted_under_a_workload(guest):
-    start(guest, "integer")
-    with pytest.raises(Exception, match="while workloads run"):
+    with working(guest, "integer"), pytest.raises(Exception, match="while workloads run"):
         guest.client.call("clock.adjust", shift_ns=1)
-    guest.client.call("workload.stop", id="w")
 
 
 @pytest.mark.usefixtures("guest")

@@ -18,6 +18,7 @@ from partywall.model.plan import Limits
 from partywall.model.scenario import Disk, Throttle
 from partywall.sandbox import Label, Settings, block, cgroups, make, reap, reaper
 from partywall.sandbox.label import VARIABLE, start_ticks
+from tests.measured import measured
 
 pytestmark = pytest.mark.host
 
@@ -142,22 +143,25 @@ class Reading:
 
 @pytest.mark.skipif(bool(lacking_for_disk_limits()), reason=lacking_for_disk_limits())
 @pytest.mark.parametrize("runtime", RUNTIMES)
+@measured
 def test_a_containers_disk_is_limited_live_and_goes_back_to_what_it_was_made_with(label, monkeypatch, runtime):
     monkeypatch.setenv("PARTYWALL_RUNTIME", runtime)
     made = Disk(read_bps=4_000_000)
     settings = Settings(name="victim", backend="container", cpus=(0,), disk=made, disk_switched=True)
     reading = Reading(settings, label)
-    # A disk may give less than a ceiling, and never more than it over a second, but for a period's worth.
-    assert reading.under(Limits(disk=Throttle(read_bps=400_000))) < 1.2 * 400_000
-    assert reading.under(Limits(disk=Throttle(read_iops=20))) < 1.2 * 20 * 8192
-    lifted = reading.under(Limits())
-    assert 3 * 400_000 < lifted < 1.2 * 4_000_000
-    folder = cgroups.read().folder("io", reading.sandbox.cgroup)
-    device = "{}:{}".format(*block.device_of(label.work))
-    for name, content in cgroups.disk_files(block.device_of(label.work), made, v2=cgroups.read().is_v2).items():
-        said = (folder / name).read_text().strip()
-        assert said == ("" if content == f"{device} 0" else content)
-    reading.sandbox.stop()
+    try:
+        # A disk may give less than a ceiling, and never more than it over a second, but for a period's worth.
+        assert reading.under(Limits(disk=Throttle(read_bps=400_000))) < 1.2 * 400_000
+        assert reading.under(Limits(disk=Throttle(read_iops=20))) < 1.2 * 20 * 8192
+        lifted = reading.under(Limits())
+        assert 3 * 400_000 < lifted < 1.2 * 4_000_000
+        folder = cgroups.read().folder("io", reading.sandbox.cgroup)
+        device = "{}:{}".format(*block.device_of(label.work))
+        for name, content in cgroups.disk_files(block.device_of(label.work), made, v2=cgroups.read().is_v2).items():
+            said = (folder / name).read_text().strip()
+            assert said == ("" if content == f"{device} 0" else content)
+    finally:
+        reading.sandbox.stop()
     assert not folder.exists()
 
 

@@ -29,6 +29,7 @@ from partywall.study.path.model import Cell, Extent, Study, Traced
 from partywall.testing import fake_host
 from partywall.trace import Present
 from partywall.web.records import summary
+from tests.measured import fresh, measured
 
 SMALL = b"""partywall_path_study: 1
 name: vits-network
@@ -390,8 +391,10 @@ def test_a_small_one_on_this_host_has_its_figure_its_traces_and_goes_on_after_a_
 @pytest.mark.host
 @pytest.mark.skipif(bool(qemu.lacking(Host.here())), reason=qemu.lacking(Host.here()) or "-")
 @pytest.mark.usefixtures("guarded_lab")
+@measured
 def test_a_small_one_in_guests_has_its_figure_and_its_traces_from_inside_the_guest_on(tmp_path: Path) -> None:
-    file, out = tmp_path / "small.yaml", tmp_path / "out"
+    folder = fresh(tmp_path)
+    file, out = folder / "small.yaml", folder / "out"
     file.write_bytes(SMALL + b"target_rate: 20k/s\n")
     ran = CliRunner().invoke(app, ["study", str(file), "--backend", "qemu", "--rounds", "2", "--out", str(out)])
     assert ran.exit_code == 0, ran.output

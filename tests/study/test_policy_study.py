@@ -19,6 +19,7 @@ from partywall.study.policies import findings as stats
 from partywall.study.policies import slots
 from partywall.study.policies.model import Cell, Extent, Rate
 from partywall.testing import fake_host
+from tests.measured import measured
 
 FILE = studies.find("dba-vm-shares")
 EXTENT = Extent(blocks=3, slot="100ms")
@@ -212,6 +213,7 @@ def test_a_small_one_on_this_host_counts_each_stream_and_goes_on_after_a_kill(tm
 
 @pytest.mark.host
 @pytest.mark.usefixtures("guarded_lab")
+@measured
 def test_losses_of_a_small_one_are_all_that_never_arrived() -> None:
     loss = shipped().parts["loss"]
     ways = {name: loss.ways[name].model_copy(update={"loads": (3.0,)}) for name in ("native", "htb", "guard-drop")}

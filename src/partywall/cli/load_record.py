@@ -16,6 +16,7 @@ from partywall.cli.arguments import duration_ns
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
 from partywall.errors import Exit, Problem, UsageError
+from partywall.files import write_whole
 from partywall.load import plan as plans
 from partywall.load.recorded import plan_of
 from partywall.load.recording import OWN_HOSTS, Recording
@@ -103,7 +104,7 @@ def record(
         content = recorded(job, context.obj(), work_dir, live)
     if har is not None:
         with _files():
-            har.write_text(content, encoding="utf-8")
+            write_whole(har, content)
     tls = {"verify": False} if insecure else {"authorities": str(ca_file.resolve())} if ca_file else {}
     return _write_plan(content, url, out, (*OWN_HOSTS, *(leave_out or ())), tls)
 
@@ -131,7 +132,7 @@ def _write_plan(
     imported = plan_of(content, source, leave_out, tls)
     plans.of_document(Document(imported.plan, {}), str(out), out.resolve().parent)
     with _files():
-        out.write_text(imported.text, encoding="utf-8")
+        write_whole(out, imported.text)
     console = Console()
     for host, count in imported.hosts.items():
         _say(console, f"{host}: {units.counted(count, 'request')}")

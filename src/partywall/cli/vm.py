@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 import time
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +19,7 @@ from partywall.cli.group import group
 from partywall.cli.live import Live
 from partywall.errors import CapabilityError, Exit, Problem, UsageError
 from partywall.events import Doing, Left
+from partywall.files import write_whole
 from partywall.host import Host, install
 from partywall.sandbox import WORK_ROOT, Label, Settings, make, qemu, reaper
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
@@ -126,9 +126,9 @@ def export(
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(image, folder / "vmlinuz")
+        write_whole(folder / "vmlinuz", image.read_bytes())
         agent = loaded(binary.find().read_bytes())
-        (folder / "initramfs").write_bytes(initramfs(agent, kernel.module_contents()))
+        write_whole(folder / "initramfs", initramfs(agent, kernel.module_contents()))
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}; give a folder that you can write to") from error
     Console().print(f"guests of {kernel.release} boot from {folder}", highlight=False, soft_wrap=True)

@@ -17,6 +17,7 @@ from typing import Any
 
 from partywall.consolidate.seams import Observed
 from partywall.errors import TrialError
+from partywall.files import write_whole
 
 LIES = ("says off, is on", "says on, is off")
 
@@ -152,9 +153,7 @@ class PracticeCluster:
                 self._save(state)
 
     def _save(self, state: dict[str, Any]) -> None:
-        fresh = self.folder / "state.json.new"
-        fresh.write_text(json.dumps(state))
-        fresh.replace(self.folder / "state.json")
+        write_whole(self.folder / "state.json", json.dumps(state))
 
 
 class PracticePower:

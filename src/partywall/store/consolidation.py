@@ -7,7 +7,6 @@ so a killed manager can find out how far it came.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -52,12 +51,7 @@ class ConsolidationDirectory(Record):
 
     def add_journal(self, entry: Journal) -> None:
         """A step's beginning or end, which is on the disk when this returns."""
-        self.append_line(json.dumps({"kind": "journal", **entry.model_dump(mode="json")}))
-        descriptor = os.open(self.path / self.LINES, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        self.append_line(json.dumps({"kind": "journal", **entry.model_dump(mode="json")}), durable=True)
 
     def add_seen(self, seen: Seen) -> None:
         """The cluster as it is now."""

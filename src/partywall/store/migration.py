@@ -54,11 +54,15 @@ class MigrationDirectory(Record):
         return made
 
     def append(self, move: Move, tables: Mapping[str, Table], kind: str = MOVE) -> None:
-        """Writes a move of the plan or of the calibration. Its tables first: one whose line is there is complete."""
+        """Writes a move of the plan or of the calibration. Its tables first: one whose line is there is complete.
+
+        All of it is on the disk when this returns.
+        """
         for name, table in tables.items():
             if len(table):
                 self._write(name, move.number, table)
-        self.append_line(json.dumps({"kind": kind, **move.model_dump(mode="json")}, allow_nan=False))
+        line = json.dumps({"kind": kind, **move.model_dump(mode="json")}, allow_nan=False)
+        self.append_line(line, durable=True)
 
     def add_survey(self, survey: Survey) -> None:
         """Writes what is known of a workload before the moves."""

@@ -111,14 +111,20 @@ class Record:
             message = "is in use by another partywall process"
             raise UsageError(Problem(message, "wait until it has ended", str(self.path))) from None
 
-    def append_line(self, line: str) -> None:
-        """Appends a line. An incomplete line from a kill is ended first, so that only that one is lost."""
+    def append_line(self, line: str, *, durable: bool = False) -> None:
+        """Appends a line. An incomplete line from a kill is ended first, so that only that one is lost.
+
+        durable: it is on the disk when this returns. This waits for the disk, so it is for lines that are rare.
+        """
         with (self.path / self.LINES).open("ab+") as stream:
             if stream.tell() > 0:
                 stream.seek(-1, os.SEEK_END)
                 if stream.read(1) != b"\n":
                     line = "\n" + line
             stream.write(line.encode() + b"\n")
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
 
     def lines(self, name: str = "") -> Iterator[tuple[int, bytes]]:
         """The lines with their numbers, including incomplete ones. name: of another file of lines."""

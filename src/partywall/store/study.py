@@ -52,8 +52,8 @@ class StudyDirectory(Record):
         self.put(self.MARK, json.dumps(self.about | {"asked": request.model_dump()}, indent=1))
 
     def append(self, observation: str) -> None:
-        """Appends one observation, given as JSON."""
-        self.append_line(observation)
+        """Appends one observation, given as JSON. It is on the disk when this returns."""
+        self.append_line(observation, durable=True)
 
     def observations(self) -> list[dict[str, Any]]:
         """The completely written observations."""

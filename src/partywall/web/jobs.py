@@ -149,7 +149,7 @@ class Folder:
 
     def put(self, job: Job) -> Job:
         """Stores a job."""
-        write_whole(self.jobs / f"{job.id}.json", job.model_dump_json())
+        write_whole(self.jobs / f"{job.id}.json", job.model_dump_json(), durable=True)
         return job
 
     def forget(self, job: Job) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from partywall.errors import Problem, UsageError
+from partywall.files import write_whole
 from partywall.report import page
 from partywall.web import pages, records
 from partywall.web.jobs import Folder
@@ -73,7 +74,7 @@ def write(folder: Folder, out: Path, show: Callable[[str, int, int], None] = lam
                 listed.write(f"{name}\n")
             count += name.endswith(f"/{FILES[0]}")
         _remove(out, before - {*names})
-        (out / LIST).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+        write_whole(out / LIST, "".join(f"{name}\n" for name in names))
     except OSError as error:
         problem = f"{error.filename or out} cannot be written: {error.strerror}"
         raise UsageError(Problem(problem, "give another --out")) from None

@@ -152,7 +152,7 @@ class Runner:
             name = re.sub(r"[^A-Za-z0-9-]+", "-", _title(request.order)).strip("-") or request.order.kind
             known = Job(id=request.key, order=request.order, record=stamped(name[:60]), created=time.time())
             if request.order.document is not None:
-                write_whole(self._folder.document(known.id), request.order.document)
+                write_whole(self._folder.document(known.id), request.order.document, durable=True)
             self._folder.put(known)
         return {"job": known.id, "record": known.record}
 
@@ -250,7 +250,7 @@ class Runner:
         """Stores a note and tags beside a record."""
         self._record(request.record)
         content = {"note": request.note, "tags": [tag.strip()[:40] for tag in request.tags if tag.strip()]}
-        write_whole(self._folder.notes / f"{request.record}.json", json.dumps(content))
+        write_whole(self._folder.notes / f"{request.record}.json", json.dumps(content), durable=True)
         return {}
 
     def delete(self, request: OfRecord) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
+from partywall.files import write_whole
 from partywall.host import Host, waits
 from partywall.model.scenario import Throttle
 from partywall.sandbox.base import Sandbox, Settings
@@ -263,8 +264,7 @@ class Libvirt(Sandbox):
 def _put(path: Path, content: Callable[[], bytes]) -> None:
     """Writes a file for all of a run's domains, readable by any user."""
     if not path.exists():
-        path.write_bytes(content())
-        path.chmod(0o644)
+        write_whole(path, content(), mode=0o644)
 
 
 def _by_ssh(settings: Settings, label: Label) -> Ssh | None:

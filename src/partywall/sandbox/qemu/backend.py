@@ -13,6 +13,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, PartywallError, TrialError
+from partywall.files import write_whole
 from partywall.host import Host, waits
 from partywall.model.scenario import Disk, Throttle
 from partywall.sandbox import cgroups, delegation, own_files, vif
@@ -218,7 +219,8 @@ class Qemu(Sandbox):
         """The initramfs for all guests of a run."""
         path = self._console.parent / "initramfs"
         if not path.exists():
-            path.write_bytes(initramfs(loaded(binary.find().read_bytes()), self._kernel.module_contents()))
+            # Other guests of the run start at the same time.
+            write_whole(path, initramfs(loaded(binary.find().read_bytes()), self._kernel.module_contents()))
         return path
 
     def _nic(self) -> Nic | None:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError
+from partywall.files import replace_folder_durably
 from partywall.host.cache import cache_root
 from partywall.sandbox import reaper
 from partywall.sandbox.label import Label
@@ -192,7 +193,7 @@ def _keep(image: Path, tree: Path, release: str, source: str) -> GuestKernel:
             (made / "kernel.json").write_text(json.dumps(asdict(kernel)))
             if kernel.folder.exists():
                 kernel.folder.rename(folder / "old")
-            made.rename(kernel.folder)
+            replace_folder_durably(made, kernel.folder)
     except OSError as error:
         raise CapabilityError(
             f"{error.filename}: {error.strerror}; name a kernel that can be read with --kernel and --modules, "

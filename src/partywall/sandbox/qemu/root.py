@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError
+from partywall.files import replace_folder_durably
 from partywall.host import Host, install
 from partywall.host.cache import cache_root
 from partywall.sandbox import reaper
@@ -173,7 +174,7 @@ def _built(recipe: Recipe, say: Say, left: TimeLeft | None) -> RootImage:
         folder.parent.mkdir(exist_ok=True)
         # An existing entry with this name was unusable; otherwise it would have been used.
         shutil.rmtree(folder, ignore_errors=True)
-        made.rename(folder)
+        replace_folder_durably(made, folder)
     finally:
         reaper.clean(label)
     image = cached(recipe)

@@ -23,7 +23,7 @@ fn on_disk(name: &str, mut params: Value) -> Option<Box<dyn Kernel>> {
     match try_build(name, params) {
         Ok(kernel) => Some(kernel),
         Err(KernelError::Parameter { key: "path", value, why }) => {
-            eprintln!("skipped {name}: {value} {why}");
+            eprintln!("skipped: {name}: {value} {why}");
             None
         }
         Err(error) => panic!("{name}: {error}"),

@@ -1,0 +1,97 @@
+"""Skips are listed with their reasons, and one that nobody expects fails the tests of both halves."""
+
+import io
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests import skips
+
+ROOT = Path(__file__).parents[1]
+TESTS = """
+import pytest
+
+def test_one():
+    pytest.skip("mitmproxy is not installed")
+
+@pytest.mark.skipif(True, reason="domains need: libvirtd")
+def test_two():
+    pass
+
+def test_three():
+    pass
+"""
+CARGO = """
+running 3 tests
+...
+successes:
+
+---- guard::tests::one stdout ----
+skipped: no eBPF in this build
+
+---- guard::tests::two stdout ----
+skipped: a new network namespace: EPERM
+something else
+
+successes:
+    guard::tests::one
+    guard::tests::two
+
+test result: ok. 3 passed; 0 failed
+"""
+
+
+@pytest.fixture
+def expected(tmp_path):
+    """Writes the list of expected reasons, and gives the environment that names it."""
+
+    def written(*patterns: str) -> dict[str, str]:
+        (tmp_path / "list").write_text("\n".join(("# what no package brings", "", *patterns)))
+        return os.environ | {skips.LIST: str(tmp_path / "list"), "PYTHONPATH": str(ROOT)}
+
+    return written
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("patterns", "workers", "code"),
+    [(("mitmproxy *", "domains need: *"), (), 0), (("mitmproxy *",), (), 1), (("mitmproxy *",), ("-n", "1"), 1)],
+)
+def test_pytest_fails_on_a_skip_that_is_not_on_the_list(expected, tmp_path, patterns, code, workers):
+    (tmp_path / "test_it.py").write_text(TESTS)
+    argv = [sys.executable, "-m", "pytest", "-p", "tests.skips", "-c", os.devnull, "--rootdir", ".", *workers, "."]
+    done = subprocess.run(argv, cwd=tmp_path, env=expected(*patterns), capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "2 skipped, by reason" in done.stdout
+    assert "1  domains need: libvirtd" in done.stdout
+    assert ("ERROR: domains need: libvirtd: nobody expects this skip" in done.stdout) == bool(code)
+
+
+@pytest.mark.parametrize(("patterns", "code"), [(("no eBPF *", "a new network namespace*"), 0), (("no eBPF *",), 1)])
+def test_cargos_output_fails_on_a_skip_that_is_not_on_the_list(expected, patterns, code):
+    argv = [sys.executable, str(ROOT / "tests" / "skips.py")]
+    done = subprocess.run(argv, env=expected(*patterns), input=CARGO, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout
+    assert ("ERROR: a new network namespace: EPERM" in done.stdout) == bool(code)
+
+
+def test_what_failing_tests_print_is_passed_on():
+    failing = CARGO.replace(
+        "\ntest result: ok", "\nfailures:\n\n---- three stdout ----\nskipped: not so\n\ntest result: no"
+    )
+    out = io.StringIO()
+    assert skips.of_cargo(io.StringIO(failing), out) == Counter(
+        ["no eBPF in this build", "a new network namespace: EPERM"]
+    )
+    assert out.getvalue().startswith("\nrunning 3 tests\n...\n")
+    assert "---- three stdout ----\nskipped: not so\n\ntest result: no. 3 passed" in out.getvalue()
+
+
+def test_the_list_of_ci_says_why_for_each_group_and_matches_no_whole_reason_by_chance():
+    patterns = skips.expected(ROOT / ".ci" / "skips")
+    assert len(patterns) == len(set(patterns))
+    assert skips.unexpected(["anything"], patterns) == ["anything"]

@@ -89,7 +89,7 @@ KVM = (
     "python3-libvirt",
 )
 # What is tried of guests, where they run under KVM.
-GUESTS = ("vm-check", "guest-limits", "guest-load", "guest-trace", "libvirt", "guest-power", "migrate", "guest-tests")
+GUESTS = ("vm-check", "guest-limits", "guest-load", "guest-trace", "libvirt", "guest-power", "migrate")
 TRIXIE_KVM = Image("debian-13-kvm", "trixie", "3.13", KVM)
 
 # QEMU 7.2 corrupts the flags of cmpxchg16b, upon which this kernel ends in a double fault in its slab allocator. The

@@ -33,15 +33,16 @@ def main() -> int:
 def attributed(pid: int, vcpu: int) -> dict[str, float]:
     """The attribution's figures and the kernel's, of the same time but for the start and the end of the command."""
     command = ["partywall", "power", "attribute", "--model", "cervera-dl120-g6", "--for", f"{SPAN_S}s"]
-    command += ["--out", "power", f"guest=pid:{pid}", "--format", "json"]
+    command += ["--out", "power", f"guest=pid:{pid}"]
     subprocess.run(["rm", "-rf", "power"], check=True)
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    running = subprocess.Popen(command)
     while not Path("power/events.jsonl").exists() and running.poll() is None:
         time.sleep(0.05)
     before, began = used(pid, vcpu), time.monotonic()
-    text = running.communicate()[0]
+    if running.wait():
+        raise SystemExit(running.returncode)
     after, span_s = used(pid, vcpu), time.monotonic() - began
-    attribution = json.loads(text)["findings"]["attribution"]
+    attribution = json.loads(Path("power/findings.json").read_text())["attribution"]
     share = next(each for each in attribution["shares"] if each["name"] == "guest")
     vcpu_s, guest_s = ((now - then) / span_s for now, then in zip(after, before, strict=True))
     figures = {"attributed_s": share["cpu_s"], "watts": share["active"]["value"], "span_s": float(SPAN_S)}

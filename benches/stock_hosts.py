@@ -4,8 +4,8 @@ Boots each host of labs/hosts in QEMU and does there what README says; `make hos
 docs/hosts.md. --quick: one Debian 13 with install, doctor, a run with container limits, guard and trace, in at most
 five minutes. Where no image is cached, building one takes a minute or two more.
 
-The long form takes some ten minutes for each host. With --folder it is done in parts: a host whose checks are all in
-the folder is not booted again, and no host is begun after --minutes.
+The long form takes some ten minutes for each host, and an hour or more for the one with KVM. With --folder it is done
+in parts: a host whose checks are all in the folder is not booted again, and no host is begun after --minutes.
 
 Bar: every host does what the matrix promises, no less and no more; no output of any of them holds a traceback. With
 --quick also: the checks take at most five minutes.

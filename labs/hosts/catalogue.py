@@ -82,6 +82,15 @@ TRIXIE = Image("debian-13", "trixie", "3.13")
 TRIXIE_TESTS = Image("debian-13-tests", "trixie", "3.13", (*BASE, *TESTS))
 TRIXIE_TOMCAT = Image("debian-13-tomcat", "trixie", "3.13", (*BASE, "tomcat10-common", "default-jre-headless"))
 TRIXIE_DOCKER = Image("debian-13-docker", "trixie", "3.13", (*BASE, "docker.io", "docker-cli"))
+# The kernel for clouds has no module for KVM on AMD's processors.
+KVM = (
+    *(package.replace("-cloud-", "-") for package in BASE),
+    *("qemu-system-x86", "qemu-utils", "libvirt-daemon-system", "libvirt-daemon-driver-qemu", "libvirt-clients"),
+    "python3-libvirt",
+)
+# What is tried of guests, where they run under KVM.
+GUESTS = ("vm-check", "guest-limits", "guest-load", "guest-trace", "libvirt", "guest-power", "migrate")
+TRIXIE_KVM = Image("debian-13-kvm", "trixie", "3.13", KVM)
 
 # QEMU 7.2 corrupts the flags of cmpxchg16b, upon which this kernel ends in a double fault in its slab allocator. The
 # processor itself keeps the instruction, for NumPy refuses one that lacks it.
@@ -123,6 +132,15 @@ HOSTS = {
             memory_mib=4096,
             machine=NUMA,
             long=("smt",),
+        ),
+        Host(
+            "debian-13-kvm",
+            "Debian 13 on a processor with AMD-V and nested pages, whose guests run under KVM; both are emulated",
+            TRIXIE_KVM,
+            cpu="EPYC,+svm,+npt",
+            memory_mib=4096,
+            long=GUESTS,
+            only=("install", "doctor", *GUESTS),
         ),
         Host(
             "debian-13-4cpu",

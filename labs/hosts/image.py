@@ -165,7 +165,8 @@ def _customise(root: Path) -> None:
 def _install(root: Path, wheels: Path) -> None:
     """By the host's own Python, outside emulation: what pip does there does not depend on the kernel."""
     shutil.copytree(wheels, root / WHEELS.lstrip("/"))
-    _chroot(root, "python3", "-m", "venv", VENV)
+    # With the distribution's packages, because libvirt's is built for its own libvirt.
+    _chroot(root, "python3", "-m", "venv", "--system-site-packages", VENV)
     _chroot(root, f"{VENV}/bin/pip", "install", "--quiet", "--no-index", "--find-links", WHEELS, *requirements())
 
 

@@ -32,7 +32,8 @@ RECORDER = Path(__file__).with_name("record.py")
 TOOLS = ("mmdebstrap", "mkfs.ext4", "qemu-system-x86_64", "ssh", "ssh-keygen", "setpriv")
 LONG = (
     *("guard-cost", "guard-cost-short", "guard-tcp", "limits-short", "limits-full", "migrate", "no-root", "pinning"),
-    *("recipes", "smt", "tests"),
+    *("recipes", "smt", "tests", "vm-check", "guest-limits", "guest-load", "guest-trace", "libvirt", "guest-power"),
+    "guest-tests",
 )
 """Checks that are done only on request, or on hosts that name them."""
 

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from labs.hosts.bench import MEASURED, Bench, FailedError
+from labs.hosts.bench import MEASURED, Bench, FailedError, expect
 from partywall import pipeline
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell
@@ -56,6 +56,13 @@ class Kept:
         return f"{self.name}: promised {self.promised:.1%}, kept {self.kept:.1%} ± {self.half:.1%}{used}"
 
 
+def judged(kept: Sequence[Kept]) -> str:
+    """What was kept, on one line. FailedError if it is not what was promised."""
+    said = "; ".join(map(str, kept))
+    expect(all(limit.holds for limit in kept), said)
+    return said
+
+
 def measured(bench: Bench, *, quick: bool) -> list[Kept]:
     """All that was promised and kept. FailedError if a memory limit did not hold."""
     kept = [*_ceilings(bench), *_weights(bench)]
@@ -65,9 +72,9 @@ def measured(bench: Bench, *, quick: bool) -> list[Kept]:
     return kept
 
 
-def short(bench: Bench) -> list[Kept]:
+def short(bench: Bench, scenario: str = "limits", timeout_s: float = 900) -> list[Kept]:
     """One ceiling and one weight, in one run."""
-    evidence, cells = _run(bench, "limits")
+    evidence, cells = _run(bench, scenario, timeout_s)
     by_treatment = {cell.treatment: cell for cell in cells if cell.isolation}
     ceiling, weight = by_treatment["cpu_limit=0.5"], by_treatment["beside@1"]
     kept = [
@@ -120,9 +127,9 @@ def _memory(bench: Bench) -> None:
         raise FailedError(f"a command with 64 MiB took 128: exit code {output.code}: {output.last}")
 
 
-def _run(bench: Bench, name: str) -> tuple[Evidence, Sequence[Cell]]:
+def _run(bench: Bench, name: str, timeout_s: float = 900) -> tuple[Evidence, Sequence[Cell]]:
     bench.shell(f"rm -rf {name}")
-    bench.partywall(f"run /opt/try/scenarios/{name}.yaml --out {name}", *MEASURED, timeout_s=900)
+    bench.partywall(f"run /opt/try/scenarios/{name}.yaml --out {name}", *MEASURED, timeout_s=timeout_s)
     with bench.taken(name) as folder:
         evidence, findings = pipeline.analyse(RunDirectory(folder))
     return evidence, findings.cells

@@ -19,6 +19,7 @@ from partywall.run.stage import with_peer
 from partywall.sandbox import Label, Sandbox, Settings, make, networks, qemu, reaper, switch, vif
 from partywall.sandbox.lab import lab, sender
 from partywall.study.promises.lab import policy as lab_policy
+from tests.guests import ACCEL
 from tests.measured import measured
 
 CEILING_BPS = 4_000_000
@@ -36,7 +37,9 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PARTYWALL_STATE", str(tmp_path_factory.mktemp("tap") / "state"))
         label = Label.create(f"test-tap-{os.getpid()}", Path("/var/tmp"))
-        made = make(Settings(name="sender", backend="qemu", cpus=(0,), files=False, interface="bridge"), label)
+        made = make(
+            Settings(name="sender", backend="qemu", accel=ACCEL, cpus=(0,), files=False, interface="bridge"), label
+        )
         try:
             made.start(lambda *_: None)
             yield made
@@ -137,7 +140,7 @@ def test_tcp_of_a_guest_gets_its_promise_although_no_queue_can_stand_before_its_
 @pytest.mark.usefixtures("ebpf")
 @measured
 def test_tenants_of_a_lab_can_be_guests_whose_promises_are_kept_at_their_taps() -> None:
-    with lab(["vm"], "50mbit", accel="tcg") as made, sender(made, "vm", 1514, None):
+    with lab(["vm"], "50mbit", accel=ACCEL) as made, sender(made, "vm", 1514, None):
         assert made.emulated
         until(lambda: made.read().packets["vm"] > 100)
         written = lab_policy(made, {"vm": {"send": {"ceiling": f"{CEILING_BPS}bit/s"}}}, "50Mbit/s")
@@ -155,7 +158,7 @@ def test_tenants_of_a_lab_can_be_guests_whose_promises_are_kept_at_their_taps() 
 @pytest.mark.usefixtures("ebpf")
 @measured
 def test_excess_packets_can_stop_in_the_guest_and_its_hook_is_gone_afterwards() -> None:
-    with lab(["vm"], "50mbit", accel="tcg") as made, sender(made, "vm", 1514, None) as client:
+    with lab(["vm"], "50mbit", accel=ACCEL) as made, sender(made, "vm", 1514, None) as client:
         until(lambda: made.read().packets["vm"] > 100)
         vif = {"send": {"ceiling": f"{CEILING_BPS}bit/s"}, "source": "guest/eth0"}
         policy = Policy.model_validate(lab_policy(made, {"vm": vif}, "50Mbit/s"))

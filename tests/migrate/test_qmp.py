@@ -1,5 +1,8 @@
 """What is set in QEMU before a move: everything, so that nothing of the move before stays."""
 
+import pytest
+
+from partywall.errors import CapabilityError, TrialError
 from partywall.migrate import qmp
 from partywall.model.migration import Method
 
@@ -90,3 +93,36 @@ def test_a_qemu_that_was_built_without_a_way_of_compression_is_refused_for_it_al
 def test_a_qemu_that_describes_no_migration_has_no_feature_of_it():
     assert not qmp.Schema([]).values("migrate-set-capabilities", "capabilities", "capability")
     assert not qmp.Schema([]).members("migrate-set-parameters")
+
+
+class Refusing(Monitor):
+    """A QEMU without KVM: it knows limits of dirty rates, and refuses them."""
+
+    def __init__(self):
+        super().__init__()
+        self.capabilities["dirty-limit"] = False
+        self.parameters["vcpu-dirty-limit"] = 1
+
+    def execute(self, command, **arguments):
+        wanted = {each["capability"] for each in arguments.get("capabilities", ()) if each["state"]}
+        if "dirty-limit" in wanted:
+            raise TrialError("dirty-limit requires KVM with accelerator property 'dirty-ring-size' set")
+        return super().execute(command, **arguments)
+
+
+def test_what_a_qemu_has_and_refuses_for_this_guest_is_named_before_anything_moves():
+    monitor = Refusing()
+    monitor.capabilities["xbzrle"] = True
+    before = dict(monitor.capabilities)
+    with pytest.raises(CapabilityError) as raised:
+        qmp.require({"limited": Method(dirty_limit="20MiB"), "plain": Method(postcopy={})}, monitor)
+    assert "method limited: this QEMU 7.2.0 refuses it for this guest (dirty-limit requires KVM" in str(raised.value)
+    assert "plain" not in str(raised.value)
+    assert monitor.capabilities == before
+
+
+def test_methods_that_a_qemu_carries_out_are_required_without_a_trace():
+    monitor = Monitor()
+    before = dict(monitor.capabilities)
+    qmp.require({"both": Method(postcopy={}), "packed": Method(xbzrle=True)}, monitor)
+    assert monitor.capabilities == before

@@ -15,6 +15,7 @@ from partywall.preflight import guests
 from partywall.sandbox import Label, Settings, make, qemu, reaper
 from partywall.sandbox.qemu import disk
 from partywall.scenario import loads
+from tests.guests import ACCEL
 
 TOOLS = ("losetup", "mkfs.ext4", "blkid", "wipefs", "mount")
 # Disk kernels leave half a gigabyte free. The file below has holes, so it takes no such room.
@@ -119,7 +120,7 @@ victims:
 def test_a_guest_works_on_the_device_and_leaves_it_empty(device, tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     label = Label.create(f"test-device-{os.getpid()}", tmp_path)
-    sandbox = make(Settings(name="guest", backend="qemu", cpus=(0,), disk=Disk(device=str(device))), label)
+    sandbox = make(Settings(name="guest", backend="qemu", accel=ACCEL, cpus=(0,), disk=Disk(device=str(device))), label)
     slices = []
     try:
         client = sandbox.start(lambda method, params: slices.extend(params["slices"]) if method == "slices" else None)

@@ -21,6 +21,7 @@ from partywall.model.scenario import Throttle
 from partywall.sandbox import Label, Settings, cgroups, make, qemu, reaper
 from partywall.sandbox.label import VARIABLE
 from partywall.sandbox.qemu.vcpus import VcpuGroup
+from tests.guests import ACCEL
 from tests.measured import measured
 
 
@@ -54,7 +55,7 @@ def guest(tmp_path_factory):
     before = os.environ.get("PARTYWALL_STATE")
     os.environ["PARTYWALL_STATE"] = str(folder / "state")
     label = Label.create(f"test-guest-{os.getpid()}", Path("/var/tmp"))
-    sandbox = make(Settings(name="guest", backend="qemu", cpus=(0,)), label)
+    sandbox = make(Settings(name="guest", backend="qemu", accel=ACCEL, cpus=(0,)), label)
     sandbox.messages = []
     try:
         sandbox.start(lambda method, params: sandbox.messages.append((method, params)))
@@ -207,7 +208,9 @@ def test_a_guest_whose_kernel_panics_is_reported_with_the_end_of_its_console(mon
     label = Label.create(f"test-panic-{os.getpid()}", Path("/var/tmp"))
     try:
         with pytest.raises(TrialError, match=r"(?s)did not come up.*console ended with.*Kernel panic"):
-            make(Settings(name="guest", backend="qemu", cpus=(0,), files=False), label).start(lambda *_: None)
+            make(Settings(name="guest", backend="qemu", accel=ACCEL, cpus=(0,), files=False), label).start(
+                lambda *_: None
+            )
     finally:
         reaper.clean(label)
     assert labelled(label.run) == []
@@ -216,7 +219,7 @@ def test_a_guest_whose_kernel_panics_is_reported_with_the_end_of_its_console(mon
 @pytest.mark.usefixtures("guest")
 def test_the_reaper_takes_a_guest_whose_controller_forgot_it():
     label = Label.create(f"test-orphan-{os.getpid()}", Path("/var/tmp"))
-    orphan = make(Settings(name="guest", backend="qemu", cpus=(0,)), label)
+    orphan = make(Settings(name="guest", backend="qemu", accel=ACCEL, cpus=(0,)), label)
     orphan.launch(lambda *_: None)
     # Between two programs a process has no environment for a moment.
     deadline = time.monotonic() + 10
@@ -232,7 +235,7 @@ def test_the_reaper_takes_a_guest_whose_controller_forgot_it():
 @pytest.mark.usefixtures("guest")
 def test_a_guest_that_dies_before_it_is_settled_fails_its_trial_with_the_reason():
     label = Label.create(f"test-dead-{os.getpid()}", Path("/var/tmp"))
-    dead = make(Settings(name="guest", backend="qemu", cpus=(0,), files=False), label)
+    dead = make(Settings(name="guest", backend="qemu", accel=ACCEL, cpus=(0,), files=False), label)
     try:
         dead.start(lambda *_: None)
         os.kill(dead.pid, signal.SIGKILL)
@@ -251,7 +254,7 @@ def test_a_guests_memory_comes_from_the_node_that_is_named():
         pytest.skip("a kernel with NUMA nodes and numa_maps")
     label = Label.create(f"test-node-{os.getpid()}", Path("/var/tmp"))
     node = nodes[0].number
-    settings = Settings(name="bound", backend="qemu", cpus=(0,), files=False, memory_nodes=(node,))
+    settings = Settings(name="bound", backend="qemu", accel=ACCEL, cpus=(0,), files=False, memory_nodes=(node,))
     sandbox = make(settings, label)
     try:
         sandbox.start(lambda *_: None)

@@ -15,6 +15,7 @@ from partywall.host import Host
 from partywall.sandbox import Label, Settings, make, qemu, reaper
 from partywall.sandbox.qemu import root
 from tests import root_image
+from tests.guests import ACCEL
 
 REAL = ("fio", "stress-ng")
 
@@ -67,7 +68,8 @@ def until(condition, timeout_s=60):
 def test_guests_share_a_root_that_none_of_them_writes(label, image):
     before = image.read_bytes()
     settings = [
-        Settings(name=f"guest{n}", backend="qemu", cpus=(0,), command=True, root=(), files=n == 0) for n in (0, 1)
+        Settings(name=f"guest{n}", backend="qemu", accel=ACCEL, cpus=(0,), command=True, root=(), files=n == 0)
+        for n in (0, 1)
     ]
     guests = [make(each, label) for each in settings]
     lines = {guest.settings.name: [] for guest in guests}
@@ -94,7 +96,9 @@ def test_guests_share_a_root_that_none_of_them_writes(label, image):
 
 
 def test_a_program_that_is_not_in_the_root_is_reported(label, image):
-    guest = make(Settings(name="guest", backend="qemu", cpus=(0,), command=True, root=(), files=False), label)
+    guest = make(
+        Settings(name="guest", backend="qemu", accel=ACCEL, cpus=(0,), command=True, root=(), files=False), label
+    )
     try:
         guest.start(lambda *_: None)
         work = {"command": {"argv": ["fio"], "env": {}, "warm_up_ns": 0}}

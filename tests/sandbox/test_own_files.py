@@ -16,6 +16,7 @@ from partywall.sandbox import Label, Settings, make, own_files, qemu, reaper
 from partywall.sandbox.qemu.initramfs import loaded
 from partywall.sandbox.ssh.connection import put
 from tests import ssh_server
+from tests.guests import ACCEL
 from tests.sandbox.test_host import RUNTIMES, needs_containers
 
 SCRIPT = b'#!/bin/sh\necho "$(pwd -P) $(cat input.bin)"\n'
@@ -132,7 +133,7 @@ def test_a_container_finds_its_files(label, files, monkeypatch, runtime):
 def test_a_guest_finds_its_files_on_its_disk(label, tmp_path):
     # A guest without packages has no shell.
     static = planned(tmp_path, "agent", loaded(binary.find().read_bytes()), to="bench", executable=True)
-    settings = Settings(name="v", backend="qemu", cpus=(0,), command=True, copies=(static,))
+    settings = Settings(name="v", backend="qemu", accel=ACCEL, cpus=(0,), command=True, copies=(static,))
     said, folder = first_line(settings, label, "peer", "--listen", "127.0.0.1:4000", "udp-send")
     assert (said, folder) == ("127.0.0.1:4000", "/work")
 

@@ -122,7 +122,10 @@ def test_a_machine_has_what_its_settings_say():
     reported = dict(itertools.pairwise(dataclasses.replace(MACHINE, tsc_khz=2_596_118).argv()))
     assert reported["-append"] == f"tsc_early_khz=2596118 {after['-append']}"
     more = dataclasses.replace(MACHINE, accel="kvm", image=Path("/work/disk.img")).argv()
-    assert "kvm" in more
+    assert more[more.index("-accel") + 1] == "kvm"
+    ring = dataclasses.replace(MACHINE, accel="kvm", movable=True, dirty_ring=True).argv()
+    assert ring[ring.index("-accel") + 1] == "kvm,dirty-ring-size=4096"
+    assert "dirty-ring" not in " ".join(dataclasses.replace(MACHINE, movable=True, dirty_ring=True).argv())
     assert any(word.startswith("virtio-blk") for word in more)
 
 

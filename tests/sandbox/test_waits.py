@@ -19,14 +19,15 @@ def own_state(tmp_path, monkeypatch):
     monkeypatch.delenv(waits.VARIABLE, raising=False)
 
 
-def with_files(root, *, load=0.0, cpus=2, used_s=0.0, steal_s=0.0, **changes):
+def with_files(root, *, load=0.0, cpus=2, up_s=0.0, used_s=0.0, steal_s=0.0, **changes):
     """A host with /dev/kvm, whose CPUs worked for so long, and were taken away for so long, since it was booted."""
     (root / "dev").mkdir(exist_ok=True)
     (root / "dev/kvm").touch()
     (root / "proc").mkdir(exist_ok=True)
     (root / "proc/loadavg").write_text(f"{load:.2f} 0.00 0.00 1/99 1234\n")
-    used, steal = (round(seconds * TICKS) for seconds in (used_s, steal_s))
-    lines = [f"cpu  {used} 0 0 987654 0 0 0 {steal} 0 0", *(f"cpu{cpu} 0 0 0 0 0 0 0 0 0 0" for cpu in range(cpus))]
+    idle_s = max(0.0, up_s * cpus - used_s - steal_s)
+    used, steal, idle = (round(seconds * TICKS) for seconds in (used_s, steal_s, idle_s))
+    lines = [f"cpu  {used} 0 0 {idle} 0 0 0 {steal} 0 0", *(f"cpu{cpu} 0 0 0 0 0 0 0 0 0 0" for cpu in range(cpus))]
     (root / "proc/stat").write_text("\n".join([*lines, "intr 1"]))
     return fake_host(root=root, **changes)
 
@@ -88,14 +89,14 @@ def failing(root, *, others_s=0.0, steal_s=0.0, own_s=0.0, monkeypatch):
     """A host whose KVM fails after 10 s, in which others used CPU time, and our guest some too."""
     tried = []
     times = dataclasses.make_dataclass("Times", ["user", "system", "children_user", "children_system"])
-    monkeypatch.setattr(waits.time, "monotonic", lambda: 10.0 * len(tried))
     monkeypatch.setattr(waits.os, "times", lambda: times(1.0, 1.0, own_s * len(tried), 0.0))
     monkeypatch.setattr(waits.os, "sysconf", lambda _name: TICKS)
     monkeypatch.setattr(waits, "_loop", lambda: waits.REFERENCE_S)
 
     def fail(_within_s):
         tried.append(1)
-        with_files(root, used_s=(others_s + own_s) * len(tried), steal_s=steal_s * len(tried))
+        count = len(tried)
+        with_files(root, up_s=10 * count, used_s=(others_s + own_s) * count, steal_s=steal_s * count)
         return REFUSES
 
     return with_files(root, try_kvm=fail), tried
@@ -121,6 +122,15 @@ def test_a_failure_on_a_busy_host_is_not_remembered(tmp_path, monkeypatch, seen,
     assert accelerator.untried(host) is (attempts == 2)
     accelerator.choose("auto", host)
     assert len(tried) == attempts
+
+
+def test_a_failure_while_the_host_itself_was_paused_is_not_remembered(tmp_path, monkeypatch):
+    host, tried = failing(tmp_path, monkeypatch=monkeypatch)
+    # The clock of a virtual machine that goes on after a pause.
+    monkeypatch.setattr(waits.time, "monotonic", lambda: 180.0 * len(tried))
+    accelerator.choose("auto", host)
+    assert accelerator.untried(host)
+    assert "while this host stood still for 180 s" in accelerator.verdict(host).text
 
 
 def test_doctor_says_when_and_why_kvm_was_given_up_and_how_to_try_again(tmp_path, monkeypatch):

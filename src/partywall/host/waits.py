@@ -7,9 +7,11 @@ time replaces them.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from partywall import units
 from partywall.errors import Problem, UsageError
@@ -23,6 +25,8 @@ REFERENCE_S = 0.0115
 """CPU time of these turns on the machine on which usual times were measured (a Xeon of 2023, Python 3.11)."""
 FREE_CPUS = 0.8
 """A guest that starts needs one CPU. If other work leaves less than this, the host is busy."""
+LOOK_S, STILL_S = 0.5, 2.0
+"""How often it is checked that the host goes on, and how late a check is on no host that does."""
 
 
 def set_by_user() -> float | None:
@@ -82,32 +86,67 @@ def _cpus(host: Host) -> int:
     return sum(line.startswith("cpu") and line[3:4].isdigit() for line in (host.text("/proc/stat") or "").splitlines())
 
 
-@dataclass(frozen=True)
-class Busyness:
-    """CPU time used on a host until now, in seconds.
+class Watch:
+    """Watches a host while something starts on it. Use as a context manager.
 
-    used_s: by all, and time that a hypervisor took away. own_s: by this process and the children that it waited for.
+    busy: afterwards, what kept the host from it; empty if nothing did.
     """
 
-    at_s: float
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._over = threading.Event()
+        self._late_s = 0.0
+        self._looker = threading.Thread(target=self._look, args=(time.monotonic(),), name="watch-host", daemon=True)
+        self.busy = ""
+
+    def __enter__(self) -> Self:
+        self._before = _CpuTime.now(self._host)
+        self._looker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._looker.join()
+        others = _CpuTime.now(self._host).others_since(self._before)
+        cpus = _cpus(self._host)
+        if self._late_s > STILL_S:
+            self.busy = f"this host stood still for {self._late_s:.0f} s"
+        elif cpus and others * cpus > cpus - FREE_CPUS:
+            self.busy = f"other work used {others * cpus:.1f} of {units.counted(cpus, 'CPU')}"
+
+    def _look(self, before: float) -> None:
+        """Wakes up regularly, and measures how late. A virtual machine that was paused sees its clock jump."""
+        is_over = False
+        while not is_over:
+            is_over = self._over.wait(LOOK_S)
+            now = time.monotonic()
+            self._late_s, before = max(self._late_s, now - before - LOOK_S), now
+
+
+@dataclass(frozen=True)
+class _CpuTime:
+    """CPU seconds until now.
+
+    all_s: of all CPUs, idle or not. used_s: used by all, and taken away by a hypervisor. own_s: used by this process
+    and the children that it waited for.
+    """
+
+    all_s: float
     used_s: float
     own_s: float
 
     @classmethod
-    def now(cls, host: Host) -> Busyness:
+    def now(cls, host: Host) -> _CpuTime:
         """Reads the counters. Without /proc/stat, nothing is known of other work."""
         fields = next((line.split() for line in (host.text("/proc/stat") or "").splitlines()), [])
         # user nice system idle iowait irq softirq steal
-        ticks = [int(word) for word in fields[1:9] if word.isdigit()]
-        used = sum(ticks) - sum(ticks[3:5])
+        seconds = [int(word) / os.sysconf("SC_CLK_TCK") for word in fields[1:9] if word.isdigit()]
         times = os.times()
         own_s = times.user + times.system + times.children_user + times.children_system
-        return cls(time.monotonic(), used / os.sysconf("SC_CLK_TCK"), own_s)
+        return cls(sum(seconds), sum(seconds) - sum(seconds[3:5]), own_s)
 
-    def since(self, before: Busyness, host: Host) -> str:
-        """The other work that left less than a CPU; empty if a CPU was free."""
-        cpus, elapsed_s = _cpus(host), self.at_s - before.at_s
+    def others_since(self, before: _CpuTime) -> float:
+        """The share of all CPU time that others used; 0 if it is not known."""
         others_s = (self.used_s - before.used_s) - (self.own_s - before.own_s)
-        if not cpus or others_s <= elapsed_s * (cpus - FREE_CPUS):
-            return ""
-        return f"other work used {others_s / elapsed_s:.1f} of {units.counted(cpus, 'CPU')}"
+        all_s = self.all_s - before.all_s
+        return others_s / all_s if all_s > 0 else 0.0

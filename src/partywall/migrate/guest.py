@@ -144,8 +144,18 @@ class Side(QemuEnd):
 class MovableGuest(Qemu):
     """An agent in a guest that can move. It starts on host a."""
 
-    def __init__(self, settings: Settings, label: Label, network: Network, storage: Storage = "shared") -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        label: Label,
+        network: Network,
+        storage: Storage = "shared",
+        *,
+        dirty_ring: bool = False,
+    ) -> None:
+        """dirty_ring: whether a method limits what the guest writes."""
         super().__init__(settings, label, network.port("a"))
+        self._dirty_ring = dirty_ring
         self._network = network
         self._storage = storage
         self._server: Server | None = None
@@ -285,6 +295,7 @@ class MovableGuest(Qemu):
                 nic=Nic.on(port),
                 tsc_khz=counter.khz() if self.settings.accel == "tcg" else None,
                 movable=True,
+                dirty_ring=self._dirty_ring,
                 stream=their_stream.fileno(),
                 incoming=incoming,
             )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from partywall.clock import realtime_offset_ns
-from partywall.errors import CapabilityError
+from partywall.errors import CapabilityError, TrialError
 from partywall.migrate.end import Announced, Look
 from partywall.model.migration import Method, Progress
 from partywall.sandbox.qemu.monitor import Monitor
@@ -75,6 +75,11 @@ def switches(monitor: Monitor) -> list[dict[str, Any]]:
     return [each for each in monitor.execute("query-migrate-capabilities") if each["capability"] in SWITCHED]
 
 
+def _switched(wanted: Collection[str], known: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """All capabilities that methods may switch, with those that are wanted on."""
+    return [{"capability": each["capability"], "state": each["capability"] in wanted} for each in known]
+
+
 def prepare(method: Method, monitor: Monitor, usual: Mapping[str, Any], *, with_storage: bool = False) -> None:
     """Sets one end up. TrialError if QEMU refuses. with_storage: the disk is moved along, and finished before the end.
 
@@ -82,9 +87,7 @@ def prepare(method: Method, monitor: Monitor, usual: Mapping[str, Any], *, with_
     is the QEMU to which the last one went.
     """
     wanted = capabilities(method) | {"events"} | ({"pause-before-switchover"} if with_storage else set())
-    known = [each["capability"] for each in monitor.execute("query-migrate-capabilities")]
-    switched = [{"capability": name, "state": name in wanted} for name in known if name in SWITCHED]
-    monitor.execute("migrate-set-capabilities", capabilities=switched)
+    monitor.execute("migrate-set-capabilities", capabilities=_switched(wanted, switches(monitor)))
     monitor.execute("migrate-set-parameters", **{**usual, **parameters(method)})
 
 
@@ -233,6 +236,19 @@ def sampled_rate(monitor: Monitor) -> int | None:
 
 
 def require(methods: Mapping[str, Method], monitor: Monitor) -> None:
-    """CapabilityError with everything that this QEMU lacks."""
-    if reasons := lacking(methods, features(monitor), f"QEMU {version(monitor)}"):
+    """CapabilityError with everything that this QEMU lacks, or refuses for this guest."""
+    what = f"QEMU {version(monitor)}"
+    reasons = lacking(methods, features(monitor), what) or list(_refused(methods, monitor, what))
+    if reasons:
         raise CapabilityError(*reasons)
+
+
+def _refused(methods: Mapping[str, Method], monitor: Monitor, what: str) -> Iterator[str]:
+    """Methods whose capabilities QEMU has and does not allow for this guest, such as dirty-limit without KVM."""
+    switched = switches(monitor)
+    for name, method in methods.items():
+        try:
+            monitor.execute("migrate-set-capabilities", capabilities=_switched(capabilities(method), switched))
+        except TrialError as error:
+            yield f"method {name}: this {what} refuses it for this guest ({error}); leave it out, or use KVM"
+    monitor.execute("migrate-set-capabilities", capabilities=switched)

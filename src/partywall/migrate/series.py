@@ -430,7 +430,8 @@ class Series:
                 return
 
     def _made(self, settings: Settings, label: Label) -> MovableGuest:
-        self._guest = MovableGuest(settings, label, self.network, self.plan.guest.storage)
+        limits = any(method.dirty_limit is not None for method in self.plan.methods.values())
+        self._guest = MovableGuest(settings, label, self.network, self.plan.guest.storage, dirty_ring=limits)
         return self._guest
 
     def _again(self) -> None:

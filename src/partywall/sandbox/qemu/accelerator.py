@@ -96,9 +96,9 @@ class Attempt:
 def _tried(host: Host) -> Attempt:
     within_s = waits.start_s(DEADLINE_S, host)
     at = time.strftime("%Y-%m-%d %H:%M")
-    before = waits.Busyness.now(host)
-    failure = host.try_kvm(within_s)
-    return Attempt(failure, within_s, at, waits.Busyness.now(host).since(before, host) if failure else "")
+    with waits.Watch(host) as watch:
+        failure = host.try_kvm(within_s)
+    return Attempt(failure, within_s, at, watch.busy)
 
 
 def _opens(host: Host) -> bool:

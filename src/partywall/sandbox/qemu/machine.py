@@ -18,6 +18,8 @@ PROGRAM = "qemu-system-x86_64"
 PORT = "partywall.agent"
 MEMORY = 512 << 20
 LOSSY_MULTIPLE = 256 << 10
+# Entries, a power of two. As in QEMU's own tests of dirty limits.
+DIRTY_RING = 4096
 # Fast string instructions are emulated byte by byte: guests whose libraries and kernel use them copied 24 MB/s instead
 # of 960.
 EMULATED_SLOWLY = ("erms", "fsrm")
@@ -89,7 +91,8 @@ class Machine:
     qmp: file descriptor for QMP. image: its disk, if any. root: a shared image that it does not write; of a movable
     guest, an overlay of its own, or the URL of a server that has it. nic: its network interface, if any. tsc_khz: rate
     of an emulated guest's time-stamp counter, if known. movable: whether it can migrate; other processes of this host
-    can then read its memory. stream: file descriptor of the agent's stream; QEMU's standard input and output if None.
+    can then read its memory. dirty_ring: whether KVM lists the pages that each virtual CPU writes, without which QEMU
+    cannot limit them. stream: file descriptor of the agent's stream; QEMU's standard input and output if None.
     incoming: whether the guest arrives by migration.
     """
 
@@ -104,6 +107,7 @@ class Machine:
     nic: Nic | None = None
     tsc_khz: int | None = None
     movable: bool = False
+    dirty_ring: bool = False
     stream: int | None = None
     incoming: bool = False
 
@@ -132,7 +136,7 @@ class Machine:
         yield ("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none")
         backing = self._backing()
         backed = ",memory-backend=ram" if backing else ""
-        yield ("-machine", f"pc,graphics=off,vmport=off{backed}", *_accelerator(self.accel))
+        yield ("-machine", f"pc,graphics=off,vmport=off{backed}", *self._accelerator())
         yield ("-smp", str(self.vcpus), "-m", self._memory())
         if backing:
             yield ("-object", backing)
@@ -159,6 +163,14 @@ class Machine:
         if self.incoming:
             # It starts only on command, after the source has released the guest.
             yield ("-incoming", "defer", "-S")
+
+    def _accelerator(self) -> tuple[str, ...]:
+        if self.accel == "kvm":
+            ring = f",dirty-ring-size={DIRTY_RING}" if self.dirty_ring else ""
+            return ("-accel", f"kvm{ring}", "-cpu", "host")
+        # Kernels size their buffers by the reported caches. The host's caches are those that the memory passes through.
+        model = ["max", "host-cache-info=on", *(f"-{feature}" for feature in EMULATED_SLOWLY)]
+        return ("-accel", "tcg,thread=multi", "-cpu", ",".join(model))
 
     def _backing(self) -> str:
         """The object with the guest's memory, if it is shared or bound to nodes; else QEMU's default, and empty."""
@@ -214,14 +226,6 @@ def throttles(throttle: Throttle) -> dict[str, int]:
     """Arguments of block_set_io_throttle, which needs all of them; 0 is no limit."""
     rates = {argument: getattr(throttle, key) or 0 for key, (_, argument) in _THROTTLES.items()}
     return {"bps": 0, "iops": 0} | rates
-
-
-def _accelerator(accel: str) -> tuple[str, ...]:
-    if accel == "kvm":
-        return ("-accel", "kvm", "-cpu", "host")
-    # Kernels size their buffers by the reported caches. The host's caches are those that the memory passes through.
-    model = ["max", "host-cache-info=on", *(f"-{feature}" for feature in EMULATED_SLOWLY)]
-    return ("-accel", "tcg,thread=multi", "-cpu", ",".join(model))
 
 
 def _mebibytes(size: int) -> int:

@@ -36,7 +36,7 @@ import numpy as np
 from common import arguments, conclude, in_parts
 from partywall import pipeline
 from partywall.clock import Monotonic
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Estimate
 from partywall.model.observation import Observation
 from partywall.model.plan import Slot, Treatment, Trial
 from partywall.model.scenario import Scenario, Timing

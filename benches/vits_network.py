@@ -22,12 +22,12 @@ from rich.console import Console
 
 from common import arguments, conclude, not_measured
 from partywall import pipeline, study
+from partywall.core.document.shipped import read
 from partywall.errors import CapabilityError
 from partywall.events import Doing, Event
 from partywall.model.study import StudyRequest
 from partywall.report import study_page
 from partywall.sandbox import WORK_ROOT
-from partywall.scenario.load import read
 from partywall.store.study import StudyDirectory
 from partywall.study.path import slots
 

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from partywall import kinds, pipeline, units
 from partywall.agent.commands import commands_or_error
 from partywall.consolidate import load as clusters
+from partywall.core.document.decode import key_text
 from partywall.errors import CapabilityError, Exit, PartywallError, Problem, TrialError, UsageError, parsed_above_zero
 from partywall.events import Block, Broken, Counters, Doing, Emit, Event, Left, Note, Report, Second, Started, silent
 from partywall.host import Host
@@ -42,7 +43,6 @@ from partywall.model.study import Length, Machines, StudyRequest
 from partywall.power import profiles as power_profiles
 from partywall.sandbox import WORK_ROOT
 from partywall.sandbox.measuring import alone, measuring
-from partywall.scenario.decode import key_text
 from partywall.store import RunDirectory
 from partywall.store.record import Record
 from partywall.trace import ask

@@ -8,7 +8,7 @@ from partywall import pipeline, preflight
 from partywall.agent.catalogue import shipped
 from partywall.agent.memory import AGENT_BYTES, caches_of, file_bytes, held_bytes, sized
 from partywall.errors import CapabilityError, UsageError
-from partywall.model.scenario import Scenario, Workload
+from partywall.model.scenario import Scenario
 from partywall.preflight import room
 from partywall.sandbox import qemu
 from partywall.testing import fake_host, read
@@ -52,12 +52,12 @@ FACTS = {
     ],
 )
 def test_what_a_kernel_holds_follows_from_its_parameters_and_threads(kernel, params, threads, held):
-    assert held_bytes(kernel, Workload(params=params, threads=threads), shipped(), CACHES) == held
+    assert held_bytes(kernel, params, threads, shipped(), CACHES) == held
 
 
 def test_what_is_read_before_the_work_needs_room_on_the_disk_once():
     params = {"file_bytes": "2MiB", "read_before_bytes": "4GiB"}
-    assert file_bytes("disk-read", Workload(params=params, threads=3), shipped()) == 3 * 2 * MIB + 4096 * MIB
+    assert file_bytes("disk-read", params, 3, shipped()) == 3 * 2 * MIB + 4096 * MIB
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_is_read_before_the_work_needs_room_on_the_disk_once():
     ],
 )
 def test_a_guests_ring_is_as_large_as_the_hosts_caches_ask_for(kernel, params, caches, sized_as):
-    assert sized(kernel, Workload(params=params), shipped(), caches) == sized_as
+    assert sized(kernel, params, shipped(), caches) == sized_as
 
 
 def test_instruction_caches_hold_no_data():
@@ -84,8 +84,8 @@ def test_instruction_caches_hold_no_data():
 
 
 def test_files_of_the_users_own_folder_do_not_count_for_the_work_folder():
-    assert file_bytes("disk-read", Workload(params={"file_bytes": MIB}, threads=2), shipped()) == 2 * MIB
-    assert file_bytes("disk-read", Workload(params={"path": "/else"}), shipped()) == 0
+    assert file_bytes("disk-read", {"file_bytes": MIB}, 2, shipped()) == 2 * MIB
+    assert file_bytes("disk-read", {"path": "/else"}, 1, shipped()) == 0
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 
 import partywall
 from partywall import pipeline
-from partywall.model.finding import Outcome
+from partywall.core.stats.estimate import Outcome
 from tests.web.test_compared import run
 
 

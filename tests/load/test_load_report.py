@@ -7,6 +7,7 @@ import vl_convert
 from rich.console import Console
 
 from partywall.cli import output, report
+from partywall.core.stats.estimate import Outcome
 from partywall.errors import TrialError
 from partywall.load import monitors
 from partywall.load.evidence import load_run
@@ -14,7 +15,6 @@ from partywall.load.health import Health, Reason
 from partywall.load.prepared import KEPT, Monitor
 from partywall.load.second import Second
 from partywall.load.store import LoadDirectory, Readings
-from partywall.model.finding import Outcome
 from partywall.report import charts, load_charts, load_page
 
 SECOND = 1_000_000_000

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from partywall import pipeline
-from partywall.agent.catalogue import shipped
+from partywall.agent.catalogue import Warn, shipped
 from partywall.errors import CapabilityError
 from partywall.events import silent
 from partywall.migrate import passing
-from partywall.model.finding import Warn
 from partywall.model.scenario import Passing, Scenario
 from partywall.plan import make
 from partywall.run import stage

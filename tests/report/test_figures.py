@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partywall.model.finding import Estimate
-from partywall.model.scenario import Metric, Victim
+from partywall.agent.metric import Metric
+from partywall.core.stats.estimate import Estimate
+from partywall.model.scenario import Victim
 from partywall.report import figures
 
 

@@ -2,7 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partywall.model.observation import Histogram, Latencies, bucket_of
+from partywall.core.stats.histogram import Histogram, bucket_of
+from partywall.model.observation import Latencies
 from partywall.report import latency
 
 

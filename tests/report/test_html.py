@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from partywall.core.stats.histogram import Histogram
 from partywall.model.evidence import Evidence
-from partywall.model.observation import Histogram, by_trial
+from partywall.model.observation import by_trial
 from partywall.report import figures, host, html
 from partywall.report.page import flat, pack
 

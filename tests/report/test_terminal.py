@@ -3,7 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from partywall.model.finding import CpuTime, Warn
+from partywall.agent.catalogue import Warn
+from partywall.model.finding import CpuTime
 from partywall.report import figures, terminal
 from partywall.report.advice import ADVICE
 from partywall.report.matrix import Severity

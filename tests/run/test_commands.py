@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from partywall import pipeline, preflight
-from partywall.agent.catalogue import shipped
+from partywall.agent.catalogue import Warn, shipped
 from partywall.errors import RefusalError
 from partywall.events import silent
-from partywall.model.finding import Warn
 from partywall.model.scenario import Scenario, Victim
 from partywall.plan import make
 from partywall.run import stage

@@ -16,11 +16,10 @@ from types import SimpleNamespace
 import pytest
 
 from partywall.errors import TrialError
-from partywall.host import Host
+from partywall.host import Host, block
 from partywall.model.scenario import HostSettings
 from partywall.run import ledger, scheduler, settings, smt
 from partywall.run.execute import controller_cpus
-from partywall.sandbox import block
 from partywall.testing import fake_host
 
 FOLDER = Path("/var/tmp")
@@ -30,7 +29,7 @@ from pathlib import Path
 from partywall.host import Host
 from partywall.model.scenario import HostSettings
 from partywall.run import settings
-from partywall.sandbox import block
+from partywall.host import block
 root, name, level, device = sys.argv[1:]
 block.device_of = lambda *_: tuple(map(int, device.split(":")))
 with settings.held(HostSettings(**{name: level}), Path("/var/tmp"), Host({}, Path(root), 0)):

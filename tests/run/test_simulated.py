@@ -7,10 +7,9 @@ import pytest
 
 from partywall import pipeline
 from partywall.agent.calibration import Calibration
-from partywall.agent.catalogue import shipped
+from partywall.agent.catalogue import Warn, shipped
 from partywall.errors import AgentError
 from partywall.events import Left, Note
-from partywall.model.finding import Warn
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
 from partywall.sandbox import Label, Settings

@@ -10,9 +10,9 @@ import pytest
 
 from partywall.errors import CapabilityError
 from partywall.host import Host
-from partywall.model.scenario import Disk
 from partywall.preflight import guests
 from partywall.sandbox import Label, Settings, make, qemu, reaper
+from partywall.sandbox.document import Disk
 from partywall.sandbox.qemu import disk
 from partywall.scenario import loads
 

@@ -15,9 +15,9 @@ import pytest
 from partywall import pipeline
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import Host, memory_nodes
-from partywall.model.plan import Limits
-from partywall.model.scenario import Throttle
+from partywall.host.block import Throttle
 from partywall.sandbox import Label, Settings, cgroups, make, qemu, reaper
+from partywall.sandbox.document import Limits
 from partywall.sandbox.label import VARIABLE
 from partywall.sandbox.qemu.vcpus import VcpuGroup
 

@@ -13,10 +13,10 @@ import pytest
 
 from partywall import pipeline
 from partywall.errors import CapabilityError
-from partywall.host import memory_nodes
-from partywall.model.plan import Limits
-from partywall.model.scenario import Disk, Throttle
-from partywall.sandbox import Label, Settings, block, cgroups, make, reap, reaper
+from partywall.host import block, memory_nodes
+from partywall.host.block import Throttle
+from partywall.sandbox import Label, Settings, cgroups, make, reap, reaper
+from partywall.sandbox.document import Disk, Limits
 from partywall.sandbox.label import VARIABLE, start_ticks
 
 pytestmark = pytest.mark.host

@@ -14,9 +14,9 @@ import pytest
 from partywall import preflight
 from partywall.agent import binary
 from partywall.errors import CapabilityError, TrialError
-from partywall.model.plan import Limits
-from partywall.model.scenario import Disk, Scenario
+from partywall.model.scenario import Scenario
 from partywall.sandbox import Label, Settings, make, reaper
+from partywall.sandbox.document import Disk, Limits
 from partywall.sandbox.libvirt import Libvirt, backend, domain, leftovers, library, owned, tuning
 from partywall.sandbox.libvirt.tuning import Tuner, mask, scheduling
 from partywall.sandbox.qemu import balloon

@@ -8,12 +8,12 @@ import pytest
 from partywall import guard, kinds, pipeline, study
 from partywall.cli import main
 from partywall.consolidate import load as clusters
+from partywall.core.document.formats import FORMATS
 from partywall.errors import UsageError
 from partywall.load import plan as loads
 from partywall.migrate import plan as migrations
 from partywall.power import profiles
 from partywall.scenario import load as load_scenario
-from partywall.scenario.documents import FORMATS
 from partywall.web import documents
 from partywall.web.jobs import Order
 

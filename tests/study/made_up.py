@@ -7,8 +7,9 @@ import json
 import numpy as np
 
 from partywall import pipeline
+from partywall.core.stats.histogram import Histogram
 from partywall.model.evidence import AgentFacts, Counter, Evidence
-from partywall.model.observation import Histogram, Observation, by_trial
+from partywall.model.observation import Observation, by_trial
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.scenario import loads

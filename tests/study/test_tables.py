@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Estimate
 from partywall.model.paper import Axis, Claim, PaperTable, Place
 from partywall.report import figures
 from partywall.study.isolation import kind as isolation

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partywall.core.stats.histogram import bucket_of
 from partywall.errors import Exit
 from partywall.kinds.trace import Traces
-from partywall.model.observation import bucket_of
 from partywall.model.trace import ClockBound, Delay, Missed, added_delays, merged
 from partywall.report.charts import spec_of
 from partywall.report.trace_charts import all_charts

@@ -15,11 +15,11 @@ from partywall.cli.group import group
 from partywall.cli.live import Live, wide_console
 from partywall.consolidate import load
 from partywall.consolidate.apply import Timing
+from partywall.core.document.explain import did_you_mean
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit, Started
 from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob, WatchJob, applied, watched
 from partywall.kinds.kind import Options
-from partywall.scenario.explain import did_you_mean
 from partywall.store.consolidation import ConsolidationDirectory
 from partywall.store.record import Record
 

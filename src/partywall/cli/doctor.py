@@ -16,9 +16,9 @@ from partywall import pipeline, preflight, units
 from partywall.agent import binary
 from partywall.cli import output
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
-from partywall.host import Host, install, memory_nodes
+from partywall.host import Host, block, install, memory_nodes
 from partywall.load import tomcat
-from partywall.sandbox import WORK_ROOT, block, cgroups, delegation, libvirt, qemu, remedies, ssh
+from partywall.sandbox import WORK_ROOT, cgroups, delegation, libvirt, qemu, remedies, ssh
 from partywall.sandbox.label import state_root
 from partywall.sandbox.runtime import RUNTIMES
 

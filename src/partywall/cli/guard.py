@@ -22,6 +22,7 @@ from partywall.cli.execution import carry_out
 from partywall.cli.group import group
 from partywall.cli.live import Elapsed, show_note, wide_console
 from partywall.cli.report import show_record
+from partywall.core.document.shipped import text
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Event, Note, reports
 from partywall.guard import prometheus
@@ -34,7 +35,6 @@ from partywall.model.guard_run import Means
 from partywall.model.policy import Link, Policy, Promise, Total, Vif
 from partywall.pipeline import check_hooks
 from partywall.sandbox.label import state_root
-from partywall.scenario import text
 from partywall.store.guard import GuardDirectory
 
 app = group(
@@ -141,8 +141,8 @@ def adjust(
 
     new, record = guard.load(policy), GuardDirectory.open(running)
     current = guard.loads(record.policy(), str(running))
-    guard.refuse(current, new, str(policy), text(policy))
-    control.ask(record, "its policy", policy=text(policy))
+    guard.refuse(current, new, str(policy), text(policy, "policy"))
+    control.ask(record, "its policy", policy=text(policy, "policy"))
     console = Console()
     for change in guard.changes(current, new) or ["no key differs from the policy that is enforced"]:
         console.print(change, highlight=False, markup=False, soft_wrap=True)

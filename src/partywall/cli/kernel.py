@@ -27,12 +27,12 @@ from partywall.agent.client import AgentClient
 from partywall.agent.inbox import Inbox
 from partywall.cli import leftovers, output, show
 from partywall.cli.arguments import allowed_cpus
+from partywall.core.document.explain import did_you_mean
 from partywall.errors import Exit, Problem, TrialError, UsageError, parsed
 from partywall.events import Event, Note
 from partywall.report import figures
 from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, reaper
 from partywall.sandbox.measuring import measuring
-from partywall.scenario.explain import did_you_mean
 
 ID = "workload"
 CALIBRATION_NS = 300_000_000

@@ -15,6 +15,7 @@ from partywall.cli import leftovers
 from partywall.cli.arguments import duration_ns
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
+from partywall.core.document.decode import Document
 from partywall.errors import Exit, Problem, UsageError
 from partywall.load import plan as plans
 from partywall.load.recorded import plan_of
@@ -22,7 +23,6 @@ from partywall.load.recording import OWN_HOSTS, Recording
 from partywall.load.recording import record as recorded
 from partywall.load.urls import wrong_with
 from partywall.sandbox import WORK_ROOT
-from partywall.scenario.decode import Document
 
 
 def import_har(

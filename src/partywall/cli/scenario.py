@@ -12,9 +12,10 @@ from partywall.cli import output, show
 from partywall.cli.arguments import ScenarioName
 from partywall.cli.group import group
 from partywall.cli.run import say_if_kvm_is_tried
+from partywall.core.document.shipped import text
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
 from partywall.host import Host
-from partywall.scenario import Expected, expected, find, json_schema, load, located, names, text
+from partywall.scenario import Expected, expected, find, json_schema, load, located, names
 
 app = group("Check, list and describe scenarios.")
 
@@ -79,7 +80,7 @@ def list_(format_: output.FormatOption = output.Format.TEXT) -> int:
 @app.command("show")
 def show_(scenario: ScenarioName) -> int:
     """Print the text of a scenario, as a starting point for your own."""
-    typer.echo(text(find(scenario)), nl=False)
+    typer.echo(text(find(scenario), "scenario"), nl=False)
     return Exit.HOLDS
 
 

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from partywall.core.document.formats import refuse_document
 from partywall.errors import Problem, UsageError
 from partywall.kinds.kind import EXITS, Kind
-from partywall.scenario.documents import refuse_document
 from partywall.store.record import Record
 
 __all__ = ["EXITS", "KINDS", "Kind", "kind", "of", "opened"]

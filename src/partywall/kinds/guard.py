@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partywall import events, guard, pipeline
+from partywall.core.capability import Outline
+from partywall.core.document.shipped import text
 from partywall.errors import AgentError, Exit, Problem, UsageError
 from partywall.events import Emit, Left, Note, Sinks, Started, reports
 from partywall.guard.load import IS_INSIDE
@@ -17,8 +19,6 @@ from partywall.guard.run import Kept
 from partywall.kinds.kind import EXITS, NeverContinued, Options
 from partywall.model.guard_run import GuardRun
 from partywall.model.policy import Policy
-from partywall.model.study import Outline
-from partywall.scenario import text
 from partywall.store.control import Control
 from partywall.store.guard import GuardDirectory
 
@@ -82,7 +82,7 @@ class Guards(NeverContinued):
     def measure(self, job: GuardJob, options: Options, emit: Emit) -> GuardDirectory | None:
         """Enforces the policy until the time is up or Ctrl-C, the normal end. Keeps a record if `out` is given."""
         located, flat = self._checked(job)
-        record = GuardDirectory.create(options.out, text(job.file)) if options.out else None
+        record = GuardDirectory.create(options.out, text(job.file, "policy")) if options.out else None
         sinks = Sinks(KEEPS)
         if record is not None:
             sinks.add(str(record.path), reports(record.add))

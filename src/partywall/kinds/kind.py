@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
+from partywall.core.capability import Outline
+from partywall.core.stats.estimate import Outcome
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit, Note, Started
 from partywall.host import Host
-from partywall.model.finding import Outcome
-from partywall.model.study import Outline
 from partywall.sandbox import WORK_ROOT
 from partywall.store.record import Record
 

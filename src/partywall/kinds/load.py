@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from partywall import __version__, pipeline, preflight, units
 from partywall.agent.memory_check import Checks
+from partywall.core.capability import Outline
 from partywall.errors import Exit, RefusalError, UsageError
 from partywall.events import Counters, Emit, Left, Note, Second, Started
 from partywall.kinds.kind import EXITS, NeverContinued, Options
@@ -21,7 +22,6 @@ from partywall.load.prepared import GENERATOR, PreparedLoad, Setup, memory_here
 from partywall.load.store import LoadDirectory, Readings
 from partywall.model.load_plan import Generator
 from partywall.model.load_run import LoadRun
-from partywall.model.study import Outline
 from partywall.store.control import Control
 from partywall.store.record import stamped
 

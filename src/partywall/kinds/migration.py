@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partywall import __version__, pipeline, preflight, units
+from partywall.core.capability import Outline
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit, Note, Report, Started
 from partywall.kinds import migration_known as known_moves
@@ -26,7 +27,6 @@ from partywall.model.migration import (
     Prediction,
     rate_text,
 )
-from partywall.model.study import Outline
 from partywall.store import migration as store
 from partywall.store.migration import MigrationDirectory
 from partywall.store.record import stamped

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partywall import __version__, preflight, units
+from partywall.core.capability import Outline
 from partywall.errors import CapabilityError, Exit, Failures, Problem, TrialError, UsageError
 from partywall.events import Emit, Started
 from partywall.host import Host
 from partywall.kinds.kind import EXITS, Options, expect_same, finished, refuse_to_resume
 from partywall.model.power import MoveEnergy, NodeModel, PowerEvidence, PowerReport, Task
-from partywall.model.study import Outline
 from partywall.power import activity, ladder, measure, meters, profiles
 from partywall.power.meters import Meter
 from partywall.sandbox import tenants

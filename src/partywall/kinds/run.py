@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from partywall import pipeline, preflight, units
 from partywall.agent import memory_check
+from partywall.core.capability import Outline
+from partywall.core.document.shipped import text
 from partywall.errors import Exit, Problem, UsageError, parsed_above_zero
 from partywall.events import Emit, Started
 from partywall.host import Host
@@ -17,9 +19,8 @@ from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.plan import Plan
 from partywall.model.scenario import Scenario
-from partywall.model.study import Outline
 from partywall.plan import extended
-from partywall.scenario import changed, find, load, located, text
+from partywall.scenario import changed, find, load, located
 from partywall.store import RunDirectory
 from partywall.store.record import stamped
 
@@ -90,7 +91,9 @@ class Runs:
     def measure(self, job: RunJob, options: Options, emit: Emit) -> RunDirectory:
         plan, host = self.plan(job, options)
         preflight.check_commands(plan.scenario, allowed=options.allow_commands)
-        record = RunDirectory.create(options.folder(stamped(job.scenario.name)), text(job.path), plan, host.facts)
+        record = RunDirectory.create(
+            options.folder(stamped(job.scenario.name)), text(job.path, "scenario"), plan, host.facts
+        )
         emit(Started(record.path))
         pipeline.measure(record, emit, options.work_root, options.memory_wait_ns)
         return record

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from partywall import __version__, preflight, study
+from partywall.core.capability import Outline
+from partywall.core.document.shipped import read
 from partywall.errors import Exit
 from partywall.events import Emit, Started
 from partywall.kinds.kind import Options
-from partywall.model.study import Outline, StudyReport, StudyRequest
-from partywall.scenario.load import read
+from partywall.model.study import StudyReport, StudyRequest
 from partywall.store.record import stamped
 from partywall.store.study import FILE, StudyDirectory
 

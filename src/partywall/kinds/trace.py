@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from partywall import pipeline
+from partywall.core.capability import Outline
 from partywall.errors import Exit
 from partywall.events import Emit, Left
 from partywall.kinds.kind import NeverContinued, Options
-from partywall.model.study import Outline
 from partywall.model.trace import TraceEvidence, TraceFindings, TraceRequest
 from partywall.store.trace import TraceDirectory
 from partywall.trace import Tracing, trace_while

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from partywall import __version__, units
+from partywall.core.capability import Outline
 from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.events import Emit, Note, Started
 from partywall.kinds.kind import Options, finished
-from partywall.model.study import Outline
 from partywall.model.watch import Slow, Span, WatchFindings
 from partywall.report.watch_text import unjudged
 from partywall.store.record import stamped

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from partywall.core.stats.histogram import Histogram
 from partywall.load.second import SECOND_NS, Second, add_pairs
-from partywall.model.observation import Histogram
 from partywall.report.latency import quantiles
 
 JUDGED_SHARES = (0.5, 0.9, 0.99)

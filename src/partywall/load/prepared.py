@@ -26,9 +26,9 @@ from partywall.errors import AgentError, CapabilityError, LackError, Problem, Re
 from partywall.load.health import Health, HostSecond, judge
 from partywall.load.memory import USERS, generator_bytes
 from partywall.load.second import SECOND_NS, Beside, Second, Seconds
-from partywall.model.backend import Name as BackendName
 from partywall.model.load_plan import Generator
 from partywall.sandbox import Label, Sandbox, Settings, Spent, qemu, reap, reaper
+from partywall.sandbox.backends import Name as BackendName
 from partywall.sandbox.own_threads import keep_on
 from partywall.sandbox.qemu.machine import Nic
 from partywall.session import Session

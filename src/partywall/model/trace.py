@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from partywall.model.observation import Histogram
+from partywall.core.stats.histogram import Histogram
 
 Hook = Literal["in", "out"]
 WAYS = ("forward", "backward")

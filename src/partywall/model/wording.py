@@ -9,7 +9,8 @@ import math
 import textwrap
 from collections.abc import Mapping
 
-from partywall.model.finding import Cell, Estimate
+from partywall.core.stats.estimate import Estimate
+from partywall.model.finding import Cell
 from partywall.units import format_decimals, magnitude
 
 ASYMMETRY = 1.5

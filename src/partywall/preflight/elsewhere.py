@@ -10,9 +10,10 @@ from typing import Any
 
 from partywall.errors import CapabilityError, Problem
 from partywall.model import factors
-from partywall.model.scenario import Sandbox, Scenario
+from partywall.model.scenario import Scenario
 from partywall.preflight.requirements import brings, workloads
 from partywall.sandbox import WORK_ROOT, libvirt, qemu, ssh
+from partywall.sandbox.document import Sandbox
 
 
 def machine_facts(scenarios: Sequence[Scenario], work_root: Path = WORK_ROOT) -> dict[str, dict[str, Any]]:

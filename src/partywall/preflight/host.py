@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from partywall.errors import CapabilityError, Problem, UsageError
-from partywall.host import Host, install
+from partywall.host import Host, block, install
 from partywall.model import factors
 from partywall.model.scenario import Scenario
 from partywall.preflight import unprivileged
@@ -16,7 +16,7 @@ from partywall.preflight.guests import lacking_for_guests
 from partywall.preflight.nodes import lacking_nodes
 from partywall.preflight.requirements import backends, brings, workloads
 from partywall.run import idle, settings
-from partywall.sandbox import WORK_ROOT, block, cgroups
+from partywall.sandbox import WORK_ROOT, cgroups
 from partywall.sandbox.qemu.machine import PROGRAM
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from partywall import units
 from partywall.errors import UsageError
 from partywall.model import factors
-from partywall.model.backend import BACKENDS
-from partywall.model.scenario import Sandbox, Scenario, Workload
+from partywall.model.scenario import Scenario, Workload
+from partywall.sandbox.backends import BACKENDS
+from partywall.sandbox.document import Sandbox
 
 
 def workloads(scenario: Scenario) -> dict[str, Workload]:

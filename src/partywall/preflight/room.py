@@ -12,9 +12,10 @@ from partywall.agent.catalogue import shipped
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.host import Host, memory_nodes
 from partywall.model.plan import Plan, Trial
-from partywall.model.scenario import Disk, Workload
+from partywall.model.scenario import Workload
 from partywall.run.stage import keeps_files, switches_disk
 from partywall.sandbox import qemu
+from partywall.sandbox.document import Disk
 
 MEMORY_LEAST = 64 << 20
 # Memory beyond a guest's default is added in steps of this size.
@@ -37,7 +38,12 @@ def _caches(workload: Workload, facts: dict[str, Any]) -> dict[int, int]:
 def _held(trial: Trial, facts: dict[str, Any]) -> Iterator[tuple[str, Workload, int]]:
     """(key, workload, bytes used by its kernel) of every workload of a trial."""
     for key, kernel, workload in _kernels(trial):
-        yield key, workload, memory.held_bytes(kernel, workload, shipped(), _caches(workload, facts))
+        caches = _caches(workload, facts)
+        yield key, workload, memory.held_bytes(kernel, workload.params, workload.threads, shipped(), caches)
+
+
+def _file_bytes(kernel: str | None, workload: Workload) -> int:
+    return memory.file_bytes(kernel, workload.params, workload.threads, shipped())
 
 
 def check_kernels(plan: Plan, facts: dict[str, Any]) -> None:
@@ -78,7 +84,9 @@ def with_room(trial: Trial, facts: dict[str, Any]) -> Trial:
 def with_rings(trial: Trial, facts: dict[str, Any]) -> Trial:
     """The trial with buffer sizes in guests that suit the host's caches, whatever caches a guest's kernel reports."""
     changed = {
-        key: workload.model_copy(update={"params": memory.sized(kernel, workload, shipped(), _caches(workload, facts))})
+        key: workload.model_copy(
+            update={"params": memory.sized(kernel, workload.params, shipped(), _caches(workload, facts))}
+        )
         for key, kernel, workload in _kernels(trial)
         if workload.sandbox.guest
     }
@@ -100,7 +108,7 @@ def _with_memory(workload: Workload, held: int) -> Workload:
 
 
 def _with_disk(trial: Trial, key: str, kernel: str | None, workload: Workload) -> Workload:
-    size, files = _image_bytes(trial, key, workload), memory.file_bytes(kernel, workload, shipped())
+    size, files = _image_bytes(trial, key, workload), _file_bytes(kernel, workload)
     set_disk = workload.sandbox.disk or Disk()
     if not workload.sandbox.guest or not size or set_disk.size is not None or not files or files <= _room(size):
         return workload
@@ -196,7 +204,7 @@ def _files_of(trial: Trial, total: int) -> int:
     """Bytes that a trial's workloads need in this host's work folder, on a disk of `total` bytes."""
     here = [w for w in _kernels(trial) if not w[2].sandbox.machine and w[2].sandbox.domain is None]
     images = sum(_image_bytes(trial, key, workload) for key, _, workload in here if workload.sandbox.guest)
-    files = sum(memory.file_bytes(kernel, w, shipped()) for _, kernel, w in here if not w.sandbox.guest)
+    files = sum(_file_bytes(kernel, w) for _, kernel, w in here if not w.sandbox.guest)
     return images + (files + memory.left_free(total) if files else 0)
 
 
@@ -216,7 +224,7 @@ def beyond_disk(trial: Trial) -> Iterator[Problem]:
     for key, kernel, workload in _kernels(trial):
         if not workload.sandbox.guest or not (size := _image_bytes(trial, key, workload)):
             continue
-        files, room = memory.file_bytes(kernel, workload, shipped()), _room(size)
+        files, room = _file_bytes(kernel, workload), _room(size)
         if files and files > room:
             yield Problem(
                 f"its files need {units.format_bytes(files)}, and a guest's disk of {units.format_bytes(size)} leaves "

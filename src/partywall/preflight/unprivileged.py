@@ -10,10 +10,10 @@ from pathlib import Path
 from partywall.errors import CapabilityError, Problem
 from partywall.host import Host
 from partywall.model import factors
-from partywall.model.backend import BACKENDS
 from partywall.model.scenario import Scenario
 from partywall.preflight.requirements import backends, workloads
 from partywall.sandbox import cgroups, delegation, remedies
+from partywall.sandbox.backends import BACKENDS
 from partywall.sandbox.runtime import Runtime
 
 GUEST = "a CPU limit or weight of a guest"

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Estimate
 from partywall.model.study import BoardEntry
 from partywall.report import figures, page
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
+from partywall.core.stats.estimate import Span
 from partywall.model.cluster import Cluster
 from partywall.model.consolidation import (
     Acted,
@@ -22,7 +23,6 @@ from partywall.model.consolidation import (
     Sample,
     Step,
 )
-from partywall.model.migration import Span
 from partywall.report import charts, page
 from partywall.report.charts import BASELINE, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
 from partywall.report.compared import figures_of

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from partywall.core.stats.histogram import bucket_bounds
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
-from partywall.model.observation import Latencies, Observations, Values, bucket_bounds
+from partywall.model.observation import Latencies, Observations, Values
 from partywall.report import charts, html, latency, terminal
 from partywall.report.files import Files, parquet
 from partywall.report.rows import row_of

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from partywall.model.evidence import Counter, Emulated
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Emulated, Estimate
+from partywall.model.evidence import Counter
 from partywall.model.scenario import Victim
 from partywall.model.wording import UNTOLD, UNTOLD_REACH, impact, interval, loss, multiple, percent, ratio
 from partywall.units import format_decimals, format_number, magnitude

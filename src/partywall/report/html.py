@@ -19,8 +19,10 @@ import numpy as np
 from markupsafe import Markup
 
 from partywall import units
+from partywall.agent.catalogue import Warn
+from partywall.core.stats.estimate import Estimate
 from partywall.model.evidence import Counter, Evidence
-from partywall.model.finding import Cause, Cell, Effect, Estimate, Findings, Verdict, Warn
+from partywall.model.finding import Cause, Cell, Effect, Findings, Verdict
 from partywall.model.observation import Observation
 from partywall.model.plan import Trial
 from partywall.report import charts, figures, host, page, series

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 
-from partywall.model.observation import Histogram, bucket_bounds
+from partywall.core.stats.histogram import Histogram, bucket_bounds
 
 
 def quantiles(histogram: Histogram, shares: Iterable[float]) -> list[float]:

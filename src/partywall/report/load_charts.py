@@ -8,8 +8,8 @@ from typing import Any
 import altair as alt
 
 from partywall import units
+from partywall.core.stats.histogram import Histogram
 from partywall.model.load_run import LoadRun, SecondPoint, Series
-from partywall.model.observation import Histogram
 from partywall.report.charts import HEIGHT, MUTED, WIDTH, AnyChart, inlined, slower
 from partywall.report.latency import quantiles, tail_shares
 

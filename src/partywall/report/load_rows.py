@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from partywall import units
+from partywall.core.stats.histogram import Histogram, bucket_bounds
 from partywall.model.load_run import LabelRow, LoadRun
-from partywall.model.observation import Histogram, bucket_bounds
 from partywall.report.compared import Figure
 from partywall.report.latency import known_quantiles
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from partywall.model.finding import BASELINE, Band, Cell, Effect, Findings, Warn
+from partywall.agent.catalogue import Warn
+from partywall.model.finding import BASELINE, Band, Cell, Effect, Findings
 from partywall.model.wording import levels_text
 from partywall.report import figures
 

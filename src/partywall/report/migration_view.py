@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Estimate, Span
 from partywall.model.migration import (
     METRICS,
     CellFinding,
@@ -25,7 +25,6 @@ from partywall.model.migration import (
     PassFinding,
     Prediction,
     Responses,
-    Span,
     rate_text,
 )
 from partywall.report import charts, migration_charts, page

@@ -18,9 +18,9 @@ import vl_convert
 from markupsafe import Markup
 
 from partywall import __version__, units
+from partywall.core.stats.estimate import Outcome
 from partywall.files import write_whole
 from partywall.host.cache import cache_root
-from partywall.model.finding import Outcome
 from partywall.report import charts
 
 BADGES = {Outcome.HOLDS: "✓ holds", Outcome.VIOLATED: "✗ violated", Outcome.INCONCLUSIVE: "? inconclusive"}

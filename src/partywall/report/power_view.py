@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from partywall import units
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Estimate
 from partywall.model.power import Attribution, Fit, MeterFinding, NodeModel, PowerFindings, PowerReport, Timing
 from partywall.report import charts, page, power_charts
 from partywall.report.compared import figures_of

@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from partywall.core.stats.estimate import Estimate
+from partywall.core.stats.histogram import Histogram
 from partywall.model.evidence import Evidence, SlicePoint
-from partywall.model.finding import Cell, Estimate
-from partywall.model.observation import Histogram, Observations, Values
+from partywall.model.finding import Cell
+from partywall.model.observation import Observations, Values
 from partywall.model.plan import Trial
 from partywall.report import figures, latency
 

@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
+from partywall.core.stats.estimate import Outcome
 from partywall.model.evidence import Evidence
-from partywall.model.finding import Cell, Effect, Findings, Outcome
+from partywall.model.finding import Cell, Effect, Findings
 from partywall.report import figures
 from partywall.report.html import goal_text, warned
 from partywall.report.matrix import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from partywall.model.observation import bucket_bounds
+from partywall.core.stats.histogram import bucket_bounds
 from partywall.model.trace import WAYS, Delay, Packet, Report, TraceEvidence, merged
 from partywall.report.charts import HEIGHT, WIDTH, AnyChart, inlined, slower
 from partywall.report.latency import quantiles, tail_shares

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from partywall.host import Host
-from partywall.sandbox import block
+from partywall.host import Host, block
 
 NAMES = ("none", "mq-deadline", "bfq", "kyber")
 

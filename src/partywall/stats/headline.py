@@ -15,8 +15,9 @@ from functools import cached_property
 from typing import Any
 
 from partywall import units
-from partywall.agent.catalogue import shipped
-from partywall.model.finding import Band, Cell, Effect, Estimate, Outcome, Verdict, Warn
+from partywall.agent.catalogue import Warn, shipped
+from partywall.core.stats.estimate import Estimate, Outcome
+from partywall.model.finding import Band, Cell, Effect, Verdict
 from partywall.model.plan import Plan, Trial
 from partywall.model.wording import LINES, WIDTH, beside, fits, impact, levels_text, loss
 from partywall.model.wording import percent as written_percent

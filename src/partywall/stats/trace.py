@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import median
 
 from partywall import units
-from partywall.model.observation import Histogram, bucket_bounds
+from partywall.core.stats.histogram import Histogram, bucket_bounds
 from partywall.model.trace import (
     WAYS,
     ClockBound,

@@ -10,15 +10,17 @@ from typing import Any, Protocol, TypedDict, TypeVar
 
 from partywall import pipeline
 from partywall.agent.memory_check import Checks
+from partywall.core.capability import Outline
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.events import Emit, Note
 from partywall.host import Host
 from partywall.model.paper import Place
-from partywall.model.scenario import PASSING_BYTES, Frozen, Scenario
-from partywall.model.study import Length, Outline, StudyReport, StudyRequest
+from partywall.model.scenario import PASSING_BYTES, Scenario
+from partywall.model.study import Length, StudyReport, StudyRequest
 from partywall.sandbox import lab, qemu
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
+from partywall.values import Frozen
 
 S = TypeVar("S")
 F = TypeVar("F")

@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from partywall import guard, kinds, pipeline, preflight, study, units
+from partywall.core.capability import Outline
+from partywall.core.document.decode import decode
+from partywall.core.document.formats import FORMATS, format_key, refuse_other
+from partywall.core.document.shipped import shipped_file
 from partywall.errors import PartywallError, Problem, ProblemsError, UsageError, parsed
 from partywall.host import Host
 from partywall.kinds.guard import GuardJob
@@ -29,20 +33,17 @@ from partywall.load.compiling import program as compiled
 from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
 from partywall.migrate import plan as migration_plans
-from partywall.model.host_path import host_path_keys
 from partywall.model.load_plan import LoadPlan
 from partywall.model.migration import MigrationPlan
 from partywall.model.plan import Plan
 from partywall.model.policy import Policy
 from partywall.model.scenario import Scenario
-from partywall.model.study import Outline, StudyRequest
+from partywall.model.study import StudyRequest
 from partywall.scenario import load
 from partywall.scenario import names as scenario_names
-from partywall.scenario.decode import decode
-from partywall.scenario.documents import FORMATS, format_key, refuse_other
-from partywall.scenario.load import shipped_file
 from partywall.store.guard import GuardDirectory
 from partywall.trace import ask
+from partywall.values import host_path_keys
 from partywall.web.jobs import Order
 
 FILE_KEYS = host_path_keys(Scenario, LoadPlan, MigrationPlan, Policy)

@@ -16,16 +16,16 @@ from typing import Any
 import jinja2
 
 from partywall import __version__, pipeline, study, units
+from partywall.core.document.shipped import read
+from partywall.core.stats.estimate import Estimate
 from partywall.errors import PartywallError, Problem, ProblemsError
 from partywall.load.health import ADVICE, Reason
 from partywall.migrate import plan as migration_plans
-from partywall.model.finding import Estimate
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Scenario
 from partywall.report import page
 from partywall.report.matrix import Severity, severity_of, severity_words
 from partywall.scenario import find, load, names
-from partywall.scenario.load import read
 from partywall.web.jobs import Force, Job, State, Want
 from partywall.web.live import SECONDS_SHOWN
 from partywall.web.live import State as Live

@@ -16,7 +16,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
-from partywall.model.scenario import Throttle
+from partywall.host.block import Throttle
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.clock import GuestClock, Look
 from partywall.sandbox.label import Label

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from partywall.agent.memory_check import Checks
+from partywall.core.document.formats import validated
 from partywall.errors import TrialError
 from partywall.load import monitors, plan
 from partywall.load.availability import availability
@@ -34,7 +35,6 @@ from partywall.plan import rounds
 from partywall.report.latency import known_quantiles
 from partywall.sandbox import Spent
 from partywall.scenario import papers
-from partywall.scenario.documents import validated
 from partywall.stats.overhead import Pair
 from partywall.stats.rounds import beside, marked, student
 from partywall.study.generation import machines as elsewhere

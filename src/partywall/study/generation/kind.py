@@ -13,15 +13,16 @@ from typing import Any
 
 from partywall import pipeline, preflight, units
 from partywall.agent.memory_check import Checks
+from partywall.core.capability import Outline
+from partywall.core.stats.estimate import Estimate
 from partywall.errors import Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.load import tomcat
 from partywall.load.second import SECOND_NS
-from partywall.model.finding import Estimate
 from partywall.model.paper import Place
 from partywall.model.scenario import Scenario
-from partywall.model.study import Machines, Outline, Section, StudyReport, StudyRequest
+from partywall.model.study import Machines, Section, StudyReport, StudyRequest
 from partywall.report import figures
 from partywall.sandbox import Label, qemu, reaper, ssh
 from partywall.sandbox.lab import GUEST_BYTES

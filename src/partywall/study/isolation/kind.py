@@ -16,31 +16,34 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from partywall import pipeline, preflight, processor, units
+from partywall.core.capability import Outline
+from partywall.core.document.formats import validated
+from partywall.core.stats.estimate import Estimate
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note
 from partywall.host import Host
 from partywall.model import factors
 from partywall.model import paper as model_paper
-from partywall.model.backend import BACKENDS
-from partywall.model.finding import BASELINE, Cell, Estimate
+from partywall.model.finding import BASELINE, Cell
 from partywall.model.paper import Beside, Measured, Paper, PaperTable
 from partywall.model.plan import Plan, Trial
-from partywall.model.scenario import Level, Scenario
-from partywall.model.study import BoardEntry, Outline, Section, StudyReport, StudyRequest
+from partywall.model.scenario import Scenario
+from partywall.model.study import BoardEntry, Section, StudyReport, StudyRequest
 from partywall.pace import NULL
 from partywall.plan import Topology, shuffled
 from partywall.plan import make as make_plan
 from partywall.report import figures
 from partywall.report.rows import row_of
 from partywall.run import governor, idle, settings
+from partywall.sandbox.backends import BACKENDS
 from partywall.scenario import loads, papers
-from partywall.scenario.documents import validated
 from partywall.store import RunDirectory
 from partywall.store.study import StudyDirectory
 from partywall.study.isolation import around, elsewhere, resources, tables
 from partywall.study.isolation.model import Form, Part, Study
 from partywall.study.isolation.tables import BACKEND, PartRun
 from partywall.study.kind import form_of, heading, machines_in_words, no_such_part, refuse_machines, requested
+from partywall.values import Level
 
 RUNS = "runs"
 OWN_BACKEND = "$backend"

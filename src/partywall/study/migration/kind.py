@@ -9,6 +9,10 @@ from typing import Any
 
 from partywall import pipeline, units
 from partywall.agent import binary
+from partywall.core.capability import Outline
+from partywall.core.document.decode import decode
+from partywall.core.document.explain import Mistake
+from partywall.core.document.form import checked
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit
 from partywall.host import Host
@@ -17,11 +21,8 @@ from partywall.migrate import series
 from partywall.migrate.bare import rate_of
 from partywall.model.migration import MigrationPlan, MoveFinding, rate_text
 from partywall.model.paper import Place
-from partywall.model.study import Outline, StudyReport, StudyRequest
+from partywall.model.study import StudyReport, StudyRequest
 from partywall.scenario import papers
-from partywall.scenario.decode import decode
-from partywall.scenario.explain import Mistake
-from partywall.scenario.form import checked
 from partywall.stats.migration import findings
 from partywall.store.migration import MigrationDirectory
 from partywall.store.study import StudyDirectory

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from partywall import units
-from partywall.model.evidence import Emulated
+from partywall.core.stats.estimate import Emulated
 from partywall.model.paper import Beside, Paper, PaperTable, Place
 from partywall.model.study import Section
 from partywall.model.trace import HopFinding, TraceFindings, WayFinding

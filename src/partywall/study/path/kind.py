@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from partywall import pipeline, units
+from partywall.core.capability import Outline
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.model.paper import Place
-from partywall.model.study import Outline, StudyReport, StudyRequest
+from partywall.model.study import StudyReport, StudyRequest
 from partywall.model.trace import TraceFindings
 from partywall.scenario import papers
 from partywall.stats.trace import findings

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from partywall import pipeline, units
+from partywall.core.capability import Outline
 from partywall.errors import TrialError
 from partywall.events import Emit
 from partywall.host import Host
 from partywall.model.paper import Place
-from partywall.model.study import Outline, StudyReport, StudyRequest
+from partywall.model.study import StudyReport, StudyRequest
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
 from partywall.study.kind import InLab, heading, in_blocks, memory_checks, no_such_part, refuse_backends, requested

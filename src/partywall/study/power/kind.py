@@ -8,6 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from partywall import pipeline, units
+from partywall.core.capability import Outline
+from partywall.core.document.decode import decode
+from partywall.core.document.explain import Mistake
+from partywall.core.document.form import checked
 from partywall.errors import CapabilityError, TrialError
 from partywall.events import Doing, Emit
 from partywall.host import Host
@@ -16,14 +20,11 @@ from partywall.migrate import series
 from partywall.model.migration import GuestSpec
 from partywall.model.paper import Place
 from partywall.model.power import MeterFinding, NodeModel, PowerEvidence
-from partywall.model.study import Outline, Section, StudyReport, StudyRequest
+from partywall.model.study import Section, StudyReport, StudyRequest
 from partywall.power import ladder, measure, meters, profiles
 from partywall.power.sampling import Sampler
 from partywall.sandbox import Settings, qemu
 from partywall.scenario import papers
-from partywall.scenario.decode import decode
-from partywall.scenario.explain import Mistake
-from partywall.scenario.form import checked
 from partywall.stats import power_fit
 from partywall.stats.power import meter_finding, origin_of
 from partywall.stats.power_fit import Observation

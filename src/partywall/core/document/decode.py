@@ -7,9 +7,12 @@ null. Anchors and aliases work. Tags, merge keys and several documents are refus
 from __future__ import annotations
 
 import math
+import types
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -266,3 +269,20 @@ class _Walk:
         self.problems.append(Problem(message, remedy, self.file, line, key_text(path)))
         self.spoiled.add(path)
         return _ABSENT
+
+
+def field_of(model: type[BaseModel], key: str) -> tuple[str, FieldInfo] | None:
+    """The attribute and definition of a key as written in a file."""
+    for name, info in model.model_fields.items():
+        if key == (info.alias or name):
+            return name, info
+    return None
+
+
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model in an annotation such as `Disk | None` or `Annotated[Disk, …]`, if any."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, types.UnionType, Annotated):
+        return next((inner for arg in get_args(annotation) if (inner := model_in(arg))), None)
+    return None

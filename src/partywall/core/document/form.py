@@ -1,11 +1,12 @@
 """Validates a file's values against a frozen model, and reports every mistake with its place. Shared by all formats.
 
-The meaning of keys and checks across them belong to each format (`load`, `check`; `partywall.load.plan`).
+The meaning of keys and checks across them belong to each format.
 """
 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
@@ -13,9 +14,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from partywall import units
+from partywall.core.document.decode import Document, Path, key_text
+from partywall.core.document.explain import Mistake, explain, holds, meant
 from partywall.errors import Problem, UsageError, one_line
-from partywall.scenario.decode import Document, Path, key_text
-from partywall.scenario.explain import Mistake, explain, holds, meant
 
 _REMOVALS_MAX = 50
 
@@ -143,3 +145,30 @@ def _remove(data: Any, path: Path, stand_ins: Mapping[str, Any]) -> bool:
             return True
         holder = holder[part]
     return False
+
+
+def spell_params(part: Any, path: Path) -> list[Mistake]:
+    """Converts sizes and durations ('64MiB') among the parameters of a kernel to numbers. Changes `part`.
+
+    path: of the part that has `params`.
+    """
+    params = part.get("params") if isinstance(part, dict) else None
+    if not isinstance(params, dict):
+        return []
+    return [m for key in params if (m := spelled(params, key, str(key), (*path, "params", key)))]
+
+
+def spelled(holder: Any, index: Any, name: str, path: Path) -> Mistake | None:
+    """Parses a text by the unit at the end of the parameter's name."""
+    parse = {"bytes": units.parse_bytes, "ns": units.parse_duration_ns}.get(re.split(r"[._]", name)[-1])
+    return converted(holder, index, parse, path) if parse and isinstance(holder[index], str) else None
+
+
+def converted(holder: Any, index: Any, convert: Callable[[Any], Any], path: Path) -> Mistake | None:
+    """Converts a value in its place. ValueError's text is a message, "; " and a remedy."""
+    try:
+        holder[index] = convert(holder[index])
+    except ValueError as error:
+        message, _, remedy = str(error).partition("; ")
+        return Mistake(path, message, remedy)
+    return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from partywall.model.scenario import Sandbox
+from partywall.sandbox.document import Sandbox
 
 USUAL = 100.0
 # Largest weight of a cgroup in version 2; version 1 allows more.

@@ -20,7 +20,7 @@ SETTINGS = (*LIMITS, *PLACES, *MACHINE, *ELSEWHERE)
 """Settings of a sandbox other than backend and CPUs. Every backend can pin."""
 
 LIVE_DISK = tuple(f"disk.{way}_{what}" for what in ("bps", "iops") for way in ("read", "write"))
-"""The limits of `scenario.Throttle`."""
+"""The limits of `host.block.Throttle`."""
 LIVE = frozenset(("cpu_limit", "cpu_weight", *LIVE_DISK))
 CPU = dict.fromkeys(("cpu_limit", "cpu_reservation", "cpu_weight"), "cpu")
 

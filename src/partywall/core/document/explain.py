@@ -1,6 +1,6 @@
 """Explains pydantic's errors for people: one mistake for each place in the file, with a remedy.
 
-Pure: converts an error and its values to (path, message, remedy). `partywall.scenario.load` adds lines.
+Pure: converts an error and its values to (path, message, remedy). The readers of formats add lines.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from partywall import units
-from partywall.model.factors import field_of, model_in
-from partywall.model.scenario import Scenario
-from partywall.scenario.decode import Path, key_text
+from partywall.core.document.decode import Path, field_of, key_text, model_in
 
 NAME_RULE = "use letters, digits, '.', '_' and '-', beginning with a letter or digit"
 OTHER_WORDS = {
@@ -98,7 +96,7 @@ class Mistake(NamedTuple):
 Form = type[BaseModel]
 
 
-def explain(error: ValidationError, data: Any, base: Path = (), form: Form = Scenario) -> list[Mistake]:
+def explain(error: ValidationError, data: Any, base: Path = (), *, form: Form) -> list[Mistake]:
     """One mistake for each place.
 
     data: the validated values; base: their place in the file; form: the file's format.
@@ -138,7 +136,7 @@ def shown(value: Any) -> str:
     return text if text is not None and len(text) <= 60 else f"{str(text)[:57]}…"
 
 
-def model_at(path: Path, form: Form = Scenario) -> type[BaseModel] | None:
+def model_at(path: Path, form: Form) -> type[BaseModel] | None:
     """The model for the keys at a path."""
     annotation: Any = form
     for part in path:

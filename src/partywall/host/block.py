@@ -11,10 +11,22 @@ import os
 import stat
 from pathlib import Path
 
+from pydantic import Field
+
 from partywall.host import Mount, mounts
 from partywall.host.host import ROOT
+from partywall.values import BytesPerSecond, Frozen
 
 Device = tuple[int, int]
+
+
+class Throttle(Frozen):
+    """Disk limits per second, by direction, in bytes and in requests. None is no limit."""
+
+    read_bps: BytesPerSecond | None = None
+    write_bps: BytesPerSecond | None = None
+    read_iops: int | None = Field(None, gt=0)
+    write_iops: int | None = Field(None, gt=0)
 
 
 def device_of(path: Path, root: Path = ROOT) -> Device | None:

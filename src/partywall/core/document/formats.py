@@ -1,4 +1,4 @@
-"""Tells the kinds of document apart, and validates YAML documents other than scenarios against their type.
+"""Tells the kinds of document apart, and validates documents against their type.
 
 All mistakes of a document are reported by line and key.
 """
@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from partywall.core.document.decode import BYTES_MAX, decode, key_text
 from partywall.errors import Problem, UsageError
-from partywall.scenario.decode import BYTES_MAX, decode, key_text
 
 M = TypeVar("M", bound=BaseModel)
 

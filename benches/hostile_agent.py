@@ -37,8 +37,8 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.agent.inbox import Inbox
 from partywall.errors import AgentError, PartywallError
+from partywall.host.label import Label
 from partywall.model.trace import Hop, TraceRequest
-from partywall.sandbox import Label
 from partywall.trace.tracing import Tracing
 
 MUTE = """

@@ -62,13 +62,12 @@ LATER = (
     "guard/change.py",
     "guard/source.py",
     "host/nodes.py",
+    "host/settings/smt.py",
     "load/availability.py",
     "load/correlation.py",
     "load/recent.py",
     "model/meter.py",
     "model/profiles.py",
-    "preflight/nodes.py",
-    "run/smt.py",
     "sandbox/qemu/relay.py",
     "store/control.py",
     "study/generation/machines.py",
@@ -260,7 +259,7 @@ def method_files(copy: Copy) -> None:
 
 CALL = """\
 import sys
-from partywall.pipeline import host_agent
+from partywall.core.here import host_agent
 with host_agent() as agent:
     sys.exit(not agent.call("uptime")["monotonic_ns"] > 0)
 """

@@ -42,8 +42,9 @@ from agents import now_ns, rate, sleep_until
 from common import Ratio, arguments, conclude, not_measured
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
+from partywall.host.label import WORK_ROOT, Label
 from partywall.model.trace import Report, counted, merged
-from partywall.sandbox import WORK_ROOT, Label, reap, reaper
+from partywall.sandbox import reap, reaper
 from partywall.trace import Tracing, ask
 
 ROOT = Path(__file__).parents[1]

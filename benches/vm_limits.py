@@ -35,9 +35,10 @@ from disturbance import undisturbed
 from guests import client, needed
 from partywall.core.stats.estimate import Estimate
 from partywall.host import Host
+from partywall.host.label import WORK_ROOT, Label
+from partywall.host.settings import idle
 from partywall.model.evidence import Evidence
-from partywall.run import idle
-from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, cgroups, make, reaper
+from partywall.sandbox import Sandbox, Settings, cgroups, make, reaper
 from partywall.stats.rounds import student
 
 LIMITS = (0.1, 0.25, 0.5, 0.75)

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from labs.hosts.bench import MEASURED, Bench, FailedError
-from partywall import pipeline
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell
+from partywall.run import stages
 from partywall.store import RunDirectory
 
 POINTS = 0.03
@@ -124,7 +124,7 @@ def _run(bench: Bench, name: str) -> tuple[Evidence, Sequence[Cell]]:
     bench.shell(f"rm -rf {name}")
     bench.partywall(f"run /opt/try/scenarios/{name}.yaml --out {name}", *MEASURED, timeout_s=900)
     with bench.taken(name) as folder:
-        evidence, findings = pipeline.analyse(RunDirectory(folder))
+        evidence, findings = stages.analyse(RunDirectory(folder))
     return evidence, findings.cells
 
 

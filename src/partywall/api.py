@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import ValidationError
 
-from partywall import kinds, pipeline, units
+from partywall import kinds, units
 from partywall.agent.commands import commands_or_error
 from partywall.consolidate import load as clusters
+from partywall.core import here
 from partywall.core.document.decode import key_text
 from partywall.errors import CapabilityError, Exit, PartywallError, Problem, TrialError, UsageError, parsed_above_zero
 from partywall.events import Block, Broken, Counters, Doing, Emit, Event, Left, Note, Report, Second, Started, silent
 from partywall.host import Host
+from partywall.host.label import WORK_ROOT
 from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
 from partywall.kinds.guard import GuardJob, Guards
 from partywall.kinds.kind import Options
@@ -41,7 +43,7 @@ from partywall.migrate import plan as migration_plans
 from partywall.model.plan import Plan
 from partywall.model.study import Length, Machines, StudyRequest
 from partywall.power import profiles as power_profiles
-from partywall.sandbox import WORK_ROOT
+from partywall.run import stages
 from partywall.sandbox.measuring import alone, measuring
 from partywall.store import RunDirectory
 from partywall.store.record import Record
@@ -151,7 +153,7 @@ class Result:
 
 def this_host() -> Host:
     """The host of this process as one value: CPUs, memory, caches, missing capabilities."""
-    return pipeline.this_host()
+    return here.this_host()
 
 
 def open_record(path: str | Path) -> Result:
@@ -390,7 +392,7 @@ def compare_runs(run: Result | str | Path, reference: Result | str | Path, *, to
     tolerance: the largest change of the isolation factor that does not matter.
     """
     paths = [given.path if isinstance(given, Result) else Path(given) for given in (run, reference)]
-    return pipeline.compared(RunDirectory.open(paths[0]), RunDirectory.open(paths[1]), tolerance)
+    return stages.compared(RunDirectory.open(paths[0]), RunDirectory.open(paths[1]), tolerance)
 
 
 def print_event(event: Event) -> None:

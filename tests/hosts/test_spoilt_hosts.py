@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from partywall.host import block, mounts
-from partywall.run import governor, idle
+from partywall.host.settings import governor, idle
 from partywall.sandbox import cgroups
 from partywall.sandbox.container import oom_kills
 from partywall.testing import Entry, Tree, fake_host, recorded

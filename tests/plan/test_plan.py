@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
 from partywall.host.block import Throttle
+from partywall.host.settings.held import HostSettings
 from partywall.model.plan import Plan, Treatment
-from partywall.model.scenario import SWITCH_AFTER_NS, HostSettings, Scenario, Timing
+from partywall.model.scenario import SWITCH_AFTER_NS, Scenario, Timing
 from partywall.pace import BlockKind, Stretch, rhythm
 from partywall.plan import Topology, lay_out, make, order, turns
 from partywall.plan.placement import aggressor_cpus, victim_cpus

@@ -14,8 +14,9 @@ import pytest
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.errors import PartywallError
+from partywall.host.label import Label
 from partywall.model.trace import counted, merged
-from partywall.sandbox import Label, reap, reaper
+from partywall.sandbox import reap, reaper
 from partywall.trace import Present, Tracing, ask
 from tests.trace.spaces import hooked, lacking, run, wait
 

@@ -17,8 +17,9 @@ import pytest
 from partywall.agent import agents, binary
 from partywall.agent.clock import Offset
 from partywall.errors import PartywallError
+from partywall.host.label import Label
 from partywall.model.trace import Start, TraceEvidence, merged
-from partywall.sandbox import Label, reaper
+from partywall.sandbox import reaper
 from partywall.stats.trace import findings
 from partywall.trace import Tracing, ask
 from tests.trace.spaces import feature, inside, ip, lacking, run, send, send_tagged, stream, wait

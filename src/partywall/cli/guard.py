@@ -23,18 +23,18 @@ from partywall.cli.group import group
 from partywall.cli.live import Elapsed, show_note, wide_console
 from partywall.cli.report import show_record
 from partywall.core.document.shipped import text
+from partywall.core.here import check_hooks
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Event, Note, reports
 from partywall.guard import prometheus
 from partywall.guard.flatten import RECEIVES, on_link
 from partywall.guard.left import owner
 from partywall.guard.run import Report
+from partywall.host.label import state_root
 from partywall.kinds.guard import KEEPS, GuardJob, Guards
 from partywall.kinds.kind import Options
 from partywall.model.guard_run import Means
 from partywall.model.policy import Link, Policy, Promise, Total, Vif
-from partywall.pipeline import check_hooks
-from partywall.sandbox.label import state_root
 from partywall.store.guard import GuardDirectory
 
 app = group(

@@ -22,12 +22,12 @@ from partywall.cli.machine import FORMS, generator
 from partywall.core.capability import Outline
 from partywall.core.document.shipped import read
 from partywall.errors import Exit, Problem, UsageError
+from partywall.host.label import WORK_ROOT
 from partywall.kinds.kind import Options
 from partywall.kinds.study import Studies, StudyJob
 from partywall.load.tomcat import APPLICATION
 from partywall.model.load_plan import Generator
 from partywall.model.study import Machines, StudyRequest
-from partywall.sandbox import WORK_ROOT
 from partywall.scenario.check import check_ssh_host
 from partywall.store.study import StudyDirectory
 from partywall.study.generation.machines import PHYSICAL, SANDBOX

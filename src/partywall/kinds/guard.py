@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partywall import events, guard, pipeline
+from partywall import events, guard
+from partywall.core import here
 from partywall.core.capability import Outline
 from partywall.core.document.shipped import text
 from partywall.errors import AgentError, Exit, Problem, UsageError
@@ -74,7 +75,7 @@ class Guards(NeverContinued):
         self._checked(job)
 
     def _checked(self, job: GuardJob) -> tuple[Mapping[str, guard.VifPlace], guard.Flat]:
-        pipeline.check_hooks("a guard")
+        here.check_hooks("a guard")
         located, flat = self.places(job)
         _check_sources(job, located)
         return located, flat

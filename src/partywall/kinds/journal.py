@@ -21,8 +21,8 @@ from typing import IO, Any, Self
 from partywall.errors import Exit, PartywallError
 from partywall.events import Block, Broken, Counters, Doing, Event, Left, Note, Report, Second, Started
 from partywall.files import whole_lines
+from partywall.host.label import start_ticks
 from partywall.plain import plain
-from partywall.sandbox.label import start_ticks
 
 FILE = "journal.jsonl"
 INTERRUPTED = 130

@@ -13,7 +13,7 @@ from partywall.core.stats.estimate import Outcome
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit, Note, Started
 from partywall.host import Host
-from partywall.sandbox import WORK_ROOT
+from partywall.host.label import WORK_ROOT
 from partywall.store.record import Record
 
 if TYPE_CHECKING:

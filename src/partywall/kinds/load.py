@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from partywall import __version__, pipeline, preflight, units
+from partywall import __version__, units
 from partywall.agent.memory_check import Checks
+from partywall.core import here
 from partywall.core.capability import Outline
 from partywall.errors import Exit, RefusalError, UsageError
 from partywall.events import Counters, Emit, Left, Note, Second, Started
@@ -66,7 +67,7 @@ class Loads(NeverContinued):
 
     def check(self, job: LoadJob, options: Options) -> None:
         del job
-        preflight.check_folder(options.work_root)
+        here.check_folder(options.work_root)
 
     def measure(self, job: LoadJob, options: Options, emit: Emit) -> LoadDirectory:
         name = stamped(job.name)
@@ -79,7 +80,7 @@ class Loads(NeverContinued):
         checked: list[dict[str, Any]] = []
         checks = Checks(emit, options.memory_wait_ns, checked.append)
         if needed := memory_here(job.program, setup):
-            pipeline.check_free_memory(needed, USERS, checks)
+            here.check_free_memory(needed, USERS, checks)
         with _prepared(job, setup, checks) as prepared:
             about = _about(job, setup, prepared) | {"memory_checked": checked}
             record = LoadDirectory.create(options.folder(name), about)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partywall import __version__, pipeline, preflight, units
+from partywall import __version__, units
+from partywall.agent.catalogue import shipped
+from partywall.core import here
 from partywall.core.capability import Outline
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit, Note, Report, Started
@@ -53,7 +55,7 @@ class MigrationJob:
     @classmethod
     def read(cls, file: Path, *, only_advise: bool = False, known: Path | None = None) -> MigrationJob:
         """A plan file. UsageError with all that is wrong with it."""
-        plan = plans.load(file, pipeline.catalogue())
+        plan = plans.load(file, shipped())
         if only_advise and plan.hosts is None and not plan.calibration:
             problem = Problem("calibration is 0, so nothing can be predicted", "set it to 3, for example", str(file))
             raise UsageError(problem)
@@ -122,7 +124,7 @@ class Migrations:
         return None
 
     def check(self, job: MigrationJob, options: Options) -> None:
-        preflight.check_folder(options.work_root)
+        here.check_folder(options.work_root)
         if job.plan.hosts is None:
             series.check(options.host)
             return

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partywall import __version__, preflight, units
+from partywall import __version__, units
+from partywall.core import here
 from partywall.core.capability import Outline
 from partywall.errors import CapabilityError, Exit, Failures, Problem, TrialError, UsageError
 from partywall.events import Emit, Started
@@ -77,7 +78,7 @@ class Powers:
         with contextlib.ExitStack() as opened:
             self._opened(job, options, opened)
         if job.task == "calibrate":
-            preflight.check_folder(options.work_root)
+            here.check_folder(options.work_root)
 
     def measure(self, job: PowerJob, options: Options, emit: Emit) -> PowerDirectory:
         if job.every_ns < LEAST_EVERY_NS:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from partywall import pipeline
+from partywall.core import here
 from partywall.core.capability import Outline
 from partywall.errors import Exit
 from partywall.events import Emit, Left
@@ -42,7 +42,7 @@ class Traces(NeverContinued):
     def check(self, job: TraceJob, options: Options) -> None:
         del options
         if any(hop.agent is None for hop in job.request.hops):
-            pipeline.check_hooks("a trace")
+            here.check_hooks("a trace")
 
     def measure(self, job: TraceJob, options: Options, emit: Emit) -> TraceDirectory:
         """Traces until the time is up or Ctrl-C, the normal end of a trace without a duration."""

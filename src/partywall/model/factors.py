@@ -17,7 +17,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, TypeAdapter
 
 from partywall.core.document.decode import field_of, model_in
-from partywall.model.scenario import HostSettings, Scenario, Victim
+from partywall.host.settings.held import HostSettings
+from partywall.model.scenario import Scenario, Victim
 from partywall.sandbox.backends import BACKENDS
 from partywall.sandbox.document import Sandbox
 from partywall.values import Level

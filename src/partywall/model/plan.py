@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from partywall.model.scenario import Aggressor, HostSettings, Scenario, Timing, Victim
+from partywall.host.settings.held import HostSettings
+from partywall.model.scenario import Aggressor, Scenario, Timing, Victim
 from partywall.sandbox.document import Limits, Sandbox
 from partywall.values import Frozen, Level
 

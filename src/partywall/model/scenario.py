@@ -12,6 +12,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from partywall import units
 from partywall.agent.metric import Metric
+from partywall.host.settings.held import HostSettings
 from partywall.sandbox.document import File, Sandbox, path_or_file
 from partywall.values import (
     Bytes,
@@ -23,7 +24,6 @@ from partywall.values import (
     Rate,
     Ratio,
     Share,
-    Switch,
 )
 
 
@@ -194,18 +194,6 @@ class Timing(Frozen):
     )
     slot_max: DurationNs = Field(
         4_000_000_000, description="longest slot to which slots with carry-over are lengthened"
-    )
-
-
-class HostSettings(Frozen):
-    """Settings of this host during a run; its own are restored afterwards."""
-
-    io_scheduler: Literal["none", "mq-deadline", "bfq", "kyber"] | None = Field(
-        None, description="I/O scheduler of the disk with the run's files (--work-dir); default: as it is"
-    )
-    smt: Switch | None = Field(
-        None,
-        description="off: one CPU of each core is online (no HyperThreading), for the whole host; default: as it is",
     )
 
 

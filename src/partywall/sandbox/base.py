@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
 from partywall.host.block import Throttle
+from partywall.host.label import Label
 from partywall.sandbox.backends import BACKENDS
 from partywall.sandbox.clock import Look
 from partywall.sandbox.document import Disk, File, Limits
-from partywall.sandbox.label import Label
 
 GONE_S = 1.0
 

@@ -14,9 +14,9 @@ from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import block
 from partywall.host.block import Throttle
+from partywall.host.label import Label
 from partywall.sandbox import cgroups, delegation, oci, own_files
 from partywall.sandbox.base import Sandbox, Settings
-from partywall.sandbox.label import Label
 from partywall.sandbox.runtime import Runtime
 
 

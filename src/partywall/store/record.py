@@ -171,3 +171,11 @@ def first_line(error: Exception) -> str:
 
 def _exists(path: Path, instead: str = "") -> UsageError:
     return UsageError(f"{path} exists already; give another --out{instead}")
+
+
+def distinct(*records: Record) -> None:
+    """UsageError if a record is given twice."""
+    paths = [record.path.resolve() for record in records]
+    if twice := [str(path) for path in dict.fromkeys(paths) if paths.count(path) > 1]:
+        which = "both are" if len(paths) == 2 else "two of them are"
+        raise UsageError(Problem(f"{which} the same record: {twice[0]}", "choose another one to compare with"))

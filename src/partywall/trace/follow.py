@@ -11,8 +11,9 @@ from typing import Any
 from partywall import __version__, events
 from partywall.errors import TrialError
 from partywall.events import Emit, silent
+from partywall.host.label import WORK_ROOT, Label
 from partywall.model.trace import ClockBound, Report, Start, TraceEvidence, TraceRequest, merged
-from partywall.sandbox import WORK_ROOT, Label, reaper
+from partywall.sandbox import reaper
 from partywall.store.record import stamped
 from partywall.store.trace import TraceDirectory
 from partywall.trace.tracing import Present, Tracing

@@ -21,8 +21,9 @@ from partywall.agent.clock import DRIFT_PPB, Alignment
 from partywall.agent.inbox import NOT_READ
 from partywall.clock import Clock
 from partywall.errors import AgentError, CapabilityError, Refusal, RefusalError, TrialError, UsageError
+from partywall.host.label import Label
 from partywall.model.trace import ClockBound, Flow, Missed, Report, TraceRequest
-from partywall.sandbox import Label, hooks
+from partywall.sandbox import hooks
 from partywall.session import Session
 
 ROUNDS_AT_START = 20

@@ -17,9 +17,9 @@ from pathlib import Path
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.files import kernel_text
 from partywall.host import Host
+from partywall.host.label import start_ticks
 from partywall.model.watch import HOST, REST, UNKNOWN, Disk, Span, Use
 from partywall.sandbox import cgroups, tenants
-from partywall.sandbox.label import start_ticks
 from partywall.sandbox.tenants import Tenant
 from partywall.watch.processes import Processes
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from partywall import guard, kinds, pipeline, preflight, study, units
+from partywall import guard, kinds, study, units
+from partywall.agent.catalogue import shipped
 from partywall.core.capability import Outline
 from partywall.core.document.decode import decode
 from partywall.core.document.formats import FORMATS, format_key, refuse_other
@@ -39,6 +40,7 @@ from partywall.model.plan import Plan
 from partywall.model.policy import Policy
 from partywall.model.scenario import Scenario
 from partywall.model.study import StudyRequest
+from partywall.run.plan.requirements import check_commands
 from partywall.scenario import load
 from partywall.scenario import names as scenario_names
 from partywall.store.guard import GuardDirectory
@@ -182,7 +184,7 @@ def _read(kind: str, file: Path) -> None:
         case "guard":
             guard.load(file)
         case "migration":
-            migration_plans.load(file, pipeline.catalogue())
+            migration_plans.load(file, shipped())
         case _:
             _study_job(str(file))
 
@@ -210,7 +212,7 @@ def _forecast(order: Order, file: Path, options: Options) -> Forecast:
         if isinstance(job, RunJob):
             plan, _ = Runs().plan(job, options)
             outline = outlined(plan)
-            preflight.check_commands(plan.scenario, allowed=options.allow_commands)
+            check_commands(plan.scenario, allowed=options.allow_commands)
         else:
             outline = kind.outline(job, options)
             kind.check(job, options)

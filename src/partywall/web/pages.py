@@ -15,7 +15,8 @@ from typing import Any
 
 import jinja2
 
-from partywall import __version__, pipeline, study, units
+from partywall import __version__, study, units
+from partywall.agent.catalogue import shipped
 from partywall.core.document.shipped import read
 from partywall.core.stats.estimate import Estimate
 from partywall.errors import PartywallError, Problem, ProblemsError
@@ -108,7 +109,7 @@ def offered() -> tuple[Offered, ...]:
     for name in study.names():
         file = study.find(name)
         kinds.append(Offered("study", name, study.kind_of(file).read(read(file, "study"), str(file)).description))
-    catalogue = pipeline.catalogue()
+    catalogue = shipped()
     for name in migration_plans.names():
         plan = migration_plans.load(migration_plans.find(name), catalogue)
         kinds.append(Offered("migration", name, plan.description))

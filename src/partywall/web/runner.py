@@ -32,10 +32,10 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError
 from partywall import kinds
 from partywall.errors import PartywallError, Problem, ProblemsError, UsageError
 from partywall.files import write_whole
+from partywall.host.label import start_ticks
 from partywall.kinds.journal import INTERRUPTED
 from partywall.plain import plain
 from partywall.sandbox import measuring
-from partywall.sandbox.label import start_ticks
 from partywall.store import control
 from partywall.store.record import stamped
 from partywall.web import deleted

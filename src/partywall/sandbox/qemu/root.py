@@ -25,8 +25,8 @@ from pathlib import Path
 from partywall.errors import CapabilityError
 from partywall.host import Host, install
 from partywall.host.cache import cache_root
+from partywall.host.label import Label
 from partywall.sandbox import reaper
-from partywall.sandbox.label import Label
 
 TOOL = "mmdebstrap"
 FORMAT = 1

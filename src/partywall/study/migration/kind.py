@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from partywall import pipeline, units
+from partywall import units
 from partywall.agent import binary
+from partywall.agent.catalogue import shipped
+from partywall.core import here
 from partywall.core.capability import Outline
 from partywall.core.document.decode import decode
 from partywall.core.document.explain import Mistake
@@ -57,7 +59,7 @@ class MigrationStudy(OnThisHost):
 
     def read(self, content: bytes, file: str) -> Study:
         def check(study: Study) -> Iterator[Mistake]:
-            return plans.check_at("plan", study.plan, pipeline.catalogue())
+            return plans.check_at("plan", study.plan, shipped())
 
         return checked(Study, decode(content, file), file, check)
 
@@ -91,7 +93,7 @@ class MigrationStudy(OnThisHost):
                 rate = rate_of(plan.workloads[study.computing], study.bare, [str(binary.find())], work_root)
                 directory.append(Bare(block=block, rate=rate).model_dump_json())
         needed = guests_bytes(plan.guest.memory, BOTH_ENDS)
-        pipeline.check_free_memory(needed, "the guest at both ends of a move", memory_checks(directory, emit))
+        here.check_free_memory(needed, "the guest at both ends of a move", memory_checks(directory, emit))
         series.prepare(plan, host, emit)
         with series.Series(plan, host, directory.name, work_root) as moves:
             record = MigrationDirectory.create(folder, plan, host.facts, moves.about())

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from partywall import pipeline, units
+from partywall import units
+from partywall.core import here
 from partywall.core.capability import Outline
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
@@ -113,7 +114,7 @@ class PathStudy(InLab):
             ready.slot(size, extent.traced, session.pump_until)
 
         before = ready.gone()
-        trace_while(ready.trace_request(PACKETS), folder, pipeline.host_facts(), happens, present=ready.present)
+        trace_while(ready.trace_request(PACKETS), folder, here.host_facts(), happens, present=ready.present)
         return Traced(bytes=size, run=run, missing=ready.gone() - before)
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from partywall.host import Host
-from partywall.run import ledger
+from partywall.host.settings import ledger
 
 SYSFS = "/sys/devices/system/cpu"
 KINDS = {"saving": ("ondemand", "schedutil", "powersave"), "performance": ("performance",)}

@@ -14,7 +14,7 @@ from typing import Any
 
 from partywall.errors import TrialError
 from partywall.files import write_whole
-from partywall.sandbox.label import made_state_root, start_ticks, state_root
+from partywall.host.label import made_state_root, start_ticks, state_root
 
 SMT, IO_SCHEDULER, GOVERNOR = "smt.json", "io-scheduler.json", "governor.json"
 STATES = (SMT, IO_SCHEDULER, GOVERNOR)

@@ -7,12 +7,15 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
 
 from partywall.errors import TrialError
 from partywall.host import Host
-from partywall.model.scenario import HostSettings
-from partywall.run import ledger, scheduler, smt
-from partywall.sandbox import WORK_ROOT
+from partywall.host.label import WORK_ROOT
+from partywall.host.settings import ledger, scheduler, smt
+from partywall.values import Frozen, Switch
 
 
 @dataclass(frozen=True)
@@ -80,3 +83,15 @@ def held(chosen: HostSettings, folder: Path, host: Host) -> Iterator[None]:
             elif why := setting.why_not([level], folder, host):
                 raise TrialError(f"{key(name)}: {why}")
         yield
+
+
+class HostSettings(Frozen):
+    """Settings of this host during a run; its own are restored afterwards."""
+
+    io_scheduler: Literal["none", "mq-deadline", "bfq", "kyber"] | None = Field(
+        None, description="I/O scheduler of the disk with the run's files (--work-dir); default: as it is"
+    )
+    smt: Switch | None = Field(
+        None,
+        description="off: one CPU of each core is online (no HyperThreading), for the whole host; default: as it is",
+    )

@@ -1,8 +1,9 @@
-"""Requirements of a scenario, by workload: backends, commands, and where commands run. Pure."""
+"""Requirements of a scenario, by workload: sandboxes, commands, and where commands run. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from partywall import units
 from partywall.errors import UsageError
@@ -10,6 +11,7 @@ from partywall.model import factors
 from partywall.model.scenario import Scenario, Workload
 from partywall.sandbox.backends import BACKENDS
 from partywall.sandbox.document import Sandbox
+from partywall.sandbox.needs import Wanted
 
 
 def workloads(scenario: Scenario) -> dict[str, Workload]:
@@ -18,14 +20,27 @@ def workloads(scenario: Scenario) -> dict[str, Workload]:
     return victims | {f"aggressors.{name}": aggressor for name, aggressor in scenario.aggressors.items()}
 
 
-def backends(scenario: Scenario) -> dict[str, set[str]]:
-    """Every backend of a sandbox, including those that are levels of factors, by the workload's key."""
-    everyone: dict[str, set[str]] = {key: {workload.sandbox.backend} for key, workload in workloads(scenario).items()}
-    for path, levels in scenario.factors.items():
-        if path.endswith("sandbox.backend"):
-            for kind, name, *_ in factors.targets(scenario, path):
-                everyone[f"{kind}.{name}"] = set(map(str, levels))
-    return everyone
+def sandboxes(scenario: Scenario) -> dict[str, tuple[Wanted, ...]]:
+    """The sandboxes that each workload gets, by its key: at all levels of factors, those switched by slot too."""
+    found: dict[str, dict[Wanted, None]] = {}
+    for applied in _at_all_levels(scenario):
+        for key, workload in workloads(applied).items():
+            found.setdefault(key, {})[_wanted(workload)] = None
+    return {key: tuple(each) for key, each in found.items()}
+
+
+def _at_all_levels(scenario: Scenario) -> Iterator[Scenario]:
+    live, _ = factors.split(scenario)
+    for _, _, applied in factors.trials(scenario):
+        yield from (factors.apply(applied, path, level) for path, levels in live.items() for level in levels)
+        if not live:
+            yield applied
+
+
+def _wanted(workload: Workload) -> Wanted:
+    commands = [argv[0] for argv in (workload.command, workload.version) if argv]
+    needed = tuple(sorted({program for program in commands if not brings(workload, program)}))
+    return Wanted(workload.sandbox, workload.command[0] if workload.command else "", needed)
 
 
 def commands(scenario: Scenario) -> list[str]:
@@ -77,3 +92,21 @@ def refuse_commands(what: str, listed: Sequence[str]) -> None:
         raise UsageError(
             f"the {what} would run these commands:\n{listing}\nread them, and run again with --allow-commands"
         )
+
+
+def victims_machines(scenarios: Sequence[Scenario]) -> tuple[str, ...]:
+    """The machines with the victims of the scenarios, by `Sandbox.machine`: what is measured. Empty text: this host."""
+    trials = (trial for scenario in scenarios for trial in factors.trials(scenario))
+    return tuple(dict.fromkeys(applied.victims[victim].sandbox.machine for victim, _, applied in trials))
+
+
+def measured_facts(scenarios: Sequence[Scenario], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of the machine with all victims of the scenarios, if it is another one; else this host's.
+
+    facts: this host's, with those of the scenarios' machines. Those of all further machines stay under `machines`.
+    """
+    names, machines = victims_machines(scenarios), dict(facts.get("machines", {}))
+    if len(names) != 1 or names[0] not in machines:
+        return dict(facts)
+    measured = dict(machines.pop(names[0]))
+    return measured | ({"machines": machines} if machines else {})

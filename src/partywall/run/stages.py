@@ -9,120 +9,44 @@ from __future__ import annotations
 import contextlib
 import errno
 import secrets
-import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from partywall import processor, units
-from partywall.agent import binary, memory_check
-from partywall.agent.agents import Agents
-from partywall.agent.catalogue import Catalogue, shipped
-from partywall.agent.client import AgentClient
+from partywall.agent import memory_check
+from partywall.agent.catalogue import shipped
 from partywall.agent.memory_check import Checks
+from partywall.core.execution import terminated_as_interrupt
+from partywall.core.here import host_agent, in_words
 from partywall.errors import (
-    CapabilityError,
     Failures,
     PartywallError,
-    Problem,
-    UsageError,
 )
 from partywall.events import Broken, Doing, Emit
-from partywall.host import Host, cpus_of
-from partywall.load.lasting import lasting
+from partywall.host import Host
+from partywall.host.label import WORK_ROOT, Label
+from partywall.host.settings import idle, smt
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings, Precision
 from partywall.model.observation import Observations
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Scenario
-from partywall.plan import Topology
 from partywall.plan import make as make_plan
-from partywall.preflight import (
-    build_roots,
-    check_disk,
-    check_guest_memory,
-    check_host,
-    check_kernels,
-    check_node_memory,
-    guest_memory,
-    memory_needed,
-    other_machines,
-    try_kvm,
-    with_accelerators,
-    with_files,
-    with_rings,
-    with_room,
-    workloads,
-)
-from partywall.run import LOOKS_FROM, PILOTS, Decisions, execute, governor, idle, ledger, settings, smt
-from partywall.sandbox import WORK_ROOT, Label, Reaped, privileges, reap, reaper, remedies, ssh
-from partywall.scenario import located
+from partywall.plan.placement import topologies_elsewhere, topology_of
+from partywall.run import LOOKS_FROM, PILOTS, Decisions, execute
+from partywall.run.plan.checks import check_host, check_plan, with_accelerators
+from partywall.run.plan.files import check_files
+from partywall.run.plan.requirements import sandboxes
+from partywall.run.plan.room import guest_memory, memory_needed, with_rings, with_room
+from partywall.sandbox import reaper, ssh
+from partywall.sandbox.elsewhere import other_machines
+from partywall.sandbox.qemu.needs import build_roots
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
-from partywall.store.record import Record
+from partywall.store.record import distinct
 
 if TYPE_CHECKING:
     from partywall.model.comparison import Comparison
-
-
-def catalogue() -> Catalogue:
-    """The kernels of this version and their parameters."""
-    return shipped()
-
-
-@contextlib.contextmanager
-def host_agent() -> Iterator[AgentClient]:
-    """An agent on the host, outside any sandbox, for facts and checks."""
-    with Agents() as agents:
-        yield agents.attach("host", [str(binary.find()), "serve", "--die-with-parent", "--only", "memory"])
-
-
-def this_host() -> Host:
-    """The host of this process, with the facts that the agent reports."""
-    with host_agent() as agent:
-        facts = dict(agent.call("facts"))
-    return Host(described(facts, Host.here()), try_kvm=try_kvm)
-
-
-def described(facts: dict[str, Any], host: Host) -> dict[str, Any]:
-    """An agent's facts, extended with each kernel's entry in the catalogue and what the host lacks or refuses."""
-    kernels = catalogue()
-    entries = {name: info.model_dump(mode="json") for name in kernels.names() if (info := kernels.kernel(name))}
-    refused = {
-        "governors_refused": governor.refused(host),
-        "settings_refused": settings.refused(host),
-        "instructions_lacking": processor.lacking(host.root / "proc/cpuinfo"),
-    }
-    return facts | {"kernels": entries} | refused
-
-
-def host_facts() -> dict[str, Any]:
-    """The facts that the agent reports of this host."""
-    return this_host().facts
-
-
-def topology(facts: dict[str, Any]) -> Topology:
-    """The usable CPUs, and what they share, from the facts of a host. CapabilityError if they are not known."""
-    cpu = facts.get("cpu", {})
-    places = cpu.get("places", [])
-    packages = (
-        [place["cpu"] for place in places if place["package"] == package]
-        for package in dict.fromkeys(place["package"] for place in places if place["package"] is not None)
-    )
-    groups = (
-        *(place["siblings"] for place in places),
-        *(cache["shared_by"] for cache in cpu.get("caches", [])),
-        *(node["cpus"] for node in facts.get("memory", {}).get("nodes", [])),
-        *packages,
-    )
-    cores = dict.fromkeys(tuple(place["siblings"]) for place in places if len(place["siblings"]) > 1)
-    return Topology(cpus_of(facts), tuple(dict.fromkeys(tuple(group) for group in groups)), tuple(cores))
-
-
-def topologies_elsewhere(facts: dict[str, Any]) -> dict[str, Topology]:
-    """The topologies of the other machines in a host's facts, by `Sandbox.machine`."""
-    return {machine: topology(machine_facts) for machine, machine_facts in facts.get("machines", {}).items()}
 
 
 def plan(
@@ -145,59 +69,29 @@ def plan(
         for machine, machine_facts in facts.get("machines", {}).items()
     )
     with failures.kept():
-        made = make_plan(scenario, topology(facts), catalogue(), seed, topologies_elsewhere(facts))
+        made = make_plan(scenario, topology_of(facts), shipped(), seed, topologies_elsewhere(facts))
         made = made.model_copy(update={"trials": tuple(with_room(with_rings(t, facts), facts) for t in made.trials)})
         with failures.kept():
-            check_guest_memory(made, host, waits=memory_check.waits(memory_wait_ns))
-        with failures.kept():
-            check_node_memory(made, host)
-        with failures.kept():
-            check_kernels(made, facts)
-        with failures.kept():
-            check_disk(made, host, work_root)
+            check_plan(made, host, work_root, waits=memory_check.waits(memory_wait_ns))
         if any(trial.host.smt == "on" for trial in made.trials) and smt.now(host) == "off":
             notes += ("host.smt: on brings CPUs online that no sandbox gets; switch SMT on before the run to use them",)
     failures.tell()
     return made.model_copy(update={"warnings": (*made.warnings, *notes)})
 
 
-def in_words(facts: Mapping[str, Any]) -> str:
-    """A machine's CPUs and kernel, from its facts."""
-    cpus = units.counted(len(facts["cpus_allowed"]), "CPU")
-    return f"{cpus} ({facts['cpu'].get('model') or 'unknown model'}), Linux {facts['kernel'].get('release')}"
+def check_again(plan: Plan, host: Host, work_root: Path = WORK_ROOT, memory_wait_ns: int = 0) -> None:
+    """Checks a plan before it goes on: as a new one, and that the files of its commands are the same.
 
-
-def completed(scenario: Scenario, path: Path) -> Scenario:
-    """The scenario of a file with the programs of its virtual users, and hashes of the files for its commands.
-
-    UsageError with all mistakes of all load plans, or else of all files.
+    UsageError or CapabilityError with all reasons at once.
     """
-    with_users = with_loads(scenario, path.parent)
-    with located(path, scenario):
-        return with_files(with_users, path.parent)
-
-
-def with_loads(scenario: Scenario, folder: Path) -> Scenario:
-    """The scenario with the programs of its virtual users. Their plan files are relative to `folder`.
-
-    Raises UsageError with all mistakes of all plans.
-    """
-    changed: dict[str, dict[str, Any]] = {"victims": dict(scenario.victims), "aggressors": dict(scenario.aggressors)}
-    problems: list[Problem] = []
-    for key, workload in workloads(scenario).items():
-        kind, _, name = key.partition(".")
-        if workload.load is None:
-            continue
-        try:
-            program = lasting(workload.load, folder)
-        except UsageError as error:
-            problems += error.problems
-            continue
-        load = workload.load.model_copy(update={"program": program})
-        changed[kind][name] = workload.model_copy(update={"load": load})
-    if problems:
-        raise UsageError(*problems)
-    return scenario.model_copy(update=changed)
+    failures = Failures()
+    with failures.kept():
+        check_files(plan.scenario)
+    with failures.kept():
+        check_host(plan.scenario, host, work_root)
+    with failures.kept():
+        check_plan(plan, host, work_root, waits=memory_check.waits(memory_wait_ns))
+    failures.tell()
 
 
 def try_on(scenario: Scenario, host: Host) -> None:
@@ -205,7 +99,7 @@ def try_on(scenario: Scenario, host: Host) -> None:
 
     UsageError or CapabilityError.
     """
-    if other_machines(scenario):
+    if other_machines(sandboxes(scenario)):
         check_host(scenario, host)
     else:
         plan(scenario, host)
@@ -221,7 +115,7 @@ def measure(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT, memory_w
     with terminated_as_interrupt():
         try:
             with run.exclusive():
-                build_roots(run.plan.scenario, lambda text: emit(Doing(text)), Host.here())
+                build_roots(sandboxes(run.plan.scenario), lambda text: emit(Doing(text)), Host.here())
                 check_memory(run, emit, work_root, memory_wait_ns)
                 with idle.polled() if run.plan.scenario.idle == "poll" else contextlib.nullcontext():
                     execute(run, label, decisions(run.plan), emit, memory_wait_ns=memory_wait_ns)
@@ -259,15 +153,6 @@ def check_memory(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT, mem
             checks.require(agent, needed, "the run's workloads", machine, remedy)
 
 
-def check_free_memory(needed: int, what: str, checks: Checks) -> None:
-    """The same check for what has no plan, such as a load. what: what needs the memory, for messages.
-
-    CapabilityError if the host has less; a warning if it may not be physically present.
-    """
-    with host_agent() as agent:
-        checks.require(agent, needed, what)
-
-
 def decisions(plan: Plan) -> Decisions:
     """The statistical decisions that a run needs while it is in progress."""
     from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
@@ -280,29 +165,6 @@ def decisions(plan: Plan) -> Decisions:
         return any(test.present for test in tests.values())
 
     return Decisions(enough, carries_over)
-
-
-@contextlib.contextmanager
-def terminated_as_interrupt() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP end a run as Ctrl-C does: sandboxes are removed first.
-
-    A signal that is ignored, such as SIGHUP under nohup, stays ignored. A program's own handler is called first.
-    """
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if callable(own := before[number]):
-            own(number, frame)
-        raise KeyboardInterrupt
-
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before = {int(number): handler for number, handler in handlers.items() if handler != signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def analyse(run: RunDirectory) -> tuple[Evidence, Findings]:
@@ -341,14 +203,6 @@ def compared(
     )
 
 
-def distinct(*records: Record) -> None:
-    """UsageError if a record is given twice."""
-    paths = [record.path.resolve() for record in records]
-    if twice := [str(path) for path in dict.fromkeys(paths) if paths.count(path) > 1]:
-        which = "both are" if len(paths) == 2 else "two of them are"
-        raise UsageError(Problem(f"{which} the same record: {twice[0]}", "choose another one to compare with"))
-
-
 def earlier_runs(reference: RunDirectory, given: Sequence[RunDirectory] = ()) -> tuple[list[Findings], int]:
     """Findings of other finished runs of the same scenario and host, in the folders of the given ones.
 
@@ -379,24 +233,3 @@ def _same_kind(run: RunDirectory, reference: RunDirectory) -> bool:
     ]
     differ = stats.hosts_differ(run.host, reference.host) or stats.workloads_differ(run.plan, reference.plan)
     return contents[0] == contents[1] and not differ
-
-
-def check_programs(host: Host) -> None:
-    """CapabilityError if a host's agent has no eBPF programs, which guard and trace need."""
-    lacking = next((missing for missing in host.facts["missing"] if missing["what"] == "eBPF programs"), None)
-    if lacking is not None:
-        raise CapabilityError(f"no eBPF programs: {lacking['why']}; {lacking['remedy']}")
-
-
-def check_hooks(what: str) -> None:
-    """CapabilityError if the agent may not attach eBPF programs to interfaces. what: the command that needs it."""
-    with host_agent() as agent:
-        missing = privileges.lacking(agent.process.pid)
-    if missing:
-        raise CapabilityError(remedies.lacking_hooks(what, missing, Host.here()))
-
-
-def clean_up(*, forget: bool = False) -> list[Reaped]:
-    """Removes what dead runs left on this host. forget: also forgets what can no longer be reached."""
-    ledger.put_back()
-    return reap(forget=forget)

@@ -284,10 +284,9 @@ AFTER_EFFECTS = ((), (0.04,), (0.08,), (0.16,), (0.08, 0.04), (0.08, 0.04, 0.02)
 AFTER = tuple(_after(kept, *after) for kept in (THREE, EIGHT) for after in AFTER_EFFECTS)
 
 
-def coverage_table(*, quick: bool, seed: int = 2026) -> list[Row]:
-    """Coverage for every noise at every number of blocks, and under sequential stopping."""
+def coverage_table(every: Sequence[Noise] = (*NOISES, *AFTER), *, quick: bool, seed: int = 2026) -> list[Row]:
+    """Coverage for each noise at each of its numbers of blocks, and under sequential stopping."""
     random = np.random.default_rng(seed)
-    every = (*NOISES, *AFTER)
     many = {noise.name: noise.replications[0 if quick else 1] for noise in every}
     fixed = [_fixed(noise, n, many[noise.name], random) for noise in every for n in noise.blocks]
     return fixed + [_sequential(noise, n, many[noise.name], random) for noise in every for n in noise.stops]
@@ -312,14 +311,14 @@ class Report:
         return self.share >= REPORTED - chance if self.must else self.share <= FALSE_ALARMS + chance
 
 
-def carry_over_table(*, quick: bool, seed: int = 2026) -> list[Report]:
+def carry_over_table(every: Sequence[After] = AFTER, *, quick: bool, seed: int = 2026) -> list[Report]:
     """How often a run's own test, of quiet slots by what came before, reports the after-effects of its last neighbour.
 
     Without long blocks, which have a test of their own.
     """
     random = np.random.default_rng(seed)
     runs = 40 if quick else 400
-    return [_reports(noise, blocks, runs, random) for noise in AFTER for blocks in (PROMISED, REPORTED_FROM)]
+    return [_reports(noise, blocks, runs, random) for noise in every for blocks in (PROMISED, REPORTED_FROM)]
 
 
 def _reports(noise: After, blocks: int, runs: int, random: np.random.Generator) -> Report:

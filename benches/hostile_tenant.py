@@ -24,11 +24,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import arguments, conclude
+from common import arguments, conclude, in_parts
 from hostile import CANNOT
 from partywall import guard
 from partywall.errors import CapabilityError
@@ -72,7 +73,6 @@ class Attack:
     short: bool = False
 
 
-# Those that take the interface away come last, because it loses its routes.
 ATTACKS = {
     "forged answers": Attack(ROUND, BESIDE, CEILING_BPS, short=True),
     "filter deletion": Attack(ROUND, BESIDE, CEILING_BPS),
@@ -213,24 +213,33 @@ def fullest(readings: list[Counted], name: str, ceiling_bps: float) -> float:
     return most
 
 
+def part(attack: str, seconds: float, whole_bps: float) -> dict[str, Any] | None:
+    """An attack in a lab of its own, told as it ends. None if the kernel does not let the tenant try."""
+    with hostile_lab() as made:
+        outcome = tried(made, attack, seconds, whole_bps)
+    if outcome is None:
+        return None
+    rates = ", ".join(f"{name} {bps / 1e6:.1f}" for name, bps in outcome.delivered.items())
+    named = ", ".join(f"{kind} {count}" for kind, count in sorted(outcome.findings.items())) or "nothing"
+    print(f"{attack}: delivered {rates} Mb/s; neighbours {outcome.kept:.1%} of their guarantee; found {named}")
+    if outcome.latest:
+        print(f"  latest: {outcome.latest}", flush=True)
+    return asdict(outcome)
+
+
 def main() -> None:
-    options = arguments(__doc__ or "", plants={"half": "the kernel guarantees a neighbour half of its due"})
+    plants = {"half": "the kernel guarantees a neighbour half of its due"}
+    options = arguments(__doc__ or "", plants=plants, folder=True)
     seconds = 5.0 if options.quick else 60.0
     kernel_bps = GUARANTEED_BPS["whole"] / (2 if options.plant else 1)
     attacks = [name for name, attack in ATTACKS.items() if attack.short or not options.quick]
-    with hostile_lab() as made:
-        every = {attack: tried(made, attack, seconds, kernel_bps) for attack in attacks}
-    by_attack = {attack: outcome for attack, outcome in every.items() if outcome is not None}
+    every = in_parts({attack: partial(part, attack, seconds, kernel_bps) for attack in attacks}, options)
+    by_attack = {attack: Outcome(**outcome) for attack, outcome in every.items() if outcome is not None}
     wrong = []
     for attack, outcome in by_attack.items():
         kinds, wanted = set(outcome.findings), ATTACKS[attack]
         if not wanted.must <= kinds <= wanted.must | wanted.may:
             wrong.append(attack)
-        rates = ", ".join(f"{name} {bps / 1e6:.1f}" for name, bps in outcome.delivered.items())
-        named = ", ".join(f"{kind} {count}" for kind, count in sorted(outcome.findings.items())) or "nothing"
-        print(f"{attack}: delivered {rates} Mb/s; neighbours {outcome.kept:.1%} of their guarantee; found {named}")
-        if outcome.latest:
-            print(f"  latest: {outcome.latest}")
     kept = min(outcome.kept for outcome in by_attack.values())
     over = max(outcome.over for outcome in by_attack.values())
     figure = f"neighbours at least {kept:.1%} of their guarantees beside {len(by_attack)} attacks (bar 99 %)"

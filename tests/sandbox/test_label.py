@@ -168,18 +168,21 @@ def test_whatever_ends_us_while_state_is_written_leaves_what_was_there_before(ro
         with governor.held("performance", host):
             raise AssertionError
 
+    def attempt(failure):
+        return accelerator.Attempt(failure, within_s=7.0, at="2026-01-01 00:00")
+
     writes = {
         "owner": lambda: Label.create("other", tmp_path),
         "networks": lambda: networks.note(label, ["second"]),
         "ports": lambda: switch.Switch(label)._number("second"),
         "vif": lambda: vif.note(label, "guest", "namespace", "second"),
         "governor": hold,
-        "kvm": lambda: accelerator._remember("second", host),
+        "kvm": lambda: accelerator._remember(attempt("second"), host),
     }
     networks.note(label, ["first"])
     switch.Switch(label)._number("first")
     vif.note(label, "guest", "namespace", "first")
-    accelerator._remember("first", host)
+    accelerator._remember(attempt("first"), host)
     before = on_the_disk(root)
 
     def killed(path, _content, **_):

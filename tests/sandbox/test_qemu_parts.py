@@ -349,7 +349,7 @@ def test_kvm_is_tried_once_and_what_came_of_it_is_remembered(tmp_path, monkeypat
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path))
     tried = []
 
-    def carries():
+    def carries(_within_s):
         tried.append(1)
         return "hello was not answered"
 
@@ -377,15 +377,15 @@ def test_a_kernel_that_never_came_up_does_not_condemn_kvm_for_the_next_one(tmp_p
     image = tmp_path / "cache/guest-kernel/vmlinuz"
     image.parent.mkdir(parents=True)
     image.write_bytes(b"bad")
-    assert accelerator.choose("auto", with_kvm(tmp_path, try_kvm=lambda: "it panicked")).name == "tcg"
+    assert accelerator.choose("auto", with_kvm(tmp_path, try_kvm=lambda _within_s: "it panicked")).name == "tcg"
     image.write_bytes(b"better")
-    assert accelerator.choose("auto", with_kvm(tmp_path, try_kvm=lambda: "")).name == "kvm"
-    again = with_kvm(tmp_path, try_kvm=lambda: pytest.fail("it was tried again"))
+    assert accelerator.choose("auto", with_kvm(tmp_path, try_kvm=lambda _within_s: "")).name == "kvm"
+    again = with_kvm(tmp_path, try_kvm=lambda _within_s: pytest.fail("it was tried again"))
     assert accelerator.choose("auto", again).name == "kvm"
 
 
 def test_without_the_device_nothing_is_tried(tmp_path):
-    host = fake_host(root=tmp_path, try_kvm=lambda: pytest.fail("it was tried"))
+    host = fake_host(root=tmp_path, try_kvm=lambda _within_s: pytest.fail("it was tried"))
     chosen = accelerator.choose("auto", host)
     assert (chosen.name, "does not exist" in chosen.why) == ("tcg", True)
     assert accelerator.choose("tcg", host).name == "tcg"

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -244,6 +246,30 @@ def test_an_unchanged_shipped_document_is_started_by_its_name(page, folder, chan
     (job,) = folder.all()
     assert job.order.shipped == shipped
     assert (job.order.document is None) is (shipped is not None)
+
+
+MEASURES = """
+import sys
+from pathlib import Path
+from partywall.events import Started, silent
+from partywall.sandbox.measuring import measuring
+with measuring("'partywall run demo'", silent) as mark:
+    mark(Started(Path("elsewhere/demo-1")))
+    print("measures", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_queued_job_names_the_measurement_that_it_waits_for(page, shared, tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "states"))
+    page.submit("/jobs", kind="run", shipped="demo")
+    assert "waits until no other measurement runs on this host" in page.get("/").text
+    with subprocess.Popen([sys.executable, "-c", MEASURES], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"measures\n"
+        assert f"waits for &#39;partywall run demo&#39; (process {other.pid}, elsewhere/demo-1)" in page.get("/").text
+        assert f"process {other.pid}" in page.submit("/dry-run", kind="run", shipped="demo").text
+        assert f"process {other.pid}" not in shared.get("/").text
+        other.stdin.close()
 
 
 def test_a_job_is_started_once_however_often_the_form_is_sent(page, folder):

@@ -37,7 +37,7 @@ def _output(argv: Sequence[str]) -> str:
     return done.stdout or done.stderr
 
 
-def _untried() -> str:
+def _untried(_within_s: float) -> str:
     return "no guest was started to see"
 
 
@@ -46,8 +46,8 @@ class Host:
     """One host.
 
     facts: the agent's facts, including those of other machines. root: the folder with proc, sys and dev. which, output,
-    access and disk_usage: the functions of these names. try_kvm: starts a guest under KVM and returns why it failed;
-    empty if it came up.
+    access and disk_usage: the functions of these names. try_kvm: starts a guest under KVM and returns why it did not
+    answer within so many seconds; empty if it did.
     """
 
     facts: dict[str, Any]
@@ -57,7 +57,7 @@ class Host:
     output: Callable[[Sequence[str]], str] = _output
     access: Callable[[Path, int], bool] = os.access
     disk_usage: Callable[[Path], Usage] = shutil.disk_usage
-    try_kvm: Callable[[], str] = _untried
+    try_kvm: Callable[[float], str] = _untried
 
     @classmethod
     def here(cls) -> Host:

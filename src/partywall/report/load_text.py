@@ -17,6 +17,9 @@ from partywall.report.terminal import OUTCOMES
 FIGURE_WIDTH = 7
 ERRORS_SHOWN = 8
 PIPED_WIDTH = 160
+TIMES = (
+    "response: from the intended start to the last byte; raw: from the actual start; lateness: how late a request left"
+)
 
 
 def show(run: LoadRun, console: Console) -> None:
@@ -28,6 +31,7 @@ def show(run: LoadRun, console: Console) -> None:
             console.print(f"server: {text}", highlight=False, markup=False, soft_wrap=True)
     # A pipe has no fixed width.
     console.print(_times(run), width=None if console.is_terminal else PIPED_WIDTH)
+    console.print(TIMES, style="dim", highlight=False, soft_wrap=True)
     _errors(run, console)
     for late in run.late_effects:
         measured, on_time = units.format_duration(late.measured_ns), units.format_duration(late.on_time_ns)

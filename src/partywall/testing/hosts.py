@@ -68,7 +68,7 @@ def recorded(root: Path, programs: Collection[str], *, euid: int = 0, writable: 
         euid=euid,
         which=lambda name: f"/usr/bin/{name}" if name in programs else None,
         access=lambda path, _mode: path.exists() and (euid == 0 or path in own),
-        try_kvm=lambda: "a recorded host starts no guest",
+        try_kvm=lambda _within_s: "a recorded host starts no guest",
     )
     facts = agent_facts(root)
     return Host(**(vars(host) | {"facts": here.described(facts, host)}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,7 @@ from partywall.agent.catalogue import shipped
 from partywall.errors import PartywallError, Problem, UsageError
 from partywall.kinds.journal import FILE
 from partywall.plain import plain
+from partywall.sandbox import measuring
 from partywall.store.guard import GuardDirectory
 from partywall.web import compared, deleted, documents, pages, publish, records, stream
 from partywall.web.forms import body_of, form, order_of, unsigned_form
@@ -34,6 +36,14 @@ RECORD_ACTIONS = ("annotate", "delete", "restore", "report")
 async def threaded(call: Callable[..., Any], *arguments: Any, **fields: Any) -> Any:
     """Calls a function that waits for files or the runner, without holding up other requests."""
     return await anyio.to_thread.run_sync(partial(call, *arguments, **fields))
+
+
+def _session(pid: int) -> int:
+    """The session of a process; 0 if it has ended."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 class Handlers:
@@ -73,8 +83,16 @@ class Handlers:
             pages=max(1, -(-len(matching) // records.PAGE)), jobs=jobs,
             live=await threaded(lambda: {job.id: self._server.watched(job.record).state for job in jobs}),
             deleted=name if any(each.name == name for each in gone) else "", doctor=self._server.known_doctor,
-            in_bin=len(gone), disk=shutil.disk_usage(self._server.folder.root),
+            in_bin=len(gone), disk=shutil.disk_usage(self._server.folder.root), others=await self._others(request),
         )  # fmt: skip
+
+    async def _others(self, request: Request) -> list[measuring.Other]:
+        """The measurements that no job of this folder makes. Viewers see none, as they name files of the host."""
+        if request.state.role is not Role.FULL:
+            return []
+        # A job's command runs in a session whose leader is the job's process.
+        jobs = {job.pid for job in await threaded(self._server.folder.all)}
+        return [other for other in await threaded(measuring.others) if _session(other.pid) not in jobs]
 
     async def bin(self, request: Request) -> Response:
         """The deleted records, and what the folder takes of the disk."""
@@ -157,7 +175,8 @@ class Handlers:
                 return self._page("start.html.j2", request, 400, **await self._editor(sent.document, "run", problems))
             return self._wrong(request, error)
         queue = await threaded(self._server.folder.waiting)
-        return self._page("dry_run.html.j2", request, order=order, forecast=forecast, queue=queue)
+        others = await self._others(request)
+        return self._page("dry_run.html.j2", request, order=order, forecast=forecast, queue=queue, others=others)
 
     async def start(self, request: Request) -> Response:
         sent = await form(self._server.secrets, request)

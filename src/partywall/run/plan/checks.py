@@ -141,6 +141,6 @@ def with_accelerators(scenario: Scenario, host: Host) -> tuple[Scenario, tuple[s
 
 
 def tries_kvm(scenario: Scenario, host: Host) -> bool:
-    """True if planning must first try to start a guest with KVM. This takes up to `qemu.DEADLINE_S` seconds, once."""
+    """True if planning must first try to start a guest with KVM, which takes some seconds."""
     guests = _on_qemu_here(sandboxes(scenario))
     return any(workloads(scenario)[key].sandbox.accel != "tcg" for key in guests) and qemu.untried(host)

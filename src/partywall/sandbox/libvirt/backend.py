@@ -16,6 +16,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
+from partywall.host import Host, waits
 from partywall.host.block import Throttle
 from partywall.host.label import Label
 from partywall.sandbox.base import Sandbox, Settings
@@ -31,6 +32,7 @@ from partywall.sandbox.qemu.kernel import GuestKernel
 from partywall.sandbox.qemu.machine import MEMORY
 from partywall.sandbox.ssh import Ssh
 
+# On an idle host.
 HELLO_S = 120.0
 # A running domain either has an agent that answers quickly, or has none.
 RUNNING_HELLO_S = 20.0
@@ -71,7 +73,7 @@ class Libvirt(Sandbox):
         if client is None:
             raise TrialError(f"sandbox {self.settings.name}: the domain was not launched")
         try:
-            client.greet(HELLO_S if self._ours else RUNNING_HELLO_S)
+            client.greet(waits.start_s(HELLO_S, Host.here()) if self._ours else RUNNING_HELLO_S)
         except AgentError as error:
             self.stop()
             theirs = "no agent answers in the domain (does partywall-agent run there?)"

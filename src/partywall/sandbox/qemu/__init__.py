@@ -6,14 +6,13 @@ Existing machines are handled elsewhere (libvirt, ssh).
 from partywall.errors import CapabilityError
 from partywall.host import Host
 from partywall.sandbox.qemu import disk, root
-from partywall.sandbox.qemu.accelerator import DEADLINE_S, Accelerator, choose, untried, verdict
+from partywall.sandbox.qemu.accelerator import Accelerator, choose, untried, verdict
 from partywall.sandbox.qemu.accelerator import qemu_version as version
 from partywall.sandbox.qemu.backend import Qemu
 from partywall.sandbox.qemu.kernel import GuestKernel, prepare
 from partywall.sandbox.qemu.machine import MEMORY, kernel_bytes, memory_for
 
 __all__ = [
-    "DEADLINE_S",
     "MEMORY",
     "Accelerator",
     "GuestKernel",

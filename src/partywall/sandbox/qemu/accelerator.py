@@ -2,7 +2,8 @@
 
 That /dev/kvm opens proves nothing. Without nested page tables, a machine can be created whose guest never starts and
 uses a whole core indefinitely. Therefore one guest is started with a deadline, and the result is stored until the host
-reboots, or its QEMU or the guests' kernel changes.
+reboots, its QEMU or the guests' kernel changes, or the user gives guests more time. A failure on a busy host is stored
+for `doctor` only, and the next start tries again.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from partywall.errors import CapabilityError, UsageError
 from partywall.files import write_whole
-from partywall.host import Host, install
+from partywall.host import Host, install, waits
 from partywall.host.label import made_state_root, state_root
 from partywall.sandbox.qemu import kernel
 from partywall.sandbox.qemu.machine import PROGRAM
 
 DEVICE = Path("/dev/kvm")
+# On an idle host. A guest under KVM answers after one to two seconds.
 DEADLINE_S = 7.0
 VERDICT = "kvm.json"
 Name = Literal["kvm", "tcg"]
@@ -59,11 +61,44 @@ def _reason_against(host: Host) -> str | None:
         return f"{DEVICE} does not exist"
     if not _opens(host):
         return f"{DEVICE} may not be opened (join the group kvm)"
-    failure = _remembered(host)
-    if failure is None:
-        failure = host.try_kvm()
-        _remember(failure, host)
-    return f"{DEVICE} opens, but a guest on it did not come up ({failure})" if failure else None
+    attempt = _remembered(host)
+    if attempt is None or not attempt.decides:
+        attempt = _tried(host)
+        _remember(attempt, host)
+    return f"{DEVICE} opens, but a guest on it {attempt}" if attempt.failure else None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A guest that was started under KVM.
+
+    failure: why it did not answer; empty if it did. within_s: its time in seconds. at: local time. busy: what kept the
+    host busy meanwhile; empty if nothing did.
+    """
+
+    failure: str
+    within_s: float
+    at: str
+    busy: str = ""
+
+    @property
+    def decides(self) -> bool:
+        """True if another attempt would be expected to end alike."""
+        if not self.failure:
+            return True
+        return not self.busy and self.within_s >= (waits.set_by_user() or 0)
+
+    def __str__(self) -> str:
+        busy = f", while {self.busy}" if self.busy else ""
+        return f"did not come up at {self.at}{busy} ({self.failure})"
+
+
+def _tried(host: Host) -> Attempt:
+    within_s = waits.start_s(DEADLINE_S, host)
+    at = time.strftime("%Y-%m-%d %H:%M")
+    before = waits.Busyness.now(host)
+    failure = host.try_kvm(within_s)
+    return Attempt(failure, within_s, at, waits.Busyness.now(host).since(before, host) if failure else "")
 
 
 def _opens(host: Host) -> bool:
@@ -82,7 +117,10 @@ def qemu_version(host: Host) -> str:
 
 def untried(host: Host) -> bool:
     """True if the next `auto` or `kvm` will have to start a guest."""
-    return _opens(host) and bool(host.which(PROGRAM)) and _remembered(host) is None
+    if not _opens(host) or not host.which(PROGRAM):
+        return False
+    attempt = _remembered(host)
+    return attempt is None or not attempt.decides
 
 
 @dataclass(frozen=True)
@@ -102,39 +140,38 @@ def verdict(host: Host) -> Verdict:
         )
     if not _opens(host):
         return Verdict(works=False, text=f"{DEVICE} may not be opened", remedy="join the group kvm, or run as root")
-    failure = _remembered(host) if host.which(PROGRAM) else None
-    if not failure:
-        known = "works" if failure == "" else "opens; 'partywall vm check' shows whether a guest starts with it"
-        return Verdict(works=True, text=f"{DEVICE} {known}")
-    return Verdict(
-        works=False,
-        text=f"{DEVICE} opens, but a guest did not start with it ({failure})",
-        remedy=f"use a host that is not a guest, or one with nested page tables; to try again: rm {_verdict_file()}",
-    )
+    attempt = _remembered(host) if host.which(PROGRAM) else None
+    if attempt is None:
+        return Verdict(works=True, text=f"{DEVICE} opens; 'partywall vm check' shows whether a guest starts with it")
+    if not attempt.failure:
+        return Verdict(works=True, text=f"{DEVICE} works")
+    more = f"to try again with more time: {waits.VARIABLE}=2min partywall vm check"
+    if attempt.decides:
+        remedy = f"use a host that is not a guest, or one with nested page tables; {more}"
+    else:
+        remedy = f"the next guest tries again, and so does partywall vm check on an idle host; {more}"
+    return Verdict(works=False, text=f"{DEVICE} opens, but a guest {attempt}", remedy=remedy)
 
 
 def _verdict_file() -> Path:
     return state_root() / VERDICT
 
 
-def _circumstances(host: Host) -> dict[str, str]:
-    """The conditions that the verdict depends on."""
+def _conditions(host: Host) -> dict[str, str]:
+    """What the result of an attempt depends on."""
     boot = host.text("/proc/sys/kernel/random/boot_id") or ""
     return {"boot": boot, "qemu": qemu_version(host), "kernel": kernel.identity()}
 
 
-def _remembered(host: Host) -> str | None:
-    """The stored reason why KVM failed, empty if it worked; None if it was not tried under these conditions."""
+def _remembered(host: Host) -> Attempt | None:
+    """The last attempt under these conditions; None if there was none."""
     try:
-        content = json.loads(_verdict_file().read_text())
-    except (OSError, ValueError, UsageError):
+        stored = json.loads(_verdict_file().read_text())
+        return Attempt(**stored["attempt"]) if stored["conditions"] == _conditions(host) else None
+    except (OSError, ValueError, TypeError, KeyError, UsageError):
         return None
-    failure = content.pop("failure", None)
-    content.pop("at", None)
-    return failure if content == _circumstances(host) and isinstance(failure, str) else None
 
 
-def _remember(failure: str, host: Host) -> None:
-    file = made_state_root() / VERDICT
-    at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    write_whole(file, json.dumps(_circumstances(host) | {"failure": failure, "at": at}))
+def _remember(attempt: Attempt, host: Host) -> None:
+    stored = {"conditions": _conditions(host), "attempt": asdict(attempt)}
+    write_whole(made_state_root() / VERDICT, json.dumps(stored))

@@ -13,7 +13,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, PartywallError, TrialError
-from partywall.host import Host
+from partywall.host import Host, waits
 from partywall.host.block import Throttle
 from partywall.host.label import Label
 from partywall.sandbox import cgroups, delegation, own_files, vif
@@ -31,7 +31,7 @@ from partywall.sandbox.qemu.vcpus import VcpuGroup, pin, spent
 from partywall.sandbox.switch import Port, Switch
 
 WORK = "/work"
-# One emulated guest starts in three seconds, but several share this host's CPUs.
+# On an idle host. One emulated guest starts in three seconds, but several share this host's CPUs.
 HELLO_S = 90.0
 CONSOLE_LINES = 8
 # Where the agent as first process mounts the root image, see agent/crates/init.
@@ -89,14 +89,15 @@ class Qemu(Sandbox):
         self._monitor = Monitor(self.settings.name, ours)
         self.client = AgentClient(self.settings.name, process, sink)
 
-    def start(self, sink: Sink, timeout_s: float = HELLO_S) -> AgentClient:
+    def start(self, sink: Sink, within_s: float | None = None) -> AgentClient:
+        """within_s: how long the agent may take to answer, if the caller knows better than this host shows."""
         if self.client is None:
             self.launch(sink)
         client, monitor = self.client, self._monitor
         if client is None or monitor is None:
             raise TrialError(f"sandbox {self.settings.name}: the guest was not launched")
         try:
-            client.greet(timeout_s)
+            client.greet(within_s or waits.start_s(HELLO_S, Host.here()))
         except AgentError as error:
             self.stop()
             reason = str(error).partition("; ")[0]

@@ -17,22 +17,17 @@ from partywall.host import Host
 from partywall.host.label import WORK_ROOT, Label
 from partywall.sandbox import Settings, reaper, switch
 from partywall.sandbox.needs import Sandboxes, Wanted, keys_with
-from partywall.sandbox.qemu import DEADLINE_S, GuestKernel, Qemu, disk, root, version
+from partywall.sandbox.qemu import GuestKernel, Qemu, disk, root, version
 
 
-def try_kvm() -> str:
-    """Why a guest with this host's KVM does not answer in time; empty if it does. Takes some seconds."""
-    return fails_to_come_up("kvm")
-
-
-def fails_to_come_up(accel: str, deadline_s: float = DEADLINE_S) -> str:
-    """Why a guest with this accelerator does not answer in time; empty if it does."""
+def try_kvm(within_s: float) -> str:
+    """Why a guest with this host's KVM does not answer in time; empty if it does."""
     label = Label.create(f"vm-probe-{secrets.token_hex(4)}", WORK_ROOT)
     cpus = tuple(sorted(os.sched_getaffinity(0)))[:1]
     try:
-        guest = Qemu(Settings(name="probe", backend="qemu", cpus=cpus, files=False, accel=accel), label)
+        guest = Qemu(Settings(name="probe", backend="qemu", cpus=cpus, files=False, accel="kvm"), label)
         try:
-            guest.start(lambda _method, _params: None, deadline_s)
+            guest.start(lambda _method, _params: None, within_s)
         finally:
             guest.stop()
     except TrialError as error:

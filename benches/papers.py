@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common import arguments, conclude, in_parts
 from labs import papers as table
+from partywall.core.capability import Options
 from partywall.events import silent
 from partywall.host.label import WORK_ROOT
-from partywall.kinds.kind import Options
 from partywall.kinds.study import Studies, StudyJob
 from partywall.model.agreement import Bounded, Pair, judge
 from partywall.model.paper import Beside, Claim, Measured, Paper, PaperTable, Place

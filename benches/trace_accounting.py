@@ -43,9 +43,10 @@ from common import Ratio, arguments, conclude, not_measured
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.host.label import WORK_ROOT, Label
-from partywall.model.trace import Report, counted, merged
 from partywall.sandbox import reap, reaper
-from partywall.trace import Tracing, ask
+from partywall.trace.hops import ask
+from partywall.trace.measure.tracing import Tracing
+from partywall.trace.record import Report, counted, merged
 
 ROOT = Path(__file__).parents[1]
 RATE_LEAST, ALIGNED_LEAST = 0.95, 5e6

@@ -6,10 +6,10 @@ from typer.testing import CliRunner
 from partywall.agent.catalogue import shipped
 from partywall.cli.app import app
 from partywall.cli.doctor import examined
+from partywall.core.capability import Options
 from partywall.errors import CapabilityError
 from partywall.events import silent
 from partywall.host import memory_nodes
-from partywall.kinds.kind import Options
 from partywall.kinds.run import Runs
 from partywall.model import factors
 from partywall.model.scenario import Scenario

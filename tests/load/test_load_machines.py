@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from partywall import api
 from partywall import study as studies
 from partywall.cli.app import app
+from partywall.core.capability import Options
 from partywall.errors import CapabilityError, Exit, TrialError, UsageError
 from partywall.host import Host
 from partywall.host.label import Label
-from partywall.kinds.kind import Options
 from partywall.kinds.study import Studies, StudyJob
 from partywall.load import tomcat
 from partywall.load.second import Second

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from partywall.agent.catalogue import Warn
+from partywall.core.report.latency import quantiles
 from partywall.core.stats.estimate import Estimate, Outcome
 from partywall.core.stats.histogram import Histogram, bucket_of
 from partywall.model.evidence import Counter, Evidence, SlicePoint
@@ -14,7 +15,6 @@ from partywall.model.finding import Band, CarryOver, Cause, Cell, Curve, Finding
 from partywall.model.observation import Observation, by_trial
 from partywall.model.plan import Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor, Goal, Scenario, Victim
-from partywall.report.latency import quantiles
 from partywall.sandbox.document import Limits, Sandbox
 from partywall.stats.states import judged
 

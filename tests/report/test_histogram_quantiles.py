@@ -2,9 +2,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partywall.core.report import latency
 from partywall.core.stats.histogram import Histogram, bucket_of
 from partywall.model.observation import Latencies
-from partywall.report import latency
 
 
 def histogram(values: list[int]) -> Histogram:

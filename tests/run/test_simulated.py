@@ -7,6 +7,7 @@ import pytest
 
 from partywall.agent.calibration import Calibration
 from partywall.agent.catalogue import Warn, shipped
+from partywall.core.query import table
 from partywall.errors import AgentError
 from partywall.events import Left, Note
 from partywall.host.label import Label
@@ -15,7 +16,6 @@ from partywall.plan import Topology, make
 from partywall.run import stages
 from partywall.sandbox import Settings
 from partywall.store import RunDirectory
-from partywall.store.query import table
 from partywall.testing import SimulatedHost
 
 CONTENT = {

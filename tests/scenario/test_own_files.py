@@ -10,14 +10,14 @@ import pytest
 
 from partywall import sandbox
 from partywall.agent.catalogue import shipped
+from partywall.core.capability import Options
 from partywall.errors import CapabilityError, UsageError
 from partywall.events import silent
-from partywall.kinds.kind import Options
 from partywall.kinds.run import RunJob, Runs
 from partywall.model.plan import Plan
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
-from partywall.report import host as report
+from partywall.report.host import own_files
 from partywall.run.plan import files, room
 from partywall.run.plan.checks import check_host
 from partywall.run.plan.requirements import commands
@@ -170,11 +170,11 @@ def test_the_report_names_files_and_versions(file, tmp_path):
     plan = make(RunJob.read(str(file)).scenario, Topology((0, 1), ()), shipped())
     facts = {"cpus_allowed": [0, 1], "memory": {"usable_bytes": 1 << 40}, "missing": []}
     run = RunDirectory.create(tmp_path / "run", TEXT, plan, facts)
-    assert dict(report.own_files(read_evidence(run)))["version of victim v"] == "unknown, because no trial began"
+    assert dict(own_files(read_evidence(run)))["version of victim v"] == "unknown, because no trial began"
     turn = {"trial": plan.trials[0].id, "rate_max": {}, "facts": {}, "counters": []}
     for visit, version in (("0", "bench 1.2"), ("1", "bench 1.2"), ("2", "bench 1.3")):
         run.append("visit", visit=visit, versions={"victim": version}, **turn)
-    rows = list(report.own_files(read_evidence(run)))
+    rows = list(own_files(read_evidence(run)))
     assert rows[1] == ("file of victim v", f"input.bin: 5 B, SHA-256 {hashlib.sha256(b'input').hexdigest()[:16]}…")
     assert rows[2] == ("version of victim v", "bench 1.2; bench 1.3")
 

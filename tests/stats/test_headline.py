@@ -4,11 +4,11 @@ from itertools import product
 import pytest
 
 from partywall.agent.catalogue import Warn
+from partywall.core.report import figures
+from partywall.core.report.wording import LINES
 from partywall.core.stats.estimate import Estimate
 from partywall.model.finding import Band, Cell, CpuTime
 from partywall.model.scenario import Aggressor, Goal, Load, Victim
-from partywall.model.wording import LINES
-from partywall.report import figures
 from partywall.sandbox.document import Sandbox
 from partywall.stats import analyse
 from partywall.stats.headline import headline as line_of

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from partywall import study as studies
 from partywall.cli.app import app
+from partywall.core.capability import Options
 from partywall.errors import CapabilityError, Exit, UsageError
-from partywall.kinds.kind import Options
 from partywall.kinds.study import Studies, StudyJob
 from partywall.model import factors
 from partywall.model.study import StudyRequest

@@ -14,8 +14,8 @@ from partywall import kinds, units
 from partywall.cli import output
 from partywall.cli.arguments import RunPath
 from partywall.cli.live import wide_console
+from partywall.core.capability import EXITS
 from partywall.errors import Exit, Problem, UsageError, parsed
-from partywall.kinds import EXITS
 from partywall.kinds.compared import SideBySide, side_by_side
 from partywall.run import stages
 from partywall.store import RunDirectory

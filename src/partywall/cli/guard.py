@@ -22,6 +22,7 @@ from partywall.cli.execution import carry_out
 from partywall.cli.group import group
 from partywall.cli.live import Elapsed, show_note, wide_console
 from partywall.cli.report import show_record
+from partywall.core.capability import Options
 from partywall.core.document.shipped import text
 from partywall.core.here import check_hooks
 from partywall.errors import Exit, Problem, UsageError
@@ -32,7 +33,6 @@ from partywall.guard.left import owner
 from partywall.guard.run import Report
 from partywall.host.label import state_root
 from partywall.kinds.guard import KEEPS, GuardJob, Guards
-from partywall.kinds.kind import Options
 from partywall.model.guard_run import Means
 from partywall.model.policy import Link, Policy, Promise, Total, Vif
 from partywall.store.guard import GuardDirectory
@@ -137,7 +137,7 @@ def adjust(
     and their packets may not: start the guard again for that. The guard says what became of it, and its report shows
     from when which promise held.
     """
-    from partywall.store import control  # noqa: PLC0415 - of this command alone
+    from partywall.core import control  # noqa: PLC0415 - of this command alone
 
     new, record = guard.load(policy), GuardDirectory.open(running)
     current = guard.loads(record.policy(), str(running))

@@ -29,10 +29,10 @@ from partywall.cli import leftovers, output, show
 from partywall.cli.arguments import allowed_cpus
 from partywall.core import here
 from partywall.core.document.explain import did_you_mean
+from partywall.core.report import figures
 from partywall.errors import Exit, Problem, TrialError, UsageError, parsed
 from partywall.events import Event, Note
 from partywall.host.label import WORK_ROOT, Label
-from partywall.report import figures
 from partywall.sandbox import Sandbox, Settings, make, reaper
 from partywall.sandbox.measuring import measuring
 

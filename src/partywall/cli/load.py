@@ -23,10 +23,10 @@ from partywall.cli.load_record import import_har, record
 from partywall.cli.load_view import View
 from partywall.cli.machine import FORMS
 from partywall.core import here
+from partywall.core.capability import Options
 from partywall.errors import Exit, Problem, UsageError, parsed
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
-from partywall.kinds.kind import Options
 from partywall.kinds.load import LoadJob, Loads, located_in_plan
 from partywall.load import plan as plans
 from partywall.load.compiling import inlined
@@ -118,7 +118,7 @@ def adjust(
 
     The load says what became of it, and its report notes the change.
     """
-    from partywall.store import control  # noqa: PLC0415 - of this command alone
+    from partywall.core import control  # noqa: PLC0415 - of this command alone
 
     control.ask(Loads.record.open(load), "its users", level=level)
     return Exit.HOLDS

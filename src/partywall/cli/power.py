@@ -14,9 +14,9 @@ from partywall.cli.arguments import SEED_MOST, Wait, duration_ns
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.group import group
 from partywall.cli.live import Live, wide_console
+from partywall.core.capability import Options
 from partywall.errors import Exit, Problem, UsageError
 from partywall.host.label import WORK_ROOT
-from partywall.kinds.kind import Options
 from partywall.kinds.power import PowerJob, Powers, move_energy
 from partywall.power import activity, profiles
 from partywall.power import meters as every_meter

@@ -13,10 +13,10 @@ from partywall.cli.arguments import SEED_MOST, Wait, WaitForMemory, memory_wait_
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
+from partywall.core.capability import Options
 from partywall.errors import Exit, UsageError
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
-from partywall.kinds.kind import Options
 from partywall.kinds.run import RunJob, Runs, changes, outlined
 from partywall.model.scenario import Scenario
 from partywall.run.plan.checks import tries_kvm

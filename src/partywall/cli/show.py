@@ -16,11 +16,11 @@ from rich.text import Text
 
 from partywall import units
 from partywall.agent.catalogue import Catalogue, KernelInfo
+from partywall.core.report import figures
 from partywall.model.plan import Plan, Treatment, Trial, null_cpus
 from partywall.model.scenario import Scenario
 from partywall.pace import BlockKind, Forecast, needed_ns
 from partywall.plan import forecasts, order, shares
-from partywall.report import figures
 from partywall.run.plan.requirements import commands
 from partywall.scenario import Expected
 

@@ -19,11 +19,10 @@ from partywall.cli.execution import carry_out, go_on
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
 from partywall.cli.machine import FORMS, generator
-from partywall.core.capability import Outline
+from partywall.core.capability import Options, Outline
 from partywall.core.document.shipped import read
 from partywall.errors import Exit, Problem, UsageError
 from partywall.host.label import WORK_ROOT
-from partywall.kinds.kind import Options
 from partywall.kinds.study import Studies, StudyJob
 from partywall.load.tomcat import APPLICATION
 from partywall.model.load_plan import Generator

@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING
 
 from partywall import events, guard
 from partywall.core import here
-from partywall.core.capability import Outline
+from partywall.core.capability import EXITS, NeverContinued, Options, Outline
+from partywall.core.control import Control
 from partywall.core.document.shipped import text
 from partywall.errors import AgentError, Exit, Problem, UsageError
 from partywall.events import Emit, Left, Note, Sinks, Started, reports
 from partywall.guard.load import IS_INSIDE
 from partywall.guard.run import Kept
-from partywall.kinds.kind import EXITS, NeverContinued, Options
 from partywall.model.guard_run import GuardRun
 from partywall.model.policy import Policy
-from partywall.store.control import Control
 from partywall.store.guard import GuardDirectory
 
 if TYPE_CHECKING:
-    from partywall.report.files import Files
+    from partywall.core.report.files import Files
 
 KEEPS = "the policy is still enforced"
 QUEUES = {"fq": "fq, until each packet's departure time", "tbf": "tbf, at a rate"}

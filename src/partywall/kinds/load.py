@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from partywall import __version__, units
 from partywall.agent.memory_check import Checks
 from partywall.core import here
-from partywall.core.capability import Outline
+from partywall.core.capability import EXITS, NeverContinued, Options, Outline
+from partywall.core.control import Control
+from partywall.core.record import stamped
 from partywall.errors import Exit, RefusalError, UsageError
 from partywall.events import Counters, Emit, Left, Note, Second, Started
-from partywall.kinds.kind import EXITS, NeverContinued, Options
 from partywall.load import plan as plans
 from partywall.load.compiling import inlined
 from partywall.load.evidence import load_run
@@ -23,11 +24,9 @@ from partywall.load.prepared import GENERATOR, PreparedLoad, Setup, memory_here
 from partywall.load.store import LoadDirectory, Readings
 from partywall.model.load_plan import Generator
 from partywall.model.load_run import LoadRun
-from partywall.store.control import Control
-from partywall.store.record import stamped
 
 if TYPE_CHECKING:
-    from partywall.report.files import Files
+    from partywall.core.report.files import Files
 
 
 @dataclass(frozen=True)

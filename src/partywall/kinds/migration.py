@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from partywall import __version__, units
 from partywall.agent.catalogue import shipped
 from partywall.core import here
-from partywall.core.capability import Outline
+from partywall.core.capability import EXITS, Options, Outline, expect_same, finished
+from partywall.core.record import stamped
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit, Note, Report, Started
 from partywall.kinds import migration_known as known_moves
-from partywall.kinds.kind import EXITS, Options, expect_same, finished
 from partywall.migrate import owned, series
 from partywall.migrate import plan as plans
 from partywall.migrate.seen import MOVE_S, Seen
@@ -31,10 +31,9 @@ from partywall.model.migration import (
 )
 from partywall.store import migration as store
 from partywall.store.migration import MigrationDirectory
-from partywall.store.record import stamped
 
 if TYPE_CHECKING:
-    from partywall.report.files import Files
+    from partywall.core.report.files import Files
 
 RUNS = Path("runs")
 OF_ITS_TIME = ("clocks_ahead_ns", "defaults")

@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from partywall import __version__, units
 from partywall.core import here
-from partywall.core.capability import Outline
+from partywall.core.capability import EXITS, Options, Outline, expect_same, finished, refuse_to_resume
+from partywall.core.record import stamped
 from partywall.errors import CapabilityError, Exit, Failures, Problem, TrialError, UsageError
 from partywall.events import Emit, Started
 from partywall.host import Host
-from partywall.kinds.kind import EXITS, Options, expect_same, finished, refuse_to_resume
 from partywall.model.power import MoveEnergy, NodeModel, PowerEvidence, PowerReport, Task
 from partywall.power import activity, ladder, measure, meters, profiles
 from partywall.power.meters import Meter
 from partywall.sandbox import tenants
 from partywall.store.migration import MigrationDirectory
 from partywall.store.power import PowerDirectory
-from partywall.store.record import stamped
 
 if TYPE_CHECKING:
-    from partywall.report.files import Files
+    from partywall.core.report.files import Files
 
 LEAST_EVERY_NS = 20_000_000
 LAG_NS = measure.AFTER_NS // 2

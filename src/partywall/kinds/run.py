@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from partywall import units
 from partywall.core import here
-from partywall.core.capability import Outline
+from partywall.core.capability import EXITS, Options, Outline, finished
 from partywall.core.document.shipped import text
+from partywall.core.record import stamped
 from partywall.errors import Exit, Problem, UsageError, parsed_above_zero
 from partywall.events import Emit, Started
 from partywall.host import Host
-from partywall.kinds.kind import EXITS, Options, finished
 from partywall.load.lasting import lasting
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
@@ -27,10 +27,9 @@ from partywall.run.plan.requirements import check_commands, sandboxes, workloads
 from partywall.sandbox.elsewhere import machine_facts
 from partywall.scenario import changed, find, load, located
 from partywall.store import RunDirectory
-from partywall.store.record import stamped
 
 if TYPE_CHECKING:
-    from partywall.report.files import Files
+    from partywall.core.report.files import Files
 
 Derived = tuple[Findings, Evidence]
 

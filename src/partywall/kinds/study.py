@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from partywall import __version__, study
 from partywall.core import here
-from partywall.core.capability import Outline
+from partywall.core.capability import Options, Outline
 from partywall.core.document.shipped import read
+from partywall.core.record import stamped
 from partywall.errors import Exit
 from partywall.events import Emit, Started
-from partywall.kinds.kind import Options
 from partywall.model.study import StudyReport, StudyRequest
 from partywall.run.plan.requirements import measured_facts, sandboxes
 from partywall.sandbox.elsewhere import machine_facts
-from partywall.store.record import stamped
 from partywall.store.study import FILE, StudyDirectory
 
 if TYPE_CHECKING:
-    from partywall.report.files import Files
+    from partywall.core.report.files import Files
 
 
 @dataclass(frozen=True)

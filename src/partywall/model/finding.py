@@ -270,3 +270,11 @@ class Findings(Frozen):
         if Outcome.INCONCLUSIVE in outcomes or self.incomplete:
             return Outcome.INCONCLUSIVE
         return Outcome.HOLDS
+
+
+def beside(cell: Cell) -> str:
+    """The neighbour of a cell: 'batch at 50 %'. One whose only intensity is 1 is labelled by its name alone."""
+    label, _, limits = cell.label.partition(", ")
+    varied = label != cell.aggressor and cell.intensity is not None
+    at = f" at {100 * (cell.intensity or 0.0):g} %" if varied else ""
+    return f"{cell.aggressor}{at}{f', {limits}' if limits else ''}"

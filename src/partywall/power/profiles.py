@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from partywall.core.document.explain import did_you_mean
 from partywall.core.document.formats import refuse_document
 from partywall.core.document.shipped import SUFFIXES
+from partywall.core.record import first_line
 from partywall.errors import Problem, UsageError
 from partywall.model.power import NodeModel
 from partywall.model.profiles import PROFILES
-from partywall.store.record import first_line
 
 __all__ = ["PROFILES", "find"]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from partywall.agent.catalogue import Warn
+from partywall.core.report import figures
+from partywall.core.report.wording import levels_text
 from partywall.model.finding import BASELINE, Band, Cell, Effect, Findings
-from partywall.model.wording import levels_text
-from partywall.report import figures
 
 Key = tuple[str, str, float, str]
 

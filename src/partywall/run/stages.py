@@ -18,6 +18,7 @@ from partywall.agent.catalogue import shipped
 from partywall.agent.memory_check import Checks
 from partywall.core.execution import terminated_as_interrupt
 from partywall.core.here import host_agent, in_words
+from partywall.core.record import distinct
 from partywall.errors import (
     Failures,
     PartywallError,
@@ -43,7 +44,6 @@ from partywall.sandbox.elsewhere import other_machines
 from partywall.sandbox.qemu.needs import build_roots
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
-from partywall.store.record import distinct
 
 if TYPE_CHECKING:
     from partywall.model.comparison import Comparison

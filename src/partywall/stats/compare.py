@@ -19,8 +19,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from partywall.agent.catalogue import Warn
+from partywall.core.report import wording
 from partywall.core.stats.estimate import Estimate
-from partywall.model import wording
 from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell, Effect, Findings

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall import kinds, units
+from partywall.core.record import distinct
+from partywall.core.report import figures
 from partywall.errors import PartywallError, Problem, UsageError
 from partywall.kinds.compared import SideBySide, same_kind, side_by_side
 from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.model.finding import Findings
-from partywall.report import compare_view, figures
+from partywall.report import compare_view
 from partywall.run import stages
 from partywall.store import RunDirectory
-from partywall.store.record import distinct
 from partywall.web import records
 from partywall.web.jobs import Folder
 

@@ -16,19 +16,17 @@ from typing import Any
 
 from partywall import guard, kinds, study, units
 from partywall.agent.catalogue import shipped
-from partywall.core.capability import Outline
+from partywall.core.capability import Options, Outline
 from partywall.core.document.decode import decode
 from partywall.core.document.formats import FORMATS, format_key, refuse_other
 from partywall.core.document.shipped import shipped_file
 from partywall.errors import PartywallError, Problem, ProblemsError, UsageError, parsed
 from partywall.host import Host
 from partywall.kinds.guard import GuardJob
-from partywall.kinds.kind import Options
 from partywall.kinds.load import LoadJob
 from partywall.kinds.migration import MigrationJob
 from partywall.kinds.run import RunJob, Runs, outlined
 from partywall.kinds.study import StudyJob
-from partywall.kinds.trace import TraceJob
 from partywall.load import plan as load_plans
 from partywall.load.compiling import program as compiled
 from partywall.load.quick import Quick
@@ -44,7 +42,8 @@ from partywall.run.plan.requirements import check_commands
 from partywall.scenario import load
 from partywall.scenario import names as scenario_names
 from partywall.store.guard import GuardDirectory
-from partywall.trace import ask
+from partywall.trace.capability import TraceJob
+from partywall.trace.hops import ask
 from partywall.values import host_path_keys
 from partywall.web.jobs import Order
 

@@ -18,13 +18,13 @@ import jinja2
 from partywall import __version__, study, units
 from partywall.agent.catalogue import shipped
 from partywall.core.document.shipped import read
+from partywall.core.report import page
 from partywall.core.stats.estimate import Estimate
 from partywall.errors import PartywallError, Problem, ProblemsError
 from partywall.load.health import ADVICE, Reason
 from partywall.migrate import plan as migration_plans
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Scenario
-from partywall.report import page
 from partywall.report.matrix import Severity, severity_of, severity_words
 from partywall.scenario import find, load, names
 from partywall.web.jobs import Force, Job, State, Want

@@ -9,8 +9,8 @@ from io import RawIOBase
 from pathlib import Path
 from typing import IO
 
+from partywall.core.report import page
 from partywall.errors import Problem, UsageError
-from partywall.report import page
 from partywall.web import pages, records
 from partywall.web.jobs import Folder
 

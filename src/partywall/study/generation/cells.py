@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from partywall.agent.memory_check import Checks
 from partywall.core.document.formats import validated
+from partywall.core.report.latency import known_quantiles
 from partywall.errors import TrialError
 from partywall.load import monitors, plan
 from partywall.load.availability import availability
@@ -32,7 +33,6 @@ from partywall.model.load_plan import Generator, Step, Think
 from partywall.model.paper import Beside
 from partywall.model.study import Machines
 from partywall.plan import rounds
-from partywall.report.latency import known_quantiles
 from partywall.sandbox import Spent
 from partywall.scenario import papers
 from partywall.stats.overhead import Pair

@@ -15,6 +15,7 @@ from partywall import units
 from partywall.agent.memory_check import Checks
 from partywall.core import here
 from partywall.core.capability import Outline
+from partywall.core.report import figures
 from partywall.core.stats.estimate import Estimate
 from partywall.errors import Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left
@@ -25,7 +26,6 @@ from partywall.load.second import SECOND_NS
 from partywall.model.paper import Place
 from partywall.model.scenario import Scenario
 from partywall.model.study import Machines, Section, StudyReport, StudyRequest
-from partywall.report import figures
 from partywall.run.plan.checks import check_host
 from partywall.sandbox import qemu, reaper, ssh
 from partywall.sandbox.lab import GUEST_BYTES

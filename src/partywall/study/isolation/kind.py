@@ -20,6 +20,7 @@ from partywall.agent.catalogue import shipped
 from partywall.core import here
 from partywall.core.capability import Outline
 from partywall.core.document.formats import validated
+from partywall.core.report import figures
 from partywall.core.stats.estimate import Estimate
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note
@@ -36,7 +37,7 @@ from partywall.pace import NULL
 from partywall.plan import Topology, shuffled
 from partywall.plan import make as make_plan
 from partywall.plan.placement import topologies_elsewhere, topology_of
-from partywall.report import figures
+from partywall.report.figures import scale_of
 from partywall.report.rows import row_of
 from partywall.run import stages
 from partywall.run.plan.files import check_files, with_files
@@ -622,7 +623,7 @@ def _beside(study: Study, paper: Paper, paper_table: PaperTable, runs: Sequence[
 
 
 def _shown(trial: Trial, rate: Estimate) -> tuple[Estimate, int]:
-    scale = figures.scale_of(trial.victim, _kernels())
+    scale = scale_of(trial.victim, _kernels())
     return scale.show_estimate(rate), -1 if scale.inverse else 1
 
 
@@ -746,7 +747,7 @@ def _row(run: PartRun, cell: Cell) -> dict[str, Any]:
 
 def _board(study: Study, runs: Sequence[PartRun]) -> Iterator[BoardEntry]:
     for entry in tables.entries(study.board, runs):
-        absolute = figures.rate(entry.absolute, figures.scale_of(entry.trial.victim, _kernels()))
+        absolute = figures.rate(entry.absolute, scale_of(entry.trial.victim, _kernels()))
         yield BoardEntry(entry.places, absolute, entry.relative, entry.q, entry.emulated)
 
 
@@ -812,7 +813,7 @@ def _alone(run: PartRun, trial: Trial) -> str:
     own, bare = run.baseline(trial), run.bare(trial)
     if own is None:
         return "not measured"
-    text = figures.rate(own, figures.scale_of(trial.victim, _kernels()))
+    text = figures.rate(own, scale_of(trial.victim, _kernels()))
     if bare is None or run.backend_of(trial) == "process":
         return text
     return f"{text}, {figures.percent(tables.over(own, bare))} of a bare process"

@@ -15,11 +15,8 @@ from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.model.paper import Place
 from partywall.model.study import StudyReport, StudyRequest
-from partywall.model.trace import TraceFindings
 from partywall.scenario import papers
-from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
-from partywall.store.trace import TraceDirectory
 from partywall.study.kind import (
     InLab,
     TenantsMemory,
@@ -35,7 +32,10 @@ from partywall.study.kind import (
 from partywall.study.path import findings as stats
 from partywall.study.path import slots
 from partywall.study.path.model import Cell, Extent, Study, Traced
-from partywall.trace import Tracing, trace_while
+from partywall.trace.findings import findings
+from partywall.trace.measure.follow import trace_while
+from partywall.trace.measure.tracing import Tracing
+from partywall.trace.record import TraceDirectory, TraceFindings
 
 RUNS = "runs"
 SENDERS_BYTES = 256 << 20

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from partywall import units
-from partywall.model.watch import REST, UNKNOWN, WAYS, Disk, Part, Share, Slow, Span, WatchFindings, parts, shares
+from partywall.watch.record import REST, UNKNOWN, WAYS, Disk, Part, Share, Slow, Span, WatchFindings, parts, shares
 
 HINT = (
     "Shares say who used a slow disk at that time. They do not prove who made it slow; "

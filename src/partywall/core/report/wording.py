@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Mapping
 
 from partywall.core.stats.estimate import Estimate
-from partywall.model.finding import Cell
 from partywall.units import format_decimals, magnitude
 
 ASYMMETRY = 1.5
@@ -128,11 +127,3 @@ def _spaced(unit: str) -> str:
 def levels_text(levels: Mapping[str, object]) -> str:
     """The levels of a trial, by the last part of their paths."""
     return ", ".join(f"{path.rsplit('.', 1)[-1]} {level}" for path, level in levels.items())
-
-
-def beside(cell: Cell) -> str:
-    """The neighbour of a cell: 'batch at 50 %'. One whose only intensity is 1 is labelled by its name alone."""
-    label, _, limits = cell.label.partition(", ")
-    varied = label != cell.aggressor and cell.intensity is not None
-    at = f" at {100 * (cell.intensity or 0.0):g} %" if varied else ""
-    return f"{cell.aggressor}{at}{f', {limits}' if limits else ''}"

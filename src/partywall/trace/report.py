@@ -10,11 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
-from partywall.model.trace import HopFinding, TraceEvidence, TraceFindings, WayFinding, merged
-from partywall.report import charts, page, trace_charts
-from partywall.report.compared import Figure, figures_of
-from partywall.report.files import Files
-from partywall.report.pcapng import pcapng
+from partywall.core.report import page
+from partywall.core.report.charts import titled
+from partywall.core.report.compared import Figure, figures_of
+from partywall.core.report.files import Files
+from partywall.trace import charts
+from partywall.trace.pcapng import pcapng
+from partywall.trace.record import HopFinding, TraceEvidence, TraceFindings, WayFinding, merged
 
 CAPTIONS = {
     "losses": "Each packet is counted once. Overtaken: it arrived after a packet of its flow that had been behind it.",
@@ -88,7 +90,7 @@ def _cost(findings: TraceFindings) -> str:
 
 def render(findings: TraceFindings, evidence: TraceEvidence) -> str:
     """The whole page."""
-    drawn = trace_charts.all_charts(evidence)
+    drawn = charts.all_charts(evidence)
     figures = [
         (identity, identity.partition("-")[0], title, CAPTIONS[identity.partition("-")[2]])
         for identity, (title, _) in drawn.items()
@@ -120,7 +122,7 @@ def _pcapng(trace: Traced) -> bytes | None:
 
 
 def _charts(trace: Traced) -> dict[str, dict[str, Any]]:
-    return {name: charts.titled(chart, title) for name, (title, chart) in trace_charts.all_charts(trace[1]).items()}
+    return {name: titled(chart, title) for name, (title, chart) in charts.all_charts(trace[1]).items()}
 
 
 def rows(trace: Traced) -> list[dict[str, Any]]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import altair as alt
 
+from partywall.core.report.charts import HEIGHT, WIDTH, AnyChart, inlined, slower
+from partywall.core.report.latency import quantiles, tail_shares
 from partywall.core.stats.histogram import bucket_bounds
-from partywall.model.trace import WAYS, Delay, Packet, Report, TraceEvidence, merged
-from partywall.report.charts import HEIGHT, WIDTH, AnyChart, inlined, slower
-from partywall.report.latency import quantiles, tail_shares
+from partywall.trace.record import WAYS, Delay, Packet, Report, TraceEvidence, merged
 
 Rows = list[dict[str, Any]]
 # A histogram is drawn in eighths of a doubling. The agent's buckets are finer than a page can show.

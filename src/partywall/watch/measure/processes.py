@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from partywall.files import kernel_text
-from partywall.model.watch import UNKNOWN
+from partywall.watch.record import UNKNOWN
 
 INIT = 1
 """Adopts orphans of any tenant, so what it takes over from children is of no known tenant."""

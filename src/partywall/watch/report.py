@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from partywall import units
-from partywall.model.watch import HOST, REST, UNKNOWN, WAYS, Disk, Share, Span, WatchFindings, parts, shares
-from partywall.report import charts, page, watch_text
-from partywall.report.charts import BAND, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
-from partywall.report.compared import figures_of
-from partywall.report.files import Files
-from partywall.report.listed import listed
+from partywall.core.report import page
+from partywall.core.report.charts import BAND, CATEGORIES, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined, titled
+from partywall.core.report.compared import figures_of
+from partywall.core.report.files import Files
+from partywall.core.report.terminal import listed
+from partywall.watch import sentences
+from partywall.watch.record import HOST, REST, UNKNOWN, WAYS, Disk, Share, Span, WatchFindings, parts, shares
 
 DISKS_DRAWN = 4
 TENANTS_DRAWN = 5
@@ -30,7 +31,7 @@ LEAST_EXCESS = 1e-9
 def headline(findings: WatchFindings) -> str:
     """The result in one line."""
     length = units.format_duration(findings.whole.length_ns if findings.whole else 0)
-    blind = watch_text.unjudged(findings)
+    blind = sentences.unjudged(findings)
     if not findings.slow and blind:
         others = "; no other disk was slow" if len(findings.whole.disks if findings.whole else ()) > len(blind) else ""
         return f"Watched for {length}: {', '.join(blind)} could not be judged{others}"
@@ -45,10 +46,10 @@ def headline(findings: WatchFindings) -> str:
 def notes(findings: WatchFindings) -> Iterator[str]:
     """What a reader must know about the figures."""
     if findings.slow:
-        yield watch_text.HINT
+        yield sentences.HINT
     yield from _unjudged(findings)
     if findings.whole and any(use.disk in (HOST, REST) for use in findings.whole.uses):
-        yield watch_text.AT_MOST
+        yield sentences.AT_MOST
     yield from (f"missing: {text}" for text in findings.lacks)
     if findings.gaps:
         yield f"it was interrupted and continued {units.counted(findings.gaps, 'time')}; the pauses are not in it"
@@ -76,11 +77,11 @@ def show(findings: WatchFindings, console: Console) -> None:
     console.print(Text(headline(findings), style="bold"), soft_wrap=True)
     whole = findings.whole
     if whole is not None:
-        console.print(listed(watch_text.DISKS, [watch_text.disk_cells(disk, whole.length_ns) for disk in whole.disks]))
+        console.print(listed(sentences.DISKS, [sentences.disk_cells(disk, whole.length_ns) for disk in whole.disks]))
         if whole.uses:
-            console.print(listed(watch_text.TENANTS, watch_text.tenant_cells(whole, TENANTS_DRAWN)))
+            console.print(listed(sentences.TENANTS, sentences.tenant_cells(whole, TENANTS_DRAWN)))
     for slow in findings.slow[:SLOW_LISTED]:
-        console.print(Text(watch_text.sentence(slow)), soft_wrap=True)
+        console.print(Text(sentences.sentence(slow)), soft_wrap=True)
     for note in notes(findings):
         console.print(Text(f"note: {note}"), soft_wrap=True)
 
@@ -135,7 +136,7 @@ def latency(findings: WatchFindings, name: str) -> AnyChart:
         for way in WAYS
     ]
     spans = [
-        {"at": _when(slow.begin_ns), "end": _when(slow.begin_ns + slow.length_ns), "text": watch_text.sentence(slow)}
+        {"at": _when(slow.begin_ns), "end": _when(slow.begin_ns + slow.length_ns), "text": sentences.sentence(slow)}
         for slow in findings.slow_of(name)[:SLOW_LISTED]
     ]
     shaded = inlined(spans).mark_rect(color=TREATED, opacity=0.16).encode(x=_time(of), x2="end:T", tooltip="text:N")
@@ -182,7 +183,7 @@ def tenants(findings: WatchFindings, name: str) -> AnyChart:
                 "tenant:N",
                 title=None,
                 sort=used,
-                scale=alt.Scale(domain=used, range=[*charts.CATEGORIES[: len(used) - (NOBODY in used)], BAND]),
+                scale=alt.Scale(domain=used, range=[*CATEGORIES[: len(used) - (NOBODY in used)], BAND]),
                 legend=alt.Legend(labelLimit=320, columns=2),
             ),
             order=alt.Order("rank:Q"),
@@ -203,7 +204,7 @@ def _parts(span: Span, disk: Disk, known: list[str]) -> dict[str, float]:
     """The parts of a disk's bytes by tenant. All of them, so that areas do not lean into a gap."""
     drawn = _drawn(span, disk)
     parts = dict.fromkeys((*known, OTHERS, UNKNOWN, NOBODY), 0.0)
-    # Bytes of tenants on all disks may be more than those of this disk: see `model.watch.parts`.
+    # Bytes of tenants on all disks may be more than those of this disk: see `record.parts`.
     excess = sum(share.bytes for share in drawn) - 1
     for share in drawn:
         place = share.tenant if share.tenant in parts else OTHERS
@@ -221,11 +222,11 @@ def render(findings: WatchFindings) -> str:
         findings=findings,
         headline=headline(findings),
         notes=list(notes(findings)),
-        disk_columns=watch_text.DISKS,
-        disks=[watch_text.disk_cells(disk, whole.length_ns) for disk in whole.disks] if whole else [],
-        tenant_columns=watch_text.TENANTS,
-        tenants=watch_text.tenant_cells(whole, TENANTS_LISTED) if whole else [],
-        slow=[watch_text.sentence(slow) for slow in findings.slow[:SLOW_LISTED]],
+        disk_columns=sentences.DISKS,
+        disks=[sentences.disk_cells(disk, whole.length_ns) for disk in whole.disks] if whole else [],
+        tenant_columns=sentences.TENANTS,
+        tenants=sentences.tenant_cells(whole, TENANTS_LISTED) if whole else [],
+        slow=[sentences.sentence(slow) for slow in findings.slow[:SLOW_LISTED]],
         more=max(0, len(findings.slow) - SLOW_LISTED) + findings.dropped,
         figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
         host=page.facts(findings.host),
@@ -304,7 +305,7 @@ FILES: Files[WatchFindings] = Files(
     table="uses.csv",
     compared=lambda findings: figures_of(rows(findings), ("disk", "tenant"), COMPARED),
     charts=lambda findings: {
-        identity: charts.titled(chart, title) for identity, (title, _, chart) in all_charts(findings).items()
+        identity: titled(chart, title) for identity, (title, _, chart) in all_charts(findings).items()
     },
     headline=headline,
     goals=lambda findings: int(findings.about.get("limit_ns") is not None),

@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 import vl_convert
 from rich.console import Console
 
+from partywall.core.report.compared import Figure
+from partywall.core.report.page import written
 from partywall.errors import Problem, UsageError
-from partywall.report.compared import Figure
-from partywall.report.page import written
 
 PNG_SCALE = 2.0
 

@@ -22,9 +22,9 @@ from partywall.agent.inbox import NOT_READ
 from partywall.clock import Clock
 from partywall.errors import AgentError, CapabilityError, Refusal, RefusalError, TrialError, UsageError
 from partywall.host.label import Label
-from partywall.model.trace import ClockBound, Flow, Missed, Report, TraceRequest
 from partywall.sandbox import hooks
 from partywall.session import Session
+from partywall.trace.record import ClockBound, Flow, Missed, Report, TraceRequest
 
 ROUNDS_AT_START = 20
 # Each answer of a relay is followed by a request for its clock's time; the result is reported this often.

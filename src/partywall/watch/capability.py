@@ -7,19 +7,17 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from partywall import __version__, units
-from partywall.core.capability import Outline
+from partywall.core.capability import Options, Outline, finished
+from partywall.core.record import stamped
 from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.events import Emit, Note, Started
-from partywall.kinds.kind import Options, finished
-from partywall.model.watch import Slow, Span, WatchFindings
-from partywall.report.watch_text import unjudged
-from partywall.store.record import stamped
-from partywall.store.watch import WatchDirectory
-from partywall.watch.reading import Reader
-from partywall.watch.watching import watch
+from partywall.watch.measure.reading import Reader
+from partywall.watch.measure.watching import watch
+from partywall.watch.record import Slow, Span, WatchDirectory, WatchFindings
+from partywall.watch.sentences import unjudged
 
 if TYPE_CHECKING:
-    from partywall.report.files import Files
+    from partywall.core.report.files import Files
 
 LEAST_EVERY_NS = 100_000_000
 SPANS_SHOWN = 600
@@ -138,7 +136,7 @@ class Watches:
         return Exit.INCONCLUSIVE if unjudged(findings) and not findings.slow else Exit.HOLDS
 
     def files(self) -> Files[WatchFindings]:
-        from partywall.report.watch_view import FILES  # noqa: PLC0415 - what draws is slow to import
+        from partywall.watch.report import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
 

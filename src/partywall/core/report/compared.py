@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from partywall import units
-from partywall.model.wording import interval
+from partywall.core.report.wording import interval
 
 MISSING = "–"
 

@@ -10,10 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from partywall.core.record import Record
 from partywall.errors import Problem, UsageError
-from partywall.files import append_whole
-from partywall.store.lines import decoded
-from partywall.store.record import Record
+from partywall.files import append_whole, decoded
 
 FILE = "control.jsonl"
 BYTES_MAX = 8 << 20

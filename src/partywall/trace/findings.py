@@ -12,8 +12,9 @@ from itertools import pairwise
 from statistics import median
 
 from partywall import units
+from partywall.core.report.wording import fits
 from partywall.core.stats.histogram import Histogram, bucket_bounds
-from partywall.model.trace import (
+from partywall.trace.record import (
     WAYS,
     ClockBound,
     Delay,
@@ -30,7 +31,6 @@ from partywall.model.trace import (
     counted,
     merged,
 )
-from partywall.model.wording import fits
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 # A percentile needs several packets beyond it.

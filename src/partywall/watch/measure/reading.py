@@ -18,10 +18,10 @@ from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.files import kernel_text
 from partywall.host import Host
 from partywall.host.label import start_ticks
-from partywall.model.watch import HOST, REST, UNKNOWN, Disk, Span, Use
 from partywall.sandbox import cgroups, tenants
 from partywall.sandbox.tenants import Tenant
-from partywall.watch.processes import Processes
+from partywall.watch.measure.processes import Processes
+from partywall.watch.record import HOST, REST, UNKNOWN, Disk, Span, Use
 
 SECTOR = 512
 """Bytes of a sector in /proc/diskstats, whatever the disk's own are."""

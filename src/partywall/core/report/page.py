@@ -18,10 +18,10 @@ import vl_convert
 from markupsafe import Markup
 
 from partywall import __version__, units
+from partywall.core.report.charts import spec_of, theme
 from partywall.core.stats.estimate import Outcome
 from partywall.files import write_whole
 from partywall.host.cache import cache_root
-from partywall.report import charts
 
 BADGES = {Outcome.HOLDS: "✓ holds", Outcome.VIOLATED: "✗ violated", Outcome.INCONCLUSIVE: "? inconclusive"}
 
@@ -99,14 +99,14 @@ def flat(facts: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 def embedded(content: dict[str, Any]) -> Markup:
     """Data for the script, with the charts' themes, as JSON that cannot end its script element."""
-    themes = {"light": charts.theme(dark=False) | {"background": None}, "dark": charts.theme(dark=True)}
+    themes = {"light": theme(dark=False) | {"background": None}, "dark": theme(dark=True)}
     text = json.dumps(content | {"themes": themes}, separators=(",", ":"), ensure_ascii=False)
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))  # noqa: S704 - escaped here
 
 
 def fluid(chart: Any) -> dict[str, Any]:
     """A chart with the width of its place in the page."""
-    return charts.spec_of(chart) | {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+    return spec_of(chart) | {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
 
 
 def pack(specs: dict[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import ValidationError
 
 from partywall.errors import Problem, UsageError
-from partywall.files import write_whole
-from partywall.store.lines import decoded
+from partywall.files import decoded, write_whole
 
 T = TypeVar("T")
 DAMAGED = "it is damaged or from another version of Partywall; restore it from a copy, or measure again"
@@ -179,3 +178,18 @@ def distinct(*records: Record) -> None:
     if twice := [str(path) for path in dict.fromkeys(paths) if paths.count(path) > 1]:
         which = "both are" if len(paths) == 2 else "two of them are"
         raise UsageError(Problem(f"{which} the same record: {twice[0]}", "choose another one to compare with"))
+
+
+# The beginning of every event. A killed run leaves the beginning of a line.
+BEGIN = b'{"kind": "'
+
+
+def decode(line: bytes) -> dict[str, Any] | None:
+    """Parses an event. None for an empty or incomplete line; ValueError for any other. The content is not checked."""
+    try:
+        content = decoded(line, BEGIN)
+    except ValueError:
+        raise ValueError("this is not an event") from None
+    if content is not None and not isinstance(content.get("kind"), str):
+        raise ValueError("this is not an event")
+    return content

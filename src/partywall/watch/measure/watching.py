@@ -12,11 +12,10 @@ from collections.abc import Callable
 
 from partywall.clock import Clock, Monotonic
 from partywall.events import Emit, Left, Note, Report
-from partywall.model.watch import Seen, Slow, Span
-from partywall.report import watch_text
-from partywall.stats.watch import Rule
-from partywall.store.watch import WatchDirectory
-from partywall.watch import reading
+from partywall.watch import sentences
+from partywall.watch.measure import reading
+from partywall.watch.record import Seen, Slow, Span, WatchDirectory
+from partywall.watch.rule import Rule
 
 SPANS = 3600
 DETAILS = 20_000
@@ -75,9 +74,9 @@ class Course:
 
     def _tell(self, slow: Slow) -> None:
         has_ended = slow.end_ns is not None
-        self._emit(Note(watch_text.sentence(slow), is_warning=not has_ended))
+        self._emit(Note(sentences.sentence(slow), is_warning=not has_ended))
         if not self._slow:
-            self._emit(Note(watch_text.HINT))
+            self._emit(Note(sentences.HINT))
         self._slow += not has_ended
         if self._slow > SLOW_MAX:
             self.dropped += has_ended

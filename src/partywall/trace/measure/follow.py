@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from partywall import __version__, events
+from partywall.core.record import stamped
 from partywall.errors import TrialError
 from partywall.events import Emit, silent
 from partywall.host.label import WORK_ROOT, Label
-from partywall.model.trace import ClockBound, Report, Start, TraceEvidence, TraceRequest, merged
 from partywall.sandbox import reaper
-from partywall.store.record import stamped
-from partywall.store.trace import TraceDirectory
-from partywall.trace.tracing import Present, Tracing
+from partywall.trace.measure.tracing import Present, Tracing
+from partywall.trace.record import ClockBound, Report, Start, TraceDirectory, TraceEvidence, TraceRequest, merged
 
 
 def trace_while(

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from partywall.core import here
-from partywall.core.capability import Outline
+from partywall.core.capability import NeverContinued, Options, Outline
 from partywall.errors import Exit
 from partywall.events import Emit, Left
-from partywall.kinds.kind import NeverContinued, Options
-from partywall.model.trace import TraceEvidence, TraceFindings, TraceRequest
-from partywall.store.trace import TraceDirectory
-from partywall.trace import Tracing, trace_while
+from partywall.trace.measure.follow import trace_while
+from partywall.trace.measure.tracing import Tracing
+from partywall.trace.record import TraceDirectory, TraceEvidence, TraceFindings, TraceRequest
 
 if TYPE_CHECKING:
-    from partywall.report.files import Files
+    from partywall.core.report.files import Files
 
 Derived = tuple[TraceFindings, TraceEvidence]
 
@@ -59,7 +58,7 @@ class Traces(NeverContinued):
         return trace_while(job.request, options.out, options.host.facts, watch, emit)
 
     def findings(self, record: TraceDirectory) -> Derived:
-        from partywall.stats.trace import findings  # noqa: PLC0415 - slow to import
+        from partywall.trace.findings import findings  # noqa: PLC0415 - slow to import
 
         evidence = record.evidence()
         return findings(evidence), evidence
@@ -69,6 +68,6 @@ class Traces(NeverContinued):
         return Exit.HOLDS if seen and not findings[0].order else Exit.INCONCLUSIVE
 
     def files(self) -> Files[Derived]:
-        from partywall.report.trace_view import FILES  # noqa: PLC0415 - what draws is slow to import
+        from partywall.trace.report import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES

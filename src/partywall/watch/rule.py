@@ -20,7 +20,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-from partywall.model.watch import WAYS, Disk, Slow, Span, Way, shares
+from partywall.watch.record import WAYS, Disk, Slow, Span, Way, shares
 
 SATURATED = 0.9
 WINDOW = 600

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from partywall.errors import TrialError
-from partywall.sandbox import Label, Settings
+from partywall.host.label import Label
+from partywall.sandbox import Settings
 from partywall.sandbox.process import Process
 
 SLICE_NS = 10_000_000

@@ -28,12 +28,13 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 import results
-from partywall import pipeline
+from partywall.core import here
 from partywall.events import silent
 from partywall.host import Host
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.scenario import Scenario
+from partywall.run import stages
 from partywall.sandbox import qemu, reap
 from partywall.store import RunDirectory
 
@@ -272,12 +273,12 @@ def measure(content: dict[str, Any], seed: int = 1) -> tuple[Evidence, Findings]
     """Runs a scenario as `partywall run` does, in a temporary run directory."""
     reap()
     scenario = Scenario.model_validate({"partywall": 1} | content)
-    host = pipeline.this_host()
-    plan = pipeline.plan(scenario, host, seed)
+    host = here.this_host()
+    plan = stages.plan(scenario, host, seed)
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         run = RunDirectory.create(Path(folder) / "run", "", plan, host.facts)
-        pipeline.measure(run, silent)
-        return pipeline.analyse(run)
+        stages.measure(run, silent)
+        return stages.analyse(run)
 
 
 def idle_s(cpu: int) -> float:

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from common import Parser, conclude, in_parts
-from partywall import pipeline
 from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.model.finding import Findings
+from partywall.run import stages
 from partywall.stats import compare
 from partywall.stats.between import Spread
 from partywall.store import RunDirectory
@@ -130,7 +130,7 @@ def main() -> None:
         folder: Path = options.folder or Path(passing)
         names = (f"demo-{number:02}" for number in range(1, options.runs + 1))
         parts = {name: functools.partial(demo, folder / name, seed, each) for seed, name in enumerate(names, 1)}
-        demos = [pipeline.analyse(RunDirectory(folder / name))[1] for name in in_parts(parts, options)]
+        demos = [stages.analyse(RunDirectory(folder / name))[1] for name in in_parts(parts, options)]
         judge(recorded(demos), f"{len(demos)} demos")
 
 

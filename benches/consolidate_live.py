@@ -39,6 +39,7 @@ from common import Parser, conclude, not_measured
 from partywall import units
 from partywall.consolidate import load
 from partywall.consolidate.libvirt import Libvirt
+from partywall.core.report.latency import quantiles
 from partywall.host import Host
 from partywall.load import recent
 from partywall.load.second import add_pairs, histogram
@@ -49,7 +50,6 @@ from partywall.model.consolidation import ConsolidationEvidence, Step
 from partywall.model.migration import Method
 from partywall.model.profiles import CERVERA
 from partywall.power.meters import MeterError, make
-from partywall.report.latency import quantiles
 from partywall.store.consolidation import ConsolidationDirectory
 from partywall.testing import power
 

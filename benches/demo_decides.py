@@ -128,13 +128,12 @@ def _span_s(run: Path) -> float:
 
 def simulated(state: str, seed: int) -> Demo:
     """A short demo by the version that is imported, on a host whose neighbours' effects are known."""
-    from partywall import pipeline  # noqa: PLC0415 - of either version
     from partywall.agent.catalogue import shipped  # noqa: PLC0415
     from partywall.events import silent  # noqa: PLC0415
+    from partywall.host.label import Label  # noqa: PLC0415
     from partywall.model.scenario import Scenario  # noqa: PLC0415
     from partywall.plan import Topology, make  # noqa: PLC0415
-    from partywall.run import execute  # noqa: PLC0415
-    from partywall.sandbox import Label  # noqa: PLC0415
+    from partywall.run import execute, stages  # noqa: PLC0415 - of either version
     from partywall.store import RunDirectory  # noqa: PLC0415
 
     content = {"partywall": 1, "name": "demo"} | SIMULATED
@@ -145,8 +144,8 @@ def simulated(state: str, seed: int) -> Demo:
     with tempfile.TemporaryDirectory() as folder:
         run = RunDirectory.create(Path(folder) / "demo", "", plan, FACTS)
         label = Label("decides", run.path / "state", run.path / "work")
-        execute(run, label, pipeline.decisions(plan), silent, clock=host.clock, sessions=host.session)
-        cells = pipeline.analyse(run)[1].cells
+        execute(run, label, stages.decisions(plan), silent, clock=host.clock, sessions=host.session)
+        cells = stages.analyse(run)[1].cells
         kept = [
             {"victim": cell.victim, "label": cell.label, "role": cell.role, "effect": str(cell.effect)}
             | {name: getattr(cell.isolation, name) for name in ("value", "low", "high", "n")}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from common import stolen_s
-from partywall.sandbox.label import VARIABLE, state_root
+from partywall.host.label import VARIABLE, state_root
 
 Result = TypeVar("Result")
 

@@ -44,7 +44,8 @@ import numpy.typing as npt
 
 from agents import SLICE_NS, Kernel, Resident, now_ns, sleep_until
 from common import arguments, conclude, in_parts
-from partywall.sandbox import WORK_ROOT, Label, Settings, lab, reap, reaper
+from partywall.host.label import WORK_ROOT, Label
+from partywall.sandbox import Settings, lab, reap, reaper
 from partywall.sandbox.peer import Peer
 
 Array = npt.NDArray[np.float64]

@@ -34,18 +34,20 @@ from typing import Any
 import numpy as np
 
 from common import arguments, conclude, in_parts
-from partywall import pipeline
 from partywall.clock import Monotonic
-from partywall.model.finding import Estimate
+from partywall.core import here
+from partywall.core.stats.estimate import Estimate
+from partywall.host.label import WORK_ROOT, Label
 from partywall.model.observation import Observation
 from partywall.model.plan import Slot, Treatment, Trial
 from partywall.model.scenario import Scenario, Timing
 from partywall.pace import rhythm
 from partywall.plan import lay_out
+from partywall.run import stages
 from partywall.run.execute import BATCH_NS, PILOTS, controller_cpus, readings, send
 from partywall.run.recorder import Recorder
 from partywall.run.stage import Stage, staged
-from partywall.sandbox import WORK_ROOT, Label, reap, reaper
+from partywall.sandbox import reap, reaper
 from partywall.session import Session
 from partywall.stats.series import Measured, Series
 from partywall.store import RunDirectory
@@ -108,7 +110,7 @@ def trial_of(pair: Contention) -> Trial:
             "aggressors": {"neighbour": neighbour},
         }
     )
-    return pipeline.plan(scenario, pipeline.this_host()).trials[0]
+    return stages.plan(scenario, here.this_host()).trials[0]
 
 
 Repeat = dict[str, dict[str, float]]

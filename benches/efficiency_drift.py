@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from agents import Kernel, Resident, now_ns
 from common import arguments, conclude
 from efficiency import PLANTS, RESOURCES, compare
+from partywall.host.label import Label
 from partywall.model.plan import Trial
-from partywall.sandbox import Label
 
 STAY_S = (0.5, 2.5)
 """Shortest and longest time that the tenant works or pauses."""

@@ -34,7 +34,8 @@ from typing import Any
 from agents import Kernel, Resident, now_ns, sleep_until
 from common import Ratio, arguments, busy_cpu, conclude, interleaved
 from disturbance import undisturbed
-from partywall.sandbox import WORK_ROOT, Label, reap, reaper
+from partywall.host.label import WORK_ROOT, Label
+from partywall.sandbox import reap, reaper
 
 LOW, HIGH = 0.97, 1.03
 MIB = 1 << 20

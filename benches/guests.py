@@ -11,7 +11,8 @@ from typing import Any
 from common import not_measured
 from partywall.agent.client import AgentClient
 from partywall.host import Host
-from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, qemu, reap, reaper
+from partywall.host.label import WORK_ROOT, Label
+from partywall.sandbox import Sandbox, Settings, make, qemu, reap, reaper
 
 
 def needed(name: str) -> None:

@@ -32,7 +32,8 @@ from common import arguments, conclude
 from disturbance import undisturbed
 from partywall.agent.catalogue import shipped
 from partywall.errors import PartywallError, TrialError
-from partywall.sandbox import WORK_ROOT, Label, reap, reaper
+from partywall.host.label import WORK_ROOT, Label
+from partywall.sandbox import reap, reaper
 
 RATIO_LEAST, R2_LEAST, R2_LEAST_QUICK = 0.95, 0.99, 0.95
 # On the victim's CPU, half of the intensity would be the whole effect.

@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import signal
 
-from partywall.model.observation import Histogram, Observation, Places
+from partywall.core.stats.histogram import Histogram
+from partywall.model.observation import Observation, Places
 from partywall.model.plan import Treatment
 from partywall.run.execute import LOOKS_FROM
 from partywall.stats import FEWEST_WORTH, FIRST_LOOK, carry_over, checkpoints

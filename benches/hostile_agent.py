@@ -37,9 +37,9 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.agent.inbox import Inbox
 from partywall.errors import AgentError, PartywallError
-from partywall.model.trace import Hop, TraceRequest
-from partywall.sandbox import Label
-from partywall.trace.tracing import Tracing
+from partywall.host.label import Label
+from partywall.trace.measure.tracing import Tracing
+from partywall.trace.record import Hop, TraceRequest
 
 MUTE = """
 import partywall.errors as errors

@@ -34,9 +34,9 @@ from hostile import CANNOT
 from partywall import guard
 from partywall.errors import CapabilityError
 from partywall.guard.run import Kept
+from partywall.host.label import Label
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import Counted, Lab, ip, lacking, sender
-from partywall.sandbox.label import Label
 from partywall.study.promises.lab import policy
 
 HOSTILE = "hostile"

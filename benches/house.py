@@ -62,13 +62,12 @@ LATER = (
     "guard/change.py",
     "guard/source.py",
     "host/nodes.py",
+    "host/settings/smt.py",
     "load/availability.py",
     "load/correlation.py",
     "load/recent.py",
     "model/meter.py",
     "model/profiles.py",
-    "preflight/nodes.py",
-    "run/smt.py",
     "sandbox/qemu/relay.py",
     "store/control.py",
     "study/generation/machines.py",
@@ -260,7 +259,7 @@ def method_files(copy: Copy) -> None:
 
 CALL = """\
 import sys
-from partywall.pipeline import host_agent
+from partywall.core.here import host_agent
 with host_agent() as agent:
     sys.exit(not agent.call("uptime")["monotonic_ns"] > 0)
 """
@@ -304,12 +303,12 @@ min_blocks: 8
 def backend_files(copy: Copy) -> None:
     copy.write("src/partywall/sandbox/niced.py", BACKEND)
     names = 'Name = Literal["process", "container", "qemu", "ssh", "libvirt"]'
-    copy.replace("src/partywall/model/backend.py", names, names.replace("]", ', "niced"]'))
+    copy.replace("src/partywall/sandbox/backends.py", names, names.replace("]", ', "niced"]'))
     listed = '    "libvirt": Backend(\n'
-    text = (copy.root / "src/partywall/model/backend.py").read_text("utf-8")
+    text = (copy.root / "src/partywall/sandbox/backends.py").read_text("utf-8")
     end = text.index("    ),\n}", text.index(listed)) + len("    ),\n")
     descriptor = '    "niced": Backend("niced:Niced", "on this host"),\n'
-    copy.write("src/partywall/model/backend.py", text[:end] + descriptor + text[end:])
+    copy.write("src/partywall/sandbox/backends.py", text[:end] + descriptor + text[end:])
 
 
 def schema(copy: Copy) -> None:
@@ -338,10 +337,11 @@ from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.model.paper import Place
-from partywall.model.scenario import Frozen
-from partywall.model.study import Outline, StudyReport, StudyRequest
+from partywall.values import Frozen
+from partywall.core.capability import Outline
+from partywall.model.study import StudyReport, StudyRequest
 from partywall.plan import rounds
-from partywall.scenario.documents import validated
+from partywall.core.document.formats import validated
 from partywall.store.study import StudyDirectory
 from partywall.study.kind import OnThisHost, refuse_parts
 

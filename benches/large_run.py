@@ -30,11 +30,12 @@ from typing import Any
 import numpy as np
 
 from common import Parser, conclude
-from partywall import pipeline
+from partywall.core import here
 from partywall.model.plan import Plan, Slot, Trial
 from partywall.model.scenario import Scenario
 from partywall.pace import rhythm
 from partywall.plan import lay_out, order
+from partywall.run import stages
 from partywall.run.execute import readings
 from partywall.store import RunDirectory
 
@@ -229,8 +230,8 @@ class Figures:
 
 
 def measured(folder: Path, blocks: int, plant: str | None) -> Figures:
-    host = pipeline.this_host()
-    plan = pipeline.plan(Scenario.model_validate(SCENARIO), host, 1)
+    host = here.this_host()
+    plan = stages.plan(Scenario.model_validate(SCENARIO), host, 1)
     began = time.monotonic()
     whole = RunDirectory.create(folder / f"whole-{blocks}", "", plan, host.facts)
     write(whole, blocks)

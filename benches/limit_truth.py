@@ -23,7 +23,7 @@ from typing import Any
 from unittest import mock
 
 from common import Parser, conclude, in_parts, measure
-from partywall.model.finding import Outcome
+from partywall.core.stats.estimate import Outcome
 from partywall.sandbox.container import Container
 
 Part = dict[str, Any]

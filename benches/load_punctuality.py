@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from common import arguments, busy_cpu, conclude
 from disturbance import undisturbed
 from generators import GENERATOR_CPU, load, nginx
+from partywall.core.report.latency import quantiles
+from partywall.core.stats.histogram import bucket_bounds
 from partywall.load.quick import Quick, program
 from partywall.load.second import histogram
-from partywall.model.observation import bucket_bounds
-from partywall.report.latency import quantiles
 from partywall.sandbox import reap
 
 SECOND = 1_000_000_000

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from common import arguments, conclude
 from generators import SERVER_CPU, Loaded, load
+from partywall.core.report.latency import quantiles
 from partywall.load.quick import Quick, program
 from partywall.load.second import Timing, histogram
-from partywall.report.latency import quantiles
 from partywall.sandbox import reap
 
 AGENT = Path(__file__).parents[1] / "agent"

@@ -46,12 +46,12 @@ from partywall.agent.clock import Alignment
 from partywall.clock import Monotonic
 from partywall.events import silent
 from partywall.host import Host
+from partywall.host.settings import idle
 from partywall.migrate import qmp
 from partywall.migrate.network import GUEST
 from partywall.migrate.pings import Pings
 from partywall.migrate.series import PEER_PORT, Series
 from partywall.model.migration import MoveFinding
-from partywall.run import idle
 from partywall.sandbox.lab import ip
 from partywall.stats.migration import move_finding
 

@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 import moves
 from common import arguments, conclude, in_parts, not_measured
 from partywall.clock import Monotonic
+from partywall.core.stats.estimate import Estimate
 from partywall.migrate.move import Moved, Mover
 from partywall.migrate.network import GUEST
 from partywall.migrate.pings import Pings
 from partywall.migrate.series import PEER_PORT, Series
-from partywall.model.finding import Estimate
 from partywall.model.migration import Activity, Method
 from partywall.stats import rounds
 

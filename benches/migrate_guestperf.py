@@ -19,11 +19,11 @@ from pathlib import Path
 import moves
 from common import arguments, conclude, not_measured
 from partywall.agent.catalogue import shipped
+from partywall.core.here import this_host
 from partywall.events import silent
 from partywall.migrate import plan as plans
 from partywall.migrate.seen import Seen
 from partywall.model.migration import MigrationPlan
-from partywall.pipeline import this_host
 from partywall.stats.migration import findings
 from partywall.store.migration import MigrationDirectory
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from partywall import pipeline
+from partywall.core import here
 from partywall.events import silent
 from partywall.host import Host
 from partywall.migrate.series import Series, prepare
@@ -29,7 +29,7 @@ def lacking() -> str:
 @contextlib.contextmanager
 def series(wanted: MigrationPlan) -> Iterator[Series]:
     """A guest that is up, and its two hosts. Its root image is built first, if it has one and it is not there yet."""
-    host = pipeline.this_host()
+    host = here.this_host()
     prepare(wanted, host, silent)
     with Series(wanted, host, f"bench-moves-{secrets.token_hex(2)}", Path("/var/tmp")) as moves:
         yield moves

@@ -23,18 +23,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from partywall.core import here
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common import arguments, conclude, in_parts
 from labs import papers as table
-from partywall import pipeline
+from partywall.core.capability import Options
 from partywall.events import silent
-from partywall.kinds.kind import Options
+from partywall.host.label import WORK_ROOT
 from partywall.kinds.study import Studies, StudyJob
 from partywall.model.agreement import Bounded, Pair, judge
 from partywall.model.paper import Beside, Claim, Measured, Paper, PaperTable, Place
 from partywall.model.study import StudyRequest
-from partywall.sandbox import WORK_ROOT
 from partywall.scenario import papers
 from partywall.testing import fake_host
 
@@ -121,7 +122,7 @@ def shortest(name: str, rows: table.PaperRows, paper: Paper) -> StudyJob:
         return replace(job, request=job.request.model_copy(update={"rounds": rounds, "parts": parts}))
 
     def missing(chosen: StudyJob) -> set[str]:
-        places = chosen.kind.places(chosen.wanted, chosen.request, pipeline.this_host())
+        places = chosen.kind.places(chosen.wanted, chosen.request, here.this_host())
         return {paper_table.id for paper_table in paper.exhibits if not places.get(paper_table.id)}
 
     if not missing(with_parts()):
@@ -143,7 +144,7 @@ class Carried(NamedTuple):
 def measured(name: str, rows: table.PaperRows, paper: Paper, kept_in: Path | None) -> Carried:
     """Carries out the shortest form of a study."""
     folder = (kept_in or Path(tempfile.mkdtemp(prefix="partywall-papers-", dir="/var/tmp"))) / name
-    options = Options(pipeline.this_host(), folder, WORK_ROOT, allow_commands=False)
+    options = Options(here.this_host(), folder, WORK_ROOT, allow_commands=False)
     needed = needing_hardware(rows)
     kept = Studies()
     print(f"{name}: measuring", flush=True)

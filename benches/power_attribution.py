@@ -20,7 +20,7 @@ import numpy as np
 
 import powers
 from common import arguments, conclude
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Estimate
 from partywall.model.power import Activity, Attribution, Slot
 from partywall.power import ladder
 from partywall.power.machine import Display

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from partywall.events import silent
+from partywall.host.label import Label
 from partywall.model.power import Activity, MeterFacts, MeterFault, NodeModel, Reading, Slot
 from partywall.power import ladder, profiles
 from partywall.power.activity import Threads
 from partywall.power.machine import Display, Machine
 from partywall.power.meters import Meter
 from partywall.power.sampling import Sampler
-from partywall.sandbox import Label, reaper
+from partywall.sandbox import reaper
 
 PROFILE = profiles.PROFILES["cervera-dl120-g6"]
 FACTS = MeterFacts(meter="simulated", origin="simulated")

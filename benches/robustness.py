@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from common import arguments, conclude
-from partywall.sandbox import WORK_ROOT, cgroups, networks
-from partywall.sandbox.label import VARIABLE, state_root
+from partywall.host.label import VARIABLE, WORK_ROOT, state_root
+from partywall.sandbox import cgroups, networks
 
 PARTYWALL = [sys.executable, "-m", "partywall"]
 ROOT = os.geteuid() == 0

@@ -118,13 +118,12 @@ QUICK = {"demo": 2, "example": 1, "one core": 2}
 
 def simulated(name: str, seed: int) -> dict[str, Any]:
     """One run of a case by the version that is imported: cells, and how long it measured."""
-    from partywall import pipeline  # noqa: PLC0415 - of one version or the other
     from partywall.agent.catalogue import shipped  # noqa: PLC0415
     from partywall.events import silent  # noqa: PLC0415
+    from partywall.host.label import Label  # noqa: PLC0415
     from partywall.model.scenario import Scenario  # noqa: PLC0415
     from partywall.plan import Topology, make  # noqa: PLC0415
-    from partywall.run import execute  # noqa: PLC0415
-    from partywall.sandbox import Label  # noqa: PLC0415
+    from partywall.run import execute, stages  # noqa: PLC0415 - of one version or the other
     from partywall.store import RunDirectory  # noqa: PLC0415
 
     case = CASES[name]
@@ -151,9 +150,9 @@ def simulated(name: str, seed: int) -> dict[str, Any]:
         run = RunDirectory.create(Path(folder) / "run", "", plan, FACTS)
         label = Label("sooner", run.path / "state", run.path / "work")
         began_ns = host.clock.now_ns()
-        execute(run, label, pipeline.decisions(plan), silent, clock=host.clock, sessions=host.session)
+        execute(run, label, stages.decisions(plan), silent, clock=host.clock, sessions=host.session)
         spent_s = (host.clock.now_ns() - began_ns) / 1e9
-        cells = pipeline.analyse(run)[1].cells
+        cells = stages.analyse(run)[1].cells
     return {"spent_s": spent_s, "cells": {f"{cell.victim}, {cell.treatment}": _cell(cell) for cell in cells}}
 
 

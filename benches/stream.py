@@ -23,7 +23,8 @@ from agents import Kernel, Resident
 from common import Ratio, arguments, conclude, interleaved
 from disturbance import undisturbed
 from partywall.agent.catalogue import shipped
-from partywall.sandbox import WORK_ROOT, Label, reap, reaper
+from partywall.host.label import WORK_ROOT, Label
+from partywall.sandbox import reap, reaper
 
 BLOCK_BYTES = 64 << 20
 LOW, HIGH = 0.97, 1.03

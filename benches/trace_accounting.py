@@ -42,9 +42,11 @@ from agents import now_ns, rate, sleep_until
 from common import Ratio, arguments, conclude, not_measured
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
-from partywall.model.trace import Report, counted, merged
-from partywall.sandbox import WORK_ROOT, Label, reap, reaper
-from partywall.trace import Tracing, ask
+from partywall.host.label import WORK_ROOT, Label
+from partywall.sandbox import reap, reaper
+from partywall.trace.hops import ask
+from partywall.trace.measure.tracing import Tracing
+from partywall.trace.record import Report, counted, merged
 
 ROOT = Path(__file__).parents[1]
 RATE_LEAST, ALIGNED_LEAST = 0.95, 5e6

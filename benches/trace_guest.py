@@ -35,10 +35,11 @@ from common import arguments, conclude, not_measured
 from guests import needed
 from partywall.agent.client import AgentClient
 from partywall.host import Host
-from partywall.model.trace import ClockBound, Packet, Report, merged
 from partywall.sandbox import reap, switch
 from partywall.sandbox.lab import HEADERS, Lab, agent, ip, lab, tc
-from partywall.trace import Present, Tracing, ask
+from partywall.trace.hops import ask
+from partywall.trace.measure.tracing import Present, Tracing
+from partywall.trace.record import ClockBound, Packet, Report, merged
 
 NAME, GUEST = "target", "guest"
 PLACES = ("the sender", "the wire", "the card", "the tap", "the guest")

@@ -32,16 +32,15 @@ import numpy as np
 from scipy import stats
 
 from common import Parser, conclude, in_parts
-from partywall import pipeline
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
 from partywall.events import silent
+from partywall.host.label import Label
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell, Findings
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
-from partywall.run import execute
-from partywall.sandbox import Label
+from partywall.run import execute, stages
 from partywall.stats import compare_runs
 from partywall.stats.latency import JUDGED
 from partywall.store import RunDirectory
@@ -119,8 +118,8 @@ def simulated(folder: Path, runs: int, plant: str | None) -> Iterator[Measured]:
         plan = make(scenario, Topology((0, 1), ()), shipped(), seed)
         run = RunDirectory.create(folder / f"demo-{seed:02}", "", plan, FACTS)
         label = Label("twenty", run.path / "state", run.path / "work")
-        execute(run, label, pipeline.decisions(plan), silent, clock=host.clock, sessions=host.session)
-        yield pipeline.analyse(run)
+        execute(run, label, stages.decisions(plan), silent, clock=host.clock, sessions=host.session)
+        yield stages.analyse(run)
 
 
 def alarms(demos: Sequence[Findings]) -> tuple[Count, Count]:
@@ -227,7 +226,7 @@ def main() -> None:
         folder: Path = options.folder or Path(passing)
         names = (f"demo-{number:02}" for number in range(1, options.runs + 1))
         parts = {name: functools.partial(demo, folder / name, seed, each) for seed, name in enumerate(names, 1)}
-        judge([pipeline.analyse(RunDirectory(folder / name)) for name in in_parts(parts, options)])
+        judge([stages.analyse(RunDirectory(folder / name)) for name in in_parts(parts, options)])
 
 
 if __name__ == "__main__":

@@ -21,13 +21,14 @@ from unittest import mock
 from rich.console import Console
 
 from common import arguments, conclude, not_measured
-from partywall import pipeline, study
+from partywall import study
+from partywall.core import here
+from partywall.core.document.shipped import read
 from partywall.errors import CapabilityError
 from partywall.events import Doing, Event
+from partywall.host.label import WORK_ROOT
 from partywall.model.study import StudyRequest
 from partywall.report import study_page
-from partywall.sandbox import WORK_ROOT
-from partywall.scenario.load import read
 from partywall.store.study import StudyDirectory
 from partywall.study.path import slots
 
@@ -50,8 +51,8 @@ def main() -> None:
     kind, content = study.kind_of(file), read(file, "study")
     wanted = kind.read(content, str(file))
     request = StudyRequest(rounds=QUICK_ROUNDS) if options.quick else StudyRequest(length="long")
-    pipeline.clean_up()
-    host = pipeline.this_host()
+    here.clean_up()
+    host = here.this_host()
     try:
         kind.check(wanted, request, host, WORK_ROOT, allow_commands=False)
     except CapabilityError as error:

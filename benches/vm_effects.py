@@ -23,7 +23,9 @@ from typing import Any
 from common import arguments, conclude, measure
 from disturbance import undisturbed
 from guests import needed
-from partywall.model.finding import Cell, Estimate, Warn
+from partywall.agent.catalogue import Warn
+from partywall.core.stats.estimate import Estimate
+from partywall.model.finding import Cell
 from partywall.stats.series import Measured, Series
 
 GUEST = {"backend": "qemu"}

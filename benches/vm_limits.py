@@ -33,11 +33,12 @@ from typing import Any
 from common import arguments, busy_cpu, conclude, measure
 from disturbance import undisturbed
 from guests import client, needed
+from partywall.core.stats.estimate import Estimate
 from partywall.host import Host
+from partywall.host.label import WORK_ROOT, Label
+from partywall.host.settings import idle
 from partywall.model.evidence import Evidence
-from partywall.model.finding import Estimate
-from partywall.run import idle
-from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, cgroups, make, reaper
+from partywall.sandbox import Sandbox, Settings, cgroups, make, reaper
 from partywall.stats.rounds import student
 
 LIMITS = (0.1, 0.25, 0.5, 0.75)

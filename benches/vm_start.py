@@ -25,7 +25,7 @@ from pathlib import Path
 
 from common import arguments, conclude
 from guests import client, come_up, guests, needed
-from partywall import pipeline
+from partywall.core import here
 from partywall.sandbox import Sandbox, qemu
 from partywall.sandbox.qemu import Accelerator
 from partywall.sandbox.qemu.machine import PROGRAM
@@ -86,10 +86,10 @@ def falling_back(*, hanging: bool) -> FallBack:
             own.chmod(0o755)
         with changed(PARTYWALL_STATE=f"{folder}/state", PATH=f"{folder}:{os.environ['PATH']}"):
             began = time.monotonic()
-            chosen = qemu.choose("auto", pipeline.this_host())
+            chosen = qemu.choose("auto", here.this_host())
             first = time.monotonic() - began
             began = time.monotonic()
-            qemu.choose("auto", pipeline.this_host())
+            qemu.choose("auto", here.this_host())
             return FallBack(first, time.monotonic() - began, chosen)
 
 

@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common import arguments, conclude, not_measured, spoilt_python
-from partywall.kinds.watch import Watches
-from partywall.model.watch import parts
-from partywall.store.watch import WatchDirectory
+from partywall.watch.capability import Watches
+from partywall.watch.record import WatchDirectory, parts
 
 NAME = "watch_bytes"
 ROUNDS, QUICK = 20, 2
@@ -38,7 +37,7 @@ DEADLINE_S = 60.0
 PLANTS = {"twice": "what a child did is counted again with its parent"}
 SPOILT = {
     "twice": """
-import partywall.watch.processes as processes
+import partywall.watch.measure.processes as processes
 processes._Debt.pay = lambda self, jumps: None
 """
 }

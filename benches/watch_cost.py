@@ -36,12 +36,12 @@ PERIOD_S = 1.0
 PLANTS = {"often": "each period reads all counters twenty times", "leak": "each period keeps a megabyte"}
 SPOILT = {
     "often": """
-import partywall.watch.reading as reading
+import partywall.watch.measure.reading as reading
 read = reading.Reader.read
 reading.Reader.read = lambda self, now_ns: [read(self, now_ns) for _ in range(20)][-1]
 """,
     "leak": """
-import partywall.watch.reading as reading
+import partywall.watch.measure.reading as reading
 read, kept = reading.Reader.read, []
 def leaking(self, now_ns):
     kept.append(b"x" * 1_000_000)

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from common import arguments, conclude, not_measured
-from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, reap, reaper
+from partywall.host.label import WORK_ROOT, Label
+from partywall.sandbox import Sandbox, Settings, make, reap, reaper
 from partywall.stats.interval import ratio_of_means
 
 SLICE_NS = 2_000_000

@@ -27,16 +27,16 @@ from pydantic import Field
 from benches.results import recorded as benchmarks
 from benches.results import written
 from partywall import study as studies
+from partywall.core.document.formats import validated
+from partywall.core.report import figures
 from partywall.model.agreement import best_text, judge
 from partywall.model.paper import Beside, Measured, Number, Paper, PaperTable, Place
-from partywall.model.scenario import Frozen, Name
 from partywall.model.study import StudyRequest
-from partywall.report import figures
 from partywall.report.paper import measured_text, x_text
 from partywall.scenario import papers
-from partywall.scenario.documents import validated
 from partywall.store.study import StudyDirectory
 from partywall.study import isolation
+from partywall.values import Frozen, Name
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "docs" / "papers"

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from hypothesis import settings
 
-from partywall import pipeline
+from partywall.core import here
 from partywall.sandbox.lab import lacking
 from tests.skips import pytest_sessionfinish, pytest_terminal_summary  # noqa: F401 - hooks
 
@@ -17,7 +17,7 @@ settings.load_profile("partywall")
 
 
 def need_ebpf() -> None:
-    if any(missing["what"] == "eBPF programs" for missing in pipeline.host_facts()["missing"]):
+    if any(missing["what"] == "eBPF programs" for missing in here.host_facts()["missing"]):
         pytest.skip("an agent built with clang, for eBPF programs")
 
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from partywall.host import free_port
-from partywall.sandbox.label import start_ticks
+from partywall.host.label import start_ticks
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 

@@ -13,30 +13,28 @@ import pytest
 from partywall import kinds
 from partywall.agent.catalogue import shipped
 from partywall.cli import main, report
+from partywall.core.capability import Options
+from partywall.core.record import Record
 from partywall.errors import UsageError
 from partywall.events import silent
 from partywall.guard.run import Report
-from partywall.kinds.kind import Options
 from partywall.load.store import LoadDirectory
 from partywall.model.cluster import Cluster
 from partywall.model.migration import MigrationPlan, Move
 from partywall.model.power import MeterFacts, Reading
 from partywall.model.scenario import Scenario
 from partywall.model.study import StudyRequest
-from partywall.model.trace import Delay, Hop, Missed, Start, Step, TraceRequest, Way
-from partywall.model.trace import Report as TraceReport
-from partywall.model.watch import Disk, Span, Use
 from partywall.plan import Topology, make
 from partywall.store import RunDirectory
 from partywall.store.consolidation import ConsolidationDirectory
 from partywall.store.guard import GuardDirectory
 from partywall.store.migration import MigrationDirectory
 from partywall.store.power import PowerDirectory
-from partywall.store.record import Record
 from partywall.store.study import StudyDirectory
-from partywall.store.trace import TraceDirectory
-from partywall.store.watch import WatchDirectory
 from partywall.testing.hosts import fake_host
+from partywall.trace.record import Delay, Hop, Missed, Start, Step, TraceDirectory, TraceRequest, Way
+from partywall.trace.record import Report as TraceReport
+from partywall.watch.record import Disk, Span, Use, WatchDirectory
 
 ROW = {"offered_bps": 1.0, "granted_bps": 1.0, "passed_bps": 1.0, "dropped_packets": 0}
 

@@ -6,15 +6,20 @@ from typer.testing import CliRunner
 from partywall.agent.catalogue import shipped
 from partywall.cli.app import app
 from partywall.cli.doctor import examined
+from partywall.core.capability import Options
 from partywall.errors import CapabilityError
+from partywall.events import silent
 from partywall.host import memory_nodes
+from partywall.kinds.run import Runs
 from partywall.model import factors
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
-from partywall.preflight.nodes import lacking_nodes
-from partywall.preflight.room import check_node_memory
+from partywall.run.plan.requirements import sandboxes
+from partywall.run.plan.room import check_node_memory
 from partywall.run.stage import settings_of
+from partywall.sandbox.needs import lacking_nodes
 from partywall.scenario import check
+from partywall.store import RunDirectory
 from partywall.testing.hosts import fake_host
 
 GIB = 1 << 30
@@ -45,7 +50,7 @@ def scenario(box, other=None, **more):
 
 
 def lacking(made, on):
-    return [(problem.key, problem.message) for problem in lacking_nodes(made, on)]
+    return [(problem.key, problem.message) for problem in lacking_nodes(sandboxes(made), on)]
 
 
 GUEST = {"backend": "qemu", "memory_nodes": 1}
@@ -105,6 +110,14 @@ def test_a_container_needs_the_controller_cpuset(tmp_path):
     assert "no cgroup controller cpuset" in message
     controllers.write_text("cpu cpuset memory\n")
     assert lacking(bound, here) == []
+
+
+def test_a_run_that_goes_on_is_checked_as_a_new_one(tmp_path):
+    plan = make(scenario(GUEST | {"memory": "6GiB"}), FOUR, shipped())
+    record = RunDirectory.create(tmp_path / "run", "", plan, {})
+    shrunk = host(nodes=[node(0, [0, 1]), node(1, [2, 3], 4 * GIB)])
+    with pytest.raises(CapabilityError, match=r"need 6 GiB of memory, and NUMA node 1 has 4 GiB"):
+        Runs().resume(record, Options(shrunk), silent)
 
 
 SCENARIO = """

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from partywall.agent.metric import Extractor, MetricError
-from partywall.model.scenario import Metric
+from partywall.agent.metric import Extractor, Metric, MetricError
 
 GOLDEN = Path(__file__).parent / "golden" / "metric"
 STEP_NS = 100_000_000

@@ -5,7 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from partywall.model.observation import CounterTable, Histogram, Latencies, Observation, Observations, by_trial
+from partywall.core.stats.histogram import Histogram
+from partywall.model.observation import CounterTable, Latencies, Observation, Observations, by_trial
 
 
 def seen(trial: str, start_ns: int, **more) -> Observation:

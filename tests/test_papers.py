@@ -10,9 +10,9 @@ import click
 import pytest
 
 from labs import papers as table
-from partywall import pipeline
 from partywall import study as studies
 from partywall.cli.app import COMMANDS, command
+from partywall.core import here
 from partywall.model.paper import Beside, Measured
 from partywall.model.study import StudyRequest
 from partywall.scenario import papers
@@ -88,7 +88,7 @@ def test_a_study_measures_both_places_of_every_claim(name):
 def test_the_short_form_measures_what_the_page_says_it_does():
     kind = studies.kind_of(studies.find("hyperv-quality"))
     study = kind.read(studies.find("hyperv-quality").read_bytes(), "hyperv-quality")
-    short = kind.places(study, StudyRequest(), pipeline.this_host())
+    short = kind.places(study, StudyRequest(), here.this_host())
     assert {place.x for place in short["fig 1"]} == {25.0, 75.0}
 
 

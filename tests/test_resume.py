@@ -6,10 +6,10 @@ import pytest
 
 from partywall import kinds
 from partywall.consolidate import load
+from partywall.core.capability import Options
 from partywall.errors import UsageError
 from partywall.events import Note, silent
 from partywall.kinds.consolidation import Consolidations, SimulationJob
-from partywall.kinds.kind import Options
 from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.kinds.power import PowerJob, Powers
 from partywall.migrate import series

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from labs.hosts.bench import MEASURED, Bench, FailedError, expect
-from partywall import pipeline
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell
+from partywall.run import stages
 from partywall.store import RunDirectory
 
 POINTS = 0.03
@@ -131,7 +131,7 @@ def _run(bench: Bench, name: str, timeout_s: float = 900) -> tuple[Evidence, Seq
     bench.shell(f"rm -rf {name}")
     bench.partywall(f"run /opt/try/scenarios/{name}.yaml --out {name}", *MEASURED, timeout_s=timeout_s)
     with bench.taken(name) as folder:
-        evidence, findings = pipeline.analyse(RunDirectory(folder))
+        evidence, findings = stages.analyse(RunDirectory(folder))
     return evidence, findings.cells
 
 

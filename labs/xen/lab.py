@@ -22,8 +22,9 @@ from labs.xen import network
 from labs.xen.build import CACHE, GUESTS, HERE, prepared
 from labs.xen.machine import Lab
 from partywall.errors import PartywallError
-from partywall.model.plan import Limits
-from partywall.sandbox import Label, Settings, make, reaper
+from partywall.host.label import Label
+from partywall.sandbox import Settings, make, reaper
+from partywall.sandbox.document import Limits
 from partywall.sandbox.libvirt.leftovers import domain_name
 from partywall.sandbox.libvirt.library import connect
 

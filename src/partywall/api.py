@@ -16,22 +16,24 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import ValidationError
 
-from partywall import kinds, pipeline, units
+from partywall import kinds, units
 from partywall.agent.commands import commands_or_error
 from partywall.consolidate import load as clusters
+from partywall.core import here
+from partywall.core.capability import Options
+from partywall.core.document.decode import key_text
+from partywall.core.record import Record
 from partywall.errors import CapabilityError, Exit, PartywallError, Problem, TrialError, UsageError, parsed_above_zero
 from partywall.events import Block, Broken, Counters, Doing, Emit, Event, Left, Note, Report, Second, Started, silent
 from partywall.host import Host
+from partywall.host.label import WORK_ROOT
 from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
 from partywall.kinds.guard import GuardJob, Guards
-from partywall.kinds.kind import Options
 from partywall.kinds.load import LoadJob, Loads
 from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.kinds.power import PowerJob, Powers
 from partywall.kinds.run import RunJob, Runs, changes
 from partywall.kinds.study import Studies, StudyJob
-from partywall.kinds.trace import TraceJob, Traces
-from partywall.kinds.watch import Watches, WatchJob
 from partywall.load import plan as load_plans
 from partywall.load.compiling import program as compiled
 from partywall.load.quick import Quick
@@ -40,12 +42,12 @@ from partywall.migrate import plan as migration_plans
 from partywall.model.plan import Plan
 from partywall.model.study import Length, Machines, StudyRequest
 from partywall.power import profiles as power_profiles
-from partywall.sandbox import WORK_ROOT
+from partywall.run import stages
 from partywall.sandbox.measuring import alone, measuring
-from partywall.scenario.decode import key_text
 from partywall.store import RunDirectory
-from partywall.store.record import Record
-from partywall.trace import ask
+from partywall.trace.capability import TraceJob, Traces
+from partywall.trace.hops import ask
+from partywall.watch.capability import Watches, WatchJob
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,7 +129,7 @@ class Result:
         pandas = _pandas()
         if not query:
             return pandas.DataFrame(self.rows())
-        from partywall.store.query import table  # noqa: PLC0415 - DuckDB is slow to import
+        from partywall.core.query import table  # noqa: PLC0415 - DuckDB is slow to import
 
         self.record.settle()
         columns, rows = table(self.path, query)
@@ -151,7 +153,7 @@ class Result:
 
 def this_host() -> Host:
     """The host of this process as one value: CPUs, memory, caches, missing capabilities."""
-    return pipeline.this_host()
+    return here.this_host()
 
 
 def open_record(path: str | Path) -> Result:
@@ -227,7 +229,7 @@ def run_load(
 def run_trace(
     hops: Sequence[str], *, for_: str, out: str | Path | None = None, on_event: Emit = silent, **only: Any
 ) -> Result:
-    """Follows packets along interfaces. only: keyword arguments of `partywall.trace.ask`, such as protocol="tcp"."""
+    """Follows packets along interfaces. only: keywords of `partywall.trace.hops.ask`, such as protocol="tcp"."""
     job = TraceJob(ask(list(hops), **only), _ns("for_", for_))
     return _measured(lambda emit: Traces().measure(job, _options(out), emit), on_event)
 
@@ -390,7 +392,7 @@ def compare_runs(run: Result | str | Path, reference: Result | str | Path, *, to
     tolerance: the largest change of the isolation factor that does not matter.
     """
     paths = [given.path if isinstance(given, Result) else Path(given) for given in (run, reference)]
-    return pipeline.compared(RunDirectory.open(paths[0]), RunDirectory.open(paths[1]), tolerance)
+    return stages.compared(RunDirectory.open(paths[0]), RunDirectory.open(paths[1]), tolerance)
 
 
 def print_event(event: Event) -> None:

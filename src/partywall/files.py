@@ -5,10 +5,11 @@ Files that only grow are written line by line. A kill may lose at most their las
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
 def write_whole(path: Path, content: str | bytes, mode: int | None = None, *, durable: bool = False) -> None:
@@ -92,3 +93,22 @@ def kernel_text(path: str) -> str | None:
         return None
     finally:
         os.close(descriptor)
+
+
+def decoded(line: bytes, begin: bytes = b"{") -> dict[str, Any] | None:
+    """The object on a line. None for an empty or incomplete line; ValueError for any other.
+
+    begin: the beginning of every line, which identifies an incomplete one.
+    """
+    # After a power failure, a file system may have reserved space for a line that it never wrote.
+    if not line.strip(b" \t\r\n\0"):
+        return None
+    try:
+        value = json.loads(line)
+    except ValueError:
+        if line.startswith(begin) or begin.startswith(line):
+            return None
+        raise ValueError("it is not JSON") from None
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - damage, not a mistake in the program
+    return value

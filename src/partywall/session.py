@@ -12,7 +12,8 @@ from partywall.agent.agents import Agents
 from partywall.agent.client import AgentClient
 from partywall.clock import Clock
 from partywall.errors import TrialError
-from partywall.sandbox import Label, Sandbox, Settings, make
+from partywall.host.label import Label
+from partywall.sandbox import Sandbox, Settings, make
 from partywall.sandbox.clock import Looks
 
 

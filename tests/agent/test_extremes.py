@@ -75,9 +75,9 @@ def refused(name, params):
 
 def too_much(name, params):
     workload = Workload(params=params)
-    return held_bytes(name, workload, shipped(), {1: 32768, 2: MIB, 3: 32 * MIB}) > MOST_BYTES or (
-        file_bytes(name, workload, shipped()) > MOST_BYTES
-    )
+    return held_bytes(
+        name, workload.params, workload.threads, shipped(), {1: 32768, 2: MIB, 3: 32 * MIB}
+    ) > MOST_BYTES or (file_bytes(name, workload.params, workload.threads, shipped()) > MOST_BYTES)
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,13 @@ import shutil
 
 import pytest
 
-from partywall import pipeline, preflight
 from partywall.agent.catalogue import shipped
 from partywall.agent.memory import AGENT_BYTES, caches_of, file_bytes, held_bytes, sized
 from partywall.errors import CapabilityError, UsageError
-from partywall.model.scenario import Scenario, Workload
-from partywall.preflight import room
+from partywall.model.scenario import Scenario
+from partywall.run import stages
+from partywall.run.plan import room
+from partywall.run.plan.room import memory_needed
 from partywall.sandbox import qemu
 from partywall.testing import fake_host, read
 
@@ -52,12 +53,12 @@ FACTS = {
     ],
 )
 def test_what_a_kernel_holds_follows_from_its_parameters_and_threads(kernel, params, threads, held):
-    assert held_bytes(kernel, Workload(params=params, threads=threads), shipped(), CACHES) == held
+    assert held_bytes(kernel, params, threads, shipped(), CACHES) == held
 
 
 def test_what_is_read_before_the_work_needs_room_on_the_disk_once():
     params = {"file_bytes": "2MiB", "read_before_bytes": "4GiB"}
-    assert file_bytes("disk-read", Workload(params=params, threads=3), shipped()) == 3 * 2 * MIB + 4096 * MIB
+    assert file_bytes("disk-read", params, 3, shipped()) == 3 * 2 * MIB + 4096 * MIB
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_what_is_read_before_the_work_needs_room_on_the_disk_once():
     ],
 )
 def test_a_guests_ring_is_as_large_as_the_hosts_caches_ask_for(kernel, params, caches, sized_as):
-    assert sized(kernel, Workload(params=params), shipped(), caches) == sized_as
+    assert sized(kernel, params, shipped(), caches) == sized_as
 
 
 def test_instruction_caches_hold_no_data():
@@ -84,8 +85,8 @@ def test_instruction_caches_hold_no_data():
 
 
 def test_files_of_the_users_own_folder_do_not_count_for_the_work_folder():
-    assert file_bytes("disk-read", Workload(params={"file_bytes": MIB}, threads=2), shipped()) == 2 * MIB
-    assert file_bytes("disk-read", Workload(params={"path": "/else"}), shipped()) == 0
+    assert file_bytes("disk-read", {"file_bytes": MIB}, 2, shipped()) == 2 * MIB
+    assert file_bytes("disk-read", {"path": "/else"}, 1, shipped()) == 0
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +117,7 @@ def planned(memory, host):
         "victims": {"sum": {"probe": "integer"}},
         "aggressors": {"triad": {"stressor": "memory-triad", "threads": 2, "sandbox": box}},
     }
-    return pipeline.plan(Scenario.model_validate(content), host)
+    return stages.plan(Scenario.model_validate(content), host)
 
 
 def test_a_kernel_that_its_own_sandbox_would_kill_is_refused_before_the_run(tmp_path):
@@ -130,7 +131,7 @@ def test_a_kernel_that_its_own_sandbox_would_kill_is_refused_before_the_run(tmp_
 
 def test_the_memory_check_counts_every_block_thread_and_agent(tmp_path):
     (trial,) = planned("1GiB", host(tmp_path)).trials
-    assert preflight.memory_needed(trial, FACTS) == room.MEMORY_LEAST + 2 * 3 * 64 * MIB + 2 * AGENT_BYTES
+    assert memory_needed(trial, FACTS) == room.MEMORY_LEAST + 2 * 3 * 64 * MIB + 2 * AGENT_BYTES
 
 
 def guests(host, victim, aggressor, **changes):
@@ -146,7 +147,7 @@ def guests(host, victim, aggressor, **changes):
             }
         },
     }
-    return pipeline.plan(Scenario.model_validate(content | changes), host)
+    return stages.plan(Scenario.model_validate(content | changes), host)
 
 
 def test_a_guest_has_room_for_what_its_kernel_of_work_holds_unless_it_was_reported_how_much(tmp_path):
@@ -178,7 +179,7 @@ def test_rings_in_guests_follow_from_the_hosts_caches_and_not_from_those_a_guest
     box = {"sandbox": {"backend": backend} | ({"accel": "tcg"} if backend == "qemu" else {})}
     content = {"partywall": 1, "name": "rings", "victims": {"ring": {"probe": "cache"} | box}}
     neighbours = {"far": {"stressor": "memory-latency"} | box}
-    (trial,) = pipeline.plan(Scenario.model_validate(content | {"aggressors": neighbours}), host(tmp_path)).trials
+    (trial,) = stages.plan(Scenario.model_validate(content | {"aggressors": neighbours}), host(tmp_path)).trials
     assert trial.victim.params == own
     assert trial.aggressors["far"].params == ({"bytes": 256 * MIB} if own else {})
 
@@ -201,6 +202,4 @@ def test_files_that_do_not_fit_on_the_disk_are_refused_before_the_run(tmp_path):
         "victims": {"file": {"probe": "disk-read", "params": {"file_bytes": 1 << 44}}},
     }
     with pytest.raises(CapabilityError, match="--work-dir"):
-        pipeline.plan(
-            Scenario.model_validate(content), host(tmp_path, disk_usage=shutil.disk_usage), work_root=tmp_path
-        )
+        stages.plan(Scenario.model_validate(content), host(tmp_path, disk_usage=shutil.disk_usage), work_root=tmp_path)

@@ -4,7 +4,6 @@ import pytest
 
 from partywall.agent.catalogue import shipped
 from partywall.agent.requests import Requests, requests_of
-from partywall.model.scenario import Workload
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -25,4 +24,4 @@ KIB, MIB = 1 << 10, 1 << 20
     ],
 )
 def test_requests_follow_from_a_kernels_parameters_and_threads(kernel, params, threads, result):
-    assert requests_of(kernel, Workload(params=params, threads=threads), shipped()) == result
+    assert requests_of(kernel, params, threads, shipped()) == result

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 import partywall
-from partywall import pipeline
-from partywall.model.finding import Outcome
+from partywall.core.stats.estimate import Outcome
+from partywall.run import stages
 from tests.web.test_compared import run
 
 
@@ -19,7 +19,7 @@ def test_past_runs_beside_either_run_show_how_much_runs_vary(tmp_path):
     for number, folder in enumerate((here, there, there), start=3):
         run(folder, f"past-{number}", number, moves=0.8)
     run(there, "other", 9, moves=0.8, precision="2%")
-    assert [len(pipeline.earlier_runs(reference, [worse])[0]), pipeline.earlier_runs(reference, [worse])[1]] == [3, 0]
+    assert [len(stages.earlier_runs(reference, [worse])[0]), stages.earlier_runs(reference, [worse])[1]] == [3, 0]
     result = partywall.compare_runs(partywall.open_record(worse.path), reference.path)
     assert result.outcome is Outcome.VIOLATED
     assert len(str(result)) < 200
@@ -39,9 +39,9 @@ def test_past_runs_with_fields_of_older_records_count_and_unreadable_ones_are_to
     )
     (older.path / "findings.json").write_text(with_older_fields(older), encoding="utf-8")
     (torn.path / "findings.json").write_text("{", encoding="utf-8")
-    known, unread = pipeline.earlier_runs(reference, [one])
+    known, unread = stages.earlier_runs(reference, [one])
     assert (len(known), unread) == (1, 1)
-    assert known[0] == pipeline.analyse(older)[1]
+    assert known[0] == stages.analyse(older)[1]
     assert any(
         note.startswith("1 other run in the same folders cannot be read")
         for note in partywall.compare_runs(one.path, reference.path).notes

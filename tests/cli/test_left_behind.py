@@ -8,9 +8,9 @@ from rich.console import Console
 
 from partywall.cli import execution, leftovers
 from partywall.cli.live import Live
+from partywall.core.capability import Options
 from partywall.errors import Exit
 from partywall.events import Broken
-from partywall.kinds.kind import Options
 from partywall.sandbox.libvirt.leftovers import FILE
 from partywall.testing import fake_host
 

@@ -15,7 +15,7 @@ import pytest
 
 from partywall.cli import main, output
 from partywall.cli.app import COMMANDS, command
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Estimate
 from tests.cli import corpus
 
 WITHOUT_FIGURES = {

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from partywall import pipeline
 from partywall.agent.catalogue import shipped
 from partywall.cli import show
 from partywall.cli.scenario import check
+from partywall.core import here
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
 from partywall.scenario import expected
@@ -103,7 +103,7 @@ def test_a_check_finds_what_only_this_host_refuses_with_its_line(tmp_path, capsy
     Path("far.yaml").write_text(
         "partywall: 1\nname: far\nvictims:\n  v:\n    probe: integer\n    sandbox:\n      cpus: '4000'\nbudget: 20s\n"
     )
-    assert check(SimpleNamespace(obj=pipeline.this_host), "far.yaml") == 0
+    assert check(SimpleNamespace(obj=here.this_host), "far.yaml") == 0
     said = capsys.readouterr().out
     assert "It cannot run on this host:\nfar.yaml:7: victims.v.sandbox.cpus: " in said
 
@@ -117,7 +117,7 @@ def test_a_check_finds_levels_and_programs_that_are_not_there_together_each_with
         "partywall: 1\nname: two\nvictims:\n  v:\n    probe: integer\naggressors:\n  a:\n    command: [nosuchprog]\n"
         "factors:\n  victims.v.sandbox.cpus: ['0', '4000']\nbudget: 2min\n"
     )
-    assert check(SimpleNamespace(obj=pipeline.this_host), "two.yaml") == 0
+    assert check(SimpleNamespace(obj=here.this_host), "two.yaml") == 0
     said = capsys.readouterr().out
     assert "two.yaml:8: aggressors.a.command: 'nosuchprog' is not installed" in said
     assert "two.yaml:10: victims.v.sandbox.cpus: CPU 4000 is not online" in said

@@ -16,10 +16,10 @@ from partywall.consolidate.apply import Timing
 from partywall.consolidate.control import CONTROLS
 from partywall.consolidate.practice import PracticeCluster
 from partywall.consolidate.watch import Watching
+from partywall.core.capability import Options
 from partywall.errors import Exit, TrialError, UsageError
 from partywall.events import silent
 from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob, applied
-from partywall.kinds.kind import Options
 from partywall.model.cluster import Control
 from partywall.model.consolidation import Journal
 from partywall.placement import traces

@@ -12,11 +12,11 @@ import pytest
 
 from partywall.consolidate import connect, load
 from partywall.consolidate.apply import Applying, StoppedError, Timing
+from partywall.core.capability import Options
 from partywall.errors import CapabilityError
 from partywall.events import silent
 from partywall.host import Host
 from partywall.kinds.consolidation import Consolidations, PlanJob, WatchJob, applied, watched
-from partywall.kinds.kind import Options
 from partywall.model.consolidation import Step
 from partywall.store.consolidation import ConsolidationDirectory
 from partywall.testing import libvirt

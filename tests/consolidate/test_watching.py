@@ -8,14 +8,13 @@ from partywall.consolidate.practice import PracticeCluster
 from partywall.consolidate.seams import Observed
 from partywall.consolidate.seeing import Seeing
 from partywall.consolidate.watch import Watching
+from partywall.core.capability import Options
+from partywall.core.stats.estimate import Outcome, Span
 from partywall.errors import TrialError, UsageError
 from partywall.events import Note, silent
 from partywall.host import Host
 from partywall.kinds.consolidation import Consolidations, WatchJob, _Watch, watched
-from partywall.kinds.kind import Options
 from partywall.model.consolidation import Acted, Seen, Solver
-from partywall.model.finding import Outcome
-from partywall.model.migration import Span
 from partywall.placement import plan
 from partywall.power.meters import make
 from partywall.report.consolidation_view import solver_text

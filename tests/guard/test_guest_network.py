@@ -14,9 +14,10 @@ import pytest
 
 from partywall import guard
 from partywall.host import Host
+from partywall.host.label import Label
 from partywall.model.policy import Policy
 from partywall.run.stage import with_peer
-from partywall.sandbox import Label, Sandbox, Settings, make, networks, qemu, reaper, switch, vif
+from partywall.sandbox import Sandbox, Settings, make, networks, qemu, reaper, switch, vif
 from partywall.sandbox.lab import lab, sender
 from partywall.study.promises.lab import policy as lab_policy
 from tests.guests import ACCEL

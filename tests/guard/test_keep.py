@@ -22,6 +22,8 @@ from partywall import guard
 from partywall.agent.agents import Agents
 from partywall.agent.inbox import Inbox
 from partywall.cli import guard as cli
+from partywall.core import control
+from partywall.core.capability import Options
 from partywall.errors import AgentError, Exit, TrialError, UsageError
 from partywall.events import Event, Note, Started
 from partywall.guard.flatten import Flat
@@ -29,10 +31,8 @@ from partywall.guard.follow import AGAIN_S
 from partywall.guard.resolve import VifPlace
 from partywall.guard.run import Kept, Report
 from partywall.kinds.guard import GuardJob, Guards
-from partywall.kinds.kind import Options
 from partywall.model.policy import Policy
 from partywall.sandbox.networks import NETNS, in_namespace
-from partywall.store import control
 from partywall.testing import fake_host
 from tests.measured import measured
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from partywall.guard import left
-from partywall.sandbox.label import start_ticks
+from partywall.host.label import start_ticks
 
 OWN = "/proc/self/ns/net"
 

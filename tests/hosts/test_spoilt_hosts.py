@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from partywall.host import mounts
-from partywall.run import governor, idle
-from partywall.sandbox import block, cgroups
+from partywall.host import block, mounts
+from partywall.host.settings import governor, idle
+from partywall.sandbox import cgroups
 from partywall.sandbox.container import oom_kills
 from partywall.testing import Entry, Tree, fake_host, recorded
 from tests.hosts import judge

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from partywall import pipeline, units
+from partywall import units
 from partywall.agent.memory import caches_of
 from partywall.host import Host
+from partywall.plan.placement import topology_of
 
 GROUPED = "CPUs that planning groups"
 SIZES = "cache sizes for planning"
@@ -79,7 +80,7 @@ def result(host: Host, level: int) -> dict[str, Any]:
         "last_level": max((each["level"] for each in cpu["caches"]), default=0),
         "last_level_groups": _lists(each["shared_by"] for each in cpu["caches"] if each["level"] == level),
         "caches": sorted(map(_cache, caches)),
-        GROUPED: sorted(map(listed, pipeline.topology(host.facts).groups)),
+        GROUPED: sorted(map(listed, topology_of(host.facts).groups)),
         SIZES: caches_of(host.facts),
     }
 

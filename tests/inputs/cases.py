@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 
 from partywall.agent import binary
 from partywall.errors import PartywallError
-from partywall.model.scenario import Frozen
+from partywall.values import Frozen
 from tests.cli import corpus
 
 HERE = Path(__file__).parent

@@ -6,8 +6,7 @@ metric_lines.py FILE JSONPATH. The counts are those that a run reports.
 import sys
 from pathlib import Path
 
-from partywall.agent.metric import Extractor
-from partywall.model.scenario import Metric
+from partywall.agent.metric import Extractor, Metric
 
 extractor = Extractor(Metric.model_validate({"json": sys.argv[2]}))
 for second, line in enumerate(Path(sys.argv[1]).read_text("utf-8").splitlines(), start=1):

@@ -12,7 +12,8 @@ from labs.hosts import checks, topology
 from labs.hosts.bench import FailedError
 from labs.hosts.machine import Output
 from labs.hosts.topology import Tools, differences
-from partywall import pipeline, units
+from partywall import units
+from partywall.core import here
 from partywall.testing import read, recorded
 
 TREES = Path(__file__).parents[1] / "hosts" / "trees"
@@ -97,7 +98,7 @@ def test_this_machine_is_reported_as_its_own_tools_tell_it():
         if shutil.which(command.split()[0]) is None:
             pytest.skip(f"{command.split()[0]} is not installed")
         texts.append(subprocess.run(command.split(), capture_output=True, check=True, text=True).stdout)
-    assert differences(pipeline.host_facts(), Tools(*texts)) == []
+    assert differences(here.host_facts(), Tools(*texts)) == []
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in TREES.glob("*.tree")))

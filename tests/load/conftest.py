@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from partywall.model.observation import bucket_of
+from partywall.core.stats.histogram import bucket_of
 
 
 def record(thread=0, start_ns=10_000_000_000, end_ns=11_000_000_000, **changed):

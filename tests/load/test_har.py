@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partywall.core.document.decode import decode
 from partywall.errors import UsageError
 from partywall.load import plan
 from partywall.load.compiling import program
 from partywall.load.correlation import Exchange, Response, correlate
 from partywall.load.recorded import plan_of
-from partywall.scenario.decode import decode
 
 
 def entry(at: str, url: str, status: int = 200, *, method: str = "GET", time_ms: float = 100, **more):

@@ -7,8 +7,8 @@ from socket import AF_INET, AF_INET6
 import jsonschema
 import pytest
 
-from partywall import pipeline
 from partywall.errors import UsageError
+from partywall.kinds.run import with_loads
 from partywall.load.compiling import inlined
 from partywall.load.lasting import FOR_EVER_NS, addresses, for_guest, lasting
 from partywall.model.scenario import Load
@@ -78,11 +78,11 @@ def test_a_scenario_gets_the_programs_of_its_plans_and_their_mistakes(tmp_path):
     text = "partywall: 1\nname: a\nvictims: {v: {load: p.yaml}}\naggressors: {w: {load: 'http://127.0.0.1:1/'}}\n"
     scenario = loads(text)
     with pytest.raises(UsageError, match=r"p\.yaml"):
-        pipeline.with_loads(scenario, tmp_path)
+        with_loads(scenario, tmp_path)
     (tmp_path / "p.yaml").write_text((HERE / "plans" / "good.yaml").read_text())
     for name in ("users.csv", "words.jsonl", "thinks.txt"):
         (tmp_path / name).write_text((HERE / "plans" / name).read_text())
-    whole = pipeline.with_loads(scenario, tmp_path)
+    whole = with_loads(scenario, tmp_path)
     assert whole.victims["v"].load.program["kinds"][0]["name"] == "visitor"
     assert whole.aggressors["w"].load.program["slices"]
 

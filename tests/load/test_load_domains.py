@@ -21,12 +21,13 @@ from partywall.agent import binary
 from partywall.cli import machine
 from partywall.errors import Exit, UsageError
 from partywall.host import Host, free_port
+from partywall.host.label import Label
 from partywall.load import tomcat
 from partywall.model.load_plan import Generator
 from partywall.model.load_run import GeneratorRow
 from partywall.model.study import Machines
 from partywall.report.load_rows import generator_rows
-from partywall.sandbox import Label, Settings, reaper
+from partywall.sandbox import Settings, reaper
 from partywall.sandbox.lab import ip
 from partywall.sandbox.libvirt import domain, library
 from partywall.sandbox.qemu.initramfs import initramfs, loaded

@@ -11,17 +11,17 @@ from typer.testing import CliRunner
 from partywall import api
 from partywall import study as studies
 from partywall.cli.app import app
+from partywall.core.capability import Options
 from partywall.errors import CapabilityError, Exit, TrialError, UsageError
 from partywall.host import Host
-from partywall.kinds.kind import Options
+from partywall.host.label import Label
 from partywall.kinds.study import Studies, StudyJob
 from partywall.load import tomcat
 from partywall.load.second import Second
 from partywall.model.load_plan import Generator
 from partywall.model.study import Machines, StudyRequest
-from partywall.preflight import elsewhere as preflight
 from partywall.report import study_page
-from partywall.sandbox import Label, reaper
+from partywall.sandbox import elsewhere, reaper
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells, machines
 from partywall.study.generation.model import METRICS, Cell, Observed
@@ -62,7 +62,7 @@ def answering(monkeypatch):
             raise CapabilityError(f"{destination}, by ssh: it cannot be reached (Connection refused); check the port")
         return FACTS
 
-    monkeypatch.setattr(preflight.ssh, "survey", survey)
+    monkeypatch.setattr(elsewhere.ssh, "survey", survey)
     return requested
 
 
@@ -118,9 +118,8 @@ def test_wrong_options_are_refused_with_a_remedy(given, said):
 
 
 def test_options_name_libvirt_domains_and_those_of_two_daemons_may_have_one_name(answering, monkeypatch, tmp_path):
-    for name in ("lacking_for_domains", "_unusable_domains"):
-        monkeypatch.setattr(preflight, name, lambda *_: iter(()))
-    monkeypatch.setattr(preflight.libvirt, "survey", lambda _machine: FACTS)
+    monkeypatch.setattr(elsewhere, "unusable_domains", lambda *_: iter(()))
+    monkeypatch.setattr(elsewhere.libvirt, "survey", lambda _machine: FACTS)
     uris = [f"qemu+ssh://root@kvm{number}/system" for number in (1, 2)]
     given = ["physical=load1", *(f"sandbox=libvirt:vm1@{uri}" for uri in uris)]
     words = [word for text in given for word in ("--machine", text)]

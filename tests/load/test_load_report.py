@@ -7,6 +7,8 @@ import vl_convert
 from rich.console import Console
 
 from partywall.cli import output, report
+from partywall.core.report.charts import titled
+from partywall.core.stats.estimate import Outcome
 from partywall.errors import TrialError
 from partywall.load import monitors
 from partywall.load.evidence import load_run
@@ -14,8 +16,7 @@ from partywall.load.health import Health, Reason
 from partywall.load.prepared import KEPT, Monitor
 from partywall.load.second import Second
 from partywall.load.store import LoadDirectory, Readings
-from partywall.model.finding import Outcome
-from partywall.report import charts, load_charts, load_page
+from partywall.report import load_charts, load_page
 
 SECOND = 1_000_000_000
 LABELS = [{"name": "GET /", "sort": "http"}, {"name": "buy", "sort": "transaction"}]
@@ -190,7 +191,7 @@ def test_each_chart_of_a_load_draws_without_any_network(kept):
     assert {"percentiles", "rate", "users", "distribution", "generator", "monitor-cpu"} <= set(drawn)
     for title, chart in drawn.values():
         chart.to_dict(validate=True)
-        svg = vl_convert.vegalite_to_svg(json.dumps(charts.titled(chart, title)), allowed_base_urls=[])
+        svg = vl_convert.vegalite_to_svg(json.dumps(titled(chart, title)), allowed_base_urls=[])
         assert "NaN" not in svg
 
 

@@ -13,16 +13,18 @@ from typer.testing import CliRunner
 
 from partywall import study as all_studies
 from partywall.cli.app import app
+from partywall.core.report import figures
 from partywall.errors import UsageError
 from partywall.host import Host
+from partywall.host.label import Label
 from partywall.load import monitors, tomcat
 from partywall.load.prepared import Monitor
 from partywall.model.agreement import Agreement, Likeness, judge
 from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
-from partywall.report import figures, study_page
 from partywall.report import paper as report
-from partywall.sandbox import Label, Spent, reaper
+from partywall.report import study_page
+from partywall.sandbox import Spent, reaper
 from partywall.scenario import papers
 from partywall.stats.overhead import response
 from partywall.store.study import StudyDirectory

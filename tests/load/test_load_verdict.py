@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from partywall.core.stats.estimate import Outcome
+from partywall.core.stats.histogram import bucket_of
 from partywall.errors import UsageError
 from partywall.load import plan as plans
 from partywall.load.health import Health, Reason, judge
@@ -11,9 +13,7 @@ from partywall.load.second import Second
 from partywall.load.summary import summarise
 from partywall.load.thresholds import judge as judge_thresholds
 from partywall.load.thresholds import overall
-from partywall.model.finding import Outcome
 from partywall.model.load_plan import Threshold
-from partywall.model.observation import bucket_of
 
 SECOND = 1_000_000_000
 LABELS = [{"name": "GET /", "sort": "http"}]

@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from partywall.agent.catalogue import shipped
+from partywall.core.capability import Options
 from partywall.errors import UsageError
 from partywall.host import Host
-from partywall.kinds.kind import Options
 from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.migrate import plan as plans
 from partywall.model.migration import Move, Progress, ServiceSeen, Survey

@@ -3,9 +3,9 @@
 import pytest
 
 from partywall.agent.catalogue import shipped
+from partywall.core.capability import Options
 from partywall.errors import UsageError
 from partywall.events import silent
-from partywall.kinds.kind import Options
 from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.migrate import plan as plans
 from partywall.testing import fake_host

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from partywall.agent.catalogue import shipped
+from partywall.core.here import this_host
 from partywall.events import silent
 from partywall.host import Host
 from partywall.migrate import plan as plans
 from partywall.migrate.series import Series
-from partywall.pipeline import this_host
 from partywall.sandbox import lab, networks, qemu
 from partywall.stats.migration import move_finding
 from tests import root_image

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from partywall import pipeline
-from partywall.agent.catalogue import shipped
+from partywall.agent.catalogue import Warn, shipped
+from partywall.core import here
 from partywall.errors import CapabilityError
 from partywall.events import silent
 from partywall.migrate import passing
-from partywall.model.finding import Warn
 from partywall.model.scenario import Passing, Scenario
 from partywall.plan import make
-from partywall.run import stage
+from partywall.plan.placement import topology_of
+from partywall.run import stage, stages
 from partywall.sandbox.qemu.machine import PROGRAM
 from partywall.store import RunDirectory
 from partywall.testing import VirtualClock, fake_host
@@ -53,7 +53,7 @@ def test_a_host_without_qemu_and_with_too_little_memory_is_refused_for_both_at_o
     large = {"role": "destination", "memory": "3GiB"}
     host = fake_host(memory=1 << 30, which=lambda name: None if name == PROGRAM else f"/usr/bin/{name}")
     with pytest.raises(CapabilityError) as caught:
-        pipeline.plan(scenario(one=large, other=large), host)
+        stages.plan(scenario(one=large, other=large), host)
     program, memory = (str(problem) for problem in caught.value.problems)
     assert program.startswith(f"aggressors.one.migration, aggressors.other.migration: {PROGRAM} was not found — ")
     assert memory.startswith("the guests of one trial need 12.19 GiB of memory, and 1 GiB are available; lower ")
@@ -94,10 +94,10 @@ def programs_with(text):
 def test_both_ends_are_measured_move_bytes_and_leave_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     both = scenario(source=SMALL | {"role": "source", "dirty": "5MB/s"}, destination=SMALL | {"role": "destination"})
-    facts = pipeline.host_facts()
-    run = RunDirectory.create(tmp_path / "run", "", make(both, pipeline.topology(facts), shipped()), facts)
-    assert pipeline.measure(run, silent) == ()
-    _, findings = pipeline.analyse(run)
+    facts = here.host_facts()
+    run = RunDirectory.create(tmp_path / "run", "", make(both, topology_of(facts), shipped()), facts)
+    assert stages.measure(run, silent) == ()
+    _, findings = stages.analyse(run)
     cells = {cell.aggressor: cell for cell in findings.cells if cell.aggressor}
     assert set(cells) == {"source", "destination"}
     for cell in cells.values():

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from partywall.agent.catalogue import shipped
+from partywall.core.document.decode import decode
 from partywall.errors import UsageError
 from partywall.migrate import plan as plans
 from partywall.migrate.end import Info
 from partywall.migrate.refusals import refusals
 from partywall.model.migration import Method
-from partywall.scenario.decode import decode
 
 CASES = sorted(Path(__file__).parent.glob("bad/*.yaml"))
 

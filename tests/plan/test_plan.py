@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
-from partywall.model.plan import Limits, Plan, Treatment
-from partywall.model.scenario import SWITCH_AFTER_NS, HostSettings, Sandbox, Scenario, Throttle, Timing
-from partywall.model.weights import WEIGHT_MAX, reserving, weights
+from partywall.host.block import Throttle
+from partywall.host.settings.held import HostSettings
+from partywall.model.plan import Plan, Treatment
+from partywall.model.scenario import SWITCH_AFTER_NS, Scenario, Timing
 from partywall.pace import BlockKind, Stretch, rhythm
 from partywall.plan import Topology, lay_out, make, order, turns
 from partywall.plan.placement import aggressor_cpus, victim_cpus
+from partywall.sandbox.document import Limits, Sandbox
+from partywall.sandbox.weights import WEIGHT_MAX, reserving, weights
 
 TWO = Topology((0, 1), ((0, 1),))
 # Two packages of two cores with two siblings each: 0/4, 1/5 | 2/6, 3/7.

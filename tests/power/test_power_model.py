@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partywall import units
+from partywall.core.capability import Options
+from partywall.core.stats.estimate import Estimate
 from partywall.errors import UsageError
-from partywall.kinds.kind import Options
 from partywall.kinds.power import PowerJob, Powers
-from partywall.model.finding import Estimate
 from partywall.model.power import (
     Activity,
     MeterFacts,

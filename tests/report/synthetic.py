@@ -6,12 +6,16 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from partywall.agent.catalogue import Warn
+from partywall.core.report.latency import quantiles
+from partywall.core.stats.estimate import Estimate, Outcome
+from partywall.core.stats.histogram import Histogram, bucket_of
 from partywall.model.evidence import Counter, Evidence, SlicePoint
-from partywall.model.finding import Band, CarryOver, Cause, Cell, Curve, Estimate, Findings, Outcome, Verdict, Warn
-from partywall.model.observation import Histogram, Observation, bucket_of, by_trial
-from partywall.model.plan import Limits, Plan, Treatment, Trial
-from partywall.model.scenario import Aggressor, Goal, Sandbox, Scenario, Victim
-from partywall.report.latency import quantiles
+from partywall.model.finding import Band, CarryOver, Cause, Cell, Curve, Findings, Verdict
+from partywall.model.observation import Observation, by_trial
+from partywall.model.plan import Plan, Treatment, Trial
+from partywall.model.scenario import Aggressor, Goal, Scenario, Victim
+from partywall.sandbox.document import Limits, Sandbox
 from partywall.stats.states import judged
 
 MS = 1_000_000

@@ -1,6 +1,6 @@
 import pytest
 
-from partywall.model.finding import Warn
+from partywall.agent.catalogue import Warn
 from partywall.report.advice import ADVICE
 
 

@@ -5,6 +5,7 @@ import altair as alt
 import pytest
 import vl_convert
 
+from partywall.core.report.charts import spec_of, titled
 from partywall.model.observation import by_trial
 from partywall.report import charts, series
 
@@ -37,14 +38,14 @@ def test_each_chart_satisfies_the_schema_of_vega_lite(run, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_chart_draws_marks_without_any_network(run, kind):
-    spec = charts.titled(every_kind(run)[kind], "title")
+    spec = titled(every_kind(run)[kind], "title")
     svg = vl_convert.vegalite_to_svg(json.dumps(spec), allowed_base_urls=[])
     assert svg.count("<path") > 5
     assert "NaN" not in svg
 
 
 def test_the_heat_map_writes_each_factor_with_its_interval(run):
-    svg = vl_convert.vegalite_to_svg(json.dumps(charts.titled(charts.heatmap(run[0]), "title")))
+    svg = vl_convert.vegalite_to_svg(json.dumps(titled(charts.heatmap(run[0]), "title")))
     grid_cells = [cell for cell in run[0].cells if cell.role != "limit"]
     assert svg.count(" ± ") + svg.count(" to ") >= len(grid_cells)
 
@@ -82,7 +83,7 @@ def test_of_very_many_blocks_some_are_drawn_from_the_first_to_the_last_and_the_c
     assert len(drawn) == 10
     assert all(row in every for row in drawn)
     assert (drawn[0], drawn[-1]) == (every[0], every[-1])
-    said = json.dumps(charts.spec_of(charts.effect_over_time(findings, evidence, cell)))
+    said = json.dumps(spec_of(charts.effect_over_time(findings, evidence, cell)))
     assert f"(10 of {len(every)} blocks are drawn)" in said
 
 

@@ -2,8 +2,8 @@ import io
 
 from rich.console import Console
 
+from partywall.core.stats.estimate import Estimate
 from partywall.model.comparison import Change, ComparedCell, Comparison
-from partywall.model.finding import Estimate
 from partywall.report import compare_view
 
 

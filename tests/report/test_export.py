@@ -5,10 +5,10 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
+from partywall.core.report.files import csv_text
 from partywall.errors import UsageError
 from partywall.model.finding import Findings
 from partywall.report import charts, export
-from partywall.report.files import csv_text
 
 
 def test_findings_come_back_from_json_unchanged(run, tmp_path):

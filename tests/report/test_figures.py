@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partywall.model.finding import Estimate
-from partywall.model.scenario import Metric, Victim
-from partywall.report import figures
+from partywall.agent.metric import Metric
+from partywall.core.report import figures
+from partywall.core.stats.estimate import Estimate
+from partywall.model.scenario import Victim
+from partywall.report.figures import scale_of
 
 
 def estimate(value: float, low: float, high: float) -> Estimate:
@@ -98,13 +100,13 @@ def test_a_stalled_victim_takes_for_ever_per_operation_instead_of_failing():
 
 def test_a_rate_is_shown_in_the_unit_of_its_kernel():
     kernels = {"memory-copy": {"figure": {"kind": "rate", "label": "MB/s", "divisor": 1e6}}}
-    scale = figures.scale_of(Victim(probe="memory-copy"), kernels)
+    scale = scale_of(Victim(probe="memory-copy"), kernels)
     assert figures.rate(estimate(7.9e9, 7.8e9, 8.0e9), scale) == "7\u202f900 ± 100 MB/s"
 
 
 def test_a_command_is_shown_in_the_unit_its_metric_names():
     victim = Victim(command=("redis-benchmark",), metric=Metric(regex="(.*)", unit="requests/s"))
-    assert figures.scale_of(victim, {}).label == "requests/s"
+    assert scale_of(victim, {}).label == "requests/s"
 
 
 def test_a_band_has_digits_that_follow_its_width():

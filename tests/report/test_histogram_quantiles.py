@@ -2,8 +2,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partywall.model.observation import Histogram, Latencies, bucket_of
-from partywall.report import latency
+from partywall.core.report import latency
+from partywall.core.stats.histogram import Histogram, bucket_of
+from partywall.model.observation import Latencies
 
 
 def histogram(values: list[int]) -> Histogram:

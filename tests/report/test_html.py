@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from partywall.core.report import figures, host
+from partywall.core.report.page import flat, pack
+from partywall.core.stats.histogram import Histogram
 from partywall.model.evidence import Evidence
-from partywall.model.observation import Histogram, by_trial
-from partywall.report import figures, host, html
-from partywall.report.page import flat, pack
+from partywall.model.observation import by_trial
+from partywall.report import html
 
 FETCHES = {"src", "href", "data", "action", "poster", "srcset", "background", "formaction", "manifest", "xlink:href"}
 

@@ -3,7 +3,7 @@
 import pytest
 import vl_convert
 
-from partywall.report import page
+from partywall.core.report import page
 
 
 def test_the_script_is_packed_once_and_kept(monkeypatch, tmp_path):

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from partywall.core.report.charts import spec_of, titled
 from partywall.errors import UsageError
 from partywall.model.agreement import Agreement, Likeness, best, best_text, judge
 from partywall.model.paper import Beside, Best, Claim, Measured, Number, Paired, Paper, Place
-from partywall.report import charts, paper
+from partywall.report import paper
 from partywall.scenario import papers
 from partywall.study import find as find_study
 from partywall.study import kind_of
@@ -189,7 +190,7 @@ def test_the_section_tells_verdict_values_and_differences_and_holds_a_chart():
 
 
 def test_the_chart_draws_hollow_and_filled_marks():
-    svg = vl_convert.vegalite_to_svg(json.dumps(charts.titled(paper.chart(beside(AS_PUBLISHED)), "Table I")))
+    svg = vl_convert.vegalite_to_svg(json.dumps(titled(paper.chart(beside(AS_PUBLISHED)), "Table I")))
     assert "NaN" not in svg
     assert svg.count('aria-roledescription="point"') == 8
 
@@ -223,7 +224,7 @@ def test_what_is_emulated_carries_its_mark_in_the_chart_and_the_caption():
         for what in ("victim", "neighbour")
     )
     every = (plain, own, beside_one)
-    texts = [json.dumps(charts.spec_of(paper.chart(each))) for each in every]
+    texts = [json.dumps(spec_of(paper.chart(each))) for each in every]
     assert ['"mark": "E"' in text for text in texts] == [False, True, False]
     assert ['"mark": "(E)"' in text for text in texts] == [False, False, True]
     assert ["E: emulated" in paper.section([each], {}) for each in every] == [False, True, True]
@@ -323,7 +324,7 @@ def test_bounds_ranges_and_inferred_numbers_are_shown_as_such_and_have_no_scale(
     shown = publishing(**{"25": {"value": 3, "inferred": "from fig 2"}, "50": {"at_most": 1}})
     assert [row[2] for row in paper.rows(shown)] == ["3 (inferred)", "at most 1"]
     assert judge(shown).scale == pytest.approx((2 / 3, 2 / 3))
-    text = json.dumps(charts.spec_of(paper.chart(shown)))
+    text = json.dumps(spec_of(paper.chart(shown)))
     assert '"mark": "*"' in text
     assert '"mark": "\\u2264"' in text
     assert "inferred: from fig 2" in text

@@ -3,8 +3,10 @@ import io
 import pytest
 from rich.console import Console
 
-from partywall.model.finding import CpuTime, Warn
-from partywall.report import figures, terminal
+from partywall.agent.catalogue import Warn
+from partywall.core.report import figures
+from partywall.model.finding import CpuTime
+from partywall.report import terminal
 from partywall.report.advice import ADVICE
 from partywall.report.matrix import Severity
 

@@ -5,14 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from partywall import pipeline, preflight
-from partywall.agent.catalogue import shipped
+from partywall.agent.catalogue import Warn, shipped
+from partywall.core import here
 from partywall.errors import RefusalError
 from partywall.events import silent
-from partywall.model.finding import Warn
 from partywall.model.scenario import Scenario, Victim
 from partywall.plan import make
-from partywall.run import stage
+from partywall.plan.placement import topology_of
+from partywall.run import stage, stages
+from partywall.run.plan.files import with_files
 from partywall.store import RunDirectory
 from tests.measured import fresh, measured
 
@@ -40,12 +41,12 @@ def test_what_commands_did_while_on_and_off_is_measured_and_reported(tmp_path, m
         "min_blocks": 8,
         "budget": "5s",
     }
-    facts = pipeline.host_facts()
+    facts = here.host_facts()
     run = RunDirectory.create(
-        fresh(tmp_path) / "run", "", make(Scenario.model_validate(content), pipeline.topology(facts), shipped()), facts
+        fresh(tmp_path) / "run", "", make(Scenario.model_validate(content), topology_of(facts), shipped()), facts
     )
-    pipeline.measure(run, silent)
-    evidence, findings = pipeline.analyse(run)
+    stages.measure(run, silent)
+    evidence, findings = stages.analyse(run)
     reported = {cell.aggressor: cell for cell in findings.cells if cell.aggressor}
     watched = {Warn.AGGRESSOR_IDLE, Warn.AGGRESSOR_NOT_STOPPED}
     assert {name: watched & set(cell.warnings) for name, cell in reported.items()} == {
@@ -70,18 +71,18 @@ def own_command(folder, version):
     own = {"command": ["./own"], "version": version, "files": files, "sandbox": {"cpus": "same"}}
     content = {"partywall": 1, "name": "own", "victims": {"sum": {"probe": "integer"}}, "aggressors": {"own": own}}
     content |= {"timing": {"slot": "50ms"}, "min_blocks": 8, "budget": "4s"}
-    facts = pipeline.host_facts()
-    scenario = preflight.with_files(Scenario.model_validate(content), folder)
-    plan = make(scenario, pipeline.topology(facts), shipped())
+    facts = here.host_facts()
+    scenario = with_files(Scenario.model_validate(content), folder)
+    plan = make(scenario, topology_of(facts), shipped())
     run = RunDirectory.create(folder / "run", "", plan, facts)
-    pipeline.measure(run, silent)
+    stages.measure(run, silent)
     return run
 
 
 @measured
 def test_a_users_own_program_runs_in_its_sandbox_and_its_version_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
-    evidence, findings = pipeline.analyse(own_command(fresh(tmp_path), ["./own", "--version"]))
+    evidence, findings = stages.analyse(own_command(fresh(tmp_path), ["./own", "--version"]))
     (cell,) = [cell for cell in findings.cells if cell.aggressor == "own"]
     assert Warn.AGGRESSOR_IDLE not in cell.warnings
     # On the victim's CPU it takes half of it, unless the run itself says that others used the CPUs.

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from partywall import pipeline
 from partywall.agent.catalogue import shipped
+from partywall.core import here
 from partywall.errors import PartywallError, TrialError
 from partywall.events import Broken, Note, silent
 from partywall.model.scenario import Scenario
 from partywall.plan import make
+from partywall.plan.placement import topology_of
+from partywall.run import stages
 from partywall.sandbox import reaper
 from partywall.sandbox.clock import Look, Looks, Offset
 from partywall.session import Session
@@ -32,17 +34,17 @@ def run(tmp_path, monkeypatch):
         "min_blocks": 8,
         "budget": "2s",
     }
-    facts = pipeline.host_facts()
-    plan = make(Scenario.model_validate(content), pipeline.topology(facts), shipped())
+    facts = here.host_facts()
+    plan = make(Scenario.model_validate(content), topology_of(facts), shipped())
     return RunDirectory.create(tmp_path / "run", "", plan, facts)
 
 
 def test_a_run_ends_with_its_blocks_and_gives_the_cpus_back(run, tmp_path):
     before = os.sched_getaffinity(0)
-    pipeline.measure(run, silent)
+    stages.measure(run, silent)
     assert os.sched_getaffinity(0) == before
     assert run.ended
-    _, findings = pipeline.analyse(run)
+    _, findings = stages.analyse(run)
     (cell,) = [cell for cell in findings.cells if cell.aggressor]
     # Two busy threads on one CPU: each gets about half.
     assert cell.isolation.value < 0.8
@@ -68,9 +70,9 @@ def test_what_the_host_refuses_is_reported_with_what_would_mend_it(run, monkeypa
     def refused(*_):
         raise error
 
-    monkeypatch.setattr(pipeline, "check_memory", refused)
+    monkeypatch.setattr(stages, "check_memory", refused)
     with pytest.raises(PartywallError) as caught:
-        pipeline.measure(run, silent)
+        stages.measure(run, silent)
     assert str(caught.value).startswith(said.format(run=run.path))
     assert str(caught.value).endswith(f"continue with: partywall run --resume {run.path}")
 
@@ -86,7 +88,7 @@ def test_what_a_run_could_not_put_back_is_noted_and_reported(run, monkeypatch):
 
     clean_really, notes = reaper.clean, []
     monkeypatch.setattr(reaper, "clean", clean)
-    assert pipeline.measure(run, note) == ("domain web1",)
+    assert stages.measure(run, note) == ("domain web1",)
     assert notes[-1] == "could not be removed or restored: domain web1"
 
 
@@ -95,8 +97,8 @@ def test_what_an_agent_refused_is_the_headline_where_nothing_was_measured(run):
     wrong = trial.victim.model_copy(update={"probe": "matrix-vector", "params": {"size": 0}})
     plan = run.plan.model_copy(update={"trials": (trial.model_copy(update={"victim": wrong}),)})
     refused = RunDirectory.create(run.path.parent / "refused", "", plan, run.host)
-    pipeline.measure(refused, silent)
-    _, findings = pipeline.analyse(refused)
+    stages.measure(refused, silent)
+    _, findings = stages.analyse(refused)
     assert findings.headline.startswith("Nothing was measured: sum: the victim could not start: agent victim")
 
 
@@ -122,7 +124,7 @@ def bounds(run):
 
 def test_blocks_under_a_clock_that_broke_its_bound_are_void_and_those_after_it_have_wider_guards(run, monkeypatch):
     moments = looked(monkeypatch, lambda: OFF_NS)
-    pipeline.measure(run, silent)
+    stages.measure(run, silent)
     void = [event for event in run.events("block_void") if "clock_off_ns" in event]
     assert void
     assert all(bounds(run)[event["block"]] == BOUND_NS and event["clock_off_ns"] == OFF_NS for event in void)
@@ -141,7 +143,7 @@ def test_nothing_counts_that_was_measured_before_a_jump_was_seen(run, monkeypatc
         raise TrialError("the clock there jumped")
 
     moments = looked(monkeypatch, jumped)
-    pipeline.measure(run, silent)
+    stages.measure(run, silent)
     assert [event["reason"] for event in run.events("trial_failed")] == ["the clock there jumped"]
     done = list(run.events("block_done"))
     assert [

@@ -5,10 +5,10 @@ import pytest
 from partywall.agent.catalogue import shipped
 from partywall.agent.memory_check import Checks
 from partywall.errors import RefusalError
+from partywall.host.label import Label
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
 from partywall.run.stage import staged
-from partywall.sandbox import Label
 from partywall.testing import SimulatedHost
 
 MIB = 1 << 20

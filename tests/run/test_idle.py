@@ -2,7 +2,7 @@
 
 import pytest
 
-from partywall.run import idle
+from partywall.host.settings import idle
 from partywall.testing import fake_host
 
 

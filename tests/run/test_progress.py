@@ -7,10 +7,11 @@ import pytest
 from partywall.agent.catalogue import shipped
 from partywall.agent.client import refused
 from partywall.agent.memory_check import Checks
+from partywall.core.stats.histogram import Histogram
 from partywall.errors import AgentError, TrialError
 from partywall.events import Note, silent
 from partywall.model.finding import Precision
-from partywall.model.observation import Histogram, Observation, Observations
+from partywall.model.observation import Observation, Observations
 from partywall.model.scenario import SWITCH_AFTER_NS, Scenario
 from partywall.pace import BlockKind, Stretch, forecast, rhythm
 from partywall.plan import Topology, make

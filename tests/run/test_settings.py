@@ -16,11 +16,10 @@ from types import SimpleNamespace
 import pytest
 
 from partywall.errors import TrialError
-from partywall.host import Host
-from partywall.model.scenario import HostSettings
-from partywall.run import ledger, scheduler, settings, smt
+from partywall.host import Host, block
+from partywall.host.settings import held, ledger, scheduler, smt
+from partywall.host.settings.held import HostSettings
 from partywall.run.execute import controller_cpus
-from partywall.sandbox import block
 from partywall.testing import fake_host
 
 FOLDER = Path("/var/tmp")
@@ -28,9 +27,9 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from partywall.host import Host
-from partywall.model.scenario import HostSettings
-from partywall.run import settings
-from partywall.sandbox import block
+from partywall.host.settings.held import HostSettings
+from partywall.host.settings import held as settings
+from partywall.host import block
 root, name, level, device = sys.argv[1:]
 block.device_of = lambda *_: tuple(map(int, device.split(":")))
 with settings.held(HostSettings(**{name: level}), Path("/var/tmp"), Host({}, Path(root), 0)):
@@ -53,7 +52,7 @@ class Case:
         return scheduler.offered(self.file)[0] if self.name == "io_scheduler" else self.file.read_text().strip()
 
     def held(self, level: str = ""):
-        return settings.held(HostSettings.model_construct(**{self.name: level or self.level}), FOLDER, self.host)
+        return held.held(HostSettings.model_construct(**{self.name: level or self.level}), FOLDER, self.host)
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +123,7 @@ def is_put_back_after_a_kill(case):
         holder.stdout.readline()
         assert case.now() == case.level
         assert not ledger.put_back()
-        refused = f"process {holder.pid} has set {settings.SETTINGS[case.name].what} already"
+        refused = f"process {holder.pid} has set {held.SETTINGS[case.name].what} already"
         with pytest.raises(TrialError, match=refused), case.held():
             pass
         holder.send_signal(signal.SIGKILL)
@@ -147,7 +146,7 @@ def test_the_hosts_own_setting_is_put_back_although_a_process_was_killed_meanwhi
     state = Path(os.environ["PARTYWALL_STATE"])
     state.mkdir(mode=0o700)
     left = {"pid": os.getpid(), "start_ticks": 1, "before": {str(case.file): before}}
-    (state / settings.SETTINGS[case.name].state).write_text(json.dumps(left))
+    (state / held.SETTINGS[case.name].state).write_text(json.dumps(left))
     case.file.write_text(case.level)
     with case.held():
         assert case.now() == case.level
@@ -171,7 +170,7 @@ def test_a_setting_that_the_kernel_refuses_fails_the_turn(case, monkeypatch):
 
 def test_without_settings_nothing_is_changed(case):
     before = case.file.read_text()
-    with settings.held(HostSettings(), FOLDER, case.host):
+    with held.held(HostSettings(), FOLDER, case.host):
         assert case.file.read_text() == before
     assert not Path(os.environ["PARTYWALL_STATE"]).exists()
 
@@ -252,7 +251,7 @@ def test_smt_is_refused_where_it_cannot_be_switched_unless_it_is_so_already(
 ):
     host = threaded(tmp_path, control, cores=cores, active=active)
     assert smt.now(host) == now
-    reported = settings.refused(host)["smt"]
+    reported = held.refused(host)["smt"]
     assert set(reported) == refused
     assert all(re.search(why, text) for text in reported.values()), reported
 
@@ -260,16 +259,16 @@ def test_smt_is_refused_where_it_cannot_be_switched_unless_it_is_so_already(
 def test_a_host_that_tells_nothing_of_its_threads_is_refused_both(tmp_path):
     host = fake_host(root=tmp_path)
     assert smt.now(host) == ""
-    assert set(settings.refused(host)["smt"]) == {"on", "off"}
+    assert set(held.refused(host)["smt"]) == {"on", "off"}
 
 
 def test_smt_that_is_so_already_and_cannot_be_switched_is_left_alone(tmp_path):
     host = threaded(tmp_path, "notsupported", cores="0")
-    with settings.held(HostSettings(smt="off"), FOLDER, host):
+    with held.held(HostSettings(smt="off"), FOLDER, host):
         assert host.text(smt.CONTROL) == "notsupported"
     with (
         pytest.raises(TrialError, match=r"host\.smt: no core has a second"),
-        settings.held(HostSettings(smt="on"), FOLDER, host),
+        held.held(HostSettings(smt="on"), FOLDER, host),
     ):
         pass
 
@@ -279,7 +278,7 @@ def test_a_cpu_that_was_offline_before_is_offline_again_afterwards(tmp_path):
     online = [host.path(f"{smt.SYSFS}/cpu{cpu}/online") for cpu in (0, 1)]
     for file, text in zip(online, "10", strict=True):
         file.write_text(f"{text}\n")
-    with settings.held(HostSettings(smt="off"), FOLDER, host):
+    with held.held(HostSettings(smt="off"), FOLDER, host):
         # As the kernel does when SMT is switched on again.
         online[1].write_text("1\n")
     assert host.text(smt.CONTROL) == "on"

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from partywall import pipeline
+from partywall.core import execution
 
 
 @pytest.fixture(params=[signal.SIGTERM, signal.SIGHUP])
@@ -17,7 +17,7 @@ def number(request):
 
 
 def raised(number):
-    with pipeline.terminated_as_interrupt(), pipeline.terminated_as_interrupt():
+    with execution.terminated_as_interrupt(), execution.terminated_as_interrupt():
         os.kill(os.getpid(), number)
 
 

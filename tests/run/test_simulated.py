@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from partywall import pipeline
 from partywall.agent.calibration import Calibration
-from partywall.agent.catalogue import shipped
+from partywall.agent.catalogue import Warn, shipped
+from partywall.core.query import table
 from partywall.errors import AgentError
 from partywall.events import Left, Note
-from partywall.model.finding import Warn
+from partywall.host.label import Label
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
-from partywall.sandbox import Label, Settings
+from partywall.run import stages
+from partywall.sandbox import Settings
 from partywall.store import RunDirectory
-from partywall.store.query import table
 from partywall.testing import SimulatedHost
 
 CONTENT = {
@@ -41,7 +41,7 @@ def planned(tmp_path, **changes) -> RunDirectory:
 
 
 def cells(run: RunDirectory):
-    result = {cell.aggressor: cell for cell in pipeline.analyse(run)[1].cells}
+    result = {cell.aggressor: cell for cell in stages.analyse(run)[1].cells}
     return {name: result[name] for name in TRUE}
 
 
@@ -67,7 +67,7 @@ def test_a_decided_neighbour_has_fewer_blocks_and_an_interval_that_allows_for_th
     neighbours = CONTENT["aggressors"] | {"near": {"stressor": "syscall"}}
     run = planned(tmp_path, aggressors=neighbours, precision="1%", budget="20s", aim="decision")
     SimulatedHost(TRUE | {"near": 0.95}, noise=0.1, drifts=[(0.05, 20_000_000)]).carry_out(run)
-    found = {cell.aggressor: cell for cell in pipeline.analyse(run)[1].cells}
+    found = {cell.aggressor: cell for cell in stages.analyse(run)[1].cells}
     assert {"half@1", "none@1"} == set([*run.events("decided")][-1]["treatments"])
     assert [found[name].isolation.level for name in ("half", "none", "near")] == [0.99, 0.99, 0.95]
     assert found["none"].isolation.n < found["near"].isolation.n
@@ -161,7 +161,7 @@ def carried_out_with_losses(folder, since_ns: int, **changes) -> RunDirectory:
 
 
 def half(run: RunDirectory):
-    (cell,) = [cell for cell in pipeline.analyse(run)[1].cells if cell.aggressor == "half"]
+    (cell,) = [cell for cell in stages.analyse(run)[1].cells if cell.aggressor == "half"]
     return cell
 
 

@@ -5,10 +5,12 @@ import sys
 
 import pytest
 
-from partywall import pipeline
+from partywall.core import here
 from partywall.events import silent
+from partywall.kinds.run import with_loads
 from partywall.model.observation import Observations
 from partywall.model.scenario import Scenario
+from partywall.run import stages
 from partywall.store import RunDirectory
 from tests.measured import fresh, measured
 
@@ -55,11 +57,11 @@ def test_visitors_of_one_service_take_their_part_from_each_other(tmp_path, monke
         "min_blocks": 8,
         "budget": "12s",
     }
-    host = pipeline.this_host()
-    scenario = pipeline.with_loads(Scenario.model_validate(content), folder)
-    run = RunDirectory.create(folder / "run", "", pipeline.plan(scenario, host, 1), host.facts)
-    pipeline.measure(run, silent)
-    evidence, findings = pipeline.analyse(run)
+    host = here.this_host()
+    scenario = with_loads(Scenario.model_validate(content), folder)
+    run = RunDirectory.create(folder / "run", "", stages.plan(scenario, host, 1), host.facts)
+    stages.measure(run, silent)
+    evidence, findings = stages.analyse(run)
     assert not findings.incomplete
     # In sum: what a slot's first and last slice hold of its neighbours differs where other work runs.
     seen = Observations.joined(list(evidence.observations.values()))

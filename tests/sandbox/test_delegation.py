@@ -10,9 +10,10 @@ import pytest
 
 from partywall.errors import CapabilityError
 from partywall.host import Host
-from partywall.model.plan import Limits
-from partywall.sandbox import Label, Settings, cgroups, delegation, make, oci, reaper, remedies
+from partywall.host.label import Label
+from partywall.sandbox import Settings, cgroups, delegation, make, oci, reaper, remedies
 from partywall.sandbox.cgroups import Cgroups
+from partywall.sandbox.document import Limits
 from partywall.sandbox.privileges import HOOKS, lacking
 from partywall.sandbox.qemu.vcpus import VcpuGroup
 from partywall.testing import fake_host

@@ -10,10 +10,11 @@ import pytest
 
 from partywall.errors import CapabilityError
 from partywall.host import Host
-from partywall.model.scenario import Disk
-from partywall.preflight import guests
-from partywall.sandbox import Label, Settings, make, qemu, reaper
-from partywall.sandbox.qemu import disk
+from partywall.host.label import Label
+from partywall.run.plan.requirements import sandboxes
+from partywall.sandbox import Settings, make, qemu, reaper
+from partywall.sandbox.document import Disk
+from partywall.sandbox.qemu import disk, needs
 from partywall.scenario import loads
 from tests.guests import ACCEL
 
@@ -112,7 +113,7 @@ victims:
     probe: disk-direct-write
     sandbox: {{backend: qemu, disk: {{device: /dev/partywall-{tmp_path.name}}}}}
 """)
-    (reported,) = guests.lacking_devices(scenario)
+    (reported,) = needs.lacking_devices(sandboxes(scenario))
     assert str(reported).startswith(f"victims.v.sandbox.disk.device: /dev/partywall-{tmp_path.name} does not exist")
 
 

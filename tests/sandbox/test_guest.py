@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from partywall import pipeline
+from partywall.core import here
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import Host, memory_nodes
-from partywall.model.plan import Limits
-from partywall.model.scenario import Throttle
-from partywall.sandbox import Label, Settings, cgroups, make, qemu, reaper
-from partywall.sandbox.label import VARIABLE
+from partywall.host.block import Throttle
+from partywall.host.label import VARIABLE, Label
+from partywall.sandbox import Settings, cgroups, make, qemu, reaper
+from partywall.sandbox.document import Limits
 from partywall.sandbox.qemu.vcpus import VcpuGroup
 from tests.guests import ACCEL
 from tests.measured import measured
@@ -249,7 +249,7 @@ def test_a_guest_that_dies_before_it_is_settled_fails_its_trial_with_the_reason(
 
 @pytest.mark.usefixtures("guest")
 def test_a_guests_memory_comes_from_the_node_that_is_named():
-    nodes = memory_nodes(pipeline.this_host())
+    nodes = memory_nodes(here.this_host())
     if not nodes or not Path("/proc/self/numa_maps").exists():
         pytest.skip("a kernel with NUMA nodes and numa_maps")
     label = Label.create(f"test-node-{os.getpid()}", Path("/var/tmp"))

@@ -12,7 +12,8 @@ import pytest
 
 from partywall.agent import binary
 from partywall.host import Host
-from partywall.sandbox import Label, Settings, make, qemu, reaper
+from partywall.host.label import Label
+from partywall.sandbox import Settings, make, qemu, reaper
 from partywall.sandbox.qemu import root
 from tests import root_image
 from tests.guests import ACCEL

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from partywall import pipeline
+from partywall.core import here
 from partywall.errors import CapabilityError
-from partywall.host import memory_nodes
-from partywall.model.plan import Limits
-from partywall.model.scenario import Disk, Throttle
-from partywall.sandbox import Label, Settings, block, cgroups, make, reap, reaper
-from partywall.sandbox.label import VARIABLE, start_ticks
+from partywall.host import block, memory_nodes
+from partywall.host.block import Throttle
+from partywall.host.label import VARIABLE, Label, start_ticks
+from partywall.sandbox import Settings, cgroups, make, reap, reaper
+from partywall.sandbox.document import Disk, Limits
 from tests.measured import measured
 
 pytestmark = pytest.mark.host
@@ -195,10 +195,10 @@ def test_a_containers_memory_comes_from_the_node_that_is_named(label, monkeypatc
         mounted.folder("cpuset", "/")
     except CapabilityError as error:
         pytest.skip(str(error))
-    if not memory_nodes(pipeline.this_host()):
+    if not memory_nodes(here.this_host()):
         pytest.skip("a kernel with NUMA nodes")
     monkeypatch.setenv("PARTYWALL_RUNTIME", runtime)
-    cpu, node = min(os.sched_getaffinity(0)), memory_nodes(pipeline.this_host())[0].number
+    cpu, node = min(os.sched_getaffinity(0)), memory_nodes(here.this_host())[0].number
     sandbox = make(Settings(name="victim", backend="container", cpus=(cpu,), memory_nodes=(node,)), label)
     sandbox.start(lambda *_: None)
     held = mounted.folder("cpuset", sandbox.cgroup) / "cpuset.mems"
@@ -212,7 +212,8 @@ def test_a_containers_memory_comes_from_the_node_that_is_named(label, monkeypatc
 LEAVE = """
 import os, sys
 from pathlib import Path
-from partywall.sandbox import Label, Settings, make
+from partywall.host.label import Label
+from partywall.sandbox import Settings, make
 label = Label.create(sys.argv[1], Path("/var/tmp"))
 for n, backend in enumerate(sys.argv[2].split(",")):
     sandbox = make(Settings(name=f"s{n}", backend=backend, cpus=(0,), command=True), label)

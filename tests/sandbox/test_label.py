@@ -9,9 +9,9 @@ import pytest
 
 from partywall.errors import UsageError
 from partywall.files import write_whole
-from partywall.run import governor, ledger
-from partywall.sandbox import Label, networks, reap, reaper, switch, vif
-from partywall.sandbox.label import start_ticks, state_root
+from partywall.host.label import Label, start_ticks, state_root
+from partywall.host.settings import governor, ledger
+from partywall.sandbox import networks, reap, reaper, switch, vif
 from partywall.sandbox.qemu import accelerator
 from partywall.testing import fake_host
 

@@ -3,8 +3,9 @@
 import os
 from types import SimpleNamespace
 
+from partywall.host.label import Label
 from partywall.migrate.guest import Side
-from partywall.sandbox import Label, reaper
+from partywall.sandbox import reaper
 from partywall.sandbox.qemu.launch import launched
 
 SCRIPT = "yes warning | head -c 300000 >&2; yes note | head -c 300000; echo the last word >&2; exit 3"

@@ -11,12 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from partywall import preflight
 from partywall.agent import binary
 from partywall.errors import CapabilityError, TrialError
-from partywall.model.plan import Limits
-from partywall.model.scenario import Disk, Scenario
-from partywall.sandbox import Label, Settings, make, reaper
+from partywall.host.label import Label
+from partywall.model.scenario import Scenario
+from partywall.run.plan.checks import check_host
+from partywall.sandbox import Settings, make, reaper
+from partywall.sandbox.document import Disk, Limits
 from partywall.sandbox.libvirt import Libvirt, backend, domain, leftovers, library, owned, tuning
 from partywall.sandbox.libvirt.tuning import Tuner, mask, scheduling
 from partywall.sandbox.qemu import balloon
@@ -134,7 +135,8 @@ class TestReal:
 
     def test_a_domain_goes_with_a_controller_that_was_killed(self, daemon, tmp_path):
         code = (
-            "import sys; from pathlib import Path; from partywall.sandbox import Label, Settings, make\n"
+            "import sys; from pathlib import Path\n"
+            "from partywall.host.label import Label; from partywall.sandbox import Settings, make\n"
             "label = Label.create('killed-libvirt', Path(sys.argv[2]))\n"
             "asked = Settings(name='g', backend='libvirt', cpus=(0,), files=False, uri=sys.argv[1])\n"
             "sandbox = make(asked, label); sandbox.launch(lambda *_: None)\n"
@@ -590,7 +592,7 @@ def test_a_domain_that_is_not_there_keeps_a_scenario_from_this_host(made_up, mon
         CapabilityError,
         match=r"^victims\.one\.sandbox\.domain, victims\.two\S+: domain nobody of qemu:///system: no domain has",
     ):
-        preflight.check_host(Scenario.model_validate({"partywall": 1, "name": "gone", "victims": victims}), fake_host())
+        check_host(Scenario.model_validate({"partywall": 1, "name": "gone", "victims": victims}), fake_host())
 
 
 HARD = {"cpu_limit": 0.25, "cpus": (1,), "host_cpus": (1,), "memory": 1 << 20, "disk": Disk(write_bps=4096)}

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from partywall.errors import CapabilityError
-from partywall.model.scenario import Disk, Throttle
+from partywall.host.block import Throttle, device_of, lacking
 from partywall.sandbox import Settings, cgroups, oci
-from partywall.sandbox.block import device_of, lacking
+from partywall.sandbox.document import Disk
 
 MOUNTS_V1 = (
     "/sys/fs/cgroup rw - tmpfs tmpfs rw",

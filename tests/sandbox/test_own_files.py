@@ -11,8 +11,9 @@ import pytest
 from partywall.agent import binary
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import Host
-from partywall.model.scenario import File
-from partywall.sandbox import Label, Settings, make, own_files, qemu, reaper
+from partywall.host.label import Label
+from partywall.sandbox import Settings, make, own_files, qemu, reaper
+from partywall.sandbox.document import File
 from partywall.sandbox.qemu.initramfs import loaded
 from partywall.sandbox.ssh.connection import put
 from tests import ssh_server

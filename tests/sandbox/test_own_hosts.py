@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from partywall.agent.catalogue import shipped
+from partywall.core.capability import Options
 from partywall.errors import CapabilityError, Exit
 from partywall.events import silent
 from partywall.host import Host
-from partywall.kinds.kind import Options
 from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.migrate import move as moves_of_guests
 from partywall.migrate import plan as plans

@@ -20,13 +20,15 @@ from hypothesis import strategies as st
 from partywall.agent.catalogue import shipped
 from partywall.cli import vm
 from partywall.errors import CapabilityError, TrialError
+from partywall.host.block import Throttle
 from partywall.model.plan import Treatment
-from partywall.model.scenario import Disk, Scenario, Throttle
+from partywall.model.scenario import Scenario
 from partywall.plan import Topology, lay_out, make
-from partywall.preflight import room
 from partywall.run.execute import guarded
+from partywall.run.plan import room
 from partywall.sandbox import Settings, Spent, clock, reaper
 from partywall.sandbox.cgroups import Cgroups, cpu_files
+from partywall.sandbox.document import Disk
 from partywall.sandbox.qemu import accelerator, balloon, kernel, unpack
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.machine import Machine, Nic, drive, throttles

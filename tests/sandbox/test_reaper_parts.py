@@ -4,7 +4,8 @@ import contextlib
 
 import pytest
 
-from partywall.sandbox import Label, reaper
+from partywall.host.label import Label
+from partywall.sandbox import reaper
 
 
 @pytest.fixture(autouse=True)

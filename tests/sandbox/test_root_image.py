@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partywall import preflight
 from partywall.errors import CapabilityError
 from partywall.host import Host
 from partywall.model.scenario import Scenario
+from partywall.run.plan.checks import check_host
+from partywall.run.plan.requirements import sandboxes
 from partywall.sandbox import qemu
 from partywall.sandbox.qemu import root
+from partywall.sandbox.qemu.needs import build_roots
 from partywall.testing import fake_host
 
 pytestmark = pytest.mark.long
@@ -126,11 +128,11 @@ def test_a_program_that_the_image_does_not_hold_is_reported_before_the_run(cache
     monkeypatch.setattr(root.Recipe, "of", classmethod(lambda _cls, packages, _host: recipe(packages)))
     put(cache, recipe(), programs=("fio",))
     with pytest.raises(CapabilityError, match=r"victims.v.command: the guest's root \(fio\) does not contain 'nosuch'"):
-        preflight.check_host(scenario(["nosuch"], root=["fio"]), fake_host())
+        check_host(scenario(["nosuch"], root=["fio"]), fake_host())
     with pytest.raises(CapabilityError) as caught:
-        preflight.build_roots(scenario(["nosuch"], root=["fio"]), pytest.fail, fake_host())
+        build_roots(sandboxes(scenario(["nosuch"], root=["fio"])), pytest.fail, fake_host())
     assert "does not contain 'nosuch'" in str(caught.value)
-    preflight.build_roots(scenario(["fio"], root=["fio"]), pytest.fail, fake_host())
+    build_roots(sandboxes(scenario(["fio"], root=["fio"])), pytest.fail, fake_host())
 
 
 def test_a_command_of_a_guest_is_not_looked_for_on_the_host(cache, monkeypatch):
@@ -138,7 +140,7 @@ def test_a_command_of_a_guest_is_not_looked_for_on_the_host(cache, monkeypatch):
     put(cache, recipe(), programs=("only-in-guests",))
     monkeypatch.setattr(qemu.GuestKernel, "prepared", lambda: None)
     host = fake_host(which=lambda name: None if name == "only-in-guests" else f"/usr/bin/{name}")
-    preflight.check_host(scenario(["only-in-guests"], root=["fio"]), host)
+    check_host(scenario(["only-in-guests"], root=["fio"]), host)
 
 
 def test_the_recipe_of_this_host_names_its_release_and_its_own_sources():

@@ -20,8 +20,9 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient
 from partywall.cli.app import app
 from partywall.errors import CapabilityError, TrialError
+from partywall.host.label import Label
 from partywall.kinds.compared import side_by_side
-from partywall.sandbox import Label, Settings, make, reaper
+from partywall.sandbox import Settings, make, reaper
 from partywall.sandbox.ssh import bootstrap, machine_agent, survey
 from partywall.sandbox.ssh.connection import Connection, Parcel, explained
 from partywall.store import RunDirectory
@@ -136,7 +137,8 @@ class TestReal:
 
     def test_nothing_is_left_there_after_the_controller_was_killed(self, server, base, tmp_path):
         code = (
-            "import sys; from pathlib import Path; from partywall.sandbox import Label, Settings, make\n"
+            "import sys; from pathlib import Path\n"
+            "from partywall.host.label import Label; from partywall.sandbox import Settings, make\n"
             "label = Label.create('killed-ssh', Path(sys.argv[1]))\n"
             "sandbox = make(Settings(name='far', backend='ssh', cpus=(0,), host='there'), label)\n"
             "client = sandbox.start(lambda *_: None)\n"

@@ -5,15 +5,17 @@ import sys
 
 import pytest
 
-from partywall import guard, kinds, pipeline, study
+from partywall import guard, kinds, study
+from partywall.agent.catalogue import shipped
 from partywall.cli import main
 from partywall.consolidate import load as clusters
+from partywall.core import here
+from partywall.core.document.formats import FORMATS
 from partywall.errors import UsageError
 from partywall.load import plan as loads
 from partywall.migrate import plan as migrations
 from partywall.power import profiles
 from partywall.scenario import load as load_scenario
-from partywall.scenario.documents import FORMATS
 from partywall.web import documents
 from partywall.web.jobs import Order
 
@@ -24,7 +26,7 @@ READERS = {
     ("partywall",): load_scenario,
     ("partywall_load",): loads.load,
     ("partywall_guard",): guard.load,
-    ("partywall_migration",): lambda file: migrations.load(file, pipeline.catalogue()),
+    ("partywall_migration",): lambda file: migrations.load(file, shipped()),
     ("partywall_cluster",): clusters.load,
     tuple(study.KINDS): study.kind_of,
     ("model",): lambda file: profiles.find(str(file)),
@@ -114,7 +116,7 @@ def test_a_record_that_is_given_as_a_document_is_shown_by_report(tmp_path):
 def test_an_order_of_the_page_names_the_right_command_too(kind, given):
     order = Order(kind=kind, document=TEXTS[given])
     with pytest.raises(UsageError) as refused:
-        documents.forecast(order, pipeline.this_host(), allow_commands=False)
+        documents.forecast(order, here.this_host(), allow_commands=False)
     (problem,) = refused.value.problems
     assert problem.message.startswith("this is ")
     assert COMMANDS[given] in problem.remedy

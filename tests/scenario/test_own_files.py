@@ -8,17 +8,19 @@ import shutil
 
 import pytest
 
-from partywall import preflight, sandbox
+from partywall import sandbox
 from partywall.agent.catalogue import shipped
+from partywall.core.capability import Options
 from partywall.errors import CapabilityError, UsageError
 from partywall.events import silent
-from partywall.kinds.kind import Options
 from partywall.kinds.run import RunJob, Runs
 from partywall.model.plan import Plan
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
-from partywall.preflight import own_files, room
-from partywall.report import host as report
+from partywall.report.host import own_files
+from partywall.run.plan import files, room
+from partywall.run.plan.checks import check_host
+from partywall.run.plan.requirements import commands
 from partywall.stats import workloads_differ
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
@@ -85,7 +87,7 @@ def test_every_file_that_cannot_be_copied_is_named_with_its_line(file, monkeypat
     monkeypatch.setattr(sandbox.own_files, "FILES_BYTES_MAX", 11)
     assert problems(file)[0][3] == "./bench cannot be read: it has more than 11 B"
     monkeypatch.undo()
-    monkeypatch.setattr(own_files, "FILES_BYTES_MAX", 15)
+    monkeypatch.setattr(files, "FILES_BYTES_MAX", 15)
     assert problems(file)[0][2:4] == ("victims.v.files", "the files have 16 B, more than 15 B")
 
 
@@ -123,7 +125,7 @@ def test_files_that_exceed_the_disk_of_their_guest_are_refused_before_the_run(fi
 
 
 def test_the_user_sees_files_and_version_before_allowing_commands(file):
-    listed = preflight.commands(RunJob.read(str(file)).scenario)
+    listed = commands(RunJob.read(str(file)).scenario)
     assert [text.partition(",")[0] for text in listed] == [
         "victims.v.files[0]",
         "victims.v.files[1]",
@@ -136,11 +138,11 @@ def test_the_user_sees_files_and_version_before_allowing_commands(file):
 def test_a_command_among_its_own_files_need_not_be_installed(file):
     scenario = RunJob.read(str(file)).scenario
     bare_host = fake_host(which=lambda _name: None)
-    preflight.check_host(scenario, bare_host)
+    check_host(scenario, bare_host)
     victim = scenario.victims["v"]
     bare = scenario.model_copy(update={"victims": {"v": victim.model_copy(update={"files": victim.files[1:]})}})
     with pytest.raises(CapabilityError, match=r"(?s)v\.command: '\./bench' is not installed.*v\.version"):
-        preflight.check_host(bare, bare_host)
+        check_host(bare, bare_host)
 
 
 def test_a_run_does_not_resume_with_other_files_and_a_comparison_says_so(file, tmp_path):
@@ -168,11 +170,11 @@ def test_the_report_names_files_and_versions(file, tmp_path):
     plan = make(RunJob.read(str(file)).scenario, Topology((0, 1), ()), shipped())
     facts = {"cpus_allowed": [0, 1], "memory": {"usable_bytes": 1 << 40}, "missing": []}
     run = RunDirectory.create(tmp_path / "run", TEXT, plan, facts)
-    assert dict(report.own_files(read_evidence(run)))["version of victim v"] == "unknown, because no trial began"
+    assert dict(own_files(read_evidence(run)))["version of victim v"] == "unknown, because no trial began"
     turn = {"trial": plan.trials[0].id, "rate_max": {}, "facts": {}, "counters": []}
     for visit, version in (("0", "bench 1.2"), ("1", "bench 1.2"), ("2", "bench 1.3")):
         run.append("visit", visit=visit, versions={"victim": version}, **turn)
-    rows = list(report.own_files(read_evidence(run)))
+    rows = list(own_files(read_evidence(run)))
     assert rows[1] == ("file of victim v", f"input.bin: 5 B, SHA-256 {hashlib.sha256(b'input').hexdigest()[:16]}…")
     assert rows[2] == ("version of victim v", "bench 1.2; bench 1.3")
 

@@ -8,11 +8,11 @@ import pytest
 
 from labs.xen.lab import VITS
 from labs.xen.machine import DOM0_MIB, MEMORY_MIB
-from partywall import pipeline
+from partywall.agent.catalogue import shipped
 from partywall.model.study import StudyRequest
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
-from partywall.preflight import room
+from partywall.run.plan import room
 from partywall.scenario import loads, papers
 from partywall.study.isolation import Isolation
 from partywall.testing import fake_host
@@ -23,7 +23,7 @@ TWO = Topology((0, 1), ((0, 1),))
 
 
 def fits(scenario):
-    plan = make_plan(scenario, TWO, pipeline.catalogue(), elsewhere={URI: TWO})
+    plan = make_plan(scenario, TWO, shipped(), elsewhere={URI: TWO})
     assert plan.trials
     assert not [problem for trial in plan.trials for problem in room.beyond_memory(trial, {})]
     assert plan.estimate_ns < 10 * 60 * 10**9

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from partywall.core.stats.histogram import Histogram, bucket_of
 from partywall.model.evidence import Counter, Evidence
-from partywall.model.observation import Histogram, Observation, bucket_of, by_trial
-from partywall.model.plan import Limits, Plan, Treatment, Trial
+from partywall.model.observation import Observation, by_trial
+from partywall.model.plan import Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor, Goal, Scenario, Timing, Victim
+from partywall.sandbox.document import Limits
 
 SLOT_NS = 100_000_000
 GUARD_NS = 10_000_000

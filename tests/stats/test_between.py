@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from partywall.core.stats.estimate import Outcome
 from partywall.model.comparison import Change
-from partywall.model.finding import Outcome
 from partywall.stats.between import FEWEST_FREE, Logged, spreads
 from partywall.stats.compare import compare, ratio_of
 from partywall.stats.quantile import holm

@@ -3,8 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from partywall.agent.catalogue import Warn
+from partywall.core.stats.estimate import Estimate, Outcome
 from partywall.model.comparison import Change
-from partywall.model.finding import Effect, Estimate, Outcome, Warn
+from partywall.model.finding import Effect
 from partywall.model.scenario import Aggressor
 from partywall.stats import analyse, compare
 from partywall.stats.compare import UNKNOWN_SPREAD, compare_runs, ratio_of

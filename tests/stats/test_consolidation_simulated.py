@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
+from partywall.core.stats.estimate import Outcome
 from partywall.model.consolidation import ConsolidationEvidence, PolicyResult, Simulation
-from partywall.model.finding import Outcome
 from partywall.report.consolidation_view import show
 from partywall.stats.consolidation import findings
 from tests.placement.clusters import cluster

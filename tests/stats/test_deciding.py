@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Estimate
 from partywall.stats import DECIDING, FEWEST_WORTH, checkpoints, enough, is_decided
 from partywall.stats.interval import blocks_worth, error_of_mean
 from partywall.stats.states import bound_of

@@ -6,11 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partywall.agent.catalogue import Warn
+from partywall.core.stats.estimate import Outcome
+from partywall.core.stats.histogram import Histogram, bucket_of
+from partywall.host.block import Throttle
 from partywall.model.evidence import AgentFacts, Counter, Readings
-from partywall.model.finding import Curve, Effect, Outcome, Warn
-from partywall.model.observation import Histogram, bucket_of
-from partywall.model.plan import Limits, Treatment
-from partywall.model.scenario import Aggressor, Goal, Sandbox, Throttle, Victim
+from partywall.model.finding import Curve, Effect
+from partywall.model.plan import Treatment
+from partywall.model.scenario import Aggressor, Goal, Victim
+from partywall.sandbox.document import Limits, Sandbox
 from partywall.stats import agent_facts, analyse, carry_over, checkpoints, enough
 from partywall.stats.effects import bands_of, variation_of
 from partywall.stats.interval import ratio_of_means

@@ -3,10 +3,13 @@ from itertools import product
 
 import pytest
 
-from partywall.model.finding import Band, Cell, CpuTime, Estimate, Warn
-from partywall.model.scenario import Aggressor, Goal, Load, Sandbox, Victim
-from partywall.model.wording import LINES
-from partywall.report import figures
+from partywall.agent.catalogue import Warn
+from partywall.core.report import figures
+from partywall.core.report.wording import LINES
+from partywall.core.stats.estimate import Estimate
+from partywall.model.finding import Band, Cell, CpuTime
+from partywall.model.scenario import Aggressor, Goal, Load, Victim
+from partywall.sandbox.document import Sandbox
 from partywall.stats import analyse
 from partywall.stats.headline import headline as line_of
 from partywall.stats.headline import percent

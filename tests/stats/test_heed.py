@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Estimate
 from partywall.model.observation import Observation, Observations
 from partywall.stats import series as of_series
 from partywall.stats.heed import heeds

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partywall.model.observation import Histogram, Observation, Observations, bucket_bounds, bucket_of
+from partywall.core.stats.histogram import Histogram, bucket_bounds, bucket_of
+from partywall.model.observation import Observation, Observations
 from partywall.stats.latency import latencies
 
 

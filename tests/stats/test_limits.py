@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from partywall.model.finding import Outcome
-from partywall.model.plan import Limits
-from partywall.model.scenario import Goal, Sandbox, Victim
+from partywall.core.stats.estimate import Outcome
+from partywall.model.scenario import Goal, Victim
+from partywall.sandbox.document import Limits, Sandbox
 from partywall.stats import analyse
 from partywall.stats.limits import PERIODS, USED_UP
 from tests.stats.builders import Host, evidence, limit, plan, treatment, trial

@@ -10,7 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from partywall.model.finding import Band, Cell, Effect, Estimate, Outcome, Warn
+from partywall.agent.catalogue import Warn
+from partywall.core.stats.estimate import Estimate, Outcome
+from partywall.model.finding import Band, Cell, Effect
 from partywall.model.scenario import Goal
 from partywall.report import compare_view, export, html, terminal
 from partywall.stats import analyse, compare

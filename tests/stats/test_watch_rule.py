@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from partywall.model.watch import Disk, Span, Use
-from partywall.report.watch_text import who
-from partywall.stats.watch import NEW_USUAL, Rule
+from partywall.watch.record import Disk, Span, Use
+from partywall.watch.rule import NEW_USUAL, Rule
+from partywall.watch.sentences import who
 
 SECOND = 10**9
 DAY = 86_400

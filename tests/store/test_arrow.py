@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from partywall.store.arrow import values
+from partywall.core.arrow import values
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_the_array_outlives_its_column():
 
 def test_pandas_is_not_imported():
     code = (
-        "import sys; import pyarrow as pa; from partywall.store.arrow import values; values(pa.nulls(2, pa.int64())); "
+        "import sys; import pyarrow as pa; from partywall.core.arrow import values; values(pa.nulls(2, pa.int64())); "
         "values(pa.nulls(2).is_null()); sys.exit('pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from partywall.core.control import FILE, Control, send
 from partywall.errors import UsageError
-from partywall.store.control import FILE, Control, send
 
 
 def test_requests_are_taken_once_and_in_order(tmp_path):

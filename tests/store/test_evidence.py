@@ -9,8 +9,8 @@ import pytest
 
 from partywall import cli
 from partywall.agent.catalogue import shipped
+from partywall.core.stats.histogram import Histogram
 from partywall.errors import UsageError
-from partywall.model.observation import Histogram
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, lay_out, make, order
 from partywall.stats import analyse

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from partywall import files
+from partywall.core.report.page import written
 from partywall.errors import UsageError
-from partywall.report.page import written
-from partywall.store.lines import decoded
+from partywall.files import decoded
 from partywall.store.study import StudyDirectory
-from partywall.store.watch import WatchDirectory
+from partywall.watch.record import WatchDirectory
 from tests.store.test_directory import SLICE, run  # noqa: F401 - a fixture
 from tests.test_kinds import migration, study
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from partywall.core.query import check_processor
 from partywall.errors import CapabilityError
-from partywall.store.query import check_processor
 
 
 def processor(tmp_path, line):

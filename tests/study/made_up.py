@@ -6,9 +6,10 @@ import json
 
 import numpy as np
 
-from partywall import pipeline
+from partywall.agent.catalogue import shipped
+from partywall.core.stats.histogram import Histogram
 from partywall.model.evidence import AgentFacts, Counter, Evidence
-from partywall.model.observation import Histogram, Observation, by_trial
+from partywall.model.observation import Observation, by_trial
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.scenario import loads
@@ -34,7 +35,7 @@ def part(
 ):
     """A part measured: effect(trial, treatment) is the rate, in work a second, and counters what the monitors read."""
     text = json.dumps({"partywall": 1, "name": "made-up", "budget": "1h", **scenario})
-    plan = make_plan(loads(text), TWO, pipeline.catalogue())
+    plan = make_plan(loads(text), TWO, shipped())
     chance = np.random.default_rng(3)
     result, moment = [], 0
     for trial in plan.trials:

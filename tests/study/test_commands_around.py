@@ -20,8 +20,9 @@ from partywall.agent import binary
 from partywall.cli.app import app
 from partywall.errors import TrialError, UsageError
 from partywall.events import silent
+from partywall.host.label import WORK_ROOT, Label
 from partywall.model.study import StudyRequest
-from partywall.sandbox import WORK_ROOT, Label, Settings, cgroups, reaper
+from partywall.sandbox import Settings, cgroups, reaper
 from partywall.sandbox.libvirt import domain
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel

@@ -15,9 +15,9 @@ from partywall import study as studies
 from partywall.cli.app import app
 from partywall.errors import CapabilityError, UsageError
 from partywall.host import Host
+from partywall.host.label import WORK_ROOT
+from partywall.host.settings import governor, held, ledger
 from partywall.model.study import StudyRequest
-from partywall.run import governor, ledger, settings
-from partywall.sandbox import WORK_ROOT
 from partywall.scenario import papers
 from partywall.store import RunDirectory
 from partywall.store.study import StudyDirectory
@@ -84,7 +84,7 @@ def test_every_part_fits_into_guests_on_hosts_of_any_size(name, cpus, monkeypatc
     assert jobs
     # This host's disk lets no I/O scheduler be chosen.
     lacking = {"schedulers"} if name == "vits" else set()
-    assert {job.part for job in jobs if _why_not(job, Refused({}, settings.refused(host)))} == lacking
+    assert {job.part for job in jobs if _why_not(job, Refused({}, held.refused(host)))} == lacking
     going = [job for job in jobs if job.part not in lacking]
     assert [error for job in going if (error := _unplannable(job, StudyRequest(), host, WORK_ROOT))] == []
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from partywall import pipeline, preflight, study
+from partywall import study
 from partywall.agent import memory_check
 from partywall.agent.memory_check import Checked, Checks
+from partywall.core import here
 from partywall.errors import AgentError, CapabilityError, UsageError
 from partywall.events import Doing, Left
 from partywall.host import Host
 from partywall.kinds.study import StudyJob
 from partywall.load import memory
 from partywall.model.study import StudyReport, StudyRequest
-from partywall.preflight import room
+from partywall.run import stages
+from partywall.run.plan import room
+from partywall.run.plan.room import check_guest_memory
 from partywall.scenario import find, load
 from partywall.store.study import StudyDirectory
 from partywall.testing import fake_host
@@ -41,13 +44,13 @@ class Waiting:
 @pytest.mark.long
 def test_memory_that_is_there_is_checked_and_more_than_the_host_has_is_refused():
     said, kept = [], []
-    pipeline.check_free_memory(16 << 20, "senders", Checks(said.append, keep=kept.append))
+    here.check_free_memory(16 << 20, "senders", Checks(said.append, keep=kept.append))
     assert said[0] == Doing("checking that 16 MiB of memory are available")
     (stored,) = kept
     assert (stored["bytes"], stored["what"]) == (16 << 20, "senders")
     assert stored["found"]["first_touch"]["pages"] == 4096
     with pytest.raises(CapabilityError, match="memory for senders"):
-        pipeline.check_free_memory(1 << 50, "senders", Checks(said.append))
+        here.check_free_memory(1 << 50, "senders", Checks(said.append))
 
 
 @pytest.mark.host
@@ -55,7 +58,7 @@ def test_memory_that_is_there_is_checked_and_more_than_the_host_has_is_refused()
 def test_a_longer_wait_tells_the_time_left_and_ends_with_what_is_missing():
     said = []
     with pytest.raises(CapabilityError, match=r"waited 1[12]\d{3} ms"):
-        pipeline.check_free_memory(1 << 50, "senders", Checks(said.append, 11 * SECOND_NS))
+        here.check_free_memory(1 << 50, "senders", Checks(said.append, 11 * SECOND_NS))
     left = [event.seconds for event in said if isinstance(event, Left)]
     assert left == sorted(left, reverse=True)
     assert len(left) > 5
@@ -80,14 +83,14 @@ def test_the_option_sets_how_long_the_agent_waits():
 
 def test_guests_that_do_not_fit_now_are_refused_unless_the_run_waits(monkeypatch):
     monkeypatch.setattr(room, "guest_memory", lambda _trial: 3 << 30)
-    plan = pipeline.plan(load(find("demo")), fake_host(cpus=4))
+    plan = stages.plan(load(find("demo")), fake_host(cpus=4))
     busy = {"total_bytes": 4 << 30, "usable_bytes": 1 << 30, "limit": None}
     with pytest.raises(CapabilityError, match=r"1 GiB are available; .* --wait-for-memory"):
-        preflight.check_guest_memory(plan, Host({"memory": busy}))
-    preflight.check_guest_memory(plan, Host({"memory": busy}), waits=True)
+        check_guest_memory(plan, Host({"memory": busy}))
+    check_guest_memory(plan, Host({"memory": busy}), waits=True)
     limited = busy | {"limit": {"folder": "/a", "limit_bytes": 2 << 30, "used_bytes": 0}}
     with pytest.raises(CapabilityError, match="2 GiB are there; "):
-        preflight.check_guest_memory(plan, Host({"memory": limited}), waits=True)
+        check_guest_memory(plan, Host({"memory": limited}), waits=True)
 
 
 def test_a_study_keeps_its_wait_and_gets_another_when_it_is_continued(tmp_path):

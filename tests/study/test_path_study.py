@@ -15,19 +15,19 @@ from partywall.errors import TrialError, UsageError
 from partywall.host import Host
 from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
-from partywall.model.trace import ClockBound, Hop, Missed, Report, Start, Step, TraceEvidence, Way
-from partywall.model.trace import TraceRequest as Hops
 from partywall.report import study_page
 from partywall.sandbox import qemu
 from partywall.sandbox.lab import Counted
 from partywall.scenario import papers
-from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
 from partywall.study.path import findings as stats
 from partywall.study.path import slots
 from partywall.study.path.model import Cell, Extent, Study, Traced
 from partywall.testing import fake_host
-from partywall.trace import Present
+from partywall.trace.findings import findings
+from partywall.trace.measure.tracing import Present
+from partywall.trace.record import ClockBound, Hop, Missed, Report, Start, Step, TraceEvidence, Way
+from partywall.trace.record import TraceRequest as Hops
 from partywall.web.records import summary
 from tests.measured import fresh, measured
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from partywall import pipeline
 from partywall import study as studies
 from partywall.cli.app import app
+from partywall.core import here
 from partywall.errors import CapabilityError, Exit, UsageError
 from partywall.model.paper import Paper
 from partywall.model.study import StudyRequest
@@ -37,7 +37,7 @@ def test_every_study_that_ships_can_be_read_and_is_listed_with_what_it_is():
 @pytest.mark.parametrize("length", ["short", "long"])
 def test_a_study_says_what_it_would_measure_and_for_how_long(name, length):
     kind, study = read(name)
-    outline = kind.outline(study, StudyRequest(length=length), pipeline.this_host())
+    outline = kind.outline(study, StudyRequest(length=length), here.this_host())
     assert outline.lines
     assert outline.seconds > 60
     assert outline.seconds < 3600 or length == "long"

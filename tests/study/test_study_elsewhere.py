@@ -12,12 +12,13 @@ from typer.testing import CliRunner
 
 from partywall import study as studies
 from partywall.cli.app import app
+from partywall.core.capability import Options
 from partywall.errors import CapabilityError, Exit, UsageError
-from partywall.kinds.kind import Options
 from partywall.kinds.study import Studies, StudyJob
 from partywall.model import factors
 from partywall.model.study import StudyRequest
-from partywall.preflight import elsewhere
+from partywall.run.plan.requirements import measured_facts
+from partywall.sandbox import elsewhere
 from partywall.study.isolation.kind import Isolation, Place, Refused, _jobs, _why_not
 from partywall.testing import fake_host
 
@@ -192,7 +193,7 @@ def test_the_facts_of_a_record_are_those_of_the_machine_with_the_victims():
 
     def measured(victim, aggressor, backends="[process]"):
         scenarios = [job.scenario for job in jobs(with_sandboxes(victim, aggressor, backends), StudyRequest())]
-        return elsewhere.measured_facts(scenarios, here)
+        return measured_facts(scenarios, here)
 
     on_a, on_b = "{backend: ssh, host: a}", "{backend: ssh, host: b}"
     assert measured("{}", on_a) == here

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Estimate
 from partywall.model.paper import Axis, Claim, PaperTable, Place
-from partywall.report import figures
+from partywall.report.figures import scale_of
 from partywall.study.isolation import kind as isolation
 from partywall.study.isolation import tables
 from partywall.study.isolation.kind import _kernels
@@ -18,7 +18,7 @@ RING = {"victims": {"v": {"probe": "cache"}}, "aggressors": {"ring": {"stressor"
 
 
 def shown(trial, rate):
-    scale = figures.scale_of(trial.victim, _kernels())
+    scale = scale_of(trial.victim, _kernels())
     return scale.show_estimate(rate), -1 if scale.inverse else 1
 
 

@@ -12,11 +12,12 @@ from partywall import study as all_studies
 from partywall.cli.app import app
 from partywall.cli.compare import compare
 from partywall.cli.output import Format
+from partywall.core.report.charts import spec_of
 from partywall.errors import Exit, UsageError
 from partywall.kinds import compared
 from partywall.kinds.compared import beside, side_by_side
 from partywall.model.study import StudyReport, StudyRequest
-from partywall.report import charts, paper, study_page
+from partywall.report import paper, study_page
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells as generation
 from partywall.study.generation.model import METRICS, Observed
@@ -81,7 +82,7 @@ def test_one_page_shows_the_points_of_both_in_every_figure_and_table(records):
     assert paper.columns(shown)[3:] == ["small", "large"]
     by_place = {(series, x): values for series, x, _, *values in paper.rows(shown)}
     assert [float(text.split()[0]) for text in by_place["physical", "25"]] == pytest.approx([1.001, 0.5005])
-    spec = json.dumps(charts.spec_of(paper.chart(shown)))
+    spec = json.dumps(spec_of(paper.chart(shown)))
     assert '"from": "there"' in spec
     assert r"{\"here\": \"small\", \"there\": \"large\"}[datum.label]" in spec
     html = study_page.render(report)
@@ -96,7 +97,7 @@ def test_one_page_shows_the_points_of_both_in_every_figure_and_table(records):
 def test_alone_a_study_has_one_column_and_no_legend_of_hosts(records):
     shown = next(each for each in all_studies.report(records[0]).comparisons if each.table.id == "fig 4a")
     assert paper.columns(shown)[3:] == ["here"]
-    assert "there" not in json.dumps(charts.spec_of(paper.chart(shown)))
+    assert "there" not in json.dumps(spec_of(paper.chart(shown)))
 
 
 def test_what_only_the_other_host_measured_is_shown_too(records):

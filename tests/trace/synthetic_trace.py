@@ -1,6 +1,6 @@
 """A trace as it would be stored, from a few figures."""
 
-from partywall.model.trace import (
+from partywall.trace.record import (
     Delay,
     Flow,
     Hop,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partywall.errors import UsageError
-from partywall.trace import ask
+from partywall.trace.hops import ask
 
 
 def problems(*hops, **options):

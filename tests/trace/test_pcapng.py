@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from partywall.model.trace import merged
-from partywall.report.pcapng import pcapng
+from partywall.trace.pcapng import pcapng
+from partywall.trace.record import merged
 from tests.trace.synthetic_trace import evidence
 
 

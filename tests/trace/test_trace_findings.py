@@ -7,16 +7,15 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partywall.core.report.charts import spec_of
+from partywall.core.stats.histogram import bucket_of
 from partywall.errors import Exit
-from partywall.kinds.trace import Traces
-from partywall.model.observation import bucket_of
-from partywall.model.trace import ClockBound, Delay, Missed, added_delays, merged
-from partywall.report.charts import spec_of
-from partywall.report.trace_charts import all_charts
-from partywall.report.trace_view import render
-from partywall.stats.trace import findings, quantiles
-from partywall.store.trace import TraceDirectory
-from partywall.trace.follow import _Log
+from partywall.trace.capability import Traces
+from partywall.trace.charts import all_charts
+from partywall.trace.findings import findings, quantiles
+from partywall.trace.measure.follow import _Log
+from partywall.trace.record import ClockBound, Delay, Missed, TraceDirectory, added_delays, merged
+from partywall.trace.report import render
 from tests.trace.synthetic_trace import NOTHING, PACKET, delay, evidence, forward, report
 
 

@@ -14,9 +14,11 @@ import pytest
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.errors import PartywallError
-from partywall.model.trace import counted, merged
-from partywall.sandbox import Label, reap, reaper
-from partywall.trace import Present, Tracing, ask
+from partywall.host.label import Label
+from partywall.sandbox import reap, reaper
+from partywall.trace.hops import ask
+from partywall.trace.measure.tracing import Present, Tracing
+from partywall.trace.record import counted, merged
 from tests.trace.spaces import hooked, lacking, run, wait
 
 pytestmark = pytest.mark.host

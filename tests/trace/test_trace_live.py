@@ -4,8 +4,8 @@ import json
 
 from partywall import events
 from partywall.kinds.journal import FILE, Journal
-from partywall.model.trace import Flow
-from partywall.trace.follow import _Log
+from partywall.trace.measure.follow import _Log
+from partywall.trace.record import Flow
 from partywall.web import pages
 from partywall.web.live import Watched
 from tests.trace.synthetic_trace import FLOW, MS, PACKET, evidence, forward, report

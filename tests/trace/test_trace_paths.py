@@ -17,10 +17,12 @@ import pytest
 from partywall.agent import agents, binary
 from partywall.agent.clock import Offset
 from partywall.errors import PartywallError
-from partywall.model.trace import Start, TraceEvidence, merged
-from partywall.sandbox import Label, reaper
-from partywall.stats.trace import findings
-from partywall.trace import Tracing, ask
+from partywall.host.label import Label
+from partywall.sandbox import reaper
+from partywall.trace.findings import findings
+from partywall.trace.hops import ask
+from partywall.trace.measure.tracing import Tracing
+from partywall.trace.record import Start, TraceEvidence, merged
 from tests.trace.spaces import feature, inside, ip, lacking, run, send, send_tagged, stream, wait
 
 pytestmark = pytest.mark.host

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from partywall.errors import TrialError
-from partywall.model.trace import Missed
-from partywall.trace import Tracing, ask
+from partywall.trace.hops import ask
+from partywall.trace.measure.tracing import Tracing
+from partywall.trace.record import Missed
 from tests.trace.synthetic_trace import report
 
 

@@ -13,19 +13,18 @@ from partywall import kinds
 from partywall.cli import watch as command
 from partywall.cli.execution import carry_out
 from partywall.cli.watch import NAME, _short
+from partywall.core.capability import Options
 from partywall.errors import Exit, UsageError
 from partywall.events import Note, Report, Started, silent
-from partywall.kinds import watch as kind_module
 from partywall.kinds.journal import Journal
-from partywall.kinds.kind import Options
-from partywall.kinds.watch import SPANS_SHOWN, Watches, WatchJob
-from partywall.model.watch import HOST, UNKNOWN, USES_MAX, Disk, Seen, Span, Use
-from partywall.report.watch_view import FILES, _parts, headline, notes, render
-from partywall.store.watch import WatchDirectory
 from partywall.testing.hosts import fake_host
-from partywall.watch import watching
+from partywall.watch import capability as kind_module
+from partywall.watch.capability import SPANS_SHOWN, Watches, WatchJob
+from partywall.watch.measure import watching
+from partywall.watch.measure.reading import Snapshot
 from partywall.watch.prometheus import USES_KEPT, USES_WRITTEN, Totals
-from partywall.watch.reading import Snapshot
+from partywall.watch.record import HOST, UNKNOWN, USES_MAX, Disk, Seen, Span, Use, WatchDirectory
+from partywall.watch.report import FILES, _parts, headline, notes, render
 
 SECOND = 10**9
 HOUR = 3600

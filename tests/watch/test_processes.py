@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partywall.model.watch import UNKNOWN
-from partywall.watch.processes import INIT, Ledger, Processes, Reading
+from partywall.watch.measure.processes import INIT, Ledger, Processes, Reading
+from partywall.watch.record import UNKNOWN
 
 
 @dataclass

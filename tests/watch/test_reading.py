@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from partywall.errors import CapabilityError, UsageError
-from partywall.model.watch import HOST, REST, UNKNOWN, Disk, Span, Use, parts
 from partywall.testing.hosts import fake_host
-from partywall.watch.reading import LOOK_NS, SOON_NS, Reader, span
+from partywall.watch.measure.reading import LOOK_NS, SOON_NS, Reader, span
+from partywall.watch.record import HOST, REST, UNKNOWN, Disk, Span, Use, parts
 
 ROW = (
     "{number} {name} {reads} 0 {sectors} {ms} {writes} 0 {written} {written_ms} {flight} {busy} 0"

@@ -11,8 +11,8 @@ import time
 import pytest
 
 from benches import counted
-from partywall.kinds.watch import Watches
-from partywall.store.watch import WatchDirectory
+from partywall.watch.capability import Watches
+from partywall.watch.record import WatchDirectory
 
 SIZE = 128 << 20
 ALONE = 10

@@ -2,7 +2,7 @@
 
 import pytest
 
-from partywall import pipeline
+from partywall.core import here
 from partywall.host import Host
 from partywall.testing import fake_host
 from partywall.web.jobs import Folder
@@ -24,7 +24,7 @@ def server(folder) -> Direct:
         folder,
         Site(8733),
         Secrets(folder.own),
-        read_host=lambda: fake_host(pipeline.described({}, Host.here()) | {"cpus_allowed": [0, 1]}),
+        read_host=lambda: fake_host(here.described({}, Host.here()) | {"cpus_allowed": [0, 1]}),
     )
     made.runner = Runner(folder)
     return made

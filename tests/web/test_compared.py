@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from partywall import pipeline
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
 from partywall.model.comparison import Change
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
+from partywall.run import stages
 from partywall.store import RunDirectory
 from partywall.testing import SimulatedHost
 from partywall.web.compared import RECORDS_MAX, several
@@ -33,7 +33,7 @@ def run(folder, name: str, seed: int, *, moves: float, **changes) -> RunDirector
     plan = make(Scenario.model_validate(CONTENT | changes), Topology((0, 1), ()), shipped())
     made = RunDirectory.create(folder.root / name, "", plan, facts)
     SimulatedHost({"moves": moves, "stays": 0.9}, noise=0.002, wander=0.001, seed=seed).carry_out(made)
-    (made.path / "findings.json").write_text(pipeline.analyse(made)[1].model_dump_json(), encoding="utf-8")
+    (made.path / "findings.json").write_text(stages.analyse(made)[1].model_dump_json(), encoding="utf-8")
     return made
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Estimate
 from partywall.model.plan import Plan
 from partywall.model.scenario import Scenario
 from partywall.report.matrix import Severity

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partywall.host.label import start_ticks
 from partywall.model.load_plan import LoadPlan
 from partywall.model.migration import MigrationPlan
 from partywall.model.policy import Policy
 from partywall.model.scenario import Scenario
-from partywall.sandbox.label import start_ticks
 from partywall.store.guard import GuardDirectory
 from partywall.web import deleted, documents, live, pages
 from partywall.web import runner as running

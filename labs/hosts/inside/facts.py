@@ -10,11 +10,11 @@ import shlex
 import subprocess
 import sys
 
-from partywall import pipeline
+from partywall.core import here
 
 
 def main() -> int:
-    facts = pipeline.host_facts()
+    facts = here.host_facts()
     tools = [
         subprocess.run(shlex.split(command), stdout=subprocess.PIPE, text=True, check=True) for command in sys.argv[1:]
     ]

@@ -9,7 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from partywall.sandbox import WORK_ROOT, Label, Settings, make, reaper
+from partywall.host.label import WORK_ROOT, Label
+from partywall.sandbox import Settings, make, reaper
 
 SPAN_S = 10
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")

@@ -12,7 +12,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from partywall.sandbox import WORK_ROOT, Label, Settings, make, reaper
+from partywall.host.label import WORK_ROOT, Label
+from partywall.sandbox import Settings, make, reaper
 
 # Far more than the agent itself holds.
 BLOCK_BYTES = 64 << 20

@@ -10,6 +10,7 @@ import difflib
 import functools
 import json
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from importlib import resources
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,6 @@ from jsonschema.exceptions import ValidationError
 from pydantic import BaseModel, ConfigDict, Field
 
 from partywall import units
-from partywall.model.finding import Warn
 
 Role = Literal["probe", "stressor"]
 ParamMistake = tuple[str, str, str]
@@ -32,6 +32,27 @@ TYPES = {
     "object": "keys with values",
     "null": "nothing",
 }
+
+
+class Warn(StrEnum):
+    """A warning beside a figure. `partywall.report.advice` has the advice for each."""
+
+    CARRY_OVER = "carry_over"
+    COARSE_VICTIM = "coarse_victim"
+    FEW_BLOCKS = "few_blocks"
+    STEAL = "steal"
+    FOREIGN_LOAD = "foreign_load"
+    DRIFTING_EFFECT = "drifting_effect"
+    NULL_EFFECT = "null_effect"
+    NULL_LATENCY = "null_latency"
+    THROTTLED = "throttled"
+    AGGRESSOR_FELL_SHORT = "aggressor_fell_short"
+    CALIBRATION_DISTURBED = "calibration_disturbed"
+    AGGRESSOR_IDLE = "aggressor_idle"
+    AGGRESSOR_NOT_STOPPED = "aggressor_not_stopped"
+    EMULATED = "emulated"
+    SWAPPING = "swapping"
+    SHARED_DISK_CACHE = "shared_disk_cache"
 
 
 class Settle(BaseModel):

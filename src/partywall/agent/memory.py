@@ -13,7 +13,6 @@ from typing import Any
 
 from partywall import units
 from partywall.agent.catalogue import Catalogue, Constant, Held, Implied, KernelInfo, OfCache, OfParameter
-from partywall.model.scenario import Workload
 
 AGENT_BYTES = 16 << 20
 """An agent with its program and buffers. Measured: 6 to 12 MiB."""
@@ -31,13 +30,13 @@ def caches_of(facts: Mapping[str, Any]) -> dict[int, int]:
     return sizes
 
 
-def held_bytes(kernel: str | None, workload: Workload, catalogue: Catalogue, caches: Caches) -> int:
+def held_bytes(kernel: str | None, params: Params, threads: int, catalogue: Catalogue, caches: Caches) -> int:
     """Memory of all threads of a workload; 0 for a command, whose use is unknown."""
     info = catalogue.kernel(kernel or "")
     if info is None:
         return 0
-    effective = effective_params(info, workload, caches)
-    return sum(_held(term, effective, workload.threads) for term in info.needs.memory)
+    effective = effective_params(info, params, caches)
+    return sum(_held(term, effective, threads) for term in info.needs.memory)
 
 
 def _held(term: Held, effective: Params, threads: int) -> int:
@@ -45,13 +44,13 @@ def _held(term: Held, effective: Params, threads: int) -> int:
     return holders * term.times * math.prod(int(effective.get(name) or 0) for name in term.parameters)
 
 
-def file_bytes(kernel: str | None, workload: Workload, catalogue: Catalogue) -> int:
+def file_bytes(kernel: str | None, params: Params, threads: int, catalogue: Catalogue) -> int:
     """Disk space of all threads of a workload. Files in the user's own folder are not counted."""
     info = catalogue.kernel(kernel or "")
-    effective = effective_params(info, workload, {}) if info else {}
+    effective = effective_params(info, params, {}) if info else {}
     # The threads share what is read before the work. It lies on the disk beside their files.
     before = int(effective.get("read_before_bytes") or 0)
-    return 0 if effective.get("path") else workload.threads * int(effective.get("file_bytes") or 0) + before
+    return 0 if effective.get("path") else threads * int(effective.get("file_bytes") or 0) + before
 
 
 def left_free(disk: int) -> int:
@@ -59,10 +58,10 @@ def left_free(disk: int) -> int:
     return max(disk // 20, 512 << 20)
 
 
-def effective_params(info: KernelInfo, workload: Workload, caches: Caches) -> Params:
+def effective_params(info: KernelInfo, params: Params, caches: Caches) -> Params:
     """Parameters as given, by default or as implied. Sizes are numbers."""
     defaults = {key: schema.get("default") for key, schema in info.params.get("properties", {}).items()}
-    effective = {key: _as_number(key, value) for key, value in (defaults | workload.params).items()}
+    effective = {key: _as_number(key, value) for key, value in {**defaults, **params}.items()}
     for implied in info.needs.implied:
         if effective.get(implied.parameter) is None:
             effective[implied.parameter] = _implied(implied, effective, caches)
@@ -74,23 +73,23 @@ def _as_number(name: str, value: Any) -> Any:
     return units.parse_bytes(value) if name.endswith("bytes") and value is not None else value
 
 
-def sized(kernel: str | None, workload: Workload, catalogue: Catalogue, caches: Caches) -> Params:
+def sized(kernel: str | None, params: Params, catalogue: Catalogue, caches: Caches) -> Params:
     """Parameters with sizes that are derived from these caches, instead of the caches that the agent would see.
 
     A guest's kernel may report other caches than its host has. A buffer meant for a cache would then be in memory.
     """
     info = catalogue.kernel(kernel or "")
     if info is None or not caches:
-        return workload.params
-    effective, params = effective_params(info, workload, caches), dict(workload.params)
+        return params
+    effective, changed = effective_params(info, params, caches), dict(params)
     for implied in info.needs.implied:
         name = implied.parameter
-        if not implied.by_caches or params.get(name) is not None or not effective[name]:
+        if not implied.by_caches or changed.get(name) is not None or not effective[name]:
             continue
         if isinstance(implied.source, OfCache):
-            params.pop(implied.source.level, None)
-        params[name] = effective[name]
-    return params
+            changed.pop(implied.source.level, None)
+        changed[name] = effective[name]
+    return changed
 
 
 def _implied(implied: Implied, effective: Params, caches: Caches) -> int:

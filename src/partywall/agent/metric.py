@@ -11,12 +11,11 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from jsonpath_ng.exceptions import JSONPathError
-from jsonpath_ng.parser import JsonPathParser
+from pydantic import ConfigDict, Field
 
-from partywall.model.scenario import Metric
+from partywall.values import Frozen
 
 WorkSlice = tuple[int, int, float]
 
@@ -29,6 +28,23 @@ _SPACE, _FILL = re.compile(r"\s*"), re.compile(r"[\s,]*")
 _VALUE = ("text", "value", "{", "[")
 _FIRST_VALUE = (*_VALUE, "]")
 _FIRST_KEY = ("key", "}")
+
+
+class Metric(Frozen):
+    """How to extract a number from a command's output while it runs: exactly one of regex, json and csv_column."""
+
+    regex: str | None = Field(None, description="regular expression with one group, searched in each line")
+    json_path: str | None = Field(
+        None, alias="json", description="JSONPath into each JSON document the command prints, e.g. $.jobs[0].read.bw"
+    )
+    csv_column: str | int | None = Field(None, description="column name (first line is the header) or index from 0")
+    kind: Literal["rate", "total"] = Field(
+        "rate", description="rate: work per second since the last line; total: a running sum"
+    )
+    scale: float = Field(1.0, gt=0, description="factor from the number to the unit")
+    unit: str = Field("operations/s", description="of the rate, for people")
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 class MetricError(ValueError):
@@ -172,6 +188,9 @@ class _Json:
     """
 
     def __init__(self, path: str) -> None:
+        from jsonpath_ng.exceptions import JSONPathError  # noqa: PLC0415 - slow to import
+        from jsonpath_ng.parser import JsonPathParser  # noqa: PLC0415 - slow to import
+
         try:
             self._path = JsonPathParser().parse(path)
         except JSONPathError as error:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from partywall.agent.catalogue import Catalogue, DiskRequests, WaitsForReadAhead, WaitsForWriteBack
 from partywall.agent.memory import Params, effective_params
-from partywall.model.scenario import Throttle, Workload
+from partywall.host.block import Throttle
 
 Direction = Literal["read", "write"]
 
@@ -43,17 +43,17 @@ class Requests:
         return setting.startswith(self.direction)
 
 
-def requests_of(kernel: str | None, workload: Workload, catalogue: Catalogue) -> Requests | None:
+def requests_of(kernel: str | None, params: Params, threads: int, catalogue: Catalogue) -> Requests | None:
     """The requests of a kernel; None for a command or a kernel that does not use a disk."""
     info = catalogue.kernel(kernel or "")
     if info is None or info.needs.requests is None:
         return None
-    kind, effective = info.needs.requests, effective_params(info, workload, {})
+    kind, effective = info.needs.requests, effective_params(info, params, {})
     own, waits = int(effective[kind.size]), _waits_bytes(kind, effective)
     return Requests(
         direction=kind.direction,
         bytes=waits,
-        at_once=workload.threads * max(waits, own * int(effective[kind.depth])),
+        at_once=threads * max(waits, own * int(effective[kind.depth])),
         counted=own if kind.direct and own <= WHOLE_BYTES else None,
     )
 

@@ -137,9 +137,9 @@ def _version(requested: bool) -> None:
 
 
 def _this_host() -> Host:
-    from partywall import pipeline  # noqa: PLC0415 - slow to import, and most commands do without
+    from partywall.core import here  # noqa: PLC0415 - slow to import, and most commands do without
 
-    return pipeline.this_host()
+    return here.this_host()
 
 
 @app.callback()

@@ -10,13 +10,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from partywall import kinds, pipeline, units
+from partywall import kinds, units
 from partywall.cli import output
 from partywall.cli.arguments import RunPath
 from partywall.cli.live import wide_console
+from partywall.core.capability import EXITS
 from partywall.errors import Exit, Problem, UsageError, parsed
-from partywall.kinds import EXITS
 from partywall.kinds.compared import SideBySide, side_by_side
+from partywall.run import stages
 from partywall.store import RunDirectory
 
 
@@ -68,7 +69,7 @@ def compare(
         return _side_by_side(side_by_side(kinds.opened(run), kinds.opened(reference)), format_)
     opened = _opened([run, reference, *(also or ()), *(also_reference or ())])
     sides = 2 + len(also or ())
-    comparison = pipeline.compared(
+    comparison = stages.compared(
         opened[0],
         opened[1],
         share,

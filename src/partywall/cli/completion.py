@@ -62,7 +62,7 @@ def _shipped(incomplete: str, wanted: Callable[[str], bool]) -> list[str]:
 
 
 def _first_key(file: Path) -> str:
-    """Like `partywall.scenario.documents.first_key`, for files that are known to be valid."""
+    """Like `partywall.core.document.formats.first_key`, for files that are known to be valid."""
     lines = (line.partition("#")[0].rstrip() for line in file.read_text(encoding="utf-8").splitlines())
     return next((line for line in lines if line), "").partition(":")[0]
 

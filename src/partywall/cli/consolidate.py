@@ -15,13 +15,13 @@ from partywall.cli.group import group
 from partywall.cli.live import Live, wide_console
 from partywall.consolidate import load
 from partywall.consolidate.apply import Timing
+from partywall.core.capability import Options
+from partywall.core.document.explain import did_you_mean
+from partywall.core.record import Record
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit, Started
 from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob, WatchJob, applied, watched
-from partywall.kinds.kind import Options
-from partywall.scenario.explain import did_you_mean
 from partywall.store.consolidation import ConsolidationDirectory
-from partywall.store.record import Record
 
 app = group("Plan which guests share a host and which hosts are off, and simulate policies.")
 

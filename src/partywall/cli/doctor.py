@@ -12,14 +12,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from partywall import pipeline, preflight, units
+from partywall import units
 from partywall.agent import binary
 from partywall.cli import output
+from partywall.core import here
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
-from partywall.host import Host, install, memory_nodes
+from partywall.host import Host, block, install, memory_nodes
+from partywall.host.label import WORK_ROOT, state_root
 from partywall.load import tomcat
-from partywall.sandbox import WORK_ROOT, block, cgroups, delegation, libvirt, qemu, remedies, ssh
-from partywall.sandbox.label import state_root
+from partywall.sandbox import cgroups, delegation, libvirt, qemu, remedies, ssh
+from partywall.sandbox.needs import lacking_for_containers
 from partywall.sandbox.runtime import RUNTIMES
 
 HANGING = 4
@@ -146,7 +148,7 @@ def _containers(host: Host) -> Iterator[Check]:
     version = "version 2" if mounted.is_v2 else "version 1" if "cpu" in mounted.v1 else "not available"
     root = delegation.may_divide_all(mounted, host)
     user = "root" if root else "in a delegated scope" if delegation.find(mounted, host) else "not root"
-    lacking = list(preflight.lacking_for_containers(host, argv=["partywall", "run", "SCENARIO"]))
+    lacking = list(lacking_for_containers(host, argv=["partywall", "run", "SCENARIO"]))
     yield Check(
         "backend container",
         f"{runtime}, {user}, cgroups {version}{''.join(f'; {problem.message}' for problem in lacking)}",
@@ -168,7 +170,7 @@ def _containers(host: Host) -> Iterator[Check]:
 
 def _hooks() -> Check:
     try:
-        pipeline.check_hooks("partywall guard and trace")
+        here.check_hooks("partywall guard and trace")
     except CapabilityError as error:
         (problem,) = error.problems
         remedy = "run guard and trace with sudo, or give an agent these capabilities (docs/no-root.md)"

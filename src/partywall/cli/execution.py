@@ -13,15 +13,16 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from partywall import kinds, pipeline
+from partywall import kinds
 from partywall.cli.report import show_record
+from partywall.core import execution
+from partywall.core.capability import Kind, Options
+from partywall.core.record import Record
 from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.events import Broken, Emit, Event, Sinks, Started
+from partywall.host.label import WORK_ROOT
 from partywall.kinds.journal import Journal
-from partywall.kinds.kind import Options
-from partywall.sandbox import WORK_ROOT
 from partywall.sandbox.measuring import measuring
-from partywall.store.record import Record
 
 WAIT = "--wait begins after it"
 
@@ -78,7 +79,7 @@ def carry_out(
     # Held until the report is written, because that takes CPU time too.
     with journal, contextlib.ExitStack() as held:
         try:
-            with pipeline.terminated_as_interrupt(), view:
+            with execution.terminated_as_interrupt(), view:
                 if measures:
                     mark = measuring(_command(), every, wait=WAIT, is_waiting=options.waits)
                     every.add("the lock", held.enter_context(mark))
@@ -101,7 +102,7 @@ def _command() -> str:
 
 
 def go_on(
-    kind: kinds.Kind[Any, Any, Any],
+    kind: Kind[Any, Any, Any],
     record: Record,
     options: Options,
     view: View,

@@ -22,19 +22,19 @@ from partywall.cli.execution import carry_out
 from partywall.cli.group import group
 from partywall.cli.live import Elapsed, show_note, wide_console
 from partywall.cli.report import show_record
+from partywall.core.capability import Options
+from partywall.core.document.shipped import text
+from partywall.core.here import check_hooks
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Event, Note, reports
 from partywall.guard import prometheus
 from partywall.guard.flatten import RECEIVES, on_link
 from partywall.guard.left import owner
 from partywall.guard.run import Report
+from partywall.host.label import state_root
 from partywall.kinds.guard import KEEPS, GuardJob, Guards
-from partywall.kinds.kind import Options
 from partywall.model.guard_run import Means
 from partywall.model.policy import Link, Policy, Promise, Total, Vif
-from partywall.pipeline import check_hooks
-from partywall.sandbox.label import state_root
-from partywall.scenario import text
 from partywall.store.guard import GuardDirectory
 
 app = group(
@@ -137,12 +137,12 @@ def adjust(
     and their packets may not: start the guard again for that. The guard says what became of it, and its report shows
     from when which promise held.
     """
-    from partywall.store import control  # noqa: PLC0415 - of this command alone
+    from partywall.core import control  # noqa: PLC0415 - of this command alone
 
     new, record = guard.load(policy), GuardDirectory.open(running)
     current = guard.loads(record.policy(), str(running))
-    guard.refuse(current, new, str(policy), text(policy))
-    control.ask(record, "its policy", policy=text(policy))
+    guard.refuse(current, new, str(policy), text(policy, "policy"))
+    control.ask(record, "its policy", policy=text(policy, "policy"))
     console = Console()
     for change in guard.changes(current, new) or ["no key differs from the policy that is enforced"]:
         console.print(change, highlight=False, markup=False, soft_wrap=True)

@@ -20,19 +20,21 @@ from rich.live import Live
 from rich.text import Text
 from typer.core import TyperCommand
 
-from partywall import preflight, units
+from partywall import units
 from partywall.agent.calibration import calibrate
 from partywall.agent.catalogue import KernelInfo, Role, shipped
 from partywall.agent.client import AgentClient
 from partywall.agent.inbox import Inbox
 from partywall.cli import leftovers, output, show
 from partywall.cli.arguments import allowed_cpus
+from partywall.core import here
+from partywall.core.document.explain import did_you_mean
+from partywall.core.report import figures
 from partywall.errors import Exit, Problem, TrialError, UsageError, parsed
 from partywall.events import Event, Note
-from partywall.report import figures
-from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, reaper
+from partywall.host.label import WORK_ROOT, Label
+from partywall.sandbox import Sandbox, Settings, make, reaper
 from partywall.sandbox.measuring import measuring
-from partywall.scenario.explain import did_you_mean
 
 ID = "workload"
 CALIBRATION_NS = 300_000_000
@@ -243,7 +245,7 @@ def _intensity(text: str) -> float:
 @contextmanager
 def _sandbox(cpus: str | None, work_dir: Path) -> Iterator[tuple[Sandbox, Inbox]]:
     chosen = allowed_cpus(cpus)
-    preflight.check_folder(work_dir)
+    here.check_folder(work_dir)
     leftovers.clean_up()
     label = Label.create(f"kernel-{secrets.token_hex(4)}", work_dir)
     messages = Inbox()

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from partywall import pipeline
+from partywall.core import here
 from partywall.errors import Exit, PartywallError
 from partywall.guard import reap as reap_policies
 
@@ -21,7 +21,7 @@ REMEDY = "'partywall reap' tries again, 'partywall reap --forget' forgets what c
 
 def clean_up() -> None:
     """Cleans up after dead runs. Prints a warning to standard error if something could not be removed."""
-    for cleaned in pipeline.clean_up():
+    for cleaned in here.clean_up():
         warn(cleaned.left)
 
 
@@ -42,7 +42,7 @@ def reap(
 ) -> int:
     """Remove what killed runs left on this host. Every 'partywall run' does this first."""
     console = Console()
-    reaped = pipeline.clean_up(forget=forget)
+    reaped = here.clean_up(forget=forget)
     for reaped_thing in reaped:
         console.print(f"run {reaped_thing.run}: removed {'' if reaped_thing.removed else 'nothing'}", highlight=False)
         for thing in reaped_thing.removed:

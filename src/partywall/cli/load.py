@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from partywall import preflight, units
+from partywall import units
 from partywall.cli import leftovers, machine, output
 from partywall.cli.arguments import SEED_MOST, Wait, WaitForMemory, allowed_cpus, memory_wait_ns
 from partywall.cli.execution import carry_out
@@ -22,9 +22,11 @@ from partywall.cli.load_model import model
 from partywall.cli.load_record import import_har, record
 from partywall.cli.load_view import View
 from partywall.cli.machine import FORMS
+from partywall.core import here
+from partywall.core.capability import Options
 from partywall.errors import Exit, Problem, UsageError, parsed
 from partywall.host import Host
-from partywall.kinds.kind import Options
+from partywall.host.label import WORK_ROOT
 from partywall.kinds.load import LoadJob, Loads, located_in_plan
 from partywall.load import plan as plans
 from partywall.load.compiling import inlined
@@ -35,7 +37,8 @@ from partywall.load.prepared import check as judged_by_agent
 from partywall.load.quick import USERS_OPEN, Quick, program
 from partywall.load.schema import json_schema
 from partywall.model.load_plan import Generator
-from partywall.sandbox import WORK_ROOT, qemu
+from partywall.sandbox import qemu
+from partywall.sandbox.needs import check_containers, check_guests
 from partywall.scenario.check import check_ssh_host
 
 WITH_PLAN = (
@@ -115,7 +118,7 @@ def adjust(
 
     The load says what became of it, and its report notes the change.
     """
-    from partywall.store import control  # noqa: PLC0415 - of this command alone
+    from partywall.core import control  # noqa: PLC0415 - of this command alone
 
     control.ask(Loads.record.open(load), "its users", level=level)
     return Exit.HOLDS
@@ -269,7 +272,7 @@ def run(
     if elsewhere or job.generators:
         _no_places_here(context)
     share = None if cpu_limit is None else _share(cpu_limit)
-    preflight.check_folder(work_dir)
+    here.check_folder(work_dir)
     host: Host = context.obj()
     setup = Setup(
         name=job.name,
@@ -327,9 +330,9 @@ def _backend(name: str, cpu_limit: str | None) -> str:
         raise UsageError(Problem("a process has no CPU limit", remedy, key="--cpu-limit"))
     settings = {"--cpu-limit": "cpu"} if cpu_limit is not None else {}
     if name == "container":
-        preflight.check_containers("--sandbox", settings)
+        check_containers("--sandbox", settings)
     elif name == "qemu":
-        preflight.check_guests(settings)
+        check_guests(settings)
     return name
 
 

@@ -10,20 +10,21 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from partywall import pipeline, preflight, units
+from partywall import units
 from partywall.cli import leftovers
 from partywall.cli.arguments import duration_ns
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
+from partywall.core import execution, here
+from partywall.core.document.decode import Document
 from partywall.errors import Exit, Problem, UsageError
 from partywall.files import write_whole
+from partywall.host.label import WORK_ROOT
 from partywall.load import plan as plans
 from partywall.load.recorded import plan_of
 from partywall.load.recording import OWN_HOSTS, Recording
 from partywall.load.recording import record as recorded
 from partywall.load.urls import wrong_with
-from partywall.sandbox import WORK_ROOT
-from partywall.scenario.decode import Document
 
 
 def import_har(
@@ -98,9 +99,9 @@ def record(
         insecure=insecure,
         authorities=ca_file,
     )
-    preflight.check_folder(work_dir)
+    here.check_folder(work_dir)
     leftovers.clean_up()
-    with Live(Console()) as live, pipeline.terminated_as_interrupt():
+    with Live(Console()) as live, execution.terminated_as_interrupt():
         content = recorded(job, context.obj(), work_dir, live)
     if har is not None:
         with _files():

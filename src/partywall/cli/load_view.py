@@ -12,11 +12,11 @@ from rich.text import Text
 
 from partywall import units
 from partywall.cli.live import Drawn
+from partywall.core.report.latency import quantiles
 from partywall.events import Event, Left, Second, Started
 from partywall.load.health import ADVICE, Health
 from partywall.load.second import Second as LoadSecond
 from partywall.load.second import Timing, histogram
-from partywall.report.latency import quantiles
 
 ROWS = 8
 

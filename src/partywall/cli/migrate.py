@@ -12,12 +12,12 @@ from partywall.cli import leftovers, output
 from partywall.cli.arguments import Wait
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.live import Live, wide_console
+from partywall.core.capability import Options
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Event, Note, Report
-from partywall.kinds.kind import Options
+from partywall.host.label import WORK_ROOT
 from partywall.kinds.migration import RUNS, Forecast, MigrationJob, Migrations
 from partywall.migrate import plan as plans
-from partywall.sandbox import WORK_ROOT
 from partywall.store.migration import MigrationDirectory
 
 

@@ -32,7 +32,7 @@ __all__ = ["Format", "FormatOption", "console", "failed", "plain", "requested", 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from partywall.model.study import Outline
+    from partywall.core.capability import Outline
 
 OPTIONS = ("--format", "-f")
 JSON = "json"

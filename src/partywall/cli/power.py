@@ -14,13 +14,13 @@ from partywall.cli.arguments import SEED_MOST, Wait, duration_ns
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.group import group
 from partywall.cli.live import Live, wide_console
+from partywall.core.capability import Options
 from partywall.errors import Exit, Problem, UsageError
-from partywall.kinds.kind import Options
+from partywall.host.label import WORK_ROOT
 from partywall.kinds.power import PowerJob, Powers, move_energy
 from partywall.power import activity, profiles
 from partywall.power import meters as every_meter
 from partywall.report.power_view import energy_text
-from partywall.sandbox import WORK_ROOT
 from partywall.stats.power_move import PARTS
 from partywall.store.power import PowerDirectory
 

@@ -14,8 +14,8 @@ from partywall import kinds
 from partywall.cli import output, show
 from partywall.cli.arguments import RunPath
 from partywall.cli.live import Steps
+from partywall.core.record import Record
 from partywall.errors import Exit
-from partywall.store.record import Record
 
 PAGE = "html"
 
@@ -119,7 +119,7 @@ def sql(
     observations; a load has seconds, timings, errors, statuses and samples; a guard has guard (a row for each vif and
     report); a trace has events; a study has observations; a watch has disks, tenants and waits.
     """
-    from partywall.store.query import table  # noqa: PLC0415 - DuckDB is slow to import
+    from partywall.core.query import table  # noqa: PLC0415 - DuckDB is slow to import
 
     kinds.opened(directory).settle()
     columns, rows = table(directory, query)

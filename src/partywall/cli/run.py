@@ -8,25 +8,27 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from partywall import preflight
 from partywall.cli import leftovers, output, show
 from partywall.cli.arguments import SEED_MOST, Wait, WaitForMemory, memory_wait_ns
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
+from partywall.core.capability import Options
 from partywall.errors import Exit, UsageError
 from partywall.host import Host
-from partywall.kinds.kind import Options
+from partywall.host.label import WORK_ROOT
 from partywall.kinds.run import RunJob, Runs, changes, outlined
 from partywall.model.scenario import Scenario
-from partywall.sandbox import WORK_ROOT
+from partywall.run.plan.checks import tries_kvm
+from partywall.run.plan.requirements import commands, sandboxes
+from partywall.sandbox.qemu.needs import roots_to_build
 from partywall.store import RunDirectory
 
 MISSING = "the scenario is missing; try: partywall run demo\nTo list all scenarios: partywall scenario list"
 
 
 def say_if_kvm_is_tried(scenario: Scenario, host: Host, console: Console) -> None:
-    if preflight.tries_kvm(scenario, host):
+    if tries_kvm(scenario, host):
         console.print("checking whether KVM can start a guest; this takes some seconds, once", highlight=False)
 
 
@@ -86,9 +88,9 @@ def run(
     say_if_kvm_is_tried(job.scenario, options.host, console)
     if dry_run:
         plan, _ = runs.plan(job, options)
-        first = list(preflight.roots_to_build(plan.scenario, options.host))
+        first = list(roots_to_build(sandboxes(plan.scenario), options.host))
         if document:
-            more = {"warnings": [*plan.warnings, *first], "commands": preflight.commands(plan.scenario)}
+            more = {"warnings": [*plan.warnings, *first], "commands": commands(plan.scenario)}
             return output.outline(document, outlined(plan), format_, console, **more)
         show.plan(console, plan, first)
         return Exit.HOLDS

@@ -7,14 +7,19 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from partywall import pipeline, preflight
+from partywall.agent.catalogue import shipped
 from partywall.cli import output, show
 from partywall.cli.arguments import ScenarioName
 from partywall.cli.group import group
 from partywall.cli.run import say_if_kvm_is_tried
+from partywall.core.document.shipped import text
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
 from partywall.host import Host
-from partywall.scenario import Expected, expected, find, json_schema, load, located, names, text
+from partywall.kinds.run import completed
+from partywall.run import stages
+from partywall.run.plan.requirements import sandboxes
+from partywall.sandbox.elsewhere import other_machines
+from partywall.scenario import Expected, expected, find, json_schema, load, located, names
 
 app = group("Check, list and describe scenarios.")
 
@@ -29,15 +34,15 @@ def check(context: typer.Context, scenario: ScenarioName, format_: output.Format
     console = output.console(format_)
     path = find(scenario)
     checked = load(path)
-    pipeline.completed(checked, path)
-    trials_expected = expected(checked, pipeline.catalogue())
-    others = sorted({machine for _, machine in preflight.other_machines(checked)})
+    completed(checked, path)
+    trials_expected = expected(checked, shipped())
+    others = sorted({machine for _, machine in other_machines(sandboxes(checked))})
     try:
         host: Host = context.obj()
         if not others:
             say_if_kvm_is_tried(checked, host, console)
         with located(path, checked):
-            pipeline.try_on(checked, host)
+            stages.try_on(checked, host)
         unfit = ""
     except (AgentError, CapabilityError, UsageError) as error:
         unfit = str(error)
@@ -79,7 +84,7 @@ def list_(format_: output.FormatOption = output.Format.TEXT) -> int:
 @app.command("show")
 def show_(scenario: ScenarioName) -> int:
     """Print the text of a scenario, as a starting point for your own."""
-    typer.echo(text(find(scenario)), nl=False)
+    typer.echo(text(find(scenario), "scenario"), nl=False)
     return Exit.HOLDS
 
 

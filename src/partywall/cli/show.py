@@ -14,13 +14,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from partywall import preflight, units
+from partywall import units
 from partywall.agent.catalogue import Catalogue, KernelInfo
+from partywall.core.report import figures
 from partywall.model.plan import Plan, Treatment, Trial, null_cpus
 from partywall.model.scenario import Scenario
 from partywall.pace import BlockKind, Forecast, needed_ns
 from partywall.plan import forecasts, order, shares
-from partywall.report import figures
+from partywall.run.plan.requirements import commands
 from partywall.scenario import Expected
 
 WIDEST = 100_000
@@ -59,9 +60,9 @@ def plan(console: Console, plan: Plan, first: Sequence[str] = ()) -> None:
         console.print(_too_short(plan, short, blocks), style="yellow", highlight=False)
     for warning in (*plan.warnings, *first):
         console.print(f"\n{warning}", style="yellow", highlight=False)
-    if commands := preflight.commands(scenario):
+    if listed := commands(scenario):
         console.print("\nIt would run these commands, with --allow-commands:")
-        for command in commands:
+        for command in listed:
             console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
     console.print("\nNothing was measured. Leave out --dry-run to measure.")
 

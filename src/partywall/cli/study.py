@@ -19,15 +19,15 @@ from partywall.cli.execution import carry_out, go_on
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
 from partywall.cli.machine import FORMS, generator
+from partywall.core.capability import Options, Outline
+from partywall.core.document.shipped import read
 from partywall.errors import Exit, Problem, UsageError
-from partywall.kinds.kind import Options
+from partywall.host.label import WORK_ROOT
 from partywall.kinds.study import Studies, StudyJob
 from partywall.load.tomcat import APPLICATION
 from partywall.model.load_plan import Generator
-from partywall.model.study import Machines, Outline, StudyRequest
-from partywall.sandbox import WORK_ROOT
+from partywall.model.study import Machines, StudyRequest
 from partywall.scenario.check import check_ssh_host
-from partywall.scenario.load import read
 from partywall.store.study import StudyDirectory
 from partywall.study.generation.machines import PHYSICAL, SANDBOX
 

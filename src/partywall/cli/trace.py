@@ -14,12 +14,12 @@ from partywall.cli import leftovers, output
 from partywall.cli.arguments import Wait, duration_ns
 from partywall.cli.execution import carry_out
 from partywall.cli.live import Drawn, Elapsed, wide_console
+from partywall.core.capability import Options
 from partywall.events import Event, Left, Report
-from partywall.kinds.kind import Options
-from partywall.kinds.trace import TraceJob, Traces
-from partywall.model.trace import TraceEvidence
-from partywall.stats.trace import findings
-from partywall.trace import ask
+from partywall.trace.capability import TraceJob, Traces
+from partywall.trace.findings import findings
+from partywall.trace.hops import ask
+from partywall.trace.record import TraceEvidence
 
 
 def trace(
@@ -103,9 +103,9 @@ class _View(Drawn):
     """Shows results so far: tables on a terminal, elsewhere a line from time to time."""
 
     def __init__(self, console: Console, job: TraceJob) -> None:
-        from partywall.report import trace_view  # noqa: PLC0415 - what draws is slow to import
+        from partywall.trace import report  # noqa: PLC0415 - what draws is slow to import
 
-        self._view = trace_view
+        self._view = report
         self._elapsed = Elapsed(job.duration_ns)
         self._whole: TraceEvidence | None = None
         self._live = Live(console=console, refresh_per_second=2, transient=True)

@@ -12,16 +12,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from partywall import pipeline, units
+from partywall import units
 from partywall.agent import binary
 from partywall.cli import leftovers
 from partywall.cli.group import group
 from partywall.cli.live import Live
+from partywall.core import execution, here
 from partywall.errors import CapabilityError, Exit, Problem, UsageError
 from partywall.events import Doing, Left
 from partywall.files import write_whole
 from partywall.host import Host, install
-from partywall.sandbox import WORK_ROOT, Label, Settings, make, qemu, reaper
+from partywall.host.label import WORK_ROOT, Label
+from partywall.sandbox import Settings, make, qemu, reaper
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 
 app = group(
@@ -93,7 +95,7 @@ def _prepare_root(packages: list[str]) -> int:
         raise UsageError(f"--root: {wrong[0]!r} cannot be the name of a package; write for example fio,stress-ng")
     console = Console()
     leftovers.clean_up()
-    with Live(console) as live, pipeline.terminated_as_interrupt():
+    with Live(console) as live, execution.terminated_as_interrupt():
         live(Doing("looking for the image"))
         host = Host.here()
         image = qemu.root.build(
@@ -148,7 +150,7 @@ def check(
     kernel = qemu.GuestKernel.prepared()
     if accel != "tcg":
         console.print("checking whether KVM can start a guest; the first time takes some seconds", highlight=False)
-    chosen = qemu.choose(accel, pipeline.this_host())
+    chosen = qemu.choose(accel, here.this_host())
     label = Label.create(f"vm-check-{secrets.token_hex(4)}", WORK_ROOT)
     cpus = tuple(sorted(os.sched_getaffinity(0)))[:1]
     guest = make(Settings(name="guest", backend="qemu", cpus=cpus, files=False, accel=chosen.name), label)

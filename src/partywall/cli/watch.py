@@ -17,13 +17,12 @@ from partywall.cli import output
 from partywall.cli.arguments import PrometheusFile, check_metrics_file, duration_ns, write_metrics
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.live import Drawn, Elapsed, wide_console
+from partywall.core.capability import Options
 from partywall.events import Event, Report, Started, reports
-from partywall.kinds.kind import Options
-from partywall.kinds.watch import Watches, WatchJob
-from partywall.model.watch import Seen
-from partywall.report import watch_text
-from partywall.store.watch import WatchDirectory
+from partywall.watch import sentences
+from partywall.watch.capability import Watches, WatchJob
 from partywall.watch.prometheus import Totals
+from partywall.watch.record import Seen, WatchDirectory
 
 EVERY = "1s"
 KEEPS = "the watch goes on"
@@ -150,8 +149,8 @@ class _View(Drawn):
         # Both tables are of the same time, which ends when processes are read.
         if self._console.is_terminal and not span.unread and time.monotonic() - self._shown >= DRAW_S:
             self._shown = time.monotonic()
-            disks = _padded(watch_text.DISKS, [watch_text.disk_cells(disk, span.length_ns) for disk in span.disks])
-            tenants = _padded(watch_text.TENANTS, watch_text.tenant_cells(span, TENANTS))
+            disks = _padded(sentences.DISKS, [sentences.disk_cells(disk, span.length_ns) for disk in span.disks])
+            tenants = _padded(sentences.TENANTS, sentences.tenant_cells(span, TENANTS))
             lines = (*disks, "", *tenants, "", f"watching {self._elapsed}")
             self._live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
         slow = ", ".join(f"{each.disk} slow for {units.format_duration(each.length_ns)}" for each in seen.slow)

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from partywall.core.document.decode import decode
+from partywall.core.document.explain import Mistake, did_you_mean
+from partywall.core.document.form import checked
+from partywall.core.document.formats import refuse_other
+from partywall.core.document.shipped import find as find_file
+from partywall.core.document.shipped import read, shipped_as
 from partywall.errors import Problem, UsageError
 from partywall.model.cluster import POWER_CURVES, Cluster, Control, GuestSpec
 from partywall.model.meter import OF_THIS_HOST
 from partywall.power import meters
 from partywall.sandbox.libvirt.domain import is_local
-from partywall.scenario.decode import decode
-from partywall.scenario.documents import refuse_other
-from partywall.scenario.explain import Mistake, did_you_mean
-from partywall.scenario.form import checked
-from partywall.scenario.load import find as find_file
-from partywall.scenario.load import read, shipped_as
 
 KEY = "partywall_cluster"
 _STAND_INS: dict[str, Any] = {KEY: 1, "name": "unnamed"}

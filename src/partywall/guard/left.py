@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from partywall.guard.resolve import NETNS, identity
-from partywall.sandbox.label import start_ticks, state_root
+from partywall.host.label import start_ticks, state_root
 
 PROC = Path("/proc")
 

@@ -14,12 +14,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from partywall import units
+from partywall.core.document.decode import Document, Path, decode, key_text
+from partywall.core.document.explain import Mistake, did_you_mean, shown
+from partywall.core.document.formats import refuse_other
+from partywall.core.document.shipped import text as read_text
 from partywall.errors import Problem, UsageError, one_line
 from partywall.model.policy import ONLY_LINK, Ceilings, Flow, Link, Policy, Promise, Vif, link_path
-from partywall.scenario import text as read_text
-from partywall.scenario.decode import Document, Path, decode, key_text
-from partywall.scenario.documents import refuse_other
-from partywall.scenario.explain import Mistake, did_you_mean, shown
 
 FLOWS_MAX = 6
 IS_INSIDE = "the hook of this vif is inside already: in the namespace of its packets' sender"
@@ -29,7 +29,7 @@ _PORTS = re.compile(r"^\s*(\d{1,5})\s*(?:-\s*(\d{1,5})\s*)?$")
 
 def load(path: str | FilePath) -> Policy:
     """Reads and checks a policy file. Raises UsageError with all of its problems."""
-    return loads(read_text(FilePath(path)), str(path))
+    return loads(read_text(FilePath(path), "policy"), str(path))
 
 
 def loads(content: str, file: str = "<text>") -> Policy:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from partywall.core.report.prometheus import family
 from partywall.guard.run import Report
-from partywall.report.prometheus import family
 
 GAUGES = {
     "offered_bps": ("offered_bits_per_second", "Bits a second that reached the hook."),

@@ -24,8 +24,8 @@ from partywall.guard import left
 from partywall.guard.flatten import Flat, vif_of
 from partywall.guard.resolve import VifPlace, identity
 from partywall.guard.source import AtSource, Inside, Source
+from partywall.host.label import made_state_root, start_ticks, state_root
 from partywall.model.guard_run import unread_ns
-from partywall.sandbox.label import made_state_root, start_ticks, state_root
 from partywall.units import format_duration
 
 AGENT = "guard"

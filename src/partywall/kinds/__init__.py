@@ -10,23 +10,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from partywall.core.capability import Kind
+from partywall.core.document.formats import refuse_document
+from partywall.core.record import Record
 from partywall.errors import Problem, UsageError
-from partywall.kinds.kind import EXITS, Kind
-from partywall.scenario.documents import refuse_document
-from partywall.store.record import Record
 
-__all__ = ["EXITS", "KINDS", "Kind", "kind", "of", "opened"]
+__all__ = ["KINDS", "kind", "of", "opened"]
 
 KINDS = {
-    "run": "run:Runs",
-    "load": "load:Loads",
-    "guard": "guard:Guards",
-    "trace": "trace:Traces",
-    "migration": "migration:Migrations",
-    "power": "power:Powers",
-    "consolidation": "consolidation:Consolidations",
-    "watch": "watch:Watches",
-    "study": "study:Studies",
+    "run": "partywall.kinds.run:Runs",
+    "load": "partywall.kinds.load:Loads",
+    "guard": "partywall.kinds.guard:Guards",
+    "trace": "partywall.trace.capability:Traces",
+    "migration": "partywall.kinds.migration:Migrations",
+    "power": "partywall.kinds.power:Powers",
+    "consolidation": "partywall.kinds.consolidation:Consolidations",
+    "watch": "partywall.watch.capability:Watches",
+    "study": "partywall.kinds.study:Studies",
 }
 """The module and class of each kind, by its name."""
 
@@ -35,7 +35,7 @@ KINDS = {
 def kind(name: str) -> Kind[Any, Any, Any]:
     """A kind by its name."""
     module, _, attribute = KINDS[name].partition(":")
-    made: Kind[Any, Any, Any] = getattr(importlib.import_module(f"partywall.kinds.{module}"), attribute)()
+    made: Kind[Any, Any, Any] = getattr(importlib.import_module(module), attribute)()
     return made
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from partywall import kinds, pipeline, units
+from partywall import kinds, units
+from partywall.core.record import Record, distinct
+from partywall.core.report.compared import MISSING, Figure
 from partywall.errors import Problem, UsageError
 from partywall.kinds.study import StudyJob
 from partywall.model.paper import Beside
 from partywall.model.study import Section, StudyReport
-from partywall.report.compared import MISSING, Figure
 from partywall.stats.quantile import student_reach
-from partywall.store.record import Record
 from partywall.store.study import StudyDirectory
 
 ROWS_MAX = 500
@@ -66,7 +66,7 @@ def same_kind(*records: Record) -> None:
 def side_by_side(*records: Record) -> SideBySide:
     """The figures of records. UsageError if they are of different kinds, or one is given twice."""
     same_kind(*records)
-    pipeline.distinct(*records)
+    distinct(*records)
     every_findings = [kinds.of(record).findings(record) for record in records]
     tables = [
         merged(kinds.of(record).files().compared(findings))
@@ -167,6 +167,6 @@ def _hosts(*findings: Any) -> tuple[tuple[str, ...], ...]:
 
 def _host(findings: Any) -> dict[str, str]:
     """The host of a record in a few facts; empty if its findings do not have it."""
-    from partywall.report.host import summary  # noqa: PLC0415 - what draws is slow to import
+    from partywall.core.report.host import summary  # noqa: PLC0415 - what draws is slow to import
 
     return dict(summary(getattr(findings, "host", None) or {}))

@@ -20,9 +20,11 @@ from partywall.consolidate.apply import Applying, StoppedError, Timing
 from partywall.consolidate.seams import Hypervisor
 from partywall.consolidate.seeing import Seeing
 from partywall.consolidate.watch import Look, Watching
+from partywall.core.capability import EXITS, Options, Outline, finished, refuse_to_resume
+from partywall.core.document.explain import did_you_mean
+from partywall.core.record import stamped
 from partywall.errors import Exit, PartywallError, Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left, Note, Started
-from partywall.kinds.kind import EXITS, Options, finished, refuse_to_resume
 from partywall.model.cluster import Cluster
 from partywall.model.consolidation import (
     Acted,
@@ -31,19 +33,16 @@ from partywall.model.consolidation import (
     ConsolidationPlan,
     Simulation,
 )
-from partywall.model.study import Outline
 from partywall.placement import plan as plans
 from partywall.placement import traces
 from partywall.placement.bound import least_energy_j
 from partywall.placement.policies import POLICIES
 from partywall.placement.simulate import first_placement, simulate
 from partywall.placement.state import ON, Floats, Guests, Hosts, State, guests_of, hosts_of
-from partywall.scenario.explain import did_you_mean
 from partywall.store.consolidation import ConsolidationDirectory
-from partywall.store.record import stamped
 
 if TYPE_CHECKING:
-    from partywall.report.files import Files
+    from partywall.core.report.files import Files
 
 SIMULATED_S = 12.0
 """What one policy takes for 800 hosts and a day, about."""

@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partywall import events, guard, pipeline
+from partywall import events, guard
+from partywall.core import here
+from partywall.core.capability import EXITS, NeverContinued, Options, Outline
+from partywall.core.control import Control
+from partywall.core.document.shipped import text
 from partywall.errors import AgentError, Exit, Problem, UsageError
 from partywall.events import Emit, Left, Note, Sinks, Started, reports
 from partywall.guard.load import IS_INSIDE
 from partywall.guard.run import Kept
-from partywall.kinds.kind import EXITS, NeverContinued, Options
 from partywall.model.guard_run import GuardRun
 from partywall.model.policy import Policy
-from partywall.model.study import Outline
-from partywall.scenario import text
-from partywall.store.control import Control
 from partywall.store.guard import GuardDirectory
 
 if TYPE_CHECKING:
-    from partywall.report.files import Files
+    from partywall.core.report.files import Files
 
 KEEPS = "the policy is still enforced"
 QUEUES = {"fq": "fq, until each packet's departure time", "tbf": "tbf, at a rate"}
@@ -74,7 +74,7 @@ class Guards(NeverContinued):
         self._checked(job)
 
     def _checked(self, job: GuardJob) -> tuple[Mapping[str, guard.VifPlace], guard.Flat]:
-        pipeline.check_hooks("a guard")
+        here.check_hooks("a guard")
         located, flat = self.places(job)
         _check_sources(job, located)
         return located, flat
@@ -82,7 +82,7 @@ class Guards(NeverContinued):
     def measure(self, job: GuardJob, options: Options, emit: Emit) -> GuardDirectory | None:
         """Enforces the policy until the time is up or Ctrl-C, the normal end. Keeps a record if `out` is given."""
         located, flat = self._checked(job)
-        record = GuardDirectory.create(options.out, text(job.file)) if options.out else None
+        record = GuardDirectory.create(options.out, text(job.file, "policy")) if options.out else None
         sinks = Sinks(KEEPS)
         if record is not None:
             sinks.add(str(record.path), reports(record.add))

@@ -21,8 +21,8 @@ from typing import IO, Any, Self
 from partywall.errors import Exit, PartywallError
 from partywall.events import Block, Broken, Counters, Doing, Event, Left, Note, Report, Second, Started
 from partywall.files import whole_lines
+from partywall.host.label import start_ticks
 from partywall.plain import plain
-from partywall.sandbox.label import start_ticks
 
 FILE = "journal.jsonl"
 INTERRUPTED = 130
@@ -114,8 +114,8 @@ class _Content:
 
 def _second(event: Second, requests: set[int]) -> dict[str, Any]:
     """A second of a load, and the reasons why its generator may be wrong, with their figures."""
+    from partywall.core.report.latency import quantiles  # noqa: PLC0415
     from partywall.load.second import Timing, histogram  # noqa: PLC0415 - of loads alone
-    from partywall.report.latency import quantiles  # noqa: PLC0415
 
     second, total = event.second, Timing()
     for label, timing in second.timings.items():
@@ -157,7 +157,7 @@ def _move(seen: Any) -> str:
 
 
 def _trace(whole: Any) -> dict[str, Any]:
-    from partywall.stats.trace import findings  # noqa: PLC0415 - slow to import
+    from partywall.trace.findings import findings  # noqa: PLC0415 - slow to import
 
     measured = findings(whole)
     ways = [plain(way) | {"slowest": list(_slowest(whole, number))} for number, way in enumerate(measured.ways)]

@@ -8,11 +8,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from partywall import __version__, pipeline, preflight, units
+from partywall import __version__, units
 from partywall.agent.memory_check import Checks
+from partywall.core import here
+from partywall.core.capability import EXITS, NeverContinued, Options, Outline
+from partywall.core.control import Control
+from partywall.core.record import stamped
 from partywall.errors import Exit, RefusalError, UsageError
 from partywall.events import Counters, Emit, Left, Note, Second, Started
-from partywall.kinds.kind import EXITS, NeverContinued, Options
 from partywall.load import plan as plans
 from partywall.load.compiling import inlined
 from partywall.load.evidence import load_run
@@ -21,12 +24,9 @@ from partywall.load.prepared import GENERATOR, PreparedLoad, Setup, memory_here
 from partywall.load.store import LoadDirectory, Readings
 from partywall.model.load_plan import Generator
 from partywall.model.load_run import LoadRun
-from partywall.model.study import Outline
-from partywall.store.control import Control
-from partywall.store.record import stamped
 
 if TYPE_CHECKING:
-    from partywall.report.files import Files
+    from partywall.core.report.files import Files
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Loads(NeverContinued):
 
     def check(self, job: LoadJob, options: Options) -> None:
         del job
-        preflight.check_folder(options.work_root)
+        here.check_folder(options.work_root)
 
     def measure(self, job: LoadJob, options: Options, emit: Emit) -> LoadDirectory:
         name = stamped(job.name)
@@ -79,7 +79,7 @@ class Loads(NeverContinued):
         checked: list[dict[str, Any]] = []
         checks = Checks(emit, options.memory_wait_ns, checked.append)
         if needed := memory_here(job.program, setup):
-            pipeline.check_free_memory(needed, USERS, checks)
+            here.check_free_memory(needed, USERS, checks)
         with _prepared(job, setup, checks) as prepared:
             about = _about(job, setup, prepared) | {"memory_checked": checked}
             record = LoadDirectory.create(options.folder(name), about)

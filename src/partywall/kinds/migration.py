@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partywall import __version__, pipeline, preflight, units
+from partywall import __version__, units
+from partywall.agent.catalogue import shipped
+from partywall.core import here
+from partywall.core.capability import EXITS, Options, Outline, expect_same, finished
+from partywall.core.record import stamped
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit, Note, Report, Started
 from partywall.kinds import migration_known as known_moves
-from partywall.kinds.kind import EXITS, Options, expect_same, finished
 from partywall.migrate import owned, series
 from partywall.migrate import plan as plans
 from partywall.migrate.seen import MOVE_S, Seen
@@ -26,13 +29,11 @@ from partywall.model.migration import (
     Prediction,
     rate_text,
 )
-from partywall.model.study import Outline
 from partywall.store import migration as store
 from partywall.store.migration import MigrationDirectory
-from partywall.store.record import stamped
 
 if TYPE_CHECKING:
-    from partywall.report.files import Files
+    from partywall.core.report.files import Files
 
 RUNS = Path("runs")
 OF_ITS_TIME = ("clocks_ahead_ns", "defaults")
@@ -53,7 +54,7 @@ class MigrationJob:
     @classmethod
     def read(cls, file: Path, *, only_advise: bool = False, known: Path | None = None) -> MigrationJob:
         """A plan file. UsageError with all that is wrong with it."""
-        plan = plans.load(file, pipeline.catalogue())
+        plan = plans.load(file, shipped())
         if only_advise and plan.hosts is None and not plan.calibration:
             problem = Problem("calibration is 0, so nothing can be predicted", "set it to 3, for example", str(file))
             raise UsageError(problem)
@@ -122,7 +123,7 @@ class Migrations:
         return None
 
     def check(self, job: MigrationJob, options: Options) -> None:
-        preflight.check_folder(options.work_root)
+        here.check_folder(options.work_root)
         if job.plan.hosts is None:
             series.check(options.host)
             return

@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partywall import __version__, preflight, units
+from partywall import __version__, units
+from partywall.core import here
+from partywall.core.capability import EXITS, Options, Outline, expect_same, finished, refuse_to_resume
+from partywall.core.record import stamped
 from partywall.errors import CapabilityError, Exit, Failures, Problem, TrialError, UsageError
 from partywall.events import Emit, Started
 from partywall.host import Host
-from partywall.kinds.kind import EXITS, Options, expect_same, finished, refuse_to_resume
 from partywall.model.power import MoveEnergy, NodeModel, PowerEvidence, PowerReport, Task
-from partywall.model.study import Outline
 from partywall.power import activity, ladder, measure, meters, profiles
 from partywall.power.meters import Meter
 from partywall.sandbox import tenants
 from partywall.store.migration import MigrationDirectory
 from partywall.store.power import PowerDirectory
-from partywall.store.record import stamped
 
 if TYPE_CHECKING:
-    from partywall.report.files import Files
+    from partywall.core.report.files import Files
 
 LEAST_EVERY_NS = 20_000_000
 LAG_NS = measure.AFTER_NS // 2
@@ -77,7 +77,7 @@ class Powers:
         with contextlib.ExitStack() as opened:
             self._opened(job, options, opened)
         if job.task == "calibrate":
-            preflight.check_folder(options.work_root)
+            here.check_folder(options.work_root)
 
     def measure(self, job: PowerJob, options: Options, emit: Emit) -> PowerDirectory:
         if job.every_ns < LEAST_EVERY_NS:

@@ -7,24 +7,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partywall import pipeline, preflight, units
-from partywall.agent import memory_check
+from partywall import units
+from partywall.core import here
+from partywall.core.capability import EXITS, Options, Outline, finished
+from partywall.core.document.shipped import text
+from partywall.core.record import stamped
 from partywall.errors import Exit, Problem, UsageError, parsed_above_zero
 from partywall.events import Emit, Started
 from partywall.host import Host
-from partywall.kinds.kind import EXITS, Options, finished
+from partywall.load.lasting import lasting
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.plan import Plan
 from partywall.model.scenario import Scenario
-from partywall.model.study import Outline
 from partywall.plan import extended
-from partywall.scenario import changed, find, load, located, text
+from partywall.run import stages
+from partywall.run.plan.files import with_files
+from partywall.run.plan.requirements import check_commands, sandboxes, workloads
+from partywall.sandbox.elsewhere import machine_facts
+from partywall.scenario import changed, find, load, located
 from partywall.store import RunDirectory
-from partywall.store.record import stamped
 
 if TYPE_CHECKING:
-    from partywall.report.files import Files
+    from partywall.core.report.files import Files
 
 Derived = tuple[Findings, Evidence]
 
@@ -41,7 +46,7 @@ class RunJob:
     def read(cls, name_or_path: str, changes: Mapping[str, Any] | None = None, seed: int | None = None) -> RunJob:
         """Reads a shipped scenario or a file. UsageError with all mistakes in it."""
         path = find(name_or_path)
-        return cls(pipeline.completed(changed(load(path), dict(changes or {})), path), path, seed)
+        return cls(completed(changed(load(path), dict(changes or {})), path), path, seed)
 
 
 def changes(budget: str | None, precision: str | None, prefix: str = "") -> dict[str, float | None]:
@@ -74,10 +79,10 @@ class Runs:
 
         UsageError or CapabilityError, with all reasons at once, if the scenario cannot run.
         """
-        preflight.check_folder(options.work_root)
-        host = options.host.with_machines(preflight.machine_facts([job.scenario], options.work_root))
+        here.check_folder(options.work_root)
+        host = options.host.with_machines(machine_facts([sandboxes(job.scenario)], options.work_root))
         with located(job.path, job.scenario):
-            made = pipeline.plan(job.scenario, host, job.seed, options.work_root, options.memory_wait_ns)
+            made = stages.plan(job.scenario, host, job.seed, options.work_root, options.memory_wait_ns)
             return made, host
 
     def outline(self, job: RunJob, options: Options) -> Outline:
@@ -85,14 +90,16 @@ class Runs:
 
     def check(self, job: RunJob, options: Options) -> None:
         self.plan(job, options)
-        preflight.check_commands(job.scenario, allowed=options.allow_commands)
+        check_commands(job.scenario, allowed=options.allow_commands)
 
     def measure(self, job: RunJob, options: Options, emit: Emit) -> RunDirectory:
         plan, host = self.plan(job, options)
-        preflight.check_commands(plan.scenario, allowed=options.allow_commands)
-        record = RunDirectory.create(options.folder(stamped(job.scenario.name)), text(job.path), plan, host.facts)
+        check_commands(plan.scenario, allowed=options.allow_commands)
+        record = RunDirectory.create(
+            options.folder(stamped(job.scenario.name)), text(job.path, "scenario"), plan, host.facts
+        )
         emit(Started(record.path))
-        pipeline.measure(record, emit, options.work_root, options.memory_wait_ns)
+        stages.measure(record, emit, options.work_root, options.memory_wait_ns)
         return record
 
     def continued_by(self, record: RunDirectory) -> tuple[str, ...]:
@@ -102,15 +109,13 @@ class Runs:
         if record.ended:
             finished(record, emit)
             return
-        plan, host = record.plan, options.host
-        preflight.check_commands(plan.scenario, allowed=options.allow_commands)
-        preflight.check_files(plan.scenario)
-        preflight.check_host(plan.scenario, host, options.work_root)
-        preflight.check_guest_memory(plan, host, waits=memory_check.waits(options.memory_wait_ns))
-        preflight.check_folder(options.work_root)
-        preflight.check_disk(plan, host, options.work_root)
+        check_commands(record.plan.scenario, allowed=options.allow_commands)
+        here.check_folder(options.work_root)
+        # Other machines are as they were planned for.
+        host = options.host.with_machines(record.host.get("machines", {}))
+        stages.check_again(record.plan, host, options.work_root, options.memory_wait_ns)
         emit(Started(record.path))
-        pipeline.measure(record, emit, options.work_root, options.memory_wait_ns)
+        stages.measure(record, emit, options.work_root, options.memory_wait_ns)
 
     def extend(self, record: RunDirectory, changes: Mapping[str, Any]) -> None:
         """Gives a stopped or finished run more time (budget, ns) or another precision. `resume` then uses it.
@@ -126,7 +131,7 @@ class Runs:
         record.extend(extended(record.plan, max(wanted.budget, scenario.budget), wanted.precision))
 
     def findings(self, record: RunDirectory) -> Derived:
-        evidence, findings = pipeline.analyse(record)
+        evidence, findings = stages.analyse(record)
         return findings, evidence
 
     def outcome(self, derived: Derived) -> Exit:
@@ -137,3 +142,36 @@ class Runs:
         from partywall.report.export import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
+
+
+def completed(scenario: Scenario, path: Path) -> Scenario:
+    """The scenario of a file with the programs of its virtual users, and hashes of the files for its commands.
+
+    UsageError with all mistakes of all load plans, or else of all files.
+    """
+    with_users = with_loads(scenario, path.parent)
+    with located(path, scenario):
+        return with_files(with_users, path.parent)
+
+
+def with_loads(scenario: Scenario, folder: Path) -> Scenario:
+    """The scenario with the programs of its virtual users. Their plan files are relative to `folder`.
+
+    Raises UsageError with all mistakes of all plans.
+    """
+    changed: dict[str, dict[str, Any]] = {"victims": dict(scenario.victims), "aggressors": dict(scenario.aggressors)}
+    problems: list[Problem] = []
+    for key, workload in workloads(scenario).items():
+        kind, _, name = key.partition(".")
+        if workload.load is None:
+            continue
+        try:
+            program = lasting(workload.load, folder)
+        except UsageError as error:
+            problems += error.problems
+            continue
+        load = workload.load.model_copy(update={"program": program})
+        changed[kind][name] = workload.model_copy(update={"load": load})
+    if problems:
+        raise UsageError(*problems)
+    return scenario.model_copy(update=changed)

@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from partywall import __version__, preflight, study
+from partywall import __version__, study
+from partywall.core import here
+from partywall.core.capability import Options, Outline
+from partywall.core.document.shipped import read
+from partywall.core.record import stamped
 from partywall.errors import Exit
 from partywall.events import Emit, Started
-from partywall.kinds.kind import Options
-from partywall.model.study import Outline, StudyReport, StudyRequest
-from partywall.scenario.load import read
-from partywall.store.record import stamped
+from partywall.model.study import StudyReport, StudyRequest
+from partywall.run.plan.requirements import measured_facts, sandboxes
+from partywall.sandbox.elsewhere import machine_facts
 from partywall.store.study import FILE, StudyDirectory
 
 if TYPE_CHECKING:
-    from partywall.report.files import Files
+    from partywall.core.report.files import Files
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class StudyJob:
 def _with_machines(job: StudyJob, options: Options) -> Options:
     """The options with the facts of the study's other machines. CapabilityError, for all at once, if one is unfit."""
     scenarios = job.kind.scenarios(job.wanted, job.request, options.host)
-    machines = preflight.machine_facts(scenarios, options.work_root)
+    machines = machine_facts([*map(sandboxes, scenarios)], options.work_root)
     return replace(options, host=options.host.with_machines(machines))
 
 
@@ -62,7 +65,7 @@ class Studies:
     def measure(self, job: StudyJob, options: Options, emit: Emit) -> StudyDirectory:
         options = self._checked(job, options)
         scenarios = job.kind.scenarios(job.wanted, job.request, options.host)
-        measured = preflight.measured_facts(scenarios, options.host.facts)
+        measured = measured_facts(scenarios, options.host.facts)
         facts = {key: value for key, value in measured.items() if key != "kernels"}
         about = {"partywall": __version__, "host": facts}
         folder = options.folder(stamped(job.wanted.name))
@@ -81,7 +84,7 @@ class Studies:
 
     def _checked(self, job: StudyJob, options: Options) -> Options:
         """The options with the facts of the study's other machines, once all is there that it needs."""
-        preflight.check_folder(options.work_root)
+        here.check_folder(options.work_root)
         options = _with_machines(job, options)
         job.kind.check(job.wanted, job.request, options.host, options.work_root, allow_commands=options.allow_commands)
         return options

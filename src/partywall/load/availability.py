@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from partywall.core.stats.histogram import bucket_bounds
 from partywall.load.second import Second, Timing
-from partywall.model.observation import bucket_bounds
 
 SERVED_SHARE = 0.5
 """A second is available if at least this share of the requests that ended in it succeeded within the limit."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from partywall import units
 from partywall.agent import memory_check
+from partywall.core.report.latency import quantiles
 from partywall.errors import TrialError
 from partywall.load import monitors
 from partywall.load.availability import availability
@@ -21,7 +22,6 @@ from partywall.load.summary import Summary, summarise
 from partywall.load.thresholds import judge, overall
 from partywall.model.load_plan import LoadPlan
 from partywall.model.load_run import GeneratorRow, LabelRow, Late, LoadRun, SecondPoint, Series
-from partywall.report.latency import quantiles
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 _COUNTS = ("users", "in_flight", "waiting", "iterations", "requests", "sent_bytes", "received_bytes")

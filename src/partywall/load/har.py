@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urljoin, urlsplit, urlunsplit
 
+from partywall.core.document.formats import refuse_other
 from partywall.errors import Problem, UsageError
 from partywall.load.urls import ascii_host
-from partywall.scenario.documents import refuse_other
 
 KEY_MOST = 200
 """Characters of the name of a header or a field."""

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from partywall.core.report.latency import quantiles
+from partywall.core.stats.histogram import Histogram
 from partywall.load.second import SECOND_NS, Second, add_pairs
-from partywall.model.observation import Histogram
-from partywall.report.latency import quantiles
 
 JUDGED_SHARES = (0.5, 0.9, 0.99)
 WRONG_SHARE = 0.05

@@ -19,6 +19,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from partywall import units
+from partywall.core.document.decode import BYTES_MAX as SCENARIO_BYTES_MAX
+from partywall.core.document.decode import Document, decode
+from partywall.core.document.decode import Path as At
+from partywall.core.document.explain import Mistake, did_you_mean
+from partywall.core.document.form import checked, problem
+from partywall.core.document.formats import refuse_other
+from partywall.core.document.shipped import read
 from partywall.errors import Problem, UsageError
 from partywall.load.urls import wrong_with
 from partywall.model.load_plan import (
@@ -37,13 +44,6 @@ from partywall.model.load_plan import (
     User,
 )
 from partywall.scenario.check import ADDRESSES, wrong_address
-from partywall.scenario.decode import BYTES_MAX as SCENARIO_BYTES_MAX
-from partywall.scenario.decode import Document, decode
-from partywall.scenario.decode import Path as At
-from partywall.scenario.documents import refuse_other
-from partywall.scenario.explain import Mistake, did_you_mean
-from partywall.scenario.form import checked, problem
-from partywall.scenario.load import read
 
 # A plan may contain a browser's whole session.
 LARGER = 64

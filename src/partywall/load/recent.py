@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from partywall.core.report.latency import quantiles
 from partywall.errors import PartywallError
 from partywall.load.second import add_pairs, histogram
 from partywall.load.store import LoadDirectory
-from partywall.report.latency import quantiles
 
 TAIL_BYTES = 4 << 20
 """Of a load's lines, what is read at most: seconds take some KiB each."""

@@ -25,7 +25,8 @@ from partywall import units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left, Note
 from partywall.host import Host, free_port
-from partywall.sandbox import Label, reaper
+from partywall.host.label import Label
+from partywall.sandbox import reaper
 
 PROXY = "mitmdump"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "microsoft-edge", "brave-browser")

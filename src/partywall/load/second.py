@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from partywall.model.observation import Histogram
+from partywall.core.stats.histogram import Histogram
 
 SECOND_NS = 1_000_000_000
 # The first and last second of a load are partial.

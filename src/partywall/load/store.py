@@ -16,11 +16,11 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from partywall.core.record import Record
 from partywall.errors import TrialError
 from partywall.files import append_whole, replace_durably
 from partywall.load.health import Health
 from partywall.load.second import HISTOGRAMS, Second
-from partywall.store.record import Record
 
 T = TypeVar("T")
 _HISTOGRAM = pa.list_(pa.struct([("bucket", pa.int32()), ("count", pa.int64())]))

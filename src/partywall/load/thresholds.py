@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from partywall import units
+from partywall.core.report.figures import bare_percent
+from partywall.core.report.latency import quantiles
+from partywall.core.stats.estimate import Outcome
 from partywall.load.availability import availability
 from partywall.load.plan import BOUNDS
 from partywall.load.second import Timing, histogram
 from partywall.load.summary import Summary
-from partywall.model.finding import Outcome
 from partywall.model.load_plan import Threshold
 from partywall.model.load_run import Bound
-from partywall.report.figures import bare_percent
-from partywall.report.latency import quantiles
 
 LEAST = ("rate", "available")
 """Bounds below which a load may not fall; the others may not be exceeded."""

@@ -28,7 +28,8 @@ from pathlib import Path
 
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import Host, free_port, install
-from partywall.sandbox import Label, Settings
+from partywall.host.label import Label
+from partywall.sandbox import Settings
 from partywall.session import Session
 
 HOME = Path("/usr/share/tomcat10")

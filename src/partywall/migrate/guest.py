@@ -12,6 +12,7 @@ from pathlib import Path
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import Host, install
+from partywall.host.label import Label
 from partywall.migrate.end import End, Info, Look
 from partywall.migrate.network import LINK, LINK_PORT, Network, Place
 from partywall.migrate.qemu_end import QemuEnd
@@ -20,7 +21,6 @@ from partywall.migrate.storage import DEVICE, Mirror, Server
 from partywall.model.migration import Storage
 from partywall.sandbox.base import Settings
 from partywall.sandbox.lab import interfaces_of
-from partywall.sandbox.label import Label
 from partywall.sandbox.qemu import counter
 from partywall.sandbox.qemu.backend import Qemu
 from partywall.sandbox.qemu.launch import launched

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from partywall.agent.metric import Extractor
+from partywall.agent.metric import Extractor, Metric
+from partywall.core.stats.histogram import bucket_bounds
 from partywall.errors import TrialError
-from partywall.model.observation import bucket_bounds
-from partywall.model.scenario import Metric
 from partywall.store.migration import COLUMNS, Table
 
 WORK_ID, BYSTANDER, USERS = "work", "bystander", "users"

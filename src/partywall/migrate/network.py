@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from partywall.host.label import Label
 from partywall.sandbox import networks
 from partywall.sandbox.lab import ip, tc
-from partywall.sandbox.label import Label
 from partywall.sandbox.switch import BRIDGE, Port
 
 Place = Literal["a", "b"]

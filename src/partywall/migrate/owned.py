@@ -17,6 +17,7 @@ from partywall.agent import binary
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.events import Broken, Doing, Emit, Left, Note
+from partywall.host.label import Label
 from partywall.migrate.channel import Channel
 from partywall.migrate.end import ENDED, End
 from partywall.migrate.libvirt_end import TRIES_ITSELF, TRIES_S, LibvirtEnd
@@ -30,7 +31,6 @@ from partywall.migrate.storage import Mirror, end_copies
 from partywall.migrate.survey import survey
 from partywall.migrate.watching import watched
 from partywall.model.migration import HostSpec, HostsSpec, Method, MigrationPlan, Move, Place, Survey
-from partywall.sandbox import Label
 from partywall.sandbox.reaper import clean
 from partywall.session import Session
 

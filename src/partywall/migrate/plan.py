@@ -9,15 +9,15 @@ from typing import Any
 
 from partywall.agent.catalogue import Catalogue
 from partywall.agent.metric import MetricError, reader
+from partywall.core.document.decode import decode
+from partywall.core.document.explain import Mistake, did_you_mean
+from partywall.core.document.form import checked, spell_params
+from partywall.core.document.formats import refuse_other
+from partywall.core.document.shipped import find as find_file
+from partywall.core.document.shipped import read, shipped_as
 from partywall.errors import Problem, UsageError
 from partywall.model.migration import Activity, Bystander, GuestSpec, HostSpec, HostsSpec, Method, MigrationPlan
 from partywall.plan.order import rounds
-from partywall.scenario.decode import decode
-from partywall.scenario.documents import refuse_other
-from partywall.scenario.explain import Mistake, did_you_mean
-from partywall.scenario.form import checked
-from partywall.scenario.load import find as find_file
-from partywall.scenario.load import read, shipped_as, spell_params
 
 OWN_WORK = "guest"
 """The one workload of a guest of the user's own."""

@@ -21,6 +21,7 @@ from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.events import Broken, Doing, Emit, Left, Note
 from partywall.host import Host
+from partywall.host.label import Label
 from partywall.load.quick import Quick, program
 from partywall.migrate import qmp
 from partywall.migrate.guest import MovableGuest
@@ -44,7 +45,7 @@ from partywall.model.migration import (
     ServiceSeen,
     Survey,
 )
-from partywall.sandbox import Label, Settings, qemu
+from partywall.sandbox import Settings, qemu
 from partywall.sandbox.lab import lacking
 from partywall.sandbox.reaper import clean
 from partywall.sandbox.switch import BRIDGE

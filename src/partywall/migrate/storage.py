@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import Host, install
+from partywall.host.label import Label
 from partywall.migrate.network import STORAGE, Network
 from partywall.model.migration import Progress
-from partywall.sandbox.label import Label
 from partywall.sandbox.qemu.launch import unread
 from partywall.sandbox.qemu.monitor import Monitor
 

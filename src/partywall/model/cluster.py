@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from partywall import units
 from partywall.model.power import NodeModel
 from partywall.model.profiles import CERVERA, PROFILES
-from partywall.model.scenario import Bytes, BytesPerSecond, DurationNs, Frozen, Name, Rate, Share
+from partywall.values import Bytes, BytesPerSecond, DurationNs, Frozen, Name, Rate, Share
 
 _ENERGY = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(J|kJ|Wh|kWh)\s*$")
 _JOULES = {"J": 1.0, "kJ": 1e3, "Wh": units.WH, "kWh": 1000 * units.WH}

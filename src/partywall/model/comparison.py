@@ -6,8 +6,9 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from partywall.model.finding import Effect, Estimate, Outcome
-from partywall.model.scenario import Frozen, Level
+from partywall.core.stats.estimate import Estimate, Outcome
+from partywall.model.finding import Effect
+from partywall.values import Frozen, Level
 
 NAMED = 3
 """The most cells, or parts of a run, that are named in one line."""

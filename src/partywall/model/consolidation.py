@@ -7,11 +7,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from partywall.model import finding
+from partywall.core.stats.estimate import Outcome, Span
 from partywall.model.cluster import Cluster
 from partywall.model.meter import Address
-from partywall.model.migration import Span
-from partywall.model.scenario import Frozen
+from partywall.values import Frozen
 
 # Simulation
 
@@ -247,7 +246,7 @@ class ConsolidationFindings(Frozen):
 
     name: str
     headline: str
-    outcome: finding.Outcome
+    outcome: Outcome
     evidence: ConsolidationEvidence
     compared: tuple[Compared, ...] = ()
     share_of_bound: Span | None = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from partywall import units
+from partywall.core.stats.estimate import Emulated
 from partywall.model.observation import Observations
 from partywall.model.plan import Plan
 
@@ -135,10 +136,6 @@ class Unread:
     def of(cls, missing: Mapping[str, Any]) -> Unread:
         """From the agent's message."""
         return cls(*(str(missing.get(key) or "") for key in ("what", "why", "cost", "remedy")))
-
-
-Emulated = Literal["victim", "neighbour"]
-"""Which part of a figure was emulated: the victim, and with it absolute figures, or only a neighbour."""
 
 
 @dataclass(frozen=True)

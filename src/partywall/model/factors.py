@@ -11,15 +11,17 @@ import functools
 import itertools
 import math
 import re
-import types
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter
-from pydantic.fields import FieldInfo
 
-from partywall.model.backend import BACKENDS
-from partywall.model.scenario import HostSettings, Level, Sandbox, Scenario, Victim
+from partywall.core.document.decode import field_of, model_in
+from partywall.host.settings.held import HostSettings
+from partywall.model.scenario import Scenario, Victim
+from partywall.sandbox.backends import BACKENDS
+from partywall.sandbox.document import Sandbox
+from partywall.values import Level
 
 At = tuple[str, ...]
 Factors = Mapping[str, tuple[Level, ...]]
@@ -149,23 +151,6 @@ def trials(scenario: Scenario) -> list[tuple[str, Levels, Scenario]]:
         for victim in scenario.victims
         for levels, applied in expand(scenario, concerning(scenario, static, victim))
     ]
-
-
-def field_of(model: type[BaseModel], key: str) -> tuple[str, FieldInfo] | None:
-    """The attribute and definition of a key as written in a file."""
-    for name, info in model.model_fields.items():
-        if key == (info.alias or name):
-            return name, info
-    return None
-
-
-def model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model in an annotation such as `Disk | None` or `Annotated[Disk, …]`, if any."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if get_origin(annotation) in (Union, types.UnionType, Annotated):
-        return next((inner for arg in get_args(annotation) if (inner := model_in(arg))), None)
-    return None
 
 
 def _with(scenario: Scenario, levels: Levels) -> Scenario:

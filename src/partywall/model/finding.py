@@ -8,48 +8,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from partywall.model.scenario import Frozen, Goal, Level
+from partywall.agent.catalogue import Warn
+from partywall.core.stats.estimate import Estimate, Outcome
+from partywall.model.scenario import Goal
+from partywall.values import Frozen, Level
 
 BASELINE = "baseline"
 """Id of the treatment without aggressors and limits."""
-
-
-class Estimate(Frozen):
-    """A figure with its interval. n: blocks. n_effective: the equivalent number of independent blocks."""
-
-    value: float
-    low: float
-    high: float
-    level: float = 0.95
-    n: int
-    n_effective: float | None = None
-    method: str
-
-    @property
-    def half_width(self) -> float:
-        """The value to show behind ±: the longer arm, because an interval that ends at a limit is not symmetric."""
-        return max(self.high - self.value, self.value - self.low)
-
-
-class Warn(StrEnum):
-    """A warning beside a figure. `partywall.report.advice` has the advice for each."""
-
-    CARRY_OVER = "carry_over"
-    COARSE_VICTIM = "coarse_victim"
-    FEW_BLOCKS = "few_blocks"
-    STEAL = "steal"
-    FOREIGN_LOAD = "foreign_load"
-    DRIFTING_EFFECT = "drifting_effect"
-    NULL_EFFECT = "null_effect"
-    NULL_LATENCY = "null_latency"
-    THROTTLED = "throttled"
-    AGGRESSOR_FELL_SHORT = "aggressor_fell_short"
-    CALIBRATION_DISTURBED = "calibration_disturbed"
-    AGGRESSOR_IDLE = "aggressor_idle"
-    AGGRESSOR_NOT_STOPPED = "aggressor_not_stopped"
-    EMULATED = "emulated"
-    SWAPPING = "swapping"
-    SHARED_DISK_CACHE = "shared_disk_cache"
 
 
 class Deferred(Frozen):
@@ -266,14 +231,6 @@ class Precision(Frozen):
     decided: frozenset[str] = frozenset()
 
 
-class Outcome(StrEnum):
-    """A verdict. Inconclusive never counts as a pass."""
-
-    HOLDS = "holds"
-    VIOLATED = "violated"
-    INCONCLUSIVE = "inconclusive"
-
-
 class Verdict(Frozen):
     """A goal applied to a cell.
 
@@ -313,3 +270,11 @@ class Findings(Frozen):
         if Outcome.INCONCLUSIVE in outcomes or self.incomplete:
             return Outcome.INCONCLUSIVE
         return Outcome.HOLDS
+
+
+def beside(cell: Cell) -> str:
+    """The neighbour of a cell: 'batch at 50 %'. One whose only intensity is 1 is labelled by its name alone."""
+    label, _, limits = cell.label.partition(", ")
+    varied = label != cell.aggressor and cell.intensity is not None
+    at = f" at {100 * (cell.intensity or 0.0):g} %" if varied else ""
+    return f"{cell.aggressor}{at}{f', {limits}' if limits else ''}"

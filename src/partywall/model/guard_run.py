@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from partywall.model.finding import Outcome
+from partywall.core.stats.estimate import Outcome
 
 UNREAD_NS = 10_000_000
 """Reports follow each other but for the error of their clock. A longer time between two is that of lost reports."""

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from partywall import units
-from partywall.model.host_path import HostPath
-from partywall.model.scenario import Bytes, Cpus, DurationNs, Frozen, Name, Share
+from partywall.values import Bytes, Cpus, DurationNs, Frozen, HostPath, Name, Share
 
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64)]
 Status = Annotated[int, Field(ge=100, le=599)]

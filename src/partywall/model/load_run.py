@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from partywall.model.finding import Outcome
+from partywall.core.stats.estimate import Outcome
 
 Counts = Mapping[int, int]
 

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from partywall import units
-from partywall.model import finding
-from partywall.model.finding import Estimate
-from partywall.model.host_path import HostPath
-from partywall.model.scenario import Bytes, DurationNs, Frozen, Metric, Name, Package, Rate
+from partywall.agent.metric import Metric
+from partywall.core.stats import estimate
+from partywall.core.stats.estimate import Estimate, Span
+from partywall.values import Bytes, DurationNs, Frozen, HostPath, Name, Package, Rate
 
 Place = Literal["a", "b"]
 
@@ -490,14 +490,6 @@ class Figure(Frozen):
     ratio: Estimate | None = None
 
 
-class Span(Frozen):
-    """A predicted figure, and the interval that should hold what comes in 90 of 100 moves."""
-
-    value: float
-    low: float
-    high: float
-
-
 class Prediction(Frozen):
     """The predicted cost of a move. chance: that it converges. spans: by metric.
 
@@ -579,7 +571,7 @@ class MigrationFindings(Frozen):
 
     name: str
     headline: str
-    outcome: finding.Outcome
+    outcome: estimate.Outcome
     moves: tuple[MoveFinding, ...]
     cells: tuple[CellFinding, ...]
     advice: tuple[Advice, ...] = ()

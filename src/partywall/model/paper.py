@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from partywall.model.evidence import Emulated
-from partywall.model.scenario import Frozen
+from partywall.core.stats.estimate import Emulated
+from partywall.values import Frozen
 
 
 def _as_x(value: object) -> object:

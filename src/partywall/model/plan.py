@@ -11,27 +11,12 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from partywall.model.scenario import Aggressor, Frozen, HostSettings, Level, Sandbox, Scenario, Throttle, Timing, Victim
+from partywall.host.settings.held import HostSettings
+from partywall.model.scenario import Aggressor, Scenario, Timing, Victim
+from partywall.sandbox.document import Limits, Sandbox
+from partywall.values import Frozen, Level
 
 Role = Literal["baseline", "null", "aggressor", "limit"]
-
-
-class Limits(Frozen):
-    """Settings that can be switched by slot. None keeps the sandbox's own setting."""
-
-    cpu_limit: float | None = None
-    cpu_weight: float | None = None
-    memory: int | None = None
-    disk: Throttle | None = None
-
-    def over(self, made: Limits) -> Limits:
-        """The settings in force: these, and otherwise those that the sandbox was made with."""
-        below, disk = made.disk or Throttle(), self.disk or Throttle()
-        return Limits(**_said(made) | _said(self) | {"disk": Throttle(**_said(below) | _said(disk))})
-
-
-def _said(values: Limits | Throttle) -> dict[str, Any]:
-    return {key: value for key, value in values if value is not None}
 
 
 class Treatment(Frozen):

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from partywall import units
-from partywall.model.scenario import BitRate, DurationNs, Frozen, Name
+from partywall.values import BitRate, DurationNs, Frozen, Name
 
 PacketRate = Annotated[int, BeforeValidator(units.parse_packet_rate), Field(gt=0)]
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from partywall.model.finding import Estimate, Outcome
-from partywall.model.scenario import Frozen
+from partywall.core.stats.estimate import Estimate, Outcome
+from partywall.values import Frozen
 
 Origin = Literal["measured", "modelled", "simulated"]
 Task = Literal["read", "calibrate", "attribute"]

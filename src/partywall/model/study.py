@@ -12,11 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from partywall.model.evidence import Emulated
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Emulated, Estimate
 from partywall.model.load_plan import Generator, at_key
 from partywall.model.paper import Beside
-from partywall.model.scenario import Frozen
+from partywall.values import Frozen
 
 Length = Literal["short", "long", "paper"]
 """paper: the paper's own durations. Not every study has all."""
@@ -57,14 +56,6 @@ class StudyRequest(Frozen):
     on: str = ""
     machines: Machines | None = None
     folder: str = ""
-
-
-@dataclass(frozen=True)
-class Outline:
-    """What would be measured, one item a line, and how long it takes."""
-
-    lines: tuple[str, ...]
-    seconds: float
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from partywall.agent.catalogue import Catalogue
 from partywall.agent.requests import Requests, requests_of
-from partywall.model.plan import Limits
-from partywall.model.scenario import Throttle, Victim, Workload
+from partywall.host.block import Throttle
+from partywall.model.scenario import Victim, Workload
 from partywall.pace.rhythm import ceil_to
+from partywall.sandbox.document import Limits
 
 PERIOD_NS = 100_000_000
 SLOT_TURNS = 5
@@ -80,7 +81,7 @@ def of_sandbox(workload: Workload, kernel: str | None, catalogue: Catalogue) -> 
 
 def ceiling(limits: Limits, workload: Workload, kernel: str | None, catalogue: Catalogue) -> Ceiling:
     """The limit of a workload under these limits."""
-    asks = requests_of(kernel, workload, catalogue)
+    asks = requests_of(kernel, workload.params, workload.threads, catalogue)
     plain = Ceiling(PERIOD_NS)
     return plain if limits.disk is None or asks is None else _throttled(plain, limits.disk, asks, workload.threads)
 

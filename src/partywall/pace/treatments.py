@@ -12,13 +12,14 @@ from typing import Any
 
 from partywall.agent.catalogue import Catalogue
 from partywall.model import factors
-from partywall.model.backend import BACKENDS
 from partywall.model.finding import BASELINE
-from partywall.model.plan import Limits, Treatment
-from partywall.model.scenario import Aggressor, Sandbox, Scenario, Timing, Victim, Workload
-from partywall.model.weights import reserving
+from partywall.model.plan import Treatment
+from partywall.model.scenario import Aggressor, Scenario, Timing, Victim, Workload
 from partywall.pace import ceilings
 from partywall.pace.rhythm import guard_ns, is_quick
+from partywall.sandbox.backends import BACKENDS
+from partywall.sandbox.document import Limits, Sandbox
+from partywall.sandbox.weights import reserving
 
 NULL = "null"
 

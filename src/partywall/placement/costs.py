@@ -12,8 +12,9 @@ from functools import cache
 
 import numpy as np
 
+from partywall.core.stats.estimate import Span
 from partywall.model.cluster import Cluster, GuestSpec, LinkSpec
-from partywall.model.migration import Method, Span
+from partywall.model.migration import Method
 from partywall.placement.state import bytes_per_s
 from partywall.stats.prediction import NOTHING, Curve, Facts, replayed
 

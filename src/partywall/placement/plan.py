@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from partywall.core.stats.estimate import Span
 from partywall.model.cluster import Cluster, GuestSpec
 from partywall.model.consolidation import Alternative, Choice, ConsolidationPlan, Solver, Step
-from partywall.model.migration import Span
 from partywall.placement import costs, exact, interference
 from partywall.placement.improve import improved
 from partywall.placement.policy import Decisions, Rules, decide

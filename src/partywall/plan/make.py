@@ -10,12 +10,14 @@ from types import MappingProxyType
 
 from partywall.agent.catalogue import Catalogue
 from partywall.errors import Failures, Problem, UsageError
+from partywall.host.settings.held import HostSettings
 from partywall.model import factors
-from partywall.model.backend import BACKENDS
 from partywall.model.plan import Plan, Trial, meet
-from partywall.model.scenario import HostSettings, Sandbox, Scenario, Victim
+from partywall.model.scenario import Scenario, Victim
 from partywall.pace import treatments
 from partywall.plan.placement import RELATIVE, Topology, aggressor_cpus, listed, victim_cpus
+from partywall.sandbox.backends import BACKENDS
+from partywall.sandbox.document import Sandbox
 from partywall.units import counted
 
 # A shorter turn would be mostly set-up. With many short turns, hosts compare as more alike than they are.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from partywall import units
 from partywall.errors import Problem, UsageError
+from partywall.host import cpus_of
 
 RELATIVE = ("auto", "same", "next")
 """Words for CPUs that are chosen on the host, instead of a list."""
@@ -91,3 +93,26 @@ def listed(spec: str, topology: Topology, key: str) -> tuple[int, ...]:
 
 def _join(cpus: Sequence[int]) -> str:
     return ", ".join(map(str, cpus))
+
+
+def topology_of(facts: dict[str, Any]) -> Topology:
+    """The usable CPUs, and what they share, from the facts of a host. CapabilityError if they are not known."""
+    cpu = facts.get("cpu", {})
+    places = cpu.get("places", [])
+    packages = (
+        [place["cpu"] for place in places if place["package"] == package]
+        for package in dict.fromkeys(place["package"] for place in places if place["package"] is not None)
+    )
+    groups = (
+        *(place["siblings"] for place in places),
+        *(cache["shared_by"] for cache in cpu.get("caches", [])),
+        *(node["cpus"] for node in facts.get("memory", {}).get("nodes", [])),
+        *packages,
+    )
+    cores = dict.fromkeys(tuple(place["siblings"]) for place in places if len(place["siblings"]) > 1)
+    return Topology(cpus_of(facts), tuple(dict.fromkeys(tuple(group) for group in groups)), tuple(cores))
+
+
+def topologies_elsewhere(facts: dict[str, Any]) -> dict[str, Topology]:
+    """The topologies of the other machines in a host's facts, by `Sandbox.machine`."""
+    return {machine: topology_of(machine_facts) for machine, machine_facts in facts.get("machines", {}).items()}

@@ -15,8 +15,9 @@ from partywall.agent.calibration import calibrate
 from partywall.clock import Clock, Monotonic
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
+from partywall.host.label import Label
 from partywall.model.power import DisturbedCalibration, Slot
-from partywall.sandbox import Label, Settings
+from partywall.sandbox import Settings
 from partywall.session import Session
 
 KERNEL = "integer"

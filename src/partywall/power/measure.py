@@ -9,12 +9,13 @@ from pathlib import Path
 from partywall.clock import Monotonic
 from partywall.events import Doing, Emit, Left, Note
 from partywall.host import Host
+from partywall.host.label import Label
 from partywall.model.power import Activity, MeterFault, Reading
 from partywall.power import activity, ladder
 from partywall.power.meters import Meter
 from partywall.power.meters.simulated import Simulated
 from partywall.power.sampling import Sampler
-from partywall.sandbox import Label, reaper
+from partywall.sandbox import reaper
 from partywall.store.power import PowerDirectory
 
 FAULTS_SHOWN = 3

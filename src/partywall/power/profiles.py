@@ -6,13 +6,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from partywall.core.document.explain import did_you_mean
+from partywall.core.document.formats import refuse_document
+from partywall.core.document.shipped import SUFFIXES
+from partywall.core.record import first_line
 from partywall.errors import Problem, UsageError
 from partywall.model.power import NodeModel
 from partywall.model.profiles import PROFILES
-from partywall.scenario.documents import refuse_document
-from partywall.scenario.explain import did_you_mean
-from partywall.scenario.load import SUFFIXES
-from partywall.store.record import first_line
 
 __all__ = ["PROFILES", "find"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from partywall.model.finding import Warn
+from partywall.agent.catalogue import Warn
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from partywall.model.finding import Estimate
+from partywall.core.report import figures, page
+from partywall.core.stats.estimate import Estimate
 from partywall.model.study import BoardEntry
-from partywall.report import figures, page
 
 FIGURES = ("absolute", "of the bare host", "q")
 

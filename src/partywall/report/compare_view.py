@@ -9,9 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
+from partywall.core.report import figures
+from partywall.core.stats.estimate import Outcome
 from partywall.model.comparison import NAMED, Change, ComparedCell, Comparison
-from partywall.model.finding import Effect, Outcome
-from partywall.report import figures
+from partywall.model.finding import Effect
 from partywall.report.matrix import Severity
 
 MARKS = {

@@ -11,6 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
+from partywall.core.report import page
+from partywall.core.report.charts import BASELINE, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined, titled
+from partywall.core.report.compared import figures_of
+from partywall.core.report.files import Files
+from partywall.core.stats.estimate import Span
 from partywall.model.cluster import Cluster
 from partywall.model.consolidation import (
     Acted,
@@ -22,11 +27,6 @@ from partywall.model.consolidation import (
     Sample,
     Step,
 )
-from partywall.model.migration import Span
-from partywall.report import charts, page
-from partywall.report.charts import BASELINE, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
-from partywall.report.compared import figures_of
-from partywall.report.files import Files
 
 POINTS_MAX = 300
 Rows = list[dict[str, Any]]
@@ -550,7 +550,7 @@ def alternatives(plan: ConsolidationPlan) -> AnyChart:
 
 
 def _charts(findings: ConsolidationFindings) -> dict[str, dict[str, Any]]:
-    return {name: charts.titled(chart, title) for name, (title, _, chart) in all_charts(findings).items()}
+    return {name: titled(chart, title) for name, (title, _, chart) in all_charts(findings).items()}
 
 
 RAW: Any = {"evidence": {"seen": True, "simulations": {"__all__": {"results": {"__all__": {"samples"}}}}}}

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from partywall.core.report import latency
+from partywall.core.report.files import Files, parquet
+from partywall.core.stats.histogram import bucket_bounds
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
-from partywall.model.observation import Latencies, Observations, Values, bucket_bounds
-from partywall.report import charts, html, latency, terminal
-from partywall.report.files import Files, parquet
+from partywall.model.observation import Latencies, Observations, Values
+from partywall.report import charts, html, terminal
 from partywall.report.rows import row_of
 
 Run = tuple[Findings, Evidence]

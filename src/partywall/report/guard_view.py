@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from partywall import units
+from partywall.core.report import page
+from partywall.core.report.charts import HEIGHT, WIDTH, AnyChart, titled
+from partywall.core.report.compared import figures_of
+from partywall.core.report.files import Files
 from partywall.model.guard_run import GuardRun, Means
-from partywall.report import charts, page
-from partywall.report.charts import HEIGHT, WIDTH, AnyChart
-from partywall.report.compared import figures_of
-from partywall.report.files import Files
 
 POINTS_MAX = 600
 """Points in one line of a chart. A page cannot show more detail."""
@@ -199,7 +199,7 @@ def over_time(reports: Reports, vif: str, kind: str) -> AnyChart | None:
 def _charts(run: GuardRun) -> Mapping[str, dict[str, Any]]:
     """Stand-alone charts over time for each vif that sent packets."""
     return {
-        f"{vif}-{kind}": charts.titled(chart, f"{vif}: {TITLES[kind]}")
+        f"{vif}-{kind}": titled(chart, f"{vif}: {TITLES[kind]}")
         for vif in run.vifs
         for kind in SERIES
         if (chart := over_time(run.reports, vif, kind)) is not None

@@ -19,12 +19,17 @@ import numpy as np
 from markupsafe import Markup
 
 from partywall import units
+from partywall.agent.catalogue import Warn
+from partywall.core.report import figures, host, page
+from partywall.core.stats.estimate import Estimate
 from partywall.model.evidence import Counter, Evidence
-from partywall.model.finding import Cause, Cell, Effect, Estimate, Findings, Verdict, Warn
+from partywall.model.finding import Cause, Cell, Effect, Findings, Verdict
 from partywall.model.observation import Observation
 from partywall.model.plan import Trial
-from partywall.report import charts, figures, host, page, series
+from partywall.report import charts, series
 from partywall.report.advice import ADVICE, Advice
+from partywall.report.figures import latency_of, reading
+from partywall.report.host import own_files
 from partywall.report.matrix import (
     LIMIT_COLUMNS,
     Matrix,
@@ -94,7 +99,7 @@ def render(findings: Findings, evidence: Evidence) -> str:
         uncontrolled=uncontrolled(findings),
         warned=warned(findings),
         host=host.summary(evidence.host),
-        own_files=tuple(host.own_files(evidence)),
+        own_files=tuple(own_files(evidence)),
         facts=page.facts(evidence.host),
         trials=trials,
         again=_again(findings, evidence),
@@ -180,7 +185,7 @@ def _unexplained(cell: Cell) -> str:
 def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tuple[str, str, str]]:
     """(name, figure, meaning), the most important first."""
     scale = series.scale_of(evidence, cell.trial)
-    operation = figures.latency_of(series.trial_of(evidence, cell.trial).victim, evidence.kernels)
+    operation = latency_of(series.trial_of(evidence, cell.trial).victim, evidence.kernels)
     yield (
         "Isolation factor",
         figures.ratio(cell.isolation),
@@ -232,7 +237,7 @@ def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tup
 
 def _cause(cause: Cause, evidence: Evidence) -> tuple[Counter, Cause, str, str]:
     counter = evidence.counters.get(cause.counter, Counter(cause.counter, "", "total", cause.resource))
-    return counter, cause, counter.change(cause.baseline, cause.treated), figures.reading(cause.difference, counter)
+    return counter, cause, counter.change(cause.baseline, cause.treated), reading(cause.difference, counter)
 
 
 def _worst(findings: Findings, ids: dict[tuple[str, str], str]) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 import altair as alt
 
 from partywall import units
+from partywall.core.report.charts import HEIGHT, MUTED, WIDTH, AnyChart, inlined, slower
+from partywall.core.report.latency import quantiles, tail_shares
+from partywall.core.stats.histogram import Histogram
 from partywall.model.load_run import LoadRun, SecondPoint, Series
-from partywall.model.observation import Histogram
-from partywall.report.charts import HEIGHT, MUTED, WIDTH, AnyChart, inlined, slower
-from partywall.report.latency import quantiles, tail_shares
 
 Rows = list[dict[str, Any]]
 POINTS_MAX = 1200

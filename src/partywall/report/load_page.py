@@ -11,10 +11,12 @@ import pyarrow as pa
 from markupsafe import Markup
 
 from partywall import units
+from partywall.core.report import page
+from partywall.core.report.charts import titled
+from partywall.core.report.figures import bare_percent
+from partywall.core.report.files import Files, parquet
 from partywall.model.load_run import LoadRun
-from partywall.report import charts, load_charts, load_text, page
-from partywall.report.figures import bare_percent
-from partywall.report.files import Files, parquet
+from partywall.report import load_charts, load_text
 from partywall.report.load_rows import (
     GENERATOR_HEADS,
     compared,
@@ -59,7 +61,7 @@ def render(run: LoadRun, extra: Markup | None = None, specs: Mapping[str, Any] |
 
 def _charts(run: LoadRun) -> dict[str, dict[str, Any]]:
     drawn = load_charts.all_charts(run)
-    return {name: charts.titled(chart, title, run.title) for name, (title, chart) in drawn.items()}
+    return {name: titled(chart, title, run.title) for name, (title, chart) in drawn.items()}
 
 
 def _json(run: LoadRun) -> str:

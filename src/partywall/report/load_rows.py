@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from partywall import units
+from partywall.core.report.compared import Figure
+from partywall.core.report.latency import known_quantiles
+from partywall.core.stats.histogram import Histogram, bucket_bounds
 from partywall.model.load_run import LabelRow, LoadRun
-from partywall.model.observation import Histogram, bucket_bounds
-from partywall.report.compared import Figure
-from partywall.report.latency import known_quantiles
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 

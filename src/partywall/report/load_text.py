@@ -7,10 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
+from partywall.core.report.figures import bare_percent
+from partywall.core.report.page import BADGES
 from partywall.model.load_run import LoadRun
-from partywall.report.figures import bare_percent
 from partywall.report.load_rows import GENERATOR_HEADS, SHARES, generator_rows, headline, other_rows, time_rows
-from partywall.report.page import BADGES
 from partywall.report.terminal import OUTCOMES
 
 # Such as '4.43 ms'.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from partywall.model.finding import BASELINE, Band, Cell, Effect, Findings, Warn
-from partywall.model.wording import levels_text
-from partywall.report import figures
+from partywall.agent.catalogue import Warn
+from partywall.core.report import figures
+from partywall.core.report.wording import levels_text
+from partywall.model.finding import BASELINE, Band, Cell, Effect, Findings
 
 Key = tuple[str, str, float, str]
 

@@ -7,8 +7,8 @@ from typing import Any
 import altair as alt
 import numpy as np
 
+from partywall.core.report.charts import BASELINE, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
 from partywall.model.migration import MigrationFindings, MoveFinding
-from partywall.report.charts import BASELINE, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
 
 Rows = list[dict[str, Any]]
 BLACKOUTS = {

@@ -11,7 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
-from partywall.model.finding import Estimate
+from partywall.core.report import page
+from partywall.core.report.charts import titled
+from partywall.core.report.compared import figures_of
+from partywall.core.report.files import Files
+from partywall.core.stats.estimate import Estimate, Span
 from partywall.model.migration import (
     METRICS,
     CellFinding,
@@ -25,12 +29,9 @@ from partywall.model.migration import (
     PassFinding,
     Prediction,
     Responses,
-    Span,
     rate_text,
 )
-from partywall.report import charts, migration_charts, page
-from partywall.report.compared import figures_of
-from partywall.report.files import Files
+from partywall.report import migration_charts
 
 COLUMNS = (
     *("workload", "method", "moves", "total", "QEMU's downtime", "guest stopped", "clients waited", "at the start"),
@@ -342,7 +343,7 @@ def _ratio(ratio: Estimate | None) -> str:
 
 def _charts(report: MigrationReport) -> dict[str, dict[str, Any]]:
     drawn = migration_charts.all_charts(report.findings)
-    return {name: charts.titled(chart, title) for name, (title, _, chart) in drawn.items()}
+    return {name: titled(chart, title) for name, (title, _, chart) in drawn.items()}
 
 
 RAW: Any = {"moves": {"__all__": {"timeline": True, "move": {"progress", "passes"}}}}

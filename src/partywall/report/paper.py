@@ -20,10 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
+from partywall.core.report import figures, page
+from partywall.core.report.charts import HEIGHT, WIDTH, AnyChart
 from partywall.model.agreement import Bounded, Comparison, Likeness, Pair, Verdict, best_text, judge, reasons, sentence
 from partywall.model.paper import Beside, Bound, Claim, Measured, Number, Place
-from partywall.report import figures, page
-from partywall.report.charts import HEIGHT, WIDTH, AnyChart
 
 STYLES = {
     Likeness.SAME_ORDER: "bold green",

@@ -7,8 +7,8 @@ from typing import Any
 import altair as alt
 import numpy as np
 
+from partywall.core.report.charts import BAND, BASELINE, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
 from partywall.model.power import Attribution, Fit, PowerFindings
-from partywall.report.charts import BAND, BASELINE, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
 
 AXIS = {"measured": "watts", "modelled": "watts (modelled)", "simulated": "watts (simulated meter)"}
 CURVE_POINTS = 60

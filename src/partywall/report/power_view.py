@@ -8,12 +8,14 @@ from rich.console import Console
 from rich.text import Text
 
 from partywall import units
-from partywall.model.finding import Estimate
+from partywall.core.report import page
+from partywall.core.report.charts import titled
+from partywall.core.report.compared import figures_of
+from partywall.core.report.files import Files
+from partywall.core.report.terminal import listed
+from partywall.core.stats.estimate import Estimate
 from partywall.model.power import Attribution, Fit, MeterFinding, NodeModel, PowerFindings, PowerReport, Timing
-from partywall.report import charts, page, power_charts
-from partywall.report.compared import figures_of
-from partywall.report.files import Files
-from partywall.report.listed import listed
+from partywall.report import power_charts
 
 METERS = ("meter", "watts", "energy", "refresh", "lag", "readings", "answer", "faults")
 SHARES = ("consumer", "CPU time", "activity", "with idle by CPU time", "with idle evenly", "common rule")
@@ -228,7 +230,7 @@ def _model_rows(model: NodeModel | None) -> list[tuple[str, str]]:
 def _charts(report: PowerReport) -> dict[str, dict[str, Any]]:
     mark = MARKS[report.findings.origin]
     drawn = power_charts.all_charts(report.findings)
-    return {name: charts.titled(chart, title, mark) for name, (title, _, chart) in drawn.items()}
+    return {name: titled(chart, title, mark) for name, (title, _, chart) in drawn.items()}
 
 
 def _model_file(report: PowerReport) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from partywall.model.finding import Cell, Estimate, Findings
+from partywall.core.stats.estimate import Estimate
+from partywall.model.finding import Cell, Findings
 from partywall.report.matrix import emulated
 
 

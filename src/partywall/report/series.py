@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from partywall.core.report import figures, latency
+from partywall.core.stats.estimate import Estimate
+from partywall.core.stats.histogram import Histogram
 from partywall.model.evidence import Evidence, SlicePoint
-from partywall.model.finding import Cell, Estimate
-from partywall.model.observation import Histogram, Observations, Values
+from partywall.model.finding import Cell
+from partywall.model.observation import Observations, Values
 from partywall.model.plan import Trial
-from partywall.report import figures, latency
+from partywall.report.figures import scale_of as scale_of_victim
 
 MAX_SLICES = 1500
 """Most slices of one trial in a page. Beyond that, whole blocks are evenly left out, and the page says so."""
@@ -56,7 +59,7 @@ def trial_of(evidence: Evidence, trial: str) -> Trial:
 
 
 def scale_of(evidence: Evidence, trial: str) -> figures.Scale:
-    return figures.scale_of(trial_of(evidence, trial).victim, evidence.kernels)
+    return scale_of_victim(trial_of(evidence, trial).victim, evidence.kernels)
 
 
 def baseline_id(evidence: Evidence, trial: str) -> str | None:

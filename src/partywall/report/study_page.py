@@ -10,12 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from partywall.core.report import page
+from partywall.core.report.charts import titled
+from partywall.core.report.compared import Figure, figures_of
+from partywall.core.report.files import Files
 from partywall.model.agreement import Likeness, best_text, judge
 from partywall.model.paper import Beside
 from partywall.model.study import Section, StudyReport
-from partywall.report import board, charts, page, paper
-from partywall.report.compared import Figure, figures_of
-from partywall.report.files import Files
+from partywall.report import board, paper
 
 
 def headline(report: StudyReport) -> str:
@@ -104,7 +106,7 @@ def _other(beside: Beside) -> dict[str, Any]:
 
 def _charts(report: StudyReport) -> dict[str, dict[str, Any]]:
     return {
-        paper.slug(beside): charts.titled(paper.chart(beside), paper.title(beside), judge(beside).likeness)
+        paper.slug(beside): titled(paper.chart(beside), paper.title(beside), judge(beside).likeness)
         for beside in report.comparisons
         if paper.has_chart(beside)
     }

@@ -14,9 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
+from partywall.core.report import figures
+from partywall.core.report.page import BADGES
+from partywall.core.stats.estimate import Outcome
 from partywall.model.evidence import Evidence
-from partywall.model.finding import Cell, Effect, Findings, Outcome
-from partywall.report import figures
+from partywall.model.finding import Cell, Effect, Findings
 from partywall.report.html import goal_text, warned
 from partywall.report.matrix import (
     LIMIT_COLUMNS,
@@ -33,7 +35,6 @@ from partywall.report.matrix import (
     severity,
     severity_words,
 )
-from partywall.report.page import BADGES
 
 STYLES = {
     Severity.NONE: "dim",

@@ -20,17 +20,17 @@ from partywall.clock import Clock, Monotonic
 from partywall.errors import AgentError, RefusalError, TrialError
 from partywall.events import Block, Doing, Emit, Left, Note
 from partywall.host import Host
+from partywall.host.label import Label
+from partywall.host.settings import held
 from partywall.model.finding import Precision
 from partywall.model.observation import STRADDLE_MAX, Observations
 from partywall.model.plan import Plan, Slot, Treatment, Trial
 from partywall.model.scenario import SWITCH_AFTER_NS, Timing
 from partywall.pace import PLANNED, SLOW_SHARE, Forecast, Stretch, forecast
 from partywall.plan import extended, lay_out, order, shares, turns
-from partywall.run import settings
 from partywall.run.limiter import Limiter
 from partywall.run.recorder import Recorder
 from partywall.run.stage import MONITOR, Stage, staged
-from partywall.sandbox import Label
 from partywall.sandbox.clock import Looks
 from partywall.sandbox.own_threads import keep_on
 from partywall.session import Session
@@ -377,7 +377,7 @@ class Turns:
         keep_on(host_cpus)
         slice_ns = self.plan.timing.slice
         with (
-            settings.held(trial.host, self.label.work, Host.here()),
+            held.held(trial.host, self.label.work, Host.here()),
             staged(
                 trial,
                 self.sessions(self.label),

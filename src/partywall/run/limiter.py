@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from partywall.clock import Clock
 from partywall.model.evidence import VICTIM
-from partywall.model.plan import Limits, Slot
+from partywall.model.plan import Slot
 from partywall.run.stage import Stage
+from partywall.sandbox.document import Limits
 
 
 class Limiter:

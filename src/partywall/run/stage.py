@@ -19,10 +19,10 @@ from partywall.events import silent
 from partywall.model.evidence import VICTIM
 from partywall.model.plan import Trial, null_cpus
 from partywall.model.scenario import Aggressor, Workload
-from partywall.model.weights import weights
 from partywall.pace import NULL
 from partywall.sandbox import Sandbox, Settings
 from partywall.sandbox.peer import PEER
+from partywall.sandbox.weights import weights
 from partywall.session import Session
 
 MONITOR = "monitor"
@@ -148,7 +148,7 @@ def _check_guest_memory(stage: Stage, name: str, workload: Workload, checks: Che
     The host's check does not see what a balloon or a hypervisor on another machine withholds. A bad result does not
     end the turn: the report names it, as it names counters that could not be read.
     """
-    needed = memory.held_bytes(_kernel(workload), workload, shipped(), {})
+    needed = memory.held_bytes(_kernel(workload), workload.params, workload.threads, shipped(), {})
     if not workload.sandbox.virtual or needed < memory_check.LEAST:
         return
     checked = checks.inside(stage.session.client(name), needed, "its workload", _role(name))

@@ -4,7 +4,6 @@ Everything created here is labelled with its run, so that `reap` can remove what
 """
 
 from partywall.sandbox.base import Sandbox, Settings, Spent, make
-from partywall.sandbox.label import WORK_ROOT, Label
 from partywall.sandbox.reaper import Reaped, reap
 
-__all__ = ["WORK_ROOT", "Label", "Reaped", "Sandbox", "Settings", "Spent", "make", "reap"]
+__all__ = ["Reaped", "Sandbox", "Settings", "Spent", "make", "reap"]

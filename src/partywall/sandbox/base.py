@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
-from partywall.model.backend import BACKENDS
-from partywall.model.plan import Limits
-from partywall.model.scenario import Disk, File, Throttle
+from partywall.host.block import Throttle
+from partywall.host.label import Label
+from partywall.sandbox.backends import BACKENDS
 from partywall.sandbox.clock import Look
-from partywall.sandbox.label import Label
+from partywall.sandbox.document import Disk, File, Limits
 
 GONE_S = 1.0
 

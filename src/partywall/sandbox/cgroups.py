@@ -13,7 +13,7 @@ from pathlib import Path
 
 from partywall.errors import CapabilityError
 from partywall.host import mounts
-from partywall.model.scenario import Throttle
+from partywall.host.block import Throttle
 from partywall.sandbox import oci
 
 Files = Mapping[str, str]

@@ -12,10 +12,11 @@ from partywall import units
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
-from partywall.model.scenario import Throttle
-from partywall.sandbox import block, cgroups, delegation, oci, own_files
+from partywall.host import block
+from partywall.host.block import Throttle
+from partywall.host.label import Label
+from partywall.sandbox import cgroups, delegation, oci, own_files
 from partywall.sandbox.base import Sandbox, Settings
-from partywall.sandbox.label import Label
 from partywall.sandbox.runtime import Runtime
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from partywall.errors import CapabilityError, TrialError
 from partywall.files import write_whole
 from partywall.host import Host
+from partywall.host.label import Label
 from partywall.sandbox.cgroups import Cgroups
-from partywall.sandbox.label import Label
 
 LEAF = "partywall-controller"
 CONTROLLERS = ("cpu", "cpuset", "io", "memory")

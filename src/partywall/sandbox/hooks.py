@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from partywall.agent import binary
 from partywall.errors import CapabilityError
 from partywall.files import write_whole
-from partywall.sandbox.label import Label
+from partywall.host.label import Label
 
 FILE = "hooks.json"
 TIMEOUT_S = 20

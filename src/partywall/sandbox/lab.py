@@ -27,9 +27,9 @@ from partywall.agent.client import AgentClient, Sink
 from partywall.agent.inbox import Inbox
 from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.host import Host, install
+from partywall.host.label import Label
 from partywall.sandbox import networks
 from partywall.sandbox.base import Settings
-from partywall.sandbox.label import Label
 from partywall.sandbox.networks import NETNS, in_namespace
 from partywall.sandbox.qemu import Qemu
 from partywall.sandbox.reaper import clean

@@ -20,7 +20,7 @@ from partywall import units
 from partywall.errors import UsageError
 from partywall.events import Emit, Event, Left, Note, Started, silent
 from partywall.files import write_whole
-from partywall.sandbox.label import made_state_root, start_ticks, state_root
+from partywall.host.label import made_state_root, start_ticks, state_root
 
 POLL_S = 0.5
 MOVED_S = 5.0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from partywall.files import write_whole
-from partywall.sandbox.label import Label
+from partywall.host.label import Label
 
 FILE = "networks.json"
 NETNS = Path("/run/netns")

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from partywall.model.scenario import Disk
 from partywall.sandbox.base import Settings
+from partywall.sandbox.document import Disk
 
 PERIOD_US = 100_000
 AGENT = "/partywall-agent"

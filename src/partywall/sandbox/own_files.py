@@ -16,7 +16,7 @@ from typing import IO
 
 from partywall import units
 from partywall.errors import TrialError
-from partywall.model.scenario import FILES_BYTES_MAX, File
+from partywall.sandbox.document import FILES_BYTES_MAX, File
 
 PART = 1 << 20
 _REMEDY = "restore it, or start a new run"

@@ -13,8 +13,8 @@ from typing import Any
 
 from partywall.agent import binary
 from partywall.errors import TrialError
+from partywall.host.label import Label
 from partywall.sandbox.base import Settings
-from partywall.sandbox.label import Label
 
 READY_S = 10.0
 PEER = "peer"

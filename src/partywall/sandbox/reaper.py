@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError, TrialError
+from partywall.host.label import VARIABLE, Label, not_ours, start_ticks, state_root, work_name
 from partywall.sandbox import cgroups, delegation, hooks, measuring, networks
-from partywall.sandbox.label import VARIABLE, Label, not_ours, start_ticks, state_root, work_name
 from partywall.sandbox.libvirt import leftovers
 from partywall.sandbox.runtime import Runtime
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from partywall.errors import CapabilityError, TrialError
 from partywall.files import write_whole
 from partywall.host import Host, install
+from partywall.host.label import Label
 from partywall.sandbox import networks
-from partywall.sandbox.label import Label
 
 BRIDGE = "br0"
 # RFC 2544 reserves these addresses for measurements, so no user's network has them.

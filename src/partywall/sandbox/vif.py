@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.files import write_whole
-from partywall.sandbox.label import Label, state_root
+from partywall.host.label import Label, state_root
 from partywall.sandbox.networks import NETNS
 
 FOLDER = "vifs"

@@ -1,7 +1,7 @@
 """Scenario files: reads them, reports all mistakes at once, finds them by name, and describes the format to editors."""
 
 from partywall.scenario.check import Expected, expected
-from partywall.scenario.load import changed, find, load, loads, located, names, shipped_as, shipped_file, text
+from partywall.scenario.load import changed, find, load, loads, located, names
 from partywall.scenario.schema import json_schema
 
 __all__ = [
@@ -14,7 +14,4 @@ __all__ = [
     "loads",
     "located",
     "names",
-    "shipped_as",
-    "shipped_file",
-    "text",
 ]

@@ -21,25 +21,16 @@ from partywall import units
 from partywall.agent.catalogue import Catalogue, Role
 from partywall.agent.metric import MetricError, reader
 from partywall.agent.requests import requests_of
+from partywall.core.document.decode import Path
+from partywall.core.document.explain import Mistake, did_you_mean, explain
 from partywall.errors import Problem, UsageError
 from partywall.model import factors
-from partywall.model.backend import BACKENDS, LIVE_DISK, SETTINGS
 from partywall.model.plan import meet
-from partywall.model.scenario import (
-    SWITCH_AFTER_NS,
-    Aggressor,
-    Disk,
-    Goal,
-    Level,
-    Load,
-    Passing,
-    Sandbox,
-    Scenario,
-    Victim,
-)
+from partywall.model.scenario import SWITCH_AFTER_NS, Aggressor, Goal, Load, Passing, Scenario, Victim
 from partywall.pace import SLOT_SLICES, BlockKind, Forecast, forecast, needed_ns, shares, treatments
-from partywall.scenario.decode import Path
-from partywall.scenario.explain import Mistake, did_you_mean, explain
+from partywall.sandbox.backends import BACKENDS, LIVE_DISK, SETTINGS
+from partywall.sandbox.document import Disk, Sandbox
+from partywall.values import Level
 
 Kind = Literal["victims", "aggressors"]
 
@@ -464,7 +455,7 @@ def _held_by_nothing(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
 def _without_effect(at: Path, victim: Victim, keys: list[str], catalogue: Catalogue) -> Iterator[Mistake]:
     if victim.command is not None or (victim.probe is not None and catalogue.kernel(victim.probe) is None):
         return
-    asks = requests_of(victim.probe, victim, catalogue)
+    asks = requests_of(victim.probe, victim.params, victim.threads, catalogue)
     what = victim.probe or "virtual users"
     if asks is None:
         message = f"{what} does not use a disk, so {' and '.join(keys)} would have no effect"
@@ -687,7 +678,7 @@ def _level(scenario: Scenario, path: str, index: int, level: Level) -> Iterator[
     try:
         factors.apply(scenario, path, level)
     except ValidationError as error:
-        first = explain(error, level)[0]
+        first = explain(error, level, form=Scenario)[0]
         key = path.rpartition(".")[2]
         yield Mistake(("factors", path, index), first.message.replace("the file", key, 1), first.remedy)
 

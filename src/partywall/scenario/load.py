@@ -7,46 +7,36 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import re
-import stat
 from collections.abc import Callable, Container, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path as FilePath
 from typing import Any
 
-from partywall import units
 from partywall.agent.catalogue import Catalogue, shipped
+from partywall.core.document.decode import Document, Path, decode, key_text
+from partywall.core.document.explain import Mistake
+from partywall.core.document.form import converted, follows, sound, spell_params, spelled, validate
+from partywall.core.document.formats import refuse_other
+from partywall.core.document.shipped import find as find_file
+from partywall.core.document.shipped import read, shipped_as
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.model import factors
-from partywall.model.scenario import LISTS, Scenario
+from partywall.model.scenario import Scenario
 from partywall.scenario.check import check, check_parts
-from partywall.scenario.decode import BYTES_MAX, Document, Path, decode, key_text
-from partywall.scenario.documents import first_key, refuse_other
-from partywall.scenario.explain import Mistake, did_you_mean
-from partywall.scenario.form import follows, sound, validate
+from partywall.values import LISTS
 
+WHAT = "scenario"
 VERSION_KEY = "partywall"
 """The first key of a scenario. Files with another first key beside scenarios are of other formats."""
 
-SUFFIXES = (".yaml", ".yml", ".json")
-"""Endings of paths. No shipped name has one."""
 # Values for required keys that are wrong, so that the rest can be checked. A wrong scenario is never returned.
 _STAND_INS: dict[str, Any] = {"partywall": 1, "name": "unnamed"}
 
 
 def load(path: str | FilePath, catalogue: Catalogue | None = None) -> Scenario:
     """Reads and checks a scenario file. Raises UsageError with all of its problems."""
-    return _loads(read(FilePath(path)), str(path), catalogue)
-
-
-def text(path: FilePath, what: str = "scenario") -> str:
-    """The text of a file, unchecked. Raises UsageError if it is not text."""
-    try:
-        return read(path, what).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise UsageError(Problem("this is not UTF-8 text", "give the path of a YAML file", str(path))) from None
+    return _loads(read(FilePath(path), WHAT), str(path), catalogue)
 
 
 def loads(content: str | bytes, file: str = "<text>", catalogue: Catalogue | None = None) -> Scenario:
@@ -70,7 +60,7 @@ def located(path: FilePath, scenario: Scenario) -> Iterator[None]:
     try:
         yield
     except (UsageError, CapabilityError) as error:
-        lines = {key_text(place): line for place, line in decode(read(path), str(path)).lines.items()}
+        lines = {key_text(place): line for place, line in decode(read(path, WHAT), str(path)).lines.items()}
         for varied in scenario.factors:
             for at in factors.targets(scenario, varied):
                 lines[key_text(at)] = lines[key_text(("factors", varied))]
@@ -90,53 +80,9 @@ def names() -> tuple[str, ...]:
     return shipped_as(lambda key: key == VERSION_KEY)
 
 
-def shipped_as(wanted: Callable[[str], bool]) -> tuple[str, ...]:
-    """Names of shipped files whose first key is wanted."""
-    folder = FilePath(str(resources.files("partywall").joinpath("scenarios")))
-    files = [*folder.glob("*.yaml"), *folder.glob("papers/*.yaml")]
-    matching = [file for file in files if wanted(first_key(file))]
-    return tuple(sorted(str(file.relative_to(folder).with_suffix("")) for file in matching))
-
-
-def shipped_file(name: str) -> FilePath:
-    """The file of a shipped name."""
-    return FilePath(str(resources.files("partywall").joinpath("scenarios", f"{name}.yaml")))
-
-
-def find(name_or_path: str, among: tuple[str, ...] | None = None, what: str = "scenario") -> FilePath:
-    """The file for a path, or for the name of something shipped, by default a scenario. Raises UsageError."""
-    known = names() if among is None else among
-    if name_or_path in known:
-        return shipped_file(name_or_path)
-    if name_or_path.endswith(SUFFIXES) or ("\0" not in name_or_path and _exists(FilePath(name_or_path))):
-        return FilePath(name_or_path)
-    remedy = did_you_mean(name_or_path, known, f"give a path, or one of {', '.join(known)}")
-    raise UsageError(Problem(f"there is no {what} {name_or_path[:200]!r}", remedy))
-
-
-def _exists(path: FilePath) -> bool:
-    try:
-        return path.exists()
-    except OSError:
-        return False
-
-
-def read(path: FilePath, what: str = "scenario", *, larger: int = 1) -> bytes:
-    """Reads a file. At most one byte more than allowed is read, because a FIFO or device may be endless."""
-    remedy = f"give the path of a {what} file"
-    try:
-        if path.is_dir():
-            raise UsageError(Problem("this is a directory", f"{remedy}; partywall report shows a record", str(path)))
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise UsageError(Problem("this is not a regular file", remedy, str(path)))
-        with path.open("rb") as file:
-            return file.read(larger * BYTES_MAX + 1)
-    except OSError as error:
-        raise UsageError(
-            Problem(f"cannot be read: {error.strerror or error}", "check the path and its permissions", str(path))
-        ) from None
-    except ValueError as error:
-        raise UsageError(Problem(f"cannot be read: {error}", remedy, repr(str(path))[:200])) from None
+def find(name_or_path: str) -> FilePath:
+    """The file for a path, or for the name of a scenario that ships with Partywall. Raises UsageError."""
+    return find_file(name_or_path, names(), WHAT)
 
 
 def _loads(raw: bytes, file: str, catalogue: Catalogue | None) -> Scenario:
@@ -199,37 +145,10 @@ def _spell_out(data: dict[str, Any]) -> list[Mistake]:
         if isinstance(levels, list) and as_text is not None:
             mistakes += [m for i in range(len(levels)) if (m := _list_level(levels, i, as_text, ("factors", path, i)))]
         if isinstance(levels, list) and ".params." in path:
-            mistakes += [m for i in range(len(levels)) if (m := _spell(levels, i, path, ("factors", path, i)))]
+            mistakes += [m for i in range(len(levels)) if (m := spelled(levels, i, path, ("factors", path, i)))]
     return mistakes
-
-
-def spell_params(part: Any, path: Path) -> list[Mistake]:
-    """Converts sizes and durations ('64MiB') among the parameters of a kernel to numbers. Changes `part`.
-
-    path: of the part that has `params`.
-    """
-    params = part.get("params") if isinstance(part, dict) else None
-    if not isinstance(params, dict):
-        return []
-    return [m for key in params if (m := _spell(params, key, str(key), (*path, "params", key)))]
 
 
 def _list_level(levels: list[Any], index: int, as_text: Callable[[Any], Any], path: Path) -> Mistake | None:
     """Converts a list of numbers in a level to text, because levels are single values."""
-    return _convert(levels, index, as_text, path) if isinstance(levels[index], list) else None
-
-
-def _spell(holder: Any, index: Any, name: str, path: Path) -> Mistake | None:
-    """Parses a text by the unit at the end of the parameter's name."""
-    parse = {"bytes": units.parse_bytes, "ns": units.parse_duration_ns}.get(re.split(r"[._]", name)[-1])
-    return _convert(holder, index, parse, path) if parse and isinstance(holder[index], str) else None
-
-
-def _convert(holder: Any, index: Any, convert: Callable[[Any], Any], path: Path) -> Mistake | None:
-    """Converts a value in its place. ValueError's text is a message, "; " and a remedy."""
-    try:
-        holder[index] = convert(holder[index])
-    except ValueError as error:
-        message, _, remedy = str(error).partition("; ")
-        return Mistake(path, message, remedy)
-    return None
+    return converted(levels, index, as_text, path) if isinstance(levels[index], list) else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib import resources
 
+from partywall.core.document.formats import validated
 from partywall.errors import Problem, UsageError
 from partywall.model.paper import Paper
-from partywall.scenario.documents import validated
 
 SUFFIX = ".paper.yaml"
 

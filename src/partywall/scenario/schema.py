@@ -13,7 +13,9 @@ from pydantic_core import core_schema
 
 from partywall import units
 from partywall.agent.catalogue import Catalogue, Role, shipped
-from partywall.model.scenario import LISTS, Scenario, path_or_file, url_or_plan
+from partywall.model.scenario import Scenario, url_or_plan
+from partywall.sandbox.document import path_or_file
+from partywall.values import LISTS
 
 _DURATIONS = (("min", 60 * 10**9), ("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 _NUMBER = r"^\s*[0-9.][0-9_.]*([eE][+-]?[0-9]+)?\s*"

@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from partywall import units
+from partywall.agent.catalogue import Warn
+from partywall.core.stats.estimate import Estimate
 from partywall.model.evidence import Evidence
-from partywall.model.finding import Band, CarryOver, Cell, Curve, Estimate, Findings, Precision, Warn
+from partywall.model.finding import Band, CarryOver, Cell, Curve, Findings, Precision
 from partywall.model.observation import Observation, Observations
 from partywall.model.plan import Treatment, Trial
 from partywall.stats import agent_facts, carryover, causes

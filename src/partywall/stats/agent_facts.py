@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from partywall.agent.catalogue import FactWarning, shipped
+from partywall.agent.catalogue import FactWarning, Warn, shipped
 from partywall.model.evidence import VICTIM, AgentFacts, Readings
-from partywall.model.finding import Cell, Curve, Dose, Warn
+from partywall.model.finding import Cell, Curve, Dose
 from partywall.model.plan import Trial
 from partywall.model.scenario import Workload
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partywall.model.finding import CarryOver, Deferred, Estimate
+from partywall.core.stats.estimate import Estimate
+from partywall.model.finding import CarryOver, Deferred
 from partywall.model.observation import Observations
 from partywall.model.plan import Treatment
 from partywall.stats.deferred import deferred_of

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from partywall.core.stats.estimate import Estimate
 from partywall.model.evidence import Counter
-from partywall.model.finding import Cause, Cell, Effect, Estimate
+from partywall.model.finding import Cause, Cell, Effect
 from partywall.stats.interval import FEWEST, Array, correlation_interval, mean_interval, p_values
 from partywall.stats.quantile import holm
 from partywall.stats.series import Pair, Series

@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from partywall.model import wording
+from partywall.agent.catalogue import Warn
+from partywall.core.report import wording
+from partywall.core.stats.estimate import Estimate
 from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.model.evidence import Evidence
-from partywall.model.finding import Cell, Effect, Estimate, Findings, Warn
+from partywall.model.finding import Cell, Effect, Findings
 from partywall.stats.between import FEWEST_FREE, SMALLEST, Difference, Logged, spreads
 from partywall.stats.latency import JUDGED
 from partywall.stats.quantile import ALPHA, holm

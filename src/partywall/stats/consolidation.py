@@ -8,6 +8,7 @@ import numpy as np
 from scipy import stats
 
 from partywall import units
+from partywall.core.stats.estimate import Outcome, Span
 from partywall.model.consolidation import (
     Compared,
     ConsolidationEvidence,
@@ -17,8 +18,6 @@ from partywall.model.consolidation import (
     Seen,
     Simulation,
 )
-from partywall.model.finding import Outcome
-from partywall.model.migration import Span
 from partywall.stats import power_span
 from partywall.stats.power_span import Energy
 

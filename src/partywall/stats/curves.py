@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partywall.model.finding import Cell, Curve, Estimate
+from partywall.core.stats.estimate import Estimate
+from partywall.model.finding import Cell, Curve
 from partywall.model.plan import Trial
 from partywall.stats.interval import FEWEST, mean_interval
 from partywall.stats.series import Measured, Series, baseline_of, references

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partywall.model.finding import Deferred, Estimate
+from partywall.core.stats.estimate import Estimate
+from partywall.model.finding import Deferred
 from partywall.model.observation import Observations
 from partywall.model.plan import Treatment
 from partywall.stats.algebra import one_thread

@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from partywall.model.finding import Band, CarryOver, Cell, Warn
+from partywall.agent.catalogue import Warn
+from partywall.model.finding import Band, CarryOver, Cell
 from partywall.model.observation import STRADDLE_MAX, Observations
 from partywall.model.plan import Treatment, Trial, null_cpus
 from partywall.stats import latency

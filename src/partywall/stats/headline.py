@@ -15,11 +15,12 @@ from functools import cached_property
 from typing import Any
 
 from partywall import units
-from partywall.agent.catalogue import shipped
-from partywall.model.finding import Band, Cell, Effect, Estimate, Outcome, Verdict, Warn
+from partywall.agent.catalogue import Warn, shipped
+from partywall.core.report.wording import LINES, WIDTH, fits, impact, levels_text, loss
+from partywall.core.report.wording import percent as written_percent
+from partywall.core.stats.estimate import Estimate, Outcome
+from partywall.model.finding import Band, Cell, Effect, Verdict, beside
 from partywall.model.plan import Plan, Trial
-from partywall.model.wording import LINES, WIDTH, beside, fits, impact, levels_text, loss
-from partywall.model.wording import percent as written_percent
 from partywall.stats.latency import JUDGED
 from partywall.stats.reliability import understated
 from partywall.stats.series import compared

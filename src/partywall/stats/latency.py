@@ -14,8 +14,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from partywall.model.finding import Estimate
-from partywall.model.observation import Entries, Numbers, Observations, bucket_bounds
+from partywall.core.stats.estimate import Estimate
+from partywall.core.stats.histogram import Numbers, bucket_bounds
+from partywall.model.observation import Entries, Observations
 from partywall.stats.algebra import one_thread
 from partywall.stats.interval import FEWEST, MOST, Array, error_of_mean
 from partywall.stats.quantile import normal_reach

@@ -13,11 +13,12 @@ from typing import Literal
 
 import numpy as np
 
-from partywall.model.backend import BACKENDS
+from partywall.core.stats.estimate import Estimate
 from partywall.model.evidence import VICTIM
-from partywall.model.finding import CpuTime, Estimate
+from partywall.model.finding import CpuTime
 from partywall.model.observation import Observations, Values
 from partywall.model.plan import Treatment, Trial
+from partywall.sandbox.backends import BACKENDS
 from partywall.stats.interval import FEWEST, mean_interval
 from partywall.stats.series import Series, baseline_of, pair_of
 

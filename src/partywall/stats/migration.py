@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from partywall import units
-from partywall.model.finding import Estimate, Outcome
+from partywall.core.stats.estimate import Estimate, Outcome
 from partywall.model.migration import (
     METRICS,
     POSTCOPY,

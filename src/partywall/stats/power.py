@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from partywall.core.stats.estimate import Estimate, Outcome
 from partywall.errors import TrialError
-from partywall.model.finding import Estimate, Outcome
 from partywall.model.power import (
     Activity,
     Attribution,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Estimate
 from partywall.model.power import Activity, Array, Reading, Timing, chances
 from partywall.stats.algebra import one_thread
 from partywall.stats.quantile import student_reach

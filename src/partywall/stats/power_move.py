@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Estimate
 from partywall.model.migration import MoveFinding
 from partywall.model.power import MoveEnergy, NodeModel
 from partywall.stats.rounds import student

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Estimate
 from partywall.model.power import Activity, Array, Attribution, NodeModel, Share, Slot
 from partywall.stats.algebra import one_thread
 from partywall.stats.power_fit import Observation

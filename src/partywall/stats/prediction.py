@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
-from partywall.model.migration import Method, Move, MoveFinding, Prediction, Span
+from partywall.core.stats.estimate import Span
+from partywall.model.migration import Method, Move, MoveFinding, Prediction
 from partywall.stats.migration_response import SHARES, Service, p99_during
 
 Floats = npt.NDArray[np.float64]

@@ -5,7 +5,8 @@ Only reads the warnings of cells, which come from `partywall.stats.effects` and 
 
 from __future__ import annotations
 
-from partywall.model.finding import Cell, Warn
+from partywall.agent.catalogue import Warn
+from partywall.model.finding import Cell
 from partywall.stats.interval import PROMISED
 
 UNDERSTATED = {

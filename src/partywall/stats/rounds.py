@@ -7,8 +7,7 @@ import math
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from partywall.model.evidence import Emulated
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Emulated, Estimate
 from partywall.model.paper import Beside, Measured, Paired, Paper, PaperTable, Place
 from partywall.stats.quantile import student_reach
 

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from partywall.model.finding import Estimate
+from partywall.core.stats.estimate import Estimate
 from partywall.model.observation import Flags, Observation, Observations, Places
 from partywall.model.plan import Treatment, Trial
 from partywall.stats import latency

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partywall.model.finding import Band, Cell, Effect, Estimate, Warn
+from partywall.agent.catalogue import Warn
+from partywall.core.stats.estimate import Estimate
+from partywall.model.finding import Band, Cell, Effect
 from partywall.stats.latency import JUDGED
 from partywall.stats.quantile import holm, student_reach, student_tail
 from partywall.stats.reliability import understated

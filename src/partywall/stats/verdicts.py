@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from partywall.model.finding import Band, Cell, CpuTime, Effect, Estimate, Outcome, Verdict, Warn
+from partywall.agent.catalogue import Warn
+from partywall.core.stats.estimate import Estimate, Outcome
+from partywall.model.finding import Band, Cell, CpuTime, Effect, Verdict
 from partywall.model.scenario import Goal
 from partywall.stats.latency import JUDGED
 from partywall.stats.reliability import rough, understated

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
+from partywall.core.arrow import values
 from partywall.model.observation import Flags, Objects, Times
 from partywall.model.scenario import SWITCH_AFTER_NS
-from partywall.store.arrow import values
 from partywall.store.observe import Columns
 
 KIND = "block_done"

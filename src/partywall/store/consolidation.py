@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from partywall.core.record import Record
 from partywall.model.cluster import Cluster
 from partywall.model.consolidation import Acted, ConsolidationEvidence, ConsolidationPlan, Journal, Seen, Simulation
-from partywall.store.record import Record
 
 Mode = Literal["plan", "simulation", "watch"]
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from partywall.core.record import Record, decode, first_line
 from partywall.errors import UsageError
 from partywall.model.plan import Plan
 from partywall.store import blocks, event
 from partywall.store.blocks import Blocks
 from partywall.store.pending import Pending, compact
-from partywall.store.record import Record, first_line
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class RunDirectory(Record):
             if skip and line.startswith(skip):
                 continue
             try:
-                decoded = event.decode(line)
+                decoded = decode(line)
                 if decoded and check:
                     check(decoded)
             except ValueError as error:

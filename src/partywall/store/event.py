@@ -11,10 +11,6 @@ from pydantic import BaseModel, Field
 
 from partywall.model.evidence import Counter
 from partywall.model.plan import Slot
-from partywall.store.lines import decoded
-
-# The beginning of every event. A killed run leaves the beginning of a line.
-BEGIN = b'{"kind": "'
 
 
 class _OfTrial(BaseModel):
@@ -74,17 +70,6 @@ KINDS: dict[str, type[BaseModel]] = {
     "trial_failed": _Failed,
     "visit_ended": _OfTurn,
 }
-
-
-def decode(line: bytes) -> dict[str, Any] | None:
-    """Parses an event. None for an empty or incomplete line; ValueError for any other. The content is not checked."""
-    try:
-        content = decoded(line, BEGIN)
-    except ValueError:
-        raise ValueError("this is not an event") from None
-    if content is not None and not isinstance(content.get("kind"), str):
-        raise ValueError("this is not an event")
-    return content
 
 
 def check(content: dict[str, Any]) -> None:

@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 from partywall.agent import counters as monitor
 from partywall.agent.memory_check import Checked
 from partywall.agent.metric import Extractor
+from partywall.core.arrow import values
+from partywall.core.stats.histogram import Numbers
 from partywall.errors import Problem, UsageError
 from partywall.model.evidence import VICTIM, AgentFacts, Counter, Evidence, Readings, SlicePoint, Unread
-from partywall.model.observation import Numbers, Observations, Times
+from partywall.model.observation import Observations, Times
 from partywall.model.plan import Trial
-from partywall.store.arrow import values
 from partywall.store.blocks import Blocks
 from partywall.store.directory import RunDirectory
 from partywall.store.observe import Columns, Samples, Thread, Track, observed, track

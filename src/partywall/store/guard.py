@@ -13,9 +13,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from partywall.files import append_whole, replace_durably
-from partywall.store.lines import decoded
-from partywall.store.record import Record
+from partywall.core.record import Record
+from partywall.files import append_whole, decoded, replace_durably
 
 SERIES = "guard.parquet"
 POLICY = "policy.yaml"

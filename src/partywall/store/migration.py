@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from partywall.core.arrow import values
+from partywall.core.record import Record
 from partywall.files import replace_durably
 from partywall.model.migration import MigrationEvidence, MigrationPlan, Move, Survey
-from partywall.store.arrow import values
-from partywall.store.record import Record
 
 Table = npt.NDArray[Any]
 """(rows, columns), see COLUMNS."""

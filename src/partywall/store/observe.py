@@ -14,19 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from partywall.core.stats.histogram import Histogram, Numbers
 from partywall.model.evidence import VICTIM, Counter
-from partywall.model.observation import (
-    CounterTable,
-    Flags,
-    Histogram,
-    Latencies,
-    Numbers,
-    Objects,
-    Observations,
-    Places,
-    Times,
-    Values,
-)
+from partywall.model.observation import CounterTable, Flags, Latencies, Objects, Observations, Places, Times, Values
 from partywall.model.plan import Slot, Treatment, Trial
 from partywall.model.scenario import SWITCH_AFTER_NS
 

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from partywall.errors import Problem, UsageError
-from partywall.files import replace_durably
-from partywall.store.lines import decoded
+from partywall.files import decoded, replace_durably
 
 SLICES = pa.schema(
     [

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel
 
+from partywall.core.record import Record
 from partywall.model.power import (
     Activity,
     DisturbedCalibration,
@@ -20,7 +21,6 @@ from partywall.model.power import (
     Slot,
     Task,
 )
-from partywall.store.record import Record
 
 KINDS: dict[type[BaseModel], str] = {
     Reading: "reading",

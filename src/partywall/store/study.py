@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from partywall.core.record import Record
 from partywall.model.study import StudyRequest
-from partywall.store.record import Record
 
 FILE = "study.yaml"
 MEMORY = "memory_checked"

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from partywall.agent import memory_check
+from partywall.core.document.formats import format_key, refuse_other
+from partywall.core.document.shipped import find as find_file
+from partywall.core.document.shipped import shipped_as
+from partywall.core.document.shipped import text as read_text
 from partywall.errors import Problem, UsageError
 from partywall.model.study import StudyReport
-from partywall.scenario import find as find_file
-from partywall.scenario import shipped_as
-from partywall.scenario import text as read_text
-from partywall.scenario.documents import format_key, refuse_other
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import Generation
 from partywall.study.isolation import Isolation

@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, TypeVar
 
-from partywall import pipeline
 from partywall.agent.memory_check import Checks
+from partywall.core import here
+from partywall.core.capability import Outline
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.events import Emit, Note
 from partywall.host import Host
 from partywall.model.paper import Place
-from partywall.model.scenario import PASSING_BYTES, Frozen, Scenario
-from partywall.model.study import Length, Outline, StudyReport, StudyRequest
+from partywall.model.scenario import PASSING_BYTES, Scenario
+from partywall.model.study import Length, StudyReport, StudyRequest
 from partywall.sandbox import lab, qemu
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
+from partywall.values import Frozen
 
 S = TypeVar("S")
 F = TypeVar("F")
@@ -145,7 +147,7 @@ def refuse_machines(name: str, request: StudyRequest) -> None:
 
 def machines_in_words(facts: Mapping[str, Any]) -> list[str]:
     """The other machines of a study, each with its CPUs and kernel. facts: of this host, with theirs if known."""
-    return [f"{name}: {pipeline.in_words(known)}" for name, known in facts.get("machines", {}).items()]
+    return [f"{name}: {here.in_words(known)}" for name, known in facts.get("machines", {}).items()]
 
 
 GUESTS = "qemu"
@@ -156,8 +158,8 @@ def check_lab(host: Host, request: StudyRequest) -> None:
     """CapabilityError if this host cannot have a lab of such tenants, with hooks on their interfaces."""
     if why := lab.lacking():
         raise CapabilityError(why)
-    pipeline.check_programs(host)
-    pipeline.check_hooks("the study")
+    here.check_programs(host)
+    here.check_hooks("the study")
     if request.backends and (why := qemu.lacking(host)):
         raise CapabilityError(why)
 
@@ -186,7 +188,7 @@ class TenantsMemory:
 
     def require(self, guests: int = 0) -> None:
         """CapabilityError if the host lacks memory for the senders and for this number of guests."""
-        pipeline.check_free_memory(self.bytes + guests * lab.GUEST_BYTES, self.what, self.checks)
+        here.check_free_memory(self.bytes + guests * lab.GUEST_BYTES, self.what, self.checks)
 
     def inspect(self, made: lab.Lab) -> None:
         """Touches and times each guest's share of the senders' memory inside it. Namespaces use the host's."""

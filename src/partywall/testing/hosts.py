@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partywall import pipeline
 from partywall.agent import binary
+from partywall.core import here
 from partywall.errors import AgentError
 from partywall.host import Host
 
@@ -71,4 +71,4 @@ def recorded(root: Path, programs: Collection[str], *, euid: int = 0, writable: 
         try_kvm=lambda _within_s: "a recorded host starts no guest",
     )
     facts = agent_facts(root)
-    return Host(**(vars(host) | {"facts": pipeline.described(facts, host)}))
+    return Host(**(vars(host) | {"facts": here.described(facts, host)}))

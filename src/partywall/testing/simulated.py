@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
-from partywall import pipeline
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import AgentError
 from partywall.events import Emit, silent
+from partywall.host.label import Label
 from partywall.model.evidence import VICTIM
-from partywall.run import execute
-from partywall.sandbox import Label, Sandbox, Settings
+from partywall.run import execute, stages
+from partywall.sandbox import Sandbox, Settings
 from partywall.session import Session
 from partywall.store import RunDirectory
 
@@ -166,7 +166,7 @@ class SimulatedHost:
     def carry_out(self, run: RunDirectory, emit: Emit = silent) -> None:
         """Measures a run, whose plan is in its directory, on this host."""
         label = Label("simulated", run.path / "state", run.path / "work")
-        execute(run, label, pipeline.decisions(run.plan), emit, self.clock, self.session)
+        execute(run, label, stages.decisions(run.plan), emit, self.clock, self.session)
 
     def answer(self, agent: str, sink: Sink, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The answer of an agent."""

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from partywall.model.finding import Cell, Effect, Estimate, Findings
+from partywall.core.stats.estimate import Estimate
+from partywall.model.finding import Cell, Effect, Findings
 from partywall.stats.latency import JUDGED
 from partywall.stats.quantile import student_reach
 from partywall.stats.states import LATENCY_BOUND

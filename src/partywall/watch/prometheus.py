@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
-from partywall.model.watch import HOST, REST, UNKNOWN, Seen, Span, parts
-from partywall.report.prometheus import family
+from partywall.core.report.prometheus import family
+from partywall.watch.record import HOST, REST, UNKNOWN, Seen, Span, parts
 
 USES_WRITTEN = 200
 """The most pairs of a tenant and a disk in the text: those with the most bytes."""

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from partywall import kinds, pipeline, units
+from partywall import kinds, units
+from partywall.core.record import distinct
+from partywall.core.report import figures
 from partywall.errors import PartywallError, Problem, UsageError
 from partywall.kinds.compared import SideBySide, same_kind, side_by_side
 from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.model.finding import Findings
-from partywall.report import compare_view, figures
+from partywall.report import compare_view
+from partywall.run import stages
 from partywall.store import RunDirectory
 from partywall.web import records
 from partywall.web.jobs import Folder
@@ -87,11 +90,11 @@ def several(*paths: Path) -> Compared:
 def _runs(names: tuple[str, ...], *runs: RunDirectory) -> Compared:
     from partywall.stats import compare_runs  # noqa: PLC0415 - slow to import
 
-    pipeline.distinct(*runs)
+    distinct(*runs)
     *others, reference = runs
-    base, (earlier, unread) = pipeline.analyse(reference), pipeline.earlier_runs(reference, runs)
+    base, (earlier, unread) = stages.analyse(reference), stages.earlier_runs(reference, runs)
     comparisons = tuple(
-        compare_runs(pipeline.analyse(run), base, TOLERANCE, earlier=earlier, unread=unread) for run in others
+        compare_runs(stages.analyse(run), base, TOLERANCE, earlier=earlier, unread=unread) for run in others
     )
     by_run = [{(cell.victim, cell.label): cell for cell in comparison.cells} for comparison in comparisons]
     cells = {key: cell for by_key in reversed(by_run) for key, cell in by_key.items()}

@@ -14,35 +14,37 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from partywall import guard, kinds, pipeline, preflight, study, units
+from partywall import guard, kinds, study, units
+from partywall.agent.catalogue import shipped
+from partywall.core.capability import Options, Outline
+from partywall.core.document.decode import decode
+from partywall.core.document.formats import FORMATS, format_key, refuse_other
+from partywall.core.document.shipped import shipped_file
 from partywall.errors import PartywallError, Problem, ProblemsError, UsageError, parsed
 from partywall.host import Host
 from partywall.kinds.guard import GuardJob
-from partywall.kinds.kind import Options
 from partywall.kinds.load import LoadJob
 from partywall.kinds.migration import MigrationJob
 from partywall.kinds.run import RunJob, Runs, outlined
 from partywall.kinds.study import StudyJob
-from partywall.kinds.trace import TraceJob
 from partywall.load import plan as load_plans
 from partywall.load.compiling import program as compiled
 from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
 from partywall.migrate import plan as migration_plans
-from partywall.model.host_path import host_path_keys
 from partywall.model.load_plan import LoadPlan
 from partywall.model.migration import MigrationPlan
 from partywall.model.plan import Plan
 from partywall.model.policy import Policy
 from partywall.model.scenario import Scenario
-from partywall.model.study import Outline, StudyRequest
+from partywall.model.study import StudyRequest
+from partywall.run.plan.requirements import check_commands
 from partywall.scenario import load
 from partywall.scenario import names as scenario_names
-from partywall.scenario.decode import decode
-from partywall.scenario.documents import FORMATS, format_key, refuse_other
-from partywall.scenario.load import shipped_file
 from partywall.store.guard import GuardDirectory
-from partywall.trace import ask
+from partywall.trace.capability import TraceJob
+from partywall.trace.hops import ask
+from partywall.values import host_path_keys
 from partywall.web.jobs import Order
 
 FILE_KEYS = host_path_keys(Scenario, LoadPlan, MigrationPlan, Policy)
@@ -181,7 +183,7 @@ def _read(kind: str, file: Path) -> None:
         case "guard":
             guard.load(file)
         case "migration":
-            migration_plans.load(file, pipeline.catalogue())
+            migration_plans.load(file, shipped())
         case _:
             _study_job(str(file))
 
@@ -209,7 +211,7 @@ def _forecast(order: Order, file: Path, options: Options) -> Forecast:
         if isinstance(job, RunJob):
             plan, _ = Runs().plan(job, options)
             outline = outlined(plan)
-            preflight.check_commands(plan.scenario, allowed=options.allow_commands)
+            check_commands(plan.scenario, allowed=options.allow_commands)
         else:
             outline = kind.outline(job, options)
             kind.check(job, options)

@@ -44,11 +44,11 @@ def read(answer: dict[str, Any]) -> Forecast:
 
 def main(words: Sequence[str]) -> None:
     """The process: [--allow-commands]."""
-    from partywall import pipeline  # noqa: PLC0415 - of the process alone
+    from partywall.core import here  # noqa: PLC0415 - of the process alone
 
     order = Order.model_validate_json(sys.stdin.buffer.read())
     try:
-        made = forecast(order, pipeline.this_host(), allow_commands="--allow-commands" in words)
+        made = forecast(order, here.this_host(), allow_commands="--allow-commands" in words)
         answer = {"forecast": FORM.dump_python(made, mode="json")}
     except ProblemsError as error:
         answer = {"problems": [plain(problem) for problem in error.problems]}

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 
-from partywall import pipeline
+from partywall.agent.catalogue import shipped
 from partywall.errors import PartywallError, Problem, UsageError
 from partywall.kinds.journal import FILE
 from partywall.plain import plain
@@ -150,7 +150,7 @@ class Handlers:
         return self._page("start.html.j2", request, **await self._editor(filled.text, "run", []) | {"simple": filled})
 
     async def _editor(self, text: str, kind: str, problems: list[Problem]) -> dict[str, Any]:
-        kernels = pipeline.catalogue()
+        kernels = shipped()
         return {
             "offered": await threaded(pages.offered),
             "document": text,

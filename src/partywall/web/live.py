@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from partywall.host.label import start_ticks
 from partywall.kinds.journal import FILE
-from partywall.sandbox.label import start_ticks
 from partywall.web.records import event_of, opened
 
 NOTES_SHOWN = 200

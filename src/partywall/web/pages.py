@@ -15,17 +15,18 @@ from typing import Any
 
 import jinja2
 
-from partywall import __version__, pipeline, study, units
+from partywall import __version__, study, units
+from partywall.agent.catalogue import shipped
+from partywall.core.document.shipped import read
+from partywall.core.report import page
+from partywall.core.stats.estimate import Estimate
 from partywall.errors import PartywallError, Problem, ProblemsError
 from partywall.load.health import ADVICE, Reason
 from partywall.migrate import plan as migration_plans
-from partywall.model.finding import Estimate
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Scenario
-from partywall.report import page
 from partywall.report.matrix import Severity, severity_of, severity_words
 from partywall.scenario import find, load, names
-from partywall.scenario.load import read
 from partywall.web.jobs import Force, Job, State, Want
 from partywall.web.live import SECONDS_SHOWN
 from partywall.web.live import State as Live
@@ -108,7 +109,7 @@ def offered() -> tuple[Offered, ...]:
     for name in study.names():
         file = study.find(name)
         kinds.append(Offered("study", name, study.kind_of(file).read(read(file, "study"), str(file)).description))
-    catalogue = pipeline.catalogue()
+    catalogue = shipped()
     for name in migration_plans.names():
         plan = migration_plans.load(migration_plans.find(name), catalogue)
         kinds.append(Offered("migration", name, plan.description))

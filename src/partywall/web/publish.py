@@ -9,9 +9,9 @@ from io import RawIOBase
 from pathlib import Path
 from typing import IO
 
+from partywall.core.report import page
 from partywall.errors import Problem, UsageError
 from partywall.files import write_whole
-from partywall.report import page
 from partywall.web import pages, records
 from partywall.web.jobs import Folder
 

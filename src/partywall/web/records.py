@@ -17,8 +17,8 @@ from typing import IO, Any
 
 from partywall import kinds
 from partywall.errors import Exit, PartywallError
+from partywall.host.label import start_ticks
 from partywall.kinds.journal import FILE, INTERRUPTED
-from partywall.sandbox.label import start_ticks
 from partywall.web.jobs import Folder
 
 PAGE = 50

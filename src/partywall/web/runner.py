@@ -30,14 +30,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from partywall import kinds
+from partywall.core import control
+from partywall.core.record import stamped
 from partywall.errors import PartywallError, Problem, ProblemsError, UsageError
 from partywall.files import write_whole
+from partywall.host.label import start_ticks
 from partywall.kinds.journal import INTERRUPTED
 from partywall.plain import plain
 from partywall.sandbox import measuring
-from partywall.sandbox.label import start_ticks
-from partywall.store import control
-from partywall.store.record import stamped
 from partywall.web import deleted
 from partywall.web.jobs import DOCUMENT_BYTES_MAX, Folder, Force, Frozen, Job, Key, Order, Plain, State, Want
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from partywall import pipeline
+from partywall.agent.catalogue import shipped
 from partywall.errors import Problem, ProblemsError
 from partywall.scenario import loads
 
@@ -85,7 +85,7 @@ class Simple:
 
     def _own(self) -> Iterator[tuple[str, Problem]]:
         """Mistakes without which there is a scenario to check."""
-        kernels = pipeline.catalogue()
+        kernels = shipped()
         if self.get("victim") not in kernels.names("probe"):
             yield "victim", Problem("`victim` is missing", "choose one from the list")
         if not self.neighbours or set(self.neighbours) - set(kernels.names("stressor")):

@@ -9,7 +9,7 @@ from functools import partial
 from secrets import token_urlsafe
 from typing import Any, TypeVar
 
-from partywall import pipeline
+from partywall.core import here
 from partywall.errors import PartywallError
 from partywall.host import Host
 from partywall.store import RunDirectory
@@ -36,7 +36,7 @@ class Server:
         site: Site,
         secrets: Secrets,
         *,
-        read_host: Callable[[], Host] = pipeline.this_host,
+        read_host: Callable[[], Host] = here.this_host,
         start_runner: Callable[[], None] = lambda: None,
         allow_commands: bool = False,
         is_runner_other_user: bool = False,

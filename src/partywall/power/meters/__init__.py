@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from partywall.core.document.explain import did_you_mean
 from partywall.host import Host
 from partywall.model.meter import Address, unusable
 from partywall.power.meters import hwmon, ipmi, nut, rapl, redfish, replay, resctrl, simulated, snmp, wattsup
 from partywall.power.meters.base import Meter, MeterError, Place, Watts
-from partywall.scenario.explain import did_you_mean
 
 __all__ = ["METERS", "Address", "Meter", "MeterError", "Place", "Watts", "check", "find", "make"]
 

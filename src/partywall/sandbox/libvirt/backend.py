@@ -18,10 +18,10 @@ from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.files import write_whole
 from partywall.host import Host, waits
-from partywall.model.scenario import Throttle
+from partywall.host.block import Throttle
+from partywall.host.label import Label
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.clock import GuestClock, Look
-from partywall.sandbox.label import Label
 from partywall.sandbox.libvirt import leftovers
 from partywall.sandbox.libvirt.domain import Boot, definition, is_local, throttles
 from partywall.sandbox.libvirt.library import URI, connect, library, libvirt_errors

@@ -12,8 +12,9 @@ from pathlib import PurePath
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from partywall.model.scenario import Disk, Throttle
+from partywall.host.block import Throttle
 from partywall.sandbox.base import Settings
+from partywall.sandbox.document import Disk
 from partywall.sandbox.qemu.machine import EMULATED_SLOWLY, KERNEL_ARGUMENTS, MEMORY, PORT
 
 PREFIX = "partywall-"

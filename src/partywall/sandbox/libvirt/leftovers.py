@@ -15,7 +15,7 @@ from typing import Any
 
 from partywall.errors import CapabilityError, TrialError
 from partywall.files import write_whole
-from partywall.sandbox.label import Label
+from partywall.host.label import Label
 from partywall.sandbox.libvirt.domain import PREFIX
 from partywall.sandbox.libvirt.library import connect, library
 from partywall.sandbox.libvirt.tuning import Before, Tuner

@@ -18,7 +18,7 @@ from typing import Literal
 from partywall.errors import CapabilityError, UsageError
 from partywall.files import write_whole
 from partywall.host import Host, install, waits
-from partywall.sandbox.label import made_state_root, state_root
+from partywall.host.label import made_state_root, state_root
 from partywall.sandbox.qemu import kernel
 from partywall.sandbox.qemu.machine import PROGRAM
 

@@ -15,11 +15,12 @@ from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, PartywallError, TrialError
 from partywall.files import write_whole
 from partywall.host import Host, waits
-from partywall.model.scenario import Disk, Throttle
+from partywall.host.block import Throttle
+from partywall.host.label import Label
 from partywall.sandbox import cgroups, delegation, own_files, vif
 from partywall.sandbox.base import Sandbox, Settings, Spent
 from partywall.sandbox.clock import GuestClock, Look
-from partywall.sandbox.label import Label
+from partywall.sandbox.document import Disk
 from partywall.sandbox.peer import Peer
 from partywall.sandbox.qemu import accelerator, balloon, counter, disk, root
 from partywall.sandbox.qemu.initramfs import initramfs, loaded

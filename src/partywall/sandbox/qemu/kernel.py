@@ -20,8 +20,8 @@ from pathlib import Path
 from partywall.errors import CapabilityError
 from partywall.files import replace_folder_durably
 from partywall.host.cache import cache_root
+from partywall.host.label import Label
 from partywall.sandbox import reaper
-from partywall.sandbox.label import Label
 from partywall.sandbox.qemu import modules
 from partywall.sandbox.qemu.unpack import unpacked
 

@@ -13,7 +13,7 @@ from typing import IO
 
 from partywall.errors import CapabilityError
 from partywall.host import Host, install
-from partywall.sandbox.label import Label
+from partywall.host.label import Label
 from partywall.sandbox.qemu.machine import PROGRAM, Machine
 
 

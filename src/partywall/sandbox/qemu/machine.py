@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from partywall.model.scenario import Disk, Throttle
+from partywall.host.block import Throttle
 from partywall.sandbox.base import Settings
+from partywall.sandbox.document import Disk
 from partywall.sandbox.switch import Port
 
 PROGRAM = "qemu-system-x86_64"

@@ -26,8 +26,8 @@ from partywall.errors import CapabilityError
 from partywall.files import replace_folder_durably
 from partywall.host import Host, install
 from partywall.host.cache import cache_root
+from partywall.host.label import Label
 from partywall.sandbox import reaper
-from partywall.sandbox.label import Label
 
 TOOL = "mmdebstrap"
 FORMAT = 1

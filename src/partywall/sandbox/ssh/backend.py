@@ -7,10 +7,10 @@ import threading
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
+from partywall.host.label import Label
 from partywall.sandbox import own_files
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.clock import GuestClock, Look
-from partywall.sandbox.label import Label
 from partywall.sandbox.ssh.connection import PATIENCE_S, Connection, put
 
 SIGN_OF_LIFE_S = PATIENCE_S / 6

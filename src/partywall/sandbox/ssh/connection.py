@@ -28,7 +28,7 @@ from partywall.agent.agents import Agents
 from partywall.agent.client import AgentClient
 from partywall.errors import CapabilityError
 from partywall.host import Host, install
-from partywall.model.scenario import File
+from partywall.sandbox.document import File
 from partywall.sandbox.qemu.initramfs import loaded
 from partywall.sandbox.ssh import bootstrap
 from partywall.sandbox.ssh.bootstrap import Answer

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from partywall.agent.memory_check import Checks
+from partywall.core.document.formats import validated
+from partywall.core.report.latency import known_quantiles
 from partywall.errors import TrialError
 from partywall.load import monitors, plan
 from partywall.load.availability import availability
@@ -31,10 +33,8 @@ from partywall.model.load_plan import Generator, Step, Think
 from partywall.model.paper import Beside
 from partywall.model.study import Machines
 from partywall.plan import rounds
-from partywall.report.latency import known_quantiles
 from partywall.sandbox import Spent
 from partywall.scenario import papers
-from partywall.scenario.documents import validated
 from partywall.stats.overhead import Pair
 from partywall.stats.rounds import beside, marked, student
 from partywall.study.generation import machines as elsewhere

@@ -11,19 +11,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from partywall import pipeline, preflight, units
+from partywall import units
 from partywall.agent.memory_check import Checks
+from partywall.core import here
+from partywall.core.capability import Outline
+from partywall.core.report import figures
+from partywall.core.stats.estimate import Estimate
 from partywall.errors import Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
+from partywall.host.label import Label
 from partywall.load import tomcat
 from partywall.load.second import SECOND_NS
-from partywall.model.finding import Estimate
 from partywall.model.paper import Place
 from partywall.model.scenario import Scenario
-from partywall.model.study import Machines, Outline, Section, StudyReport, StudyRequest
-from partywall.report import figures
-from partywall.sandbox import Label, qemu, reaper, ssh
+from partywall.model.study import Machines, Section, StudyReport, StudyRequest
+from partywall.run.plan.checks import check_host
+from partywall.sandbox import qemu, reaper, ssh
 from partywall.sandbox.lab import GUEST_BYTES
 from partywall.stats import overhead
 from partywall.store.study import StudyDirectory
@@ -118,11 +122,11 @@ class Generation:
         del work_root, allow_commands
         machines = elsewhere.of(study, request)
         if machines is not None:
-            preflight.check_host(elsewhere.scenario(machines), host)
+            check_host(elsewhere.scenario(machines), host)
             return
         victim = {"probe": "integer", "sandbox": {"backend": _backend(request)}}
         needs = {"partywall": 1, "name": "study", "victims": {"generator": victim}}
-        preflight.check_host(Scenario.model_validate(needs), host)
+        check_host(Scenario.model_validate(needs), host)
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         request = directory.request
@@ -216,7 +220,7 @@ def _cpus(host: Host) -> int:
 def _check_service_memory(machines: Machines | None, needed: int, checks: Checks, work_root: Path, run: str) -> None:
     """The memory check of the application's machine, before the first cell. Generators elsewhere check before each."""
     if machines is None or machines.application is None:
-        pipeline.check_free_memory(needed, SERVICE_WHAT, checks)
+        here.check_free_memory(needed, SERVICE_WHAT, checks)
         return
     with ssh.machine_agent(machines.application, str(work_root), run) as agent:
         checks.require(agent, needed, SERVICE_WHAT, machines.application)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from partywall.core.document.decode import key_text
+from partywall.core.document.explain import Mistake
 from partywall.errors import Problem, UsageError
 from partywall.load import tomcat
 from partywall.load.plan import wrong_generator
@@ -13,8 +15,6 @@ from partywall.model.load_plan import Generator
 from partywall.model.scenario import Scenario
 from partywall.model.study import Machines, StudyRequest
 from partywall.scenario.check import wrong_address
-from partywall.scenario.decode import key_text
-from partywall.scenario.explain import Mistake
 from partywall.study.generation.model import Cell, Study
 
 KEY = "machines"

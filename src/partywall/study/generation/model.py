@@ -12,8 +12,8 @@ from pydantic import Field
 
 from partywall.load.monitors import FIGURES
 from partywall.model.load_plan import Step
-from partywall.model.scenario import Bytes, DurationNs, Frozen, Name
 from partywall.model.study import Length, Machines
+from partywall.values import Bytes, DurationNs, Frozen, Name
 
 PERCENTILES = (10, 25, 50, 75, 90, 95, 99)
 """Of response times, as the paper's figure 9 has a curve of them."""

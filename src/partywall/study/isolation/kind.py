@@ -15,32 +15,51 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from partywall import pipeline, preflight, processor, units
+from partywall import processor, units
+from partywall.agent.catalogue import shipped
+from partywall.core import here
+from partywall.core.capability import Outline
+from partywall.core.document.formats import validated
+from partywall.core.report import figures
+from partywall.core.stats.estimate import Estimate
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note
 from partywall.host import Host
+from partywall.host.settings import governor, held, idle
 from partywall.model import factors
 from partywall.model import paper as model_paper
-from partywall.model.backend import BACKENDS
-from partywall.model.finding import BASELINE, Cell, Estimate
+from partywall.model.finding import BASELINE, Cell
 from partywall.model.paper import Beside, Measured, Paper, PaperTable
 from partywall.model.plan import Plan, Trial
-from partywall.model.scenario import Level, Scenario
-from partywall.model.study import BoardEntry, Outline, Section, StudyReport, StudyRequest
+from partywall.model.scenario import Scenario
+from partywall.model.study import BoardEntry, Section, StudyReport, StudyRequest
 from partywall.pace import NULL
 from partywall.plan import Topology, shuffled
 from partywall.plan import make as make_plan
-from partywall.report import figures
+from partywall.plan.placement import topologies_elsewhere, topology_of
+from partywall.report.figures import scale_of
 from partywall.report.rows import row_of
-from partywall.run import governor, idle, settings
+from partywall.run import stages
+from partywall.run.plan.files import check_files, with_files
+from partywall.run.plan.requirements import (
+    commands,
+    measured_facts,
+    refuse_commands,
+    sandboxes,
+    victims_machines,
+    workloads,
+)
+from partywall.run.plan.room import check_disk
+from partywall.sandbox.backends import BACKENDS
+from partywall.sandbox.elsewhere import other_machines
 from partywall.scenario import loads, papers
-from partywall.scenario.documents import validated
 from partywall.store import RunDirectory
 from partywall.store.study import StudyDirectory
 from partywall.study.isolation import around, elsewhere, resources, tables
 from partywall.study.isolation.model import Form, Part, Study
 from partywall.study.isolation.tables import BACKEND, PartRun
 from partywall.study.kind import form_of, heading, machines_in_words, no_such_part, refuse_machines, requested
+from partywall.values import Level
 
 RUNS = "runs"
 OWN_BACKEND = "$backend"
@@ -92,9 +111,9 @@ class Isolation:
     def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
         jobs = _with_files(study, request, host)
         if not allow_commands:
-            listing = [f"part {job.name}, {command}" for job in jobs for command in preflight.commands(job.scenario)]
+            listing = [f"part {job.name}, {command}" for job in jobs for command in commands(job.scenario)]
             listing += [command for job in jobs for command in around.listed(job.name, job.before, job.after)]
-            preflight.refuse_commands("study", listing)
+            refuse_commands("study", listing)
         # All parts at once: an unsuitable part must not be found after hours of others.
         refused = Refused.by(host)
         going = [job for job in jobs if not _why_not(job, refused)]
@@ -119,10 +138,10 @@ class Isolation:
             # The command may also start what the part needs, so the part is planned after it.
             with around.held(job.name, job.before, job.after, emit):
                 run = _run(directory, job, host, work_root)
-                preflight.check_disk(run.plan, host, work_root)
+                check_disk(run.plan, host, work_root)
                 with governor.held(None if job.machines else GOVERNORS[job.energy_saving], host):
                     listener = _of_part(emit, job.name, sum(seconds[number + 1 :]))
-                    left = pipeline.measure(run, listener, work_root, request.memory_wait_ns)
+                    left = stages.measure(run, listener, work_root, request.memory_wait_ns)
             if left:
                 again = "the measurements are kept; fix the causes, then continue with --resume"
                 raise TrialError(f"{job.name}: could not be removed or restored: {', '.join(left)}; {again}")
@@ -214,8 +233,8 @@ class Place:
 
     @classmethod
     def of(cls, host: Host) -> Place:
-        refused = "off" in settings.refused(host)["smt"]
-        without_smt = () if refused else pipeline.topology(host.facts).without_smt().cpus
+        refused = "off" in held.refused(host)["smt"]
+        without_smt = () if refused else topology_of(host.facts).without_smt().cpus
         # A part has at least two sandboxes, on CPUs of their own.
         enough = len(without_smt) >= min(2, len(host.cpus))
         return cls(host.cpus, polls=not idle.why_not(host), without_smt=without_smt if enough else ())
@@ -247,7 +266,7 @@ class Refused:
 
     @classmethod
     def by(cls, host: Host) -> Refused:
-        return cls(governor.refused(host), settings.refused(host), processor.lacking(host.root / "proc/cpuinfo"))
+        return cls(governor.refused(host), held.refused(host), processor.lacking(host.root / "proc/cpuinfo"))
 
 
 @dataclass(frozen=True)
@@ -268,13 +287,13 @@ class Job:
     @property
     def machines(self) -> tuple[str, ...]:
         """The other machines with its victims."""
-        return tuple(filter(None, preflight.victims_machines([self.scenario])))
+        return tuple(filter(None, victims_machines([self.scenario])))
 
 
 def _on(study: Study, request: StudyRequest, host: Host) -> list[Job]:
     """The runs of the requested parts, on a host that has the facts of the study's other machines, or not yet."""
     jobs = list(_jobs(study, request, Place.of(host)))
-    measured = preflight.measured_facts([job.scenario for job in jobs], host.facts)
+    measured = measured_facts([job.scenario for job in jobs], host.facts)
     if "machines" not in host.facts or measured == host.facts:
         return jobs
     return list(_jobs(study, request, Place.described(measured)))
@@ -283,9 +302,7 @@ def _on(study: Study, request: StudyRequest, host: Host) -> list[Job]:
 def _with_files(study: Study, request: StudyRequest, host: Host) -> list[Job]:
     """The runs with path, size and hash of each of the user's own files. UsageError with all that cannot be copied."""
     folder = Path(request.folder)
-    return _each(
-        study, _on(study, request, host), lambda job: replace(job, scenario=preflight.with_files(job.scenario, folder))
-    )
+    return _each(study, _on(study, request, host), lambda job: replace(job, scenario=with_files(job.scenario, folder)))
 
 
 def _each(study: Study, jobs: Sequence[Job], act: Callable[[Job], T]) -> list[T]:
@@ -334,7 +351,7 @@ def _jobs(study: Study, request: StudyRequest, place: Place) -> Iterator[Job]:
 
 def _offline(jobs: Sequence[Job], host: Host) -> Iterator[str]:
     """A line about the CPUs that parts take offline, if any."""
-    gone = sorted(pipeline.topology(host.facts).without_smt().offline)
+    gone = sorted(topology_of(host.facts).without_smt().offline)
     names = [job.name for job in jobs if job.scenario.host.smt == "off"]
     if gone and names:
         offline = f"CPU {', '.join(map(str, gone))} {'is' if len(gone) == 1 else 'are'} offline"
@@ -413,7 +430,7 @@ def _job(study: Study, request: StudyRequest, place: Place, name: str, values: M
 def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
     """Virtual users, whose plans and thresholds belong to other studies."""
     for _, _, applied in factors.trials(scenario):
-        for key, workload in preflight.workloads(applied).items():
+        for key, workload in workloads(applied).items():
             if workload.load is not None:
                 remedy = "measure them with 'partywall run', or with a study that begins with partywall_load_study"
                 yield Problem("a study of isolation cannot have virtual users", remedy, key=f"{key}.load")
@@ -427,7 +444,7 @@ def _why_not(job: Job, refused: Refused) -> str:
         return refused.governors["saving"]
     if not job.machines and (why := refused.instructions.get(job.values.get(NEEDS, ""))):
         return why
-    wanted = settings.wanted(job.scenario.host).items()
+    wanted = held.wanted(job.scenario.host).items()
     return next((why for name, level in wanted if (why := refused.settings.get(name, {}).get(level))), "")
 
 
@@ -442,7 +459,7 @@ def _set_here(job: Job) -> str:
     """What a part needs that only the host of the controller can have set; empty if nothing."""
     if job.energy_saving == "on":
         return "the processor's clock"
-    return next((settings.SETTINGS[name].what for name in settings.wanted(job.scenario.host)), "")
+    return next((held.SETTINGS[name].what for name in held.wanted(job.scenario.host)), "")
 
 
 def _filled(value: Any, known: Mapping[str, Any]) -> Any:
@@ -496,7 +513,7 @@ def _unsound(study: Study) -> Iterator[Problem]:
 def _unplannable(job: Job, request: StudyRequest, host: Host, work_root: Path) -> UsageError | CapabilityError | None:
     """The problems of a part on a host."""
     try:
-        pipeline.plan(job.scenario, host, work_root=work_root, memory_wait_ns=request.memory_wait_ns)
+        stages.plan(job.scenario, host, work_root=work_root, memory_wait_ns=request.memory_wait_ns)
     except (UsageError, CapabilityError) as error:
         return error
     return None
@@ -518,13 +535,13 @@ def _by_cause(study: str, errors: Mapping[str, UsageError | CapabilityError]) ->
 
 
 def _estimate_s(job: Job, host: Host) -> float:
-    return _plan_on(job, pipeline.topology(host.facts), pipeline.topologies_elsewhere(host.facts)).estimate_ns / 1e9
+    return _plan_on(job, topology_of(host.facts), topologies_elsewhere(host.facts)).estimate_ns / 1e9
 
 
 def _plan_on(job: Job, topology: Topology, others: Mapping[str, Topology] = MappingProxyType({})) -> Plan:
     """A part's plan. others: topologies of other machines; those that are not known are taken to be like this host."""
-    alike = {machine: topology for _, machine in preflight.other_machines(job.scenario)}
-    return make_plan(job.scenario, topology, pipeline.catalogue(), elsewhere=alike | dict(others))
+    alike = {machine: topology for _, machine in other_machines(sandboxes(job.scenario))}
+    return make_plan(job.scenario, topology, shipped(), elsewhere=alike | dict(others))
 
 
 def _folder(directory: StudyDirectory, job: Job) -> Path:
@@ -538,7 +555,7 @@ def _ended(directory: StudyDirectory, job: Job) -> bool:
 def _check_files(study: Study, directory: StudyDirectory, jobs: Sequence[Job]) -> None:
     """UsageError if a file of the user's has changed since a part was planned: parts would measure different things."""
     planned = [job for job in jobs if (_folder(directory, job) / "plan.json").is_file()]
-    _each(study, planned, lambda job: preflight.check_files(RunDirectory.open(_folder(directory, job)).plan.scenario))
+    _each(study, planned, lambda job: check_files(RunDirectory.open(_folder(directory, job)).plan.scenario))
 
 
 def _run(directory: StudyDirectory, job: Job, host: Host, work_root: Path) -> RunDirectory:
@@ -549,7 +566,7 @@ def _run(directory: StudyDirectory, job: Job, host: Host, work_root: Path) -> Ru
     # Without a plan, nothing has been measured yet.
     shutil.rmtree(folder, ignore_errors=True)
     request = directory.request
-    plan = pipeline.plan(job.scenario, host, request.seed, work_root, request.memory_wait_ns)
+    plan = stages.plan(job.scenario, host, request.seed, work_root, request.memory_wait_ns)
     return RunDirectory.create(folder, job.text, plan, host.facts)
 
 
@@ -577,7 +594,7 @@ def _measured(study: Study, directory: StudyDirectory, place: Place) -> Iterator
     """Every part that has been started, in the study's order."""
     for job in _jobs(study, directory.request, place):
         if (_folder(directory, job) / "events.jsonl").is_file():
-            evidence, findings = pipeline.analyse(RunDirectory.open(_folder(directory, job)))
+            evidence, findings = stages.analyse(RunDirectory.open(_folder(directory, job)))
             name = job.name.removesuffix(f"-{job.backend}")
             yield PartRun(name, job.part, job.values, job.reference, evidence, findings)
 
@@ -606,14 +623,14 @@ def _beside(study: Study, paper: Paper, paper_table: PaperTable, runs: Sequence[
 
 
 def _shown(trial: Trial, rate: Estimate) -> tuple[Estimate, int]:
-    scale = figures.scale_of(trial.victim, _kernels())
+    scale = scale_of(trial.victim, _kernels())
     return scale.show_estimate(rate), -1 if scale.inverse else 1
 
 
 @functools.cache
 def _kernels() -> Mapping[str, Mapping[str, Any]]:
     # Read once, because each figure of a page needs it.
-    catalogue = pipeline.catalogue()
+    catalogue = shipped()
     return {name: info.model_dump() for name in catalogue.names() if (info := catalogue.kernel(name))}
 
 
@@ -621,7 +638,7 @@ def _measured_on(runs: Sequence[PartRun], facts: Mapping[str, Any]) -> tuple[str
     """The other machines on which victims ran, in words. facts: those of the measured machine or machines."""
     machines = dict.fromkeys(trial.victim.sandbox.machine for run in runs for trial in run.evidence.plan.trials)
     known = {machine: facts.get("machines", {}).get(machine, facts) for machine in machines if machine}
-    return tuple(f"{machine}: {pipeline.in_words(of)}" for machine, of in known.items())
+    return tuple(f"{machine}: {here.in_words(of)}" for machine, of in known.items())
 
 
 def _notes(
@@ -730,7 +747,7 @@ def _row(run: PartRun, cell: Cell) -> dict[str, Any]:
 
 def _board(study: Study, runs: Sequence[PartRun]) -> Iterator[BoardEntry]:
     for entry in tables.entries(study.board, runs):
-        absolute = figures.rate(entry.absolute, figures.scale_of(entry.trial.victim, _kernels()))
+        absolute = figures.rate(entry.absolute, scale_of(entry.trial.victim, _kernels()))
         yield BoardEntry(entry.places, absolute, entry.relative, entry.q, entry.emulated)
 
 
@@ -796,7 +813,7 @@ def _alone(run: PartRun, trial: Trial) -> str:
     own, bare = run.baseline(trial), run.bare(trial)
     if own is None:
         return "not measured"
-    text = figures.rate(own, figures.scale_of(trial.victim, _kernels()))
+    text = figures.rate(own, scale_of(trial.victim, _kernels()))
     if bare is None or run.backend_of(trial) == "process":
         return text
     return f"{text}, {figures.percent(tables.over(own, bare))} of a bare process"

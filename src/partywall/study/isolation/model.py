@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from partywall.model.paper import Place, X
-from partywall.model.scenario import Bytes, DurationNs, Frozen, Name, Share
 from partywall.model.study import Length
+from partywall.values import Bytes, DurationNs, Frozen, Name, Share
 
 ALONE = "none"
 """The name, in study files, of the treatment without an aggressor."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from partywall.core.report import figures
 from partywall.model.agreement import ratio
 from partywall.model.paper import Beside, Measured, Place, X
 from partywall.model.study import Section
-from partywall.report import figures
 from partywall.study.isolation.model import Resource
 
 KEPT = "kept"

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from partywall.model.evidence import Emulated, Evidence
-from partywall.model.finding import BASELINE, Band, Cell, Estimate, Findings
+from partywall.core.stats.estimate import Emulated, Estimate
+from partywall.model.evidence import Evidence
+from partywall.model.finding import BASELINE, Band, Cell, Findings
 from partywall.model.paper import Measured, Paired, PaperTable, Place
 from partywall.model.plan import Treatment, Trial
 from partywall.stats import series

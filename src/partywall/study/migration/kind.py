@@ -7,8 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from partywall import pipeline, units
+from partywall import units
 from partywall.agent import binary
+from partywall.agent.catalogue import shipped
+from partywall.core import here
+from partywall.core.capability import Outline
+from partywall.core.document.decode import decode
+from partywall.core.document.explain import Mistake
+from partywall.core.document.form import checked
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit
 from partywall.host import Host
@@ -17,11 +23,8 @@ from partywall.migrate import series
 from partywall.migrate.bare import rate_of
 from partywall.model.migration import MigrationPlan, MoveFinding, rate_text
 from partywall.model.paper import Place
-from partywall.model.study import Outline, StudyReport, StudyRequest
+from partywall.model.study import StudyReport, StudyRequest
 from partywall.scenario import papers
-from partywall.scenario.decode import decode
-from partywall.scenario.explain import Mistake
-from partywall.scenario.form import checked
 from partywall.stats.migration import findings
 from partywall.store.migration import MigrationDirectory
 from partywall.store.study import StudyDirectory
@@ -56,7 +59,7 @@ class MigrationStudy(OnThisHost):
 
     def read(self, content: bytes, file: str) -> Study:
         def check(study: Study) -> Iterator[Mistake]:
-            return plans.check_at("plan", study.plan, pipeline.catalogue())
+            return plans.check_at("plan", study.plan, shipped())
 
         return checked(Study, decode(content, file), file, check)
 
@@ -90,7 +93,7 @@ class MigrationStudy(OnThisHost):
                 rate = rate_of(plan.workloads[study.computing], study.bare, [str(binary.find())], work_root)
                 directory.append(Bare(block=block, rate=rate).model_dump_json())
         needed = guests_bytes(plan.guest.memory, BOTH_ENDS)
-        pipeline.check_free_memory(needed, "the guest at both ends of a move", memory_checks(directory, emit))
+        here.check_free_memory(needed, "the guest at both ends of a move", memory_checks(directory, emit))
         series.prepare(plan, host, emit)
         with series.Series(plan, host, directory.name, work_root) as moves:
             record = MigrationDirectory.create(folder, plan, host.facts, moves.about())

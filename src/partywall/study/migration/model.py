@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from partywall.model.migration import MigrationPlan
-from partywall.model.scenario import DurationNs, Frozen, Name
+from partywall.values import DurationNs, Frozen, Name
 
 
 class Extent(Frozen):

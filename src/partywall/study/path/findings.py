@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from partywall import units
-from partywall.model.evidence import Emulated
+from partywall.core.stats.estimate import Emulated
 from partywall.model.paper import Beside, Paper, PaperTable, Place
 from partywall.model.study import Section
-from partywall.model.trace import HopFinding, TraceFindings, WayFinding
 from partywall.stats import rounds
 from partywall.study.path.model import Cell, Size, Study, Traced
+from partywall.trace.record import HopFinding, TraceFindings, WayFinding
 
 NAMESPACES = "tenants are network namespaces of one host instead of VMs; their traffic shares a bridge and an uplink"
 VIRTUAL = "tenants are guests of QEMU instead of Xen; their traffic enters at taps and shares a bridge and an uplink"

@@ -7,17 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from partywall import pipeline, units
+from partywall import units
+from partywall.core import here
+from partywall.core.capability import Outline
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.model.paper import Place
-from partywall.model.study import Outline, StudyReport, StudyRequest
-from partywall.model.trace import TraceFindings
+from partywall.model.study import StudyReport, StudyRequest
 from partywall.scenario import papers
-from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
-from partywall.store.trace import TraceDirectory
 from partywall.study.kind import (
     InLab,
     TenantsMemory,
@@ -33,7 +32,10 @@ from partywall.study.kind import (
 from partywall.study.path import findings as stats
 from partywall.study.path import slots
 from partywall.study.path.model import Cell, Extent, Study, Traced
-from partywall.trace import Tracing, trace_while
+from partywall.trace.findings import findings
+from partywall.trace.measure.follow import trace_while
+from partywall.trace.measure.tracing import Tracing
+from partywall.trace.record import TraceDirectory, TraceFindings
 
 RUNS = "runs"
 SENDERS_BYTES = 256 << 20
@@ -112,7 +114,7 @@ class PathStudy(InLab):
             ready.slot(size, extent.traced, session.pump_until)
 
         before = ready.gone()
-        trace_while(ready.trace_request(PACKETS), folder, pipeline.host_facts(), happens, present=ready.present)
+        trace_while(ready.trace_request(PACKETS), folder, here.host_facts(), happens, present=ready.present)
         return Traced(bytes=size, run=run, missing=ready.gone() - before)
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:

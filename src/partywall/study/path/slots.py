@@ -19,14 +19,15 @@ from typing import Any
 from partywall import units
 from partywall.agent.client import AgentClient
 from partywall.clock import Clock, Monotonic
+from partywall.core.document.formats import validated
 from partywall.errors import TrialError
-from partywall.model.trace import TraceRequest
 from partywall.plan import rounds
 from partywall.sandbox.clock import STEERED_PPB
 from partywall.sandbox.lab import BOOT_S, LINK_LATENCY, Lab, ip, lab, tenant
-from partywall.scenario.documents import validated
 from partywall.study.path.model import Cell, Extent, Size, Study
-from partywall.trace import Present, ask
+from partywall.trace.hops import ask
+from partywall.trace.measure.tracing import Present
+from partywall.trace.record import TraceRequest
 
 PORT = 9
 TARGET = "target"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from partywall import pipeline, units
+from partywall import units
+from partywall.core import here
+from partywall.core.capability import Outline
 from partywall.errors import TrialError
 from partywall.events import Emit
 from partywall.host import Host
 from partywall.model.paper import Place
-from partywall.model.study import Outline, StudyReport, StudyRequest
+from partywall.model.study import StudyReport, StudyRequest
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
 from partywall.study.kind import InLab, heading, in_blocks, memory_checks, no_such_part, refuse_backends, requested
@@ -46,7 +48,7 @@ class PolicyStudy(InLab):
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del host, work_root
         request = directory.request
-        pipeline.check_free_memory(SENDERS_BYTES, "senders and sinks", memory_checks(directory, emit))
+        here.check_free_memory(SENDERS_BYTES, "senders and sinks", memory_checks(directory, emit))
         slots.carry_out(
             _wanted(study, request),
             in_blocks(study, request),

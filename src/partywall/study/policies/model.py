@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from partywall.guard.load import check
 from partywall.model.policy import ONLY_LINK, PacketRate, Policy
-from partywall.model.scenario import BitRate, DurationNs, Frozen, Name
+from partywall.values import BitRate, DurationNs, Frozen, Name
 
 FRAME_LEAST, FRAME_MOST = 42, 1514
 """Sizes of the headers of Ethernet, IPv4 and UDP, and of a whole frame."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
+from partywall.core.document.formats import validated
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
 from partywall.guard.flatten import flatten
@@ -21,7 +22,6 @@ from partywall.guard.resolve import resolve
 from partywall.guard.run import keep
 from partywall.plan import rounds
 from partywall.sandbox.lab import Counted, Lab, lab, sender
-from partywall.scenario.documents import validated
 from partywall.study.policies.model import Cell, Extent, Part, Rate, Study, Turn
 from partywall.study.promises.lab import Class, htb
 

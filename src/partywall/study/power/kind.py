@@ -7,7 +7,13 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from partywall import pipeline, units
+from partywall import units
+from partywall.agent.catalogue import shipped
+from partywall.core import here
+from partywall.core.capability import Outline
+from partywall.core.document.decode import decode
+from partywall.core.document.explain import Mistake
+from partywall.core.document.form import checked
 from partywall.errors import CapabilityError, TrialError
 from partywall.events import Doing, Emit
 from partywall.host import Host
@@ -16,14 +22,11 @@ from partywall.migrate import series
 from partywall.model.migration import GuestSpec
 from partywall.model.paper import Place
 from partywall.model.power import MeterFinding, NodeModel, PowerEvidence
-from partywall.model.study import Outline, Section, StudyReport, StudyRequest
+from partywall.model.study import Section, StudyReport, StudyRequest
 from partywall.power import ladder, measure, meters, profiles
 from partywall.power.sampling import Sampler
 from partywall.sandbox import Settings, qemu
 from partywall.scenario import papers
-from partywall.scenario.decode import decode
-from partywall.scenario.explain import Mistake
-from partywall.scenario.form import checked
 from partywall.stats import power_fit
 from partywall.stats.power import meter_finding, origin_of
 from partywall.stats.power_fit import Observation
@@ -62,7 +65,7 @@ class PowerStudy(OnThisHost):
     def read(self, content: bytes, file: str) -> Study:
         def check(study: Study) -> Iterator[Mistake]:
             if study.moves is not None:
-                yield from plans.check_at("moves", study.moves, pipeline.catalogue())
+                yield from plans.check_at("moves", study.moves, shipped())
 
         return checked(Study, decode(content, file), file, check)
 
@@ -92,7 +95,7 @@ class PowerStudy(OnThisHost):
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         extent, seed = in_blocks(study, directory.request), directory.request.seed
         if needed := _guests_bytes(study):
-            pipeline.check_free_memory(needed, "the study's guests", memory_checks(directory, emit))
+            here.check_free_memory(needed, "the study's guests", memory_checks(directory, emit))
         runs = directory.path / "runs"
         meter = meters.make(study.meter, host)
         workers = measure.workers(meter, host)

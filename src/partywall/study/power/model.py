@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from partywall.model.migration import GuestSpec, MigrationPlan
-from partywall.model.scenario import DurationNs, Frozen, Name
+from partywall.values import DurationNs, Frozen, Name
 
 
 class Extent(Frozen):

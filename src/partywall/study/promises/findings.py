@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from partywall.model.evidence import Emulated
+from partywall.core.stats.estimate import Emulated
 from partywall.model.paper import Beside, Paper, PaperTable, Place
 from partywall.stats import rounds
 from partywall.study.promises.model import Cell, Study, TenantCell

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from partywall import units
+from partywall.core.capability import Outline
 from partywall.errors import TrialError
 from partywall.events import Emit
 from partywall.host import Host
 from partywall.model.paper import Place
-from partywall.model.study import Outline, StudyReport, StudyRequest
+from partywall.model.study import StudyReport, StudyRequest
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
 from partywall.study.kind import (

@@ -10,8 +10,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from partywall.model.policy import PacketRate
-from partywall.model.scenario import BitRate, DurationNs, Frozen, Name
 from partywall.model.study import EMULATED_SCALE, EmulatedScale
+from partywall.values import BitRate, DurationNs, Frozen, Name
 
 Way = Literal["native", "htb", "tbf", "guard", "guard-drop", "guard-source"]
 """guard: excess packets wait if possible; guard-drop: datagrams are dropped; guard-source: they stop in the guest."""

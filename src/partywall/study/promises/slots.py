@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from partywall.agent.client import AgentClient
+from partywall.core.document.formats import validated
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
 from partywall.guard.flatten import flatten
@@ -24,7 +25,6 @@ from partywall.model.policy import Policy
 from partywall.plan import rounds
 from partywall.sandbox.lab import BOOT_S, LINK_BURST, LINK_LATENCY, Lab, ip, lab, sender, tc
 from partywall.sandbox.networks import NETNS
-from partywall.scenario.documents import validated
 from partywall.study.promises import delay
 from partywall.study.promises.lab import Class, htb, policy
 from partywall.study.promises.model import Cell, Extent, Study, TenantCell

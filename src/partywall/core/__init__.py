@@ -1,0 +1,1 @@
+"""What every capability stands on: documents, statistics, and the values that capabilities share."""

@@ -1,0 +1,143 @@
+"""The interface of every kind of record: how it is checked, measured, derived and shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+
+from partywall.core.record import Record
+from partywall.core.stats.estimate import Outcome
+from partywall.errors import Exit, Problem, UsageError
+from partywall.events import Emit, Note, Started
+from partywall.host import Host
+from partywall.host.label import WORK_ROOT
+
+if TYPE_CHECKING:
+    from partywall.core.report.files import Files
+
+J_contra = TypeVar("J_contra", contravariant=True)
+R = TypeVar("R", bound=Record)
+F = TypeVar("F")
+
+EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What would be measured, one item a line, and how long it takes."""
+
+    lines: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where and how a job is carried out.
+
+    out: the record to create; None for runs/NAME-TIME-CHANCE. work_root: the folder for a temporary folder of the job.
+    allow_commands: whether commands in a document may run. memory_wait_ns: how long to wait for free memory, if longer
+    than usual. waits: whether to wait for other measurements of this host first.
+    """
+
+    host: Host
+    out: Path | None = None
+    work_root: Path = WORK_ROOT
+    allow_commands: bool = False
+    memory_wait_ns: int = 0
+    waits: bool = False
+
+    def folder(self, stamped: str) -> Path:
+        """The path of the record to create."""
+        return self.out or Path("runs") / stamped
+
+
+class Kind(Protocol[J_contra, R, F]):
+    """One kind of record. J_contra: a job, as its documents define it. R: its record. F: the findings.
+
+    Modules that draw are imported when they are used.
+    """
+
+    @property
+    def record(self) -> type[R]:
+        """The class of the record."""
+        ...
+
+    def outline(self, job: J_contra, options: Options) -> Outline:
+        """What would be measured on the host, and how long it takes. Changes nothing."""
+        ...
+
+    def check(self, job: J_contra, options: Options) -> None:
+        """Raises a UsageError or CapabilityError with everything that prevents the job.
+
+        For callers that measure nothing: `measure` plans and checks the job itself.
+        """
+        ...
+
+    def measure(self, job: J_contra, options: Options, emit: Emit) -> R | None:
+        """Plans, checks and carries out a job. Afterwards the host is as before, even after an error.
+
+        Returns None if the job keeps no record. Raises KeyboardInterrupt if it was interrupted before its end.
+        """
+        ...
+
+    def continued_by(self, record: R) -> tuple[str, ...]:
+        """The command that continues an interrupted record, without `partywall`; empty if `resume` refuses."""
+        ...
+
+    def resume(self, record: R, options: Options, emit: Emit) -> None:
+        """Measures the rest of an interrupted record. UsageError that says why if it cannot be continued."""
+        ...
+
+    def findings(self, record: R) -> F:
+        """Derives the findings from the record alone, at any time. TrialError if there are none yet."""
+        ...
+
+    def outcome(self, findings: F) -> Exit:
+        """The exit code for the findings."""
+        ...
+
+    def files(self) -> Files[F]:
+        """The report: as text, as rows, as the page, and in formats for other programs."""
+        ...
+
+
+def refuse_to_resume(record: Record, why: str, remedy: str = "") -> NoReturn:
+    """UsageError for a record that cannot be continued. remedy: by default, the command that makes a new one."""
+    message = f"{record.path}: a {record.KIND} record cannot be continued: {why}"
+    raise UsageError(Problem(message, remedy or f"start a new one: {record.MADE_BY}"))
+
+
+class NeverContinued:
+    """Of kinds whose records cannot be continued. why_not: why, for people."""
+
+    why_not: str
+
+    def continued_by(self, record: Record) -> tuple[str, ...]:
+        del record
+        return ()
+
+    def resume(self, record: Record, options: Options, emit: Emit) -> None:
+        del options, emit
+        refuse_to_resume(record, self.why_not)
+
+
+def finished(record: Record, emit: Emit) -> None:
+    """Tells that nothing of a record is left to measure."""
+    emit(Started(record.path))
+    emit(Note(f"{record.path} is finished; nothing is left to measure"))
+
+
+def expect_same(record: Record, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """UsageError if a fact of a record that its figures depend on has changed since it was interrupted."""
+    changed = [
+        Problem(
+            f"{key} was {before[key]} and is {value} now", "measure as before, or start a new record", str(record.path)
+        )
+        for key, value in now.items()
+        if key in before and json.loads(json.dumps(value)) != before[key]
+    ]
+    if changed:
+        raise UsageError(*changed)

@@ -1,0 +1,1 @@
+"""Reports: texts, pages, files and charts, as all kinds of record have them."""

@@ -1,0 +1,1 @@
+"""Values of statistics, for all capabilities. Pure."""

@@ -1,0 +1,1 @@
+"""Checks before a run: what a scenario needs, what a host lacks, and the room for memory and files."""

@@ -23,7 +23,7 @@ IN_PIECES = {
     "sandbox/cgroups.py": KERNEL,
     "sandbox/delegation.py": KERNEL,
     "sandbox/qemu/vcpus.py": KERNEL,
-    "run/ledger.py": KERNEL,
+    "host/settings/ledger.py": KERNEL,
     "sandbox/qemu/root.py": FOLDER,
     "sandbox/qemu/kernel.py": FOLDER,
     "sandbox/container.py": OWN,

@@ -14,7 +14,6 @@ from partywall.core import here
 from partywall.errors import CapabilityError, RefusalError, TrialError, UsageError
 from partywall.events import Note, silent
 from partywall.model.study import StudyRequest
-from partywall.run import stages
 from partywall.sandbox import lab, qemu
 from partywall.sandbox.qemu import Accelerator
 from partywall.store.study import StudyDirectory
@@ -73,7 +72,7 @@ def test_a_study_does_not_go_on_with_another_accelerator(tmp_path):
 
 def test_the_hosts_memory_check_includes_every_guest(monkeypatch):
     checked = []
-    monkeypatch.setattr(stages, "check_free_memory", lambda needed, *_: checked.append(needed))
+    monkeypatch.setattr(here, "check_free_memory", lambda needed, *_: checked.append(needed))
     memory = shared.TenantsMemory(100, "senders", Checks(silent))
     memory.require()
     memory.require(2)
@@ -172,7 +171,7 @@ def test_a_guest_whose_counters_cannot_be_read_is_named_and_left_as_it_was(monke
 
 def test_guests_need_what_qemu_needs(monkeypatch):
     monkeypatch.setattr(lab, "lacking", lambda: "")
-    monkeypatch.setattr(stages, "check_programs", lambda _host: None)
+    monkeypatch.setattr(here, "check_programs", lambda _host: None)
     monkeypatch.setattr(here, "check_hooks", lambda _what: None)
     monkeypatch.setattr(qemu, "lacking", lambda _host: "QEMU was not found")
     shared.check_lab(fake_host(), StudyRequest())

@@ -35,7 +35,7 @@ pub(crate) struct Flow {
     /// Whether the tracer stopped recording it, so that packets in transit are not seen arriving.
     pub(crate) cut: bool,
     /// Identical packets that are in transit at the same time, by tag.
-    pub(crate) groups: Option<Box<HashMap<u64, Group, BuildHasherDefault<Plain>>>>,
+    pub(crate) groups: Option<HashMap<u64, Group, BuildHasherDefault<Plain>>>,
     pub(crate) ranges: Option<Box<Ranges>>,
 }
 

@@ -370,7 +370,9 @@ fn spent(kind: Kind, tag: fn(u64) -> u64, hop_ns: u64) -> (u64, Counts, u64) {
     records.sort_by_key(|seen| seen.time_ns);
     let mut aligner = Aligner::new(settings(), Counts::default());
     let before_ns = partywall_clock::thread_cpu();
-    records.iter().for_each(|seen| aligner.push(seen));
+    for seen in &records {
+        aligner.push(seen);
+    }
     aligner.finish();
     let spent_ns = partywall_clock::thread_cpu() - before_ns;
     let forced = aligner.forced();

@@ -1487,7 +1487,8 @@ mod tests {
 
     #[test]
     fn a_time_or_rate_whose_sums_leave_64_bits_is_refused_by_name() {
-        let changes: [(&str, fn(&mut GuardStart)); 8] = [
+        type Change = (&'static str, fn(&mut GuardStart));
+        let changes: [Change; 8] = [
             ("burst_ns", |start| start.leaves[0].burst_ns = u64::MAX),
             ("hold_ns", |start| start.leaves[0].hold_ns = TIME_MOST + 1),
             ("ceiling_bps", |start| start.leaves[0].ceiling_bps = u64::MAX / 2),

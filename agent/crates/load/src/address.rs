@@ -122,7 +122,7 @@ pub(crate) fn redirected(from: &Place, target: &str, location: &[u8]) -> Result<
     }
     let path = target.split('?').next().unwrap_or("/");
     let whole = match location.bytes().next() {
-        Some(b'/') => location.to_string(),
+        Some(b'/') => location.clone(),
         Some(b'?') => format!("{path}{location}"),
         None | Some(b'#') => target.to_string(),
         Some(_) => format!("{}{location}", &path[..=path.rfind('/').unwrap_or(0)]),

@@ -82,7 +82,7 @@ fn content(path: &Path) -> Result<String, String> {
     let marked = bytes.starts_with("\u{feff}".as_bytes());
     String::from_utf8(if marked { bytes[3..].to_vec() } else { bytes }).map_err(|error| {
         let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+        let line = before.split(|&byte| byte == b'\n').count();
         wrong(&format!("line {line} is not in UTF-8; save the file in UTF-8"))
     })
 }

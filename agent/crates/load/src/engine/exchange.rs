@@ -64,7 +64,9 @@ impl Worker<'_> {
                 self.transmit(key, user);
             }
             closed => {
-                closed.into_iter().for_each(|key| self.close_link(key));
+                if let Some(key) = closed {
+                    self.close_link(key);
+                }
                 self.connect(user, place);
             }
         }

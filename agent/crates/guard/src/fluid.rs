@@ -415,7 +415,7 @@ fn simulated(start: &partywall_wire::GuardStart, controls: &[Control], queue: Gu
 }
 
 mod tests {
-    use partywall_wire::{GuardDemand, GuardLeaf, GuardPool, GuardStart};
+    use partywall_wire::{GuardDemand, GuardDivision, GuardLeaf, GuardPool, GuardStart};
 
     use super::*;
 
@@ -454,6 +454,7 @@ mod tests {
             fallback_after_ns: None,
             queue: None,
             demand: GuardDemand::Waiting,
+            division: GuardDivision::default(),
             transient: false,
         }
     }

@@ -131,7 +131,9 @@ def places(study: Study, paper_table: str, ways: Sequence[str]) -> frozenset[Pla
     if paper_table == "fig 4":
         return frozenset(Place("native", resource) for resource in USED)
     if paper_table in ("fig 7", "fig 8"):
-        return frozenset(Place(way, ns / 1e9) for ns in study.periods.every for way in (*study.ways_by_period, "native"))
+        return frozenset(
+            Place(way, ns / 1e9) for ns in study.periods.every for way in (*study.ways_by_period, "native")
+        )
     if paper_table not in VALUES:
         return frozenset()
     names = [*study.tenants, *([ALL] if paper_table == "fig 3" else [])]

@@ -122,12 +122,13 @@ class Rule:
         depth = np.where(block < DEEPEN_AT * self.blocks_most, self.depth, self.deepest)
         return np.asarray(self.code.blocks(blocks) * depth[:, None])
 
-    def look(self, names: Sequence[str], ticks: Array, use: Array) -> Look:
+    def look(self, names: Sequence[str], ticks: Array, use: Array, depths: Array | None = None) -> Look:
         """Judges all suspects after some whole blocks. names: without the dummy.
 
-        ticks: the victim's rate. use: what each suspect did in each slot, shape (slots, names).
+        ticks: the victim's rate. use: what each suspect did in each slot, shape (slots, names). depths: of the pulses
+        as they were; None: as planned.
         """
-        depths = self.depths(len(use) // self.code.block_slots)
+        depths = self.depths(len(use) // self.code.block_slots) if depths is None else depths
         found = effects(ticks, depths, self.code.block_slots, self.delays, self.per_slot)
         count = len(names)
         held, error = reductions(use, depths[:, :count], self.code.block_slots)

@@ -18,6 +18,8 @@ from pydantic import ValidationError
 
 from partywall import kinds, units
 from partywall.agent.commands import commands_or_error
+from partywall.blame.capability import Blames
+from partywall.blame.job import BlameJob
 from partywall.consolidate import load as clusters
 from partywall.core import here
 from partywall.core.capability import Options
@@ -73,6 +75,7 @@ __all__ = [
     "UsageError",
     "alone",
     "attribute_power",
+    "blame",
     "calibrate_power",
     "compare_runs",
     "open_record",
@@ -248,6 +251,24 @@ def watch_disks(
     limit_ns = _ns("latency", latency) if latency else None
     job = WatchJob(_ns("for_", for_), _ns("every", every), limit_ns, tuple(disks), tuple(tenants))
     return _kept(Watches().measure(job, _options(out), on_event))
+
+
+def blame(
+    suspects: Sequence[str] = (),
+    *,
+    budget: str = "5min",
+    pulse: str = "100ms",
+    out: str | Path | None = None,
+    on_event: Emit = silent,
+    **more: Any,
+) -> Result:
+    """Finds out which neighbour slows a victim down. suspects: groups; the busiest if empty.
+
+    more: the victim, as command=, pid=, group= or log=, and other fields of `partywall.blame.job.BlameJob`.
+    """
+    times = {"budget_ns": _ns("budget", budget), "pulse_ns": _ns("pulse", pulse)}
+    job = BlameJob(suspects=tuple(suspects), **times, **more)
+    return _measured(lambda emit: Blames().measure(job, _options(out), emit), on_event)
 
 
 def run_migration(

@@ -57,6 +57,9 @@ COMMANDS = {
     "watch": Command(
         "watch:watch", "Watch the disks of this host: say when one is slow, and which tenants use it then."
     ),
+    "blame": Command(
+        "blame:blame", "Find out by experiment which neighbour slows a program down, by how much, and what would help."
+    ),
     "migrate": Command(
         "migrate:migrate", "Move a guest between hosts while it works, and measure what that does to its users."
     ),

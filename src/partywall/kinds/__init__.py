@@ -26,6 +26,7 @@ KINDS = {
     "power": "partywall.kinds.power:Powers",
     "consolidation": "partywall.kinds.consolidation:Consolidations",
     "watch": "partywall.watch.capability:Watches",
+    "blame": "partywall.blame.capability:Blames",
     "study": "partywall.kinds.study:Studies",
 }
 """The module and class of each kind, by its name."""

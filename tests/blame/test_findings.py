@@ -11,7 +11,6 @@ from partywall.blame.corpus.lab import Neighbour
 from partywall.blame.decide import State
 from partywall.blame.findings import Verdict, findings_of, paste
 from partywall.blame.job import BlameJob
-from partywall.blame.report import FILES
 from partywall.errors import Exit, TrialError, UsageError
 from tests.blame.records import GUILTY, simulated
 
@@ -70,12 +69,14 @@ def test_a_record_with_too_few_slots_says_so(tmp_path: Path):
 def test_a_report_has_every_form(tmp_path: Path):
     found = findings_of(simulated(tmp_path / "a", blocks=40))
     console = Console(record=True, width=200)
-    FILES.show(found, console)
+    files = Blames().files()
+    files.show(found, console)
     text = console.export_text()
     assert "/guilty takes" in text
     assert "A/A check passes" in text
-    written = {path.name for path in FILES.write(found, tmp_path / "out", ["html", "json", "csv", "svg"])}
-    assert written == {"report.html", "findings.json", "suspects.csv", "ranking.svg", "timeline.svg"}
+    written = {path.name for path in files.write(found, tmp_path / "out", ["html", "json", "csv", "svg"])}
+    charts = {"ranking.svg", "pulses.svg", "rate.svg"}
+    assert written == {"report.html", "findings.json", "suspects.csv"} | charts
     assert json.loads((tmp_path / "out" / "findings.json").read_text())["verdict"] == "neighbour"
 
 
@@ -88,21 +89,21 @@ def test_a_report_has_every_form(tmp_path: Path):
     ],
 )
 def test_what_helps_is_a_command_of_the_owner(cgroup: str, text: str):
-    assert paste(cgroup, 0.5, BlameJob()) == text
+    assert paste(cgroup, 0.5, BlameJob(victim="a")) == text
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({}, "no victim is given"),
-        ({"command": "a", "pid": 1}, "more than one victim is given"),
-        ({"command": "a", "lever": "x"}, "there is no lever 'x'"),
-        ({"command": "a", "lever": "disk"}, "the disk lever needs a disk"),
-        ({"command": "a", "latency": "x"}, "only lines of a log have a latency"),
-        ({"command": "a", "pulse_ns": 10}, "must be at least 20ms"),
-        ({"command": "a", "depth": 0.9}, "must not be above --deepest"),
+        ({"victim": "a", "pid": 1}, "more than one victim is given"),
+        ({"victim": "a", "lever": "x"}, "--lever must be cpu, disk or freeze, not 'x'"),
+        ({"victim": "a", "lever": "disk"}, "--lever disk needs a disk"),
+        ({"victim": "a", "latency": "x"}, "--latency needs --log"),
+        ({"victim": "a", "pulse_ns": "10ms"}, "--pulse must be at least 20 ms"),
+        ({"victim": "a", "depth": "90%"}, "--depth must be at most --deepest, which is 60%, not 90%"),
     ],
 )
 def test_a_bad_job_is_refused_with_a_remedy(given: dict, said: str):
     with pytest.raises(UsageError, match=said):
-        BlameJob(**given).check()
+        BlameJob.parsed(given)

@@ -53,7 +53,7 @@ def test_the_neighbour_on_the_victims_cpu_is_named_and_the_host_is_as_before(tmp
     done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 1, done.stderr
     result = json.loads(done.stdout)["result"]
-    assert [each["name"] for each in result["suspects"] if each["state"] == "guilty"] == neighbours[:1]
+    assert [each["suspect"] for each in result["suspects"] if each["state"] == "guilty"] == neighbours[:1]
     assert {path: path.read_text() for path in files} == before
     lines = [json.loads(line) for line in (tmp_path / "out" / "events.jsonl").read_text().splitlines()]
     kinds = [line["kind"] for line in lines]

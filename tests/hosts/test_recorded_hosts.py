@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from labs.hosts import record
 from partywall.plan import Topology
-from partywall.run import stages
 from partywall.testing import Entry, Tree, read, recorded
-from tests.hosts import judge
+from tests.hosts import judge, topology
 
 RECORDER = Path(__file__).parents[2] / "labs" / "hosts" / "record.py"
 
@@ -99,7 +98,7 @@ def test_a_host_of_another_shape_than_expected_is_found(what):
 def test_a_planner_that_groups_other_cpus_than_the_facts_is_found(monkeypatch, tmp_path):
     host = judge.load("numa-smt-8")
     host.tree.lay_out(tmp_path)
-    monkeypatch.setattr(stages, "topology_of", lambda _facts: Topology((0, 1), ((0, 1),)))
+    monkeypatch.setattr(topology, "topology_of", lambda _facts: Topology((0, 1), ((0, 1),)))
     (complaint,) = judge.counts(recorded(tmp_path, []), host.expected)
     assert complaint.startswith("CPUs that planning groups is ['0-1'], expected ['0,4', ")
 

@@ -1,46 +1,35 @@
-"""Blames: which neighbour slows a victim down, found by short, shallow pulses."""
+"""The capability: an experiment on this host, outlined, carried out, derived and reported."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from partywall import __version__, units
-from partywall.blame.findings import BlameFindings, Verdict, findings_of, rule_of
+from partywall import units
+from partywall.blame.findings import BlameFindings, findings_of, rule_of
 from partywall.blame.job import BlameJob
 from partywall.blame.measure import suspects, victim
 from partywall.blame.measure.experiment import Experiment
-from partywall.blame.record import BlameDirectory
-from partywall.core.capability import NeverContinued, Options, Outline
-from partywall.core.record import stamped
-from partywall.errors import Exit
-from partywall.events import Emit, Note, Started
+from partywall.blame.record import Began, BlameRecord, Stopped
+from partywall.core.capability import Capability, Options, Outline
+from partywall.events import Emit, Note
 
 if TYPE_CHECKING:
-    from partywall.core.report.files import Files
-
-EXITS = {
-    Verdict.NEIGHBOUR: Exit.VIOLATED,
-    Verdict.OWN: Exit.HOLDS,
-    Verdict.HOST: Exit.HOLDS,
-    Verdict.NOBODY: Exit.HOLDS,
-    Verdict.UNKNOWN: Exit.INCONCLUSIVE,
-}
-"""A neighbour that harms the victim is what other commands call violated."""
+    from partywall.core.report.value import Report
 
 
-class Blames(NeverContinued):
-    record = BlameDirectory
-    why_not = "suspects and their use have changed since"
+class Blames(Capability[BlameJob, BlameRecord, BlameFindings]):
+    """Experiments on who slows a victim down."""
+
+    jobs, record = (BlameJob,), BlameRecord
+    rows, doing = "suspects", "pulsing"
+    cannot_resume = "suspects and what they use have changed since"
 
     def outline(self, job: BlameJob, options: Options) -> Outline:
         """Says what would be touched, how deep, and for how long. A victim that is a command is not started."""
-        job.check()
-        with contextlib.nullcontext() if job.command else victim.started(job, options.host) as one:
+        with contextlib.nullcontext() if job.victim else victim.started(job, options.host) as one:
             found = suspects.find(job, options.host, one.pids() if one else [])
-        rule = rule_of(job, len(found.suspects))
-        pulse = units.format_duration(job.pulse_ns)
+        rule, pulse = rule_of(job, len(found.suspects)), units.format_duration(job.pulse_ns)
         lines = [
             f"{each.name}: {each.lever.kind} lever, pulses of {pulse}, half of the time {job.depth:.0%} off its use, "
             f"later {job.deepest:.0%}: writes {', '.join(str(path) for path in each.lever.before)}"
@@ -53,34 +42,28 @@ class Blames(NeverContinued):
         )
         return Outline(tuple(lines), rule.blocks_most * rule.code.block_slots * job.pulse_ns / 1e9)
 
-    def check(self, job: BlameJob, options: Options) -> None:
-        self.outline(job, options)
-
-    def measure(self, job: BlameJob, options: Options, emit: Emit) -> BlameDirectory:
-        job.check()
+    def measure(self, record: BlameRecord, options: Options, emit: Emit) -> None:
+        job = record.job
         with victim.started(job, options.host) as one:
             found = suspects.find(job, options.host, one.pids())
-            names = [each.name for each in found.suspects]
-            started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-            about = {"partywall": __version__, "started_at": started, **job.facts(), "names": names}
-            about |= {"unit": one.unit, "is_weak": one.is_weak, "left_out": list(found.left_out)}
-            record = BlameDirectory.create(options.folder(stamped("blame")), about, options.host.facts)
-            with record.exclusive():
-                emit(Started(record.path))
-                emit(Note(f"suspects: {', '.join(names)}"))
-                if one.is_weak:
-                    emit(Note("the victim's rate is only how long it waits for a CPU; a log or a command says more"))
-                why = Experiment(job, rule_of(job, len(names)), one, found.suspects, record, emit, options.host).run()
-                record.say("ended", why=why)
-        return record
+            names = tuple(each.name for each in found.suspects)
+            record.stream.append(Began(names=names, unit=one.unit, is_weak=one.is_weak, left_out=found.left_out))
+            emit(Note(f"suspects: {', '.join(names)}"))
+            if one.is_weak:
+                emit(Note("the victim's rate is only how long it waits for a CPU; a log or a command says more"))
+            rule = rule_of(job, len(names))
+            why = Experiment(job, rule, one, found.suspects, record, emit, options.host).run()
+            record.stream.append(Stopped(why=why))
 
-    def findings(self, record: BlameDirectory) -> BlameFindings:
+    def findings(self, record: BlameRecord) -> BlameFindings:
         return findings_of(record)
 
-    def outcome(self, findings: BlameFindings) -> Exit:
-        return EXITS[findings.verdict]
+    def report(self, findings: BlameFindings) -> Report:
+        from partywall.blame import report  # noqa: PLC0415 - of those who look alone
 
-    def files(self) -> Files[BlameFindings]:
-        from partywall.blame.report import FILES  # noqa: PLC0415 - what draws is slow to import
+        return report.report(findings)
 
-        return FILES
+    def live(self, seen: Any) -> Report | None:
+        from partywall.blame import report  # noqa: PLC0415 - of those who look alone
+
+        return report.live(seen)

@@ -13,7 +13,7 @@ from partywall.blame.code import Array, Code
 from partywall.blame.decide import Look, Rule, Standing, State
 from partywall.blame.effects import fit
 from partywall.blame.job import BlameJob
-from partywall.blame.record import BlameDirectory, Slot
+from partywall.blame.record import BlameRecord, Slot
 from partywall.core.stats.estimate import Estimate
 from partywall.errors import TrialError
 from partywall.values import Frozen
@@ -71,10 +71,18 @@ class Help(Frozen):
 
 
 class BlameFindings(Frozen):
-    """The findings. seconds: of the experiment. aa: the effect of the dummy suspect, which nobody touched."""
+    """The findings. seconds: of the experiment. aa: the effect of the dummy suspect, which nobody touched.
+
+    unit, is_weak, left_out: as in the record. ended: why it came to its end; empty if it was interrupted.
+    """
 
     name: str
-    about: dict[str, Any]
+    started_at: str
+    job: BlameJob
+    names: tuple[str, ...]
+    unit: str
+    is_weak: bool
+    left_out: tuple[str, ...]
     host: dict[str, Any]
     verdict: Verdict
     headline: str
@@ -128,10 +136,10 @@ def _depths(rule: Rule, slots: Sequence[Slot]) -> Array:
     return np.hstack([np.array([slot.depths for slot in slots]), planned])
 
 
-def findings_of(record: BlameDirectory) -> BlameFindings:
+def findings_of(record: BlameRecord) -> BlameFindings:
     """Derives the findings from a record. TrialError if it has too few slots."""
-    about = record.about
-    job, names = BlameJob.of(about), tuple(about["names"])
+    job, began = record.job, record.began
+    names = began.names
     rule, every = rule_of(job, len(names)), tuple(record.slots())
     whole = every[: len(every) // rule.code.block_slots * rule.code.block_slots]
     try:
@@ -144,7 +152,12 @@ def findings_of(record: BlameDirectory) -> BlameFindings:
     suspects = tuple(_suspect(each, names.index(each.suspect), whole, job) for each in look.standings)
     return BlameFindings(
         name=record.name,
-        about=about,
+        started_at=str(record.about.get("started_at", "")),
+        job=job,
+        names=names,
+        unit=began.unit,
+        is_weak=began.is_weak,
+        left_out=began.left_out,
         host=record.host,
         verdict=verdict,
         headline=_headline(verdict, look, own_share, steal, job),
@@ -158,7 +171,7 @@ def findings_of(record: BlameDirectory) -> BlameFindings:
         steal=steal,
         seconds=sum(slot.length_ns for slot in every) / 1e9,
         needed_s=look.seconds_needed,
-        ended=record.ended(),
+        ended=record.why(),
         slots=every,
     )
 

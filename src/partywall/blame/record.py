@@ -1,16 +1,35 @@
-"""The record of an experiment: its job, the suspects, a line for each pulse before it begins, and one for each slot."""
+"""The record of an experiment: the suspects, a line for each pulse before it begins, and one for each slot."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from collections.abc import Iterator, Sequence
 
-from pydantic import ValidationError
-
-from partywall.core.record import Record, first_line
-from partywall.files import decoded
+from partywall.blame.job import BlameJob
+from partywall.core.record import JobRecord, Stream
+from partywall.errors import TrialError
 from partywall.values import Frozen
+
+
+class Began(Frozen):
+    """How the experiment began. names: of the suspects, in the order of all other lines.
+
+    unit: of the victim's rate. is_weak: the rate only says how long the victim waited. left_out: who is no suspect, and
+    why.
+    """
+
+    names: tuple[str, ...]
+    unit: str = ""
+    is_weak: bool = False
+    left_out: tuple[str, ...] = ()
+
+
+class Pulse(Frozen):
+    """The audit line of a slot's pulses, written before they begin. at_ns: of the monotonic clock."""
+
+    slot: int
+    at_ns: int
+    suspects: tuple[str, ...]
+    depth: float
 
 
 class Slot(Frozen):
@@ -30,41 +49,38 @@ class Slot(Frozen):
     steal: float = 0.0
 
 
-class BlameDirectory(Record):
+class Stopped(Frozen):
+    """Why the experiment came to its end: precision, budget or harm."""
+
+    why: str
+
+
+class BlameRecord(JobRecord[BlameJob]):
     """The record of an experiment."""
 
-    KIND, MARK, MADE_BY = "blame", "blame.json", "partywall blame"
-
-    @classmethod
-    def create(cls, path: Any, about: Mapping[str, Any], host: Mapping[str, Any]) -> Self:
-        """Creates a record. UsageError if something exists at `path`."""
-        made = cls.make(path)
-        made.put("host.json", json.dumps(host, indent=1))
-        made.put(cls.MARK, json.dumps(about, indent=1))
-        return made
+    KIND = "blame"
+    JOBS = (BlameJob,)
+    stream = Stream[Began | Pulse | Slot | Stopped](began=Began, pulse=Pulse, slot=Slot, stopped=Stopped)
 
     @property
-    def about(self) -> dict[str, Any]:
-        """The job, the names of the suspects, and what the victim's rate is."""
-        return self.decoded(self.MARK, lambda text: dict(json.loads(text)))
-
-    def say(self, kind: str, **content: Any) -> None:
-        """Writes a line."""
-        self.append_line(json.dumps({"kind": kind, **content}, allow_nan=False))
-
-    def add(self, slot: Slot) -> None:
-        """Writes a slot."""
-        self.say("slot", **slot.model_dump())
+    def began(self) -> Began:
+        """How it began. TrialError if it ended before."""
+        for line in self.stream:
+            if isinstance(line, Began):
+                return line
+        raise TrialError(f"{self.path}: it ended before its first pulse")
 
     def slots(self) -> Iterator[Slot]:
-        """The slots in order. UsageError for a line that is damaged."""
-        for number, line in self.lines():
-            try:
-                if (content := decoded(line)) is not None and content.pop("kind", None) == "slot":
-                    yield Slot.model_validate(content)
-            except (ValueError, ValidationError) as error:
-                raise self.damaged(self.LINES, first_line(error), number) from None
+        """The slots in order."""
+        return (line for line in self.stream if isinstance(line, Slot))
 
-    def ended(self) -> str:
-        """Why it ended; empty if it was killed."""
-        return next((str(each.get("why")) for each in self.each_line() if each.get("kind") == "ended"), "")
+    def why(self) -> str:
+        """Why it came to its end; empty if it was interrupted."""
+        return next((line.why for line in self.stream if isinstance(line, Stopped)), "")
+
+
+class Standings(Frozen):
+    """What is known while the experiment goes on. rows: suspect, state, share taken and its half width."""
+
+    seconds: float
+    rows: Sequence[tuple[str, str, float, float]]

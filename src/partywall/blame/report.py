@@ -1,28 +1,20 @@
-"""An experiment as text for a terminal, as one page, and as files for other programs."""
+"""An experiment as a report: what a terminal, a page, a notebook and a spreadsheet show of it. Pure."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
-
-import altair as alt
-from rich.console import Console
-from rich.text import Text
 
 from partywall import units
 from partywall.blame.decide import State
-from partywall.blame.findings import BlameFindings, Suspect
-from partywall.core.report import page
-from partywall.core.report.charts import CATEGORIES, HEIGHT, MUTED, WIDTH, inlined, spec_of, titled
-from partywall.core.report.compared import figures_of
-from partywall.core.report.files import Files
-from partywall.core.report.terminal import listed
-from partywall.core.stats.estimate import Estimate
+from partywall.blame.findings import BlameFindings, Help, Suspect, Verdict
+from partywall.blame.record import Standings
+from partywall.core.report.value import Chart, Column, On, Report, Row, Table
+from partywall.core.stats.estimate import Estimate, Outcome
 
-SUSPECTS = ("suspect", "verdict", "takes", "gain in a pulse", "lost", "held", "late", "correlation")
-HELPS = ("suspect", "held to", "victim gains", "in held-out slots", "command")
-SLOTS_DRAWN = 600
+OUTCOMES = {Verdict.NEIGHBOUR: Outcome.VIOLATED, Verdict.UNKNOWN: Outcome.INCONCLUSIVE}
+"""A neighbour that harms the victim is what other commands call violated. All other verdicts hold."""
 ENDS = {
     "precision": "all suspects were judged",
     "budget": "its time was over",
@@ -31,202 +23,145 @@ ENDS = {
 }
 
 
-def _share(estimate: Estimate | None) -> str:
-    return "–" if estimate is None else f"{estimate.value:+.1%} ({estimate.low:+.1%} to {estimate.high:+.1%})"
+def _between(key: str, row: Row) -> str:
+    if row.get(key) is None:
+        return "–"
+    return f"{row[key]:+.1%} ({row[f'{key}_low']:+.1%} to {row[f'{key}_high']:+.1%})"
 
 
-def _cells(each: Suspect) -> tuple[str, ...]:
-    return (
-        each.name,
-        each.state,
-        _share(each.taken),
-        _share(each.gain),
-        "–" if each.lost is None else f"{each.lost:.1%}",
-        f"{each.held:.0%}",
-        units.format_duration(each.delay_ns) if each.state is State.GUILTY else "–",
-        "–" if each.correlation is None else f"{each.correlation:+.2f}",
+def _late(row: Row) -> str:
+    return units.format_duration(row["delay_ns"]) if row["state"] == State.GUILTY else "–"
+
+
+SUSPECTS = (
+    Column("suspect", "suspect", is_key=True),
+    Column("state", "verdict"),
+    Column("taken", "takes", "%", text=partial(_between, "taken")),
+    Column("gain", "gain in a pulse", "%", text=partial(_between, "gain")),
+    Column("lost", "lost", "%"),
+    Column("held", "held", "%"),
+    Column("delay_ns", "late", "ns", on=On.PAGE, text=_late),
+    Column("correlation", "correlation", ""),
+)
+HELPS = (
+    Column("suspect", "hold", is_key=True),
+    Column("less", "lower by", "%", is_key=True),
+    Column("gain", "victim gains", "%", text=partial(_between, "gain")),
+    Column("check", "in held-out slots", "%", text=partial(_between, "check")),
+    Column("text", "command"),
+)
+LIVE = (
+    Column("suspect", "suspect", is_key=True),
+    Column("state", "verdict"),
+    Column("taken", "takes", "%", text=lambda row: f"{row['taken']:+.0%} ± {row['half']:.0%}"),
+)
+TERMS = {
+    "Guilty": "The victim gains while this suspect is pulsed, more than chance explains. Of all suspects that are ever "
+    "named, at most 5 % are innocent.",
+    "Cleared": "The suspect takes less of the victim's work than --least.",
+    "Open": "Neither is known yet. More time narrows the interval.",
+    "Unheld": "The lever did not slow the suspect down, so its pulses say nothing.",
+    "Takes": "The share of the victim's work that the suspect takes, if the effect is proportional to what it does.",
+    "Lost, held": "What the suspect lost of its work during the experiment, and the part of a pulse's depth that "
+    "reached it.",
+    "Correlation": "Of the suspect's use with the victim's rate outside of its pulses: what a detector that only "
+    "watches would see.",
+    "A/A check": "A dummy suspect has a code like the others, but nobody touches it. If the victim follows its code, "
+    "no verdict is given.",
+}
+
+
+def report(findings: BlameFindings) -> Report:
+    """Everything that an experiment found."""
+    helps = [_help(each) for each in findings.helps]
+    lead = "Predicted from the first two thirds of the pulses; beside it the same from the last third."
+    return Report(
+        findings.headline,
+        OUTCOMES.get(findings.verdict, Outcome.HOLDS),
+        goals=1,
+        sections=(
+            Table("suspects", "Suspects", SUSPECTS, [_suspect(each) for each in findings.suspects]),
+            *([Table("helps", "What helps", HELPS, helps, lead=lead, in_rows=False)] if helps else []),
+            *_charts(findings),
+        ),
+        notes=tuple(_notes(findings)),
+        terms=TERMS,
+        values={
+            "verdict": findings.verdict,
+            "seconds": findings.seconds,
+            "needed_s": findings.needed_s,
+            "own": findings.own,
+            "steal": findings.steal,
+            "ended": findings.ended,
+            "aa": findings.aa,
+            "aa_fails": findings.aa_fails,
+            "helps": helps,
+            "job": findings.job,
+        },
+        name=findings.name,
+        started_at=findings.started_at,
+        host=findings.host,
     )
 
 
-def _help_cells(findings: BlameFindings) -> list[tuple[str, ...]]:
-    unit = "CPUs" if findings.about.get("lever") != "disk" else "B/s"
-    return [
-        (each.suspect, f"−{each.less:.0%}: {each.use:.3g} {unit}", _share(each.gain), _share(each.check), each.text)
-        for each in findings.helps
-    ]
+def live(seen: Any) -> Report | None:
+    """What is known while the experiment goes on."""
+    if not isinstance(seen, Standings):
+        return None
+    rows = [{"suspect": name, "state": state, "taken": taken, "half": half} for name, state, taken, half in seen.rows]
+    first = rows[0]
+    said = f"{first['suspect']} {first['state']} {first['taken']:+.0%} ± {first['half']:.0%}"
+    return Report(f"after {seen.seconds:.0f} s: {said}", sections=(Table("suspects", "Suspects", LIVE, rows, brief=8),))
 
 
-def notes(findings: BlameFindings) -> Iterator[str]:
+def _ends(key: str, estimate: Estimate | None) -> dict[str, float | None]:
+    ends = {"": "value", "_low": "low", "_high": "high"}
+    return {key + end: None if estimate is None else getattr(estimate, name) for end, name in ends.items()}
+
+
+def _suspect(each: Suspect) -> dict[str, Any]:
+    return {
+        "suspect": each.name,
+        "state": str(each.state),
+        **_ends("taken", each.taken),
+        **_ends("gain", each.gain),
+        "p": each.p,
+        "held": each.held,
+        "delay_ns": each.delay_ns,
+        "lost": each.lost,
+        "use": each.use,
+        "correlation": each.correlation,
+    }
+
+
+def _help(each: Help) -> dict[str, Any]:
+    ends = _ends("gain", each.gain) | _ends("check", each.check)
+    return {"suspect": each.suspect, "less": each.less, "use": each.use, **ends, "text": each.text}
+
+
+def _notes(findings: BlameFindings) -> Iterator[str]:
     """What a reader must know about the figures."""
-    aa = "fails" if findings.aa_fails else "passes"
-    yield f"A/A check {aa}: the dummy suspect, which nobody touched, has an effect of {_share(findings.aa)}"
-    yield f"it ended after {findings.seconds:.0f} s, because {ENDS.get(findings.ended, findings.ended)}"
+    aa = _between("aa", _ends("aa", findings.aa))
+    yield f"A/A check {'fails' if findings.aa_fails else 'passes'}: the dummy suspect has an effect of {aa}"
+    yield f"it ended after {findings.seconds:.0f} s, because {ENDS[findings.ended]}"
     if findings.needed_s:
         needed = units.format_duration(round(findings.needed_s) * 10**9)
         yield f"to judge the suspects that are open, about {needed} would be needed at this noise"
-    if findings.about.get("is_weak"):
+    if findings.is_weak:
         yield "the victim's rate only says how long it waited for a CPU: harm through memory or disks is not seen"
     if findings.own:
         yield f"the victim's own limit stopped it for {findings.own:.1%} of the time"
     if findings.steal >= 0.01:
         yield f"the hypervisor took {findings.steal:.1%} of the host's time"
-    yield from (f"not touched: {text}" for text in findings.about.get("left_out", ()))
+    yield from (f"not touched: {text}" for text in findings.left_out)
 
 
-def show(findings: BlameFindings, console: Console) -> None:
-    """Everything, at the end."""
-    console.print(Text(findings.headline, style="bold"), soft_wrap=True)
-    console.print(listed(SUSPECTS, [_cells(each) for each in findings.suspects]))
-    for each in findings.helps:
-        said = f"hold {each.suspect} {each.less:.0%} lower: the victim gains {_share(each.gain)}:  {each.text}"
-        console.print(Text(said), soft_wrap=True)
-    for note in notes(findings):
-        console.print(Text(f"note: {note}"), soft_wrap=True)
+def _charts(findings: BlameFindings) -> Iterator[Chart]:
+    def drawn(name: str) -> Any:
+        from partywall.blame import charts  # noqa: PLC0415 - Altair is slow to import
 
+        return getattr(charts, name)(findings)
 
-def ranking(findings: BlameFindings) -> Any:
-    """What each suspect takes, with its interval."""
-    rows = [
-        {
-            "suspect": each.name,
-            "value": each.taken.value,
-            "low": each.taken.low,
-            "high": each.taken.high,
-            "is": each.state,
-        }
-        for each in findings.suspects
-    ]
-    order = [each.name for each in findings.suspects]
-    states = [str(state) for state in State]
-    base: Any = inlined(rows).encode(
-        y=alt.Y("suspect:N", sort=order, title=None, axis=alt.Axis(labelLimit=320)),
-        color=alt.Color(
-            "is:N", title=None, scale=alt.Scale(domain=states, range=[CATEGORIES[1], CATEGORIES[2], MUTED, MUTED])
-        ),
-        tooltip=["suspect:N", "is:N", *(alt.Tooltip(f"{name}:Q", format=".1%") for name in ("value", "low", "high"))],
-    )
-    axis = alt.Axis(format="%")
-    point = base.mark_point(filled=True, size=60).encode(
-        x=alt.X("value:Q", title="share of the victim's work", axis=axis)
-    )
-    interval = base.mark_rule().encode(x=alt.X("low:Q"), x2="high:Q")
-    zero = inlined([{"x": 0}]).mark_rule(strokeDash=[4, 4], color=MUTED).encode(x="x:Q")
-    drawn: Any = alt.layer(zero, interval, point)
-    return drawn.properties(width=WIDTH, height=max(60, 26 * len(rows)))
-
-
-def timeline(findings: BlameFindings) -> Any:
-    """The victim's rate in the first slots, and above them who is pulsed."""
-    names, slots = findings.about["names"], findings.slots[:SLOTS_DRAWN]
-    begin_ns = slots[0].start_ns
-    rates: list[dict[str, Any]] = []
-    pulses: list[dict[str, Any]] = []
-    for slot in slots:
-        at, end = ((slot.start_ns - begin_ns) / 1e9, (slot.start_ns - begin_ns + slot.length_ns) / 1e9)
-        known = [value for value in slot.ticks if value is not None]
-        rates.append({"s": (at + end) / 2, "rate": sum(known) / len(known) if known else None})
-        pulses += [
-            {"s": at, "end": end, "suspect": name, "depth": depth}
-            for name, depth in zip(names, slot.depths, strict=True)
-            if depth
-        ]
-    x = alt.X("s:Q", title="seconds")
-    unit = str(findings.about.get("unit", ""))
-    line = (
-        inlined(rates).mark_line(strokeWidth=1).encode(x=x, y=alt.Y("rate:Q", title=unit, scale=alt.Scale(zero=False)))
-    )
-    bars = (
-        inlined(pulses)
-        .mark_rect()
-        .encode(
-            x=x,
-            x2="end:Q",
-            y=alt.Y("suspect:N", title=None, axis=alt.Axis(labelLimit=200)),
-            opacity=alt.Opacity("depth:Q", legend=None),
-        )
-    )
-    return alt.vconcat(
-        bars.properties(width=WIDTH, height=max(40, 14 * len(names))), line.properties(width=WIDTH, height=HEIGHT)
-    ).resolve_scale(x="shared")
-
-
-def all_charts(findings: BlameFindings) -> dict[str, tuple[str, str, Any]]:
-    """(title, caption, chart) by id."""
-    drawn = {
-        "ranking": ("Who takes what", "The share of the victim's work, with its 95 % interval.", ranking(findings))
-    }
-    if findings.slots:
-        caption = f"The first {min(SLOTS_DRAWN, len(findings.slots))} slots: who was pulsed, and the victim's rate."
-        drawn["timeline"] = ("Pulses and the victim", caption, timeline(findings))
-    return drawn
-
-
-def render(findings: BlameFindings) -> str:
-    """The whole page."""
-    drawn = all_charts(findings)
-    specs = {identity: page.fluid(chart) for identity, (_, _, chart) in drawn.items() if identity != "timeline"}
-    if "timeline" in drawn:
-        specs["timeline"] = spec_of(drawn["timeline"][2])
-    return page.framed(
-        "blame.html.j2",
-        specs,
-        findings=findings,
-        headline=findings.headline,
-        notes=list(notes(findings)),
-        suspect_columns=SUSPECTS,
-        suspects=[_cells(each) for each in findings.suspects],
-        help_columns=HELPS,
-        helps=_help_cells(findings),
-        figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
-        host=page.facts(findings.host),
-        json=_json(findings),
-    )
-
-
-def rows(findings: BlameFindings) -> list[dict[str, Any]]:
-    """One row for each suspect."""
-    return [
-        {
-            "suspect": each.name,
-            "state": str(each.state),
-            "taken": each.taken.value,
-            "taken_low": each.taken.low,
-            "taken_high": each.taken.high,
-            "gain": each.gain.value,
-            "gain_low": each.gain.low,
-            "gain_high": each.gain.high,
-            "p": each.p,
-            "held": each.held,
-            "delay_ns": each.delay_ns,
-            "lost": each.lost,
-            "use": each.use,
-            "correlation": each.correlation,
-        }
-        for each in findings.suspects
-    ]
-
-
-def _json(findings: BlameFindings) -> str:
-    """The findings without the slots, which the record has."""
-    return json.dumps(findings.model_dump(mode="json", exclude={"slots", "host"}), indent=2) + "\n"
-
-
-COMPARED = {
-    "taken": ("takes of the victim's work", "%"),
-    "gain": ("gain in a pulse", "%"),
-    "lost": ("lost of its work", "%"),
-}
-
-FILES: Files[BlameFindings] = Files(
-    of="a blame",
-    show=show,
-    documents={"html": ("report.html", render), "json": ("findings.json", _json)},
-    rows=rows,
-    table="suspects.csv",
-    compared=lambda findings: figures_of(rows(findings), ("suspect",), COMPARED),
-    charts=lambda findings: {
-        identity: titled(chart, title) for identity, (title, _, chart) in all_charts(findings).items()
-    },
-    headline=lambda findings: findings.headline,
-)
-"""Formats."""
+    yield Chart("ranking", "Who takes what", "With 95 % intervals.", partial(drawn, "ranking"))
+    yield Chart("pulses", "Pulses", "The first slots. Darker: deeper.", partial(drawn, "pulses"))
+    yield Chart("rate", "The victim", "Its rate in the same slots.", partial(drawn, "rate"))

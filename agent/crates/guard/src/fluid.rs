@@ -424,6 +424,9 @@ mod tests {
     /// The same if leaves of a lower priority have queues, which drain first.
     const ROUNDS_AFTER_LOWER: u32 = 28;
 
+    /// Packets of a share below which a model of a few seconds shows no rate: one packet more or less is more than the tolerance.
+    const COUNTABLE: u32 = 50;
+
     /// What a packet may wait in addition if its sender was idle: it was granted a trickle, and a departure time is not taken back.
     const RESUMES_NS: Nanos = 200_000_000;
 
@@ -488,6 +491,14 @@ mod tests {
         ]
     }
 
+    #[test]
+    fn a_leaf_whose_share_is_a_packet_a_minute_waits_for_its_turn_and_is_not_starved() {
+        let mut policy = start(10_000_000, &[(0, 1_000_000), (0, 9_000_000), (729, 1_000_000), (0, 9_000_000)]);
+        policy.leaves.iter_mut().enumerate().for_each(|(at, leaf)| leaf.priority = at as u32 % 2);
+        let outcomes = simulated(&policy, &[Control::Reno; 4], GuardQueue::Fq);
+        assert!(outcomes[2].rounds_below <= ROUNDS_AFTER_LOWER, "{outcomes:?}");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
@@ -516,7 +527,8 @@ mod tests {
                 // A leaf to which higher priorities leave less waits for longer, and the guard reports that.
                 let carries_largest = share >= LARGEST as f64 * 8.0;
                 prop_assert!(!carries_largest || outcome.wait_ns <= 2 * most + RESUMES_NS, "{what}");
-                if matches!(controls[at], Control::Reno | Control::Cubic | Control::Bbr | Control::Dctcp) {
+                let fills = matches!(controls[at], Control::Reno | Control::Cubic | Control::Bbr | Control::Dctcp);
+                if fills && share * SECONDS as f64 >= COUNTABLE as f64 * MSS * 8.0 {
                     // A window that halves leaves some of a share unused, also without a guard.
                     prop_assert!(outcome.bps >= 0.8 * share, "{what}");
                 }

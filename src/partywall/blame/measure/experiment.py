@@ -18,10 +18,10 @@ from partywall.blame.job import BlameJob
 from partywall.blame.measure.levers import Ended, Held
 from partywall.blame.measure.suspects import Suspect, throttled
 from partywall.blame.measure.victim import Victim, rate
-from partywall.blame.record import BlameDirectory, Slot
+from partywall.blame.record import BlameRecord, Pulse, Slot, Standings
 from partywall.clock import Clock, Monotonic
 from partywall.errors import TrialError
-from partywall.events import Doing, Emit, Left, Note
+from partywall.events import Emit, Left, Note, Seen
 from partywall.files import kernel_text
 from partywall.host import Host
 from partywall.sandbox import cgroups, tenants
@@ -52,7 +52,7 @@ class Experiment:
         rule: Rule,
         victim: Victim,
         suspects: Sequence[Suspect],
-        record: BlameDirectory,
+        record: BlameRecord,
         emit: Emit,
         host: Host,
         clock: Clock | None = None,
@@ -91,7 +91,10 @@ class Experiment:
     def _pulse(self, held: Held, at: int, depths: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
         pulsed = [self._names[n] for n in np.flatnonzero(depths)]
         # Before it begins, so that whoever asks what happened finds it whatever happens next.
-        self._record.say("pulse", slot=at, at_ns=self._clock.now_ns(), suspects=pulsed, depth=float(depths.max()))
+        now_ns = self._clock.now_ns()
+        self._record.stream.append(
+            Pulse(slot=at, at_ns=now_ns, suspects=tuple(pulsed), depth=float(depths.max(initial=0.0)))
+        )
         held.beat()
         try:
             for name, depth, recent in zip(self._names, depths, self._recent, strict=True):
@@ -103,7 +106,7 @@ class Experiment:
             raise TrialError(f"{ended} has ended, so its pulses are over; start again without it") from None
         slot = self._slot(depths)
         self._slots.append(slot)
-        self._record.add(slot)
+        self._record.stream.append(slot)
         # All suspects are pulsed alike, so one sum tells what each may have lost at most.
         self._lost_s += float(depths.max(initial=0.0)) / 2 * slot.length_ns / 1e9
 
@@ -141,10 +144,9 @@ class Experiment:
         return None if self._own is None else self._own()
 
     def _tell(self, look: Look, *, was_named: bool) -> bool:
-        first = look.standings[0]
+        rows = [(each.suspect, str(each.state), each.taken.value, each.taken.half_width) for each in look.standings]
+        self._emit(Seen(Standings(seconds=look.seconds, rows=rows)))
         self._emit(Left(max(0.0, self._rule.budget_ns / 1e9 - look.seconds)))
-        said = f"{first.suspect} {first.state} {first.taken.value:+.0%} ± {first.taken.half_width:.0%}"
-        self._emit(Doing(f"{look.seconds:.0f} s; most suspicious: {said}"))
         if look.guilty and not was_named:
             names = ", ".join(each.suspect for each in look.guilty)
             self._emit(Note(f"after {look.seconds:.0f} s: {names} slows the victim down; goes on until all are judged"))

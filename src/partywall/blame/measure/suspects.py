@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from partywall.blame.job import BlameJob
+from partywall.blame.job import NEVER, BlameJob
 from partywall.blame.measure.levers import Kind, Lever, lever
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.files import kernel_text
@@ -108,7 +108,7 @@ def _why_not(path: str, kept_out: set[str], job: BlameJob) -> str:
     if any(tenants.is_below(other, path) for other in kept_out):
         return "is the victim's own group, or that of this command"
     parts = {part.removesuffix(".service") for part in path.split("/")}
-    if never := parts & set(job.never):
+    if never := parts & {*NEVER, *job.never}:
         return f"is never touched ({sorted(never)[0]})"
     return ""
 

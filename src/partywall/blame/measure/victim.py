@@ -132,8 +132,8 @@ class Waiting:
 @contextlib.contextmanager
 def started(job: BlameJob, host: Host) -> Iterator[Victim]:
     """The victim of a job. A command is ended with the block. UsageError if there is no such victim."""
-    if job.command:
-        with _command(job.command) as process:
+    if job.victim:
+        with _command(job.victim) as process:
             yield Printed(process)
     elif job.log:
         yield _log(job)

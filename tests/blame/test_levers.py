@@ -1,8 +1,10 @@
 """Levers on groups of this host, put back byte for byte, also after kills at random moments."""
 
 import contextlib
+import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from partywall.blame.measure.levers import Held, Kind, Lever, contents, lever, o
 from partywall.errors import CapabilityError, TrialError
 from partywall.host.settings import ledger
 from partywall.sandbox import cgroups
+from partywall.sandbox.runtime import Runtime
 
 V1 = cgroups.Cgroups(v1={"cpu": Path("/c"), "blkio": Path("/b"), "freezer": Path("/f")})
 
@@ -79,6 +82,16 @@ def test_what_has_an_owner_and_the_root_are_refused_with_a_remedy():
         lever(Kind.CPU, "/", V1, has_systemd=False)
     with pytest.raises(CapabilityError, match=r"there is no /c/gone/cpu.cfs_quota_us"):
         lever(Kind.CPU, "gone", V1, has_systemd=False)
+
+
+def test_a_file_that_may_not_be_written_is_refused_before_anything_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tree(tmp_path, {"g/cpu.max": "max 100000\n"})
+    groups = cgroups.Cgroups(unified=tmp_path, unified_controllers=frozenset({"cpu"}))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(CapabilityError, match=r"/g cannot be held: you may not write .*cpu.max — run it as root"):
+        lever(Kind.CPU, "g", groups, has_systemd=False)
 
 
 @pytest.fixture
@@ -217,3 +230,59 @@ def test_kills_at_random_moments_leave_every_file_byte_for_byte(state: Path, gro
             wait_for(lambda: not (state / ledger.LEVERS).exists())
             assert contents(groups_here) == before
     assert was_changed, "no pulse was ever seen"
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Iterator[list[Lever]]:
+    """The lever of a container that crun started with half a CPU."""
+    here = cgroups.read()
+    if os.geteuid() or here.why_not() or shutil.which("crun") is None:
+        pytest.skip("no right to make cgroups, or no crun")
+    name = f"partywall-blame-{os.getpid()}"
+    runtime = Runtime.choose(tmp_path, here, prefer="crun")
+    for folder in ("proc", "dev"):
+        (tmp_path / "root" / folder).mkdir(parents=True)
+    binds = [path for path in map(Path, ("/bin", "/lib", "/lib64", "/usr")) if path.exists()]
+    mounts = [
+        {"destination": str(path), "type": "bind", "source": str(path.resolve()), "options": ["bind", "ro"]}
+        for path in binds
+    ]
+    config = {
+        "ociVersion": "1.0.2",
+        "root": {"path": "root"},
+        "process": {"args": ["/bin/sleep", "1000"], "cwd": "/", "user": {"uid": 0, "gid": 0}},
+        "linux": {
+            "cgroupsPath": f"/{name}",
+            "namespaces": [{"type": "pid"}, {"type": "mount"}],
+            "resources": {"cpu": {"quota": 50_000, "period": 100_000}},
+        },
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
+            *mounts,
+        ],
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    # The container keeps the streams of whoever starts it.
+    argv = [*runtime.prefix, "run", "--detach", "--bundle", str(tmp_path), name]
+    subprocess.run(
+        argv, check=True, timeout=20, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield [lever(kind, name, here, has_systemd=False) for kind in (Kind.CPU, Kind.FREEZE)]
+    finally:
+        runtime.run("delete", "--force", name)
+
+
+@pytest.mark.host
+def test_kills_leave_a_container_of_an_oci_runtime_byte_for_byte(state: Path, container: list[Lever]):
+    before = contents(container)
+    assert "50000" in "".join(before.values()), "the runtime has set its limit"
+    for _ in range(6):
+        with _experiment(_SCRIPT + _PULSES, container) as running:
+            assert running.stdout.readline() == "held\n"
+            wait_for(lambda: contents(container) != before)
+            running.kill()
+            running.wait()
+            wait_for(lambda: not (state / ledger.LEVERS).exists())
+            assert contents(container) == before

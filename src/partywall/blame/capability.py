@@ -27,6 +27,7 @@ class Blames(Capability[BlameJob, BlameRecord, BlameFindings]):
 
     def outline(self, job: BlameJob, options: Options) -> Outline:
         """Says what would be touched, how deep, and for how long. A victim that is a command is not started."""
+        victim.check(job, options.host)
         with contextlib.nullcontext() if job.victim else victim.started(job, options.host) as one:
             found = suspects.find(job, options.host, one.pids() if one else [])
         rule, pulse = rule_of(job, len(found.suspects)), units.format_duration(job.pulse_ns)

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -107,9 +108,12 @@ def lever(kind: Kind, cgroup: str, groups: Cgroups, *, has_systemd: bool, device
         raise _lack(
             name, f"{who} owns its limits and may write them at any time", "name another suspect; see docs/blame.md"
         )
-    if kind is Kind.CPU:
-        return _cpu_lever(name, groups)
-    return _disk_lever(name, groups, device) if kind is Kind.DISK else _freezer(name, groups)
+    makers = {Kind.CPU: _cpu_lever, Kind.DISK: partial(_disk_lever, device=device), Kind.FREEZE: _freezer}
+    made = makers[kind](name, groups)
+    for path in made.before:
+        if not os.access(path, os.W_OK):
+            raise _lack(name, f"you may not write {path}", "run it as root")
+    return made
 
 
 def _lack(name: str, why: str, remedy: str) -> CapabilityError:

@@ -48,7 +48,9 @@ def find(job: BlameJob, host: Host, victim: Sequence[int]) -> Found:
     kept_out = _paths_of([os.getpid(), *victim], host) | ({_path(job.group)} if job.group else set())
     found = _named(job, host, groups, kept_out) if job.suspects else _unnamed(job, host, groups, kept_out)
     if not found.suspects:
-        raise UsageError(Problem("there is no suspect", "name some; see partywall blame --help", key="SUSPECT"))
+        why = f" ({found.left_out[0]})" if found.left_out else ""
+        remedy = "name some; partywall blame --help says how"
+        raise UsageError(Problem(f"there is no suspect{why}", remedy, key="SUSPECT"))
     if len(found.suspects) > job.most:
         said = f"{len(found.suspects)} suspects are named, --most is {job.most}"
         raise UsageError(Problem(said, "name fewer, or give a larger --most", key="--most"))

@@ -141,13 +141,29 @@ def started(job: BlameJob, host: Host) -> Iterator[Victim]:
         yield Waiting(host, _processes(job, host))
 
 
+def check(job: BlameJob, host: Host) -> None:
+    """UsageError if the victim is a command that cannot be started. Starts nothing."""
+    if job.victim and host.which(program := next(iter(_words(job.victim)), "")) is None:
+        said = f"{program or 'an empty command'} cannot be started: there is no such program"
+        raise UsageError(Problem(said, "give a command with its path", key="--victim"))
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            Problem(f"{text!r} is no command: {error}", "quote it as a shell does", key="--victim")
+        ) from None
+
+
 @contextlib.contextmanager
 def _command(text: str) -> Iterator[subprocess.Popen[bytes]]:
-    argv = shlex.split(text)
+    argv = _words(text)
     try:
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True)
-    except (OSError, IndexError) as error:
-        said = f"{argv[0] if argv else 'an empty command'} cannot be started: {getattr(error, 'strerror', error)}"
+    except OSError as error:
+        said = f"{argv[0]} cannot be started: {error.strerror}"
         raise UsageError(Problem(said, "give a command with its path", key="--victim")) from None
     try:
         yield process

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from common import arguments, conclude, not_measured, spoilt_python
 from partywall.watch.capability import Watches
-from partywall.watch.record import WatchDirectory, parts
+from partywall.watch.record import WatchRecord, parts
 
 NAME = "watch_bytes"
 ROUNDS, QUICK = 20, 2
@@ -165,8 +165,7 @@ def measured(folder: Path, seed: int) -> tuple[dict[str, float], float]:
             for each in tenants:
                 each.go_on()
             wrote = {each.name: int(each.line()) for each in tenants}
-    whole = Watches().findings(WatchDirectory.open(out)).whole
-    assert whole is not None
+    whole = Watches().findings(WatchRecord.open(out)).whole
     every = parts(whole)
     most = {part.tenant: part.write_bytes_most for part in every}
     shown = {name: _beyond(most.get(name, 0), count) / count for name, count in wrote.items()}

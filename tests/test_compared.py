@@ -44,9 +44,7 @@ def test_the_same_record_twice_is_refused(tmp_path, monkeypatch, capsys, kind):
     assert "both are the same record" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize(
-    "module", ["report.guard_view", "trace.report", "report.migration_view", "report.power_view", "watch.report"]
-)
+@pytest.mark.parametrize("module", ["report.guard_view", "trace.report", "report.migration_view", "report.power_view"])
 def test_no_two_columns_of_a_kind_have_the_same_name(module):
     columns = importlib.import_module(f"partywall.{module}").COMPARED
     names = [name for column, (name, _) in columns.items() if column != "mean_watts"]
@@ -79,8 +77,8 @@ def test_a_figure_of_one_record_alone_is_shown_without_a_ratio(tmp_path):
 def test_what_is_0_in_all_records_is_left_out_unless_it_is_a_count(tmp_path):
     both = side_by_side(*(MAKERS["watch"](tmp_path / name) for name in ("one", "two")))
     names = [of for of, _ in both.rows]
-    assert "sda, all: written" not in names
-    assert {"sda, all: read", "sda, all: times that it was slow"} <= {*names}
+    assert "sda: written" not in names
+    assert {"sda: read", "sda: times that it was slow"} <= {*names}
 
 
 def test_records_of_different_kinds_are_refused(tmp_path):

@@ -34,7 +34,8 @@ from partywall.store.study import StudyDirectory
 from partywall.testing.hosts import fake_host
 from partywall.trace.record import Delay, Hop, Missed, Start, Step, TraceDirectory, TraceRequest, Way
 from partywall.trace.record import Report as TraceReport
-from partywall.watch.record import Disk, Span, Use, WatchDirectory
+from partywall.watch.job import WatchJob
+from partywall.watch.record import Disk, Span, Use, WatchRecord
 
 ROW = {"offered_bps": 1.0, "granted_bps": 1.0, "passed_bps": 1.0, "dropped_packets": 0}
 
@@ -110,11 +111,11 @@ def trace(path: Path) -> Record:
 
 
 def watch(path: Path) -> Record:
-    record = WatchDirectory.create(path, {"started_at": "2026-01-01"}, {})
+    record = WatchRecord.create(path, WatchJob(), {})
     disk = Disk(disk="sda", reads=1, read_bytes=4096, read_ns=10**6, busy_ns=10**6)
     use = Use(tenant="/a", disk="sda", operations=1, read_bytes=4096, write_bytes=0)
-    record.add(Span(at_ns=10**18, length_ns=10**9, disks=(disk,), uses=(use,)))
-    record.say("ended")
+    record.stream.append(Span(at_ns=10**18, length_ns=10**9, disks=(disk,), uses=(use,)))
+    record.end()
     return record
 
 
@@ -234,8 +235,8 @@ def test_what_is_no_record_is_refused_with_a_remedy(tmp_path, there):
 
 
 def test_a_kind_is_reported_from_the_others_by_its_own_file():
-    records = [kinds.kind(name).record for name in kinds.KINDS]
-    assert [record.KIND for record in records] == list(kinds.KINDS)
+    records = [kinds.kind(name).record for name in kinds.names()]
+    assert [record.KIND for record in records] == list(kinds.names())
     assert len({record.MARK for record in records}) == len(records)
 
 

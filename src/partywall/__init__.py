@@ -20,10 +20,11 @@ def __getattr__(name: str) -> Any:
     # `from partywall import units` looks here first. It must not import the whole interface.
     if not name.startswith("_") and not importlib.util.find_spec(f"{__name__}.{name}"):
         api = importlib.import_module("partywall.api")
-        if name in api.__all__:
+        if name in api.__all__ or name in api.functions():
             return getattr(api, name)
     raise AttributeError(f"module 'partywall' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *importlib.import_module("partywall.api").__all__])
+    api = importlib.import_module("partywall.api")
+    return sorted([*globals(), *api.__all__, *api.functions()])

@@ -8,23 +8,39 @@ and what to do. Nothing is left on the host, even after Ctrl-C.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import ValidationError
 
-from partywall import kinds, units
+from partywall import kinds, registry, units
 from partywall.agent.commands import commands_or_error
 from partywall.consolidate import load as clusters
 from partywall.core import here
-from partywall.core.capability import Options
+from partywall.core.capability import Capability, Options
 from partywall.core.document.decode import key_text
+from partywall.core.job import Job
 from partywall.core.record import Record
 from partywall.errors import CapabilityError, Exit, PartywallError, Problem, TrialError, UsageError, parsed_above_zero
-from partywall.events import Block, Broken, Counters, Doing, Emit, Event, Left, Note, Report, Second, Started, silent
+from partywall.events import (
+    Block,
+    Broken,
+    Counters,
+    Doing,
+    Emit,
+    Event,
+    Left,
+    Note,
+    Report,
+    Second,
+    Seen,
+    Started,
+    silent,
+)
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
 from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
@@ -47,7 +63,6 @@ from partywall.sandbox.measuring import alone, measuring
 from partywall.store import RunDirectory
 from partywall.trace.capability import TraceJob, Traces
 from partywall.trace.hops import ask
-from partywall.watch.capability import Watches, WatchJob
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +83,7 @@ __all__ = [
     "Report",
     "Result",
     "Second",
+    "Seen",
     "Started",
     "TrialError",
     "UsageError",
@@ -89,8 +105,14 @@ __all__ = [
     "run_trace",
     "simulate_consolidation",
     "this_host",
-    "watch_disks",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The function that carries out a job of a capability whose functions are made from its jobs."""
+    if name not in functions():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return functions()[name]
 
 
 @dataclass(frozen=True)
@@ -106,7 +128,7 @@ class Result:
 
     @property
     def kind(self) -> str:
-        """The kind of the record, such as run or load: see `partywall.kinds.KINDS`."""
+        """The kind of the record, such as run or load: see `partywall.registry`."""
         return self.record.KIND
 
     @cached_property
@@ -232,22 +254,6 @@ def run_trace(
     """Follows packets along interfaces. only: keywords of `partywall.trace.hops.ask`, such as protocol="tcp"."""
     job = TraceJob(ask(list(hops), **only), _ns("for_", for_))
     return _measured(lambda emit: Traces().measure(job, _options(out), emit), on_event)
-
-
-def watch_disks(
-    *,
-    for_: str,
-    every: str = "1s",
-    latency: str = "",
-    disks: Sequence[str] = (),
-    tenants: Sequence[str] = (),
-    out: str | Path | None = None,
-    on_event: Emit = silent,
-) -> Result:
-    """Watches disks of this host: when one is slow, and which tenants use it then. disks, tenants: all if empty."""
-    limit_ns = _ns("latency", latency) if latency else None
-    job = WatchJob(_ns("for_", for_), _ns("every", every), limit_ns, tuple(disks), tuple(tenants))
-    return _kept(Watches().measure(job, _options(out), on_event))
 
 
 def run_migration(
@@ -393,6 +399,47 @@ def compare_runs(run: Result | str | Path, reference: Result | str | Path, *, to
     """
     paths = [given.path if isinstance(given, Result) else Path(given) for given in (run, reference)]
     return stages.compared(RunDirectory.open(paths[0]), RunDirectory.open(paths[1]), tolerance)
+
+
+@cache
+def functions() -> dict[str, Callable[..., Result]]:
+    """The functions that are made from jobs, by name."""
+    every = ((kinds.made(name), name) for name in registry.made())
+    return {
+        made.__name__: made
+        for capability, name in every
+        for job in capability.jobs
+        for made in [_made(capability, job, name)]
+    }
+
+
+def _made(capability: Capability[Any, Any, Any], job: type[Job], name: str) -> Callable[..., Result]:
+    """A function with the fields of a job as keywords."""
+    fields = {each.keyword: each for each in job.asked()}
+
+    def call(*, out: str | Path | None = None, on_event: Emit = silent, **given: Any) -> Result:
+        if unknown := given.keys() - fields:
+            raise TypeError(f"{call.__name__}() got an unexpected keyword argument {min(unknown)!r}")
+        known = {fields[key].name: value for key, value in given.items() if value not in ("", None)}
+        wanted, options = job.parsed(known, lambda each: each.keyword), _options(out)
+
+        def measure(emit: Emit) -> Record:
+            record: Record = capability.begin(wanted, options, emit)
+            return record
+
+        return _measured(measure, on_event) if capability.disturbs else _kept(measure(on_event))
+
+    call.__name__ = call.__qualname__ = job.function or f"{job.verb or 'run'}_{name}"
+    call.__doc__ = inspect.getdoc(job)
+    taken: dict[str, Any] = {
+        key: inspect.Parameter.empty if each.is_required else each.default for key, each in fields.items()
+    }
+    signature = [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for key, default in (taken | {"out": None, "on_event": silent}).items()
+    ]
+    call.__signature__ = inspect.Signature(signature, return_annotation=Result)  # type: ignore[attr-defined]
+    return call
 
 
 def print_event(event: Event) -> None:

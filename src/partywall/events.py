@@ -74,10 +74,21 @@ class Second:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report of a guard or trace, or a period of a watch. so_far: the sum of all reports, if the kind has one."""
+    """A report of a guard or trace. so_far: the sum of all reports, if the kind has one."""
 
     report: Any
     so_far: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Something that was seen of a job, for those who watch: its capability makes a report of it (`Capability.live`).
+
+    is_kept: whether it is worth a line of the journal, which keeps everything.
+    """
+
+    value: Any
+    is_kept: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +106,7 @@ class Counters:
     host: str = ""
 
 
-Event = Started | Doing | Left | Note | Broken | Block | Second | Report | Counters
+Event = Started | Doing | Left | Note | Broken | Block | Second | Report | Seen | Counters
 Emit = Callable[[Event], None]
 
 
@@ -105,11 +116,12 @@ def silent(event: Event) -> None:
 
 
 def reports(take: Callable[[Any], None]) -> Emit:
-    """A listener that only takes reports."""
+    """A listener that only takes what was seen."""
 
     def listen(event: Event) -> None:
-        if isinstance(event, Report):
-            take(event.report)
+        match event:
+            case Report(value) | Seen(value):
+                take(value)
 
     return listen
 

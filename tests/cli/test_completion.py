@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from partywall import kinds
 from partywall import study as studies
 from partywall.cli import completion
-from partywall.kinds import KINDS, kind
 from partywall.scenario import names
 
 
@@ -69,4 +69,4 @@ def test_names_and_records_are_those_of_the_commands():
     assert tuple(completion._shipped("", lambda key: key == completion.SCENARIO_KEY)) == names()
     wanted = [name for name in completion.studies("") if name.startswith("papers/")]
     assert sorted(wanted) == sorted(studies.names())
-    assert set(completion.MARKS) == {kind(name).record.MARK for name in KINDS}
+    assert set(completion.MARKS) == {kinds.kind(name).record.MARK for name in kinds.names()}

@@ -100,7 +100,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("trace a b --packets", "-1", "must be from 0 to 1,000,000, not -1"),
     ("watch --for", "x", DURATION),
     ("watch --for", "0s", "must be greater than 0, not 0s"),
-    ("watch --every", "1ms", "must be at least 100ms, not 1 ms"),
+    ("watch --every", "1ms", "must be at least 100 ms, not 1ms"),
     ("watch --every", "x", DURATION),
     ("watch --latency", "x", DURATION),
     ("watch --latency", "0s", "must be greater than 0, not 0s"),

@@ -47,7 +47,7 @@ def place(tmp_path, monkeypatch) -> Iterator[Path]:
 
 
 def test_every_kind_has_a_record():
-    assert {kinds.opened(HERE / "records" / name).KIND for name in RECORDS} == set(kinds.KINDS)
+    assert {kinds.opened(HERE / "records" / name).KIND for name in RECORDS} == set(kinds.names())
 
 
 @pytest.mark.parametrize("name", RECORDS)

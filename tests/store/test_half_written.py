@@ -10,7 +10,8 @@ from partywall.core.report.page import written
 from partywall.errors import UsageError
 from partywall.files import decoded
 from partywall.store.study import StudyDirectory
-from partywall.watch.record import WatchDirectory
+from partywall.watch.job import WatchJob
+from partywall.watch.record import WatchRecord
 from tests.store.test_directory import SLICE, run  # noqa: F401 - a fixture
 from tests.test_kinds import migration, study
 
@@ -59,7 +60,7 @@ def steps(monkeypatch):
 
 
 def test_the_file_that_identifies_a_record_is_on_the_disk_last(steps, tmp_path):
-    WatchDirectory.create(tmp_path / "w", {"for": 1}, {"cpu": {}})
+    WatchRecord.create(tmp_path / "w", WatchJob(), {"cpu": {}})
     names = [name.split(".")[1] if name.startswith(".") else name for _, name in steps]
     assert names == ["host", "host.json", "w", "watch", "watch.json", "w"]
     assert [what for what, _ in steps] == ["sync", "rename", "sync"] * 2

@@ -10,21 +10,24 @@ import pytest
 from rich.console import Console
 
 from partywall import kinds
-from partywall.cli import watch as command
 from partywall.cli.execution import carry_out
-from partywall.cli.watch import NAME, _short
+from partywall.cli.live import NAME, Watching, short
 from partywall.core.capability import Options
 from partywall.errors import Exit, UsageError
-from partywall.events import Note, Report, Started, silent
+from partywall.events import Note, Seen, Started, silent
 from partywall.kinds.journal import Journal
 from partywall.testing.hosts import fake_host
-from partywall.watch import capability as kind_module
-from partywall.watch.capability import SPANS_SHOWN, Watches, WatchJob
+from partywall.watch.capability import Watches
+from partywall.watch.charts import _parts
+from partywall.watch.findings import SPANS_SHOWN
+from partywall.watch.job import WatchJob
 from partywall.watch.measure import watching
 from partywall.watch.measure.reading import Snapshot
 from partywall.watch.prometheus import USES_KEPT, USES_WRITTEN, Totals
-from partywall.watch.record import HOST, UNKNOWN, USES_MAX, Disk, Seen, Span, Use, WatchDirectory
-from partywall.watch.report import FILES, _parts, headline, notes, render
+from partywall.watch.record import HOST, UNKNOWN, USES_MAX, Disk, Period, Span, Use, WatchRecord
+from partywall.watch.report import headline, live
+
+FILES = Watches().files()
 
 SECOND = 10**9
 HOUR = 3600
@@ -92,24 +95,24 @@ class Reader:
         self._uses[tenant, "sda"] = tuple(a + b for a, b in zip(before, counts, strict=True))
 
 
+def watches(clock, reader, wall_ns=10**18):
+    """Watches of a simulated host."""
+    return Watches(lambda *_: reader, clock, lambda: wall_ns + clock.ns)
+
+
 @pytest.fixture
-def watched(monkeypatch, tmp_path):
+def watched(tmp_path):
     """Watches a simulated host; returns the record and the events."""
 
     def make(for_s=None, reader=None, until_s=10**9, limit_ns=None):
-        clock, events = Clock(until_s), []
-        reader = reader or Reader()
-        monkeypatch.setattr(kind_module, "Reader", lambda *_: reader)
-        monkeypatch.setattr(
-            kind_module, "watch", lambda *a: watching.watch(*a, clock=clock, wall=lambda: 10**18 + clock.ns)
-        )
-        job = WatchJob(None if for_s is None else for_s * SECOND, limit_ns=limit_ns)
+        events = []
+        job = WatchJob(for_ns=None if for_s is None else for_s * SECOND, limit_ns=limit_ns)
         options = Options(fake_host(), tmp_path / "watch")
         try:
-            Watches().measure(job, options, events.append)
+            watches(Clock(until_s), reader or Reader()).begin(job, options, events.append)
         except KeyboardInterrupt:
             events.append("interrupted")
-        return WatchDirectory.open(tmp_path / "watch"), events
+        return WatchRecord.open(tmp_path / "watch"), events
 
     return make
 
@@ -134,11 +137,11 @@ def test_a_watch_that_is_too_short_to_judge_a_saturated_disk_is_inconclusive(wat
     assert disk.saturated_ns == disk.unjudged_ns == 20 * SECOND
     assert headline(findings) == "Watched for 20 s: sda could not be judged"
     assert Watches().outcome(findings) is Exit.INCONCLUSIVE
-    (said,) = [note for note in notes(findings) if "judged" in note]
+    (said,) = [note for note in Watches().report(findings).notes if "judged" in note]
     assert "its usual latency was not known yet" in said
     assert "--latency" in said
     assert "watch longer" in said
-    assert said in render(findings)
+    assert said in page(findings)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +154,11 @@ def test_a_disk_that_could_be_judged_was_not_slow(watched, for_s, slow_s, limit_
     findings = Watches().findings(record)
     assert headline(findings).endswith(": no disk was slow")
     assert Watches().outcome(findings) is Exit.HOLDS
+
+
+def page(findings):
+    _, render = FILES.documents["html"]
+    return render(findings)
 
 
 class Lately(Reader):
@@ -174,8 +182,8 @@ def test_bytes_of_processes_are_compared_with_what_disks_did_in_the_same_time(wa
     assert [span.length_ns // SECOND for span in spans] == [2] * 5
     totals = Totals()
     for event in events:
-        if isinstance(event, Report):
-            totals.add(event.report)
+        if isinstance(event, Seen):
+            totals.add(event.value)
     table = [line for line in totals.text().splitlines() if line.startswith("partywall_watch_tenant_read_bytes_total")]
     assert sum(int(line.split()[-1]) for line in table) == 10 * 100 * 4096
     assert any(f'tenant="{UNKNOWN}"' in line for line in table)
@@ -190,7 +198,7 @@ def test_every_table_says_at_most_and_its_sum_is_never_more_than_the_disks(watch
     said = console.file.getvalue()
     assert "at most 400 KiB/s" in said
     assert "note: at most: the kernel counts only the bytes that a tenant's processes ask for" in said
-    assert "at most 400 KiB/s" in render(findings)
+    assert "at most 400 KiB/s" in page(findings)
     rows = FILES.rows(findings)
     disk = next(row for row in rows if row["tenant"] == "all")
     tenants = [row for row in rows if row["tenant"] != "all"]
@@ -207,9 +215,9 @@ def test_every_table_says_at_most_and_its_sum_is_never_more_than_the_disks(watch
 def test_the_tables_on_a_terminal_are_of_the_same_time(watched, monkeypatch):
     _, events = watched(10, Lately())
     console = Console(file=io.StringIO(), width=200, force_terminal=True)
-    monkeypatch.setattr(command, "DRAW_S", 0.0)
+    monkeypatch.setattr(Watching, "DRAW_S", 0.0)
     drawn = []
-    with command._View(console, None) as view:
+    with Watching(console, live, "watching", ends=False) as view:
         monkeypatch.setattr(view._live, "update", lambda text, **_: drawn.append(text.plain))
         for event in events:
             view(event)
@@ -231,8 +239,8 @@ def test_areas_of_a_chart_add_up_to_what_the_disk_did_and_are_not_scaled(watched
 
 def test_long_names_that_differ_at_their_end_stay_different_while_it_watches():
     names = [f"/service/9cc1{'0' * 40}{end}" for end in ("a", "b")]
-    assert len({_short(name) for name in names}) == 2
-    assert all(len(_short(name)) <= NAME for name in names)
+    assert len({short(name) for name in names}) == 2
+    assert all(len(short(name)) <= NAME for name in names)
 
 
 def test_a_tenant_that_is_gone_is_said_once(watched):
@@ -293,14 +301,12 @@ def test_ctrl_c_ends_a_watch_without_a_duration(watched):
     assert Watches().continued_by(record) == ()
 
 
-def test_an_interrupted_watch_is_continued_for_the_rest_of_its_time(watched, monkeypatch):
+def test_an_interrupted_watch_is_continued_for_the_rest_of_its_time(watched):
     record, events = watched(100, until_s=40)
     assert events[-1] == "interrupted"
     assert Watches().continued_by(record) == ("watch", "--resume", str(record.path))
     clock = Clock()
-    monkeypatch.setattr(kind_module, "watch", lambda *a: watching.watch(*a, clock=clock, wall=lambda: 2 * 10**18))
-    monkeypatch.setattr(kind_module, "Reader", lambda *_: Reader())
-    Watches().resume(record, Options(fake_host()), silent)
+    watches(clock, Reader(), 2 * 10**18).resume(record, Options(fake_host()), silent)
     findings = Watches().findings(record)
     assert (clock.ns, findings.whole.length_ns, findings.gaps) == (60 * SECOND, 100 * SECOND, 1)
     notes = []
@@ -344,22 +350,25 @@ def test_periods_that_the_reader_missed_are_counted(watched):
     clock = Clock()
     spans = []
     late = Late()
-    record = WatchDirectory.create(watched(1)[0].path.parent / "other", {}, {})
-    watching.watch(record, late, SECOND, 10 * SECOND, None, spans.append, clock, lambda: clock.ns)
+    record = WatchRecord.create(watched(1)[0].path.parent / "other", WatchJob(), {})
+    watching.watch(record, late, 10 * SECOND, spans.append, clock, lambda: clock.ns)
     findings = Watches().findings(record)
     assert findings.whole.length_ns == 10 * SECOND
     assert findings.whole.late > 0
 
 
-def test_the_journal_has_the_periods_that_the_record_keeps(watched):
+def test_the_journal_shows_the_periods_that_the_record_keeps(watched):
     record, events = watched(10)
-    seen = next(event for event in events if isinstance(event, Report))
-    with Journal() as journal:
+    seen = next(event for event in events if isinstance(event, Seen))
+    with Journal(live) as journal:
         journal._stream = (record.path / "journal.jsonl").open("ab")
         journal(seen)
-        journal(Report(seen.report.model_copy(update={"kept": False})))
-    lines = [json.loads(line) for line in (record.path / "journal.jsonl").read_text().splitlines()]
-    assert [line.get("of") for line in lines] == ["watch", None]
+        journal(replace(seen, is_kept=False))
+    first, last = [json.loads(line) for line in (record.path / "journal.jsonl").read_text().splitlines()]
+    assert (first["event"], last["event"]) == ("seen", "ended")
+    assert first["headline"] == "no disk is slow"
+    assert [table["title"] for table in first["tables"]] == ["Disks", "Tenants"]
+    assert first["tables"][0]["rows"][0][:3] == ["sda", "30 %", "400 KiB/s"]
 
 
 def test_metrics_are_running_totals():
@@ -368,7 +377,7 @@ def test_metrics_are_running_totals():
     before = reader.read(0)
     for second in range(1, 5):
         after = reader.read(second * SECOND)
-        totals.add(Seen(span=watching.reading.span(before, after, second)))
+        totals.add(Period(span=watching.reading.span(before, after, second)))
         before = after
     text = totals.text()
     assert 'partywall_watch_reads_total{disk="sda"} 400\n' in text
@@ -379,7 +388,7 @@ def test_metrics_are_running_totals():
 def test_names_with_quotes_backslashes_and_newlines_are_escaped_in_metrics():
     use = Use(tenant='/a"b\\x2dc d=e\n', disk="cciss/c0d0", operations=1, read_bytes=7, write_bytes=0)
     totals, disk = Totals(), Disk(disk="cciss/c0d0", read_bytes=7)
-    totals.add(Seen(span=Span(at_ns=1, length_ns=1, disks=(disk,), uses=(use,), counted=("cciss/c0d0",))))
+    totals.add(Period(span=Span(at_ns=1, length_ns=1, disks=(disk,), uses=(use,), counted=("cciss/c0d0",))))
     name = 'tenant="/a\\"b\\\\x2dc d=e\\n",disk="cciss/c0d0"'
     assert f"partywall_watch_tenant_read_bytes_total{{{name}}} 7\n" in totals.text()
 
@@ -391,13 +400,13 @@ def test_metrics_have_the_tenants_with_the_most_bytes_and_count_the_others():
     totals = Totals()
     uses = (use(0, 10**9), *(use(number, 100 + number) for number in range(1, 300)))
     for _ in range(3):
-        totals.add(Seen(span=Span(at_ns=1, length_ns=1, uses=uses)))
+        totals.add(Period(span=Span(at_ns=1, length_ns=1, uses=uses)))
     text = totals.text()
     assert 'partywall_watch_tenant_read_bytes_total{tenant="/000",disk="sda"} 3000000000\n' in text
     assert text.count("partywall_watch_tenant_read_bytes_total{") == USES_WRITTEN
     assert 'tenant="/100"' not in text
     assert "\npartywall_watch_tenants_left_out{} 100\n" in text
-    totals.add(Seen(span=Span(at_ns=1, length_ns=1, uses=(use(100, 10**6),))))
+    totals.add(Period(span=Span(at_ns=1, length_ns=1, uses=(use(100, 10**6),))))
     assert 'partywall_watch_tenant_read_bytes_total{tenant="/100",disk="sda"} 1000600\n' in totals.text()
 
 
@@ -405,7 +414,7 @@ def test_metrics_of_very_many_tenants_stay_bounded():
     totals = Totals()
     for number in range(2 * USES_KEPT):
         use = Use(tenant=f"/{number}", disk="sda", operations=1, read_bytes=1 + number, write_bytes=0)
-        totals.add(Seen(span=Span(at_ns=1, length_ns=1, uses=(use,))))
+        totals.add(Period(span=Span(at_ns=1, length_ns=1, uses=(use,))))
     assert len(totals._uses) == USES_KEPT
     assert f"\npartywall_watch_tenants_left_out{{}} {USES_KEPT - USES_WRITTEN + 1}\n" in totals.text()
 
@@ -413,10 +422,10 @@ def test_metrics_of_very_many_tenants_stay_bounded():
 def test_a_page_has_the_slow_time_and_its_charts(watched):
     record, _ = watched(300, Reader(range(200, 230)))
     findings = Watches().findings(record)
-    page = render(findings)
-    assert "Likely neighbour: /writer" in page
-    assert 'data-chart="latency-0"' in page
-    assert "missing: a counter; boot with it" in page
+    text = page(findings)
+    assert "Likely neighbour: /writer" in text
+    assert 'data-chart="latency-0"' in text
+    assert "missing: a counter; boot with it" in text
     assert set(FILES.charts(findings)) == {"latency-0", "tenants-0"}
     rows = FILES.rows(findings)
     assert [(row["disk"], row["tenant"]) for row in rows] == [("sda", "all"), ("sda", "/reader"), ("sda", "/writer")]
@@ -424,8 +433,8 @@ def test_a_page_has_the_slow_time_and_its_charts(watched):
 
 
 def test_a_period_that_is_too_short_is_refused():
-    with pytest.raises(UsageError, match="--every must be at least 100ms, not 10 ms"):
-        Watches().check(WatchJob(every_ns=10**7), Options(fake_host()))
+    with pytest.raises(UsageError, match="--every must be at least 100 ms, not 10ms"):
+        WatchJob.parsed({"every_ns": "10ms"})
 
 
 def test_a_damaged_line_is_told_with_its_place(watched):

@@ -12,7 +12,7 @@ import pytest
 
 from benches import counted
 from partywall.watch.capability import Watches
-from partywall.watch.record import WatchDirectory
+from partywall.watch.record import WatchRecord
 
 SIZE = 128 << 20
 ALONE = 10
@@ -98,7 +98,7 @@ def test_the_watch_names_the_tenant_that_slows_a_disk(disk, groups, tmp_path):
             watch.terminate()
             said, _ = watch.communicate(timeout=300)
     assert watch.returncode == 1, said
-    named = [slow.neighbour.tenant for slow in Watches().findings(WatchDirectory.open(out)).slow if slow.neighbour]
+    named = [slow.neighbour.tenant for slow in Watches().findings(WatchRecord.open(out)).slow if slow.neighbour]
     assert writer in named
     assert f"Likely neighbour: {writer}" in said
     assert (out / "report.html").exists()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from partywall import __version__
+from partywall import __version__, registry
 
 if TYPE_CHECKING:
     from partywall.host import Host
@@ -25,7 +25,7 @@ class Command(NamedTuple):
     settings: dict[str, Any] | None = None
 
 
-COMMANDS = {
+COMMANDS: dict[str, Command | None] = {
     "run": Command("run:run", "Measure how well this host isolates its tenants."),
     "report": Command(
         "report:report", "Derive findings from a run again, show them, and write them into its directory."
@@ -54,9 +54,7 @@ COMMANDS = {
     "trace": Command(
         "trace:trace", "Follow packets along a path of interfaces: delay, loss and reordering from hop to hop."
     ),
-    "watch": Command(
-        "watch:watch", "Watch the disks of this host: say when one is slow, and which tenants use it then."
-    ),
+    "watch": None,
     "migrate": Command(
         "migrate:migrate", "Move a guest between hosts while it works, and measure what that does to its users."
     ),
@@ -75,6 +73,21 @@ COMMANDS = {
     "scenario": Command("scenario:app", "Check, list and describe scenarios."),
     "vm": Command("vm:app", "Virtual machines as sandboxes (backend: qemu)."),
 }
+"""In the order of --help. None: the command is made from the jobs of the capability of this name."""
+
+
+def commands() -> dict[str, Command | None]:
+    """All commands, with those of other packages last."""
+    return COMMANDS | {name: COMMANDS.get(name) for name in registry.made()}
+
+
+def summary(name: str) -> str:
+    """A command's line in --help. That of a capability is the first line of its package."""
+    entry = commands()[name]
+    if entry is not None:
+        return entry.help
+    package = (registry.place(name) or "").partition(":")[0].rpartition(".")[0]
+    return (importlib.import_module(package).__doc__ or "").partition("\n")[0]
 
 
 class Commands(TyperGroup):
@@ -88,7 +101,10 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
-            return None
+            others: dict[str, Any] = dict.fromkeys(registry.others())
+            self.commands.update(others)
+            if cmd_name not in self.commands:
+                return None
         if ctx.resilient_parsing:
             # The shell is waiting for a completion after a key press, so the command is not imported.
             from partywall.cli import completion  # noqa: PLC0415 - only a shell needs it
@@ -100,18 +116,22 @@ class Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         del ctx
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+            formatter.write_dl([(name, summary(name)) for name in commands()])
 
 
 def command(name: str) -> Any:
     """A command in the form that Typer runs."""
-    entry = COMMANDS[name]
-    module, _, attribute = entry.place.partition(":")
-    loaded = getattr(importlib.import_module(f"partywall.cli.{module}"), attribute)
+    entry = commands()[name]
+    if entry is None:
+        loaded = importlib.import_module("partywall.cli.made").command(name)
+    else:
+        module, _, attribute = entry.place.partition(":")
+        loaded = getattr(importlib.import_module(f"partywall.cli.{module}"), attribute)
     if not isinstance(loaded, typer.Typer):
         alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-        kind = importlib.import_module("partywall.cli.kernel").KernelCommand if entry.settings else None
-        alone.command(name, cls=kind, context_settings=entry.settings)(loaded)
+        settings = entry.settings if entry else None
+        kind = importlib.import_module("partywall.cli.kernel").KernelCommand if settings else None
+        alone.command(name, cls=kind, context_settings=settings)(loaded)
         loaded = alone
     made = typer.main.get_command(loaded)
     made.name = name

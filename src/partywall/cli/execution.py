@@ -21,7 +21,7 @@ from partywall.core.record import Record
 from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.events import Broken, Emit, Event, Sinks, Started
 from partywall.host.label import WORK_ROOT
-from partywall.kinds.journal import Journal
+from partywall.kinds.journal import Journal, Look
 from partywall.sandbox.measuring import measuring
 
 WAIT = "--wait begins after it"
@@ -64,13 +64,15 @@ def carry_out(
     document: str = "",
     *,
     measures: bool = True,
+    live: Look = lambda _: None,
 ) -> int:
     """Calls `measure` with a listener, shows the report, and returns the exit code.
 
     keeps: what continues if a listener fails. sinks: further listeners by name. document: the command whose JSON
     document is printed instead of text. measures: whether it and other measurements of this host disturb each other.
+    live: makes a report of what is seen while it goes on.
     """
-    course, every, journal = _Course(), Sinks(keeps), Journal()
+    course, every, journal = _Course(), Sinks(keeps), Journal(live)
     every.add("the course", course)
     every.add("the journal", journal)
     every.add("the terminal", view)
@@ -124,7 +126,8 @@ def go_on(
         kind.resume(record, options, emit)
         return record
 
-    return carry_out(measure, options, view, console, document=document, measures=measures)
+    live = getattr(kind, "live", lambda _: None)
+    return carry_out(measure, options, view, console, document=document, measures=measures, live=live)
 
 
 def _interrupted(record: Record, options: Options, console: Console) -> None:

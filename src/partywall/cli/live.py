@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 from rich.console import Console
 from rich.live import Live as RichLive
@@ -15,7 +15,8 @@ from rich.text import Text
 
 from partywall import units
 from partywall.cli import output
-from partywall.events import Block, Doing, Event, Left, Note, Started
+from partywall.core.report.value import Report, Table
+from partywall.events import Block, Doing, Event, Left, Note, Seen, Started
 
 PIPED_WIDTH = 160
 
@@ -102,6 +103,78 @@ class Elapsed:
 
 def _whole(seconds: float) -> str:
     return units.format_duration(round(seconds) * 10**9)
+
+
+class Watching(Drawn):
+    """Shows what was last seen: its tables on a terminal, elsewhere a line from time to time. Notes stay.
+
+    live: makes a report of what was seen. doing: what goes on. ends: False if only Ctrl-C ends it.
+    """
+
+    EVERY_S = 60.0
+    DRAW_S = 1.9
+    """Tables are drawn again after this time, because drawing may cost half as much as reading counters."""
+
+    def __init__(self, console: Console, live: Callable[[Any], Report | None], doing: str, *, ends: bool) -> None:
+        self._report, self._doing = live, doing
+        self._end = None if ends else "Ctrl-C ends it"
+        self._begun, self._drawn = time.monotonic(), 0.0
+        self._live = RichLive(console=console, auto_refresh=False, transient=True)
+        super().__init__(console, self._live)
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Started(path):
+                self._begun = time.monotonic()
+                end = "" if self._end is None else f"; {self._end}"
+                self._console.print(f"{self._doing}{end}; record: {path}", highlight=False, soft_wrap=True)
+            case Left(seconds):
+                self._end = f"{_whole(seconds)} left"
+            case Seen(value):
+                self._show(value)
+            case _:
+                super().__call__(event)
+
+    def _show(self, seen: Any) -> None:
+        now = time.monotonic()
+        if now - (self._drawn if self._console.is_terminal else self._printed) < self._pause_s:
+            return
+        if (report := self._report(seen)) is None:
+            return
+        if self._console.is_terminal:
+            self._drawn = now
+            tables = [line for table in report.tables for line in (*padded(table), "")]
+            lines = Text("\n".join([*tables, self._status]), no_wrap=True, overflow="crop")
+            self._live.update(lines, refresh=True)
+        self.line(lambda: f"{self._status}: {report.headline}")
+
+    @property
+    def _pause_s(self) -> float:
+        return self.DRAW_S if self._console.is_terminal else self.EVERY_S
+
+    @property
+    def _status(self) -> str:
+        parts = (f"{self._doing} for {_whole(time.monotonic() - self._begun)}", self._end)
+        return ", ".join(filter(None, parts))
+
+
+NAME = 32
+"""The longest name in a table that is drawn again and again."""
+
+
+def short(name: str) -> str:
+    """A name without its middle: the names of containers often differ at the end, or only in it."""
+    return name if len(name) <= NAME else f"{name[: NAME // 2]}…{name[1 - NAME // 2 :]}"
+
+
+def padded(table: Table) -> Iterator[str]:
+    """A table as lines. Rich's own takes ten times as long, which is more than reading the counters."""
+    titles: Sequence[str] = [column.title for column in table.shown(on_page=False)]
+    every = [titles, *([short(row[0]), *row[1:]] for row in table.cells(on_page=False))]
+    widths = [max(map(len, column)) for column in zip(*every, strict=True)]
+    for row in every:
+        figures = (text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))
+        yield "  ".join([row[0].ljust(widths[0]), *figures])
 
 
 class Live(Drawn):

@@ -102,10 +102,13 @@ def _described(problem: Problem) -> dict[str, Any]:
 
 def _command(arguments: Sequence[str]) -> str:
     """The command's name on a command line that may have mistakes: 'scenario check'."""
-    from partywall.cli.app import COMMANDS  # noqa: PLC0415 - the application imports commands, which import this
+    from partywall import kinds  # noqa: PLC0415 - a failure alone needs it
+    from partywall.cli.app import commands  # noqa: PLC0415 - the application imports commands, which import this
 
     name = next(iter(arguments), "")
-    if name not in COMMANDS:
+    if name not in (known := commands()):
         return ""
     second = next(iter(arguments[1:]), "")
-    return f"{name} {second}" if COMMANDS[name].place.endswith(":app") and second.isalpha() else name
+    entry = known[name]
+    has_verbs = entry.place.endswith(":app") if entry else len(kinds.made(name).jobs) > 1
+    return f"{name} {second}" if has_verbs and second.isalpha() else name

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
-from partywall.core.record import Record
+from partywall.core.job import J, Job
+from partywall.core.record import JobRecord, Record, stamped
 from partywall.core.stats.estimate import Outcome
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit, Note, Started
@@ -17,6 +19,7 @@ from partywall.host.label import WORK_ROOT
 
 if TYPE_CHECKING:
     from partywall.core.report.files import Files
+    from partywall.core.report.value import Report
 
 J_contra = TypeVar("J_contra", contravariant=True)
 R = TypeVar("R", bound=Record)
@@ -52,6 +55,124 @@ class Options:
     def folder(self, stamped: str) -> Path:
         """The path of the record to create."""
         return self.out or Path("runs") / stamped
+
+
+class Metrics(Protocol):
+    """What a metrics file says, for node_exporter."""
+
+    def add(self, seen: Any) -> None:
+        """Takes what was seen of a job while it goes on."""
+        ...
+
+    def text(self) -> str:
+        """The whole file."""
+        ...
+
+
+JR = TypeVar("JR", bound=JobRecord[Any])
+
+
+class Capability(ABC, Generic[J, JR, F]):
+    """What one command does. J: its job. JR: the record of it. F: the findings.
+
+    A capability declares jobs and a record, and defines five methods: `outline`, `measure`, `findings`, `report` and,
+    to be watched while it goes on, `live`. Everything else is made from these: the command, the Python function, the
+    web form, the live view, the page and files, comparisons, and how an interrupted record is continued.
+
+    Modules that draw are imported when they are used.
+
+    jobs: each is a command. rows: what the rows of a report are called. doing: what it does, for those who watch.
+    keeps: what goes on if a listener fails. disturbs: whether it and other measurements of a host disturb each other.
+    cannot_resume: why its records cannot be continued. metrics: makes what a metrics file says; None if there is none.
+    """
+
+    jobs: ClassVar[tuple[type[Job], ...]]
+    record: type[JR]
+    rows: ClassVar[str] = "rows"
+    doing: ClassVar[str] = "measuring"
+    keeps: ClassVar[str] = "the measurement goes on"
+    disturbs: ClassVar[bool] = True
+    cannot_resume: ClassVar[str] = ""
+    metrics: ClassVar[type[Metrics] | None] = None
+
+    @abstractmethod
+    def outline(self, job: J, options: Options) -> Outline:
+        """What would be measured on the host, and how long it takes. Changes nothing.
+
+        Raises a UsageError or CapabilityError with everything that prevents the job.
+        """
+
+    @abstractmethod
+    def measure(self, record: JR, options: Options, emit: Emit) -> None:
+        """Measures what a record lacks of its job; a new one lacks everything. Afterwards the host is as before.
+
+        Raises KeyboardInterrupt if it was interrupted.
+        """
+
+    @abstractmethod
+    def findings(self, record: JR) -> F:
+        """Derives the findings from the record alone, at any time. TrialError if there are none yet."""
+
+    @abstractmethod
+    def report(self, findings: F) -> Report:
+        """What is said of the findings."""
+
+    def live(self, seen: Any) -> Report | None:
+        """What is said of something that `measure` emits as `Seen`; None if it is nothing to look at."""
+        del seen
+        return None
+
+    @property
+    def name(self) -> str:
+        return self.record.KIND
+
+    def check(self, job: J, options: Options) -> None:
+        """Raises a UsageError or CapabilityError with everything that prevents the job."""
+        self.outline(job, options)
+
+    def begin(self, job: J, options: Options, emit: Emit) -> JR:
+        """Checks a job, and carries it out. Returns its record."""
+        self.check(job, options)
+        path = options.folder(stamped(self.name))
+        instead = "" if self.cannot_resume else f", or continue it: {self.record.MADE_BY} --resume {path}"
+        record = self.record.create(path, job, options.host.facts, instead)
+        with record.exclusive():
+            self._carry_out(record, options, emit)
+        return record
+
+    def _carry_out(self, record: JR, options: Options, emit: Emit) -> None:
+        emit(Started(record.path))
+        try:
+            self.measure(record, options, emit)
+        except KeyboardInterrupt:
+            if record.job.ends:
+                raise
+        record.end()
+
+    def continued_by(self, record: JR) -> tuple[str, ...]:
+        """The command that continues an interrupted record, without `partywall`; empty if there is none."""
+        words = self.record.MADE_BY.split()[1:]
+        return () if self.cannot_resume or record.is_ended else (*words, "--resume", str(record.path))
+
+    def resume(self, record: JR, options: Options, emit: Emit) -> None:
+        """Measures the rest of an interrupted record. UsageError that says why if it cannot be continued."""
+        if self.cannot_resume:
+            refuse_to_resume(record, self.cannot_resume)
+        with record.exclusive():
+            if record.is_ended:
+                finished(record, emit)
+            else:
+                self._carry_out(record, options, emit)
+
+    def outcome(self, findings: F) -> Exit:
+        """The exit code for the findings."""
+        return EXITS[self.report(findings).outcome]
+
+    def files(self) -> Files[F]:
+        """The report in its formats."""
+        from partywall.core.report import rendered  # noqa: PLC0415 - what draws is slow to import
+
+        return rendered.files(self.name, self.rows, self.report)
 
 
 class Kind(Protocol[J_contra, R, F]):

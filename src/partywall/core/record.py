@@ -12,14 +12,18 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, Union, cast, get_args, get_origin, overload
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from partywall import __version__
+from partywall.core.job import J, Job
 from partywall.errors import Problem, UsageError
-from partywall.files import decoded, write_whole
+from partywall.files import decoded, replace_durably, write_whole
 
 T = TypeVar("T")
 DAMAGED = "it is damaged or from another version of Partywall; restore it from a copy, or measure again"
@@ -164,6 +168,161 @@ class Record:
 
     def settle(self) -> None:
         """Converts the lines of a killed execution to tables, if there are any."""
+
+
+E = TypeVar("E", bound=BaseModel)
+ROWS = 50_000
+"""The most rows of a table that are converted at a time."""
+
+
+class Stream(Generic[E]):
+    """The lines of a record as values. Declared in a class of records, with the model of each kind of line.
+
+    A line has its kind under `kind`. Lines of other kinds, and what a kill tore off, are not read.
+    """
+
+    def __init__(self, **models: type[E]) -> None:
+        self._models = models
+        self._kinds = {model: kind for kind, model in models.items()}
+
+    @overload
+    def __get__(self, record: None, owner: type[Record]) -> Self: ...
+
+    @overload
+    def __get__(self, record: Record, owner: type[Record]) -> Lines[E]: ...
+
+    def __get__(self, record: Record | None, owner: type[Record]) -> Self | Lines[E]:
+        return self if record is None else Lines(record, self._models, self._kinds)
+
+
+class Lines(Generic[E]):
+    """The stream of one record."""
+
+    def __init__(self, record: Record, models: Mapping[str, type[E]], kinds: Mapping[type[E], str]) -> None:
+        self._record, self._models, self._kinds = record, models, kinds
+
+    def append(self, value: E) -> None:
+        """Writes a line."""
+        content = {"kind": self._kinds[type(value)], **value.model_dump(mode="json", exclude_defaults=True)}
+        self._record.append_line(json.dumps(content, allow_nan=False))
+
+    def __iter__(self) -> Iterator[E]:
+        """The lines in order, one at a time. UsageError for a line that is damaged."""
+        for number, line in self._record.lines():
+            try:
+                if (content := decoded(line)) is None or (model := self._models.get(content.pop("kind", ""))) is None:
+                    continue
+                value = model.model_validate(content)
+            except (ValueError, ValidationError) as error:
+                raise self._record.damaged(self._record.LINES, first_line(error), number) from None
+            yield value
+
+
+@dataclass(frozen=True)
+class Tabled:
+    """A table of a record. row: the model of its rows; rows: those that a line of a model becomes."""
+
+    name: str
+    line: type[BaseModel]
+    row: type[BaseModel]
+    rows: Callable[[Any], Iterable[BaseModel]]
+
+
+class JobRecord(Record, Generic[J]):
+    """The record of a job. The file that identifies it contains the job, the version and the time of its start.
+
+    TABLES: what `settle` makes of the lines.
+    """
+
+    JOBS: ClassVar[tuple[type[Job], ...]]
+    TABLES: ClassVar[tuple[Tabled, ...]] = ()
+    stream: ClassVar[Stream[Any]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if kind := cls.__dict__.get("KIND"):
+            cls.MARK = cls.__dict__.get("MARK", f"{kind}.json")
+            cls.MADE_BY = cls.__dict__.get("MADE_BY", f"partywall {kind}")
+
+    @classmethod
+    def create(cls, path: Path, job: J, host: Mapping[str, Any], instead: str = "") -> Self:
+        """Creates a record. UsageError if something exists at `path`. instead: an alternative for the message."""
+        made = cls.make(path, instead)
+        started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        verb = {"verb": job.verb} if job.verb else {}
+        about = {"partywall": __version__, "started_at": started, **verb, **job.model_dump(mode="json")}
+        made.put("host.json", json.dumps(host, indent=1))
+        made.put(cls.MARK, json.dumps(about, indent=1))
+        return made
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The file that identifies the record."""
+        return self.decoded(self.MARK, lambda text: dict(json.loads(text)))
+
+    @property
+    def job(self) -> J:
+        """The job that it is of. Values that an older version did not write are the defaults."""
+        return self.decoded(self.MARK, self._job)
+
+    def _job(self, text: str) -> J:
+        about = json.loads(text)
+        kind = next(job for job in self.JOBS if job.verb == about.get("verb", ""))
+        return cast("J", kind.model_validate({name: about[name] for name in kind.model_fields if name in about}))
+
+    @property
+    def is_ended(self) -> bool:
+        """True if its job came to its end, so that nothing is left to measure."""
+        return any(line.get("kind") == "ended" for line in self.each_line())
+
+    def end(self) -> None:
+        """Writes that the job came to its end."""
+        self.append_line(json.dumps({"kind": "ended"}))
+
+    def settle(self) -> None:
+        """Writes the tables, if there are newer lines."""
+        lines = self.path / self.LINES
+        if not self.TABLES or not lines.exists():
+            return
+        first = self.path / f"{self.TABLES[0].name}.parquet"
+        if first.exists() and first.stat().st_mtime_ns > lines.stat().st_mtime_ns:
+            return
+        import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import
+
+        # The first one is written last, because it says that all are there.
+        for tabled in reversed(self.TABLES):
+            fresh, schema = self.path / f".{tabled.name}.parquet", _schema(tabled.row)
+            with pq.ParquetWriter(fresh, schema, compression="zstd") as writer:
+                for table in _tables((line for line in self.stream if isinstance(line, tabled.line)), tabled, schema):
+                    writer.write_table(table)
+            replace_durably(fresh, self.path / f"{tabled.name}.parquet")
+
+
+def _tables(lines: Iterable[Any], tabled: Tabled, schema: Any) -> Iterator[Any]:
+    import pyarrow as pa  # noqa: PLC0415 - slow to import
+
+    held: list[dict[str, Any]] = []
+    for line in lines:
+        held += [row.model_dump() for row in tabled.rows(line)]
+        if len(held) >= ROWS:
+            yield pa.Table.from_pylist(held, schema)
+            held = []
+    yield pa.Table.from_pylist(held, schema)
+
+
+def _schema(model: type[BaseModel]) -> Any:
+    """The columns of a table whose rows are of a model."""
+    import pyarrow as pa  # noqa: PLC0415 - slow to import
+
+    columns = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+    return pa.schema([(name, columns[_plain(info.annotation)]) for name, info in model.model_fields.items()])
+
+
+def _plain(annotation: Any) -> Any:
+    """The type of a column that may lack values."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return next(part for part in get_args(annotation) if part is not type(None))
+    return annotation
 
 
 def first_line(error: Exception) -> str:

@@ -5,7 +5,7 @@ at most the current line. Lines contain what a person watches, not what findings
 load, for example, the rate and percentiles, not the histograms.
 
 An event is an object with `at` (seconds since the epoch) and `event`, which is one of started, doing, left, note,
-broken, block, second, counters, report and ended. The other keys are those of `partywall.events`.
+broken, block, second, counters, report, seen and ended. The other keys are those of `partywall.events`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, Self
 
+from partywall.core.report import value
 from partywall.errors import Exit, PartywallError
-from partywall.events import Block, Broken, Counters, Doing, Event, Left, Note, Report, Second, Started
+from partywall.events import Block, Broken, Counters, Doing, Event, Left, Note, Report, Second, Seen, Started
 from partywall.files import whole_lines
 from partywall.host.label import start_ticks
 from partywall.plain import plain
 
 FILE = "journal.jsonl"
+Look = Callable[[Any], value.Report | None]
 INTERRUPTED = 130
 SLOWEST = 5
 """The number of slowest packets in a trace's line, for each direction."""
@@ -35,13 +37,14 @@ BEFORE_MAX = 1000
 class Journal:
     """A listener that writes the journal. Used as a context manager, it also writes how the execution ended.
 
-    Events before `Started` are written with it. If there is no record, nothing is written.
+    Events before `Started` are written with it. If there is no record, nothing is written. live: makes a report of what
+    was seen.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, live: Look = lambda _: None) -> None:
         self._before: list[bytes] = []
         self._stream: IO[bytes] | None = None
-        self._content = _Content()
+        self._content = _Content(live)
         self.exit: int | None = None
         """The exit code, if the execution ends without an error."""
 
@@ -83,7 +86,8 @@ def _code(error: BaseException) -> int:
 class _Content:
     """The content of an event's line. Remembers which labels of a load are requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, live: Look) -> None:
+        self._live = live
         self._requests: set[int] = set()
 
     def of(self, event: Event) -> Mapping[str, Any] | None:  # noqa: PLR0911 - one for each event
@@ -102,6 +106,8 @@ class _Content:
                 return _second(event, self._requests)
             case Report():
                 return _report(event)
+            case Seen(seen, is_kept):
+                return _seen(self._live(seen)) if is_kept else None
             case Counters():
                 from partywall.kinds.monitored import figures  # noqa: PLC0415 - of runs and loads alone
 
@@ -134,14 +140,26 @@ def _second(event: Second, requests: set[int]) -> dict[str, Any]:
     }
 
 
+def _seen(report: value.Report | None) -> dict[str, Any] | None:
+    """What a terminal shows of what was seen, as texts."""
+    if report is None:
+        return None
+    tables = [
+        {
+            "title": table.title,
+            "columns": [column.title for column in table.shown(on_page=False)],
+            "rows": table.cells(on_page=False),
+        }
+        for table in report.tables
+    ]
+    return {"headline": report.headline, "tables": tables}
+
+
 def _report(event: Report) -> dict[str, Any] | None:
-    """The figures of a report. `of` is the kind of record. None for a period that a watch does not keep."""
+    """The figures of a report. `of` is the kind of record."""
     report = event.report
     if hasattr(report, "rows"):
         return {"of": "guard", "rows": report.rows, "notes": [list(note) for note in report.notes]}
-    if hasattr(report, "kept"):
-        disks = [[disk.disk, disk.bytes, disk.operations, disk.busy_ns] for disk in report.span.disks]
-        return {"of": "watch", "length_ns": report.span.length_ns, "disks": disks} if report.kept else None
     if hasattr(report, "move"):
         return {"of": "migration", "move": _move(report)}
     if hasattr(event.so_far, "reports"):

@@ -1,1 +1,1 @@
-"""Watches the disks of a host: what each disk and each tenant does, and when a disk is slow. Changes nothing."""
+"""Watch the disks of this host: say when one is slow, and which tenants use it then."""

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator
 
 from partywall.core.report.prometheus import family
-from partywall.watch.record import HOST, REST, UNKNOWN, Seen, Span, parts
+from partywall.watch.record import HOST, REST, UNKNOWN, Period, Span, parts
 
 USES_WRITTEN = 200
 """The most pairs of a tenant and a disk in the text: those with the most bytes."""
@@ -38,7 +38,7 @@ class Totals:
         self._slow: dict[str, int] = {}
         self._is_slow: frozenset[str] = frozenset()
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: Period) -> None:
         """Adds one period. Those after which processes are not read yet come later, with the one that ends them."""
         span: Span = seen.span
         if span.unread:

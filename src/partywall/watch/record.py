@@ -5,17 +5,13 @@ A span contains raw sums, so spans that follow each other can be added. Means an
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from partywall.core.record import Record, first_line
-from partywall.files import decoded, replace_durably
+from partywall.core.record import JobRecord, Stream, Tabled
+from partywall.watch.job import WatchJob
 
 Way = Literal["reads", "writes"]
 WAYS: tuple[Way, Way] = ("reads", "writes")
@@ -344,7 +340,7 @@ def _unknown(every: list[Part], read: int, written: int) -> Part:
     )
 
 
-class Seen(_Value):
+class Period(_Value):
     """One period, for those who watch: the disks that are slow, and whether it ends a span of the record.
 
     span: begins with the first period after processes were last read, and has uses of processes only once they are
@@ -356,138 +352,74 @@ class Seen(_Value):
     kept: bool = False
 
 
-class WatchFindings(_Value):
-    """All that a watch found. whole: the sum of all spans; spans: for charts, at most some hundred.
+class Began(_Value):
+    """The watch began, or went on after a pause. lacks: what the host does not count, each with its remedy."""
 
-    about: how it was watched. lacks: what the host does not count, each with its remedy. gaps: the number of pauses.
-    """
-
-    name: str
-    about: dict[str, Any]
-    host: dict[str, Any]
-    lacks: tuple[str, ...]
-    whole: Span | None
-    spans: tuple[Span, ...]
-    slow: tuple[Slow, ...]
-    dropped: int
-    gaps: int
-    ended: bool
-
-    def slow_of(self, disk: str) -> tuple[Slow, ...]:
-        return tuple(each for each in self.slow if each.disk == disk)
+    lacks: tuple[str, ...] = ()
 
 
-ROWS = 50_000
-"""Rows that are converted at a time."""
+class Paused(_Value):
+    """The watch was interrupted, or ended. dropped: slow times that were shown but not kept."""
+
+    dropped: int = 0
 
 
-_SPAN = [("at_ns", pa.int64()), ("length_ns", pa.int64())]
+class _At(_Value):
+    """When a row's span ended, and how long it was."""
+
+    at_ns: int
+    length_ns: int
 
 
-_SUM_COLUMNS = [(name, pa.int64()) for name in ("reads", "writes", "read_bytes", "write_bytes", "read_ns", "write_ns")]
+class DiskRow(Disk, _At):
+    """A disk in a span."""
 
 
-_MORE = [
-    (name, pa.int64())
-    for name in ("busy_ns", "in_flight", "read_peak_ns", "write_peak_ns", "saturated_ns", "unjudged_ns")
-]
+class TenantRow(Part, _At):
+    """A tenant's part in a span."""
 
 
-_BYTES = [("read_bytes", pa.int64()), ("write_bytes", pa.int64())]
+class WaitRow(_At):
+    """How long some task of a tenant waited for a disk in a span."""
+
+    tenant: str
+    waited_ns: int
 
 
-_MOST = [("at_most", pa.bool_()), ("read_bytes_most", pa.int64()), ("write_bytes_most", pa.int64())]
+def _disks(span: Span) -> Iterator[DiskRow]:
+    for disk in span.disks:
+        yield DiskRow.model_construct(at_ns=span.at_ns, length_ns=span.length_ns, **disk.model_dump())
 
 
-TABLES = {
-    "disks": pa.schema([*_SPAN, ("disk", pa.string()), *_SUM_COLUMNS, *_MORE]),
-    "tenants": pa.schema(
-        [*_SPAN, ("tenant", pa.string()), ("disk", pa.string()), ("operations", pa.int64()), *_BYTES, *_MOST]
-    ),
-    "waits": pa.schema([*_SPAN, ("tenant", pa.string()), ("waited_ns", pa.int64())]),
-}
+def _tenants(span: Span) -> Iterator[TenantRow]:
+    for part in parts(span):
+        yield TenantRow.model_construct(at_ns=span.at_ns, length_ns=span.length_ns, **part.model_dump())
 
 
-class WatchDirectory(Record):
-    """The record of a watch."""
+def _waits(span: Span) -> Iterator[WaitRow]:
+    for tenant, waited_ns in span.waited_ns.items():
+        yield WaitRow.model_construct(at_ns=span.at_ns, length_ns=span.length_ns, tenant=tenant, waited_ns=waited_ns)
 
-    KIND, MARK, MADE_BY = "watch", "watch.json", "partywall watch"
 
-    @classmethod
-    def create(cls, path: Path, about: Mapping[str, Any], host: Mapping[str, Any]) -> Self:
-        """Creates a record. UsageError if something exists at `path`."""
-        made = cls.make(path, f", or continue it: partywall watch --resume {path}")
-        made.put("host.json", json.dumps(host, indent=1))
-        made.put(cls.MARK, json.dumps(about, indent=1))
-        return made
+Line = Span | Slow | Began | Paused
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """How it watches."""
-        return self.decoded(self.MARK, lambda text: dict(json.loads(text)))
 
-    def add(self, value: Span | Slow) -> None:
-        """Writes a span, or a slow time that has begun or ended."""
-        kind = "span" if isinstance(value, Span) else "slow"
-        self.append_line(json.dumps({"kind": kind, **value.model_dump(exclude_defaults=True)}, allow_nan=False))
+class WatchRecord(JobRecord[WatchJob]):
+    """The record of a watch: a line for each span, and for each time at which a disk began or ceased to be slow."""
 
-    def say(self, kind: str, **content: Any) -> None:
-        """Writes that the watch began, goes on, or ended."""
-        self.append_line(json.dumps({"kind": kind, **content}))
-
-    def events(self) -> Iterator[tuple[str, Span | Slow | dict[str, Any]]]:
-        """The lines in order, one at a time. UsageError for a line that is damaged."""
-        models: dict[str, type[Span | Slow]] = {"span": Span, "slow": Slow}
-        for number, line in self.lines():
-            try:
-                if (content := decoded(line)) is None or not isinstance(kind := content.pop("kind", None), str):
-                    continue
-                yield kind, models[kind].model_validate(content) if kind in models else content
-            except (ValueError, ValidationError) as error:
-                raise self.damaged(self.LINES, first_line(error), number) from None
+    KIND = "watch"
+    JOBS = (WatchJob,)
+    TABLES = (
+        Tabled("disks", Span, DiskRow, _disks),
+        Tabled("tenants", Span, TenantRow, _tenants),
+        Tabled("waits", Span, WaitRow, _waits),
+    )
+    stream = Stream[Line](span=Span, slow=Slow, began=Began, paused=Paused)
 
     def spans(self) -> Iterator[Span]:
-        return (value for _, value in self.events() if isinstance(value, Span))
+        return (line for line in self.stream if isinstance(line, Span))
 
     @property
     def watched_ns(self) -> int:
         """How long it has watched, pauses not included."""
         return sum(span.length_ns for span in self.spans())
-
-    @property
-    def is_ended(self) -> bool:
-        return any(kind == "ended" for kind, _ in self.events())
-
-    def settle(self) -> None:
-        """Writes the tables, if there are newer lines."""
-        lines = self.path / self.LINES
-        first = self.path / f"{next(iter(TABLES))}.parquet"
-        if not lines.exists() or (first.exists() and first.stat().st_mtime_ns > lines.stat().st_mtime_ns):
-            return
-        # The first one is written last, because it says that all are there.
-        for name in reversed(TABLES):
-            fresh = self.path / f".{name}.parquet"
-            with pq.ParquetWriter(fresh, TABLES[name], compression="zstd") as writer:
-                for table in _tables(name, self.spans()):
-                    writer.write_table(table)
-            replace_durably(fresh, self.path / f"{name}.parquet")
-
-
-def _tables(name: str, spans: Iterator[Span]) -> Iterator[pa.Table]:
-    rows: list[dict[str, Any]] = []
-    for span in spans:
-        rows += [{"at_ns": span.at_ns, "length_ns": span.length_ns} | row for row in _rows(name, span)]
-        if len(rows) >= ROWS:
-            yield pa.Table.from_pylist(rows, TABLES[name])
-            rows = []
-    yield pa.Table.from_pylist(rows, TABLES[name])
-
-
-def _rows(name: str, span: Span) -> list[dict[str, Any]]:
-    match name:
-        case "disks":
-            return [disk.model_dump() for disk in span.disks]
-        case "tenants":
-            return [part.model_dump() for part in parts(span)]
-        case _:
-            return [{"tenant": tenant, "waited_ns": waited_ns} for tenant, waited_ns in span.waited_ns.items()]

@@ -1,39 +1,130 @@
-"""A watch as text for a terminal, as one page, and as files for other programs."""
+"""A watch as a report: what a terminal, a page, a notebook and a spreadsheet show of it. Pure."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-import altair as alt
-from rich.console import Console
-from rich.text import Text
-
 from partywall import units
-from partywall.core.report import page
-from partywall.core.report.charts import BAND, CATEGORIES, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined, titled
-from partywall.core.report.compared import figures_of
-from partywall.core.report.files import Files
-from partywall.core.report.terminal import listed
+from partywall.core.report.value import Chart, Column, Lines, On, Report, Row, Table, shown
 from partywall.watch import sentences
-from partywall.watch.record import HOST, REST, UNKNOWN, WAYS, Disk, Share, Span, WatchFindings, parts, shares
+from partywall.watch.findings import WatchFindings
+from partywall.watch.record import HOST, REST, UNKNOWN, Disk, Period, Span, parts, shares
 
 DISKS_DRAWN = 4
-TENANTS_DRAWN = 5
-TENANTS_LISTED = 30
+TENANTS_BRIEF, TENANTS_LISTED = 5, 30
 SLOW_LISTED = 100
-NOBODY, OTHERS = "no watched tenant", "other tenants"
-LEAST_EXCESS = 1e-9
-"""Sums of shares are wrong by less."""
+BOUNDS = f" These are at most what a tenant did here; {UNKNOWN}: which of them did it is not known."
+LATENCY = "Mean time of a request, on a logarithmic axis. Shaded: the disk was slow. Dashed: the stated limit."
+
+
+def _rate(key: str, row: Row) -> str:
+    """The bytes a second of a tenant, or the most that they can be."""
+    is_bound = row["at_most"] and row["tenant"] != UNKNOWN
+    return f"{'at most ' if is_bound else ''}{shown(row[key], 'B/s')}"
+
+
+def _place(disk: str) -> str:
+    return f"{disk} disks" if disk in PLACES.values() else disk
+
+
+DISKS = (
+    Column("disk", "disk", is_key=True),
+    Column("busy", "busy", "%"),
+    Column("read_bps", "read", "B/s"),
+    Column("write_bps", "written", "B/s"),
+    Column("reads_per_s", "reads", "/s"),
+    Column("writes_per_s", "writes", "/s"),
+    Column("read_latency_ns", "a read takes", "ns"),
+    Column("write_latency_ns", "a write takes", "ns"),
+    Column("queued", "queued", ""),
+    Column("slow_s", "slow", "s", on=On.COMPARISON),
+    Column("slow_times", "times that it was slow", "", on=On.COMPARISON),
+)
+PLACES = {HOST: "all", REST: "other"}
+"""What is said in place of a disk, of bytes that the kernel counts on several disks together."""
+TENANTS = (
+    Column("tenant", "tenant", is_key=True),
+    Column("disk", "disk", is_key=True, text=lambda row: _place(row["disk"])),
+    Column("read_bps", "read", "B/s", text=partial(_rate, "read_bps_most")),
+    Column("write_bps", "written", "B/s", text=partial(_rate, "write_bps_most")),
+    Column("operations_per_s", "operations", "/s"),
+    Column("bytes_share", "share of bytes", "%"),
+    Column("operations_share", "share of operations", "%"),
+    Column("waited", "waited", "%"),
+)
+TERMS = {
+    "Slow": "The disk was busy for at least 90 % of each period, and its reads or writes took longer than the stated "
+    "limit, or much longer than usual for this disk.",
+    "Usual": "The median of the last 600 periods in which the disk was not slow.",
+    "Likely neighbour": "The only tenant with at least half of the disk's operations or bytes at that time, if others "
+    "used it too. None if only its bytes on all disks are known, or if most bytes belong to no watched tenant. This is "
+    "a coincidence in time, not a proof.",
+    "Busy": "The share of the time in which at least one request was in flight. A disk that serves many requests at "
+    "once can do more although it is always busy.",
+    "Queued": "The mean number of requests in flight: their times divided by the length of the time.",
+    "Waited": "The share of the time in which at least one task of the tenant waited for a disk (PSI).",
+    "All disks, at most": "The kernel counts only the bytes that these processes ask for, on all disks together. "
+    "Tenants together never did more than the disks.",
+    "(unknown)": "Bytes that one of the tenants marked “at most” did, but which of them is not known.",
+    "Not judged": "The disk was saturated before its usual latency was known, and no limit was stated.",
+}
+
+
+def report(findings: WatchFindings) -> Report:
+    """Everything that a watch found."""
+    whole, slow = findings.whole, findings.slow
+    said = [sentences.sentence(each) for each in slow[:SLOW_LISTED]]
+    more = max(0, len(slow) - SLOW_LISTED) + findings.dropped
+    disks = [_disk(disk, whole.length_ns) | _slow(disk, findings) for disk in whole.disks]
+    has_limit = findings.job.limit_ns is not None
+    return Report(
+        headline(findings),
+        findings.outcome,
+        goals=int(has_limit),
+        sections=(
+            Lines("slow", "When a disk was slow", said, more),
+            Table("disks", "Disks", DISKS, disks, lead="Means over the whole time."),
+            _tenants(whole),
+            *_charts(findings),
+        ),
+        notes=tuple(_notes(findings)),
+        terms=TERMS,
+        values={
+            "name": findings.name,
+            "about": findings.about,
+            "lacks": findings.lacks,
+            "slow": slow,
+            "dropped": findings.dropped,
+            "gaps": findings.gaps,
+            "ended": findings.ended,
+            "length_ns": whole.length_ns,
+            "waited_ns": whole.waited_ns.get(HOST),
+        },
+        name=findings.name,
+        started_at=findings.about.get("started_at", ""),
+        host=findings.host,
+    )
+
+
+def live(seen: Period) -> Report | None:
+    """One period, for those who watch. None until bytes of processes are known: both tables are of the same time."""
+    span = seen.span
+    if span.unread:
+        return None
+    slow = ", ".join(f"{each.disk} slow for {units.format_duration(each.length_ns)}" for each in seen.slow)
+    unjudged = ", ".join(disk.disk for disk in span.disks if disk.unjudged_ns)
+    blind = f"; not judged, because its usual latency is not known yet: {unjudged}" if unjudged else ""
+    disks = Table("disks", "Disks", DISKS, [_disk(disk, span.length_ns) for disk in span.disks])
+    return Report(f"{slow or 'no disk is slow'}{blind}", sections=(disks, _tenants(span)))
 
 
 def headline(findings: WatchFindings) -> str:
     """The result in one line."""
-    length = units.format_duration(findings.whole.length_ns if findings.whole else 0)
-    blind = sentences.unjudged(findings)
+    length, blind = units.format_duration(findings.whole.length_ns), findings.unjudged
     if not findings.slow and blind:
-        others = "; no other disk was slow" if len(findings.whole.disks if findings.whole else ()) > len(blind) else ""
+        others = "; no other disk was slow" if len(findings.whole.disks) > len(blind) else ""
         return f"Watched for {length}: {', '.join(blind)} could not be judged{others}"
     if not findings.slow:
         return f"Watched for {length}: no disk was slow"
@@ -43,26 +134,12 @@ def headline(findings: WatchFindings) -> str:
     return f"Watched for {length}: {', '.join(disks)} {'was' if len(disks) == 1 else 'were'} slow {took}"
 
 
-def notes(findings: WatchFindings) -> Iterator[str]:
+def _notes(findings: WatchFindings) -> Iterator[str]:
     """What a reader must know about the figures."""
+    whole = findings.whole
     if findings.slow:
         yield sentences.HINT
-    yield from _unjudged(findings)
-    if findings.whole and any(use.disk in (HOST, REST) for use in findings.whole.uses):
-        yield sentences.AT_MOST
-    yield from (f"missing: {text}" for text in findings.lacks)
-    if findings.gaps:
-        yield f"it was interrupted and continued {units.counted(findings.gaps, 'time')}; the pauses are not in it"
-    if findings.whole and findings.whole.late:
-        yield f"{units.counted(findings.whole.late, 'period')} are longer, because the reader was late"
-    if findings.whole and findings.whole.left_out:
-        yield f"in some spans up to {units.counted(findings.whole.left_out, 'tenant')} with the fewest bytes left out"
-    if findings.dropped:
-        yield f"of {findings.dropped} slow times only the number is known, because there were too many"
-
-
-def _unjudged(findings: WatchFindings) -> Iterator[str]:
-    for disk in findings.whole.disks if findings.whole else ():
+    for disk in whole.disks:
         if disk.unjudged_ns:
             yield (
                 f"{disk.disk} was saturated for {units.format_duration(disk.saturated_ns)}, and for "
@@ -70,196 +147,64 @@ def _unjudged(findings: WatchFindings) -> Iterator[str]:
                 "judged; state a limit with --latency, or watch longer: it is known after 60 periods in which the disk "
                 "was used"
             )
+    if any(use.disk in PLACES for use in whole.uses):
+        yield sentences.AT_MOST
+    yield from (f"missing: {text}" for text in findings.lacks)
+    if findings.gaps:
+        yield f"it was interrupted and continued {units.counted(findings.gaps, 'time')}; the pauses are not in it"
+    if whole.late:
+        yield f"{units.counted(whole.late, 'period')} are longer, because the reader was late"
+    if whole.left_out:
+        yield f"in some spans up to {units.counted(whole.left_out, 'tenant')} with the fewest bytes left out"
+    if findings.dropped:
+        yield f"of {findings.dropped} slow times only the number is known, because there were too many"
 
 
-def show(findings: WatchFindings, console: Console) -> None:
-    """Everything, at the end."""
-    console.print(Text(headline(findings), style="bold"), soft_wrap=True)
-    whole = findings.whole
-    if whole is not None:
-        console.print(listed(sentences.DISKS, [sentences.disk_cells(disk, whole.length_ns) for disk in whole.disks]))
-        if whole.uses:
-            console.print(listed(sentences.TENANTS, sentences.tenant_cells(whole, TENANTS_DRAWN)))
-    for slow in findings.slow[:SLOW_LISTED]:
-        console.print(Text(sentences.sentence(slow)), soft_wrap=True)
-    for note in notes(findings):
-        console.print(Text(f"note: {note}"), soft_wrap=True)
+def _disk(disk: Disk, length_ns: int) -> dict[str, Any]:
+    """A disk's means in a span."""
+    seconds = length_ns / 1e9
+    return {
+        "disk": disk.disk,
+        "tenant": "all",
+        "read_bps": disk.read_bytes / seconds,
+        "write_bps": disk.write_bytes / seconds,
+        "operations_per_s": disk.operations / seconds,
+        "reads_per_s": disk.reads / seconds,
+        "writes_per_s": disk.writes / seconds,
+        "busy": min(1.0, disk.busy_ns / length_ns),
+        "queued": disk.queued(length_ns),
+        "read_latency_ns": disk.latency_ns("reads"),
+        "write_latency_ns": disk.latency_ns("writes"),
+    }
 
 
-_BOUNDS = f"These are at most what a tenant did here; {UNKNOWN}: which of them did it is not known."
+def _slow(disk: Disk, findings: WatchFindings) -> dict[str, Any]:
+    """How long and how often a disk was slow or saturated."""
+    slow = findings.slow_of(disk.disk)
+    return {
+        "slow_s": sum(each.length_ns for each in slow) / 1e9,
+        "slow_times": len(slow),
+        "saturated_s": disk.saturated_ns / 1e9,
+        "unjudged_s": disk.unjudged_ns / 1e9,
+    }
 
 
-def all_charts(findings: WatchFindings) -> dict[str, tuple[str, str, AnyChart]]:
-    """(title, caption, chart) by id: two of each disk that did something, the busiest disks first."""
-    drawn: dict[str, tuple[str, str, AnyChart]] = {}
-    counted = findings.whole.counted if findings.whole else ()
-    disks = [disk for disk in (findings.whole.disks if findings.whole else ()) if disk.operations]
-    for number, disk in enumerate(sorted(disks, key=lambda each: -each.busy_ns)[:DISKS_DRAWN]):
-        name = disk.disk
-        caption = "Mean time of a request, on a logarithmic axis. Shaded: the disk was slow. Dashed: the stated limit."
-        drawn[f"latency-{number}"] = (f"{name}: how long a request takes", caption, latency(findings, name))
-        caption = (
-            f"Bytes read and written, stacked by tenant. Hover for the tenant. {_BOUNDS if name not in counted else ''}"
-        )
-        drawn[f"tenants-{number}"] = (f"{name}: who uses it", caption, tenants(findings, name))
-    return drawn
+def _tenants(span: Span) -> Table:
+    """The tenants' parts, the largest first. What is of an unknown tenant is always among them."""
+    rows = list(_uses(span))
+    return Table(
+        "tenants", "Tenants", TENANTS, rows, brief=TENANTS_BRIEF, most=TENANTS_LISTED,
+        keeps=lambda row: row["tenant"] == UNKNOWN,
+    )  # fmt: skip
 
 
-def _of(findings: WatchFindings, name: str) -> list[tuple[Span, Disk]]:
-    return [(span, disk) for span in findings.spans for disk in span.disks if disk.disk == name]
-
-
-def _when(begin_ns: float) -> float:
-    """Milliseconds since the epoch, as charts count time."""
-    return begin_ns / 1e6
-
-
-def _time(of: list[tuple[Span, Disk]]) -> alt.X:
-    """The axis of both charts of a disk."""
-    begin, end = _when(of[0][0].at_ns - of[0][0].length_ns), _when(of[-1][0].at_ns)
-    axis = alt.Axis(format="%H:%M:%S", labelOverlap=True, tickCount=8)
-    return alt.X("at:T", title="time of day", axis=axis, scale=alt.Scale(domain=[begin, end], nice=False))
-
-
-def latency(findings: WatchFindings, name: str) -> AnyChart:
-    """Mean latencies of reads and writes over time."""
-    of = _of(findings, name)
-    rows = [
-        {
-            "at": _when(span.at_ns - span.length_ns / 2),
-            "what": way,
-            # A line has a gap where nothing was read or written.
-            "ms": latency_ns / 1e6 if (latency_ns := disk.latency_ns(way)) else None,
-            "busy": disk.busy_ns / span.length_ns,
-        }
-        for span, disk in of
-        for way in WAYS
-    ]
-    spans = [
-        {"at": _when(slow.begin_ns), "end": _when(slow.begin_ns + slow.length_ns), "text": sentences.sentence(slow)}
-        for slow in findings.slow_of(name)[:SLOW_LISTED]
-    ]
-    shaded = inlined(spans).mark_rect(color=TREATED, opacity=0.16).encode(x=_time(of), x2="end:T", tooltip="text:N")
-    lines = (
-        inlined(rows)
-        .mark_line(strokeWidth=1.5, point={"size": 12})
-        .encode(
-            x=_time(of),
-            y=alt.Y("ms:Q", title="ms", scale=alt.Scale(type="log")),
-            color=alt.Color("what:N", title=None, sort=list(WAYS), scale=alt.Scale(domain=list(WAYS))),
-            strokeDash=alt.StrokeDash("what:N", legend=None, sort=list(WAYS)),
-            tooltip=["what:N", alt.Tooltip("ms:Q", format=".3~g"), alt.Tooltip("busy:Q", format=".0%")],
-        )
-    )
-    layers = [shaded, lines] if spans else [lines]
-    if limit_ns := findings.about.get("limit_ns"):
-        layers.append(inlined([{"ms": limit_ns / 1e6}]).mark_rule(strokeDash=[6, 4], color=MUTED).encode(y="ms:Q"))
-    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
-
-
-def tenants(findings: WatchFindings, name: str) -> AnyChart:
-    """Bytes a second of the tenants on a disk over time, stacked."""
-    of = _of(findings, name)
-    sums: dict[str, float] = {}
-    for span, disk in of:
-        for share in _drawn(span, disk):
-            sums[share.tenant] = sums.get(share.tenant, 0.0) + share.bytes * disk.bytes
-    sums.pop(UNKNOWN, None)
-    known = sorted(sums, key=lambda tenant: -sums[tenant])[:TENANTS_DRAWN]
-    order = [*known, OTHERS, UNKNOWN, NOBODY]
-    rows = [
-        {"at": _when(span.at_ns - span.length_ns / 2), "tenant": tenant, "mb": disk.bytes * part / span.length_ns * 1e3}
-        for span, disk in of
-        for tenant, part in _parts(span, disk, known).items()
-    ]
-    used = [tenant for tenant in order if any(row["tenant"] == tenant and row["mb"] for row in rows)]
-    chart: alt.Chart = (
-        inlined([row for row in rows if row["tenant"] in used])
-        .mark_area(interpolate="step", opacity=0.75)
-        .encode(
-            x=_time(of),
-            y=alt.Y("mb:Q", title="MB/s", stack=True),
-            color=alt.Color(
-                "tenant:N",
-                title=None,
-                sort=used,
-                scale=alt.Scale(domain=used, range=[*CATEGORIES[: len(used) - (NOBODY in used)], BAND]),
-                legend=alt.Legend(labelLimit=320, columns=2),
-            ),
-            order=alt.Order("rank:Q"),
-            tooltip=["tenant:N", alt.Tooltip("mb:Q", format=".3~g", title="MB/s")],
-        )
-        .transform_calculate(rank=f"indexof({json.dumps(used)}, datum.tenant)")
-        .properties(width=WIDTH, height=HEIGHT)
-    )
-    return chart
-
-
-def _drawn(span: Span, disk: Disk) -> list[Share]:
-    """The shares of a disk's bytes; upper bounds only if there is nothing better."""
-    return [share for share in shares(span, disk) if not share.at_most or disk.disk not in span.counted]
-
-
-def _parts(span: Span, disk: Disk, known: list[str]) -> dict[str, float]:
-    """The parts of a disk's bytes by tenant. All of them, so that areas do not lean into a gap."""
-    drawn = _drawn(span, disk)
-    parts = dict.fromkeys((*known, OTHERS, UNKNOWN, NOBODY), 0.0)
-    # Bytes of tenants on all disks may be more than those of this disk: see `record.parts`.
-    excess = sum(share.bytes for share in drawn) - 1
-    for share in drawn:
-        place = share.tenant if share.tenant in parts else OTHERS
-        parts[place] += max(0.0, share.bytes - max(0.0, excess))
-    parts[UNKNOWN if excess > LEAST_EXCESS else NOBODY] += max(0.0, 1 - sum(parts.values()))
-    return parts
-
-
-def render(findings: WatchFindings) -> str:
-    """The whole page."""
-    drawn, whole = all_charts(findings), findings.whole
-    return page.framed(
-        "watch.html.j2",
-        {identity: page.fluid(chart) for identity, (_, _, chart) in drawn.items()},
-        findings=findings,
-        headline=headline(findings),
-        notes=list(notes(findings)),
-        disk_columns=sentences.DISKS,
-        disks=[sentences.disk_cells(disk, whole.length_ns) for disk in whole.disks] if whole else [],
-        tenant_columns=sentences.TENANTS,
-        tenants=sentences.tenant_cells(whole, TENANTS_LISTED) if whole else [],
-        slow=[sentences.sentence(slow) for slow in findings.slow[:SLOW_LISTED]],
-        more=max(0, len(findings.slow) - SLOW_LISTED) + findings.dropped,
-        figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
-        host=page.facts(findings.host),
-        json=_json(findings),
-    )
-
-
-def rows(findings: WatchFindings) -> list[dict[str, Any]]:
-    """One row for each disk, and one for each tenant on it, whose figures are a second's means."""
-    if (whole := findings.whole) is None:
-        return []
-    seconds = whole.length_ns / 1e9
-    every: list[dict[str, Any]] = [
-        {
-            "disk": disk.disk,
-            "tenant": "all",
-            "read_bps": disk.read_bytes / seconds,
-            "write_bps": disk.write_bytes / seconds,
-            "operations_per_s": disk.operations / seconds,
-            "busy": disk.busy_ns / whole.length_ns,
-            "queued": disk.queued(whole.length_ns),
-            "read_latency_ns": disk.latency_ns("reads"),
-            "write_latency_ns": disk.latency_ns("writes"),
-            "slow_s": sum(slow.length_ns for slow in findings.slow_of(disk.disk)) / 1e9,
-            "slow_times": len(findings.slow_of(disk.disk)),
-            "saturated_s": disk.saturated_ns / 1e9,
-            "unjudged_s": disk.unjudged_ns / 1e9,
-        }
-        for disk in whole.disks
-    ]
-    every += [
-        {
-            "disk": part.disk if part.disk in {disk.disk for disk in whole.disks} else "all",
+def _uses(span: Span) -> Iterator[dict[str, Any]]:
+    seconds, known = span.length_ns / 1e9, {disk.disk: shares(span, disk) for disk in span.disks}
+    for part in parts(span):
+        share = next((each for each in known.get(part.disk, ()) if each.tenant == part.tenant), None)
+        waited_ns = span.waited_ns.get(part.tenant)
+        yield {
+            "disk": PLACES.get(part.disk, part.disk),
             "tenant": part.tenant,
             "read_bps": part.read_bytes / seconds,
             "write_bps": part.write_bytes / seconds,
@@ -267,47 +212,21 @@ def rows(findings: WatchFindings) -> list[dict[str, Any]]:
             "at_most": part.at_most,
             "read_bps_most": part.read_bytes_most / seconds,
             "write_bps_most": part.write_bytes_most / seconds,
+            "bytes_share": share and share.bytes,
+            "operations_share": share and share.operations,
+            "waited": None if waited_ns is None else waited_ns / span.length_ns,
         }
-        for part in parts(whole)
-    ]
-    return every
 
 
-def _json(findings: WatchFindings) -> str:
-    """The findings without the spans, which the tables have."""
-    content = findings.model_dump(mode="json", exclude={"spans", "whole", "host"})
-    whole = findings.whole
-    more = {
-        "length_ns": whole.length_ns if whole else 0,
-        "waited_ns": whole.waited_ns.get(HOST) if whole else None,
-        "uses": rows(findings),
-    }
-    return json.dumps(content | more, indent=2) + "\n"
+def _charts(findings: WatchFindings) -> Iterator[Chart]:
+    """Two of each disk that did something, the busiest disks first."""
+    from partywall.watch import charts  # noqa: PLC0415 - Altair is slow to import
 
-
-COMPARED = {
-    "read_bps": ("read", "B/s"),
-    "write_bps": ("written", "B/s"),
-    "operations_per_s": ("operations", "/s"),
-    "busy": ("busy", "%"),
-    "queued": ("queued", ""),
-    "read_latency_ns": ("time of a read", "ns"),
-    "write_latency_ns": ("time of a write", "ns"),
-    "slow_s": ("slow", "s"),
-    "slow_times": ("times that it was slow", ""),
-}
-
-FILES: Files[WatchFindings] = Files(
-    of="a watch",
-    show=show,
-    documents={"html": ("report.html", render), "json": ("findings.json", _json)},
-    rows=rows,
-    table="uses.csv",
-    compared=lambda findings: figures_of(rows(findings), ("disk", "tenant"), COMPARED),
-    charts=lambda findings: {
-        identity: titled(chart, title) for identity, (title, _, chart) in all_charts(findings).items()
-    },
-    headline=headline,
-    goals=lambda findings: int(findings.about.get("limit_ns") is not None),
-)
-"""Formats."""
+    disks = sorted((disk for disk in findings.whole.disks if disk.operations), key=lambda disk: -disk.busy_ns)
+    for number, disk in enumerate(disks[:DISKS_DRAWN]):
+        name = disk.disk
+        takes, uses = f"{name}: how long a request takes", f"{name}: who uses it"
+        caption = "Bytes read and written, stacked by tenant. Hover for the tenant."
+        caption += "" if name in findings.whole.counted else BOUNDS
+        yield Chart(f"latency-{number}", takes, LATENCY, partial(charts.latency, findings, name))
+        yield Chart(f"tenants-{number}", uses, caption, partial(charts.tenants, findings, name))

@@ -1,12 +1,11 @@
-"""What a watch says: sentences and cells, as text. Pure, and without the libraries that draw."""
+"""What a watch says while it goes on and afterwards, in sentences. Pure."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from partywall import units
-from partywall.watch.record import REST, UNKNOWN, WAYS, Disk, Part, Share, Slow, Span, WatchFindings, parts, shares
+from partywall.watch.record import UNKNOWN, Share, Slow
 
 HINT = (
     "Shares say who used a slow disk at that time. They do not prove who made it slow; "
@@ -22,8 +21,6 @@ AT_MOST = (
     "at most: the kernel counts only the bytes that a tenant's processes ask for on all disks together; "
     f"{UNKNOWN} is what one of these tenants did, but which is not known"
 )
-DISKS = ("disk", "busy", "read", "written", "reads", "writes", "a read takes", "a write takes", "queued")
-TENANTS = ("tenant", "disk", "read", "written", "operations", "share of bytes", "share of operations", "waited")
 
 
 def clock(at_ns: int) -> str:
@@ -78,54 +75,3 @@ def share_text(share: Share) -> str:
         parts.insert(0, f"{100 * share.operations:.0f} % of operations")
     waited = f", waited {100 * share.waited:.0f} % of the time" if share.waited is not None else ""
     return f"{share.tenant} {', '.join(parts)}{waited}"
-
-
-def disk_cells(disk: Disk, length_ns: int) -> list[str]:
-    """A disk's means in a span, under DISKS."""
-    seconds = length_ns / 1e9
-    latencies = [disk.latency_ns(way) for way in WAYS]
-    return [
-        disk.disk,
-        f"{min(100.0, 100 * disk.busy_ns / length_ns):.0f} %",
-        *(f"{units.format_bytes(count / seconds)}/s" for count in (disk.read_bytes, disk.write_bytes)),
-        *(f"{units.format_number(count / seconds, 3)}/s" for count in (disk.reads, disk.writes)),
-        *("–" if latency is None else units.format_duration(latency) for latency in latencies),
-        units.format_number(disk.queued(length_ns), 2),
-    ]
-
-
-def tenant_cells(span: Span, most: int) -> list[list[str]]:
-    """The tenants with the most bytes in a span, under TENANTS. What is of an unknown tenant is always among them."""
-    seconds, known = span.length_ns / 1e9, {disk.disk: shares(span, disk) for disk in span.disks}
-    every = parts(span)
-    rows = []
-    for part in [*every[:most], *(part for part in every[most:] if part.tenant == UNKNOWN)]:
-        share = _share(known.get(part.disk, ()), part.tenant)
-        waited = span.waited_ns.get(part.tenant)
-        rows.append(
-            [
-                part.tenant,
-                part.disk if part.disk in known else "other disks" if part.disk == REST else "all disks",
-                *(_most(count / seconds, part) for count in (part.read_bytes_most, part.write_bytes_most)),
-                "–" if part.operations is None else f"{units.format_number(part.operations / seconds, 3)}/s",
-                "–" if share is None else f"{100 * share.bytes:.0f} %",
-                "–" if share is None or share.operations is None else f"{100 * share.operations:.0f} %",
-                "–" if waited is None else f"{100 * waited / span.length_ns:.0f} %",
-            ]
-        )
-    return rows
-
-
-def _most(per_second: float, part: Part) -> str:
-    text = f"{units.format_bytes(per_second)}/s"
-    return f"at most {text}" if part.at_most and part.tenant != UNKNOWN else text
-
-
-def unjudged(findings: WatchFindings) -> list[str]:
-    """The disks of which nothing can be said: whenever they were saturated, their usual latency was not known yet."""
-    disks = findings.whole.disks if findings.whole else ()
-    return [disk.disk for disk in disks if 0 < disk.saturated_ns == disk.unjudged_ns]
-
-
-def _share(every: Sequence[Share], tenant: str) -> Share | None:
-    return next((share for share in every if share.tenant == tenant), None)

@@ -45,6 +45,7 @@ from partywall.store.guard import GuardDirectory
 from partywall.trace.capability import TraceJob
 from partywall.trace.hops import ask
 from partywall.values import host_path_keys
+from partywall.web import made
 from partywall.web.jobs import Order
 
 FILE_KEYS = host_path_keys(Scenario, LoadPlan, MigrationPlan, Policy)
@@ -205,7 +206,9 @@ def forecast(order: Order, host: Host, *, allow_commands: bool) -> Forecast:
 
 
 def _forecast(order: Order, file: Path, options: Options) -> Forecast:
-    kind, job = kinds.kind(order.kind), _job(order, file)
+    is_made = made.is_made(order.kind)
+    job = made.job_of(order.kind, order.verb or "", order.options) if is_made else _job(order, file)
+    kind = kinds.kind(order.kind)
     outline, plan = Outline((), 0), None
     try:
         if isinstance(job, RunJob):

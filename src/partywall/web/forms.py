@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from partywall.errors import Problem, UsageError
-from partywall.web import documents
+from partywall.web import documents, made
 from partywall.web.jobs import Order
 from partywall.web.security import Secrets, form_of
 
@@ -80,6 +80,10 @@ def order_of(form: Form) -> Order:
     """The order of a form. UsageError that names each field with a mistake."""
     numbers = {"users": int, "seed": int, "rate": float}
     content: dict[str, Any] = {"kind": form.get("kind") or "run", "long": form.get("long") == "on"}
+    if made.is_made(content["kind"]):
+        verb = form.get("verb")
+        options = made.given(content["kind"], verb, form.get, lambda name: form.get(name).split())
+        return checked_order({"kind": content["kind"], "verb": verb or None, "options": options})
     for name in ("shipped", "budget", "precision", "url", "duration", *numbers):
         if text := form.get(name):
             content[name] = text

@@ -20,7 +20,7 @@ from partywall.kinds.journal import FILE
 from partywall.plain import plain
 from partywall.sandbox import measuring
 from partywall.store.guard import GuardDirectory
-from partywall.web import compared, deleted, documents, pages, publish, records, stream
+from partywall.web import compared, deleted, documents, made, pages, publish, records, stream
 from partywall.web.forms import body_of, form, order_of, unsigned_form
 from partywall.web.jobs import Job, State
 from partywall.web.runner import FIELDS
@@ -162,6 +162,7 @@ class Handlers:
             "simple": Simple(),
             "wrong": {},
             "backends": BACKENDS,
+            "job_forms": await threaded(made.forms),
         }
 
     async def dry_run(self, request: Request) -> Response:

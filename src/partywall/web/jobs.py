@@ -11,10 +11,11 @@ import time
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
+from partywall import registry
 from partywall.files import write_whole
 
 KEY = r"[A-Za-z0-9_-]{8,64}"
@@ -27,7 +28,11 @@ Plain = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ %/-]
 Hop = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$")]
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s]{1,2000}$")]
 
+Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,1000}$")]
+
 DOCUMENT_BYTES_MAX = 512 * 1024
+HAND_MADE = ("run", "load", "guard", "trace", "study", "migration")
+"""Kinds whose forms and commands are written by hand."""
 
 
 class Frozen(BaseModel):
@@ -35,9 +40,12 @@ class Frozen(BaseModel):
 
 
 class Order(Frozen):
-    """What to measure. document: the text of a file; shipped: the name of one that ships with Partywall."""
+    """What to measure. document: the text of a file; shipped: the name of one that ships with Partywall.
 
-    kind: Literal["run", "load", "guard", "trace", "study", "migration"]
+    verb, options: of a job that is made from its fields (`partywall.web.made`), by their names.
+    """
+
+    kind: Annotated[str, Field(max_length=64, json_schema_extra={"enum": [*HAND_MADE, *registry.made()]})]
     document: Annotated[str, StringConstraints(max_length=DOCUMENT_BYTES_MAX)] | None = None
     shipped: Plain | None = None
     budget: Plain | None = None
@@ -49,6 +57,15 @@ class Order(Frozen):
     duration: Plain | None = None
     hops: Annotated[tuple[Hop, ...], Field(max_length=32)] = ()
     long: bool = False
+    verb: Plain | None = None
+    options: Annotated[dict[str, bool | Text | tuple[Text, ...]], Field(max_length=64)] = {}
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, kind: str) -> str:
+        if kind not in (*HAND_MADE, *registry.made()):
+            raise ValueError("there is no such kind")
+        return kind
 
 
 SETTLED_NS = 50_000_000

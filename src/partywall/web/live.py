@@ -24,6 +24,7 @@ MONITORED_SHOWN = 40
 CHUNK_BYTES = 1 << 20
 TEXT_MAX = 1000
 SLOTS_SHOWN = 48
+ROWS_SHOWN = 200
 FIGURES = ("users", "rate", "p50_ns", "p90_ns", "p99_ns", "raw_p99_ns", "errors")
 
 
@@ -38,6 +39,15 @@ class Trial:
     looks: int = 0
     precision: str = ""
     cells: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of what was last seen."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
 
 
 @dataclass
@@ -73,14 +83,15 @@ class State:
     monitored: dict[tuple[str, str, str], deque[float]] = field(default_factory=dict)
     monitored_count: int = 0
     vifs: Mapping[str, Any] = field(default_factory=dict)
+    tables: tuple[Table, ...] = ()
     ways: tuple[Any, ...] = ()
     headline: str = ""
     moves: deque[str] = field(default_factory=lambda: deque(maxlen=NOTES_SHOWN))
 
-    def take(self, event: Mapping[str, Any]) -> None:  # noqa: C901 - one case for each event
+    def take(self, event: Mapping[str, Any]) -> None:  # noqa: C901, PLR0912 - one case for each event
         """Adds an event. Content of unexpected form is ignored, because a journal may be damaged."""
         at = _time(event.get("at"))
-        self.figures_count += event["event"] in ("block", "second", "report")
+        self.figures_count += event["event"] in ("block", "second", "report", "seen")
         self.notes_count += event["event"] in ("note", "broken", "report")
         match event:
             case {"event": "started"}:
@@ -114,6 +125,8 @@ class State:
                 self.ways, self.headline = tuple(ways), cut(event.get("headline", ""))
             case {"event": "report", "of": "migration", "move": str(text)}:
                 self.moves.append(cut(text))
+            case {"event": "seen", "tables": list(tables)}:
+                self.tables, self.headline = tuple(map(_table, tables)), cut(event.get("headline", ""))
             case {"event": "ended"}:
                 self.ended, self.exit, self.error = True, event.get("exit"), event.get("error")
                 self.ended_at = at
@@ -159,6 +172,15 @@ def cut(text: object) -> str:
 def _time(at: Any) -> float:
     """A time that can be shown; 0 if it is none."""
     return float(at) if isinstance(at, int | float) and 0 <= at < 4e9 else 0.0
+
+
+def _table(table: Mapping[str, Any]) -> Table:
+    """A table whose rows are as long as its head. ValueError if they are not."""
+    columns = tuple(map(cut, table["columns"]))
+    rows = tuple(tuple(map(cut, row)) for row in table["rows"][:ROWS_SHOWN])
+    if any(len(row) != len(columns) for row in rows):
+        raise ValueError("this is not a table")
+    return Table(cut(table["title"]), columns, rows)
 
 
 def _cell(value: float, low: float, high: float) -> tuple[float, float, float]:

@@ -27,6 +27,7 @@ from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Scenario
 from partywall.report.matrix import Severity, severity_of, severity_words
 from partywall.scenario import find, load, names
+from partywall.web import made
 from partywall.web.jobs import Force, Job, State, Want
 from partywall.web.live import SECONDS_SHOWN
 from partywall.web.live import State as Live
@@ -258,7 +259,7 @@ def buttons(job: Job | None) -> Buttons:
     """The actions that a job's state allows."""
     if job is None:
         return Buttons()
-    parts = job.order.kind in ("run", "study")
+    parts = made.can_resume(job.order.kind)
     match job.state:
         case State.RUNNING:
             free = job.want is None

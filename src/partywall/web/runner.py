@@ -38,7 +38,7 @@ from partywall.host.label import start_ticks
 from partywall.kinds.journal import INTERRUPTED
 from partywall.plain import plain
 from partywall.sandbox import measuring
-from partywall.web import deleted
+from partywall.web import deleted, made
 from partywall.web.jobs import DOCUMENT_BYTES_MAX, Folder, Force, Frozen, Job, Key, Order, Plain, State, Want
 
 REQUEST_BYTES_MAX = 1 << 20
@@ -52,7 +52,6 @@ BESIDE_S = 1800.0
 PURGED_AT_A_TIME = 1000
 KILL_AFTER_S = 10.0
 """Time between SIGTERM and SIGKILL for a job that was stopped twice."""
-RESUMABLE = ("run", "study")
 ADJUSTED = {"load": "level", "guard": "policy"}
 """What can be changed while it runs, by kind of job."""
 # Signals of a terminal end the command, not the shell that stores its exit code.
@@ -185,7 +184,7 @@ class Runner:
     def pause(self, request: OfJob) -> dict[str, Any]:
         """Ends a run between two blocks, so that it can be continued."""
         job = self._new(request)
-        if job and job.order.kind not in RESUMABLE:
+        if job and not made.can_resume(job.order.kind):
             raise UsageError(Problem(f"a {job.order.kind} is measured in one piece", "stop it instead"))
         if job and job.state is State.RUNNING:
             self._interrupt(job, request.key, Want.PAUSE)
@@ -197,7 +196,7 @@ class Runner:
         """Puts a paused, stopped or failed job in the queue again."""
         job = self._new(request)
         if job and job.state in (State.PAUSED, State.ENDED, State.CANCELLED):
-            if job.order.kind not in RESUMABLE and job.state is State.ENDED:
+            if not made.can_resume(job.order.kind) and job.state is State.ENDED:
                 raise UsageError(Problem(f"a {job.order.kind} cannot be continued", "start a new one"))
             self._put(job, request.key, state=State.QUEUED, want=None)
         elif job and job.state is State.RUNNING and job.want is Want.PAUSE:
@@ -379,11 +378,13 @@ class Runner:
         job = job.model_copy(
             update={"attempt": job.attempt + 1, "state": State.RUNNING, "want": None, "force": None, "exit": None}
         )
-        if record.is_dir() and job.order.kind in RESUMABLE:
-            words = ["study" if job.order.kind == "study" else "run", f"--resume={record}", *job.changes]
+        kind = job.order.kind
+        if record.is_dir() and made.can_resume(kind):
+            first = made.continued(kind, record) if made.is_made(kind) else [kind, f"--resume={record}"]
+            words = [*first, *job.changes]
         else:
             words = command(job.order, folder.document(job.id), record) + list(job.changes)
-        if self._allow_commands and job.order.kind in RESUMABLE:
+        if self._allow_commands and kind in made.HAND_MADE:
             words.append("--allow-commands")
         # Stored before the start, so that a killed runner does not start the attempt twice.
         folder.put(job)
@@ -498,6 +499,8 @@ FIELDS: Mapping[str, tuple[str, ...]] = {"extend": ("budget", "precision"), "adj
 
 def command(order: Order, document: Path, record: Path) -> list[str]:
     """The words after `partywall` that carry out an order. UsageError if something is missing."""
+    if made.is_made(order.kind):
+        return made.command(order.kind, order.verb or "", order.options, record)
     source = str(document) if order.document is not None else order.shipped
     options = {
         "out": str(record),

@@ -7,14 +7,13 @@ every two seconds, a span ends with such a reading.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
-from partywall.clock import Clock, Monotonic
-from partywall.events import Emit, Left, Note, Report
+from partywall.clock import Clock
+from partywall.events import Emit, Left, Note, Seen
 from partywall.watch import sentences
 from partywall.watch.measure import reading
-from partywall.watch.record import Seen, Slow, Span, WatchDirectory
+from partywall.watch.record import Paused, Period, Slow, Span, WatchRecord
 from partywall.watch.rule import Rule
 
 SPANS = 3600
@@ -28,17 +27,20 @@ USES_KEPT = 50
 class Course:
     """Takes periods: says when a disk begins and ends to be slow, and writes spans into the record."""
 
-    def __init__(self, record: WatchDirectory, every_ns: int, limit_ns: int | None, emit: Emit) -> None:
-        self._record, self._every_ns, self._limit_ns, self._emit = record, every_ns, limit_ns, emit
+    def __init__(self, record: WatchRecord, emit: Emit) -> None:
+        self._record, self._job, self._emit = record, record.job, emit
         self._rules: dict[str, Rule] = {}
         self._sum: Span | None = None
         self._open: Span | None = None
         self._periods = self._details = self._slow = self.dropped = 0
         self._written = sum(1 for _ in record.spans())
 
-    def take(self, span: Span) -> Seen:
+    def take(self, span: Span) -> Period:
         """One period. Returns what those who watch see of it."""
-        rules = [(self._rules.setdefault(disk.disk, Rule(self._limit_ns, self._every_ns)), disk) for disk in span.disks]
+        rules = [
+            (self._rules.setdefault(disk.disk, Rule(self._job.limit_ns, self._job.every_ns)), disk)
+            for disk in span.disks
+        ]
         disks = tuple(rule.judged(disk, span.length_ns) for rule, disk in rules)
         span = span.model_copy(update={"disks": disks}) if any(disk.saturated_ns for disk in disks) else span
         for rule, disk in rules:
@@ -50,7 +52,7 @@ class Course:
         self._open = span if span.unread else None
         self._periods += 1
         if span.unread:
-            return Seen(span=span, slow=now)
+            return Period(span=span, slow=now)
         self._sum = span if self._sum is None else self._sum + span
         is_detail = bool(now) and self._details < DETAILS
         self._details += is_detail
@@ -58,12 +60,15 @@ class Course:
         if kept:
             self.flush()
             self._written += not is_detail
-        return Seen(span=span, slow=now, kept=kept)
+        return Period(span=span, slow=now, kept=kept)
+
+    def _rule(self, disk: str) -> Rule:
+        return self._rules.setdefault(disk, Rule(self._job.limit_ns, self._job.every_ns))
 
     def flush(self) -> None:
         """Writes the span so far."""
         if self._sum is not None:
-            self._record.add(self._sum.trimmed(USES_KEPT))
+            self._record.stream.append(self._sum.trimmed(USES_KEPT))
         self._sum, self._periods = None, 0
 
     def end(self) -> None:
@@ -81,22 +86,14 @@ class Course:
         if self._slow > SLOW_MAX:
             self.dropped += has_ended
         else:
-            self._record.add(slow)
+            self._record.stream.append(slow)
 
 
 def watch(
-    record: WatchDirectory,
-    reader: reading.Reader,
-    every_ns: int,
-    for_ns: int | None,
-    limit_ns: int | None,
-    emit: Emit,
-    clock: Clock | None = None,
-    wall: Callable[[], int] = time.time_ns,
+    record: WatchRecord, reader: reading.Reader, for_ns: int | None, emit: Emit, clock: Clock, wall: Callable[[], int]
 ) -> None:
     """Watches for some time, or until it is interrupted. What was seen is in the record even then."""
-    clock = clock or Monotonic()
-    course = Course(record, every_ns, limit_ns, emit)
+    course, every_ns = Course(record, emit), record.job.every_ns
     before = reader.read(clock.now_ns())
     due_ns = before.time_ns
     end_ns = None if for_ns is None else due_ns + for_ns
@@ -110,9 +107,9 @@ def watch(
                 emit(Note(text, is_warning=True))
             seen = course.take(reading.span(before, after, wall(), late))
             before = after
-            emit(Report(seen))
+            emit(Seen(seen, is_kept=seen.kept))
             if end_ns is not None and seen.kept:
                 emit(Left(max(0, end_ns - before.time_ns) / 1e9))
     finally:
         course.end()
-        record.say("paused", dropped=course.dropped)
+        record.stream.append(Paused(dropped=course.dropped))

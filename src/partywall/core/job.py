@@ -1,0 +1,194 @@
+"""A job: one thing to carry out, as a frozen model. Its fields are asked for in the same words everywhere.
+
+The options of a command, the keywords of a Python function, the fields of a web form and the file of a record are all
+made from one subclass of `Job`. A field says how it is asked for by an `Option` in its annotation. Pure.
+"""
+
+from __future__ import annotations
+
+import keyword
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from partywall import units
+from partywall.errors import Problem, UsageError
+from partywall.values import Frozen
+
+
+def _duration_ns(value: Any) -> Any:
+    """Parses what a person wrote. A number is one of a record, in nanoseconds."""
+    return units.parse_duration_ns(value) if isinstance(value, str) else value
+
+
+Duration = Annotated[int, BeforeValidator(_duration_ns), Field(gt=0)]
+"""A length of time in ns, written with a unit, such as 10s."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field is asked for. The field's type parses and checks the value.
+
+    flag: such as `--for`; by default, the field's name. example: for a message about a wrong value. metavar: the name
+    of a positional argument. keyword: the name of the Python keyword, by default that of the flag. local: the value
+    names a file or command of this host, so that a browser may not give it.
+    """
+
+    help: str
+    flag: str = ""
+    example: str = ""
+    metavar: str = ""
+    keyword: str = ""
+    local: bool = False
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A field of a job as it is asked for. type: the type of one value, as people know it."""
+
+    name: str
+    option: Option
+    type: type
+    is_list: bool
+    is_required: bool
+    default: Any
+
+    @property
+    def flag(self) -> str:
+        """What a command line calls it."""
+        return self.option.metavar.removesuffix("...") or self.option.flag or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def keyword(self) -> str:
+        """What Python calls it."""
+        name = self.option.keyword or (self.name if self.option.metavar else self.flag.strip("-").replace("-", "_"))
+        return f"{name}_" if keyword.iskeyword(name) else name
+
+    @property
+    def is_switch(self) -> bool:
+        return self.type is bool
+
+    @property
+    def default_text(self) -> str:
+        """The default as a person would write it; empty if there is none to show."""
+        if self.default in (None, ()) or self.is_switch:
+            return ""
+        is_time = self.type is str and isinstance(self.default, int)
+        return units.format_duration(self.default).replace(" ", "") if is_time else str(self.default)
+
+
+class Job(Frozen):
+    """One thing to carry out. The docstring of a subclass is the help of its command.
+
+    verb: the word after the capability's name, if it has several jobs. function: the name of the Python function; by
+    default the verb, or `run`, and the capability's name.
+    """
+
+    verb: ClassVar[str] = ""
+    function: ClassVar[str] = ""
+
+    @property
+    def ends(self) -> bool:
+        """False if the job goes on until Ctrl-C, which is then its normal end."""
+        return True
+
+    @classmethod
+    def asked(cls) -> tuple[Asked, ...]:
+        """The fields in their order. Those without an `Option` are not asked for."""
+        every = ((name, info, _option(info)) for name, info in cls.model_fields.items())
+        return tuple(_asked(name, info, option) for name, info, option in every if option is not None)
+
+    @classmethod
+    def parsed(cls, given: Mapping[str, Any], called: Callable[[Asked], str] = lambda each: each.flag) -> Self:
+        """The job of what a person gave, by the names of fields. UsageError with every mistake at once.
+
+        called: what a field is called where it was given.
+        """
+        try:
+            return cls.model_validate(dict(given))
+        except ValidationError as error:
+            asked = {each.name: each for each in cls.asked()}
+            raise UsageError(*_problems(error, given, asked, called)) from None
+
+    @classmethod
+    def words(cls, given: Mapping[str, Any]) -> list[str]:
+        """The arguments of the command that gives the same values."""
+        options, positional = [], []
+        for asked in cls.asked():
+            value = given.get(asked.name)
+            values = value if isinstance(value, list | tuple) else [] if value is None else [value]
+            if asked.option.metavar:
+                positional += list(map(str, values))
+            elif asked.is_switch:
+                options += [asked.flag] if value else []
+            else:
+                options += [f"{asked.flag}={each}" for each in values]
+        return [*options, *(["--", *positional] if positional else [])]
+
+
+J = TypeVar("J", bound=Job)
+
+
+def _option(info: FieldInfo) -> Option | None:
+    return next((mark for mark in info.metadata if isinstance(mark, Option)), None)
+
+
+def _asked(name: str, info: FieldInfo, option: Option) -> Asked:
+    inside: Any = info.annotation
+    is_list, is_text = False, any(isinstance(mark, BeforeValidator) for mark in info.metadata)
+    while get_origin(inside) in (Union, types.UnionType, tuple, Annotated):
+        is_list = is_list or get_origin(inside) is tuple
+        is_text = is_text or any(isinstance(mark, BeforeValidator) for mark in getattr(inside, "__metadata__", ()))
+        inside = next(part for part in get_args(inside) if part is not type(None))
+    type_: Any = str if is_text or inside not in (int, float, bool) else inside
+    default = None if info.is_required() else info.default
+    return Asked(name, option, type_, is_list, info.is_required(), default)
+
+
+def _problems(
+    error: ValidationError, given: Mapping[str, Any], asked: Mapping[str, Asked], called: Callable[[Asked], str]
+) -> Iterator[Problem]:
+    for each in error.errors(include_url=False):
+        field = asked.get(str(each["loc"][0])) if each["loc"] else None
+        if field is None:
+            yield Problem(str(each.get("ctx", {}).get("error", each["msg"])), key=".".join(map(str, each["loc"])))
+            continue
+        value = given.get(field.name)
+        number = next((part for part in each["loc"][1:] if isinstance(part, int)), None)
+        value = value[number] if number is not None and isinstance(value, list | tuple) else value
+        remedy = f"give for example {field.option.example}" if field.option.example else ""
+        said = _said(each, value, is_time=field.type is str)
+        # What a parser says names a remedy itself.
+        yield Problem(said, "" if each["type"] == "value_error" else remedy, key=called(field))
+
+
+def _said(error: Any, value: Any, *, is_time: bool) -> str:  # noqa: PLR0911 - one for each mistake
+    """A mistake as a sentence that follows the name of its option."""
+    bounds = error.get("ctx", {})
+
+    def bound(name: str) -> str:
+        return units.format_duration(bounds[name]) if is_time else f"{bounds[name]:g}"
+
+    match error["type"]:
+        case "missing":
+            return "is missing"
+        case "greater_than":
+            return f"must be greater than {bounds['gt']:g}, not {value}"
+        case "greater_than_equal":
+            return f"must be at least {bound('ge')}, not {value}"
+        case "less_than_equal":
+            return f"must be at most {bound('le')}, not {value}"
+        case "int_parsing" | "int_type" | "int_from_float":
+            return f"must be a whole number, not {value!r}"
+        case "float_parsing" | "float_type":
+            return f"must be a number, not {value!r}"
+        case "literal_error":
+            return f"must be {bounds['expected'].replace(chr(39), '')}, not {value!r}"
+        case "value_error":
+            return str(bounds["error"])
+        case _:
+            return f"cannot be {value!r}: {error['msg']}"

@@ -1,0 +1,89 @@
+"""A `Report` for a terminal, as a page, and as files for other programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from rich.console import Console
+from rich.text import Text
+
+from partywall.core.report import page
+from partywall.core.report.charts import titled
+from partywall.core.report.files import Files, parquet
+from partywall.core.report.terminal import listed
+from partywall.core.report.value import Lines, Report, Table
+from partywall.plain import plain
+
+F = TypeVar("F")
+
+
+def files(kind: str, rows: str, made: Callable[[F], Report]) -> Files[F]:
+    """The formats of a kind of record. rows: what its rows are called. made: makes the report of findings."""
+    last: list[tuple[F, Report]] = []
+
+    def report(findings: F) -> Report:
+        # Several formats are written one after the other.
+        if not last or last[0][0] is not findings:
+            last[:] = [(findings, made(findings))]
+        return last[0][1]
+
+    return Files(
+        of=f"a {kind}",
+        show=lambda findings, console: show(report(findings), console),
+        documents={
+            "html": ("report.html", lambda findings: render(kind, rows, report(findings))),
+            "json": ("findings.json", lambda findings: _json(rows, report(findings))),
+            "parquet": ("findings.parquet", lambda findings: _parquet(report(findings))),
+        },
+        rows=lambda findings: report(findings).flat_rows(),
+        table=f"{rows}.csv",
+        charts=lambda findings: {chart.id: titled(chart.draw(), chart.title) for chart in report(findings).charts},
+        headline=lambda findings: report(findings).headline,
+        goals=lambda findings: report(findings).goals,
+        compared=lambda findings: report(findings).figures(),
+    )
+
+
+def show(report: Report, console: Console) -> None:
+    """Prints a report: tables first, and what is said in sentences at the end, where a reader is."""
+    console.print(Text(report.headline, style="bold"), soft_wrap=True)
+    for table in report.tables:
+        if cells := table.cells(on_page=False):
+            console.print(listed([column.title for column in table.shown(on_page=False)], cells))
+    for lines in (section for section in report.sections if isinstance(section, Lines)):
+        for line in lines.lines:
+            console.print(Text(line), soft_wrap=True)
+    for note in report.notes:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+
+
+def render(kind: str, rows: str, report: Report) -> str:
+    """The whole page."""
+    return page.framed(
+        "record.html.j2",
+        {chart.id: page.fluid(chart.draw()) for chart in report.charts},
+        kind=kind,
+        report=report,
+        sections=[(type(section).__name__, section) for section in report.sections if _is_there(section)],
+        badge=page.badge(report.outcome, report.goals),
+        host=page.facts(report.host),
+        json=_json(rows, report),
+    )
+
+
+def _is_there(section: Any) -> bool:
+    return bool(section.rows if isinstance(section, Table) else section.lines if isinstance(section, Lines) else True)
+
+
+def _json(rows: str, report: Report) -> str:
+    content = plain(dict(report.values)) | {rows: plain(report.flat_rows())}
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _parquet(report: Report) -> bytes:
+    rows = report.flat_rows()
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return parquet(pa.table({key: [row.get(key) for row in rows] for key in keys}))

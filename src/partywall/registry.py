@@ -1,0 +1,48 @@
+"""The capabilities by name: where each is, as text. Nothing is imported before it is used.
+
+Those of other packages are found by their entry points in the group `partywall.capabilities`, such as
+`nap = "partywall_nap.capability:Naps"`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+GROUP = "partywall.capabilities"
+
+OWN = {
+    "run": "partywall.kinds.run:Runs",
+    "load": "partywall.kinds.load:Loads",
+    "guard": "partywall.kinds.guard:Guards",
+    "trace": "partywall.trace.capability:Traces",
+    "migration": "partywall.kinds.migration:Migrations",
+    "power": "partywall.kinds.power:Powers",
+    "consolidation": "partywall.kinds.consolidation:Consolidations",
+    "watch": "partywall.watch.capability:Watches",
+    "study": "partywall.kinds.study:Studies",
+}
+MADE = ("watch",)
+"""Own capabilities whose commands, functions and forms are made from their jobs."""
+
+
+@cache
+def others() -> dict[str, str]:
+    """The capabilities of other packages."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import
+
+    return {entry.name: entry.value for entry in entry_points(group=GROUP) if entry.name not in OWN}
+
+
+def place(name: str) -> str | None:
+    """The module and class of a capability. None if there is none of this name."""
+    return OWN.get(name) or others().get(name)
+
+
+def made() -> tuple[str, ...]:
+    """The names of capabilities whose shells are made from their jobs."""
+    return (*MADE, *others())
+
+
+def all_names() -> tuple[str, ...]:
+    """The names of all capabilities."""
+    return (*OWN, *others())

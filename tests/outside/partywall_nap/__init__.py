@@ -1,0 +1,1 @@
+"""Sleep, and say how much longer each sleep takes than it should."""

@@ -159,6 +159,15 @@ def test_a_rebound_name_is_refused(page, host):
     assert page.get("/", headers={"host": host}).status_code == 421
 
 
+def test_a_proxy_passes_on_a_whole_host_name_and_no_path(page):
+    proxied = {"x-forwarded-prefix": "/partywall", "x-forwarded-host": "example.org", "x-script-name": "/partywall"}
+    answer = page.get("/", headers=proxied)
+    assert answer.status_code == 200
+    assert "/partywall/" not in answer.text
+    assert 'href="/start' in answer.text
+    assert page.get("/partywall/").status_code == 404
+
+
 def test_a_viewer_changes_nothing(viewer, folder):
     record(folder, "load-1")
     assert viewer.get("/records/load-1").status_code == 200

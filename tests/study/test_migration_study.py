@@ -5,8 +5,8 @@ import pytest
 from partywall import study
 from partywall.errors import UsageError
 from partywall.model.agreement import Likeness, judge
-from partywall.model.paper import Place
 from partywall.model.migration import Bin, Move, MoveFinding, PassFinding, Responses
+from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
 from partywall.scenario import papers
 from partywall.study.migration import findings

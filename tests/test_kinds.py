@@ -32,8 +32,9 @@ from partywall.store.migration import MigrationDirectory
 from partywall.store.power import PowerDirectory
 from partywall.store.study import StudyDirectory
 from partywall.testing.hosts import fake_host
-from partywall.trace.record import Delay, Hop, Missed, Start, Step, TraceDirectory, TraceRequest, Way
+from partywall.trace.record import Delay, Missed, Start, Step, TraceDirectory, Way
 from partywall.trace.record import Report as TraceReport
+from partywall.trace.request import Hop, TraceRequest
 from partywall.watch.job import WatchJob
 from partywall.watch.record import Disk, Span, Use, WatchRecord
 
@@ -101,7 +102,7 @@ def run(path: Path) -> Record:
 def trace(path: Path) -> Record:
     hops = (Hop(name="a", interface="a"), Hop(name="b", interface="b"))
     request = TraceRequest(hops=hops, horizon_ns=10**8)
-    record = TraceDirectory.create(path, Start(asked=request, started="2026-01-01", wall_ns=1, version="1"), {})
+    record = TraceDirectory.begun(path, Start(asked=request, started="2026-01-01", wall_ns=1, version="1"), {})
     delay = Delay(histogram=((20, 1),), sum_ns=20, min_ns=20, max_ns=20)
     way = Way(steps=(Step(packets=1, bytes=100), Step(packets=1, bytes=100, delay=delay)), total=delay, delivered=1)
     hooks = (Missed(recorded=1),) * 2

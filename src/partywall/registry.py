@@ -21,7 +21,7 @@ OWN = {
     "watch": "partywall.watch.capability:Watches",
     "study": "partywall.kinds.study:Studies",
 }
-MADE = ("watch",)
+MADE = ("trace", "watch")
 """Own capabilities whose commands, functions and forms are made from their jobs."""
 
 

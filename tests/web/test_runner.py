@@ -318,7 +318,7 @@ def test_the_list_of_actions_is_short_and_fixed():
         {"shipped": "demo", "budget": "-x"},
         {"kind": "load", "url": "file:///etc/passwd"},
         {"kind": "load", "url": "--out=/etc"},
-        {"kind": "trace", "hops": ["--out=/tmp/x"], "duration": "1s"},
+        {"kind": "trace", "options": {"hops": ["--out=/tmp/x", "b"], "for_ns": "1s"}},
         {"kind": "exec"},
         {"command": "id"},
         {"out": "/etc"},

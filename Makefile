@@ -47,7 +47,7 @@ define install
 if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
 endef
 
-.PHONY: help setup build wheel image versions demo vm libvirt proxy xen-lab hosts test test-packages test-setup agent-tests test-agent test-uptimes test-host test-controller test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
+.PHONY: help setup build wheel image versions demo vm libvirt proxy xen-lab hosts test test-packages test-setup agent-tests test-agent test-uptimes test-host test-slow test-controller test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -114,10 +114,13 @@ test-uptimes: $(VENV)/.packages ## run the agent's tests TIMES=1 times as just a
 	  MAKEFLAGS= PARTYWALL_TEST_UPTIME_S=$$uptime cargo test --quiet $(TESTS) || exit 1; done; done
 
 test-host: setup ## run the controller's tests that touch the host
-	$(PY) -m pytest -m host
+	$(PY) -m pytest -m "host and not slow" --durations=10
+
+test-slow: setup ## run the slow tests, most of which move guests (about fifteen minutes if they are emulated)
+	$(PY) -m pytest -m slow
 
 test-controller: setup ## run the controller's other tests
-	$(LAST) $(PY) -m pytest -m "not host" -n auto --dist loadfile
+	$(LAST) $(PY) -m pytest -m "not host and not slow" -n auto --dist loadfile --durations=10
 
 # The crates whose tests need no host, and the tests of the controller that need neither host nor agent.
 PURE_CRATES := alignment allocation facts record wire

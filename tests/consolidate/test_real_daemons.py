@@ -24,7 +24,6 @@ from partywall.testing import libvirt
 LACKING = libvirt.lacking()
 pytestmark = [
     pytest.mark.host,
-    pytest.mark.slow,
     pytest.mark.skipif(bool(LACKING), reason=f"a libvirtd needs: {LACKING}"),
 ]
 HOSTS = ("a", "b", "c")

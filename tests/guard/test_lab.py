@@ -421,7 +421,8 @@ def stream(
 
     def receive() -> None:
         peers.append(listener.accept()[0])
-        with peers[0]:
+        # The sender ends with a reset if it is cut off.
+        with contextlib.suppress(ConnectionError), peers[0]:
             while peers[0].recv(1 << 18):
                 pass
 

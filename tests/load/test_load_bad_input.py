@@ -12,7 +12,6 @@ def world(tmp_path_factory):
         yield known, folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", load_corpus.CASES, ids=lambda case: case.name.replace(" ", "-"))
 def test_what_cannot_be_loaded_is_one_clear_message(case, world):
     known, folder = world

@@ -154,7 +154,6 @@ def partywall(*words):
 
 
 @pytest.mark.host
-@pytest.mark.slow
 @pytest.mark.skipif(bool(LACKING), reason=f"domains need: {LACKING}")
 class TestReal:
     def test_a_load_comes_from_a_domain_that_an_option_names_and_says_that_it_is_emulated(self, gen1, url, tmp_path):

@@ -80,7 +80,6 @@ curl -s -x "http://$proxy" "$url" && curl -s -x "http://$proxy" "${url}items/471
 
 
 @pytest.mark.host
-@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("mitmdump"), reason="mitmproxy is not installed")
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
 def test_what_a_browser_requests_becomes_a_plan_and_nothing_is_left(tmp_path: Path):

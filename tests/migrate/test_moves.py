@@ -41,7 +41,6 @@ give_up: {give_up}
 
 pytestmark = [
     pytest.mark.host,
-    pytest.mark.slow,
     pytest.mark.skipif(
         bool(lab.lacking() or qemu.lacking(Host.here())),
         reason=f"moves need: {lab.lacking() or qemu.lacking(Host.here())}",
@@ -93,6 +92,7 @@ def test_a_guest_arrives_whole_by_pre_copy_and_post_copy(carried_out):
             assert any("ARP" in part.name for part in result.parts), "the clients' network hears where the guest is"
 
 
+@pytest.mark.slow
 @measured
 def test_a_move_that_does_not_end_is_cancelled_and_the_guest_stays(carried_out):
     requested = plan("{never: {bandwidth: 8Mbit/s, downtime: 1ms}}", give_up="2s")
@@ -104,6 +104,7 @@ def test_a_move_that_does_not_end_is_cancelled_and_the_guest_stays(carried_out):
     assert np.count_nonzero(after[:, 2]) > 0.9 * len(after)
 
 
+@pytest.mark.slow
 def test_a_destination_that_dies_leaves_the_guest_running(carried_out, monkeypatch):
     from partywall.migrate.guest import MovableGuest  # noqa: PLC0415 - the test changes it
 
@@ -121,6 +122,7 @@ def test_a_destination_that_dies_leaves_the_guest_running(carried_out, monkeypat
     assert seen.move.intact
 
 
+@pytest.mark.slow
 def test_a_destination_that_dies_with_all_memory_gives_the_guest_back(carried_out, monkeypatch):
     from partywall.migrate.move import Mover  # noqa: PLC0415 - the test changes it
 
@@ -138,6 +140,7 @@ def test_a_destination_that_dies_with_all_memory_gives_the_guest_back(carried_ou
     assert np.count_nonzero(seen.tables["pings"][-100:, 2]), "clients are answered again"
 
 
+@pytest.mark.slow
 def test_a_destination_without_room_is_refused_before_anything_moves(carried_out, monkeypatch):
     monkeypatch.setattr("partywall.migrate.guest.available", lambda: 64 << 20)
     (seen,) = carried_out(plan())
@@ -168,12 +171,14 @@ def test_a_source_that_gets_no_cpu_is_requested_again_and_one_that_hangs_is_not(
     side.kill()
 
 
+@pytest.mark.slow
 def test_a_pause_of_post_copy_is_continued_over_another_connection(carried_out):
     (seen,) = carried_out(plan("{paused: {postcopy: {after_passes: 0, pause: 300ms}}}"))
     assert seen.move.outcome == "completed", seen.move.reason
     assert seen.move.intact
 
 
+@pytest.mark.slow
 def test_a_guest_that_is_stopped_goes_on_where_it_is_in_the_end(carried_out):
     methods = "{ends: {stop_after: 0}, stays: {stop_after: 0, bandwidth: 8Mbit/s}}"
     kept = {seen.move.method: seen.move for seen in carried_out(plan(methods, give_up="3s"))}
@@ -181,6 +186,7 @@ def test_a_guest_that_is_stopped_goes_on_where_it_is_in_the_end(carried_out):
     assert all(move.intact for move in kept.values())
 
 
+@pytest.mark.slow
 def test_the_guest_waits_on_the_destination_until_the_source_has_ended(carried_out, monkeypatch):
     from partywall.migrate.move import Mover  # noqa: PLC0415 - the test changes it
 
@@ -204,6 +210,7 @@ needs_qemu_utils = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_qemu_utils
 @root_image.needed("nginx-light")
 def test_a_guest_moves_and_returns_with_its_disk_on_a_third_host(carried_out):
@@ -216,6 +223,7 @@ def test_a_guest_moves_and_returns_with_its_disk_on_a_third_host(carried_out):
         assert seen.move.wrong_pages == 0
 
 
+@pytest.mark.slow
 @needs_qemu_utils
 @root_image.needed("nginx-light")
 @measured

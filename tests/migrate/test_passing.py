@@ -89,7 +89,6 @@ def programs_with(text):
 
 
 @pytest.mark.host
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"migrations need {PROGRAM}")
 def test_both_ends_are_measured_move_bytes_and_leave_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))

@@ -41,7 +41,6 @@ def test_parquet_has_one_row_an_observation_and_null_for_what_is_missing(run, tm
     assert baseline["achieved_memory-copy"] is None
 
 
-@pytest.mark.slow
 def test_every_chart_is_written_as_svg_and_png(run, tmp_path):
     findings, evidence = run
     few = findings.model_copy(update={"cells": findings.cells[:2], "curves": findings.curves[:1]})

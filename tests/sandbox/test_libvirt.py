@@ -65,7 +65,6 @@ def names(uri):
 
 
 @pytest.mark.host
-@pytest.mark.slow
 @pytest.mark.skipif(bool(LACKING), reason=f"domains need: {LACKING}")
 class TestReal:
     def test_a_domain_is_made_works_in_our_time_is_held_to_its_limits_and_leaves_nothing(self, daemon, label):

@@ -32,7 +32,6 @@ from tests.sandbox.own_hosts import MIB, Monitored, booted, writer
 
 pytestmark = [
     pytest.mark.host,
-    pytest.mark.slow,
     pytest.mark.skipif(
         bool(lab.lacking() or qemu.lacking(Host.here())), reason=f"needs: {lab.lacking() or qemu.lacking(Host.here())}"
     ),
@@ -96,6 +95,7 @@ def with_disk(file, mib):
     return ("-drive", f"if=none,id=data,format=raw,file={file}", "-device", "virtio-blk-pci,drive=data")
 
 
+@pytest.mark.slow
 def test_disks_of_one_s_own_guest_move_along(qemus, options, tmp_path):
     first, second = tmp_path / "first.raw", tmp_path / "second.raw"
     source = qemus("one", options=with_disk(first, 4))
@@ -107,6 +107,7 @@ def test_disks_of_one_s_own_guest_move_along(qemus, options, tmp_path):
     assert first.read_bytes() == second.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_guest_that_stands_before_its_hand_over_continues_with_the_next_look(qemus, options, tmp_path):
     """As after a kill of Partywall: nobody finishes the copy of its disk."""
     source = qemus("one", options=with_disk(tmp_path / "first.raw", 4))
@@ -140,6 +141,7 @@ def test_a_disk_that_the_destination_lacks_is_refused(qemus, options, tmp_path):
     assert source.process.poll() is None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(ssh_server.lacking()), reason=f"no sshd: {ssh_server.lacking()}")
 def test_a_qemu_on_another_machine_moves_through_ssh(qemus, options, tmp_path, monkeypatch):
     (tmp_path / "ssh").mkdir()
@@ -157,6 +159,7 @@ def test_a_qemu_on_another_machine_moves_through_ssh(qemus, options, tmp_path, m
         server.stop()
 
 
+@pytest.mark.slow
 def test_a_guest_that_arrived_when_nobody_followed_its_move_continues(qemus, options):
     source, destination = qemus("one"), qemus("two", arriving=True)
     text = by_monitors(source, destination)
@@ -183,6 +186,7 @@ SIZE = ("-m", "98176k")
 LINK = "link: {rate: 400Mbit/s}\n"
 
 
+@pytest.mark.slow
 def test_a_guest_is_watched_before_it_moves_and_the_report_compares(qemus, options, tmp_path):
     boot = booted(writer(tmp_path, filled=40 * MIB, working_set=16 * MIB, rate=4 * MIB))
     source, destination = qemus("one", options=(*SIZE, *boot)), qemus("two", arriving=True, options=(*SIZE, *boot))
@@ -232,6 +236,7 @@ def test_memory_in_a_file_is_counted_page_by_page(qemus, options, tmp_path):
     assert "MiB in 25 ms" in said or "KiB in 25 ms" in said
 
 
+@pytest.mark.slow
 def test_advice_needs_no_move(qemus, options):
     source, destination = qemus("one"), qemus("two", arriving=True)
     kind, text = Migrations(), HEAD + by_monitors(source, destination)
@@ -243,6 +248,7 @@ def test_advice_needs_no_move(qemus, options):
     assert source.process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_move_of_one_s_own_guest_is_cancelled_at_its_limit_and_the_guest_stays(qemus, options):
     source, destination = qemus("one"), qemus("two", arriving=True)
     text = by_monitors(source, destination) + "methods: {slow: {bandwidth: 80kbit/s, downtime: 1ms}}\n"
@@ -310,6 +316,7 @@ def test_a_domain_moves_there_and_back(daemons, options, way):
     assert connection.lookupByName("web").isActive(), "it is back"
 
 
+@pytest.mark.slow
 def test_a_domain_is_watched_and_cancelled_at_its_limit(daemons, options, tmp_path):
     image = writer(tmp_path, filled=30 * MIB, working_set=16 * MIB, rate=4 * MIB)
     booted_, connection = domain(daemons[0], floppy(image))
@@ -361,6 +368,7 @@ def after_the_hand_over(uri, *command):
 HANDED = "methods: {rest-later: {postcopy: {after_passes: 1}}}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["peer to peer", "direct"])
 def test_a_post_copy_by_libvirt_whose_connection_breaks_continues_over_another(slow_hosts, options, way):
     hosts = slow_hosts
@@ -372,6 +380,7 @@ def test_a_post_copy_by_libvirt_whose_connection_breaks_continues_over_another(s
     assert move.reason == "the link broke after the hand-over, and the move continued over a new connection"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["by the next look", "by hand"])
 def test_a_post_copy_by_libvirt_that_is_left_without_a_link_is_continued_when_it_is_back(
     slow_hosts, options, monkeypatch, how

@@ -158,7 +158,6 @@ def watched(name):
 
 
 @pytest.mark.host
-@pytest.mark.slow
 @pytest.mark.skipif(bool(LACKING), reason=f"domains need: {LACKING}")
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the neighbour needs a CPU other than the victim's")
 def test_limits_that_a_command_sets_on_a_domain_of_libvirt_are_measured_in_it(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ def lacking():
 
 
 pytestmark = [
-    *(pytest.mark.host, pytest.mark.slow, pytest.mark.long),
+    *(pytest.mark.host, pytest.mark.long),
     pytest.mark.skipif(bool(lacking()), reason=f"a disk to watch needs: {lacking()}"),
 ]
 

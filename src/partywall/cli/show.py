@@ -17,6 +17,7 @@ from rich.text import Text
 from partywall import units
 from partywall.agent.catalogue import Catalogue, KernelInfo
 from partywall.core.report import figures
+from partywall.core.report.terminal import Rows
 from partywall.model.plan import Plan, Treatment, Trial, null_cpus
 from partywall.model.scenario import Scenario
 from partywall.pace import BlockKind, Forecast, needed_ns
@@ -24,8 +25,6 @@ from partywall.plan import forecasts, order, shares
 from partywall.run.plan.requirements import commands
 from partywall.scenario import Expected
 
-WIDEST = 100_000
-"""Columns of a console on which no table is cut."""
 HOW = (
     "A trial repeats blocks until it is precise enough. In a block, each treatment (a neighbour at an intensity, or "
     "none) gets one slot of time, in random order; a short time after each switch (guard) is not counted. Short "
@@ -231,22 +230,15 @@ def scenarios(console: Console, by_name: Mapping[str, Scenario]) -> None:
 
 
 def table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Shows the result of a query. If a terminal is too narrow for a row, each value gets a line of its own."""
+    """Shows the result of a query. In a pipe the table is as wide as it must be."""
     texts = [["" if value is None else str(value) for value in row] for row in rows]
-    shown = Table(*columns)
+    whole = Table(*columns)
     for row in texts:
-        shown.add_row(*map(Text, row))
-    natural = shown.__rich_measure__(console, console.options.update_width(WIDEST)).maximum
+        whole.add_row(*map(Text, row))
+    shown = Rows(whole, [(f"row {number}", row) for number, row in enumerate(texts, start=1)])
     if not console.is_terminal:
-        console.width = max(natural, console.width)
-    if natural <= console.width:
-        console.print(shown)
-        return
-    left = max(map(len, columns), default=0)
-    for number, row in enumerate(texts, start=1):
-        console.rule(f"row {number}", align="left", characters="─")
-        for name, text in zip(columns, row, strict=True):
-            console.print(Text(f"{name:<{left}}  {text}"), soft_wrap=True)
+        console.width = max(shown.natural_width(console), console.width)
+    console.print(shown)
 
 
 def written(console: Console, files: Sequence[Path]) -> None:

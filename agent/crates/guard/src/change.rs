@@ -41,6 +41,31 @@ impl Changes {
     }
 }
 
+/// Batches of changes in [`BATCHES_WITHIN_NS`] after which the listener does not pause.
+const BATCHES_AT_ONCE: u32 = 16;
+const BATCHES_WITHIN_NS: Nanos = 100_000_000;
+/// Pause after each further batch, so that a flood of changes costs little.
+const RESTS_NS: Nanos = 5_000_000;
+
+/// When the listener for changes pauses. An interface is deleted, created and activated in one go, and must be hooked before it
+/// sends, so a few changes are forwarded at once.
+#[derive(Debug, Default)]
+pub(crate) struct Rests {
+    batches: u32,
+    until_ns: Nanos,
+}
+
+impl Rests {
+    /// How long to pause after a batch of changes.
+    pub fn after_batch_ns(&mut self, now: Nanos) -> Nanos {
+        if now >= self.until_ns {
+            (self.batches, self.until_ns) = (0, now + BATCHES_WITHIN_NS);
+        }
+        self.batches += 1;
+        if self.batches <= BATCHES_AT_ONCE { 0 } else { RESTS_NS }
+    }
+}
+
 /// Places to check because something changed there, in the order of the changes. Each place is checked at most once every
 /// [`LOOKS_APART_NS`], unless there is a new interface, which has no hook yet.
 #[derive(Debug)]
@@ -165,6 +190,20 @@ mod tests {
     use super::*;
 
     const SECOND: Nanos = 1_000_000_000;
+
+    #[test]
+    fn an_interface_that_is_replaced_is_seen_at_once_and_a_flood_of_changes_every_few_milliseconds() {
+        let mut rests = Rests::default();
+        let (mut now, mut batches) = (0, 0);
+        while now < SECOND {
+            let rests_ns = rests.after_batch_ns(now);
+            assert!(batches >= BATCHES_AT_ONCE || rests_ns == 0, "batch {batches}");
+            (now, batches) = (now + 10_000 + rests_ns, batches + 1);
+        }
+        let most = SECOND / RESTS_NS + SECOND / BATCHES_WITHIN_NS * u64::from(BATCHES_AT_ONCE);
+        assert!(u64::from(batches) <= most, "{batches} batches in a second");
+        assert_eq!(rests.after_batch_ns(2 * SECOND), 0);
+    }
 
     #[test]
     fn a_change_reported_a_thousand_times_is_followed_once() {

@@ -17,7 +17,7 @@ use partywall_wire::{
     GuardRemove, GuardRow, GuardStart,
 };
 
-use crate::change::{Changes, Finding, Looks, Repeats};
+use crate::change::{Changes, Finding, Looks, Repeats, Rests};
 use crate::check::{Account, Allowed, Count, Judgement, Reading, Unhooked, SLACK_BYTES};
 use crate::delay::{Wait, Waits};
 use crate::error::GuardError;
@@ -40,8 +40,6 @@ const LOOKED_AT: usize = 32;
 const PUT_AT_ONCE: usize = 16;
 /// Places checked because of changes before the thread looks for other due work.
 const FOLLOWED_AT_ONCE: usize = 16;
-/// Pause of the listener after each batch of changes, so that a flood of changes costs little.
-const LISTENER_RESTS_NS: Nanos = 5_000_000;
 /// Pause of the listener after an error of the kernel.
 const LISTENER_FAILED_RESTS_NS: Nanos = 1_000_000_000;
 /// Maximum time for which a new interface pays for what it sent before it was hooked. One that was in use elsewhere may have sent much.
@@ -194,6 +192,7 @@ impl Drop for Ends<'_> {
 
 /// Forwards interface changes, so that a recreated interface is hooked before the next check.
 fn listen(watch: &Watch, shared: &Shared) {
+    let mut rests = Rests::default();
     loop {
         let rests_ns = match watch.wait() {
             Ok(None) => return,
@@ -203,13 +202,13 @@ fn listen(watch: &Watch, shared: &Shared) {
                 for change in changes {
                     state.changes.add(change);
                 }
-                LISTENER_RESTS_NS
+                rests.after_batch_ns(clock::monotonic())
             }
             // Until it succeeds again, the check every `check_ns` still finds all changes.
             Err(_) => LISTENER_FAILED_RESTS_NS,
         };
         shared.changed.notify_all();
-        if !shared.sleep_until(clock::monotonic() + rests_ns) {
+        if rests_ns > 0 && !shared.sleep_until(clock::monotonic() + rests_ns) {
             return;
         }
     }

@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
+from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+WIDEST = 10_000
+"""Columns of a terminal in which no table is cut."""
 
-def listed(columns: Sequence[str], rows: Iterable[Sequence[str]], **look: Any) -> Table:
+
+class Rows:
+    """A table whose rows become lists of their values, a line each, where the terminal is too narrow for it."""
+
+    def __init__(self, table: Table, rows: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """table: whole. rows: the name of each row, and a text for each of the last columns."""
+        self.table, self.rows = table, rows
+
+    def natural_width(self, console: Console) -> int:
+        """The number of columns that the table takes if nothing of it is folded."""
+        return self.table.__rich_measure__(console, console.options.update_width(WIDEST)).maximum
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        if self.natural_width(console) <= options.max_width:
+            yield self.table
+            return
+        titles = [str(column.header) for column in self.table.columns]
+        for name, texts in self.rows:
+            if not texts:
+                yield Text(name, overflow="fold")
+                continue
+            yield Rule(Text(name), align="left", characters="─", style="default")
+            shown = titles[len(titles) - len(texts) :]
+            left = max(map(len, shown))
+            for title, text in zip(shown, texts, strict=True):
+                yield Text(f"{title:<{left}}  {text}", overflow="fold")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, min(self.natural_width(console), options.max_width))
+
+
+def listed(columns: Sequence[str], rows: Iterable[Sequence[str]], **look: Any) -> Rows:
     """Rows of texts under their columns, of which the first is a name. look: further arguments of rich's Table."""
     table = Table(*columns, **look)
     if table.columns:
@@ -17,6 +53,7 @@ def listed(columns: Sequence[str], rows: Iterable[Sequence[str]], **look: Any) -
         table.columns[0].overflow = "fold"
     for column in table.columns[1:]:
         column.justify = "right"
-    for row in rows:
+    texts = [list(row) for row in rows]
+    for row in texts:
         table.add_row(*map(Text, row))
-    return table
+    return Rows(table, [(row[0], row[1:]) for row in texts])

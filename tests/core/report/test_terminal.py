@@ -1,0 +1,34 @@
+"""Tables in terminals of any width."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from partywall.core.report.terminal import listed
+
+COLUMNS = ("consumer", "CPU time", "with idle by CPU time")
+ROWS = [["/web[x]", "5.22 s", "55.2 ± 0.1 W"], ["/mail", "2.32 s", "23.99 W"]]
+
+
+def shown(width, columns=COLUMNS, rows=ROWS):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(listed(columns, rows))
+    return console.file.getvalue()
+
+
+def test_a_table_that_fits_has_a_row_for_each_thing():
+    assert [
+        line for line in shown(80).splitlines() if "/web[x]" in line and "5.22 s" in line and "55.2 ± 0.1 W" in line
+    ]
+
+
+@pytest.mark.parametrize("width", range(10, 47))
+def test_where_it_does_not_fit_each_value_stands_whole_beside_its_column(width):
+    flat = "".join(shown(width).split())
+    assert "with idle by CPU time".replace(" ", "") + "55.2±0.1W" in flat
+    assert "…" not in "".join(line for line in shown(width).splitlines() if "─" not in line)
+
+
+def test_a_table_of_names_only_folds_them():
+    assert "".join(shown(10, ("name",), [["a-name-longer-than-this"]]).split()) == "a-name-longer-than-this"

@@ -17,7 +17,8 @@ from partywall.core.capability import Options
 from partywall.core.record import Record
 from partywall.errors import UsageError
 from partywall.events import silent
-from partywall.guard.run import Report
+from partywall.guard.measure.run import Report
+from partywall.guard.record import GuardDirectory
 from partywall.load.store import LoadDirectory
 from partywall.model.cluster import Cluster
 from partywall.model.migration import MigrationPlan, Move
@@ -27,7 +28,6 @@ from partywall.model.study import StudyRequest
 from partywall.plan import Topology, make
 from partywall.store import RunDirectory
 from partywall.store.consolidation import ConsolidationDirectory
-from partywall.store.guard import GuardDirectory
 from partywall.store.migration import MigrationDirectory
 from partywall.store.power import PowerDirectory
 from partywall.store.study import StudyDirectory

@@ -41,10 +41,10 @@ from partywall.events import (
     Started,
     silent,
 )
+from partywall.guard.capability import GuardJob, Guards
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
 from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
-from partywall.kinds.guard import GuardJob, Guards
 from partywall.kinds.load import LoadJob, Loads
 from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.kinds.power import PowerJob, Powers

@@ -13,7 +13,7 @@ GROUP = "partywall.capabilities"
 OWN = {
     "run": "partywall.kinds.run:Runs",
     "load": "partywall.kinds.load:Loads",
-    "guard": "partywall.kinds.guard:Guards",
+    "guard": "partywall.guard.capability:Guards",
     "trace": "partywall.trace.capability:Traces",
     "migration": "partywall.kinds.migration:Migrations",
     "power": "partywall.kinds.power:Powers",

@@ -17,14 +17,14 @@ from partywall import guard
 from partywall.cli.guard import _show_policy, _table
 from partywall.errors import UsageError
 from partywall.guard import prometheus
-from partywall.guard.flatten import Flat, flatten
-from partywall.guard.resolve import VifPlace
-from partywall.guard.run import Kept, Report
-from partywall.kinds.guard import Guards
-from partywall.model.policy import Policy
-from partywall.report import guard_view
+from partywall.guard import report as guard_view
+from partywall.guard.capability import Guards
+from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import Flat, flatten
+from partywall.guard.measure.resolve import VifPlace
+from partywall.guard.measure.run import Kept, Report
+from partywall.guard.record import GuardDirectory
 from partywall.sandbox.lab import Lab, lab, sender
-from partywall.store.guard import GuardDirectory
 from tests.guard.policy_corpus import replaced
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "two-links.yaml"

@@ -18,13 +18,14 @@ from partywall import events, guard
 from partywall import study as studies
 from partywall.cli.guard import _View
 from partywall.errors import UsageError
-from partywall.guard.run import Report
-from partywall.kinds.guard import GuardJob, Guards
+from partywall.guard import report as guard_view
+from partywall.guard.capability import GuardJob, Guards
+from partywall.guard.measure.run import Report
+from partywall.guard.record import GuardDirectory
 from partywall.model.agreement import judge
 from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
-from partywall.report import guard_view, study_page
-from partywall.store.guard import GuardDirectory
+from partywall.report import study_page
 from partywall.store.study import StudyDirectory
 from partywall.study.promises import findings as stats
 from partywall.study.promises import slots as guard_study

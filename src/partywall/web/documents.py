@@ -21,8 +21,10 @@ from partywall.core.document.decode import decode
 from partywall.core.document.formats import FORMATS, format_key, refuse_other
 from partywall.core.document.shipped import shipped_file
 from partywall.errors import PartywallError, Problem, ProblemsError, UsageError, parsed
+from partywall.guard.capability import GuardJob
+from partywall.guard.document import Policy
+from partywall.guard.record import GuardDirectory
 from partywall.host import Host
-from partywall.kinds.guard import GuardJob
 from partywall.kinds.load import LoadJob
 from partywall.kinds.migration import MigrationJob
 from partywall.kinds.run import RunJob, Runs, outlined
@@ -35,13 +37,11 @@ from partywall.migrate import plan as migration_plans
 from partywall.model.load_plan import LoadPlan
 from partywall.model.migration import MigrationPlan
 from partywall.model.plan import Plan
-from partywall.model.policy import Policy
 from partywall.model.scenario import Scenario
 from partywall.model.study import StudyRequest
 from partywall.run.plan.requirements import check_commands
 from partywall.scenario import load
 from partywall.scenario import names as scenario_names
-from partywall.store.guard import GuardDirectory
 from partywall.values import host_path_keys
 from partywall.web import made
 from partywall.web.jobs import Order

@@ -15,7 +15,7 @@ from partywall.core.report import page
 from partywall.core.report.charts import HEIGHT, WIDTH, AnyChart, titled
 from partywall.core.report.compared import figures_of
 from partywall.core.report.files import Files
-from partywall.model.guard_run import GuardRun, Means
+from partywall.guard.findings import GuardRun, Means
 
 POINTS_MAX = 600
 """Points in one line of a chart. A page cannot show more detail."""

@@ -85,7 +85,9 @@ def _is_there(section: Any) -> bool:
 
 
 def _json(rows: str, report: Report) -> str:
-    content = plain(dict(report.values)) | {rows: plain(report.flat_rows())}
+    # A capability may give the same figures in another form.
+    content: dict[str, Any] = plain(dict(report.values))
+    content.setdefault(rows, plain(report.flat_rows()))
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 

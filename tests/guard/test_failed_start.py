@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from partywall.errors import AgentError, TrialError
-from partywall.guard import run
+from partywall.guard.measure import run
 
 
 @pytest.mark.parametrize("fails", ["guard.remove", "write"])

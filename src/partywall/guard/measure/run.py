@@ -20,12 +20,12 @@ from partywall.agent.client import AgentClient
 from partywall.agent.inbox import NOT_READ, Inbox, Message
 from partywall.errors import AgentError, Problem, TrialError, UsageError
 from partywall.files import write_whole
-from partywall.guard import left
-from partywall.guard.flatten import Flat, vif_of
-from partywall.guard.resolve import VifPlace, identity
-from partywall.guard.source import AtSource, Inside, Source
+from partywall.guard.findings import unread_ns
+from partywall.guard.measure import left
+from partywall.guard.measure.flatten import Flat, vif_of
+from partywall.guard.measure.resolve import VifPlace, identity
+from partywall.guard.measure.source import AtSource, Inside, Source
 from partywall.host.label import made_state_root, start_ticks, state_root
-from partywall.model.guard_run import unread_ns
 from partywall.units import format_duration
 
 AGENT = "guard"

@@ -36,6 +36,7 @@ from partywall.trace.record import Delay, Hop, Missed, Start, Step, TraceDirecto
 from partywall.trace.record import Report as TraceReport
 from partywall.watch.job import WatchJob
 from partywall.watch.record import Disk, Span, Use, WatchRecord
+from tests.blame.records import simulated
 
 ROW = {"offered_bps": 1.0, "granted_bps": 1.0, "passed_bps": 1.0, "dropped_packets": 0}
 
@@ -119,7 +120,12 @@ def watch(path: Path) -> Record:
     return record
 
 
+def blame(path: Path) -> Record:
+    return simulated(path, blocks=10)
+
+
 MAKERS = {
+    "blame": blame,
     "run": run,
     "trace": trace,
     "guard": guard,

@@ -55,6 +55,7 @@ COMMANDS: dict[str, Command | None] = {
         "trace:trace", "Follow packets along a path of interfaces: delay, loss and reordering from hop to hop."
     ),
     "watch": None,
+    "blame": None,
     "migrate": Command(
         "migrate:migrate", "Move a guest between hosts while it works, and measure what that does to its users."
     ),

@@ -17,8 +17,10 @@ from rich.console import Console
 from partywall import events, guard
 from partywall import study as studies
 from partywall.cli.guard import _View
-from partywall.errors import UsageError
+from partywall.core.stats.estimate import Outcome
+from partywall.errors import Exit, UsageError
 from partywall.guard.capability import GuardJob, Guards
+from partywall.guard.findings import GuardRun
 from partywall.guard.measure.run import Report
 from partywall.guard.record import GuardDirectory
 from partywall.guard.report import figures_of, headline
@@ -319,6 +321,18 @@ def test_a_guard_says_for_how_long_its_reports_were_lost(tmp_path: Path) -> None
     assert holed.unread_ns == SECOND
     assert headline(holed) == f"{whole}; reports of 1 s were lost"
     assert figures_of(holed)["unread_ns"] == SECOND
+
+
+def test_a_guard_of_which_too_little_is_known_did_not_keep_its_policy_for_sure(tmp_path: Path) -> None:
+    quiet = [{**report, "notes": []} for report in Guards().findings(logged(tmp_path / "series")).reports]
+    run = GuardRun("run", quiet)
+    assert run.outcome is Outcome.HOLDS
+    holed = replace(run, reports=[*quiet[:2], *quiet[3:]])
+    assert holed.outcome is Outcome.INCONCLUSIVE
+    assert Guards().outcome(holed) == Exit.INCONCLUSIVE
+    assert replace(run, reports=[]).outcome is Outcome.INCONCLUSIVE
+    found = [*quiet[:-1], {**quiet[-1], "notes": [["vm", "exceeded", "above the ceiling"]]}]
+    assert replace(holed, reports=[*found[:2], *found[3:]]).outcome is Outcome.VIOLATED
 
 
 def test_a_guard_whose_policy_never_changed_has_one_part(tmp_path: Path) -> None:

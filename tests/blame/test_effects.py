@@ -91,3 +91,18 @@ def test_a_suspect_that_its_lever_does_not_slow_down_is_neither_named_nor_cleare
     states = {each.suspect: each.state for each in look.standings}
     assert states == {"held": State.CLEARED, "free": State.UNHELD}
     assert not look.dummy_fails
+
+
+def test_a_suspect_that_was_named_stays_named_when_it_does_nothing_any_more():
+    random = np.random.default_rng(8)
+    rule = Rule(Code(3, 1), 100_000_000, 60_000_000_000)
+    depths = rule.depths(rule.blocks_most)
+    does = np.where(np.arange(len(depths)) < 200, 0.5, 0.0)
+    use = 1 - depths[:, :2] + 0.02 * random.standard_normal((len(depths), 2))
+    rate = 100 * (1 + does * depths[:, 0] + 0.1 * random.standard_normal(len(depths)))
+    ticks, early = np.repeat(rate, 4), 160
+    first = rule.look(("a", "b"), ticks[: early * 4], use[:early])
+    assert [each.suspect for each in first.guilty] == ["a"]
+    later = rule.look(("a", "b"), ticks, use, before=["a"])
+    assert [each.suspect for each in later.guilty] == ["a"]
+    assert later.standings[0].taken.value < first.standings[0].taken.value, "but its effect is that of the whole time"

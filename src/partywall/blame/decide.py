@@ -7,7 +7,7 @@ guilty, anybody is named in at most 5 % of experiments. The dummy suspect is nev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -122,11 +122,19 @@ class Rule:
         depth = np.where(block < DEEPEN_AT * self.blocks_most, self.depth, self.deepest)
         return np.asarray(self.code.blocks(blocks) * depth[:, None])
 
-    def look(self, names: Sequence[str], ticks: Array, use: Array, depths: Array | None = None) -> Look:
+    def look(
+        self,
+        names: Sequence[str],
+        ticks: Array,
+        use: Array,
+        depths: Array | None = None,
+        before: Collection[str] = (),
+    ) -> Look:
         """Judges all suspects after some whole blocks. names: without the dummy.
 
         ticks: the victim's rate. use: what each suspect did in each slot, shape (slots, names). depths: of the pulses
-        as they were; None: as planned.
+        as they were; None: as planned. before: suspects that an earlier look has named. They stay named, because the
+        error is shared by all looks, and what happened then does not end with what happens now.
         """
         depths = self.depths(len(use) // self.code.block_slots) if depths is None else depths
         found = effects(ticks, depths, self.code.block_slots, self.delays, self.per_slot)
@@ -135,7 +143,7 @@ class Rule:
         is_held = ~(held + 2 * error < LEAST_HELD)
         held = np.where(error < POORLY_KNOWN, held, 1.0)
         level = self.alpha / len(self.looks)
-        named = selected(np.where(is_held, found.p[:count], 1.0), level)
+        named = selected(np.where(is_held, found.p[:count], 1.0), level) | np.isin(names, list(before))
         standings = [
             self._standing(name, column, found, float(held[column]), named=named[column], is_held=is_held[column])
             for column, name in enumerate(names)

@@ -8,6 +8,7 @@ and what to do. Nothing is left on the host, even after Ctrl-C.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ from partywall.events import (
     Report,
     Second,
     Seen,
+    Sinks,
     Started,
     silent,
 )
@@ -45,6 +47,7 @@ from partywall.host import Host
 from partywall.host.label import WORK_ROOT
 from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
 from partywall.kinds.guard import GuardJob, Guards
+from partywall.kinds.journal import Journal
 from partywall.kinds.load import LoadJob, Loads
 from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.kinds.power import PowerJob, Powers
@@ -117,7 +120,7 @@ def __getattr__(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Result:
-    """A record and its findings. Findings are derived at first use."""
+    """A record and its findings. Findings are derived once: after the measurement, or at first use."""
 
     record: Record
 
@@ -452,12 +455,21 @@ def print_event(event: Event) -> None:
 
 
 def _measured(measure: Callable[[Emit], Record | None], emit: Emit) -> Result:
+    journal, listeners = Journal(), Sinks()
+    listeners.add("the journal", journal)
+
     def heard(event: Event) -> None:
+        listeners(event)
         mark(event)
         emit(event)
 
-    with measuring("a Python program", emit, wait="partywall.alone() waits for it") as mark:
-        return _kept(measure(heard))
+    with journal, measuring("a Python program", emit, wait="partywall.alone() waits for it") as mark:
+        result = _kept(measure(heard))
+        # The page's list of records shows these. What keeps them from being derived is an error where they are used.
+        with contextlib.suppress(PartywallError):
+            result.write("json")
+            journal.exit = int(result.outcome)
+        return result
 
 
 def _kept(record: Record | None) -> Result:

@@ -16,7 +16,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -108,7 +108,11 @@ def lever(kind: Kind, cgroup: str, groups: Cgroups, *, has_systemd: bool, device
         raise _lack(
             name, f"{who} owns its limits and may write them at any time", "name another suspect; see docs/blame.md"
         )
-    makers = {Kind.CPU: _cpu_lever, Kind.DISK: partial(_disk_lever, device=device), Kind.FREEZE: _freezer}
+    makers: dict[Kind, Callable[[str, Cgroups], Lever]] = {
+        Kind.CPU: _cpu_lever,
+        Kind.DISK: partial(_disk_lever, device=device),
+        Kind.FREEZE: _freezer,
+    }
     made = makers[kind](name, groups)
     for path in made.before:
         if not os.access(path, os.W_OK):

@@ -150,7 +150,10 @@ class Rule:
         ]
         standings.sort(key=lambda each: (each.state is not State.GUILTY, -each.gain.value / _deviation(each)))
         seconds = len(use) * self.slot_ns / 1e9
-        needed = max((_needed(each, self.least, seconds) for each in standings), default=0.0)
+        shown = student_reach(0.95, found.dof)
+        needed = max(
+            (_needed(each, self.least, seconds, self._reach(found) / shown) for each in standings), default=0.0
+        )
         return Look(
             standings=tuple(standings),
             dummy=_scaled(found.estimate(count), self.depth),
@@ -165,9 +168,7 @@ class Rule:
     ) -> Standing:
         full = found.estimate(column)
         held = max(held, LEAST_HELD)
-        # Clearing shares its error among suspects and looks, as naming does.
-        reach = student_reach(1 - 2 * self.alpha / (self.code.columns - 1) / len(self.looks), found.dof)
-        upper = (full.value + reach * float(found.error[column])) / held
+        upper = (full.value + self._reach(found) * float(found.error[column])) / held
         if named:
             state = State.GUILTY
         elif not is_held:
@@ -177,6 +178,10 @@ class Rule:
         delay_ns = int(found.delay[column]) * self.slot_ns // self.per_slot
         gain, taken = _scaled(full, self.depth), _scaled(full, 1 / held)
         return Standing(name, state, gain, taken, float(found.p[column]), held, delay_ns)
+
+    def _reach(self, found: Effects) -> float:
+        """The standard errors that an effect must be below `least` by. Suspects and looks share the error."""
+        return student_reach(1 - 2 * self.alpha / (self.code.columns - 1) / len(self.looks), found.dof)
 
     def _is_decided(self, standing: Standing) -> bool:
         if standing.state is State.GUILTY:
@@ -208,8 +213,12 @@ def _dummy_p(found: Effects, column: int) -> float:
     return float(min(1.0, 2 * special.stdtr(found.dof, -ratio) * 4))
 
 
-def _needed(standing: Standing, least: float, seconds: float) -> float:
-    """The time after which an undecided suspect is named or cleared, because its interval is as narrow as `least`."""
+def _needed(standing: Standing, least: float, seconds: float, reach: float) -> float:
+    """The time after which an open suspect is cleared or named, whichever is sooner, if its effect stays as it is.
+
+    reach: the half width of the interval that decides, in those of the interval that is shown.
+    """
     if standing.state is not State.OPEN:
         return 0.0
-    return seconds * max(1.0, (1.6 * standing.taken.half_width / least) ** 2)
+    value = standing.taken.value
+    return seconds * max(1.0, (reach * standing.taken.half_width / max(least - value, value / 2)) ** 2)

@@ -56,8 +56,8 @@ LIVE = (
     Column("taken", "takes", "%", text=lambda row: f"{row['taken']:+.0%} ± {row['half']:.0%}"),
 )
 TERMS = {
-    "Guilty": "The victim gains while this suspect is pulsed, more than chance explains. An innocent suspect is named in "
-    "at most 5 % of experiments.",
+    "Guilty": "The victim gains while this suspect is pulsed, more than chance explains. An innocent suspect is named "
+    "in at most 5 % of experiments.",
     "Cleared": "The suspect takes less of the victim's work than --least.",
     "Open": "Neither is known yet. More time narrows the interval.",
     "Unheld": "The lever did not slow the suspect down, so its pulses say nothing.",

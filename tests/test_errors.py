@@ -1,7 +1,11 @@
 """What several checks find is told at once, and by the kind of what is to be mended."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from partywall import errors
 from partywall.errors import CapabilityError, Failures, Problem, UsageError
 
 WRONG = Problem("wrong", key="a.b")
@@ -33,3 +37,10 @@ def test_what_is_wrong_with_the_input_is_reported_together_with_what_the_host_la
 def test_other_errors_pass():
     with pytest.raises(KeyError):
         reported(KeyError("x"))
+
+
+def test_no_output_of_a_program_is_read_as_if_it_were_always_utf_8():
+    """One byte of another encoding in a message of a user's command was a bug of Partywall."""
+    sources = sorted(Path(errors.__file__).parent.rglob("*.py"))
+    strict = [file.name for file in sources if re.search(r"\btext=True(?!,\s*errors=)", file.read_text())]
+    assert strict == []

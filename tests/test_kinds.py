@@ -37,6 +37,7 @@ from partywall.trace.record import Report as TraceReport
 from partywall.trace.request import Hop, TraceRequest
 from partywall.watch.job import WatchJob
 from partywall.watch.record import Disk, Span, Use, WatchRecord
+from tests.blame.records import simulated
 
 ROW = {"offered_bps": 1.0, "granted_bps": 1.0, "passed_bps": 1.0, "dropped_packets": 0}
 
@@ -120,7 +121,12 @@ def watch(path: Path) -> Record:
     return record
 
 
+def blame(path: Path) -> Record:
+    return simulated(path, blocks=10)
+
+
 MAKERS = {
+    "blame": blame,
     "run": run,
     "trace": trace,
     "guard": guard,

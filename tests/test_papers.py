@@ -1,4 +1,4 @@
-"""docs/papers.md: generated from its rows, which are complete and consistent with the studies and their claims."""
+"""Outcomes of the papers' statements are computed; the pages are generated from rows and results that fit."""
 
 from __future__ import annotations
 
@@ -8,28 +8,33 @@ from types import SimpleNamespace
 
 import click
 import pytest
+from pydantic import ValidationError
 
+from benches.results import Claim, Result
 from labs import papers as table
+from labs.papers import recorded as stored_results
+from labs.papers.recorded import stored as stored_of
 from partywall import study as studies
 from partywall.cli.app import COMMANDS, command
 from partywall.core import here
-from partywall.model.paper import Beside, Measured
+from partywall.model.agreement import Likeness, judge
+from partywall.model.paper import Beside, Measured, Place
 from partywall.model.study import StudyRequest
 from partywall.scenario import papers
+from partywall.stats import rounds
 from partywall.testing import fake_host
 
 ROWS = {rows.letter: rows for rows in table.every()}
-COUNTS = {"N": 54, "V": 40, "C": 36, "H": 36, "D": 36}
+COUNTS = {"N": 63, "V": 48, "C": 50, "H": 45, "D": 45}
 
 
-def test_the_page_is_generated_from_its_rows():
-    """UPDATE_DOCS=1 writes it anew."""
-    text = table.PAGE.read_text("utf-8")
-    fresh = table.fresh(text)
+def test_the_pages_are_generated_from_rows_and_results():
+    """UPDATE_DOCS=1 writes them anew."""
     if os.environ.get("UPDATE_DOCS"):
-        table.PAGE.write_text(fresh, "utf-8")
-    elif text != fresh:
-        pytest.fail(f"{table.PAGE} does not fit its rows; run make generate")
+        table.write()
+    for file, fresh in table.written().items():
+        if file.read_text("utf-8") != fresh:
+            pytest.fail(f"{file} does not fit its rows and results; run make generate")
 
 
 def test_every_statement_of_the_papers_has_a_row():
@@ -37,7 +42,7 @@ def test_every_statement_of_the_papers_has_a_row():
 
 
 @pytest.mark.parametrize("letter", COUNTS)
-def test_rows_name_what_exists_and_say_what_is_lacking(letter):
+def test_rows_name_what_exists_and_a_reason_if_nothing_measures_them(letter):
     assert list(table.problems(ROWS[letter])) == []
 
 
@@ -58,15 +63,15 @@ def test_a_wrong_number_a_missing_exhibit_and_an_unknown_benchmark_are_reported(
     assert "N01: there is no bench nobody" in list(
         table.problems(netto.model_copy(update={"rows": (unknown, *netto.rows[1:])}))
     )
+    silent = netto.rows[0].model_copy(update={"by": ()})
+    assert "N01: no command is named, and no reason why there is none" in list(
+        table.problems(netto.model_copy(update={"rows": (silent, *netto.rows[1:])}))
+    )
 
 
-def test_a_complete_row_has_evidence_and_any_other_a_reason():
-    row = ROWS["N"].rows[0]
-    assert list(table._wrong(row.model_copy(update={"by": ()}))) == ["shown, but no command is named"]
-    assert list(table._wrong(row.model_copy(update={"status": "missing"})))
-    unequipped = row.model_copy(update={"status": "unequipped", "by": (), "lacks": "x"})
-    assert list(table._wrong(unequipped)) == ["needs hardware, but no command is named"]
-    assert list(table._wrong(row.model_copy(update={"lacks": "x"})))
+def test_no_file_of_rows_can_say_how_a_row_turned_out():
+    with pytest.raises(ValidationError):
+        table.Row.model_validate(ROWS["N"].rows[0].model_dump() | {"status": "reproduced"})
 
 
 @pytest.mark.parametrize("name", papers.names())
@@ -92,98 +97,235 @@ def test_the_short_form_measures_what_the_page_says_it_does():
     assert {place.x for place in short["fig 1"]} == {25.0, 75.0}
 
 
-def test_the_result_of_a_labs_study_stands_beside_its_papers_with_what_was_measured_alone():
-    vits = ROWS["V"]
-    point = {"series": "pipe", "x": "none", "value": 210.0, "low": 200.0, "high": 220.0, "emulated": "victim"}
-    shown = {"exhibit": "fig 7", "likeness": "confirmed", "reason": "1 of 2", "measured": [point]}
-    by_lab = {"study": "xen-lab-vits", "by": "lab xen", "paper": "vits", "when": "2026-11-27", "form": "short"}
-    recorded = table.Recorded.model_validate(by_lab | {"host": "a machine", "exhibits": [shown]})
-    own = table.Recorded.model_validate(
-        {"study": "vits", "when": "2026-11-26", "form": "short", "host": "here", "exhibits": []}
+# Outcomes
+
+NOTHING = table.Benches([], {})
+NORMAL, BESIDE = ("sequential", "normal"), ("sequential", "interference")
+
+
+def points(*values, n=5, **more):
+    """Two points of figure 6, whose second is larger in the paper."""
+    return [
+        {"series": series, "x": x, "value": value, "low": value * 0.99, "high": value * 1.01, "n": n, **more}
+        for (series, x), value in zip((NORMAL, BESIDE), values, strict=True)
+    ]
+
+
+def row_of(**changes):
+    base = {"id": "V01", "where": "fig 6", "item": "latency", "kind": "result", "by": ["study vits"]}
+    return table.Row.model_validate(base | {"exhibits": ["fig 6 (bandwidth)"]} | changes)
+
+
+def outcome(results, benches=NOTHING, **changes):
+    rows = ROWS["V"].model_copy(update={"rows": (row_of(**changes),)})
+    (stated,) = table.state(rows, results, benches)
+    return stated.outcome, stated.why
+
+
+def recorded(measured, study="vits", exhibit="fig 6 (bandwidth)", paired=(), **more):
+    shown = {"exhibit": exhibit, "measured": measured, "paired": [pair(*each) for each in paired]}
+    base = {"study": study, "when": "2026-11-27", "host": "a machine", "form": "short", "exhibits": [shown]}
+    return table.Recorded.model_validate(base | more)
+
+
+def pair(value, low, high):
+    return {"left": BESIDE, "right": NORMAL, "value": value, "low": low, "high": high}
+
+
+def test_an_outcome_follows_from_what_is_recorded():
+    assert outcome([recorded(points(100, 120))])[0] == "reproduced"
+    assert outcome([recorded(points(100, 80))])[0] == "contradicted"
+    assert outcome([recorded(points(100, 80))])[1].endswith("The cause is not shown")
+    assert outcome([recorded(points(100, 80))], cause="the kernel is another")[1].endswith("the kernel is another")
+    # The paper has 1.2 here: an interval that reaches to 1.05 excludes it, and one that reaches to 1.3 does not.
+    assert outcome([recorded(points(100, 100), paired=[(1.0, 0.95, 1.05)])])[0] == "bounded"
+    wide = outcome([recorded(points(100, 100), paired=[(1.0, 0.8, 1.3)])])
+    assert wide[0] == "not distinguished"
+    assert wide[1].endswith("an increase above 30 % is excluded")
+
+
+def test_paired_ratios_decide_where_they_are_stored():
+    close = points(100, 101)
+    assert outcome([recorded(close)])[0] != "reproduced"
+    assert outcome([recorded(close, paired=[(1.2, 1.15, 1.25)])])[0] == "reproduced"
+
+
+def test_a_row_without_its_quantity_says_what_is_lacking():
+    assert outcome([]) == ("not recorded", "no result of fig 6 (bandwidth) is recorded")
+    assert outcome([recorded(points(100, 120, n=2))]) == (
+        "not recorded",
+        "fig 6 (bandwidth): recorded with 2 blocks, and 3 are needed",
     )
-    page = table.page([vits], [own, recorded], frozenset())
-    section = page.split("### Published and measured: `papers/vits`")[1].split("###")[0]
-    assert "Measured on 2026-11-26 in the short form, on here.\n" in section
-    assert "Measured by `make xen-lab` on 2026-11-27 in the short form, on a machine.\n\nE: emulated" in section
-    assert "| figure or table | place | published | measured | measured by `make xen-lab` |" in section
-    assert "| **fig 7** | Bandwidth of communication between local processes |  |  | **confirmed**: 1 of 2 |" in section
-    assert "| fig 7 | pipe, none | no number | – | 210 ± 10 E |" in section
+    lacking = outcome([recorded(points(100, 120))], places=["random, *"])
+    assert lacking == ("not recorded", "fig 6 (bandwidth): no comparison of random, * is recorded")
+    both = outcome([recorded(points(100, 120))], places=["random, *", "sequential, *"])
+    assert both == ("not recorded", "fig 6 (bandwidth): recorded without random, *")
+    assert outcome([], tried="there is no counter") == ("cannot be had", "there is no counter")
+    assert outcome([recorded(points(100, 120))], tried="there is no counter")[0] == "reproduced"
+
+
+def test_a_simulated_meter_confirms_and_contradicts_nothing():
+    for values in ((100, 120), (100, 80)):
+        assert outcome([recorded(points(*values, simulated=True))])[0] == "only modelled"
+
+
+def test_future_work_is_never_as_in_the_paper():
+    assert outcome([recorded(points(100, 120))], kind="beyond")[0] == "beyond the paper"
+
+
+def test_the_first_source_that_has_the_quantity_decides():
+    guests = recorded(points(100, 80), backend="qemu")
+    both = ["sudo partywall study papers/vits --backend qemu", "study vits"]
+    assert outcome([recorded(points(100, 120)), guests], by=both)[0] == "contradicted"
+    assert outcome([recorded(points(100, 120))], by=both)[0] == "reproduced"
+    assert outcome([guests])[0] == "not recorded"
+    lab = recorded(points(100, 120), study="xen-lab-vits", by="lab xen", paper="vits")
+    assert outcome([lab])[0] == "not recorded"
+    assert outcome([lab], by=["lab xen"])[0] == "reproduced"
+
+
+def test_a_benchmark_that_missed_its_bar_says_so_whatever_else_is_there():
+    bars = [
+        Claim(bench="vits_network", claim="x", bar="≥ 1"),
+        Claim(bench="vits_network", part="b", claim="y", bar="≥ 2"),
+    ]
+    claims = {"vits_network": bars}
+
+    def benches(*met):
+        kept = {"bench": "vits_network", "date": "2026-11-27", "machine": {"cpu": "x", "cpus": 2, "kernel": "6"}}
+        parts = zip(("", "b"), met, strict=False)
+        found = [Result.model_validate(kept | {"part": part, "figure": "0.5", "met": each}) for part, each in parts]
+        return table.Benches(found, claims)
+
+    method = {"kind": "method", "exhibits": [], "by": ["bench vits_network"]}
+    assert outcome([], benches(True, True), **method) == ("in use", "vits_network (bar met)")
+    assert outcome([], benches(True, False), **method) == ("bar missed", "vits_network needs ≥ 2, and found 0.5")
+    assert outcome([], benches(True, True), **method, instead="a lab")[0] == "replaced"
+    assert outcome([], benches(True, True), **method | {"kind": "result"})[0] == "bar met"
+    only = method | {"by": ["bench vits_network: b"]}
+    assert outcome([], benches(False, True), **only)[0] == "in use"
+    both = method | {"by": ["study vits", "bench vits_network"]}
+    assert outcome([recorded(points(100, 120))], benches(False, True), **both)[0] == "bar missed"
+    assert outcome([], NOTHING, **method) == ("not recorded", "no result of it is recorded")
+    assert outcome([], NOTHING, **method | {"by": ["test tests/test_papers.py"]}) == (
+        "not recorded",
+        "only tests show it",
+    )
+
+
+def test_a_deviation_applies_to_every_row_that_rests_on_its_figures():
+    rows = ROWS["V"].model_copy(
+        update={
+            "rows": (row_of(), row_of(id="V02", by=["sudo partywall study papers/vits --backend qemu"])),
+            "deviations": tuple(
+                table.Deviation(what=what, of=("vits: fig 6*",), backend=backend)
+                for what, backend in (("containers", ""), ("guests", "qemu"), ("probes", None))
+            ),
+        }
+    )
+    results = [recorded(points(100, 120)), recorded(points(100, 120), backend="qemu")]
+    assert [each.deviations for each in table.state(rows, results, NOTHING)] == [(1, 3), (2, 3)]
+
+
+def test_a_verdict_can_be_computed_again_from_what_is_stored():
+    """Points of a study, its rounds compared, stored, read and judged again: the verdict stays."""
+    paper = papers.load("vits")
+    values = {
+        Place(*NORMAL): {n: 100.0 * (1 + n) for n in range(6)},
+        Place(*BESIDE): {n: 120.37 * (1 + n) for n in range(6)},
+    }
+    beside = rounds.beside(paper, paper.table("fig 6 (bandwidth)"), values)
+    stored = stored_of(beside)
+    again = table.Shown.model_validate_json(stored.model_dump_json(exclude_defaults=True))
+    assert judge(beside).likeness is judge(again.beside(paper)).likeness is Likeness.SAME_ORDER
+    assert {point.n for point in again.measured} == {6}
+    without = again.model_copy(update={"paired": ()})
+    assert judge(without.beside(paper)).likeness is Likeness.UNTOLD
+
+
+def test_a_unit_that_was_swapped_since_is_reported():
+    vits = papers.load("vits")
+    unit = str(vits.table("fig 6 (bandwidth)").y)
+    right = recorded(points(100, 120))
+    right = right.model_copy(update={"exhibits": (right.exhibits[0].model_copy(update={"unit": unit}),)})
+    assert table.unlike([right]) == []
+    swapped = right.model_copy(update={"exhibits": (right.exhibits[0].model_copy(update={"unit": "latency, s"}),)})
+    assert table.unlike([swapped]) == [
+        f"vits, fig 6 (bandwidth): recorded as 'latency, s', and the study's file says {unit!r}"
+    ]
+
+
+def test_a_simulated_meter_that_does_not_say_so_is_reported():
+    point = {"series": "node", "x": "idle", "value": 50.0, "low": 49.0, "high": 51.0}
+    hidden = recorded([point], study="power-cervera", exhibit="table I")
+    assert len(table.circular([hidden])) == 1
+    assert table.circular([recorded([point | {"simulated": True}], study="power-cervera", exhibit="table I")]) == []
+
+
+def test_what_is_recorded_has_the_units_of_its_study_and_marks_simulated_meters():
+    assert table.unlike(table.results()) == []
+    assert table.circular(table.results()) == []
+
+
+# The pages
+
+
+def test_a_figure_has_its_statement_unit_blocks_and_pairing_beside_it():
+    result = recorded(points(100, 120), paired=[(1.2, 1.1, 1.3)])
+    page = pages([ROWS["V"]], [result])["vits"]
+    assert "### fig 6 (bandwidth): " in page
+    said = papers.load("vits").table("fig 6 (bandwidth)")
+    assert f"The paper ({said.where}): {said.says}." in page
+    assert "Measured (n = 5, compared within rounds): **same order**. 1 of 1 comparison as in the paper" in page
+    assert "| place | published, ns per access | measured |" in page
+    assert "| sequential, interference | 168.5 | 120.0 ± 1.2 |" in page
+
+
+def test_the_result_of_a_labs_study_stands_beside_its_papers():
+    own = recorded(points(100, 120))
+    lab = recorded(points(100, 90, emulated="victim"), study="xen-lab-vits", by="lab xen", paper="vits")
+    page = pages([ROWS["V"]], [own, lab])["vits"]
+    assert "| place | published, ns per access | measured | measured by `make xen-lab` |" in page
+    assert "| 120.0 ± 1.2 | 90.0 ± 0.9 E |" in page
+
+
+def test_metrics_without_a_result_in_the_paper_are_in_an_appendix():
+    measured = [
+        {"series": series, "x": x, "value": 9.0, "low": 8.0, "high": 10.0}
+        for series, x in (("sandbox", 50.0), ("sandbox", 25.0), ("physical", 25.0))
+    ]
+    result = recorded(measured, study="load-generation-netto", exhibit="section II.A (memory)")
+    page = pages([ROWS["N"]], [result])["netto"]
+    body, appendix = page.split("## Metrics without a result in the paper")
+    assert "| section II.A (memory) | sandbox | GB | 25, 50: 9 ± 1 |" in appendix
+    assert "| section II.A (memory) | physical | GB | 25: 9 ± 1 |" in appendix
+    assert "### section II.A (memory)" not in body
 
 
 def test_resources_are_graded_beside_the_paper_from_what_was_recorded():
-    points = [POINT | {"series": "kept", "x": "CPU time", "value": 99.0, "low": 95.0, "high": 103.0}]
-    page = table.page([ROWS["H"]], [recorded("hyperv-quality", table_1=points)], frozenset())
+    graded = [{"series": "kept", "x": "CPU time", "value": 99.0, "low": 95.0, "high": 103.0}]
+    page = pages([ROWS["H"]], [recorded(graded, study="hyperv-quality", exhibit="table 1")])["hyperv"]
     assert "| CPU time | B | High | High | 99 ± 4 % |" in page
-    assert "expected and measured" not in table.page(
-        [ROWS["H"]], [recorded("hyperv-quality", fig_1=[POINT])], frozenset()
-    )
+    assert "expected and measured" not in pages([ROWS["H"]], [])["hyperv"]
 
 
-def test_a_metric_without_a_result_in_the_paper_has_a_line_for_each_series():
-    points = [POINT | {"series": "sandbox", "x": x} for x in (25.0, 50.0)] + [POINT | {"series": "physical", "x": 25.0}]
-    results = [recorded("load-generation-netto", **{"section_II.A_(memory)": points})]
-    lines = [
-        line
-        for line in table.page([ROWS["N"]], results, frozenset()).splitlines()
-        if "| section II.A (memory) |" in line
-    ]
-    assert lines == [
-        "| section II.A (memory) | sandbox | no number | 25: 9 ± 1; 50: 9 ± 1 |",
-        "| section II.A (memory) | physical | no number | 25: 9 ± 1 |",
-    ]
+def test_the_first_page_has_a_screen_for_each_paper():
+    text = table.PAGE.read_text("utf-8")
+    for rows in ROWS.values():
+        screen = text.split(f"## {rows.title}")[1].split("\n## ")[0]
+        assert len(screen.splitlines()) <= 24, rows.title
+        assert f"(papers/{rows.name}.md)" in screen
+        assert sum(row.main for row in rows.rows) >= 6
+
+
+def pages(rows, results):
+    written = table.written(rows, results, NOTHING)
+    return {file.stem: text for file, text in written.items()}
 
 
 # What is recorded
 
 POINT = {"series": "cache", "x": "normal", "value": 9.0, "low": 8.0, "high": 10.0}
-
-
-def recorded(study, **exhibits):
-    shown = [
-        {"exhibit": name.replace("_", " "), "likeness": "same order", "measured": points}
-        for name, points in exhibits.items()
-    ]
-    base = {"study": study, "when": "2026-11-27", "host": "a machine", "form": "short"}
-    return table.Recorded.model_validate(base | {"exhibits": shown})
-
-
-def test_a_row_is_measured_again_only_once_each_of_its_figures_has_a_recorded_point():
-    row = (
-        ROWS["V"]
-        .rows[0]
-        .model_copy(update={"status": "measured", "by": ("study vits",), "exhibits": ("fig 5", "fig 7")})
-    )
-    rows = ROWS["V"].model_copy(update={"rows": (row,)})
-
-    def states(results):
-        (stated,) = table.stated(rows, results, frozenset())
-        return stated.status, stated.lacks
-
-    assert states([]) == ("unrecorded", "no result of fig 5, fig 7 is recorded yet")
-    assert states([recorded("vits", fig_5=[POINT], fig_7=[])]) == ("unrecorded", "no result of fig 7 is recorded yet")
-    assert states([recorded("vits", fig_5=[POINT], fig_7=[POINT])]) == ("measured", "")
-    # A figure that only a lab measured is a result of rows that name the lab.
-    lab = recorded("xen-lab-vits", fig_5=[POINT], fig_7=[POINT]).model_copy(update={"by": "lab xen", "paper": "vits"})
-    assert states([lab])[0] == "unrecorded"
-    # So is one in other sandboxes: rows that name the backend.
-    guests = recorded("vits", fig_5=[POINT], fig_7=[POINT]).model_copy(update={"backend": "qemu"})
-    assert states([guests])[0] == "unrecorded"
-    assert guests.is_of("sudo partywall study papers/vits --backend qemu --only 'memory*'")
-    assert not guests.is_of("sudo partywall study papers/vits-network --backend qemu")
-
-
-def test_a_row_without_figures_needs_a_result_of_one_of_its_studies_or_benchmarks():
-    row = (
-        ROWS["V"].rows[0].model_copy(update={"status": "measured", "by": ("study vits", "bench harm"), "exhibits": ()})
-    )
-    said = "sudo partywall study papers/vits, sudo python benches/harm.py"
-    assert table.without_result(row, (), frozenset({"watch_cost"})) == said
-    assert table.without_result(row, (), frozenset({"harm"})) == ""
-    assert table.without_result(row, [recorded("vits", fig_5=[POINT])], frozenset()) == ""
-    stand_in = row.model_copy(update={"status": "stand-in", "lacks": "a meter"})
-    assert table.without_result(stand_in, (), frozenset()) == said
-    other = row.model_copy(update={"status": "shown"})
-    assert table.without_result(other, (), frozenset()) == ""
 
 
 def test_the_result_of_some_parts_is_added_to_the_earlier_one(tmp_path, monkeypatch):
@@ -204,14 +346,14 @@ def test_the_result_of_some_parts_is_added_to_the_earlier_one(tmp_path, monkeypa
         (folder / "observations.jsonl").touch()
         request = StudyRequest(parts=tuple(parts), backends=backends)
         directory = SimpleNamespace(about={}, path=folder, request=request)
-        monkeypatch.setattr(table.StudyDirectory, "open", lambda _: directory)
+        monkeypatch.setattr(stored_results.StudyDirectory, "open", lambda _: directory)
         report = SimpleNamespace(name="vits", length="short", comparisons=comparisons)
-        monkeypatch.setattr(table.studies, "report", lambda _: report)
+        monkeypatch.setattr(stored_results.studies, "report", lambda _: report)
         stored = table.Recorded.model_validate_json(table.record(folder).read_bytes())
         assert stored.backend == "".join(backends)
         return {shown.exhibit: (len(shown.measured), shown.note) for shown in stored.exhibits}
 
-    monkeypatch.setattr(table, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(stored_results, "RESULTS", tmp_path / "results")
     first = measure(["cache"], "fig 5")
     assert list(first) == ["fig 5"]
     assert first["fig 5"][0] == 1
@@ -240,10 +382,10 @@ def test_a_lab_that_measures_the_papers_study_itself_has_a_result_of_its_own(tmp
     content = studies.find(name).read_bytes()
     (tmp_path / "study.yaml").write_bytes(content)
     directory = SimpleNamespace(about={}, path=tmp_path, request=StudyRequest(), content=content)
-    monkeypatch.setattr(table.StudyDirectory, "open", lambda _: directory)
+    monkeypatch.setattr(stored_results.StudyDirectory, "open", lambda _: directory)
     report = SimpleNamespace(name=name, length="short", comparisons=comparisons)
-    monkeypatch.setattr(table.studies, "report", lambda _: report)
-    monkeypatch.setattr(table, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(stored_results.studies, "report", lambda _: report)
+    monkeypatch.setattr(stored_results, "RESULTS", tmp_path / "results")
     file = table.record(tmp_path, lab="hosts")
     assert file.name == "load-generation-netto-hosts.json"
     (stored,) = table.results()
@@ -251,19 +393,19 @@ def test_a_lab_that_measures_the_papers_study_itself_has_a_result_of_its_own(tmp
     assert [shown.exhibit for shown in stored.exhibits] == ["fig 5"]
 
 
-def test_every_place_that_a_verdict_is_about_is_on_the_page():
+def test_every_place_that_a_verdict_is_about_is_on_its_papers_page():
     for letter, rows in ROWS.items():
-        page = table.page([rows], (), frozenset())
+        page = pages([rows], ())[rows.name]
         for name in rows.studies:
             for exhibit in papers.load(name).exhibits:
                 claimed = {place for claim in exhibit.claims for place in (claim.left, claim.than)}
-                lacking = [str(p) for p in claimed | set(exhibit.values) if f"| {exhibit.id} | {p} |" not in page]
+                lacking = [str(p) for p in claimed | set(exhibit.values) if f"| {p} |" not in page]
                 assert not lacking, (letter, exhibit.id)
 
 
 # The commands beside the rows
 
-SAID = sorted({table._command(by) for rows in ROWS.values() for row in rows.rows for by in row.by})
+SAID = sorted({table.command(by) for rows in ROWS.values() for row in rows.rows for by in row.by})
 
 
 @pytest.mark.parametrize("text", [text for text in SAID if "partywall " in text])

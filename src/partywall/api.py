@@ -8,6 +8,7 @@ and what to do. Nothing is left on the host, even after Ctrl-C.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ from partywall.events import (
     Report,
     Second,
     Seen,
+    Sinks,
     Started,
     silent,
 )
@@ -45,6 +47,7 @@ from partywall.guard.capability import GuardJob, Guards
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
 from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
+from partywall.kinds.journal import Journal, Look
 from partywall.kinds.load import LoadJob, Loads
 from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.kinds.power import PowerJob, Powers
@@ -114,7 +117,7 @@ def __getattr__(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Result:
-    """A record and its findings. Findings are derived at first use."""
+    """A record and its findings. Findings are derived once: after the measurement, or at first use."""
 
     record: Record
 
@@ -413,7 +416,7 @@ def _made(capability: Capability[Any, Any, Any], job: type[Job], name: str) -> C
             record: Record = capability.begin(wanted, options, emit)
             return record
 
-        return _measured(measure, on_event) if capability.disturbs else _kept(measure(on_event))
+        return _measured(measure, on_event, capability.live) if capability.disturbs else _kept(measure(on_event))
 
     call.__name__ = call.__qualname__ = job.function or f"{job.verb or 'run'}_{name}"
     call.__doc__ = inspect.getdoc(job)
@@ -443,13 +446,22 @@ def print_event(event: Event) -> None:
             print(f"about {units.format_duration(round(seconds) * 10**9)} left", flush=True)  # noqa: T201
 
 
-def _measured(measure: Callable[[Emit], Record | None], emit: Emit) -> Result:
+def _measured(measure: Callable[[Emit], Record | None], emit: Emit, live: Look = lambda _: None) -> Result:
+    journal, listeners = Journal(live), Sinks()
+    listeners.add("the journal", journal)
+
     def heard(event: Event) -> None:
+        listeners(event)
         mark(event)
         emit(event)
 
-    with measuring("a Python program", emit, wait="partywall.alone() waits for it") as mark:
-        return _kept(measure(heard))
+    with journal, measuring("a Python program", emit, wait="partywall.alone() waits for it") as mark:
+        result = _kept(measure(heard))
+        # The page's list of records shows these. What keeps them from being derived is an error where they are used.
+        with contextlib.suppress(PartywallError):
+            result.write("json")
+            journal.exit = int(result.outcome)
+        return result
 
 
 def _kept(record: Record | None) -> Result:

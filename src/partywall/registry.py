@@ -19,9 +19,10 @@ OWN = {
     "power": "partywall.kinds.power:Powers",
     "consolidation": "partywall.kinds.consolidation:Consolidations",
     "watch": "partywall.watch.capability:Watches",
+    "blame": "partywall.blame.capability:Blames",
     "study": "partywall.kinds.study:Studies",
 }
-MADE = ("trace", "watch")
+MADE = ("trace", "watch", "blame")
 """Own capabilities whose commands, functions and forms are made from their jobs."""
 
 

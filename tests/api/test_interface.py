@@ -12,6 +12,8 @@ from partywall import api
 from partywall.errors import UsageError
 from partywall.guard.measure.run import Report
 from partywall.guard.record import GuardDirectory
+from partywall.web import records
+from partywall.web.jobs import Folder
 
 DOCS = Path(__file__).parents[2] / "docs" / "python.md"
 
@@ -85,6 +87,25 @@ def test_a_record_of_a_guard_has_a_row_for_each_vif(tmp_path):
     assert (result.kind, result.outcome) == ("guard", partywall.Exit.VIOLATED)
     assert result.frame()["dropped_packets"].tolist() == [3]
     assert result.frame("SELECT passed_bps FROM guard")["passed_bps"].tolist() == [1.0]
+
+
+def test_a_record_that_python_made_shows_its_finding_and_outcome_in_lists(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    row = {"offered_bps": 2.0, "granted_bps": 1.0, "passed_bps": 1.0, "dropped_packets": 3}
+
+    def measure(emit):
+        record = GuardDirectory.create(tmp_path / "g", "name: edge\n")
+        emit(partywall.Started(record.path))
+        record.add(Report(0, 10**9, {"vm": row}, {}, (("vm", "exceeded", "more than promised"),), 0, 0))
+        return record
+
+    result = api._measured(measure, lambda _: None)
+    (named,) = (each for each in records.named(tmp_path) if each.name == "g")
+    shown = records.row(Folder(tmp_path), named)
+    assert shown.outcome == ("violated", "✗ violated")
+    assert shown.headline == "Kept for 1 s: 1 finding, see below"
+    assert not shown.running
+    assert result.outcome == partywall.Exit.VIOLATED
 
 
 def test_mistakes_are_errors_that_name_the_argument(tmp_path):

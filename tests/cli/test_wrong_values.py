@@ -99,6 +99,17 @@ WRONG: list[tuple[str, str, str]] = [
     ("trace a b --packets", "x", NUMBER),
     ("trace a b --packets", "-1", "must be from 0 to 1,000,000, not -1"),
     ("watch --for", "x", DURATION),
+    *((f"blame --victim a --{name}", "x", SHARE) for name in ("depth", "deepest", "harm", "least")),
+    *((f"blame --victim a --{name}", "x", DURATION) for name in ("pulse", "budget")),
+    ("blame --victim a --most", "0", "must be at least 1, not 0"),
+    ("blame --victim a --seed", "-1", "must be at least 0, not -1"),
+    ("blame --victim", "/none/x", "/none/x cannot be started"),
+    ("blame --pid", "999999999", "there is no process 999999999"),
+    ("blame --group", "/none", "there is no cgroup /none"),
+    ("blame --log", "/none", "/none cannot be read"),
+    ("blame --log /dev/null --latency", "(", "'(' is not a regular expression"),
+    ("blame --victim a --lever", "x", "must be cpu, disk or freeze, not 'x'"),
+    ("blame --victim a --device", "x", "'x' is not the number of a disk"),
     ("watch --for", "0s", "must be greater than 0, not 0s"),
     ("watch --every", "1ms", "must be at least 100 ms, not 1ms"),
     ("watch --every", "x", DURATION),
@@ -150,6 +161,7 @@ WRONG: list[tuple[str, str, str]] = [
                 f"load {URL}",
                 "trace a b",
                 "watch",
+                "blame",
             ),
             *("guard run policy.yaml", "migrate migration", "power meters", "power profiles", "power read rapl"),
             *("power calibrate rapl", "power attribute", "consolidate plan cluster", "consolidate explain done"),
@@ -187,6 +199,8 @@ ELSEWHERE = {
     *("power attribute --model", "power attribute --meter", "power migration --model"),
     # `report --format` depends on the kind of record.
     "report --format",
+    # Any name.
+    "blame --never",
 }
 
 

@@ -1,5 +1,8 @@
 """Plans that are carried out: on a cluster of files, with faults, and with managers that are killed at each step."""
 
+import contextlib
+import threading
+
 import pytest
 
 from partywall.consolidate import load
@@ -84,6 +87,29 @@ def test_a_plan_is_carried_out_and_its_hosts_are_off(cluster):
     assert {host for host, up in cluster.observe().up.items() if not up} == asleep
     assert asleep
     assert has_room(cluster)
+
+
+class Meeting(frozenset):
+    """Hosts. Two threads that add one at the same time would both start from the same hosts."""
+
+    both = threading.Barrier(2)
+
+    def __or__(self, other):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self.both.wait(0.2)
+        return Meeting(super().__or__(other))
+
+
+def test_no_host_is_forgotten_that_was_switched_off_at_the_same_time_as_another(cluster):
+    applied = applying(cluster, Lines())
+    applied._off = Meeting()
+    first, second = sorted(CLUSTER.hosts)[:2]
+    threads = [threading.Thread(target=applied._note, args=(host,), kwargs={"off": True}) for host in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert applied._off == {first, second}
 
 
 @pytest.mark.parametrize("line", range(2 * len(PLAN.steps)))

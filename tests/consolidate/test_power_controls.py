@@ -61,6 +61,13 @@ def test_a_command_that_cannot_be_run_is_an_error(tmp_path):
         CONTROLS["command"](Control(kind="command", on=(str(plain),), off=("true",), state=("true",))).switch_on()
 
 
+def test_a_command_that_speaks_no_utf_8_is_an_error_and_no_bug():
+    on = ("sh", "-c", r"printf 'ger\344t aus\n' >&2; exit 1")
+    control = Control(kind="command", on=on, off=("true",), state=("true",))
+    with pytest.raises(TrialError, match="sh failed with exit code 1: ger\ufffdt aus"):
+        CONTROLS["command"](control).switch_on()
+
+
 def test_ipmitool_that_says_neither_on_nor_off_is_an_error(tmp_path, monkeypatch):
     tool = tmp_path / "ipmitool"
     tool.write_text('#!/bin/sh\necho "$SAID"\n')

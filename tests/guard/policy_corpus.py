@@ -222,4 +222,19 @@ BAD: dict[str, tuple[str, str, int | None, str, str]] = {
         "at most 15",
     ),
     "a hold longer than a second": ("name: edge", "name: edge\nhold: 5s", 3, "hold", "less than or equal to"),
+    "a total that the published algorithm does not know": (
+        "name: edge",
+        "name: edge\npolicy: published",
+        None,
+        "tenants.acme",
+        "the published algorithm has no total of a tenant in bit/s",
+    ),
+    "flow classes that the published algorithm does not know": (
+        "name: edge",
+        "name: edge\npolicy: published",
+        None,
+        "vifs.vm2.flows",
+        "the published algorithm has no flow classes",
+    ),
+    "a division that is none": ("name: edge", "name: edge\npolicy: fair", 3, "policy", "published"),
 }

@@ -46,3 +46,17 @@ def test_a_guard_that_ends_on_its_own_is_no_guard_without_reports(monkeypatch, m
     kept = run.Kept(SimpleNamespace(start={"hooks": []}), SimpleNamespace(take=lambda _: messages))
     with pytest.raises(TrialError, match=f"^{what} ended: its thread guard panicked; the kernel continues"):
         kept.report(0)
+
+
+def test_ctrl_c_during_the_start_leaves_no_hook(monkeypatch):
+    calls = []
+
+    def start():
+        raise KeyboardInterrupt
+
+    client = SimpleNamespace(call=lambda method, **_: calls.append(method))
+    kept = SimpleNamespace(client=client, start=start, hooks=["hook"])
+    monkeypatch.setattr(run, "_remove", lambda _, name, hooks: calls.append(("removed", name, tuple(hooks))))
+    with pytest.raises(KeyboardInterrupt):
+        run._start(kept, "edge", [])
+    assert calls == ["guard.stop", ("removed", "edge", ("hook",))]

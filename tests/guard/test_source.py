@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -142,4 +143,34 @@ def test_a_guest_that_is_gone_is_reported_once_and_the_vif_goes_on() -> None:
     until(lambda: notes.extend(source.take_notes()) or notes)
     gone = "vm: its guest no longer holds packets back (agent vm1: gone)"
     assert notes == [f"{gone}; excess packets are dropped at the vif from now on"]
+    source.close()
+
+
+def test_a_guard_that_is_busy_for_a_moment_is_asked_again() -> None:
+    host, guest = Agent([grant(1), grant(8_000_000), grant(1_000), grant(1)]), Agent()
+    source = source_of(guest, host)
+    source.start()
+    asked_in_vain = threading.Event()
+
+    def busy(*_: Any, **__: Any) -> Any:
+        asked_in_vain.set()
+        raise AgentError("agent guard: guard.grants was not answered within 5 s")
+
+    answer, host.call = host.call, busy  # type: ignore[method-assign]
+    assert asked_in_vain.wait(10)
+    host.grants = [grant(1), grant(4_000_000), grant(1_000), grant(1)]
+    host.call = answer  # type: ignore[method-assign]
+    until(lambda: guest.adjusted())
+    source.close()
+    assert source.take_notes() == []
+
+
+def test_a_thread_that_ends_by_a_bug_is_reported() -> None:
+    host, guest = Agent([grant(1), grant(8_000_000), grant(1_000), grant(1)]), Agent()
+    source = source_of(guest, host)
+    source.start()
+    host.grants = [{}, {}, {}, {}]
+    notes: list[str] = []
+    until(lambda: notes.extend(source.take_notes()) or notes)
+    assert notes[0].startswith("vm: its guest no longer holds packets back ('bps')")
     source.close()

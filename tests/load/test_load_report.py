@@ -1,6 +1,7 @@
 """From records to the page: nothing is lost on the way through the files, and doubts are shown where they stand."""
 
 import json
+from pathlib import Path
 
 import pytest
 import vl_convert
@@ -112,6 +113,31 @@ def test_a_load_that_was_killed_is_reported_from_what_it_had_written(kept, tmp_p
     assert "ended early, after 1 s of 3 s" in load_page.render(run)
     killed.settle()
     assert load_run(killed).responses == 4
+
+
+def test_a_kill_while_a_finished_load_is_tidied_loses_no_counter(kept, tmp_path, a_record, monkeypatch):
+    load = LoadDirectory.create(tmp_path / "tidied", kept.about())
+    second = Second(0, SECOND)
+    second.add(a_record(start_ns=0, end_ns=SECOND))
+    load.append(second, Health({}))
+    load.add_readings(Readings("generator's host", COUNTERS, {0: [1.5e9, 1.5e9, 6e6, 3.0, 2e9, 0.0]}))
+    unlink, removed = Path.unlink, []
+
+    def killed_after_the_first(path, **given):
+        if path.name in (load.LINES, load.COUNTERS):
+            if removed:
+                raise KeyboardInterrupt
+            removed.append(path.name)
+        unlink(path, **given)
+
+    monkeypatch.setattr(Path, "unlink", killed_after_the_first)
+    with pytest.raises(KeyboardInterrupt):
+        load.finish(LABELS, 0)
+    monkeypatch.undo()
+    samples = load.table("samples")
+    assert samples
+    load.settle()
+    assert load.table("samples") == samples
 
 
 def test_a_killed_load_counts_from_its_beginning_and_not_from_before(kept, tmp_path, a_record):

@@ -50,3 +50,16 @@ def test_a_service_that_ends_during_the_move_is_an_error_unless_the_guest_is_los
     with pytest.raises(TrialError, match="the service ended"):
         moved(Guest("the service ended"), "completed")
     assert moved(Guest("the service ended"), "lost").outcome == "lost"
+
+
+def test_a_bug_while_messages_are_taken_is_raised_even_if_the_guest_is_lost() -> None:
+    guest = Guest()
+
+    def take(*_: Any) -> None:
+        guest.taken.set()
+        raise KeyError("a message without its name")
+
+    guest._take = take  # type: ignore[method-assign]
+    for outcome in ("completed", "lost"):
+        with pytest.raises(KeyError, match="a message without its name"):
+            moved(guest, outcome)

@@ -1,5 +1,6 @@
 """A guest of the user's own whose link broke after the hand-over of post-copy: it is continued, or it is said how."""
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -130,3 +131,23 @@ def test_a_libvirt_that_is_too_old_is_named_with_the_version_that_is_needed(monk
     end.uri, end._connection = "here", SimpleNamespace(getLibVersion=lambda: versions[theirs])
     with pytest.raises(TrialError, match=rf"{lacking}, and a broken post-copy can be continued from 8\.5\.0 on"):
         end.recover(1)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(KeyError("x"), "this is a bug: KeyError('x')"), (TrialError(""), "TrialError")]
+)
+def test_a_move_that_ends_by_any_error_has_a_result(monkeypatch, error, said):
+    fake = SimpleNamespace(libvirtError=OSError)
+    monkeypatch.setattr(libvirt_end, "library", lambda: fake)
+    end = object.__new__(LibvirtEnd)
+    end._name, end._bell = "web", threading.Event()
+
+    def carry(*_):
+        raise error
+
+    end._carry, end.domain, end._parameters = carry, lambda: None, dict
+    end._begin("there", 0)
+    assert end._bell.wait(10)
+    state, reason = end._result
+    assert state == "failed"
+    assert said in reason

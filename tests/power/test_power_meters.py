@@ -365,6 +365,46 @@ def test_cpu_time_is_read_beside_the_meters():
     assert taken[0].consumers_s == {"web": 0.5}
 
 
+def looked_at(sampler):
+    """Looks at a sampler until it raises what has ended one of its threads."""
+    deadline = time.monotonic() + 20
+    with sampler:
+        while time.monotonic() < deadline:
+            sampler.look()
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("fails", ["store", "count"])
+def test_a_thread_that_can_read_no_more_ends_the_measurement(fails):
+    taken = []
+
+    def store(value):
+        taken.append(value)
+        if fails == "store":
+            raise OSError(28, "No space left on device")
+
+    def cpus():
+        if fails == "count":
+            raise KeyError("a bug")
+        return (1.0,)
+
+    with pytest.raises(OSError if fails == "store" else KeyError):
+        looked_at(Sampler({}, 0.02, store, cpus))
+    assert not any(isinstance(each, MeterFault) for each in taken)
+
+
+def test_a_reading_that_cannot_be_stored_is_no_fault_of_its_meter():
+    taken = []
+
+    def store(value):
+        taken.append(value)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        looked_at(Sampler({"quick": Quick()}, 0.02, store))
+    assert [type(each) for each in taken] == [Reading]
+
+
 def fails(meter):
     """Whether one of a few readings fails: what was on its way may still arrive."""
     for _ in range(3):

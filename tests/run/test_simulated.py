@@ -1,6 +1,8 @@
 """The block loop on a simulated host: what it finds is compared with what is true there."""
 
+import os
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,12 @@ from partywall.agent.calibration import Calibration
 from partywall.agent.catalogue import Warn, shipped
 from partywall.core.query import table
 from partywall.errors import AgentError
-from partywall.events import Left, Note
+from partywall.events import Block, Left, Note
 from partywall.host.label import Label
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
 from partywall.run import stages
+from partywall.run.execute import all_cpus
 from partywall.sandbox import Settings
 from partywall.store import RunDirectory
 from partywall.testing import SimulatedHost
@@ -126,6 +129,29 @@ def test_time_left_falls_to_nothing(tmp_path):
     SimulatedHost(TRUE).carry_out(planned(tmp_path), lambda e: left.append(e.seconds) if isinstance(e, Left) else 0)
     assert left == sorted(left, reverse=True)
     assert left[-1] < left[0] / 4
+
+
+def test_no_thread_of_the_controller_is_on_the_victims_cpu_while_it_is_measured(tmp_path):
+    """Also one that began before, as the one that draws on the terminal."""
+    if len(all_cpus()) < 2:
+        pytest.skip("one CPU")
+    ended, seen = threading.Event(), set()
+
+    def look(event):
+        if isinstance(event, Block):
+            tasks = [int(task.name) for task in Path("/proc/self/task").iterdir()]
+            seen.update((len(tasks) > 1, frozenset(os.sched_getaffinity(task))) for task in tasks)
+
+    before = threading.Thread(target=ended.wait)
+    before.start()
+    try:
+        run = planned(tmp_path)
+        SimulatedHost(TRUE).carry_out(run, look)
+    finally:
+        ended.set()
+        before.join()
+    victims = {cpu for trial in run.plan.trials for cpu in trial.victim_cpus}
+    assert seen == {(True, frozenset(all_cpus() - victims))}
 
 
 def test_every_aggressor_is_reported_when_to_press_and_all_are_stopped(tmp_path):

@@ -1,11 +1,12 @@
 """Clean-up that cannot remove something says so, and keeps the notes that the next one needs."""
 
 import contextlib
+import os
 
 import pytest
 
 from partywall.host.label import Label
-from partywall.sandbox import reaper
+from partywall.sandbox import hooks, networks, reaper
 
 
 @pytest.fixture(autouse=True)
@@ -31,4 +32,51 @@ def test_a_container_that_cannot_be_deleted_is_left_and_its_notes_are_kept(tmp_p
     finally:
         with contextlib.suppress(OSError):
             reaper.clean(label, forget=True)
+    assert not label.state.exists()
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Puts a shell script in the place of a program."""
+
+    def put(name, script):
+        file = tmp_path / "bin" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+        return file
+
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return put
+
+
+@pytest.mark.parametrize("script", ["echo busy >&2; exit 1", "exec sleep 30"])
+def test_hooks_that_cannot_be_removed_are_left_and_their_notes_are_kept(program, tmp_path, monkeypatch, script):
+    agent = program("agent", script)
+    monkeypatch.setattr(hooks.binary, "find", lambda: agent)
+    monkeypatch.setattr(hooks, "TIMEOUT_S", 0.5)
+    label = Label.create("hooked", tmp_path / "work")
+    hooks.note(label, [(None, "eth0"), ("web", "eth1")])
+    reaped = reaper.clean(label)
+    assert any(left.startswith("hooks at =eth0, web=eth1 (") for left in reaped.left)
+    assert (label.state / hooks.FILE).is_file()
+    program("agent", "echo hook of eth0")
+    reaped = reaper.clean(label)
+    assert ("hook of eth0" in reaped.removed, reaped.left, label.state.exists()) == (True, (), False)
+
+
+@pytest.mark.parametrize(("script", "why"), [("echo busy >&2; exit 1", "busy"), ("exec sleep 30", "timed out")])
+def test_a_namespace_that_cannot_be_deleted_is_left_and_its_note_is_kept(program, tmp_path, monkeypatch, script, why):
+    program("ip", script)
+    monkeypatch.setattr(networks, "NETNS", tmp_path / "netns")
+    monkeypatch.setattr(networks, "TIMEOUT_S", 0.5)
+    (tmp_path / "netns").mkdir()
+    (tmp_path / "netns" / "own").touch()
+    label = Label.create("networked", tmp_path / "work")
+    networks.note(label, ["own", "gone"])
+    (left,) = reaper.clean(label).left
+    assert left.startswith("network namespace own (")
+    assert why in left
+    program("ip", f"rm {tmp_path}/netns/$3")
+    assert reaper.clean(label).removed[0] == "network namespace own"
     assert not label.state.exists()

@@ -5,7 +5,8 @@ import pytest
 from partywall import study
 from partywall.errors import UsageError
 from partywall.model.agreement import Likeness, judge
-from partywall.model.migration import Move, MoveFinding, Responses
+from partywall.model.migration import Bin, Move, MoveFinding, PassFinding, Responses
+from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
 from partywall.scenario import papers
 from partywall.study.migration import findings
@@ -18,7 +19,7 @@ def shipped():
     return study.kind_of(file).read(file.read_bytes(), str(file))
 
 
-def moved(workload, block, ratio=3.0, work=(1.7e9, 1.69e9), total_s=30.0):
+def moved(workload, block, ratio=3.0, work=(1.7e9, 1.69e9, 1.0e9), total_s=30.0):
     """A move during which responses take `ratio` times as long."""
     move = Move(
         workload=workload, method="default", round=block, number=block, source="a", begin_ns=0, end_ns=1,
@@ -28,9 +29,20 @@ def moved(workload, block, ratio=3.0, work=(1.7e9, 1.69e9), total_s=30.0):
         phase: Responses(sent=100, lost=0, rate=10.0, mean_ns=base * (1 + block / 10) * 1e6)
         for phase, base in (("before", 900.0), ("during", 900.0 * ratio), ("after", 900.0))
     }
-    rates = dict(zip(("before", "during"), work, strict=True)) if workload == "matrix-vector" else {}
+    rates = dict(zip(("before", "during", "hand-over"), work, strict=True)) if workload == "matrix-vector" else {}
     values = {"total_s": total_s, "sent_bytes": total_s * 1e7}
-    return MoveFinding(move=move, users=users if workload != "matrix-vector" else {}, work=rates, values=values)
+    passes = (PassFinding(number=1, begin_s=0.0, seconds=total_s, sent=round(total_s * 9e6), dirty_rate=0.4 * 12.5e6),)
+    seconds = [
+        Bin(at_s=at, median_ns=900e6 * (ratio if 0 <= at < 1e-9 else 1), slowest_ns=5e9) for at in (-1.0, 0.0, 1.0)
+    ]
+    return MoveFinding(
+        passes=passes,
+        users_timeline=tuple(seconds),
+        move=move,
+        users=users if workload != "matrix-vector" else {},
+        work=rates,
+        values=values,
+    )
 
 
 def all_moves(**times):
@@ -67,7 +79,28 @@ def test_load_that_lengthens_a_move_is_as_in_the_paper_and_the_contrary_is_not()
 
 def test_computing_is_compared_on_the_host_in_a_guest_and_in_one_that_moves():
     result = besides(all_moves())["fig 5"]
-    assert {place.x for place in result.points} == {"host", "guest", "moving guest"}
+    assert {place.x for place in result.points} == {"host", "guest", "moving guest", "hand-over"}
+    assert result.points[Place("GFLOPS", "hand-over")].value == 1.0
+
+
+def test_time_beyond_the_wire_grows_with_the_share_of_the_link_that_is_changed():
+    """The first pass sends what the guest uses, at 100 Mbit/s; what comes on top of it is the load's."""
+    longer = {"20-users": 31.0, "120-users": 64.0, "120-users-keep-alive": 155.0}
+    result = besides(all_moves(**longer))["section IV.C (beyond the link)"]
+    wire, beyond = (result.points[Place(series, "120-users")].value for series in ("wire", "beyond"))
+    assert wire == pytest.approx(64 * 1.01 * 9e6 * 8 / 100e6, rel=1e-3)
+    assert wire + beyond == pytest.approx(64 * 1.01, rel=1e-3)
+    shares = besides(all_moves(**longer))["section IV.C (dirtying)"].points.values()
+    assert {round(point.value, 3) for point in shares} == {0.4}
+
+
+def test_the_shipped_loads_change_memory_at_the_papers_shares_of_the_link():
+    requested = shipped()
+    stated = papers.load("migration-energy").table("section IV.C (dirtying)").published["dirtied"]
+    for workload, number in stated.items():
+        rate = requested.plan.workloads[workload].params["rate_bytes_per_s"]
+        assert 8 * rate / requested.plan.link.rate == pytest.approx(number.value, abs=0.005)
+    assert requested.long.blocks >= 20
 
 
 def test_every_point_of_an_emulated_guest_says_so_and_that_of_the_host_does_not():

@@ -152,11 +152,28 @@ def test_a_form_without_a_key_of_this_server_is_refused(page, folder, key):
     assert folder.all() == []
 
 
+def test_a_key_that_no_page_of_this_server_gave_is_refused_in_plain_words(page, folder):
+    headers = {"origin": ORIGIN, "idempotency-key": "0123456789abcdef-0123456789abcdef01234567"}
+    answer = page.post("/api/jobs", json={"kind": "run", "shipped": "demo"}, headers=headers)
+    assert answer.status_code == 403
+    assert answer.json()["problems"][0]["message"] == "A browser's key must come from a page of this server."
+    assert folder.all() == []
+
+
 @pytest.mark.parametrize(
     "host", ["evil.test", "evil.test:8733", "127.0.0.1", "127.0.0.1:80", "", "[::1", "localhost:8733.evil"]
 )
 def test_a_rebound_name_is_refused(page, host):
     assert page.get("/", headers={"host": host}).status_code == 421
+
+
+def test_a_proxy_passes_on_a_whole_host_name_and_no_path(page):
+    proxied = {"x-forwarded-prefix": "/partywall", "x-forwarded-host": "example.org", "x-script-name": "/partywall"}
+    answer = page.get("/", headers=proxied)
+    assert answer.status_code == 200
+    assert "/partywall/" not in answer.text
+    assert 'href="/start' in answer.text
+    assert page.get("/partywall/").status_code == 404
 
 
 def test_a_viewer_changes_nothing(viewer, folder):

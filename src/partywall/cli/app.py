@@ -53,6 +53,7 @@ COMMANDS: dict[str, Command | None] = {
     "guard": Command("guard:app", "Enforce guaranteed bit/s and packets/s for each vif, and show that they are kept."),
     "trace": None,
     "watch": None,
+    "blame": None,
     "migrate": Command(
         "migrate:migrate", "Move a guest between hosts while it works, and measure what that does to its users."
     ),

@@ -130,6 +130,27 @@ def check(policy: Policy) -> Iterator[Mistake]:
     yield from _twice(policy)
     yield from _tenants(policy)
     yield from _sums(policy)
+    yield from _published(policy)
+
+
+def _published(policy: Policy) -> Iterator[Mistake]:
+    """What the published algorithm does not divide."""
+    if policy.policy != "published":
+        return
+    remedy = "leave it out, or write policy: max-min"
+    for name, kind in policy.service_classes.items():
+        if kind.delay or kind.jitter:
+            yield Mistake(("service_classes", name), "the published algorithm has no goals for delay or jitter", remedy)
+    for name, total in policy.tenants.items():
+        if total.ceiling or (total.receive and total.receive.ceiling):
+            yield Mistake(("tenants", name), "the published algorithm has no total of a tenant in bit/s", remedy)
+    for name, vif in policy.vifs.items():
+        if vif.flows:
+            yield Mistake(("vifs", name, "flows"), "the published algorithm has no flow classes", remedy)
+    for name, link in policy.by_link.items():
+        if link.packets:
+            said = "the published algorithm does not divide the packets/s of a link"
+            yield Mistake((*link_path(name), "packets"), said, remedy)
 
 
 def _no_link(policy: Policy) -> Iterator[Mistake]:

@@ -184,6 +184,11 @@ class Policy(Frozen):
         description="queue that delays packets; fq: until each packet's departure time; tbf: at a rate. "
         "Default: fq if the kernel has it, else tbf",
     )
+    policy: Literal["max-min", "published"] = Field(
+        "max-min",
+        description="how capacities are divided; max-min: by demand, and idle guarantees are lent; published: by the "
+        "algorithm of DBA-VM as its authors print it, to compare with",
+    )
 
     @property
     def by_link(self) -> Mapping[str, Link]:

@@ -47,6 +47,7 @@ COUNTERS_S = 1.5
 # A generator that is silent for this long has hung.
 SILENCE_S = 10.0
 WAIT_S = 0.2
+CHECK_S = 60
 # Interval between corrections of clocks elsewhere, so that their seconds match this host's.
 LOOK_S = 10.0
 GUESTS_HOST = Nic.user().gateway
@@ -447,9 +448,19 @@ def check(program: Mapping[str, Any]) -> None:
     The agent reads expressions and selectors; sends no requests.
     """
     command = [str(binary.find()), "check-load"]
-    checked = subprocess.run(
-        command, input=json.dumps(program), capture_output=True, text=True, check=False, timeout=60
-    )
+    try:
+        checked = subprocess.run(
+            command,
+            input=json.dumps(program),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=CHECK_S,
+        )
+    except subprocess.TimeoutExpired:
+        said = f"the plan was not checked within {CHECK_S} s; check that the host is not overloaded"
+        raise AgentError(f"agent {ID}: {said}") from None
     if checked.returncode:
         raise AgentError(f"agent {ID}: {checked.stderr.strip()}")
     if checked.stdout:

@@ -186,6 +186,7 @@ def _proxy(program: str, job: Recording, label: Label, har: Path) -> Iterator[_P
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         text=True,
+        errors="replace",
         process_group=0,
     )
     running = _Proxy(process, port)

@@ -152,7 +152,8 @@ class LoadDirectory(Record):
                 tables.add("generators", [row for record in records for row in _generator_rows(record, labels)])
             for readings in _batches(self._readings()):
                 tables.add("samples", [row for each in readings for row in sample_rows(each)])
-        for name in (self.COUNTERS, self.LINES):
+        # With the lines, `settle` would write the tables again, and those of the counters need the counters.
+        for name in (self.LINES, self.COUNTERS):
             (self.path / name).unlink(missing_ok=True)
 
     def _readings(self) -> Iterator[Readings]:

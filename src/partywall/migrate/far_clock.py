@@ -30,7 +30,7 @@ def ahead(ssh: str) -> Ahead | None:
     with (
         subprocess.Popen(
             connection.argv(ssh, LOOP), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True, bufsize=1, process_group=0, env=os.environ,
+            text=True, errors="replace", bufsize=1, process_group=0, env=os.environ,
         ) as process,
         contextlib.suppress(OSError, ValueError),
     ):  # fmt: skip

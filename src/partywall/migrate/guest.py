@@ -319,6 +319,10 @@ class MovableGuest(Qemu):
             except FileNotFoundError:
                 remedy = install(Host.here(), "qemu-utils")
                 raise CapabilityError(f"a root image of a guest that moves needs qemu-img; {remedy}") from None
+            except subprocess.TimeoutExpired:
+                raise TrialError(
+                    f"sandbox {self.settings.name}: qemu-img did not end within {END_S:g} s; check the disk"
+                ) from None
             except subprocess.CalledProcessError as error:
                 said = error.stderr.decode(errors="replace").strip()
                 raise TrialError(f"sandbox {self.settings.name}: its root image: {said}") from None

@@ -56,7 +56,11 @@ def events_run() -> None:
 
     def carry() -> None:
         while True:
-            module.virEventRunDefaultImpl()
+            # An error of one round must not end the events and signs of life of all connections.
+            try:
+                module.virEventRunDefaultImpl()
+            except module.libvirtError:
+                time.sleep(LOOK_S)
 
     threading.Thread(target=carry, name="libvirt-events", daemon=True).start()
 
@@ -205,9 +209,11 @@ class LibvirtEnd:
             try:
                 self._carry(domain, to, flags, parameters)
             except (TrialError, library().libvirtError) as error:
-                said = str(error).strip().splitlines()[0]
+                said = next(iter(str(error).strip().splitlines()), repr(error))
                 cancelled = "canceled by client" in said or "cancelled" in said.lower()
                 self._result = ("cancelled" if cancelled else "failed", said)
+            except Exception as error:  # noqa: BLE001 - without a result, the move would be waited for in vain
+                self._result = ("failed", f"this is a bug: {error!r}")
             else:
                 self._result = ("completed", "")
             self._bell.set()

@@ -86,7 +86,9 @@ def there(ssh: str, thread: int, memory: int) -> Area | None:
     """Of the process of a thread on another machine, by ssh."""
     command = connection.argv(ssh, f"cat /proc/{thread}/smaps")
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=os.environ)
+        ran = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=60, env=os.environ
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return area(ran.stdout, memory) if ran.returncode == 0 else None

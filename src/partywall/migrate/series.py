@@ -18,7 +18,7 @@ import numpy as np
 from partywall.agent import binary
 from partywall.agent.client import AgentClient
 from partywall.clock import Monotonic
-from partywall.errors import AgentError, CapabilityError, TrialError
+from partywall.errors import AgentError, CapabilityError, PartywallError, TrialError
 from partywall.events import Broken, Doing, Emit, Left, Note
 from partywall.host import Host
 from partywall.host.label import Label
@@ -304,13 +304,13 @@ class Series:
         The agent of a guest whose messages wait for too long is cut off, and its guest ends with it.
         """
         ended = threading.Event()
-        broken: list[TrialError] = []
+        broken: list[Exception] = []
 
         def collect() -> None:
             try:
                 while not ended.is_set():
                     self._take(COLLECT_S)
-            except TrialError as error:
+            except Exception as error:  # noqa: BLE001 - raised below, by the thread that waits
                 broken.append(error)
 
         thread = threading.Thread(target=collect, name="collect", daemon=True)
@@ -320,7 +320,8 @@ class Series:
         finally:
             ended.set()
             thread.join()
-        if broken and moved.outcome not in GONE:
+        # The end of a guest that is lost is no news.
+        if broken and not (moved.outcome in GONE and isinstance(broken[0], PartywallError)):
             raise broken[0]
         return moved
 

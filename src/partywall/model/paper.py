@@ -220,7 +220,8 @@ class Paper(Frozen):
 class Measured(Frozen):
     """A point measured here, with its interval. emulated: what was emulated.
 
-    deviation: the standard deviation of single values, where the paper's figure shows one.
+    deviation: the standard deviation of single values, where the paper's figure shows one. n: blocks or rounds behind
+    it; None if unknown. simulated: True if its meter was simulated, so that it confirms nothing.
     """
 
     series: str
@@ -230,6 +231,8 @@ class Measured(Frozen):
     high: float
     emulated: Emulated | None = None
     deviation: float | None = None
+    n: int | None = None
+    simulated: bool = False
 
     @property
     def place(self) -> Place:

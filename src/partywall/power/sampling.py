@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import Any, Self
 
 from partywall.clock import Clock, Monotonic
 from partywall.model.power import Activity, FaultKind, MeterFault, Reading
@@ -26,7 +26,10 @@ Take = Callable[[Reading | MeterFault | Activity], None]
 
 
 class Sampler:
-    """Reads meters until it is closed. take: receives each reading, fault and activity, from several threads."""
+    """Reads meters until it is closed. take: receives each reading, fault and activity, from several threads.
+
+    `look` and `close` raise what has ended one of the threads, such as a full disk: what it read later is missing.
+    """
 
     def __init__(
         self,
@@ -42,13 +45,14 @@ class Sampler:
         self._ended = threading.Event()
         self._begun_ns: dict[str, int | None] = {}
         self._hanging: set[str] = set()
+        self._failed: Exception | None = None
         self._cpus, self._consumers = cpus, consumers or {}
         self._threads = [
-            threading.Thread(target=self._read, args=(name, meter), name=f"meter-{name}", daemon=True)
+            threading.Thread(target=self._run, args=(self._read, name, meter), name=f"meter-{name}", daemon=True)
             for name, meter in meters.items()
         ]
         if cpus is not None:
-            self._threads.append(threading.Thread(target=self._watch, name="activity", daemon=True))
+            self._threads.append(threading.Thread(target=self._run, args=(self._watch,), name="activity", daemon=True))
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -61,7 +65,7 @@ class Sampler:
     def close(self) -> None:
         """Ends all threads but those that hang."""
         self._ended.set()
-        self.look()
+        self._tell_hanging()
         deadline = time.monotonic() + HANGS_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -69,6 +73,11 @@ class Sampler:
 
     def look(self) -> None:
         """Reports meters whose reading hangs, once each."""
+        if self._failed is not None:
+            raise self._failed
+        self._tell_hanging()
+
+    def _tell_hanging(self) -> None:
         now_ns = self._clock.now_ns()
         for name, begun_ns in list(self._begun_ns.items()):
             hangs = begun_ns is not None and now_ns - begun_ns > HANGS_S * 1e9
@@ -78,6 +87,12 @@ class Sampler:
             if not hangs:
                 self._hanging.discard(name)
 
+    def _run(self, body: Callable[..., None], *of: Any) -> None:
+        try:
+            body(*of)
+        except Exception as error:  # noqa: BLE001 - `look` raises it in the thread that waits
+            self._failed = self._failed or error
+
     def _read(self, name: str, meter: Meter) -> None:
         due_ns = self._clock.now_ns()
         while not self._ended.is_set():
@@ -85,14 +100,15 @@ class Sampler:
             wait_s = 0.0
             try:
                 reading = meter.read()
-                if not self._ended.is_set():
-                    self._take(reading.model_copy(update={"meter": name}))
             except MeterError as error:
                 self._fault(name, error.kind, str(error))
                 wait_s = AGAIN_S
             except Exception as error:  # noqa: BLE001 - one meter's mistake must not end the measurement
                 self._fault(name, "garbage", f"{type(error).__name__}: {error}")
                 wait_s = AGAIN_S
+            else:
+                if not self._ended.is_set():
+                    self._take(reading.model_copy(update={"meter": name}))
             self._begun_ns[name] = None
             due_ns = max(due_ns + self._every_ns, self._clock.now_ns() + round(wait_s * 1e9))
             self._ended.wait(max(0.0, (due_ns - self._clock.now_ns()) / 1e9))

@@ -80,9 +80,10 @@ def records(beside: Beside) -> list[Beside]:
 
 
 def measured_text(point: Measured) -> str:
-    """'41.2 ± 0.8 (sd 3.1)', marked if emulated."""
+    """'41.2 ± 0.8 (sd 3.1)', marked E if emulated and S if its meter is simulated."""
     deviation = "" if point.deviation is None else f" (sd {units.format_number(point.deviation, 3)})"
-    return figures.interval(point.value, point.low, point.high) + deviation + figures.mark(point.emulated)
+    marks = figures.mark(point.emulated) + (" S" if point.simulated else "")
+    return figures.interval(point.value, point.low, point.high) + deviation + marks
 
 
 def _places(beside: Beside) -> list[Place]:

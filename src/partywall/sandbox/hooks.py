@@ -23,16 +23,17 @@ def note(label: Label, places: Sequence[tuple[str | None, str]]) -> None:
     write_whole(label.state / FILE, json.dumps([list(place) for place in places]))
 
 
-def remove(label: Label) -> list[str]:
-    """Removes the rest of a run's hooks. Returns their names."""
+def remove(label: Label) -> tuple[list[str], list[str]]:
+    """Removes the rest of a run's hooks: (removed, not removed)."""
     try:
         places = [tuple(place) for place in json.loads((label.state / FILE).read_text())]
     except (OSError, ValueError):
-        return []
+        return [], []
     arguments = [f"{namespace or ''}={interface}" for namespace, interface in places]
     try:
         argv = [str(binary.find()), "unhook", f"{label.run}_", *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    except (CapabilityError, OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.splitlines()
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False)
+    except (CapabilityError, OSError, subprocess.TimeoutExpired) as error:
+        return [], [f"hooks at {', '.join(arguments)} ({error})"]
+    left = [f"hooks at {', '.join(arguments)} ({done.stderr.strip()})"] if done.returncode else []
+    return done.stdout.splitlines(), left

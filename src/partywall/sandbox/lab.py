@@ -60,7 +60,7 @@ def tc(namespace: str, *arguments: str) -> str:
 
 
 def _tool(*command: str) -> str:
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if ran.returncode:
         raise TrialError(f"{' '.join(command)}: {ran.stderr.strip()}")
     return ran.stdout

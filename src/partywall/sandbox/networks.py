@@ -18,6 +18,7 @@ from partywall.host.label import Label
 FILE = "networks.json"
 NETNS = Path("/run/netns")
 CLONE_NEWNET = 0x40000000
+TIMEOUT_S = 20
 
 T = TypeVar("T")
 
@@ -27,16 +28,30 @@ def note(label: Label, names: Iterable[str]) -> None:
     write_whole(label.state / FILE, json.dumps(list(names)))
 
 
-def remove(label: Label) -> list[str]:
-    """Removes a run's namespaces with all interfaces in them. Returns the removed ones."""
+def remove(label: Label) -> tuple[list[str], list[str]]:
+    """Removes a run's namespaces with all interfaces in them: (removed, not removed)."""
     try:
         names = json.loads((label.state / FILE).read_text())
     except (OSError, ValueError):
-        return []
-    there = [name for name in names if (NETNS / name).exists()]
-    for name in there:
-        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False, timeout=20)
-    return [f"network namespace {name}" for name in there if not (NETNS / name).exists()]
+        return [], []
+    removed, left = [], []
+    for name in (name for name in names if (NETNS / name).exists()):
+        why = _deleted(name)
+        if (NETNS / name).exists():
+            left.append(f"network namespace {name} ({why})")
+        else:
+            removed.append(f"network namespace {name}")
+    return removed, left
+
+
+def _deleted(name: str) -> str:
+    """Deletes a namespace. Returns why it could not."""
+    command = ["ip", "netns", "del", name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return done.stderr.strip()
 
 
 def in_namespace(namespace: Path, make: Callable[[], T]) -> T:

@@ -46,7 +46,14 @@ class Peer:
         argv = [*enter, str(binary.find()), "peer", "--listen", f"{address}:0", kernel, json.dumps(peer_params)]
         pipe = subprocess.PIPE
         process = subprocess.Popen(
-            argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=os.environ | label.environment, process_group=0
+            argv,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            errors="replace",
+            env=os.environ | label.environment,
+            process_group=0,
         )
         for cpus in (settings.host_cpus, settings.cpus):
             if cpus:

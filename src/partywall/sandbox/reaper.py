@@ -49,17 +49,15 @@ def clean(label: Label, *, forget: bool = False) -> Reaped:
     forget: also the notes of domains that cannot be reached.
     """
     removed = [f"process {pid}" for pid in _kill_processes(label.run)]
-    removed += hooks.remove(label)
-    removed += networks.remove(label)
     left: list[str] = []
-    for remove in (_delete_containers, leftovers.remove):
+    for remove in (hooks.remove, networks.remove, _delete_containers, leftovers.remove):
         done, not_done = remove(label)
         removed += done
         left += not_done
     cgroups_of = _cgroups(label)
     removed += _remove_cgroups(cgroups_of)
     _leave_scope(label)
-    # Only the state folder knows what an unreachable daemon or a missing runtime still has.
+    # Only the state folder knows what an unreachable daemon, a missing runtime or the kernel still has.
     for folder in (label.work, *(() if left and not forget else (label.state,))):
         if folder.exists():
             shutil.rmtree(folder, ignore_errors=True)

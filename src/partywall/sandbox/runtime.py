@@ -69,7 +69,9 @@ class Runtime:
         """Runs a subcommand to its end. TrialError with its error message if it fails."""
         argv = [*self.prefix, *arguments]
         try:
-            done = subprocess.run(argv, input=given, capture_output=True, text=True, timeout=timeout_s, check=False)
+            done = subprocess.run(
+                argv, input=given, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
+            )
         except subprocess.TimeoutExpired:
             raise TrialError(f"{self.name} {arguments[0]} did not end within {timeout_s:g} s") from None
         if done.returncode:

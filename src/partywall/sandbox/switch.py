@@ -22,6 +22,7 @@ BRIDGE = "br0"
 GATEWAY = "198.18.0.1"
 PREFIX = 16
 PORTS_MAX = 250
+IP_S = 20
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,10 @@ def lacking(host: Host) -> str:
 
 
 def _ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False, timeout=20)
+    command = ["ip", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=IP_S)
+    except subprocess.TimeoutExpired:
+        raise TrialError(f"{' '.join(command)} did not end within {IP_S} s; the kernel is busy") from None
     if done.returncode:
         raise TrialError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")

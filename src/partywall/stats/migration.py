@@ -56,6 +56,10 @@ EMPTY = {
     "announced": np.zeros((0, 1)),
 }
 
+HAND_OVER = "hand-over"
+HAND_OVER_NS = 1e9
+"""A figure of work has a value for each second, so the second around the hand-over shows most."""
+
 FEWEST = 3
 """Moves of a cell below which no interval is given."""
 LEVEL = 0.95
@@ -382,7 +386,20 @@ def _work(move: Move, work: Table) -> dict[str, float]:
     at_ns = work[:, 1] + move.offset_ns
     if move.paused_ns is not None:
         at_ns = np.where(at_ns > move.paused_ns, at_ns + stopped_ns, at_ns)
-    return _rates(move, at_ns, work[:, 2])
+    return _rates(move, at_ns, work[:, 2]) | _at_hand_over(move, at_ns, work[:, 2])
+
+
+def _at_hand_over(move: Move, at_ns: Table, work: Table) -> dict[str, float]:
+    """The rate of the second around the hand-over, or of a longer time if the guest stands still for longer."""
+    if move.paused_ns is None or move.resumed_ns is None:
+        return {}
+    middle_ns = (move.paused_ns + move.resumed_ns) / 2
+    low = min(float(move.paused_ns), middle_ns - HAND_OVER_NS / 2)
+    high = max(float(move.resumed_ns), middle_ns + HAND_OVER_NS / 2)
+    if not at_ns.min() <= low < high <= at_ns.max():
+        return {}
+    inside = (at_ns >= low) & (at_ns < high)
+    return {HAND_OVER: float(work[inside].sum() / (high - low) * 1e9)}
 
 
 def _rates(move: Move, at_ns: Table, work: Table) -> dict[str, float]:

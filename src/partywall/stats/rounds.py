@@ -64,6 +64,7 @@ def beside(
                 low=max(mean.low, 0.0),
                 high=mean.high,
                 deviation=(deviations or {}).get(place),
+                n=mean.n,
             )
             for place, mean in means.items()
         ),

@@ -51,7 +51,7 @@ def said(argv: Sequence[str]) -> str:
 def agent_facts(root: Path) -> dict[str, Any]:
     """The agent's facts about a host whose files are below `root`. AgentError if it fails."""
     argv = [str(binary.find()), "facts", "--root", str(root)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, timeout=60)
     if done.returncode:
         raise AgentError(f"{' '.join(argv[1:])} ended with status {done.returncode}: {done.stderr.strip()}")
     return dict(json.loads(done.stdout))

@@ -247,7 +247,11 @@ class Hosts:
 def _run(pid: int, *command: str) -> None:
     """Runs a command in the network of a process. TrialError with its error output."""
     ran = subprocess.run(
-        ["nsenter", f"--net=/proc/{pid}/ns/net", *command], capture_output=True, text=True, check=False
+        ["nsenter", f"--net=/proc/{pid}/ns/net", *command],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
     if ran.returncode:
         raise TrialError(f"{' '.join(command)}: {ran.stderr.strip()}")

@@ -247,16 +247,25 @@ fn digest(file: &Path) -> Result<(), String> {
     writeln!(std::io::stdout(), "{:016x}", hasher.finish()).map_err(|e| e.to_string())
 }
 
+/// Tries all places, and then fails if hooks may be left at one.
 fn unhook(prefix: &str, places: &[String]) -> Result<(), String> {
+    let mut left = Vec::new();
     for place in places {
         let (namespace, interface) =
             place.split_once('=').ok_or_else(|| format!("{place:?} is not an interface; write NAMESPACE=INTERFACE"))?;
         let namespace = (!namespace.is_empty()).then(|| namespace.to_owned());
-        for removed in partywall_tracer::unhook(namespace, interface, prefix) {
-            writeln!(std::io::stdout(), "hook {removed} on {place}").map_err(|e| e.to_string())?;
+        match partywall_tracer::unhook(namespace, interface, prefix) {
+            Ok(every) => {
+                every.iter().try_for_each(|one| writeln!(std::io::stdout(), "hook {one} on {place}")).map_err(|e| e.to_string())?;
+            }
+            Err(error) => left.push(format!("{place}: {error}")),
         }
     }
-    Ok(())
+    if left.is_empty() {
+        Ok(())
+    } else {
+        Err(left.join("; "))
+    }
 }
 
 fn print(value: &serde_json::Value) -> Result<(), String> {

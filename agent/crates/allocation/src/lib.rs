@@ -2,9 +2,9 @@
 //! Divides one capacity: the two steps of DBA-VM (Amamou et al., ISCC 2012, section IV), defined exactly. Pure. The caller measures
 //! demand and enforces the result. [`divide`] does so for several links, with totals over claims of any of them.
 //!
-//! The paper processes interfaces in order and passes the rest of one to the next, so its result depends on where it starts. Here
-//! capacity is distributed in six stages. All but the second and the last go by falling priority. Within one priority (a service
-//! class), the smallest grant grows first (max-min fair):
+//! The paper processes interfaces in order and passes the rest of one to the next, so its result depends on where it starts
+//! ([`published()`] is that algorithm). Here capacity is distributed in six stages. All but the second and the last go by falling
+//! priority. Within one priority (a service class), the smallest grant grows first (max-min fair):
 //!
 //! 1. demand up to the guarantee,
 //! 2. what waits already, to all equally: a grant never falls faster than its queue can drain,
@@ -16,11 +16,13 @@
 //! The unit is the caller's: bit/s or packets/s.
 
 mod divide;
+mod published;
 mod share;
 mod throttle;
 mod want;
 
 pub use divide::{divide, Limit};
+pub use published::{published, published_packets, Interface};
 pub use share::by_use;
 pub use throttle::Throttle;
 pub use want::{Seen, Want, Wanted};

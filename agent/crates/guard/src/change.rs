@@ -62,7 +62,11 @@ impl Rests {
             (self.batches, self.until_ns) = (0, now + BATCHES_WITHIN_NS);
         }
         self.batches += 1;
-        if self.batches <= BATCHES_AT_ONCE { 0 } else { RESTS_NS }
+        if self.batches <= BATCHES_AT_ONCE {
+            0
+        } else {
+            RESTS_NS
+        }
     }
 }
 

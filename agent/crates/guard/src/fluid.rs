@@ -415,7 +415,7 @@ fn simulated(start: &partywall_wire::GuardStart, controls: &[Control], queue: Gu
 }
 
 mod tests {
-    use partywall_wire::{GuardDemand, GuardLeaf, GuardPool, GuardStart};
+    use partywall_wire::{GuardDemand, GuardDivision, GuardLeaf, GuardPool, GuardStart};
 
     use super::*;
 
@@ -457,6 +457,7 @@ mod tests {
             fallback_after_ns: None,
             queue: None,
             demand: GuardDemand::Waiting,
+            division: GuardDivision::default(),
             transient: false,
         }
     }

@@ -1439,7 +1439,7 @@ fn missed(goal: &GuardGoal, own: Wait, link: Wait, alone: bool) -> GuardNote {
 mod tests {
     use partywall_bpf::tc::Network;
     use partywall_bpf::Namespace;
-    use partywall_wire::{GuardDemand, GuardLeaf, GuardPool};
+    use partywall_wire::{GuardDemand, GuardDivision, GuardLeaf, GuardPool};
 
     use super::*;
 
@@ -1480,6 +1480,7 @@ mod tests {
             fallback_after_ns: Some(1_000_000_000),
             queue: Some(GuardQueue::Tbf),
             demand: GuardDemand::default(),
+            division: GuardDivision::default(),
             transient: false,
         }
     }

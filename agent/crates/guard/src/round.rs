@@ -1,9 +1,9 @@
 //! One round of the loop: reads counters and writes grants. It only touches the data plane's memory, so that it can be timed and
 //! tested without a network.
 
-use partywall_allocation::{allocate, by_use, divide, Claim, Limit, Seen, Throttle, Want, Wanted};
+use partywall_allocation::{allocate, by_use, divide, published, published_packets, Claim, Interface, Limit, Seen, Throttle, Want, Wanted};
 use partywall_clock::{self as clock, Nanos};
-use partywall_wire::{GuardDemand, GuardDirection, GuardHook, GuardLeaf, GuardPool, GuardQueue, GuardStart, GuardTotal};
+use partywall_wire::{GuardDemand, GuardDirection, GuardDivision, GuardHook, GuardLeaf, GuardPool, GuardQueue, GuardStart, GuardTotal};
 
 use crate::place::LARGEST;
 use crate::plane::{Counters, Grant, Hold, Plane};
@@ -85,10 +85,12 @@ struct Demand {
     pps: Wanted,
     /// The rate at which what waits leaves in time.
     drains_bps: u64,
+    /// What passed the hook.
+    passed_bps: u64,
 }
 
 const ALL: Wanted = Wanted { rate: u64::MAX, held_back: false, doubted: 0 };
-const EVERYTHING: Demand = Demand { bps: ALL, pps: ALL, drains_bps: 0 };
+const EVERYTHING: Demand = Demand { bps: ALL, pps: ALL, drains_bps: 0, passed_bps: u64::MAX };
 
 struct Pool {
     capacity_bps: u64,
@@ -166,6 +168,7 @@ pub struct Rounds {
     look_again: bool,
     queue: GuardQueue,
     demand: GuardDemand,
+    division: GuardDivision,
     period_ns: Nanos,
     at_ns: Nanos,
 }
@@ -219,6 +222,7 @@ impl Rounds {
             look_again: false,
             queue,
             demand: start.demand,
+            division: start.division,
             period_ns: start.period_ns,
             at_ns: now,
         };
@@ -466,6 +470,9 @@ impl Rounds {
     }
 
     fn in_motion(&self, grants: &[Grant]) -> bool {
+        if self.division == GuardDivision::Published {
+            return false; // It has a fixed period.
+        }
         let wants = &self.wants;
         self.pools.iter().any(|pool| {
             let sum = |of: &dyn Fn(usize) -> u64| pool.members.iter().map(|&at| of(at)).fold(0, u64::saturating_add);
@@ -548,7 +555,7 @@ impl Rounds {
             }
             None => Wanted { rate: offered_pps, held_back: false, doubted: 0 },
         };
-        Demand { bps, pps, drains_bps }
+        Demand { bps, pps, drains_bps, passed_bps: rates.passed_bps }
     }
 
     /// The rate at which what waits leaves within the time that it may wait, and a period. The time is at most
@@ -579,7 +586,11 @@ impl Rounds {
             pool.floor_bps = pool.members.iter().map(guaranteed).sum();
             pool.divided_bps = pool.throttle.divided(pool.capacity_bps, pool.floor_bps);
         }
-        for (at, bps) in self.bits(&claims).into_iter().enumerate() {
+        let bits = match self.division {
+            GuardDivision::MaxMin => self.bits(&claims),
+            GuardDivision::Published => self.published_bits(),
+        };
+        for (at, bps) in bits.into_iter().enumerate() {
             let leaf = &self.leaves[at].config;
             grants[at].bps = bps;
             grants[at].burst_ns = reserve_ns(leaf.guarantee_bps, bps, leaf.burst_ns, self.period_ns);
@@ -598,16 +609,39 @@ impl Rounds {
         divide(claims, &pools, &totals)
     }
 
+    /// Bit/s of each leaf by the published algorithm. It knows no totals and no goals, and a policy with it has none.
+    fn published_bits(&self) -> Vec<u64> {
+        let mut grants = vec![0; self.leaves.len()];
+        for pool in &self.pools {
+            let interface = |&at: &usize| {
+                let GuardLeaf { priority, guarantee_bps, ceiling_bps, .. } = self.leaves[at].config;
+                Interface { priority, least: guarantee_bps, most: ceiling_bps, used: self.wants[at].passed_bps }
+            };
+            let interfaces: Vec<Interface> = pool.members.iter().map(interface).collect();
+            pool.members.iter().zip(published(pool.capacity_bps, &interfaces)).for_each(|(&at, bps)| grants[at] = bps);
+        }
+        grants
+    }
+
+    /// The parts of a tenant's packets/s for its leaves.
+    fn parts(&self, total: &Total, ceiling: u64, wants: &[Demand]) -> Vec<u64> {
+        if self.division == GuardDivision::Published {
+            let used: Vec<u64> = total.members.iter().map(|&at| wants[at].passed_bps).collect();
+            return published_packets(ceiling, &used);
+        }
+        let used: Vec<u64> = total.members.iter().map(|&at| self.used(at, wants[at].bps)).collect();
+        let most = |at: usize| self.leaves[at].config.ceiling_pps.unwrap_or(u64::MAX);
+        let wanted: Vec<u64> = total.members.iter().map(|&at| wants[at].pps.rate.max(TRICKLE_PPS).min(most(at))).collect();
+        by_use(ceiling, &used, &wanted)
+    }
+
     /// Packets/s of each leaf. A tenant's packets are divided among its leaves in proportion to their bandwidth, which is the paper's
     /// second step. A pool's packets are divided in the same way as its bits.
     fn packets(&self, wants: &[Demand]) -> Vec<Option<u64>> {
         let mut packets: Vec<Option<u64>> = self.leaves.iter().map(|leaf| leaf.config.ceiling_pps).collect();
         for total in &self.totals {
             let Some(ceiling) = total.ceiling_pps else { continue };
-            let used: Vec<u64> = total.members.iter().map(|&at| self.used(at, wants[at].bps)).collect();
-            let most = |at: usize| self.leaves[at].config.ceiling_pps.unwrap_or(u64::MAX);
-            let wanted: Vec<u64> = total.members.iter().map(|&at| wants[at].pps.rate.max(TRICKLE_PPS).min(most(at))).collect();
-            for (&at, part) in total.members.iter().zip(by_use(ceiling, &used, &wanted)) {
+            for (&at, part) in total.members.iter().zip(self.parts(total, ceiling, wants)) {
                 packets[at] = Some(packets[at].map_or(part, |own| own.min(part)));
             }
         }
@@ -831,6 +865,7 @@ mod tests {
             fallback_after_ns: None,
             queue: None,
             demand: GuardDemand::default(),
+            division: GuardDivision::default(),
             transient: false,
         }
     }
@@ -853,6 +888,29 @@ mod tests {
         let leaves = vec![leaf("a", 1, 150_000_000, None, &[]), leaf("b", 2, 700_000_000, None, &[]), leaf("c", 1, 150_000_000, None, &[])];
         let rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
         assert_eq!(rounds.grants().iter().map(|grant| grant.bps).collect::<Vec<_>>(), [150_000_000, 700_000_000, 150_000_000]);
+    }
+
+    #[test]
+    fn the_published_division_reserves_the_guarantee_of_an_idle_leaf_and_ours_lends_it() {
+        let leaves =
+            || vec![leaf("a", 1, 150_000_000, None, &[]), leaf("b", 2, 700_000_000, None, &[]), leaf("c", 1, 150_000_000, None, &[])];
+        let rates = [Rates::default(), Rates::default(), offered(1_000_000_000, 12_000)];
+        let decides = |division| {
+            let mut rounds = Rounds::new(&GuardStart { division, ..start(leaves(), vec![]) }, GuardQueue::Tbf, 0);
+            assert_eq!(rounds.grants().iter().map(|grant| grant.bps).collect::<Vec<_>>(), [150_000_000, 700_000_000, 150_000_000]);
+            decided(&mut rounds, &rates)
+        };
+        assert_eq!(decides(GuardDivision::Published), [150_000_000, 700_000_000, 150_000_000]);
+        assert!(decides(GuardDivision::MaxMin)[2] > 990_000_000);
+    }
+
+    #[test]
+    fn the_published_division_gives_packets_by_use_alone() {
+        let leaves = vec![leaf("busy", 1, 0, None, &[0]), leaf("idle", 1, 0, None, &[0])];
+        let begin = start(leaves, vec![GuardTotal { name: "vm".into(), ceiling_bps: None, ceiling_pps: Some(8000) }]);
+        let mut rounds = Rounds::new(&GuardStart { division: GuardDivision::Published, ..begin }, GuardQueue::Tbf, 0);
+        let packets = granted(&mut rounds, &[offered(64_000_000, 8000), Rates::default()]);
+        assert_eq!(packets.iter().map(|grant| grant.pps).collect::<Vec<_>>(), [Some(8000), Some(0)]);
     }
 
     #[test]

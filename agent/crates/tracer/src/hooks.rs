@@ -156,20 +156,37 @@ impl Drop for How {
     }
 }
 
-/// Removes every hook whose name has this prefix from an interface, and returns their names. Missing ones are ignored.
-#[must_use]
-pub fn unhook(namespace: Option<String>, interface: &str, prefix: &str) -> Vec<String> {
+/// Removes every hook whose name has this prefix from an interface, and returns their names. Nothing is left at an interface or a
+/// namespace that does not exist.
+///
+/// # Errors
+/// The kernel's error, if hooks may be left.
+pub fn unhook(namespace: Option<String>, interface: &str, prefix: &str) -> io::Result<Vec<String>> {
     let hop = Hop { name: String::new(), namespace, interface: interface.into(), hook: None, remote: false };
     let opened = hop.open_namespace().and_then(|namespace| {
         let network = Network::of(&namespace)?;
         Ok((network.index(interface)?, network))
     });
-    let Ok((index, network)) = opened else { return Vec::new() };
+    let (index, network) = match opened {
+        Err(error) if is_gone(&error) => return Ok(Vec::new()),
+        opened => opened?,
+    };
     let wanted = format!("{NAME_PREFIX}{prefix}");
-    let filters = network.filters(index).unwrap_or_default().into_iter().filter(|filter| filter.hook.name.starts_with(&wanted));
-    let removed = filters.filter(|filter| network.unhook(index, filter).is_ok()).map(|filter| filter.hook.name).collect();
+    let mut removed = Vec::new();
+    for filter in network.filters(index)?.into_iter().filter(|filter| filter.hook.name.starts_with(&wanted)) {
+        network.unhook(index, &filter)?;
+        removed.push(filter.hook.name);
+    }
     let _ = network.tidy(index);
-    removed
+    Ok(removed)
+}
+
+/// `ENODEV`, the kernel's answer about an interface that does not exist.
+const NO_DEVICE: i32 = 19;
+
+/// True if an interface or a namespace does not exist.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(NO_DEVICE)
 }
 
 /// Resolves all local hops. All mistakes are reported at once.
@@ -336,6 +353,13 @@ mod tests {
 
     /// The same as `FLOWS_KNOWN` in the program.
     const FLOWS_KNOWN: u64 = 4096;
+
+    #[test]
+    fn hooks_at_a_place_that_is_gone_are_gone_and_those_at_one_that_cannot_be_read_may_be_left() {
+        assert_eq!(unhook(Some("/run/netns/no-such".into()), "lo", "run_").unwrap(), Vec::<String>::new());
+        assert_eq!(unhook(None, "no-such", "run_").unwrap(), Vec::<String>::new());
+        unhook(Some("/dev/null".into()), "lo", "run_").unwrap_err();
+    }
 
     #[test]
     fn flows_that_share_a_slot_are_written_only_once() {

@@ -36,6 +36,9 @@ pub struct GuardStart {
     /// What a leaf's demand is estimated from.
     #[serde(default)]
     pub demand: GuardDemand,
+    /// How capacities are divided.
+    #[serde(default)]
+    pub division: GuardDivision,
     /// Hooks and queues are removed when the guard ends, also if its controller is gone. Otherwise they stay, and keep guarantees.
     #[serde(default)]
     pub transient: bool,
@@ -216,6 +219,17 @@ pub enum GuardDemand {
     Waiting,
     /// Only what arrived, as in DBA-VM. It starves senders that wait for their queue, and is here to compare with.
     Arrived,
+}
+
+/// How a capacity is divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GuardDivision {
+    /// By demand: max-min fair within a service class, and idle guarantees are lent.
+    #[default]
+    MaxMin,
+    /// As DBA-VM's authors print it: interface by interface in the order of classes and of creation. It is here to compare with.
+    Published,
 }
 
 /// Treatment of excess packets.

@@ -19,9 +19,9 @@ pub use envelope::{
     CODE_PARSE, CODE_PASSING, CODE_REQUEST, CODE_USAGE, LONG_LINE, MAX_LINE,
 };
 pub use guard::{
-    GuardAdjusted, GuardDemand, GuardDirection, GuardExcess, GuardFinding, GuardGoal, GuardGrant, GuardGrants, GuardHook, GuardLeaf,
-    GuardLink, GuardMove, GuardMoves, GuardNote, GuardPool, GuardPoolRow, GuardQueue, GuardRemove, GuardRemoved, GuardRow, GuardRule,
-    GuardStart, GuardStarted, GuardTotal,
+    GuardAdjusted, GuardDemand, GuardDirection, GuardDivision, GuardExcess, GuardFinding, GuardGoal, GuardGrant, GuardGrants, GuardHook,
+    GuardLeaf, GuardLink, GuardMove, GuardMoves, GuardNote, GuardPool, GuardPoolRow, GuardQueue, GuardRemove, GuardRemoved, GuardRow,
+    GuardRule, GuardStart, GuardStarted, GuardTotal,
 };
 pub use message::{
     Calibrate, Calibrated, Clock, ClockAdjust, Command, Ended, Event, Hello, HelloReply, Kernel, Line, MemoryChanges, MemoryCheck,

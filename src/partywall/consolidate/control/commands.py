@@ -101,7 +101,7 @@ def of(control: Control) -> Commands | Ipmi | WakeOnLan:
 
 def _run(command: Sequence[str], expected: tuple[int, ...]) -> subprocess.CompletedProcess[str]:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=TIMEOUT_S)
     except FileNotFoundError:
         raise CapabilityError(f"{command[0]} is not installed; install it, or choose another control") from None
     except OSError as error:

@@ -45,7 +45,7 @@ def _ends(namespace: str | None) -> dict[str, _End]:
 
     def show() -> str:
         command = ["ip", "-json", "-details", "link", "show"]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False).stdout
 
     try:
         shown = json.loads(show() if namespace is None else in_namespace(Path(namespace), show))

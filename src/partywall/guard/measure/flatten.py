@@ -94,6 +94,7 @@ def flatten(
         "check_ns": max(CHECK_NS, policy.period),
         "fallback_after_ns": _fallback(policy),
         "queue": policy.queue,
+        "division": policy.policy.replace("-", "_"),
     }
     names = tuple(leaf["name"] for leaf in lists.leaves)
     every = list(policy.by_link)

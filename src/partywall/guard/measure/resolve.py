@@ -220,7 +220,7 @@ def _tap(domain: str, number: int) -> str:
         raise CapabilityError(f"domain {domain!r}: virsh is not installed; install libvirt-clients, or give interface:")
     command = ["virsh", "--quiet", "domiflist", "--domain", domain]
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=VIRSH_S, check=False)
+        ran = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=VIRSH_S, check=False)
     except subprocess.TimeoutExpired:
         said = f"domain {domain!r}: virsh did not answer within {VIRSH_S:g} s"
         raise CapabilityError(f"{said}; check that libvirtd is running, or give interface:") from None

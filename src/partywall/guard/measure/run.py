@@ -190,10 +190,15 @@ def keep(flat: Flat, *, leave: bool = False, sources: Mapping[str, AtSource] | N
             if leave:
                 _write(name, kept.hooks, kept=False)
             else:
-                with contextlib.suppress(AgentError):
-                    kept.client.call("guard.stop", id=name)
-                with contextlib.suppress(AgentError):
-                    _remove(kept.client, name, kept.hooks)
+                _take_away(kept, name)
+
+
+def _take_away(kept: Kept, name: str) -> None:
+    """Ends a guard and removes its hooks, unless its agent has ended."""
+    with contextlib.suppress(AgentError):
+        kept.client.call("guard.stop", id=name)
+    with contextlib.suppress(AgentError):
+        _remove(kept.client, name, kept.hooks)
 
 
 def _start(kept: Kept, name: str, earlier: list[Any]) -> None:
@@ -207,6 +212,10 @@ def _start(kept: Kept, name: str, earlier: list[Any]) -> None:
                 _write(name, earlier, kept=False)
             else:
                 left.state(name).unlink(missing_ok=True)
+        raise
+    except BaseException:
+        # Ctrl-C, for example: the agent goes on attaching hooks, and would leave them in the kernel.
+        _take_away(kept, name)
         raise
 
 

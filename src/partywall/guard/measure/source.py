@@ -147,20 +147,22 @@ class Source:
         return tuple((grants[number]["bps"], grants[number]["pps"]) for number in self._inside.numbers)
 
     def _run(self) -> None:
-        while not self._ended.wait(self._period_s):
-            try:
-                rates = self._rates()
-            except AgentError:
-                # The guard's own loop reports that its agent has ended.
-                return
-            if not differs(rates, self._last):
-                continue
-            try:
-                self._client.call("guard.adjust", timeout_s=ANSWER_S, **self._inside.at(rates))
-            except AgentError as error:
-                self._notes.append(
-                    f"{self.vif}: its guest no longer holds packets back ({error}); "
-                    "excess packets are dropped at the vif from now on"
-                )
-                return
+        try:
+            while not self._ended.wait(self._period_s):
+                self._follow()
+        except Exception as error:  # noqa: BLE001 - the guard goes on, and its report says so
+            self._notes.append(
+                f"{self.vif}: its guest no longer holds packets back ({error}); "
+                "excess packets are dropped at the vif from now on"
+            )
+
+    def _follow(self) -> None:
+        """Passes on the grants of now, if they differ."""
+        try:
+            rates = self._rates()
+        except AgentError:
+            # It may be busy. If its agent has ended, the guard's own loop reports that, and closes this.
+            return
+        if differs(rates, self._last):
+            self._client.call("guard.adjust", timeout_s=ANSWER_S, **self._inside.at(rates))
             self._last = rates

@@ -16,8 +16,8 @@ from partywall.errors import TrialError
 from partywall.files import write_whole
 from partywall.host.label import made_state_root, start_ticks, state_root
 
-SMT, IO_SCHEDULER, GOVERNOR = "smt.json", "io-scheduler.json", "governor.json"
-STATES = (SMT, IO_SCHEDULER, GOVERNOR)
+SMT, IO_SCHEDULER, GOVERNOR, LEVERS = "smt.json", "io-scheduler.json", "governor.json", "levers.json"
+STATES = (SMT, IO_SCHEDULER, GOVERNOR, LEVERS)
 """One file for each kind of change, in the order of restoring: a CPU that is offline has no governor."""
 
 

@@ -14,7 +14,9 @@ DEADLINE_S = 10.0
 def khz() -> int | None:
     """The rate in kHz; None if processors have no such counter, or the agent could not read it."""
     try:
-        result = subprocess.run([binary.find(), "tsc"], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+        result = subprocess.run(
+            [binary.find(), "tsc"], capture_output=True, text=True, errors="replace", timeout=DEADLINE_S, check=True
+        )
         return int(result.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None

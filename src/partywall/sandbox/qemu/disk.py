@@ -97,7 +97,9 @@ def unusable(device: Path, *, overwrite: bool) -> str:
 def holds(device: Path) -> str:
     """The content of a device according to its signatures; empty for none, or a file system made by Partywall."""
     try:
-        done = subprocess.run(["blkid", "-p", "-o", "export", str(device)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["blkid", "-p", "-o", "export", str(device)], capture_output=True, text=True, errors="replace", check=False
+        )
     except FileNotFoundError:
         return f"unknown content: blkid was not found ({install(Host.here(), 'util-linux')})"
     if done.returncode == HOLDS_NOTHING:

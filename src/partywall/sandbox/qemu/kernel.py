@@ -161,7 +161,9 @@ def _fetched(say: Say) -> GuestKernel:
 def _package() -> str:
     """The newest image of the first meta package in this host's package lists."""
     for meta in META_PACKAGES:
-        done = subprocess.run(["apt-cache", "depends", meta], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["apt-cache", "depends", meta], capture_output=True, text=True, errors="replace", check=False
+        )
         if versions := _IMAGE.findall(done.stdout):
             return str(versions[0])
     raise CapabilityError(
@@ -171,7 +173,7 @@ def _package() -> str:
 
 
 def _run(argv: list[str], folder: Path) -> None:
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         words = (done.stderr or done.stdout).strip().splitlines()
         raise CapabilityError(f"{' '.join(argv[:2])}: {words[-1] if words else f'exit status {done.returncode}'}")

@@ -213,7 +213,13 @@ def _bootstrap(recipe: Recipe, tree: Path, label: Label, progress: _Progress) ->
     ]
     environment = os.environ | label.environment | {"LC_ALL": "C.UTF-8", "TMPDIR": str(label.work)}
     process = subprocess.Popen(
-        argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment, text=True
+        argv,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        text=True,
+        errors="replace",
     )
     said: list[str] = []
     with process:
@@ -249,7 +255,9 @@ def _write_image(tree: Path, file: Path, label: Label) -> None:
         handle.truncate(-(-(size + size // 6 + SPARE_BYTES) >> 20) << 20)
     options = ("-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", "-m", "0", "-O", "^has_journal")
     argv = ["mkfs.ext4", "-q", "-F", *options, "-d", str(tree), str(file)]
-    done = subprocess.run(argv, capture_output=True, text=True, env=os.environ | label.environment, check=False)
+    done = subprocess.run(
+        argv, capture_output=True, text=True, errors="replace", env=os.environ | label.environment, check=False
+    )
     if done.returncode:
         raise CapabilityError(f"{file}: mkfs.ext4: {done.stderr.strip()}; it needs twice {size >> 20} MiB of space")
 
@@ -377,4 +385,4 @@ def _targets(form: str, host: Host) -> list[str]:
 
 
 def _output(argv: list[str]) -> str:
-    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    return subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False).stdout

@@ -43,7 +43,13 @@ def _carry_out(name: str, argv: Sequence[str]) -> None:
     remedy = "try it by hand, then continue with --resume"
     try:
         done = subprocess.run(
-            list(argv), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=DEADLINE_S
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=DEADLINE_S,
         )
     except OSError as error:
         raise TrialError(f"{where}: {error.strerror or error} — {remedy}") from error

@@ -46,8 +46,10 @@ def measured(resources: Sequence[Resource], comparisons: Mapping[str, Beside]) -
         kept = None if graded is None or beside is None else ratio(beside, graded.left, graded.than)
         if graded is not None and beside is not None and kept is not None:
             value, low, high = (100 * end for end in kept)
-            emulated = beside.points[graded.left].emulated
-            yield Measured(series=KEPT, x=resource.name, value=value, low=low, high=high, emulated=emulated)
+            own = beside.points[graded.left]
+            yield Measured(
+                series=KEPT, x=resource.name, value=value, low=low, high=high, emulated=own.emulated, n=own.n
+            )
 
 
 def places(resources: Sequence[Resource]) -> frozenset[Place]:

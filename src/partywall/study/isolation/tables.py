@@ -178,7 +178,7 @@ class Point:
     def measured(self) -> Measured:
         estimate = self.estimate
         ends = {"value": estimate.value, "low": max(0.0, estimate.low), "high": estimate.high}
-        return Measured(series=self.place.series, x=self.place.x, emulated=self.emulated, **ends)
+        return Measured(series=self.place.series, x=self.place.x, emulated=self.emulated, n=estimate.n, **ends)
 
     @property
     def cell(self) -> Cell | None:

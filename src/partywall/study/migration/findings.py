@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from partywall.model.migration import MoveFinding
 from partywall.model.paper import Beside, Paper, Place
@@ -12,71 +13,141 @@ from partywall.study.migration.model import Bare, Study
 from partywall.units import format_bytes, format_duration
 
 PHASES = ("before", "during", "after")
-GFLOPS, TRANSFER = "fig 5", "section IV.C"
+GFLOPS = "fig 5"
 HOST = Place("GFLOPS", "host")
+SLOW = 0.9
+"""Of the seconds of a phase, the quantile of their median response times that stands for the slow ones."""
 DIFFERS = (
     "two network namespaces of one host, joined by a link of the paper's rate, instead of two servers",
     "users are virtual, with corrected response times, instead of Apache Benchmark; the server is nginx",
+    "a kernel changes memory beside the web server, at the paper's shares of the link's rate, because a server that "
+    "answers one page hardly changes any",
 )
+Values = dict[Place, dict[int, float]]
 
 
 def comparisons(
     study: Study, moves: Sequence[MoveFinding], bare: Sequence[Bare], paper: Paper, *, emulated: bool
 ) -> tuple[Beside, ...]:
     """Every figure that the paper has of it. emulated: whether the guest's processor is."""
-    finding = [_users(workload, figure, moves, paper) for workload, figure in study.users.items()]
-    finding.append(_transfer(study, moves, paper))
+    ended = [finding for finding in moves if finding.move.outcome == "completed"]
+    values = {figure: _phases(_of(workload, ended)) for workload, figure in study.users.items()}
+    values |= {name: _by_workload(study, ended, quantities) for name, quantities in BY_LOAD.items()}
     if study.computing is not None:
-        finding.append(_gflops(study.computing, moves, bare, paper))
+        values[GFLOPS] = {HOST: {each.block: each.rate / 1e9 for each in bare}} | _gflops(_of(study.computing, ended))
+    finding = [
+        rounds.beside(paper, paper.table(name), there, DIFFERS[:1] if name == GFLOPS else DIFFERS)
+        for name, there in values.items()
+    ]
     if not emulated:
         return tuple(finding)
     return tuple(rounds.marked(beside, "victim", beside.points.keys() - {HOST}) for beside in finding)
 
 
-def _users(workload: str, figure: str, moves: Sequence[MoveFinding], paper: Paper) -> Beside:
-    """Mean response times before, during and after a move."""
-    values: dict[Place, dict[int, float]] = {Place("response", phase): {} for phase in PHASES}
-    for finding in _of(workload, moves):
+def _phases(moves: Sequence[MoveFinding]) -> Values:
+    """Mean response times before, during and after a move, and those of the slow seconds, in ms."""
+    values: Values = {}
+    for finding in moves:
         for phase in PHASES:
             mean_ns = finding.users[phase].mean_ns if phase in finding.users else None
-            if mean_ns is not None:
-                values[Place("response", phase)][finding.move.round] = mean_ns / 1e6
-    return rounds.beside(paper, paper.table(figure), values, DIFFERS)
+            for series, value in (("response", mean_ns), ("slow seconds", _slow_ns(finding, phase))):
+                if value is not None:
+                    values.setdefault(Place(series, phase), {})[finding.move.round] = value / 1e6
+    return values
 
 
-def _transfer(study: Study, moves: Sequence[MoveFinding], paper: Paper) -> Beside:
-    """How long moves take, and how much they send, by load."""
-    values: dict[Place, dict[int, float]] = {}
+def _slow_ns(finding: MoveFinding, phase: str) -> float | None:
+    """The median response time of a slow second of a phase."""
+    length_s = (finding.move.end_ns - finding.move.begin_ns) / 1e9
+    low, high = {"before": (-math.inf, 0.0), "during": (0.0, length_s), "after": (length_s, math.inf)}[phase]
+    seconds = sorted(each.median_ns for each in finding.users_timeline if low <= each.at_s < high)
+    return seconds[min(int(SLOW * len(seconds)), len(seconds) - 1)] if seconds else None
+
+
+Quantity = Callable[[Study, MoveFinding], float | None]
+
+
+def _wire_s(study: Study, finding: MoveFinding) -> float | None:
+    """The time that the guest's memory takes on the link, once."""
+    memory, rate = _memory_bytes(finding), study.plan.link.rate
+    return None if memory is None or rate is None else memory * 8 / rate
+
+
+def _memory_bytes(finding: MoveFinding) -> float | None:
+    """What the first pass sends: the memory that the guest uses."""
+    return float(finding.passes[0].sent) if finding.passes and finding.passes[0].sent else None
+
+
+def _beyond_s(study: Study, finding: MoveFinding) -> float | None:
+    """What a move takes beyond the time on the wire."""
+    wire_s, total_s = _wire_s(study, finding), finding.values.get("total_s")
+    return None if wire_s is None or total_s is None else max(total_s - wire_s, 0.0)
+
+
+def _dirtied(study: Study, finding: MoveFinding) -> float | None:
+    """Memory that changes during a move, as a share of what the link carries."""
+    known = [each for each in finding.passes if each.dirty_rate is not None]
+    seconds, rate = sum(each.seconds for each in known), study.plan.link.rate
+    if not seconds or rate is None:
+        return None
+    return sum((each.dirty_rate or 0.0) * each.seconds for each in known) / seconds * 8 / rate
+
+
+def _mean_ms(_study: Study, finding: MoveFinding) -> float | None:
+    before = finding.users.get("before")
+    return before.mean_ns / 1e6 if before and before.mean_ns is not None else None
+
+
+def _per_s(phase: str) -> Quantity:
+    return lambda _study, finding: finding.users[phase].rate if phase in finding.users else None
+
+
+def _mb(_study: Study, finding: MoveFinding) -> float | None:
+    memory = _memory_bytes(finding)
+    return None if memory is None else memory / 1e6
+
+
+BY_LOAD: Mapping[str, Mapping[str, Quantity]] = {
+    "section IV.C": {"seconds": lambda _study, finding: finding.values.get("total_s"), "MB": _mb},
+    "section IV.C (beyond the link)": {"wire": _wire_s, "beyond": _beyond_s},
+    "section IV.C (users)": {"response": _mean_ms},
+    "section IV.B (requests)": {"before": _per_s("before"), "during": _per_s("during")},
+    "section IV.C (dirtying)": {"dirtied": _dirtied},
+}
+"""Figures with a place for each workload of users: their series."""
+
+
+def _by_workload(study: Study, moves: Sequence[MoveFinding], quantities: Mapping[str, Quantity]) -> Values:
+    values: Values = {}
     for workload in study.users:
         for finding in _of(workload, moves):
-            for series, value in (("seconds", finding.values.get("total_s")), ("MB", finding.values.get("sent_bytes"))):
-                if value is not None:
-                    scaled = value if series == "seconds" else value / 1e6
-                    values.setdefault(Place(series, workload), {})[finding.move.round] = scaled
-    return rounds.beside(paper, paper.table(TRANSFER), values, DIFFERS)
+            for series, quantity in quantities.items():
+                if (value := quantity(study, finding)) is not None:
+                    values.setdefault(Place(series, workload), {})[finding.move.round] = value
+    return values
 
 
-def _gflops(workload: str, moves: Sequence[MoveFinding], bare: Sequence[Bare], paper: Paper) -> Beside:
-    """The product of a matrix with a vector, on the host, in a guest, and in one that moves."""
-    values: dict[Place, dict[int, float]] = {
-        HOST: {each.block: each.rate / 1e9 for each in bare},
-        Place("GFLOPS", "guest"): {},
-        Place("GFLOPS", "moving guest"): {},
+WORK = {"guest": "before", "moving guest": "during", "hand-over": "hand-over"}
+
+
+def _gflops(moves: Sequence[MoveFinding]) -> Values:
+    """The product of a matrix with a vector in a guest, in one that moves, and in the second of its hand-over."""
+    return {
+        Place("GFLOPS", place): {
+            finding.move.round: finding.work[phase] / 1e9 for finding in moves if phase in finding.work
+        }
+        for place, phase in WORK.items()
     }
-    for finding in _of(workload, moves):
-        for place, phase in (("guest", "before"), ("moving guest", "during")):
-            if phase in finding.work:
-                values[Place("GFLOPS", place)][finding.move.round] = finding.work[phase] / 1e9
-    return rounds.beside(paper, paper.table(GFLOPS), values, DIFFERS[:1])
 
 
 def places(study: Study) -> dict[str, frozenset[Place]]:
     """The places of every figure that are measured."""
-    phases = frozenset(Place("response", phase) for phase in PHASES)
+    phases = frozenset(Place(series, phase) for series in ("response", "slow seconds") for phase in PHASES)
     finding = dict.fromkeys(study.users.values(), phases)
-    finding[TRANSFER] = frozenset(Place(series, workload) for series in ("seconds", "MB") for workload in study.users)
+    for name, quantities in BY_LOAD.items():
+        finding[name] = frozenset(Place(series, workload) for series in quantities for workload in study.users)
     if study.computing is not None:
-        finding[GFLOPS] = frozenset(Place("GFLOPS", x) for x in ("host", "guest", "moving guest"))
+        finding[GFLOPS] = frozenset({HOST, *(Place("GFLOPS", place) for place in WORK)})
     return finding
 
 
@@ -101,7 +172,7 @@ def notes(moves: Sequence[MoveFinding]) -> Iterator[str]:
 
 
 def _of(workload: str, moves: Sequence[MoveFinding]) -> list[MoveFinding]:
-    return [finding for finding in moves if finding.move.workload == workload and finding.move.outcome == "completed"]
+    return [finding for finding in moves if finding.move.workload == workload]
 
 
 def _row(finding: MoveFinding) -> tuple[str, ...]:

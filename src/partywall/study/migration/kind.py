@@ -43,8 +43,8 @@ from partywall.study.migration.model import Bare, Extent, Study
 
 RUNS = "runs"
 MOVES = "moves"
-USERS_S = 30.0
-"""What a move over the paper's link takes, about."""
+USERS_S = 60.0
+"""What a move over the paper's link takes, about: the mean of its loads."""
 HOW = (
     "In each block, each workload was moved once, in a new random order. Virtual users worked before, during and after "
     "the move; a second belongs to the phase in which it ends, and the one after a move to the move. Response times "

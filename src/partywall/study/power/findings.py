@@ -28,9 +28,18 @@ Rounds = Mapping[Place, Mapping[int, float]]
 
 
 def comparisons(
-    ladder: Sequence[Observation], guest: Sequence[Observation], states: NodeModel, paper: Paper, differs: Sequence[str]
+    ladder: Sequence[Observation],
+    guest: Sequence[Observation],
+    states: NodeModel,
+    paper: Paper,
+    differs: Sequence[str],
+    *,
+    simulated: bool,
 ) -> tuple[Beside, ...]:
-    """Every table and figure of the paper's file. ladder, guest: slots on the host, and with a guest."""
+    """Every table and figure of the paper's file.
+
+    ladder, guest: slots on the host, and with a guest. simulated: True if the meter is, so that points confirm nothing.
+    """
     points = block_points(ladder)
     values = {
         "table I": table(points),
@@ -38,8 +47,12 @@ def comparisons(
         "fig 7": virtualized(points, guest),
         "consolidation": consolidation(points, states),
     }
+    shown = (rounds.beside(paper, paper.table(name), there, differs) for name, there in values.items())
     return tuple(
-        rounds.beside(paper, paper.table(name), values_there, differs) for name, values_there in values.items()
+        each.model_copy(
+            update={"measured": tuple(point.model_copy(update={"simulated": simulated}) for point in each.measured)}
+        )
+        for each in shown
     )
 
 

@@ -128,7 +128,14 @@ class PowerStudy(OnThisHost):
         meter = meter_finding(evidence.meters[0], evidence)
         return StudyReport(
             **heading(study, directory),
-            comparisons=findings.comparisons(observations, guest, states, paper, _differs(evidence, states)),
+            comparisons=findings.comparisons(
+                observations,
+                guest,
+                states,
+                paper,
+                _differs(evidence, states),
+                simulated=evidence.meters[0].origin == "simulated",
+            ),
             notes=tuple(_notes(evidence, fit.model, observations)),
             facts=(
                 ("meter", f"{study.meter} ({origin})"),

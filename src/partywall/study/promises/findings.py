@@ -117,15 +117,23 @@ USED: Mapping[str, Callable[[Cell], float | None]] = {
 WHERE = "section III.C (drops)"
 """The places where excess packets stop."""
 
+FALLS = "section V.A (from scenario 1 to 2)"
+"""A tenant's throughput in each scenario."""
+
 
 def places(study: Study, paper_table: str, ways: Sequence[str]) -> frozenset[Place]:
     """The places of a figure that are measured in these ways, if the host has the counters for them."""
     if paper_table == WHERE:
         return frozenset(Place(way, f"scenario {name}") for way in ways for name in study.scenarios)
+    if paper_table == FALLS:
+        every = [(tenant, name) for tenant in study.tenants for name in study.scenarios]
+        return frozenset(Place(way, _in_scenario(*each)) for way in ways for each in every)
     if paper_table == "fig 4":
         return frozenset(Place("native", resource) for resource in USED)
     if paper_table in ("fig 7", "fig 8"):
-        return frozenset(Place(way, ns / 1e9) for ns in study.periods.every for way in ("guard", "native"))
+        return frozenset(
+            Place(way, ns / 1e9) for ns in study.periods.every for way in (*study.ways_by_period, "native")
+        )
     if paper_table not in VALUES:
         return frozenset()
     names = [*study.tenants, *([ALL] if paper_table == "fig 3" else [])]
@@ -172,6 +180,20 @@ def _by_scenario(_study: Study, cells: Sequence[Cell]) -> dict[Place, dict[int, 
     return shares
 
 
+def _in_scenario(tenant: str, scenario: str) -> str:
+    return f"{tenant}, scenario {scenario}"
+
+
+def _throughputs(_study: Study, cells: Sequence[Cell]) -> dict[Place, dict[int, float]]:
+    """Mb/s, by way, tenant and scenario."""
+    by_place: dict[Place, dict[int, float]] = {}
+    for cell in cells:
+        for tenant, got in cell.tenants.items() if cell.period_ns is None else ():
+            place = Place(cell.way, _in_scenario(tenant, cell.scenario))
+            by_place.setdefault(place, {})[cell.block] = got.bps / 1e6
+    return by_place
+
+
 def _per_offered(cell: Cell, per_delivered: float | None) -> float | None:
     """An amount per delivered packet as one per offered packet, because a way that drops more delivers fewer.
 
@@ -198,13 +220,14 @@ def _by_period(
             block: cost for (kind, of, block), cost in costs.items() if kind == way and of in (period_ns, 0)
         }
         for period_ns in study.periods.every
-        for way in ("guard", "native")
+        for way in (*study.ways_by_period, "native")
     }
 
 
 COSTS: Mapping[str, Callable[[Study, Sequence[Cell]], dict[Place, dict[int, float]]]] = {
     "fig 4": _used,
     WHERE: _by_scenario,
+    FALLS: _throughputs,
     "fig 7": lambda study, cells: _by_period(study, cells, lambda cell: _per_offered(cell, cell.cpu_ns / 1e3)),
     "fig 8": lambda study, cells: _by_period(study, cells, lambda cell: _per_offered(cell, cell.memory)),
 }

@@ -13,8 +13,9 @@ from partywall.guard.document import PacketRate
 from partywall.model.study import EMULATED_SCALE, EmulatedScale
 from partywall.values import BitRate, DurationNs, Frozen, Name
 
-Way = Literal["native", "htb", "tbf", "guard", "guard-drop", "guard-source"]
-"""guard: excess packets wait if possible; guard-drop: datagrams are dropped; guard-source: they stop in the guest."""
+Way = Literal["native", "htb", "tbf", "published", "guard", "guard-drop", "guard-source"]
+"""published: the guard divides as DBA-VM's authors print it, and drops excess datagrams, as they do. guard: excess
+packets wait if possible; guard-drop: datagrams are dropped; guard-source: they stop in the guest."""
 FRAME_LEAST, FRAME_MOST = 42, 1514
 """Sizes of the headers of Ethernet, IPv4 and UDP, and of a whole frame."""
 
@@ -92,6 +93,11 @@ class Study(Frozen):
     def ways_of(self, *, virtual: bool) -> tuple[Way, ...]:
         """The ways that can be measured. virtual: tenants are guests; others send from where their hook is."""
         return tuple(way for way in self.ways if virtual or way != "guard-source")
+
+    @property
+    def ways_by_period(self) -> tuple[Way, ...]:
+        """The ways that have a period: the guard's, and the paper's own."""
+        return tuple(way for way in self.ways if way in ("published", "guard"))
 
     def scaled(self, share: float) -> Self:
         """The same study with all rates of bits and packets multiplied by `share`. As many bytes may wait as before."""

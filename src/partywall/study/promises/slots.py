@@ -196,7 +196,9 @@ def plan(study: Study, extent: Extent, seed: int, *, virtual: bool = False) -> I
     ways = study.ways_of(virtual=virtual)
     for scenario in study.scenarios:
         yield scenario, _shuffled([(way, None) for way in ways], extent.blocks, seed, scenario)
-    periods: list[tuple[str, int | None]] = [("guard", period) for period in study.periods.every]
+    periods: list[tuple[str, int | None]] = [
+        (way, period) for way in study.ways_by_period for period in study.periods.every
+    ]
     # Native is measured once in every block, for all periods.
     yield study.periods.scenario, _shuffled([("native", 0), *periods], extent.blocks, seed, "periods")
 
@@ -287,6 +289,12 @@ def _guard_drop(ready: Bench, period_ns: int | None) -> contextlib.AbstractConte
     return keep(flatten(wanted, resolve(wanted)))
 
 
+def _published(ready: Bench, period_ns: int | None) -> contextlib.AbstractContextManager[Kept]:
+    """The paper's own algorithm. It drops excess, as the paper's does."""
+    wanted = _policy(ready, period_ns, excess="drop").model_copy(update={"policy": "published"})
+    return keep(flatten(wanted, resolve(wanted)))
+
+
 def _guard_source(ready: Bench, period_ns: int | None) -> contextlib.AbstractContextManager[Kept]:
     """Packets stop in the guests, which trust the host with a hook of its own there."""
     wanted = _policy(ready, period_ns, source="guest/eth0")
@@ -315,6 +323,7 @@ WAYS: Mapping[str, Callable[[Bench, int | None], contextlib.AbstractContextManag
     "native": _native,
     "htb": _htb,
     "tbf": _tbf,
+    "published": _published,
     "guard": _guard,
     "guard-drop": _guard_drop,
     "guard-source": _guard_source,

@@ -1,0 +1,295 @@
+"""What became of a row, computed from recorded results and benchmarks. Nobody writes it down. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from benches.results import Claim, Result
+from benches.results import of as latest
+from labs.papers.recorded import Recorded, Shown, blocks_of, paper_of
+from labs.papers.rows import PaperRows, Row
+from partywall.core.report import figures
+from partywall.model.agreement import ALIKE, SIZE, Agreement, Bounded, Comparison, Pair, judge, sentence
+from partywall.model.paper import Measured, Place
+from partywall.units import counted
+
+MOST = 100.0
+FEWEST = 3
+"""Blocks below which a result decides nothing."""
+
+
+class Outcome(StrEnum):
+    REPRODUCED = "reproduced"
+    CONTRADICTED = "contradicted"
+    BOUNDED = "bounded"
+    UNTOLD = "not distinguished"
+    MODELLED = "only modelled"
+    UNAVAILABLE = "cannot be had"
+    UNRECORDED = "not recorded"
+    BAR = "bar met"
+    SHOWN = "in use"
+    REPLACED = "replaced"
+    MISSED = "bar missed"
+    BEYOND = "beyond the paper"
+
+
+OF_RESULTS = (
+    Outcome.REPRODUCED,
+    Outcome.CONTRADICTED,
+    Outcome.BOUNDED,
+    Outcome.UNTOLD,
+    Outcome.MODELLED,
+    Outcome.UNAVAILABLE,
+    Outcome.UNRECORDED,
+    Outcome.BAR,
+    Outcome.MISSED,
+)
+"""What can become of a statement with a result."""
+
+
+@dataclass(frozen=True)
+class Benches:
+    """What benchmarks found last. claims: their bars, by benchmark."""
+
+    results: Sequence[Result]
+    claims: Mapping[str, Sequence[Claim]]
+
+    def last(self, by: str) -> tuple[Claim, Result] | None:
+        """The decisive bar of `bench NAME` or `bench NAME: PART`: a missed one, if any; None without a result."""
+        name, _, part = by.removeprefix("bench ").partition(": ")
+        own = [claim for claim in self.claims.get(name, ()) if not part or claim.part == part]
+        found = [(claim, result) for claim in own if (result := latest(self.results, claim))]
+        return min(found, key=lambda each: bool(each[1].met), default=None)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Comparisons of one recorded table or figure that a row is about."""
+
+    recorded: Recorded
+    shown: Shown
+    points: tuple[Measured, ...]
+    pairs: tuple[Comparison, ...]
+
+    @property
+    def blocks(self) -> int:
+        return min(blocks_of(self.recorded, point) for point in self.points)
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A row with its outcome. why: what decided it, for people. evidence: what it was computed from."""
+
+    row: Row
+    outcome: Outcome
+    why: str
+    evidence: tuple[Evidence, ...] = ()
+    deviations: tuple[int, ...] = ()
+
+
+def state(rows: PaperRows, recorded: Sequence[Recorded], benches: Benches) -> tuple[Stated, ...]:
+    """The rows of a paper with their outcomes."""
+    return tuple(_stated(rows, row, recorded, benches) for row in rows.rows)
+
+
+def _stated(rows: PaperRows, row: Row, recorded: Sequence[Recorded], benches: Benches) -> Stated:
+    mine = [each for by in row.by for each in recorded if each.is_of(by)]
+    if row.kind == "result" and row.exhibits:
+        outcome, why, evidence = _of_result(row, mine)
+    else:
+        evidence = ()
+        outcome, why = _of_use(row, mine, benches)
+    if row.kind == "beyond":
+        outcome, why = Outcome.BEYOND, f"{outcome}: {why}"
+    shown = why if not row.lacks else f"{why}; not shown: {row.lacks}" if row.by else row.lacks
+    return Stated(row, outcome, shown, evidence, tuple(_deviations(rows, row, mine)))
+
+
+def _deviations(rows: PaperRows, row: Row, mine: Sequence[Recorded]) -> Iterator[int]:
+    """Numbers of the deviations that apply to the recorded figures of a row. The rule is the same for all rows."""
+    for number, deviation in enumerate(rows.deviations, start=1):
+        names = {
+            f"{each.beside}: {exhibit}" for each in mine for exhibit in row.exhibits if _is_in(deviation.backend, each)
+        }
+        if any(fnmatchcase(name, pattern) for name in names for pattern in deviation.of):
+            yield number
+
+
+def _is_in(backend: str | None, each: Recorded) -> bool:
+    return backend is None or backend == each.backend
+
+
+# Results
+
+
+def _of_result(row: Row, mine: Sequence[Recorded]) -> tuple[Outcome, str, tuple[Evidence, ...]]:
+    evidence, lacking = [], []
+    for exhibit in row.exhibits:
+        found, why = _evidence(row, exhibit, mine)
+        evidence += [found] if found else []
+        lacking += [why] if why else []
+    there = [point.place for each in evidence for point in each.points]
+    absent = [pattern for pattern in row.places if not any(_fits(place, pattern) for place in there)]
+    lacking += [f"{', '.join(row.exhibits)}: recorded without {', '.join(absent)}"] if absent and not lacking else []
+    if lacking:
+        if row.tried:
+            return Outcome.UNAVAILABLE, row.tried, tuple(evidence)
+        return Outcome.UNRECORDED, "; ".join(dict.fromkeys(lacking)), tuple(evidence)
+    if any(point.simulated for each in evidence for point in each.points):
+        said = "the meter is simulated from the paper's own table, so it can confirm nothing"
+        return Outcome.MODELLED, said, tuple(evidence)
+    return *_judged(row, evidence), tuple(evidence)
+
+
+def _evidence(row: Row, exhibit: str, mine: Sequence[Recorded]) -> tuple[Evidence | None, str]:
+    """The first of a row's sources that has its quantity with enough blocks; and what is lacking if none has."""
+    lacking = f"no result of {exhibit} is recorded"
+    for each in mine:
+        shown = each.shown(exhibit)
+        if shown is None or not shown.measured:
+            continue
+        found, lacking = _of_source(row, each, shown)
+        if found:
+            return found, ""
+    return None, lacking
+
+
+def _of_source(row: Row, each: Recorded, shown: Shown) -> tuple[Evidence | None, str]:
+    beside = shown.beside(paper_of(each.beside))
+    pairs = tuple(pair for pair in judge(beside).pairs if _is_about(row, pair))
+    if not pairs:
+        what = f"of {', '.join(row.places)} " if row.places else ""
+        return None, f"{shown.exhibit}: no comparison {what}is recorded"
+    points = tuple(beside.points[place] for place in dict.fromkeys(place for pair in pairs for place in pair.places))
+    found = Evidence(each, shown, points, pairs)
+    if found.blocks < FEWEST:
+        return None, f"{shown.exhibit}: recorded with {counted(found.blocks, 'block')}, and {FEWEST} are needed"
+    return found, ""
+
+
+def _is_about(row: Row, pair: Comparison) -> bool:
+    return not row.places or any(_fits(place, pattern) for place in pair.places for pattern in row.places)
+
+
+def _fits(place: Place, pattern: str) -> bool:
+    return fnmatchcase(str(place), pattern)
+
+
+def _judged(row: Row, evidence: Sequence[Evidence]) -> tuple[Outcome, str]:
+    pairs = [(each, pair) for each in evidence for pair in each.pairs]
+    # Steps inside a series count only if nothing else is stated.
+    main = [(each, pair) for each, pair in pairs if pair.main] or pairs
+    agreements = [pair.agreement for _, pair in main]
+    against = [(each, pair) for each, pair in main if pair.agreement is Agreement.CONTRADICTS]
+    agree = f"{sum(each.same_direction for each in agreements)} of {counted(len(main), 'comparison')} as in the paper"
+    if sum(each is Agreement.AGREES for each in agreements) < sum(each.same_direction for each in agreements):
+        agree += ", some of another size"
+    if against:
+        whys = dict.fromkeys(why for each, _ in against for why in each.shown.why)
+        cause = row.cause or "; ".join(whys)
+        said = f"{agree}; {sentence(against[0][1])}"
+        return Outcome.CONTRADICTED, f"{said}. {f'Cause: {cause}' if cause else 'The cause is not shown'}"
+    untold = [pair for _, pair in main if pair.agreement is Agreement.UNTOLD]
+    if not untold:
+        return Outcome.REPRODUCED, agree
+    bounds = [bound_of(pair) for pair in untold]
+    worst = max(range(len(untold)), key=lambda at: bounds[at][1])
+    outcome = Outcome.BOUNDED if all(small for small, _ in bounds) else Outcome.UNTOLD
+    return outcome, f"{agree}; {sentence(untold[worst])}: {excluded(untold[worst])}"
+
+
+def bound_of(pair: Comparison) -> tuple[bool, float]:
+    """Whether an undecided comparison excludes the paper's effect, and the smallest effect that it excludes.
+
+    An effect of the published size is excluded if at most half of it is possible. Without a size, one of more than a
+    tenth is. Values that are alike in the paper may differ by at most a fifth.
+    """
+    if isinstance(pair, Bounded):
+        beyond = max(_beyond(pair.measured.high, pair.bound.high), _beyond(pair.bound.low, pair.measured.low))
+        return beyond <= ALIKE, beyond
+    _, low, high = pair.measured
+    possible = {1: high - 1, -1: 1 - low, 0: max(high - 1, 1 - low)}[pair.direction]
+    if pair.direction == 0:
+        return possible <= SIZE * ALIKE, possible
+    published = pair.published.value if pair.published else None
+    return possible <= (ALIKE if published is None else abs(published - 1) / SIZE), possible
+
+
+def _beyond(above: float, limit: float) -> float:
+    """By which share of the lower one a number is above another; 0 if it is not, or if there is no limit."""
+    if above <= limit or not (math.isfinite(above) and math.isfinite(limit)):
+        return 0.0
+    return (above - limit) / abs(limit) if limit else math.inf
+
+
+def excluded(pair: Comparison) -> str:
+    """'an increase above 8 % is excluded'."""
+    _, possible = bound_of(pair)
+    direction = None if isinstance(pair, Bounded) else pair.direction
+    # More than all of it cannot be taken away, and what may have grown a hundredfold is not bounded.
+    if possible >= MOST or (direction == -1 and possible >= 1):
+        return "no size of the effect is excluded"
+    what = {1: "an increase", -1: "a decrease", 0: "a difference", None: "a breach"}[direction]
+    return (
+        f"{what} above {100 * possible:.2g} % is excluded"
+        if possible < 1
+        else f"{what} above {possible:.2g} times is excluded"
+    )
+
+
+# Methods and set-ups
+
+
+def _of_use(row: Row, mine: Sequence[Recorded], benches: Benches) -> tuple[Outcome, str]:
+    """Of what the paper prints no result of: whether a recorded result or a benchmark that met its bar uses it."""
+    last = {by: found for by in row.by if by.startswith("bench ") and (found := benches.last(by))}
+    missed = [(by, found) for by, found in last.items() if not found[1].met]
+    if missed:
+        by, (claim, result) = missed[0]
+        return Outcome.MISSED, f"{by.removeprefix('bench ')} needs {claim.bar}, and found {result.figure}"
+    used = [name for each in mine if (name := _recorded_text(row, each))]
+    used += [_bench_text(by, result) for by, (_, result) in last.items()]
+    if used:
+        # A bar of a benchmark is not a figure of the paper.
+        outcome = Outcome.BAR if row.kind == "result" else Outcome.REPLACED if row.instead else Outcome.SHOWN
+        return outcome, "; ".join(filter(None, [row.instead, ", ".join(used)]))
+    if row.tried:
+        return Outcome.UNAVAILABLE, row.tried
+    if row.by and all(by.startswith("test ") for by in row.by):
+        return Outcome.UNRECORDED, "only tests show it"
+    return Outcome.UNRECORDED, "no result of it is recorded" if row.by else row.lacks
+
+
+def _recorded_text(row: Row, each: Recorded) -> str:
+    """A recorded result that has the row's figures, or any if it names none."""
+    shown = [exhibit for exhibit in each.exhibits if exhibit.measured]
+    names = {exhibit.exhibit for exhibit in shown}
+    if not shown or not set(row.exhibits) <= names:
+        return ""
+    own = [exhibit for exhibit in shown if exhibit.exhibit in row.exhibits] or shown
+    if any(
+        not any(_fits(point.place, pattern) for exhibit in own for point in exhibit.measured) for pattern in row.places
+    ):
+        return ""
+    return f"{each.study} ({each.sandboxes})" if each.sandboxes else each.study
+
+
+def _bench_text(by: str, result: Result) -> str:
+    short = ", short form" if result.form == "short" else ""
+    return f"{by.removeprefix('bench ')} (bar met{short})"
+
+
+def value_text(point: Measured) -> str:
+    """'41.2 ± 0.8 E S'."""
+    mark = " S" if point.simulated else ""
+    return f"{figures.interval(point.value, point.low, point.high)}{figures.mark(point.emulated)}{mark}"
+
+
+def pairs_text(pair: Comparison) -> str:
+    """One comparison with its agreement."""
+    bound = f"; {excluded(pair)}" if isinstance(pair, Pair) and pair.agreement is Agreement.UNTOLD else ""
+    return f"{sentence(pair)}: {pair.agreement}{bound}"

@@ -1,0 +1,207 @@
+"""When an experiment may end, and whom it names: sequential looks with the false discovery rate held. Pure.
+
+The error of 5 % is shared equally by all looks. At each look, Benjamini and Hochberg's rule (JRSS B 57, 1995) selects
+among the suspects. So of the suspects that are ever named, at most 5 % are innocent in expectation, and if nobody is
+guilty, anybody is named in at most 5 % of experiments. The dummy suspect is never a candidate: it is the A/A check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from scipy import special
+
+from partywall.blame.code import Array, Code
+from partywall.blame.effects import Effects, effects, reductions
+from partywall.core.stats.estimate import Estimate
+from partywall.stats.quantile import student_reach
+
+ALPHA = 0.05
+FIRST_SLOTS = 60
+GROWTH = 1.35
+"""The growth of the data between two looks."""
+DUMMY_ALPHA = 0.01
+LEAST_HELD = 0.1
+"""A suspect that surely loses less of its work than this part of a pulse's depth is not held by its lever."""
+POORLY_KNOWN = 0.3
+"""If the reduction of a suspect's work is known with a larger error, the depth is taken for it."""
+DEEPEN_AT = 0.25
+"""The part of the budget after which pulses are as deep as allowed, if not all suspects are decided."""
+
+
+class State(StrEnum):
+    """What is known of a suspect. UNHELD: its lever did not slow it down, so its pulses say nothing."""
+
+    GUILTY = "guilty"
+    CLEARED = "cleared"
+    OPEN = "open"
+    UNHELD = "unheld"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One suspect at one look.
+
+    gain: of the victim while the suspect is pulsed at the first depth. taken: the share of the victim's work that the
+    suspect takes, if the effect is proportional to what the suspect does. p: corrected for delays. held: the part of a
+    pulse's depth that the suspect loses of its work.
+    """
+
+    suspect: str
+    state: State
+    gain: Estimate
+    taken: Estimate
+    p: float
+    held: float
+    delay_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Look:
+    """The standing of all suspects after some blocks, the most suspicious first. seconds: of data so far.
+
+    dummy_fails: the dummy suspect, which nobody touched, has an effect: the method does not hold here. seconds_needed:
+    the time after which all suspects would be decided at this noise; None if they are.
+    """
+
+    standings: tuple[Standing, ...]
+    dummy: Estimate
+    dummy_fails: bool
+    seconds: float
+    seconds_needed: float | None
+    enough: bool
+
+    @property
+    def guilty(self) -> tuple[Standing, ...]:
+        """The suspects that are named."""
+        return tuple(each for each in self.standings if each.state is State.GUILTY)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When to look and what is enough.
+
+    slot_ns: length of a slot. per_slot: ticks of a slot. least: the share of the victim's work below which an effect
+    does not matter. precision: the half width of a named effect, as a share of it, at which the experiment may end.
+    depth: of the first pulses. deepest: of those after a part of the budget. delays: in ticks.
+    """
+
+    code: Code
+    slot_ns: int
+    budget_ns: int
+    per_slot: int = 4
+    least: float = 0.05
+    precision: float = 0.5
+    depth: float = 0.3
+    deepest: float = 0.6
+    alpha: float = ALPHA
+    delays: tuple[int, ...] = (0, 1, 2, 4)
+
+    @property
+    def blocks_most(self) -> int:
+        """The number of blocks that fit into the budget, at least one."""
+        return max(1, self.budget_ns // (self.code.block_slots * self.slot_ns))
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """The numbers of blocks after which to look."""
+        block, most = self.code.block_slots, self.blocks_most
+        least_slots = max(FIRST_SLOTS, 2 * self.code.columns + 24)
+        at, found = -(-least_slots // block), list[int]()
+        while at < most:
+            found.append(at)
+            at = max(at + 1, int(at * GROWTH))
+        return (*found, most)
+
+    def depths(self, blocks: int) -> Array:
+        """Returns the depths of the pulses of the first blocks, shape (slots, columns); 0: not pulsed."""
+        block = np.arange(blocks * self.code.block_slots) // self.code.block_slots
+        depth = np.where(block < DEEPEN_AT * self.blocks_most, self.depth, self.deepest)
+        return np.asarray(self.code.blocks(blocks) * depth[:, None])
+
+    def look(self, names: Sequence[str], ticks: Array, use: Array, depths: Array | None = None) -> Look:
+        """Judges all suspects after some whole blocks. names: without the dummy.
+
+        ticks: the victim's rate. use: what each suspect did in each slot, shape (slots, names). depths: of the pulses
+        as they were; None: as planned.
+        """
+        depths = self.depths(len(use) // self.code.block_slots) if depths is None else depths
+        found = effects(ticks, depths, self.code.block_slots, self.delays, self.per_slot)
+        count = len(names)
+        held, error = reductions(use, depths[:, :count], self.code.block_slots)
+        is_held = ~(held + 2 * error < LEAST_HELD)
+        held = np.where(error < POORLY_KNOWN, held, 1.0)
+        level = self.alpha / len(self.looks)
+        named = selected(np.where(is_held, found.p[:count], 1.0), level)
+        standings = [
+            self._standing(name, column, found, float(held[column]), named=named[column], is_held=is_held[column])
+            for column, name in enumerate(names)
+        ]
+        standings.sort(key=lambda each: (each.state is not State.GUILTY, -each.gain.value / _deviation(each)))
+        seconds = len(use) * self.slot_ns / 1e9
+        needed = max((_needed(each, self.least, seconds) for each in standings), default=0.0)
+        return Look(
+            standings=tuple(standings),
+            dummy=_scaled(found.estimate(count), self.depth),
+            dummy_fails=bool(_dummy_p(found, count) < DUMMY_ALPHA / len(self.looks)),
+            seconds=seconds,
+            seconds_needed=needed if needed > seconds else None,
+            enough=all(self._is_decided(each) for each in standings),
+        )
+
+    def _standing(
+        self, name: str, column: int, found: Effects, held: float, *, named: np.bool_, is_held: np.bool_
+    ) -> Standing:
+        full = found.estimate(column)
+        held = max(held, LEAST_HELD)
+        # Clearing shares its error among suspects and looks, as naming does.
+        reach = student_reach(1 - 2 * self.alpha / (self.code.columns - 1) / len(self.looks), found.dof)
+        upper = (full.value + reach * float(found.error[column])) / held
+        if named:
+            state = State.GUILTY
+        elif not is_held:
+            state = State.UNHELD
+        else:
+            state = State.CLEARED if upper < self.least else State.OPEN
+        delay_ns = int(found.delay[column]) * self.slot_ns // self.per_slot
+        gain, taken = _scaled(full, self.depth), _scaled(full, 1 / held)
+        return Standing(name, state, gain, taken, float(found.p[column]), held, delay_ns)
+
+    def _is_decided(self, standing: Standing) -> bool:
+        if standing.state is State.GUILTY:
+            return standing.gain.half_width <= self.precision * standing.gain.value
+        return standing.state is not State.OPEN
+
+
+def selected(p: Array, level: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Benjamini and Hochberg's selection at a false discovery rate."""
+    order = np.argsort(p)
+    passes = p[order] <= level * np.arange(1, len(p) + 1) / len(p)
+    out = np.zeros(len(p), dtype=bool)
+    if passes.any():
+        out[order[: int(np.flatnonzero(passes)[-1]) + 1]] = True
+    return out
+
+
+def _scaled(estimate: Estimate, by: float) -> Estimate:
+    return estimate.model_copy(update={name: getattr(estimate, name) * by for name in ("value", "low", "high")})
+
+
+def _deviation(standing: Standing) -> float:
+    return max(standing.gain.half_width, 1e-12)
+
+
+def _dummy_p(found: Effects, column: int) -> float:
+    """The dummy's probability, of both signs, at no delay that was chosen."""
+    ratio = abs(float(found.effect[column])) / max(float(found.error[column]), 1e-12)
+    return float(min(1.0, 2 * special.stdtr(found.dof, -ratio) * 4))
+
+
+def _needed(standing: Standing, least: float, seconds: float) -> float:
+    """The time after which an undecided suspect is named or cleared, because its interval is as narrow as `least`."""
+    if standing.state is not State.OPEN:
+        return 0.0
+    return seconds * max(1.0, (1.6 * standing.taken.half_width / least) ** 2)

@@ -1,0 +1,288 @@
+"""What an experiment found: who, by how much, what would help, and the verdict in a sentence. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from partywall import units
+from partywall.blame.code import Array, Code
+from partywall.blame.decide import Look, Rule, Standing, State
+from partywall.blame.effects import fit
+from partywall.blame.job import BlameJob
+from partywall.blame.record import BlameRecord, Slot
+from partywall.core.stats.estimate import Estimate
+from partywall.errors import TrialError
+from partywall.values import Frozen
+
+TICKS = 4
+HELPS = (0.3, 0.6)
+"""The reductions of a suspect for which the gain is predicted."""
+MATTERS = 0.05
+"""The share of the time from which on the victim's own limit, or the hypervisor, is named."""
+
+
+class Verdict(StrEnum):
+    """Who slows the victim down."""
+
+    NEIGHBOUR = "neighbour"
+    OWN = "own limit"
+    HOST = "host"
+    NOBODY = "nobody in the list"
+    UNKNOWN = "not known yet"
+
+
+class Suspect(Frozen):
+    """What is known of one suspect. Shares are 0..1.
+
+    gain: of the victim while the suspect is pulsed at the first depth. taken: of the victim's work. lost: the share of
+    its work that the suspect lost during the experiment, as measured; None if it did nothing. use: its mean use outside
+    of pulses, in CPUs or bytes a second. correlation: of its use with the victim's rate, without the experiment's help.
+    """
+
+    name: str
+    state: State
+    gain: Estimate
+    taken: Estimate
+    p: float
+    held: float
+    delay_ns: int
+    lost: float | None
+    use: float
+    correlation: float | None
+
+
+class Help(Frozen):
+    """One thing to do: hold a suspect to `use`.
+
+    gain: the victim's, predicted. check: the same from slots that the prediction does not know, None if there are too
+    few. text: what to paste.
+    """
+
+    suspect: str
+    less: float
+    use: float
+    gain: Estimate
+    check: Estimate | None
+    text: str
+
+
+class BlameFindings(Frozen):
+    """The findings. seconds: of the experiment. aa: the effect of the dummy suspect, which nobody touched.
+
+    unit, is_weak, left_out: as in the record. ended: why it came to its end; empty if it was interrupted.
+    """
+
+    name: str
+    started_at: str
+    job: BlameJob
+    names: tuple[str, ...]
+    unit: str
+    is_weak: bool
+    left_out: tuple[str, ...]
+    host: dict[str, Any]
+    verdict: Verdict
+    headline: str
+    suspects: tuple[Suspect, ...]
+    helps: tuple[Help, ...]
+    aa: Estimate
+    aa_fails: bool
+    own: float | None
+    steal: float
+    seconds: float
+    needed_s: float | None
+    ended: str
+    slots: tuple[Slot, ...] = ()
+
+
+def rule_of(job: BlameJob, suspects: int) -> Rule:
+    """The rule of an experiment on this many suspects."""
+    return Rule(
+        Code(suspects + 1, job.seed),
+        job.pulse_ns,
+        job.budget_ns,
+        TICKS,
+        least=job.least,
+        depth=job.depth,
+        deepest=job.deepest,
+    )
+
+
+def look_at(rule: Rule, names: Sequence[str], slots: Sequence[Slot]) -> Look:
+    """Judges all suspects from whole blocks of slots. ValueError if there are too few, or the victim did nothing."""
+    return rule.look(names, rates_of(slots), _use(slots), _depths(rule, slots))
+
+
+def rates_of(slots: Sequence[Slot]) -> Array:
+    """The victim's rate by tick. Where it is not known, the last one known."""
+    values = np.array([np.nan if value is None else value for slot in slots for value in slot.ticks])
+    known = np.flatnonzero(np.isfinite(values))
+    if not len(known):
+        raise ValueError("the victim's rate is not known in any slot")
+    places = np.searchsorted(known, np.arange(len(values)), side="right") - 1
+    return np.asarray(values[known[np.maximum(places, 0)]])
+
+
+def _use(slots: Sequence[Slot]) -> Array:
+    return np.array([slot.use for slot in slots])
+
+
+def _depths(rule: Rule, slots: Sequence[Slot]) -> Array:
+    """Depths as they were, with those of the dummy as planned."""
+    planned = rule.depths(-(-len(slots) // rule.code.block_slots))[: len(slots), -1:]
+    return np.hstack([np.array([slot.depths for slot in slots]), planned])
+
+
+def findings_of(record: BlameRecord) -> BlameFindings:
+    """Derives the findings from a record. TrialError if it has too few slots."""
+    job, began = record.job, record.began
+    names = began.names
+    rule, every = rule_of(job, len(names)), tuple(record.slots())
+    whole = every[: len(every) // rule.code.block_slots * rule.code.block_slots]
+    try:
+        look = look_at(rule, names, whole)
+    except ValueError as error:
+        raise TrialError(f"{record.path}: nothing can be said: {error}; give it more time") from None
+    own = [slot.own for slot in whole if slot.own is not None]
+    own_share, steal = (float(np.mean(own)) if own else None), float(np.mean([slot.steal for slot in whole]))
+    verdict = _verdict(look, own_share, steal)
+    suspects = tuple(_suspect(each, names.index(each.suspect), whole, job) for each in look.standings)
+    return BlameFindings(
+        name=record.name,
+        started_at=str(record.about.get("started_at", "")),
+        job=job,
+        names=names,
+        unit=began.unit,
+        is_weak=began.is_weak,
+        left_out=began.left_out,
+        host=record.host,
+        verdict=verdict,
+        headline=_headline(verdict, look, own_share, steal, job),
+        suspects=suspects,
+        helps=tuple(
+            help_ for each in suspects if each.state is State.GUILTY for help_ in _helps(each, rule, names, whole, job)
+        ),
+        aa=look.dummy,
+        aa_fails=look.dummy_fails,
+        own=own_share,
+        steal=steal,
+        seconds=sum(slot.length_ns for slot in every) / 1e9,
+        needed_s=look.seconds_needed,
+        ended=record.why(),
+        slots=every,
+    )
+
+
+def _verdict(look: Look, own: float | None, steal: float) -> Verdict:
+    """A failed A/A check leaves everything open: something follows a code that touched nobody."""
+    if look.dummy_fails:
+        return Verdict.UNKNOWN
+    if look.guilty:
+        return Verdict.NEIGHBOUR
+    if own is not None and own >= MATTERS and own >= steal:
+        return Verdict.OWN
+    if steal >= MATTERS:
+        return Verdict.HOST
+    return Verdict.NOBODY if all(each.state is State.CLEARED for each in look.standings) else Verdict.UNKNOWN
+
+
+def _headline(verdict: Verdict, look: Look, own: float | None, steal: float, job: BlameJob) -> str:
+    most = job.least
+    match verdict:
+        case Verdict.NEIGHBOUR:
+            named = ", ".join(f"{each.suspect} takes {_share(each.taken)} of its work" for each in look.guilty)
+            return f"{named}, through {job.lever}" if job.lever != "freeze" else named
+        case Verdict.OWN:
+            return f"The victim's own limit stops it for {own:.0%} of the time; no neighbour was found guilty"
+        case Verdict.HOST:
+            return f"The hypervisor takes {steal:.0%} of this host's time; no neighbour was found guilty"
+        case Verdict.NOBODY:
+            return f"Nobody in the list takes {most:.0%} or more of the victim's work"
+        case _:
+            why = "the A/A check fails: the victim follows a code that touched nobody" if look.dummy_fails else ""
+            unheld = [each.suspect for each in look.standings if each.state is State.UNHELD]
+            why = why or (f"the lever does not hold {', '.join(unheld[:3])}" if unheld else "")
+            needed = look.seconds_needed
+            time = f"about {units.format_duration(round(needed) * 10**9)} would be needed" if needed else ""
+            return f"Not known yet after {look.seconds:.0f} s; {why or time or 'give it more time'}"
+
+
+def _share(estimate: Estimate) -> str:
+    return f"{max(0.0, estimate.value):.0%} ({max(0.0, estimate.low):.0%} to {estimate.high:.0%})"
+
+
+def _suspect(standing: Standing, at: int, slots: Sequence[Slot], job: BlameJob) -> Suspect:
+    del job
+    use, depth = (np.array([getattr(slot, name)[at] for slot in slots]) for name in ("use", "depths"))
+    open_ = use[depth == 0]
+    free = float(open_.mean()) if len(open_) else 0.0
+    rate = np.array(
+        [np.nan if None in slot.ticks else np.mean([v for v in slot.ticks if v is not None]) for slot in slots]
+    )
+    seen = np.isfinite(rate) & (depth == 0)
+    varies = seen.sum() > 2 and use[seen].std() > 0 and rate[seen].std() > 0
+    return Suspect(
+        name=standing.suspect,
+        state=standing.state,
+        gain=standing.gain,
+        taken=standing.taken,
+        p=standing.p,
+        held=standing.held,
+        delay_ns=standing.delay_ns,
+        lost=max(0.0, 1 - float(use.mean()) / free) if free > 0 else None,
+        use=free,
+        correlation=float(np.corrcoef(use[seen], rate[seen])[0, 1]) if varies else None,
+    )
+
+
+def _helps(suspect: Suspect, rule: Rule, names: Sequence[str], slots: Sequence[Slot], job: BlameJob) -> list[Help]:
+    """Predictions from the first two thirds of the blocks, checked with the last third."""
+    block = rule.code.block_slots
+    at, cut = names.index(suspect.name), len(slots) // block * 2 // 3 * block
+    known, held_out = (_full(rule, part, at) for part in (slots[:cut], slots[cut:]))
+    whole = _full(rule, slots, at) or suspect.taken
+    return [
+        Help(
+            suspect=suspect.name,
+            less=less,
+            use=suspect.use * (1 - less),
+            gain=_times(known or whole, less / suspect.held),
+            check=None if known is None or held_out is None else _times(held_out, less / suspect.held),
+            text=paste(suspect.name, suspect.use * (1 - less), job),
+        )
+        for less in HELPS
+    ]
+
+
+def _full(rule: Rule, slots: Sequence[Slot], at: int) -> Estimate | None:
+    """The effect of one suspect at full depth from some slots; None if they are too few."""
+    try:
+        rate = rates_of(slots).reshape(-1, TICKS).mean(axis=1)
+        depths = np.array([slot.depths for slot in slots])
+        found = fit(rate, depths, rule.code.block_slots)
+    except ValueError:
+        return None
+    value, half = float(found.effect[at]), 1.96 * float(found.error[at])
+    return Estimate(value=value, low=value - half, high=value + half, n=len(slots), method="as the effects")
+
+
+def _times(estimate: Estimate, by: float) -> Estimate:
+    return estimate.model_copy(update={name: getattr(estimate, name) * by for name in ("value", "low", "high")})
+
+
+def paste(cgroup: str, use: float, job: BlameJob) -> str:
+    """A command that holds a group to this use, CPUs or bytes a second, by its owner's own tool."""
+    last = cgroup.rstrip("/").rsplit("/", 1)[-1]
+    if job.lever == "disk":
+        rate = f"{int(use)}"
+        if last.endswith((".service", ".scope", ".slice")):
+            return f"systemctl set-property --runtime {last} IOReadBandwidthMax='/dev/block/{job.device} {rate}'"
+        return f"echo '{job.device} rbps={rate} wbps={rate}' > /sys/fs/cgroup{cgroup}/io.max"
+    if last.endswith((".service", ".scope", ".slice")):
+        return f"systemctl set-property --runtime {last} CPUQuota={max(1, round(100 * use))}%"
+    if "/docker/" in cgroup:
+        return f"docker update --cpus {use:.2f} {last}"
+    return f"echo '{max(1000, int(use * 100_000))} 100000' > /sys/fs/cgroup{cgroup}/cpu.max"

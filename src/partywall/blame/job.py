@@ -1,0 +1,100 @@
+"""What an experiment is asked to do: the job, from which the command, the Python function and the form are made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from partywall.core.job import Duration, Job, Option
+from partywall.values import Share
+
+NEVER = (
+    "init.scope",
+    "sshd",
+    "ssh",
+    "kubelet",
+    "containerd",
+    "dockerd",
+    "docker",
+    "crio",
+    "podman",
+    "libvirtd",
+    "systemd-journald",
+    "systemd-logind",
+    "systemd-udevd",
+    "dbus",
+)
+"""Groups that are never touched, by the name of the last part of their path without `.service`."""
+
+
+class BlameJob(Job):
+    """Find out by experiment which neighbour slows a program down, by how much, and what would help.
+
+    \b
+      partywall blame --log /var/log/nginx/access.log --latency 'rt=([0-9.]+)'
+      partywall blame --victim './my-benchmark' /docker/4f2… /docker/9ab… --dry-run
+      partywall blame --group /docker/4f2… --budget 2min --harm 5%
+
+    Each suspect is throttled a little, in short pulses, along a random code of its own. If the victim is faster
+    whenever a suspect is pulsed, that suspect is guilty: this is an experiment, not a correlation. All suspects are
+    tested at once. A dummy suspect that is never touched shows whether the method holds (A/A check).
+
+    It writes limits of the suspects' cgroups, and puts each back exactly as it was, also if it is killed. Groups of
+    system services, the victim and this command are never touched. Every pulse is written to the record first.
+
+    Exit code: 0 no neighbour is guilty, 1 a neighbour is guilty, 2 bad option, victim or suspect, 3 not known yet,
+    4 a suspect cannot be held here, 5 the victim or a suspect ended, 130 interrupted (docs/blame.md).
+    """  # noqa: D301 - Click keeps the lines after a backspace
+
+    function: ClassVar[str] = "blame"
+
+    suspects: Annotated[
+        tuple[str, ...],
+        Option(
+            "A cgroup such as /docker/4f2…, or pid:NUMBER for that process's group. Default: the busiest groups.",
+            metavar="SUSPECT...",
+        ),
+    ] = ()
+    victim: Annotated[str, Option("A command to start. Each line that it prints is one unit of work.", page="")] = ""
+    pid: Annotated[int | None, Field(ge=1), Option("A process: how much of its runnable time does it run?")] = None
+    group: Annotated[str, Option("A cgroup: how much of its runnable time does it run?")] = ""
+    log: Annotated[str, Option("A log to follow. Each new line is one request.", page="")] = ""
+    latency: Annotated[str, Option("The latency in a line of the log: a regular expression with one group.")] = ""
+    lever: Annotated[
+        Literal["cpu", "disk", "freeze"], Option("What pulses act on: cpu, disk, or freeze, which stops suspects.")
+    ] = "cpu"
+    device: Annotated[str, Option("The disk of --lever disk, such as 8:0.")] = ""
+    depth: Annotated[Share, Option("What a pulse takes off a suspect's use.", example="30%")] = 0.3
+    deepest: Annotated[Share, Option("The same after a quarter of the budget.", example="60%")] = 0.6
+    pulse_ns: Annotated[
+        Duration, Field(ge=20_000_000), Option("Length of a pulse.", flag="--pulse", example="100ms")
+    ] = 100_000_000
+    budget_ns: Annotated[Duration, Option("The longest time.", flag="--budget", example="5min")] = 300_000_000_000
+    harm: Annotated[Share, Option("The share of its work in the budget that a suspect may lose.", example="2%")] = 0.02
+    least: Annotated[Share, Option("The smallest effect that matters.", example="5%")] = 0.05
+    most: Annotated[int, Field(ge=1, le=63), Option("The most suspects.")] = 15
+    never: Annotated[tuple[str, ...], Option("A name that is never touched; system services never are.")] = ()
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1), Option("Of the code.")] = 1
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if problems := list(self._problems()):
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        given = [name for name in ("victim", "pid", "group", "log") if getattr(self, name)]
+        if len(given) != 1:
+            said = "no victim is given" if not given else "more than one victim is given"
+            yield f"{said}: give one of --victim COMMAND, --pid NUMBER, --group CGROUP and --log FILE"
+        if self.lever == "disk" and not self.device:
+            yield "--lever disk needs a disk: give its number, such as --device 8:0"
+        if self.device and not re.fullmatch(r"\d+:\d+", self.device):
+            yield f"--device: {self.device!r} is not the number of a disk; give for example 8:0"
+        if self.latency and not self.log:
+            yield "--latency needs --log: only lines of a log have one"
+        if self.depth > self.deepest:
+            yield f"--depth must be at most --deepest, which is {self.deepest:.0%}, not {self.depth:.0%}"

@@ -1,0 +1,1 @@
+"""What touches the host: levers on suspects, the victim's rate, and the experiment that ties them."""

@@ -1,0 +1,171 @@
+"""Carries out an experiment: pulses along the code, the victim read tick by tick, looks, and the end.
+
+A pulse that a suspect is too idle for counts as a pulse all the same. If only busy moments counted, what else happens
+in busy moments would be taken for the suspect's effect.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from partywall.blame.decide import Look, Rule
+from partywall.blame.findings import TICKS, look_at
+from partywall.blame.job import BlameJob
+from partywall.blame.measure.levers import Ended, Held
+from partywall.blame.measure.suspects import Suspect, throttled
+from partywall.blame.measure.victim import Victim, rate
+from partywall.blame.record import BlameRecord, Pulse, Slot, Standings
+from partywall.clock import Clock, Monotonic
+from partywall.errors import TrialError
+from partywall.events import Emit, Left, Note, Seen
+from partywall.files import kernel_text
+from partywall.host import Host
+from partywall.sandbox import cgroups, tenants
+
+RECENT = 8
+"""Slots outside of pulses from which a suspect's present use is known."""
+BEFORE = 10
+"""Slots before the first pulse, which tell what suspects use."""
+
+
+@dataclass
+class _Recent:
+    """What a suspect uses outside of pulses."""
+
+    values: deque[float]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values)) if self.values else 0.0
+
+
+class Experiment:
+    """One experiment. The host is as before when `run` returns, however it ends."""
+
+    def __init__(
+        self,
+        job: BlameJob,
+        rule: Rule,
+        victim: Victim,
+        suspects: Sequence[Suspect],
+        record: BlameRecord,
+        emit: Emit,
+        host: Host,
+        clock: Clock | None = None,
+    ) -> None:
+        self._job, self._rule, self._victim, self._suspects = job, rule, victim, suspects
+        self._record, self._emit, self._clock = record, emit, clock or Monotonic()
+        self._own, self._stat = _own_limit(job, victim, host), str(host.path("/proc/stat"))
+        self._names = [each.name for each in suspects]
+        self._recent = [_Recent(deque(maxlen=RECENT)) for _ in suspects]
+        self._slots: list[Slot] = []
+        self._lost_s = 0.0
+
+    def run(self) -> str:
+        """Runs to the end and returns why it ended. TrialError if the victim or a suspect ends meanwhile."""
+        for _ in range(BEFORE):
+            self._slot(np.zeros(len(self._suspects)))
+        looks, named = set(self._rule.looks), False
+        depths = self._rule.depths(self._rule.blocks_most)
+        why = "budget"
+        with Held({each.name: each.lever for each in self._suspects}) as held:
+            for block in range(self._rule.blocks_most):
+                slots = self._rule.code.block_slots
+                for at in range(block * slots, (block + 1) * slots):
+                    self._pulse(held, at, depths[at, :-1])
+                if block + 1 in looks:
+                    look = look_at(self._rule, self._names, self._slots)
+                    named = self._tell(look, was_named=named)
+                    if look.enough:
+                        why = "precision"
+                        break
+                if self._lost_s >= self._job.harm * self._job.budget_ns / 1e9:
+                    why = "harm"
+                    break
+        return why
+
+    def _pulse(self, held: Held, at: int, depths: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+        pulsed = [self._names[n] for n in np.flatnonzero(depths)]
+        # Before it begins, so that whoever asks what happened finds it whatever happens next.
+        now_ns = self._clock.now_ns()
+        self._record.stream.append(
+            Pulse(slot=at, at_ns=now_ns, suspects=tuple(pulsed), depth=float(depths.max(initial=0.0)))
+        )
+        held.beat()
+        try:
+            for name, depth, recent in zip(self._names, depths, self._recent, strict=True):
+                if depth:
+                    held.hold(name, float(depth), recent.mean)
+                else:
+                    held.release(name)
+        except Ended as ended:
+            raise TrialError(f"{ended} has ended, so its pulses are over; start again without it") from None
+        slot = self._slot(depths)
+        self._slots.append(slot)
+        self._record.stream.append(slot)
+        # All suspects are pulsed alike, so one sum tells what each may have lost at most.
+        self._lost_s += float(depths.max(initial=0.0)) / 2 * slot.length_ns / 1e9
+
+    def _slot(self, depths: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Slot:
+        if self._victim.has_ended():
+            raise TrialError("the victim has ended before the experiment; give one that runs longer")
+        start_ns = self._clock.now_ns()
+        before, own, stat = self._victim.read(start_ns), self._read_own(), _steal(self._stat)
+        used = [each.used() for each in self._suspects]
+        ticks = []
+        for tick in range(1, TICKS + 1):
+            self._clock.sleep_until(start_ns + tick * self._job.pulse_ns // TICKS)
+            after = self._victim.read(self._clock.now_ns())
+            ticks.append(rate(before, after))
+            before = after
+        length_ns = self._clock.now_ns() - start_ns
+        seconds = length_ns / 1e9
+        use = [max(0.0, each.used() - was) / seconds for each, was in zip(self._suspects, used, strict=True)]
+        for depth, value, recent in zip(depths, use, self._recent, strict=True):
+            if not depth:
+                recent.values.append(value)
+        own_now = self._read_own()
+        later = _steal(self._stat)
+        return Slot(
+            start_ns=start_ns,
+            length_ns=length_ns,
+            depths=tuple(map(float, depths)),
+            ticks=tuple(ticks),
+            use=tuple(use),
+            own=None if own is None or own_now is None else min(1.0, max(0.0, own_now - own) / seconds),
+            steal=(later[0] - stat[0]) / max(1, later[1] - stat[1]),
+        )
+
+    def _read_own(self) -> float | None:
+        return None if self._own is None else self._own()
+
+    def _tell(self, look: Look, *, was_named: bool) -> bool:
+        rows = [(each.suspect, str(each.state), each.taken.value, each.taken.half_width) for each in look.standings]
+        self._emit(Seen(Standings(seconds=look.seconds, rows=rows)))
+        self._emit(Left(max(0.0, self._rule.budget_ns / 1e9 - look.seconds)))
+        if look.guilty and not was_named:
+            names = ", ".join(each.suspect for each in look.guilty)
+            self._emit(Note(f"after {look.seconds:.0f} s: {names} slows the victim down; goes on until all are judged"))
+        return was_named or bool(look.guilty)
+
+
+def _own_limit(job: BlameJob, victim: Victim, host: Host) -> Callable[[], float] | None:
+    groups = cgroups.read(host.root)
+    if job.group:
+        return throttled(groups, job.group)
+    for pid in victim.pids():
+        for path in tenants.cgroups_of(host.path(f"/proc/{pid}")):
+            if path != "/" and groups.folder("cpu", path).is_dir():
+                return throttled(groups, path)
+    return None
+
+
+def _steal(stat: str) -> tuple[int, int]:
+    """Stolen time and all time of the host, in clock ticks."""
+    first = (kernel_text(stat) or "cpu 0").partition("\n")[0].split()[1:9]
+    values = [int(each) for each in first]
+    return (values[7] if len(values) > 7 else 0), sum(values)

@@ -1,0 +1,186 @@
+"""Suspects: groups that are named or found by what they use, without the victim and what is never touched."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from partywall.blame.job import NEVER, BlameJob
+from partywall.blame.measure.levers import Kind, Lever, lever
+from partywall.errors import CapabilityError, Problem, UsageError
+from partywall.files import kernel_text
+from partywall.host import Host
+from partywall.sandbox import cgroups, tenants
+from partywall.sandbox.cgroups import Cgroups
+
+FIND_S = 1.0
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A group with its lever, and a function that reads what it has used: CPU seconds, or bytes."""
+
+    name: str
+    lever: Lever
+    used: Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The suspects, and why others are none of them."""
+
+    suspects: tuple[Suspect, ...]
+    left_out: tuple[str, ...]
+
+
+def find(job: BlameJob, host: Host, victim: Sequence[int]) -> Found:
+    """Finds the suspects of a job. victim: its processes.
+
+    CapabilityError if one that is named cannot be held; UsageError if a named one is the victim or never touched. Where
+    nobody is named, those that cannot be held are left out, and so are idle ones.
+    """
+    groups = cgroups.read(host.root)
+    if why := groups.why_not():
+        raise CapabilityError(f"this host has {why}, so no suspect can be held; run it on the host, as root")
+    kept_out = _paths_of([os.getpid(), *victim], host) | ({_path(job.group)} if job.group else set())
+    found = _named(job, host, groups, kept_out) if job.suspects else _unnamed(job, host, groups, kept_out)
+    if not found.suspects:
+        why = f" ({found.left_out[0]})" if found.left_out else ""
+        remedy = "name some; partywall blame --help says how"
+        raise UsageError(Problem(f"there is no suspect{why}", remedy, key="SUSPECT"))
+    if len(found.suspects) > job.most:
+        said = f"{len(found.suspects)} suspects are named, --most is {job.most}"
+        raise UsageError(Problem(said, "name fewer, or give a larger --most", key="--most"))
+    return found
+
+
+def _named(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> Found:
+    paths = list(dict.fromkeys(_group(text, host) for text in job.suspects))
+    for path in paths:
+        if why := _why_not(path, kept_out, job):
+            raise UsageError(Problem(f"{path} {why}", "name another suspect", key="SUSPECT"))
+    return Found(tuple(_suspect(job, host, groups, path) for path in paths), ())
+
+
+def _unnamed(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> Found:
+    found, left_out = list[Suspect](), list[str]()
+    for path in _all(groups):
+        if why := _why_not(path, kept_out, job):
+            left_out.append(f"{path} {why}")
+            continue
+        try:
+            found.append(_suspect(job, host, groups, path))
+        except CapabilityError as error:
+            left_out.append(str(error).partition(" — ")[0])
+    found, idle = _busiest(found, job.most)
+    return Found(tuple(found), (*left_out, *(f"{name} uses less than the others" for name in idle)))
+
+
+def _suspect(job: BlameJob, host: Host, groups: Cgroups, path: str) -> Suspect:
+    has_systemd, kind = host.path("/run/systemd/system").is_dir(), Kind(job.lever)
+    held = lever(kind, path, groups, has_systemd=has_systemd, device=job.device)
+    return Suspect(path, held, reader(kind, path, groups, job.device))
+
+
+def _path(cgroup: str) -> str:
+    return f"/{cgroup.strip('/')}"
+
+
+def _group(text: str, host: Host) -> str:
+    tenant = tenants.named(text, host)
+    if tenant.cgroup is not None:
+        return _path(tenant.cgroup)
+    # The group in the hierarchy that limits CPU time.
+    for line in (kernel_text(str(host.path(f"/proc/{tenant.pid}/cgroup"))) or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(",") or (not controllers and cgroups.read(host.root).is_v2):
+            return _path(path)
+    return "/"
+
+
+def _paths_of(pids: Sequence[int], host: Host) -> set[str]:
+    return {path for pid in pids for path in tenants.cgroups_of(host.path(f"/proc/{pid}")) if path != "/"}
+
+
+def _why_not(path: str, kept_out: set[str], job: BlameJob) -> str:
+    """Why a group is no suspect; empty if it is one."""
+    if any(tenants.is_below(other, path) for other in kept_out):
+        return "is the victim's own group, or that of this command"
+    parts = {part.removesuffix(".service") for part in path.split("/")}
+    if never := parts & {*NEVER, *job.never}:
+        return f"is never touched ({sorted(never)[0]})"
+    return ""
+
+
+def _all(groups: Cgroups) -> list[str]:
+    top = groups.folder("cpu", "/")
+    return [f"/{path.relative_to(top)}" for path in tenants.groups(top)]
+
+
+def _busiest(found: list[Suspect], most: int) -> tuple[list[Suspect], list[str]]:
+    before = [each.used() for each in found]
+    time.sleep(FIND_S)
+    used = [(each.used() - was, at) for at, (each, was) in enumerate(zip(found, before, strict=True))]
+    order = [at for use, at in sorted(used, key=lambda pair: -pair[0]) if use > 0]
+    kept = order[:most]
+    return [found[at] for at in kept], [each.name for at, each in enumerate(found) if at not in kept]
+
+
+def reader(kind: Kind, cgroup: str, groups: Cgroups, device: str) -> Callable[[], float]:
+    """A function that reads what a group has used so far: CPU seconds, or bytes on a disk."""
+    if kind is Kind.DISK:
+        return _bytes(groups, cgroup, device)
+    if groups.is_v2:
+        file = groups.folder("cpu", cgroup) / "cpu.stat"
+        return lambda: _field(file, "usage_usec") / 1e6
+    if (usage := groups.v1.get("cpuacct", Path("/nowhere")) / cgroup.strip("/") / "cpuacct.usage").exists():
+        return lambda: float(kernel_text(str(usage)) or 0) / 1e9
+    folder = groups.folder("cpu", cgroup)
+    return lambda: sum(_ran_ns(pid) for pid in tenants.all_processes(folder)) / 1e9
+
+
+def _ran_ns(pid: int) -> int:
+    text = kernel_text(f"/proc/{pid}/schedstat")
+    return int(text.split()[0]) if text else 0
+
+
+def _field(file: Path, name: str) -> float:
+    for line in (kernel_text(str(file)) or "").splitlines():
+        key, _, value = line.partition(" ")
+        if key == name:
+            return float(value)
+    return 0.0
+
+
+def _bytes(groups: Cgroups, cgroup: str, device: str) -> Callable[[], float]:
+    folder = groups.folder("io", cgroup)
+    if groups.is_v2:
+
+        def of_stat() -> float:
+            for line in (kernel_text(str(folder / "io.stat")) or "").splitlines():
+                if line.startswith(f"{device} "):
+                    fields = dict(each.split("=", 1) for each in line.split()[1:])
+                    return float(fields.get("rbytes", 0)) + float(fields.get("wbytes", 0))
+            return 0.0
+
+        return of_stat
+
+    def of_throttle() -> float:
+        text = kernel_text(str(folder / "blkio.throttle.io_service_bytes")) or ""
+        rows = [line.split() for line in text.splitlines()]
+        return float(sum(int(row[2]) for row in rows if row[:1] == [device] and row[1] in ("Read", "Write")))
+
+    return of_throttle
+
+
+def throttled(groups: Cgroups, cgroup: str) -> Callable[[], float] | None:
+    """A function that reads how long a group's own limit has stopped it, in seconds; None for the root."""
+    if _path(cgroup) == "/":
+        return None
+    file = groups.folder("cpu", cgroup) / "cpu.stat"
+    if groups.is_v2:
+        return lambda: _field(file, "throttled_usec") / 1e6
+    return lambda: _field(file, "throttled_time") / 1e9

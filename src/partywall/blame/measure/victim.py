@@ -1,0 +1,202 @@
+"""The victim's rate: lines that a command prints, lines of a log, or how much of its runnable time a group runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from partywall.blame.job import BlameJob
+from partywall.errors import Problem, UsageError
+from partywall.files import kernel_text
+from partywall.host import Host
+from partywall.sandbox import cgroups, tenants
+
+Counts = tuple[float, float]
+"""Work so far, and what it is divided by: seconds, or the sum of latencies."""
+
+
+class Victim(Protocol):
+    """A victim. unit: of its rate. pids: its processes. is_weak: the rate only says how long it waited for a CPU."""
+
+    unit: str
+    is_weak: bool
+
+    def read(self, now_ns: int) -> Counts: ...
+
+    def pids(self) -> list[int]: ...
+
+    def has_ended(self) -> bool: ...
+
+
+def rate(before: Counts, after: Counts) -> float | None:
+    """The rate between two readings; None if nothing is known."""
+    work, by = after[0] - before[0], after[1] - before[1]
+    return work / by if by > 0 else None
+
+
+class Printed:
+    """A command that this process starts: each line is one unit of work."""
+
+    unit, is_weak = "lines/s", False
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process, self._lines = process, 0
+        threading.Thread(target=self._count, daemon=True).start()
+
+    def _count(self) -> None:
+        if (stream := self._process.stdout) is not None:
+            while part := os.read(stream.fileno(), 65536):
+                self._lines += part.count(b"\n")
+
+    def read(self, now_ns: int) -> Counts:
+        return self._lines, now_ns / 1e9
+
+    def pids(self) -> list[int]:
+        return [self._process.pid]
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+
+class Logged:
+    """A log that somebody writes: each new line is a request, and a group of a pattern may be its latency."""
+
+    is_weak = False
+
+    def __init__(self, file: Path, pattern: str) -> None:
+        self.unit = "requests per second of latency" if pattern else "lines/s"
+        self._pattern = re.compile(pattern.encode()) if pattern else None
+        self._stream = file.open("rb")
+        self._stream.seek(0, os.SEEK_END)
+        self._rest, self._lines, self._latency = b"", 0, 0.0
+
+    def read(self, now_ns: int) -> Counts:
+        *lines, self._rest = (self._rest + self._stream.read()).split(b"\n")
+        for line in lines:
+            if self._pattern is None:
+                self._lines += 1
+            elif (match := self._pattern.search(line)) is not None:
+                with contextlib.suppress(ValueError):
+                    self._latency += float(match[1])
+                    self._lines += 1
+        return self._lines, now_ns / 1e9 if self._pattern is None else self._latency
+
+    def pids(self) -> list[int]:
+        return []
+
+    def has_ended(self) -> bool:
+        return False
+
+
+class Waiting:
+    """The threads of processes: the time that they ran, as a share of that in which they wanted to run."""
+
+    unit, is_weak = "of its runnable time", True
+
+    def __init__(self, host: Host, find: Callable[[], list[int]]) -> None:
+        self._proc, self._find = str(host.path("/proc")), find
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._sums = [0, 0]
+
+    def read(self, now_ns: int) -> Counts:
+        del now_ns
+        seen = {}
+        for pid in self._find():
+            with contextlib.suppress(OSError):
+                for thread in os.scandir(f"{self._proc}/{pid}/task"):
+                    if text := kernel_text(f"{thread.path}/schedstat"):
+                        ran, waited, _ = text.split()
+                        seen[thread.name] = (int(ran), int(waited))
+        for name, now in seen.items():
+            was = self._seen.get(name, now)
+            for way in (0, 1):
+                self._sums[way] += max(0, now[way] - was[way])
+        self._seen = seen
+        return self._sums[0], float(sum(self._sums))
+
+    def pids(self) -> list[int]:
+        return self._find()
+
+    def has_ended(self) -> bool:
+        return not self._find()
+
+
+@contextlib.contextmanager
+def started(job: BlameJob, host: Host) -> Iterator[Victim]:
+    """The victim of a job. A command is ended with the block. UsageError if there is no such victim."""
+    if job.victim:
+        with _command(job.victim) as process:
+            yield Printed(process)
+    elif job.log:
+        yield _log(job)
+    else:
+        yield Waiting(host, _processes(job, host))
+
+
+def check(job: BlameJob, host: Host) -> None:
+    """UsageError if the victim is a command that cannot be started. Starts nothing."""
+    if job.victim and host.which(program := next(iter(_words(job.victim)), "")) is None:
+        said = f"{program or 'an empty command'} cannot be started: there is no such program"
+        raise UsageError(Problem(said, "give a command with its path", key="--victim"))
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            Problem(f"{text!r} is no command: {error}", "quote it as a shell does", key="--victim")
+        ) from None
+
+
+@contextlib.contextmanager
+def _command(text: str) -> Iterator[subprocess.Popen[bytes]]:
+    argv = _words(text)
+    try:
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True)
+    except OSError as error:
+        said = f"{argv[0]} cannot be started: {error.strerror}"
+        raise UsageError(Problem(said, "give a command with its path", key="--victim")) from None
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _log(job: BlameJob) -> Logged:
+    try:
+        if job.latency and re.compile(job.latency).groups < 1:
+            raise UsageError(Problem(f"{job.latency!r} has no group", "put the latency into ( )", key="--latency"))
+        return Logged(Path(job.log), job.latency)
+    except re.error as error:
+        raise UsageError(Problem(f"{job.latency!r} is not a regular expression: {error}", key="--latency")) from None
+    except OSError as error:
+        raise UsageError(Problem(f"{job.log} cannot be read: {error.strerror}", key="--log")) from None
+
+
+def _processes(job: BlameJob, host: Host) -> Callable[[], list[int]]:
+    if job.pid is not None:
+        pid = job.pid
+        if not host.path(f"/proc/{pid}").exists():
+            raise UsageError(Problem(f"there is no process {pid}", "give the number of a running process", key="--pid"))
+        return lambda: [pid] if host.path(f"/proc/{pid}").exists() else []
+    folder = cgroups.read(host.root).folder("cpu", job.group)
+    if not folder.is_dir():
+        raise UsageError(
+            Problem(f"there is no cgroup {job.group}", "give a path as in /proc/PID/cgroup", key="--group")
+        )
+    return lambda: tenants.all_processes(folder)

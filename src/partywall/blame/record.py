@@ -1,0 +1,86 @@
+"""The record of an experiment: the suspects, a line for each pulse before it begins, and one for each slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from partywall.blame.job import BlameJob
+from partywall.core.record import JobRecord, Stream
+from partywall.errors import TrialError
+from partywall.values import Frozen
+
+
+class Began(Frozen):
+    """How the experiment began. names: of the suspects, in the order of all other lines.
+
+    unit: of the victim's rate. is_weak: the rate only says how long the victim waited. left_out: who is no suspect, and
+    why.
+    """
+
+    names: tuple[str, ...]
+    unit: str = ""
+    is_weak: bool = False
+    left_out: tuple[str, ...] = ()
+
+
+class Pulse(Frozen):
+    """The audit line of a slot's pulses, written before they begin. at_ns: of the monotonic clock."""
+
+    slot: int
+    at_ns: int
+    suspects: tuple[str, ...]
+    depth: float
+
+
+class Slot(Frozen):
+    """What was measured in one slot.
+
+    start_ns: of the monotonic clock. depths: of the pulses, by suspect. ticks: the victim's rate in each part of the
+    slot; None if nothing is known of it. use: by suspect, CPUs or bytes a second. own: the share of the time in which
+    its own limit stopped the victim; None if it has none. steal: the share that the hypervisor took.
+    """
+
+    start_ns: int
+    length_ns: int
+    depths: tuple[float, ...]
+    ticks: tuple[float | None, ...]
+    use: tuple[float, ...]
+    own: float | None = None
+    steal: float = 0.0
+
+
+class Stopped(Frozen):
+    """Why the experiment came to its end: precision, budget or harm."""
+
+    why: str
+
+
+class BlameRecord(JobRecord[BlameJob]):
+    """The record of an experiment."""
+
+    KIND = "blame"
+    JOBS = (BlameJob,)
+    stream = Stream[Began | Pulse | Slot | Stopped](began=Began, pulse=Pulse, slot=Slot, stopped=Stopped)
+
+    @property
+    def began(self) -> Began:
+        """How it began. TrialError if it ended before."""
+        for line in self.stream:
+            if isinstance(line, Began):
+                return line
+        raise TrialError(f"{self.path}: it ended before its first pulse")
+
+    def slots(self) -> Iterator[Slot]:
+        """The slots in order."""
+        return (line for line in self.stream if isinstance(line, Slot))
+
+    def why(self) -> str:
+        """Why it came to its end; empty if it was interrupted."""
+        return next((line.why for line in self.stream if isinstance(line, Stopped)), "")
+
+
+class Standings(Frozen):
+    """What is known while the experiment goes on. rows: suspect, state, share taken and its half width."""
+
+    seconds: float
+    rows: Sequence[tuple[str, str, float, float]]

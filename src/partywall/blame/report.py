@@ -1,0 +1,167 @@
+"""An experiment as a report: what a terminal, a page, a notebook and a spreadsheet show of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from partywall import units
+from partywall.blame.decide import State
+from partywall.blame.findings import BlameFindings, Help, Suspect, Verdict
+from partywall.blame.record import Standings
+from partywall.core.report.value import Chart, Column, On, Report, Row, Table
+from partywall.core.stats.estimate import Estimate, Outcome
+
+OUTCOMES = {Verdict.NEIGHBOUR: Outcome.VIOLATED, Verdict.UNKNOWN: Outcome.INCONCLUSIVE}
+"""A neighbour that harms the victim is what other commands call violated. All other verdicts hold."""
+ENDS = {
+    "precision": "all suspects were judged",
+    "budget": "its time was over",
+    "harm": "suspects may have lost as much as --harm allows",
+    "": "it was interrupted",
+}
+
+
+def _between(key: str, row: Row) -> str:
+    if row.get(key) is None:
+        return "–"
+    return f"{row[key]:+.1%} ({row[f'{key}_low']:+.1%} to {row[f'{key}_high']:+.1%})"
+
+
+def _late(row: Row) -> str:
+    return units.format_duration(row["delay_ns"]) if row["state"] == State.GUILTY else "–"
+
+
+SUSPECTS = (
+    Column("suspect", "suspect", is_key=True),
+    Column("state", "verdict"),
+    Column("taken", "takes", "%", text=partial(_between, "taken")),
+    Column("gain", "gain in a pulse", "%", text=partial(_between, "gain")),
+    Column("lost", "lost", "%"),
+    Column("held", "held", "%"),
+    Column("delay_ns", "late", "ns", on=On.PAGE, text=_late),
+    Column("correlation", "correlation", ""),
+)
+HELPS = (
+    Column("suspect", "hold", is_key=True),
+    Column("less", "lower by", "%", is_key=True),
+    Column("gain", "victim gains", "%", text=partial(_between, "gain")),
+    Column("check", "in held-out slots", "%", text=partial(_between, "check")),
+    Column("text", "command"),
+)
+LIVE = (
+    Column("suspect", "suspect", is_key=True),
+    Column("state", "verdict"),
+    Column("taken", "takes", "%", text=lambda row: f"{row['taken']:+.0%} ± {row['half']:.0%}"),
+)
+TERMS = {
+    "Guilty": "The victim gains while this suspect is pulsed, more than chance explains. Of all suspects that are ever "
+    "named, at most 5 % are innocent.",
+    "Cleared": "The suspect takes less of the victim's work than --least.",
+    "Open": "Neither is known yet. More time narrows the interval.",
+    "Unheld": "The lever did not slow the suspect down, so its pulses say nothing.",
+    "Takes": "The share of the victim's work that the suspect takes, if the effect is proportional to what it does.",
+    "Lost, held": "What the suspect lost of its work during the experiment, and the part of a pulse's depth that "
+    "reached it.",
+    "Correlation": "Of the suspect's use with the victim's rate outside of its pulses: what a detector that only "
+    "watches would see.",
+    "A/A check": "A dummy suspect has a code like the others, but nobody touches it. If the victim follows its code, "
+    "no verdict is given.",
+}
+
+
+def report(findings: BlameFindings) -> Report:
+    """Everything that an experiment found."""
+    helps = [_help(each) for each in findings.helps]
+    lead = "Predicted from the first two thirds of the pulses; beside it the same from the last third."
+    return Report(
+        findings.headline,
+        OUTCOMES.get(findings.verdict, Outcome.HOLDS),
+        goals=1,
+        sections=(
+            Table("suspects", "Suspects", SUSPECTS, [_suspect(each) for each in findings.suspects]),
+            *([Table("helps", "What helps", HELPS, helps, lead=lead, in_rows=False)] if helps else []),
+            *_charts(findings),
+        ),
+        notes=tuple(_notes(findings)),
+        terms=TERMS,
+        values={
+            "verdict": findings.verdict,
+            "seconds": findings.seconds,
+            "needed_s": findings.needed_s,
+            "own": findings.own,
+            "steal": findings.steal,
+            "ended": findings.ended,
+            "aa": findings.aa,
+            "aa_fails": findings.aa_fails,
+            "helps": helps,
+            "job": findings.job,
+        },
+        name=findings.name,
+        started_at=findings.started_at,
+        host=findings.host,
+    )
+
+
+def live(seen: Any) -> Report | None:
+    """What is known while the experiment goes on."""
+    if not isinstance(seen, Standings):
+        return None
+    rows = [{"suspect": name, "state": state, "taken": taken, "half": half} for name, state, taken, half in seen.rows]
+    first = rows[0]
+    said = f"{first['suspect']} {first['state']} {first['taken']:+.0%} ± {first['half']:.0%}"
+    return Report(f"after {seen.seconds:.0f} s: {said}", sections=(Table("suspects", "Suspects", LIVE, rows, brief=8),))
+
+
+def _ends(key: str, estimate: Estimate | None) -> dict[str, float | None]:
+    ends = {"": "value", "_low": "low", "_high": "high"}
+    return {key + end: None if estimate is None else getattr(estimate, name) for end, name in ends.items()}
+
+
+def _suspect(each: Suspect) -> dict[str, Any]:
+    return {
+        "suspect": each.name,
+        "state": str(each.state),
+        **_ends("taken", each.taken),
+        **_ends("gain", each.gain),
+        "p": each.p,
+        "held": each.held,
+        "delay_ns": each.delay_ns,
+        "lost": each.lost,
+        "use": each.use,
+        "correlation": each.correlation,
+    }
+
+
+def _help(each: Help) -> dict[str, Any]:
+    ends = _ends("gain", each.gain) | _ends("check", each.check)
+    return {"suspect": each.suspect, "less": each.less, "use": each.use, **ends, "text": each.text}
+
+
+def _notes(findings: BlameFindings) -> Iterator[str]:
+    """What a reader must know about the figures."""
+    aa = _between("aa", _ends("aa", findings.aa))
+    yield f"A/A check {'fails' if findings.aa_fails else 'passes'}: the dummy suspect has an effect of {aa}"
+    yield f"it ended after {findings.seconds:.0f} s, because {ENDS[findings.ended]}"
+    if findings.needed_s:
+        needed = units.format_duration(round(findings.needed_s) * 10**9)
+        yield f"to judge the suspects that are open, about {needed} would be needed at this noise"
+    if findings.is_weak:
+        yield "the victim's rate only says how long it waited for a CPU: harm through memory or disks is not seen"
+    if findings.own:
+        yield f"the victim's own limit stopped it for {findings.own:.1%} of the time"
+    if findings.steal >= 0.01:
+        yield f"the hypervisor took {findings.steal:.1%} of the host's time"
+    yield from (f"not touched: {text}" for text in findings.left_out)
+
+
+def _charts(findings: BlameFindings) -> Iterator[Chart]:
+    def drawn(name: str) -> Any:
+        from partywall.blame import charts  # noqa: PLC0415 - Altair is slow to import
+
+        return getattr(charts, name)(findings)
+
+    yield Chart("ranking", "Who takes what", "With 95 % intervals.", partial(drawn, "ranking"))
+    yield Chart("pulses", "Pulses", "The first slots. Darker: deeper.", partial(drawn, "pulses"))
+    yield Chart("rate", "The victim", "Its rate in the same slots.", partial(drawn, "rate"))

@@ -1,0 +1,39 @@
+"""Records of experiments on simulated labs, as one on a host leaves them."""
+
+from pathlib import Path
+
+from partywall.blame.corpus.lab import Lab, Neighbour
+from partywall.blame.corpus.simulate import PER_SLOT, simulate
+from partywall.blame.findings import rule_of
+from partywall.blame.job import BlameJob
+from partywall.blame.record import Began, BlameRecord, Slot, Stopped
+
+GUILTY = (
+    Neighbour(name="/guilty", resource="cpu", effect=0.2, cpu=0.3),
+    Neighbour(name="/busy", resource="cpu", cpu=1),
+)
+
+
+def simulated(path: Path, neighbours: tuple[Neighbour, ...] = GUILTY, blocks: int = 16, **more: float) -> BlameRecord:
+    """A record of an experiment of some blocks. more: fields of the lab."""
+    lab = Lab.model_validate({"name": "x", "seed": 3, "neighbours": neighbours, "noise": 0.02} | more)
+    job, names = BlameJob(victim="x"), [each.name for each in neighbours]
+    depths = rule_of(job, len(names)).depths(blocks)
+    seen = simulate(lab, len(depths) * PER_SLOT, depths)
+    record = BlameRecord.create(path, job, {})
+    record.stream.append(Began(names=tuple(names), unit="lines/s", left_out=("/init.scope is never touched",)))
+    for at, pulsed in enumerate(depths):
+        part = slice(at * PER_SLOT, (at + 1) * PER_SLOT)
+        slot = Slot(
+            start_ns=at * job.pulse_ns,
+            length_ns=job.pulse_ns,
+            depths=tuple(pulsed[:-1]),
+            ticks=tuple(seen.rate[part]),
+            use=tuple(seen.use[part].mean(axis=0)),
+            own=float(seen.own[part].mean()),
+            steal=float(seen.steal[part].mean()),
+        )
+        record.stream.append(slot)
+    record.stream.append(Stopped(why="precision"))
+    record.end()
+    return record

@@ -1,0 +1,93 @@
+"""Effects of known truth, by simulation."""
+
+import numpy as np
+import pytest
+from scipy import signal
+
+from partywall.blame.code import Code
+from partywall.blame.decide import Rule, State, selected
+from partywall.blame.effects import effects, fit, reductions, response
+
+CODE = Code(6, 3)
+
+
+def noise(random: np.random.Generator, slots: int, heavy: bool = False) -> np.ndarray:
+    """Slow drift and white noise of 3 %; heavy: with stalls."""
+    drift = signal.lfilter([1], [1, -0.97], 0.01 * random.standard_normal(slots))
+    stalls = 0.5 * (random.random(slots) < 0.01) if heavy else 0
+    return 1 + drift + 0.03 * random.standard_normal(slots) - stalls
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_intervals_cover_the_truth_in_95_of_100(heavy: bool):
+    random, truth = np.random.default_rng(1), np.array([0.04, 0.0, 0.0, -0.02, 0.0, 0.0])
+    inside = total = 0
+    for seed in range(80):
+        code = Code(6, seed).blocks(8)
+        rate = 500 * noise(random, len(code), heavy) * (1 + (code - 0.5) @ truth)
+        found = fit(rate, code, CODE.block_slots)
+        reach = 1.97 * found.error
+        inside += int((np.abs(found.effect - truth) < reach).sum())
+        total += len(truth)
+    assert 0.92 < inside / total < 0.98
+
+
+def test_a_pulse_that_acts_late_is_found_at_its_delay():
+    random, code = np.random.default_rng(2), CODE.blocks(20)
+    ticks = np.repeat(code[:, 1], 4).astype(float)
+    late = np.concatenate([np.zeros(2), ticks[:-2]])
+    rate = 100 * (1 + 0.05 * late + 0.03 * random.standard_normal(len(ticks)))
+    found = effects(rate, code, CODE.block_slots, (0, 1, 2, 4), 4)
+    assert found.delay[1] == 2
+    assert found.effect[1] == pytest.approx(0.05, abs=0.01)
+    assert response(rate, code, 4, 12)[:, 1].argmax() == 2
+
+
+def test_two_suspects_with_a_joint_effect_are_not_blamed_for_more_than_their_own():
+    random, code = np.random.default_rng(3), CODE.blocks(40)
+    sign = np.where(code, 1, -1)
+    rate = 1 + 0.2 * sign[:, 0] * sign[:, 1] / 2 + 0.02 * random.standard_normal(len(code))
+    found = fit(rate, code, CODE.block_slots)
+    assert np.abs(found.effect).max() < 5 * found.error.max()
+
+
+def test_what_pulses_take_from_a_suspect_is_measured_and_an_idle_one_is_not_known():
+    random, code = np.random.default_rng(4), CODE.blocks(20)
+    use = np.column_stack([(1 - 0.5 * code[:, 0]) * (1 + 0.1 * random.standard_normal(len(code))), np.zeros(len(code))])
+    values, errors = reductions(use, code[:, :2].astype(float), CODE.block_slots)
+    assert values[0] == pytest.approx(0.5, abs=0.05)
+    assert errors[0] < 0.05
+    assert np.isnan(values[1])
+
+
+def test_too_few_slots_and_an_idle_victim_are_refused():
+    with pytest.raises(ValueError, match="too few"):
+        fit(np.ones(12), CODE.block(0)[:12], CODE.block_slots)
+    with pytest.raises(ValueError, match="did nothing"):
+        fit(np.zeros(160), CODE.blocks(10), CODE.block_slots)
+
+
+def test_the_selection_is_that_of_benjamini_and_hochberg():
+    p = np.array([0.001, 0.2, 0.012, 0.03, 0.9])
+    assert selected(p, 0.05).tolist() == [True, False, True, True, False]
+    assert not selected(np.array([0.02, 0.5, 0.6]), 0.05).any()
+
+
+def test_looks_grow_and_end_with_the_budget():
+    rule = Rule(CODE, 100_000_000, 60_000_000_000)
+    assert rule.looks[0] * CODE.block_slots >= 60
+    assert rule.looks[-1] == rule.blocks_most == 60_000_000_000 // (CODE.block_slots * 100_000_000)
+    assert list(rule.looks) == sorted(set(rule.looks))
+
+
+def test_a_suspect_that_its_lever_does_not_slow_down_is_neither_named_nor_cleared():
+    random = np.random.default_rng(6)
+    rule = Rule(Code(3, 1), 100_000_000, 60_000_000_000)
+    depths = rule.depths(rule.blocks_most)
+    ticks = 100 * (1 + 0.02 * random.standard_normal(len(depths) * 4))
+    use = 1 + 0.02 * random.standard_normal((len(depths), 2))
+    use[:, 0] -= depths[:, 0]
+    look = rule.look(("held", "free"), ticks, use)
+    states = {each.suspect: each.state for each in look.standings}
+    assert states == {"held": State.CLEARED, "free": State.UNHELD}
+    assert not look.dummy_fails

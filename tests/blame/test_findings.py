@@ -1,0 +1,109 @@
+"""Findings, verdicts and reports of records whose truth is known."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from partywall.blame.capability import Blames
+from partywall.blame.corpus.lab import Neighbour
+from partywall.blame.decide import State
+from partywall.blame.findings import Verdict, findings_of, paste
+from partywall.blame.job import BlameJob
+from partywall.errors import Exit, TrialError, UsageError
+from tests.blame.records import GUILTY, simulated
+
+INNOCENT = tuple(each.model_copy(update={"effect": 0.0}) for each in GUILTY)
+
+
+def test_a_guilty_neighbour_is_named_with_what_it_takes_and_what_would_help(tmp_path: Path):
+    found = findings_of(simulated(tmp_path / "a", blocks=200))
+    assert found.verdict is Verdict.NEIGHBOUR
+    first, other = found.suspects
+    assert (first.name, first.state, other.state) == ("/guilty", State.GUILTY, State.CLEARED)
+    # As a share of the victim's mean work, which is lower than its work alone.
+    assert first.taken.low < 0.25
+    assert first.taken.high > 0.2
+    assert first.lost == pytest.approx(0.23, abs=0.01), "half of the time, 93 blocks of 30 % and 107 of 60 %"
+    light, deep = found.helps
+    assert deep.gain.value == pytest.approx(2 * light.gain.value)
+    assert light.check is not None
+    assert abs(light.check.value - light.gain.value) < light.check.half_width + light.gain.half_width
+    assert Blames().outcome(found) is Exit.VIOLATED
+
+
+def test_a_victim_stopped_by_its_own_limit_is_blamed_on_itself(tmp_path: Path):
+    found = findings_of(simulated(tmp_path / "a", INNOCENT, 200, throttled=0.2))
+    assert found.verdict is Verdict.OWN
+    assert "own limit stops it for 2" in found.headline
+    assert Blames().outcome(found) is Exit.HOLDS
+
+
+def test_a_host_whose_time_is_stolen_is_named(tmp_path: Path):
+    assert findings_of(simulated(tmp_path / "a", INNOCENT, 200, steal=0.15)).verdict is Verdict.HOST
+
+
+def test_nobody_is_named_if_all_are_cleared_and_not_known_says_how_long_it_would_take(tmp_path: Path):
+    assert findings_of(simulated(tmp_path / "a", INNOCENT, 200)).verdict is Verdict.NOBODY
+    open_ = findings_of(simulated(tmp_path / "b", INNOCENT, 8, noise=0.2))
+    assert open_.verdict is Verdict.UNKNOWN
+    assert open_.needed_s is not None
+    assert open_.needed_s > open_.seconds
+    assert "would be needed" in open_.headline
+    assert Blames().outcome(open_) is Exit.INCONCLUSIVE
+
+
+def test_a_suspect_that_its_lever_does_not_hold_leaves_the_verdict_open(tmp_path: Path):
+    free = (Neighbour(name="/free", resource="cpu", effect=0.3, grip=0.0), INNOCENT[1])
+    found = findings_of(simulated(tmp_path / "a", free, 40))
+    assert found.verdict is Verdict.UNKNOWN
+    assert "the lever does not hold /free" in found.headline
+
+
+def test_a_record_with_too_few_slots_says_so(tmp_path: Path):
+    with pytest.raises(TrialError, match=r"slots are too few for .* suspects; give it more time"):
+        findings_of(simulated(tmp_path / "a", blocks=1))
+
+
+def test_a_report_has_every_form(tmp_path: Path):
+    found = findings_of(simulated(tmp_path / "a", blocks=40))
+    console = Console(record=True, width=200)
+    files = Blames().files()
+    files.show(found, console)
+    text = console.export_text()
+    assert "/guilty takes" in text
+    assert "A/A check passes" in text
+    written = {path.name for path in files.write(found, tmp_path / "out", ["html", "json", "csv", "svg"])}
+    charts = {"ranking.svg", "pulses.svg", "rate.svg"}
+    assert written == {"report.html", "findings.json", "suspects.csv"} | charts
+    assert json.loads((tmp_path / "out" / "findings.json").read_text())["verdict"] == "neighbour"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "text"),
+    [
+        ("/system.slice/web.service", "systemctl set-property --runtime web.service CPUQuota=50%"),
+        ("/docker/4f2", "docker update --cpus 0.50 4f2"),
+        ("/batch", "echo '50000 100000' > /sys/fs/cgroup/batch/cpu.max"),
+    ],
+)
+def test_what_helps_is_a_command_of_the_owner(cgroup: str, text: str):
+    assert paste(cgroup, 0.5, BlameJob(victim="a")) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "no victim is given"),
+        ({"victim": "a", "pid": 1}, "more than one victim is given"),
+        ({"victim": "a", "lever": "x"}, "--lever must be cpu, disk or freeze, not 'x'"),
+        ({"victim": "a", "lever": "disk"}, "--lever disk needs a disk"),
+        ({"victim": "a", "latency": "x"}, "--latency needs --log"),
+        ({"victim": "a", "pulse_ns": "10ms"}, "--pulse must be at least 20 ms"),
+        ({"victim": "a", "depth": "90%"}, "--depth must be at most --deepest, which is 60%, not 90%"),
+    ],
+)
+def test_a_bad_job_is_refused_with_a_remedy(given: dict, said: str):
+    with pytest.raises(UsageError, match=said):
+        BlameJob.parsed(given)

@@ -47,7 +47,7 @@ from partywall.guard.capability import GuardJob, Guards
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
 from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
-from partywall.kinds.journal import Journal
+from partywall.kinds.journal import Journal, Look
 from partywall.kinds.load import LoadJob, Loads
 from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.kinds.power import PowerJob, Powers
@@ -416,7 +416,7 @@ def _made(capability: Capability[Any, Any, Any], job: type[Job], name: str) -> C
             record: Record = capability.begin(wanted, options, emit)
             return record
 
-        return _measured(measure, on_event) if capability.disturbs else _kept(measure(on_event))
+        return _measured(measure, on_event, capability.live) if capability.disturbs else _kept(measure(on_event))
 
     call.__name__ = call.__qualname__ = job.function or f"{job.verb or 'run'}_{name}"
     call.__doc__ = inspect.getdoc(job)
@@ -446,8 +446,8 @@ def print_event(event: Event) -> None:
             print(f"about {units.format_duration(round(seconds) * 10**9)} left", flush=True)  # noqa: T201
 
 
-def _measured(measure: Callable[[Emit], Record | None], emit: Emit) -> Result:
-    journal, listeners = Journal(), Sinks()
+def _measured(measure: Callable[[Emit], Record | None], emit: Emit, live: Look = lambda _: None) -> Result:
+    journal, listeners = Journal(live), Sinks()
     listeners.add("the journal", journal)
 
     def heard(event: Event) -> None:

@@ -25,6 +25,7 @@ IN_PIECES = {
     "sandbox/delegation.py": KERNEL,
     "sandbox/qemu/vcpus.py": KERNEL,
     "host/settings/ledger.py": KERNEL,
+    "blame/measure/levers.py": KERNEL,
     "sandbox/qemu/root.py": FOLDER,
     "sandbox/qemu/kernel.py": FOLDER,
     "sandbox/container.py": OWN,

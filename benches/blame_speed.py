@@ -5,7 +5,7 @@ takes 5 %. The experiment has a budget of 30 s. In the same labs without a guilt
 compared with that of an experiment of the same length that pulses one suspect at a time, and nobody in one slot of 16.
 
 Bar: the guilty one is the first that is named, within 30 s, in at least 95 % of labs; of all that are named, at most
-5 % are innocent; the variance is at most 1/6.
+5 % are innocent, give or take twice the chance of so many labs; the variance is at most 1/6.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from partywall.blame.effects import fit
 
 SUSPECTS, EFFECT, BUDGET_NS = 15, 0.05, 30_000_000_000
 LABS, QUICK = 200, 24
-CHANCE = 0.05
-"""What 24 labs may be off by."""
 PLANTS = {"single": "suspects are pulsed one at a time"}
 
 
@@ -42,7 +40,11 @@ def main() -> None:
         f"95 % within {np.quantile(times, 0.95):.1f} s; {innocent:.1%} of the named are innocent; "
         f"variance 1/{1 / ratio:.1f} of one at a time"
     )
-    conclude("blame_speed", figure, met=share >= 0.95 and innocent <= 0.05 + CHANCE * options.quick and ratio <= 1 / 6)
+    conclude(
+        "blame_speed",
+        figure,
+        met=share >= 0.95 and innocent <= 0.05 + 2 * (0.05 * 0.95 / len(named)) ** 0.5 and ratio <= 1 / 6,
+    )
 
 
 def _lab(seed: int, effect: float) -> Lab:

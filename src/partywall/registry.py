@@ -22,7 +22,7 @@ OWN = {
     "blame": "partywall.blame.capability:Blames",
     "study": "partywall.kinds.study:Studies",
 }
-MADE = ("trace", "watch", "blame")
+MADE = ("blame", "trace", "watch")
 """Own capabilities whose commands, functions and forms are made from their jobs."""
 
 

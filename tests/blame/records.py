@@ -34,6 +34,6 @@ def simulated(path: Path, neighbours: tuple[Neighbour, ...] = GUILTY, blocks: in
             steal=float(seen.steal[part].mean()),
         )
         record.stream.append(slot)
-    record.stream.append(Stopped(why="precision"))
+    record.stream.append(Stopped(why="harm"))
     record.end()
     return record

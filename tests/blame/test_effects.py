@@ -67,15 +67,18 @@ def test_too_few_slots_and_an_idle_victim_are_refused():
         fit(np.zeros(160), CODE.blocks(10), CODE.block_slots)
 
 
-def test_the_selection_is_that_of_benjamini_and_hochberg():
+def test_the_selection_is_that_of_holm():
     p = np.array([0.001, 0.2, 0.012, 0.03, 0.9])
-    assert selected(p, 0.05).tolist() == [True, False, True, True, False]
+    assert selected(p, 0.05).tolist() == [True, False, True, False, False], "0.03 is above 0.05 / 3"
     assert not selected(np.array([0.02, 0.5, 0.6]), 0.05).any()
+    assert selected(np.array([0.04, 0.001]), 0.05).all()
+    assert not selected(np.array([0.03, 0.026]), 0.05).any(), "the first one fails, so the second is not tried"
 
 
 def test_looks_grow_and_end_with_the_budget():
     rule = Rule(CODE, 100_000_000, 60_000_000_000)
     assert rule.looks[0] * CODE.block_slots >= 60
+    assert Rule(Code(16, 1), 100_000_000, 60_000_000_000).looks[0] * 40 >= 104
     assert rule.looks[-1] == rule.blocks_most == 60_000_000_000 // (CODE.block_slots * 100_000_000)
     assert list(rule.looks) == sorted(set(rule.looks))
 
@@ -91,3 +94,18 @@ def test_a_suspect_that_its_lever_does_not_slow_down_is_neither_named_nor_cleare
     states = {each.suspect: each.state for each in look.standings}
     assert states == {"held": State.CLEARED, "free": State.UNHELD}
     assert not look.dummy_fails
+
+
+def test_a_suspect_that_was_named_stays_named_when_it_does_nothing_any_more():
+    random = np.random.default_rng(8)
+    rule = Rule(Code(3, 1), 100_000_000, 60_000_000_000)
+    depths = rule.depths(rule.blocks_most)
+    does = np.where(np.arange(len(depths)) < 200, 0.5, 0.0)
+    use = 1 - depths[:, :2] + 0.02 * random.standard_normal((len(depths), 2))
+    rate = 100 * (1 + does * depths[:, 0] + 0.1 * random.standard_normal(len(depths)))
+    ticks, early = np.repeat(rate, 4), 160
+    first = rule.look(("a", "b"), ticks[: early * 4], use[:early])
+    assert [each.suspect for each in first.guilty] == ["a"]
+    later = rule.look(("a", "b"), ticks, use, before=["a"])
+    assert [each.suspect for each in later.guilty] == ["a"]
+    assert later.standings[0].taken.value < first.standings[0].taken.value, "but its effect is that of the whole time"

@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from partywall.sandbox import cgroups
+from tests.measured import measured
 
 SPIN = "while True: pass"
 VICTIM = "import sys\nwhile True:\n  for _ in range(3000): pass\n  print('x', flush=True)"
@@ -42,7 +42,11 @@ def neighbours() -> Iterator[list[str]]:
 
 
 @pytest.mark.host
-def test_the_neighbour_on_the_victims_cpu_is_named_and_the_host_is_as_before(tmp_path: Path, neighbours: list[str]):
+@measured
+def test_the_neighbour_on_the_victims_cpu_is_named_and_the_host_is_as_before(
+    tmp_path_factory: pytest.TempPathFactory, neighbours: list[str]
+):
+    tmp_path = tmp_path_factory.mktemp("blame")
     here, cpu = cgroups.read(), min(os.sched_getaffinity(0))
     files = [path for name in neighbours for path in here.folder("cpu", name).glob("cpu.[cm]*") if os.access(path, 4)]
     before = {path: path.read_text() for path in files}

@@ -17,8 +17,10 @@ from rich.console import Console
 from partywall import events, guard
 from partywall import study as studies
 from partywall.cli.guard import _View
-from partywall.errors import UsageError
+from partywall.core.stats.estimate import Outcome
+from partywall.errors import Exit, UsageError
 from partywall.guard.capability import GuardJob, Guards
+from partywall.guard.findings import GuardRun
 from partywall.guard.measure.run import Report
 from partywall.guard.record import GuardDirectory
 from partywall.guard.report import figures_of, headline
@@ -271,10 +273,11 @@ def test_every_block_of_a_study_holds_every_way_once_and_the_time_is_told_before
     asked = load()
     plan = list(guard_study.plan(asked, asked.short, 3))
     assert [scenario for scenario, _ in plan] == ["1", "2", "2"]
-    for _, slots in plan:
+    by_period = 1 + len(asked.ways_by_period) * len(asked.periods.every)
+    for (_, slots), ways in zip(plan, [len(asked.ways_of()), len(asked.ways_of()), by_period], strict=True):
         for block in range(asked.short.blocks):
             of_block = [(way, period) for way, at, period in slots if at == block]
-            assert len(set(of_block)) == len(of_block) in (5, 6)
+            assert len(set(of_block)) == len(of_block) == ways
     assert 60 < guard_study.duration_s(asked, asked.short) < 180
     in_guests = next(iter(guard_study.plan(asked, asked.short, 3, virtual=True)))[1]
     assert {way for way, _, _ in slots if way != "native"} < {way for way, _, _ in in_guests} == set(asked.ways)
@@ -319,6 +322,18 @@ def test_a_guard_says_for_how_long_its_reports_were_lost(tmp_path: Path) -> None
     assert holed.unread_ns == SECOND
     assert headline(holed) == f"{whole}; reports of 1 s were lost"
     assert figures_of(holed)["unread_ns"] == SECOND
+
+
+def test_a_guard_of_which_too_little_is_known_did_not_keep_its_policy_for_sure(tmp_path: Path) -> None:
+    quiet = [{**report, "notes": []} for report in Guards().findings(logged(tmp_path / "series")).reports]
+    run = GuardRun("run", quiet)
+    assert run.outcome is Outcome.HOLDS
+    holed = replace(run, reports=[*quiet[:2], *quiet[3:]])
+    assert holed.outcome is Outcome.INCONCLUSIVE
+    assert Guards().outcome(holed) == Exit.INCONCLUSIVE
+    assert replace(run, reports=[]).outcome is Outcome.INCONCLUSIVE
+    found = [*quiet[:-1], {**quiet[-1], "notes": [["vm", "exceeded", "above the ceiling"]]}]
+    assert replace(holed, reports=[*found[:2], *found[3:]]).outcome is Outcome.VIOLATED
 
 
 def test_a_guard_whose_policy_never_changed_has_one_part(tmp_path: Path) -> None:

@@ -1,17 +1,19 @@
-"""When an experiment may end, and whom it names: sequential looks with the false discovery rate held. Pure.
+"""When an experiment may end, and whom it names: sequential looks, with the error of all names held. Pure.
 
-The error of 5 % is shared equally by all looks. At each look, Benjamini and Hochberg's rule (JRSS B 57, 1995) selects
-among the suspects. So of the suspects that are ever named, at most 5 % are innocent in expectation, and if nobody is
-guilty, anybody is named in at most 5 % of experiments. The dummy suspect is never a candidate: it is the A/A check.
+The error of 5 % is shared equally by all looks. At each look, Holm's rule (Scandinavian Journal of Statistics 6, 1979)
+selects among the suspects, as it does among the cells of a run. So an innocent suspect is named in at most 5 % of
+experiments, and the false discovery rate is at most 5 % too. The dummy suspect is never a candidate: it is the A/A
+check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from partywall.blame.code import Array, Code
@@ -30,6 +32,9 @@ POORLY_KNOWN = 0.3
 """If the reduction of a suspect's work is known with a larger error, the depth is taken for it."""
 DEEPEN_AT = 0.25
 """The part of the budget after which pulses are as deep as allowed, if not all suspects are decided."""
+
+
+Chosen = NDArray[np.bool_]
 
 
 class State(StrEnum):
@@ -109,7 +114,8 @@ class Rule:
     def looks(self) -> tuple[int, ...]:
         """The numbers of blocks after which to look."""
         block, most = self.code.block_slots, self.blocks_most
-        least_slots = max(FIRST_SLOTS, 2 * self.code.columns + 24)
+        # With fewer, fitted noise makes small probabilities too small.
+        least_slots = max(FIRST_SLOTS, 5 * self.code.columns + 24)
         at, found = -(-least_slots // block), list[int]()
         while at < most:
             found.append(at)
@@ -122,11 +128,19 @@ class Rule:
         depth = np.where(block < DEEPEN_AT * self.blocks_most, self.depth, self.deepest)
         return np.asarray(self.code.blocks(blocks) * depth[:, None])
 
-    def look(self, names: Sequence[str], ticks: Array, use: Array, depths: Array | None = None) -> Look:
+    def look(
+        self,
+        names: Sequence[str],
+        ticks: Array,
+        use: Array,
+        depths: Array | None = None,
+        before: Collection[str] = (),
+    ) -> Look:
         """Judges all suspects after some whole blocks. names: without the dummy.
 
         ticks: the victim's rate. use: what each suspect did in each slot, shape (slots, names). depths: of the pulses
-        as they were; None: as planned.
+        as they were; None: as planned. before: suspects that an earlier look has named. They stay named, because the
+        error is shared by all looks, and what happened then does not end with what happens now.
         """
         depths = self.depths(len(use) // self.code.block_slots) if depths is None else depths
         found = effects(ticks, depths, self.code.block_slots, self.delays, self.per_slot)
@@ -135,14 +149,17 @@ class Rule:
         is_held = ~(held + 2 * error < LEAST_HELD)
         held = np.where(error < POORLY_KNOWN, held, 1.0)
         level = self.alpha / len(self.looks)
-        named = selected(np.where(is_held, found.p[:count], 1.0), level)
+        named = selected(np.where(is_held, found.p[:count], 1.0), level) | np.isin(names, list(before))
         standings = [
             self._standing(name, column, found, float(held[column]), named=named[column], is_held=is_held[column])
             for column, name in enumerate(names)
         ]
         standings.sort(key=lambda each: (each.state is not State.GUILTY, -each.gain.value / _deviation(each)))
         seconds = len(use) * self.slot_ns / 1e9
-        needed = max((_needed(each, self.least, seconds) for each in standings), default=0.0)
+        shown = student_reach(0.95, found.dof)
+        needed = max(
+            (_needed(each, self.least, seconds, self._reach(found) / shown) for each in standings), default=0.0
+        )
         return Look(
             standings=tuple(standings),
             dummy=_scaled(found.estimate(count), self.depth),
@@ -157,9 +174,7 @@ class Rule:
     ) -> Standing:
         full = found.estimate(column)
         held = max(held, LEAST_HELD)
-        # Clearing shares its error among suspects and looks, as naming does.
-        reach = student_reach(1 - 2 * self.alpha / (self.code.columns - 1) / len(self.looks), found.dof)
-        upper = (full.value + reach * float(found.error[column])) / held
+        upper = (full.value + self._reach(found) * float(found.error[column])) / held
         if named:
             state = State.GUILTY
         elif not is_held:
@@ -170,19 +185,22 @@ class Rule:
         gain, taken = _scaled(full, self.depth), _scaled(full, 1 / held)
         return Standing(name, state, gain, taken, float(found.p[column]), held, delay_ns)
 
+    def _reach(self, found: Effects) -> float:
+        """The standard errors that an effect must be below `least` by. Suspects and looks share the error."""
+        return student_reach(1 - 2 * self.alpha / (self.code.columns - 1) / len(self.looks), found.dof)
+
     def _is_decided(self, standing: Standing) -> bool:
         if standing.state is State.GUILTY:
             return standing.gain.half_width <= self.precision * standing.gain.value
         return standing.state is not State.OPEN
 
 
-def selected(p: Array, level: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Benjamini and Hochberg's selection at a false discovery rate."""
+def selected(p: Array, level: float) -> Chosen:
+    """Holm's selection: by rising probability, as long as each is at most `level` by the number of those left."""
     order = np.argsort(p)
-    passes = p[order] <= level * np.arange(1, len(p) + 1) / len(p)
+    passes = np.logical_and.accumulate(p[order] <= level / np.arange(len(p), 0, -1))
     out = np.zeros(len(p), dtype=bool)
-    if passes.any():
-        out[order[: int(np.flatnonzero(passes)[-1]) + 1]] = True
+    out[order[passes]] = True
     return out
 
 
@@ -200,8 +218,12 @@ def _dummy_p(found: Effects, column: int) -> float:
     return float(min(1.0, 2 * special.stdtr(found.dof, -ratio) * 4))
 
 
-def _needed(standing: Standing, least: float, seconds: float) -> float:
-    """The time after which an undecided suspect is named or cleared, because its interval is as narrow as `least`."""
+def _needed(standing: Standing, least: float, seconds: float, reach: float) -> float:
+    """The time after which an open suspect is cleared or named, whichever is sooner, if its effect stays as it is.
+
+    reach: the half width of the interval that decides, in those of the interval that is shown.
+    """
     if standing.state is not State.OPEN:
         return 0.0
-    return seconds * max(1.0, (1.6 * standing.taken.half_width / least) ** 2)
+    value = standing.taken.value
+    return seconds * max(1.0, (reach * standing.taken.half_width / max(least - value, value / 2)) ** 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -111,9 +111,21 @@ def rule_of(job: BlameJob, suspects: int) -> Rule:
     )
 
 
-def look_at(rule: Rule, names: Sequence[str], slots: Sequence[Slot]) -> Look:
-    """Judges all suspects from whole blocks of slots. ValueError if there are too few, or the victim did nothing."""
-    return rule.look(names, rates_of(slots), _use(slots), _depths(rule, slots))
+def look_at(rule: Rule, names: Sequence[str], slots: Sequence[Slot], before: Collection[str] = ()) -> Look:
+    """Judges all suspects from whole blocks of slots. ValueError if there are too few, or the victim did nothing.
+
+    before: suspects that an earlier look has named.
+    """
+    return rule.look(names, rates_of(slots), _use(slots), _depths(rule, slots), before)
+
+
+def last_look(rule: Rule, names: Sequence[str], slots: Sequence[Slot]) -> Look:
+    """Looks as the experiment did, and after its last whole block."""
+    blocks, named = len(slots) // rule.code.block_slots, set[str]()
+    for at in (*(each for each in rule.looks if each < blocks), blocks):
+        look = look_at(rule, names, slots[: at * rule.code.block_slots], named)
+        named |= {each.suspect for each in look.guilty}
+    return look
 
 
 def rates_of(slots: Sequence[Slot]) -> Array:
@@ -143,7 +155,7 @@ def findings_of(record: BlameRecord) -> BlameFindings:
     rule, every = rule_of(job, len(names)), tuple(record.slots())
     whole = every[: len(every) // rule.code.block_slots * rule.code.block_slots]
     try:
-        look = look_at(rule, names, whole)
+        look = last_look(rule, names, whole)
     except ValueError as error:
         raise TrialError(f"{record.path}: nothing can be said: {error}; give it more time") from None
     own = [slot.own for slot in whole if slot.own is not None]

@@ -56,8 +56,8 @@ LIVE = (
     Column("taken", "takes", "%", text=lambda row: f"{row['taken']:+.0%} ± {row['half']:.0%}"),
 )
 TERMS = {
-    "Guilty": "The victim gains while this suspect is pulsed, more than chance explains. Of all suspects that are ever "
-    "named, at most 5 % are innocent.",
+    "Guilty": "The victim gains while this suspect is pulsed, more than chance explains. An innocent suspect is named "
+    "in at most 5 % of experiments.",
     "Cleared": "The suspect takes less of the victim's work than --least.",
     "Open": "Neither is known yet. More time narrows the interval.",
     "Unheld": "The lever did not slow the suspect down, so its pulses say nothing.",
@@ -89,11 +89,11 @@ def report(findings: BlameFindings) -> Report:
         values={
             "verdict": findings.verdict,
             "seconds": findings.seconds,
-            "needed_s": findings.needed_s,
-            "own": findings.own,
-            "steal": findings.steal,
+            "needed_s": _round(findings.needed_s),
+            "own": _round(findings.own),
+            "steal": _round(findings.steal),
             "ended": findings.ended,
-            "aa": findings.aa,
+            **_ends("aa", findings.aa),
             "aa_fails": findings.aa_fails,
             "helps": helps,
             "job": findings.job,
@@ -116,7 +116,12 @@ def live(seen: Any) -> Report | None:
 
 def _ends(key: str, estimate: Estimate | None) -> dict[str, float | None]:
     ends = {"": "value", "_low": "low", "_high": "high"}
-    return {key + end: None if estimate is None else getattr(estimate, name) for end, name in ends.items()}
+    return {key + end: None if estimate is None else _round(getattr(estimate, name)) for end, name in ends.items()}
+
+
+def _round(value: float | None) -> float | None:
+    """Six digits: further ones depend on the processor."""
+    return None if value is None else float(f"{value:.6g}")
 
 
 def _suspect(each: Suspect) -> dict[str, Any]:
@@ -125,18 +130,18 @@ def _suspect(each: Suspect) -> dict[str, Any]:
         "state": str(each.state),
         **_ends("taken", each.taken),
         **_ends("gain", each.gain),
-        "p": each.p,
-        "held": each.held,
+        "p": _round(each.p),
+        "held": _round(each.held),
         "delay_ns": each.delay_ns,
-        "lost": each.lost,
-        "use": each.use,
-        "correlation": each.correlation,
+        "lost": _round(each.lost),
+        "use": _round(each.use),
+        "correlation": _round(each.correlation),
     }
 
 
 def _help(each: Help) -> dict[str, Any]:
     ends = _ends("gain", each.gain) | _ends("check", each.check)
-    return {"suspect": each.suspect, "less": each.less, "use": each.use, **ends, "text": each.text}
+    return {"suspect": each.suspect, "less": each.less, "use": _round(each.use), **ends, "text": each.text}
 
 
 def _notes(findings: BlameFindings) -> Iterator[str]:

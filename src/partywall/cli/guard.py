@@ -85,8 +85,9 @@ def run(
 ) -> int:
     """Enforce a policy until Ctrl-C, with a live table. Afterwards the host is as before.
 
-    Exit code: 0 no problem was found; 1 traffic bypassed a hook, a ceiling was exceeded or a hook was lost; 5
-    guarantees were kept, but --out or --prometheus could not be written until the end.
+    Exit code: 0 no problem was found; 1 traffic bypassed a hook, a ceiling was exceeded or a hook was lost; 3 no
+    problem was found, but reports were lost; 5 guarantees were kept, but --out or --prometheus could not be written
+    until the end.
     """
     if prometheus_file is not None:
         check_metrics_file(prometheus_file)

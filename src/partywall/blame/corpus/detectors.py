@@ -129,10 +129,11 @@ def experiment(lab: Lab, rule: Rule | None = None) -> Answer:
     seen = simulate(lab, len(depths) * PER_SLOT, depths)
     use = _means(seen.use, PER_SLOT)
     names = [each.name for each in lab.neighbours]
-    named_s = None
+    named_s, named = None, set[str]()
     for blocks in rule.looks:
         slots = blocks * rule.code.block_slots
-        look = rule.look(names, seen.rate[: slots * PER_SLOT], use[:slots])
+        look = rule.look(names, seen.rate[: slots * PER_SLOT], use[:slots], before=named)
+        named |= {each.suspect for each in look.guilty}
         named_s = look.seconds if named_s is None and look.guilty else named_s
         if look.enough:
             break

@@ -7,7 +7,7 @@ in busy moments would be taken for the suspect's effect.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,7 +69,7 @@ class Experiment:
         """Runs to the end and returns why it ended. TrialError if the victim or a suspect ends meanwhile."""
         for _ in range(BEFORE):
             self._slot(np.zeros(len(self._suspects)))
-        looks, named = set(self._rule.looks), False
+        looks, named = set(self._rule.looks), set[str]()
         depths = self._rule.depths(self._rule.blocks_most)
         why = "budget"
         with Held({each.name: each.lever for each in self._suspects}) as held:
@@ -78,8 +78,8 @@ class Experiment:
                 for at in range(block * slots, (block + 1) * slots):
                     self._pulse(held, at, depths[at, :-1])
                 if block + 1 in looks:
-                    look = look_at(self._rule, self._names, self._slots)
-                    named = self._tell(look, was_named=named)
+                    look = look_at(self._rule, self._names, self._slots, named)
+                    named |= self._tell(look, named)
                     if look.enough:
                         why = "precision"
                         break
@@ -143,14 +143,14 @@ class Experiment:
     def _read_own(self) -> float | None:
         return None if self._own is None else self._own()
 
-    def _tell(self, look: Look, *, was_named: bool) -> bool:
+    def _tell(self, look: Look, named: Collection[str]) -> set[str]:
         rows = [(each.suspect, str(each.state), each.taken.value, each.taken.half_width) for each in look.standings]
         self._emit(Seen(Standings(seconds=look.seconds, rows=rows)))
         self._emit(Left(max(0.0, self._rule.budget_ns / 1e9 - look.seconds)))
-        if look.guilty and not was_named:
-            names = ", ".join(each.suspect for each in look.guilty)
-            self._emit(Note(f"after {look.seconds:.0f} s: {names} slows the victim down; goes on until all are judged"))
-        return was_named or bool(look.guilty)
+        guilty = {each.suspect for each in look.guilty}
+        for name in sorted(guilty.difference(named)):
+            self._emit(Note(f"after {look.seconds:.0f} s: {name} slows the victim down; goes on until all are judged"))
+        return guilty
 
 
 def _own_limit(job: BlameJob, victim: Victim, host: Host) -> Callable[[], float] | None:

@@ -150,7 +150,9 @@ class Kept:
             lost = f"reports of {format_duration(lost_ns)} were not read in time and are lost"
             self._unread.append(f"{lost}; {NOT_READ}; the guard went on")
         self._until_ns = params["at_ns"]
-        flat = next((flat for until_ns, flat in self._earlier if params["at_ns"] <= until_ns), self.flat)
+        # Reports come in order, so a policy that none of this time on is about is not needed any more.
+        self._earlier = [(until_ns, flat) for until_ns, flat in self._earlier if params["at_ns"] <= until_ns]
+        flat = self._earlier[0][1] if self._earlier else self.flat
         known = (
             {"guarantee_bps": leaf["guarantee_bps"] or None, "ceiling_bps": leaf["ceiling_bps"]}
             | ({"link": link} if link else {})

@@ -129,7 +129,8 @@ def _policies(run: GuardRun) -> Iterator[Lines | Table]:
     for number, (at_ns, _, part) in enumerate(run.parts):
         title = f"From {at_ns / 1e9:.1f} s" if number else "From the start"
         rows = [{"vif": vif, **_means(part, vif)} for vif in part.vifs]
-        yield Table(f"policy-{number}", title, (VIF, *RATES), rows, brief=0, in_rows=False)
+        columns = (Column("vif", "vif"), *RATES)
+        yield Table(f"policy-{number}", title, columns, rows, brief=0, in_rows=False)
 
 
 def _charts(run: GuardRun, vif: str) -> Iterator[Chart]:

@@ -142,10 +142,9 @@ class Report:
         return [dict(row) for table in self.tables if table.in_rows for row in table.rows]
 
     def figures(self) -> list[Figure]:
-        """Every number with what it is of, to be put beside that of another record."""
-        return [
-            figure for table in self.tables if table.in_rows for row in table.rows for figure in _figures(table, row)
-        ]
+        """Every number with what it is of, to be put beside that of another record. Rows without a key have none."""
+        tables = [table for table in self.tables if any(column.is_key for column in table.columns)]
+        return [figure for table in tables for row in table.rows for figure in _figures(table, row)]
 
 
 def _figures(table: Table, row: Row) -> Iterator[Figure]:
